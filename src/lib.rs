@@ -1,0 +1,9 @@
+//! machinist: one agent per machine that applies machine config, lends devices to the kubelet and
+//! says whether the machine is fit for work.
+//!
+//! The library exists so that tests can use every room; the binary is `main.rs`. How the rooms hang
+//! together, and which may import which, is in `ARCHITECTURE.md`.
+
+pub mod digest;
+pub mod path;
+pub mod reason;

@@ -1,0 +1,3 @@
+//! The `machinist` program. Its command line comes with the agent.
+
+fn main() {}

@@ -1,0 +1,165 @@
+//! Reason codes: the stable names that metrics, conditions, status and journals carry.
+//!
+//! Free text goes into messages; scripts match codes. A code may be added, never renamed.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+macro_rules! reasons {
+    ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
+        /// Why something was refused, failed or is not ready. See `docs/reasons.md`.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        pub enum Reason { $($(#[doc = $doc])+ $name,)+ }
+
+        impl Reason {
+            /// Every code there is, in the order of the documentation.
+            pub const ALL: &[Self] = &[$(Self::$name,)+];
+
+            /// The code as it is written everywhere.
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$name => stringify!($name),)+ }
+            }
+
+            /// One sentence for the documentation and `explain`.
+            pub const fn meaning(self) -> &'static str {
+                match self { $(Self::$name => concat!($($doc,)+),)+ }
+            }
+        }
+    };
+}
+
+reasons! {
+    // Input
+    /// The text is no YAML, JSON or Ignition of a known shape.
+    SyntaxInvalid,
+    /// A field is not known where the format is strict.
+    FieldUnknown,
+    /// A field's value has the wrong type or is out of range.
+    ValueInvalid,
+    /// A path is not absolute or holds forbidden components.
+    PathInvalid,
+    /// A unit has no name, or a name systemd would not load.
+    UnitNameInvalid,
+    /// A unit's content would not load.
+    UnitInvalid,
+    /// The Ignition version is not among the accepted ones.
+    VersionUnsupported,
+    /// A feature of the format is not supported; the message names it.
+    FeatureUnsupported,
+    /// A source is remote; only content inside the config is accepted.
+    SourceRemote,
+    /// A verification hash does not match the content.
+    HashMismatch,
+    /// Two entries describe one object.
+    EntryDuplicate,
+    /// The source directory is missing, unmounted or holds no config.
+    SourceEmpty,
+    /// The source cannot be read.
+    SourceUnreadable,
+    // This host
+    /// A file names an owner or group that the machine does not have.
+    FileOwnerUnknown,
+    /// A user that the config gives keys to does not exist; skipped.
+    UserMissing,
+    /// Not enough free bytes or inodes on the target's file system.
+    NoSpace,
+    /// The target's file system is mounted read-only.
+    ReadOnly,
+    /// The target is immutable or append-only.
+    Immutable,
+    /// A mount point is in the way.
+    MountPointInTheWay,
+    /// Replacing the target would remove content that is not ours.
+    ForeignContent,
+    /// No provider on this host can change the OS image, kernel arguments or extensions.
+    ProviderMissing,
+    /// The process lacks a capability that a live root needs.
+    PermissionMissing,
+    /// Two paths of the config lead to one object.
+    SameObject,
+    // Update
+    /// The machine changed between planning and staging, three times.
+    ObservedChanged,
+    /// A target was changed by somebody else during the commit.
+    TargetChanged,
+    /// Staging could not be completed.
+    StagingFailed,
+    /// The commit could not be completed.
+    CommitFailed,
+    /// systemd knows no unit of that name.
+    UnitNotFound,
+    /// The unit is masked.
+    UnitMasked,
+    /// A systemd job ended in `failed`.
+    JobFailed,
+    /// A systemd job ended in `timeout`.
+    JobTimeout,
+    /// A systemd job ended in `dependency`.
+    JobDependency,
+    /// A systemd job ended in `canceled`.
+    JobCanceled,
+    /// systemd refused to take on a job; the message says why.
+    JobRefused,
+    /// A restarted unit did not stay up.
+    UnitDied,
+    /// The service manager cannot be reached.
+    ManagerUnreachable,
+    /// The disk does not hold what the config says after it was applied.
+    VerifyFailed,
+    /// The reboot was asked for and did not happen.
+    RebootDidNotHappen,
+    /// Somebody holds a lock against the reboot.
+    RebootInhibited,
+    /// The reboot was cancelled after it had been accepted.
+    RebootCancelled,
+    /// Undoing failed; a person must look.
+    UndoFailed,
+    /// The config was withdrawn or replaced by another while it was being applied.
+    Withdrawn,
+    /// The journal does not match its checksum or is no journal.
+    JournalUnreadable,
+    /// The journal was written by a newer version.
+    JournalTooNew,
+    /// A file system that the transaction needs is not mounted.
+    MountMissing,
+    /// Another process holds the transaction lock.
+    Locked,
+    /// A file system call failed; the message names the act and the path.
+    Io,
+    // Readiness
+    /// An update has effects that are not verified yet.
+    UpdateInProgress,
+    /// The last update failed and was not wholly undone.
+    UpdateFailed,
+    /// A managed file, link or unit is not what the config says.
+    Drifted,
+    /// The desired config was refused; the machine keeps the last good one.
+    ConfigRefused,
+    /// A reboot was ordered and has not happened yet.
+    RebootPending,
+    /// The boot since the reboot is not verified yet.
+    BootUnverified,
+    /// There is no kubelet socket: the device manager is off or the kubelet is down.
+    KubeletDown,
+    /// A device or resource that was there is not allocatable.
+    DevicesMissing,
+    /// A systemd unit failed that had not failed before.
+    UnitsFailed,
+    /// CPU, memory or I/O pressure is above the threshold.
+    UnderPressure,
+    /// Free space is below the threshold.
+    DiskSpaceLow,
+    /// The clock is not synchronised.
+    TimeUnsynchronised,
+    /// Nothing is wrong.
+    Ok,
+    /// The signal this gate watches does not exist on this machine.
+    SignalMissing,
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
