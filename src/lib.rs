@@ -7,3 +7,4 @@
 pub mod digest;
 pub mod path;
 pub mod reason;
+pub mod root;

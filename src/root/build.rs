@@ -1,0 +1,264 @@
+//! Building complete objects, to be moved into place later: content, owner, mode, attributes.
+//!
+//! Nothing here is durable until the caller syncs.
+
+use std::{
+    io,
+    os::fd::{AsFd, OwnedFd},
+};
+
+use rustix::{
+    fs::{AtFlags, Gid, Mode, OFlags, Uid, XattrFlags},
+    io::Errno,
+};
+
+use super::{Act, Meta, Root, RootError, Stat, walk};
+use crate::path::AbsPath;
+
+/// Extended attributes that belong to an object's name rather than to its content, and so pass to
+/// its successor. Left out on purpose: `security.capability` grants rights to one content, and
+/// `security.ima` and `security.evm` are signatures of it.
+const PASSED_ON: &[&str] = &[
+    "security.selinux",
+    "security.SMACK64",
+    "system.posix_acl_access",
+    "system.posix_acl_default",
+];
+
+/// What became of an object's extended attributes.
+#[derive(Debug, Default)]
+pub struct Extras {
+    /// Names of the attributes the successor now has.
+    pub copied: Vec<String>,
+    /// Names of those it could not be given, with what the kernel said.
+    pub left: Vec<(String, io::Error)>,
+}
+
+impl Root {
+    /// Makes a file that must not exist yet. Its mode is set after its owner, because a change of
+    /// owner clears setuid and setgid.
+    pub fn build_file(&self, at: &AbsPath, bytes: &[u8], meta: &Meta) -> Result<(), RootError> {
+        let build = || {
+            let file = self.create_new(at, 0o600)?;
+            self.write_content(at, &file, bytes)?;
+            self.own(at, &file, meta)
+        };
+        build().map_err(|error| self.failed("write", at, error))
+    }
+
+    /// Makes a directory that must not exist yet.
+    pub fn build_dir(&self, at: &AbsPath, meta: &Meta) -> Result<(), RootError> {
+        let build = || {
+            self.make_one_dir(at, 0o700)?;
+            self.own(
+                at,
+                self.open_raw(at.relative(), OFlags::DIRECTORY | OFlags::NOFOLLOW, 0)?,
+                meta,
+            )
+        };
+        build().map_err(|error| self.failed("make the directory", at, error))
+    }
+
+    /// Makes a symbolic link that must not exist yet. `target` is written as it is.
+    pub fn build_link(&self, at: &AbsPath, target: &str) -> Result<(), RootError> {
+        let build = || {
+            let slot = self.slot(at)?;
+            self.tapped(
+                at,
+                || Act::MakeLink(target.to_owned()),
+                || Ok(rustix::fs::symlinkat(target, &slot.dir, slot.name)?),
+            )
+        };
+        build().map_err(|error| self.failed("make the link", at, error))
+    }
+
+    /// Gives a link, and not what it leads to, the owner of `meta`.
+    pub fn own_link(&self, at: &AbsPath, meta: &Meta) -> Result<(), RootError> {
+        if !meta.chown {
+            return Ok(());
+        }
+        let own = || {
+            let slot = self.slot(at)?;
+            let (uid, gid) = (Some(Uid::from_raw(meta.uid)), Some(Gid::from_raw(meta.gid)));
+            let flags = AtFlags::SYMLINK_NOFOLLOW;
+            self.tapped(
+                at,
+                || Act::SetOwner(meta.uid, meta.gid),
+                || Ok(rustix::fs::chownat(&slot.dir, slot.name, uid, gid, flags)?),
+            )
+        };
+        own().map_err(|error| self.failed("set the owner of", at, error))
+    }
+
+    /// Sets mode and owner of a directory in place, through a descriptor.
+    pub fn set_meta(&self, dir: &AbsPath, meta: &Meta) -> Result<(), RootError> {
+        self.open_raw(dir.relative(), OFlags::DIRECTORY | OFlags::NOFOLLOW, 0)
+            .and_then(|fd| self.own(dir, fd, meta))
+            .map_err(|error| self.failed("set mode and owner of", dir, error))
+    }
+
+    /// Copies the extended attributes that an object passes on to its successor: security label,
+    /// access control lists and `user.*`. The mode of `to` stays as it is.
+    pub fn copy_meta_extras(&self, from: &AbsPath, to: &AbsPath) -> Result<Extras, RootError> {
+        let (act, word) = ("copy the extended attributes of", "to");
+        let copy = || {
+            let (source, target) = (self.slot(from)?, self.slot(to)?);
+            let (source, target) = (source.proc_path_kept(), target.proc_path_kept());
+            let mut extras = Extras::default();
+            for name in attribute_names(&source.1)? {
+                match self.copy_attribute(&source.1, to, &target.1, &name) {
+                    Ok(()) => extras.copied.push(name),
+                    Err(error) => extras.left.push((name, error)),
+                }
+            }
+            Ok(extras)
+        };
+        let mode = self.stat(to)?;
+        let extras = copy().map_err(|error| self.failed_pair((act, word), from, to, error))?;
+        self.restore_mode(to, mode.as_ref(), &extras)?;
+        Ok(extras)
+    }
+
+    fn copy_attribute(
+        &self,
+        from: &std::path::Path,
+        to: &AbsPath,
+        to_path: &std::path::Path,
+        name: &str,
+    ) -> io::Result<()> {
+        let value = attribute(from, name)?;
+        self.tapped(
+            to,
+            || Act::SetAttribute(name.to_owned(), value.clone()),
+            || {
+                Ok(rustix::fs::lsetxattr(
+                    to_path,
+                    name,
+                    &value,
+                    XattrFlags::empty(),
+                )?)
+            },
+        )
+    }
+
+    /// Setting an access control list also sets the group bits; the mode asked for wins.
+    fn restore_mode(
+        &self,
+        p: &AbsPath,
+        was: Option<&Stat>,
+        done: &Extras,
+    ) -> Result<(), RootError> {
+        let Some(was) = was else { return Ok(()) };
+        if !done
+            .copied
+            .iter()
+            .any(|name| name == "system.posix_acl_access")
+        {
+            return Ok(());
+        }
+        self.open_raw(p.relative(), OFlags::NOFOLLOW | OFlags::NONBLOCK, 0)
+            .and_then(|fd| self.set_mode(p, &fd, was.mode))
+            .map_err(|error| self.failed("set the mode of", p, error))
+    }
+
+    pub(super) fn create_new(&self, at: &AbsPath, mode: u32) -> io::Result<OwnedFd> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
+        self.tapped(
+            at,
+            || Act::Create(mode),
+            || self.open_raw(at.relative(), flags, mode),
+        )
+    }
+
+    pub(super) fn write_content(&self, at: &AbsPath, fd: &OwnedFd, bytes: &[u8]) -> io::Result<()> {
+        self.tapped(at, || Act::Write(bytes.to_vec()), || write_all(fd, bytes))
+    }
+
+    pub(super) fn make_one_dir(&self, at: &AbsPath, mode: u32) -> io::Result<()> {
+        let slot = self.slot(at)?;
+        self.tapped(
+            at,
+            || Act::MakeDir(mode),
+            || {
+                Ok(rustix::fs::mkdirat(
+                    &slot.dir,
+                    slot.name,
+                    Mode::from_raw_mode(mode),
+                )?)
+            },
+        )
+    }
+
+    fn own(&self, at: &AbsPath, fd: impl AsFd, meta: &Meta) -> io::Result<()> {
+        if meta.chown {
+            let (uid, gid) = (Some(Uid::from_raw(meta.uid)), Some(Gid::from_raw(meta.gid)));
+            self.tapped(
+                at,
+                || Act::SetOwner(meta.uid, meta.gid),
+                || Ok(rustix::fs::fchown(&fd, uid, gid)?),
+            )?;
+        }
+        self.set_mode(at, &fd, meta.mode)
+    }
+
+    pub(super) fn set_mode(&self, at: &AbsPath, fd: impl AsFd, mode: u32) -> io::Result<()> {
+        self.tapped(
+            at,
+            || Act::SetMode(mode),
+            || Ok(rustix::fs::fchmod(fd, Mode::from_raw_mode(mode))?),
+        )
+    }
+}
+
+impl walk::Slot<'_> {
+    /// The path with the descriptor that keeps it valid.
+    fn proc_path_kept(self) -> (OwnedFd, std::path::PathBuf) {
+        let path = self.proc_path();
+        (self.dir, path)
+    }
+}
+
+fn write_all(fd: &OwnedFd, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match rustix::io::write(fd, bytes) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(written) => bytes = &bytes[written..],
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Ok(())
+}
+
+fn attribute_names(path: &std::path::Path) -> io::Result<Vec<String>> {
+    let names = match grown(|buffer| rustix::fs::llistxattr(path, buffer)) {
+        Err(error) if error.raw_os_error() == Some(Errno::OPNOTSUPP.raw_os_error()) => Vec::new(),
+        names => names?,
+    };
+    Ok(names
+        .split(|byte| *byte == 0)
+        .filter_map(|name| std::str::from_utf8(name).ok())
+        .filter(|name| PASSED_ON.contains(name) || name.starts_with("user."))
+        .map(str::to_owned)
+        .collect())
+}
+
+fn attribute(path: &std::path::Path, name: &str) -> io::Result<Vec<u8>> {
+    grown(|buffer| rustix::fs::lgetxattr(path, name, buffer))
+}
+
+/// Calls with a buffer that doubles until the answer fits; 64 KiB is the kernel's own limit for
+/// values and for lists (xattr(7)).
+fn grown(call: impl Fn(&mut [u8]) -> rustix::io::Result<usize>) -> io::Result<Vec<u8>> {
+    let mut buffer = vec![0; 512];
+    loop {
+        match call(&mut buffer) {
+            Ok(length) => {
+                buffer.truncate(length);
+                return Ok(buffer);
+            }
+            Err(Errno::RANGE) if buffer.len() < 64 * 1024 => buffer.resize(buffer.len() * 2, 0),
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! What can go wrong below a root: the act, the path as the user knows it, and the cause.
+
+use std::{io, path::PathBuf};
+
+use rustix::io::Errno;
+
+use super::Kind;
+use crate::reason::Reason;
+
+/// Why something below a root could not be done.
+#[derive(Debug, thiserror::Error)]
+pub enum RootError {
+    /// A system call on one path failed.
+    #[error("cannot {act} {}", path.display())]
+    Call {
+        /// What was to be done, as a verb phrase that the path completes.
+        act: &'static str,
+        /// The path as this process would name it, the root's own path included.
+        path: PathBuf,
+        /// Whether the object or its directory carries the immutable or append-only flag.
+        flagged: bool,
+        /// What the kernel answered.
+        #[source]
+        source: io::Error,
+    },
+    /// A system call on two paths failed.
+    #[error("cannot {act} {} {word} {}", from.display(), to.display())]
+    Pair {
+        /// What was to be done with `from`.
+        act: &'static str,
+        /// The first path.
+        from: PathBuf,
+        /// The word between the two paths.
+        word: &'static str,
+        /// The second path.
+        to: PathBuf,
+        /// Whether one of the objects or their directories is immutable or append-only.
+        flagged: bool,
+        /// What the kernel answered.
+        #[source]
+        source: io::Error,
+    },
+    /// The content is longer than the caller wants to hold in memory.
+    #[error("{} is longer than {limit} bytes", path.display())]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+        /// The limit the caller gave.
+        limit: u64,
+    },
+    /// The object has another kind than the act needs.
+    #[error("cannot {act} {}: it is a {}", path.display(), found.as_str())]
+    WrongKind {
+        /// What was to be done.
+        act: &'static str,
+        /// The object.
+        path: PathBuf,
+        /// What it is.
+        found: Kind,
+    },
+    /// A content, name or link target is not UTF-8.
+    #[error("{what} of {} is not UTF-8 text", path.display())]
+    NotText {
+        /// Which part of the object.
+        what: &'static str,
+        /// The object.
+        path: PathBuf,
+    },
+    /// A removal met a mount point.
+    #[error("cannot remove {}: something is mounted there", path.display())]
+    MountPoint {
+        /// The mount point.
+        path: PathBuf,
+    },
+    /// Somebody answers on the socket that was to be bound.
+    #[error("cannot bind {}: somebody serves it already", path.display())]
+    SocketServed {
+        /// The socket.
+        path: PathBuf,
+    },
+}
+
+impl RootError {
+    fn source_error(&self) -> Option<&io::Error> {
+        match self {
+            Self::Call { source, .. } | Self::Pair { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+
+    /// The kind that fits best; `InvalidData` and the like where no system call failed.
+    pub fn kind(&self) -> io::ErrorKind {
+        match self {
+            Self::Call { source, .. } | Self::Pair { source, .. } => source.kind(),
+            Self::TooLarge { .. } => io::ErrorKind::FileTooLarge,
+            Self::WrongKind { .. } => io::ErrorKind::InvalidInput,
+            Self::NotText { .. } => io::ErrorKind::InvalidData,
+            Self::MountPoint { .. } => io::ErrorKind::ResourceBusy,
+            Self::SocketServed { .. } => io::ErrorKind::AddrInUse,
+        }
+    }
+
+    /// Whether the object, or a directory on the way to it, is absent.
+    pub fn is_not_found(&self) -> bool {
+        self.kind() == io::ErrorKind::NotFound
+    }
+
+    /// The number the kernel answered, where a system call failed.
+    pub fn raw_os_error(&self) -> Option<i32> {
+        self.source_error().and_then(io::Error::raw_os_error)
+    }
+
+    /// Whether this file system cannot exchange two names at all (EINVAL, ENOSYS, EOPNOTSUPP):
+    /// the caller moves the old object aside and the new one in.
+    pub fn exchange_unsupported(&self) -> bool {
+        let number = self.raw_os_error().map(Errno::from_raw_os_error);
+        matches!(number, Some(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP))
+    }
+
+    /// Whether the same call may succeed later without anybody changing what was asked for.
+    pub fn again(&self) -> bool {
+        use io::ErrorKind as K;
+        let starved = matches!(
+            self.raw_os_error().map(Errno::from_raw_os_error),
+            Some(Errno::NFILE | Errno::MFILE | Errno::NOMEM)
+        );
+        starved
+            || matches!(
+                self.kind(),
+                K::WouldBlock
+                    | K::Interrupted
+                    | K::ResourceBusy
+                    | K::StorageFull
+                    | K::QuotaExceeded
+                    | K::TimedOut
+                    | K::StaleNetworkFileHandle
+                    | K::AddrInUse
+            )
+    }
+
+    /// The code that metrics, conditions and journals carry.
+    pub fn reason(&self) -> Reason {
+        use io::ErrorKind as K;
+        match (self, self.kind()) {
+            (Self::MountPoint { .. }, _) => Reason::MountPointInTheWay,
+            (_, K::StorageFull | K::QuotaExceeded) => Reason::NoSpace,
+            (_, K::ReadOnlyFilesystem) => Reason::ReadOnly,
+            (
+                Self::Call { flagged: true, .. } | Self::Pair { flagged: true, .. },
+                K::PermissionDenied,
+            ) => Reason::Immutable,
+            (_, K::PermissionDenied) => Reason::PermissionMissing,
+            _ => Reason::Io,
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! The machine's files, reached through a handle on one directory tree.
+//!
+//! A [`Root`] is a descriptor on a directory: the machine's `/`, the `/host` of a container, a
+//! sandbox, or a temporary directory in a test. Every path is resolved by the kernel inside that
+//! directory (`openat2` with `RESOLVE_IN_ROOT`), so that an absolute link or a `..` in the tree
+//! leads to another place *in the tree* and never out of it. No other room makes file system calls.
+//!
+//! All calls block; asynchronous callers put long ones on a blocking thread. Tests may
+//! [record](Root::recording) what is done, rebuild what a power cut would leave ([`replay`]), and
+//! make chosen operations [fail](Root::with_fault).
+
+mod build;
+mod commit;
+mod error;
+mod lock;
+mod look;
+mod mount;
+mod own;
+mod record;
+mod remove;
+pub mod replay;
+mod socket;
+mod stat;
+mod sync;
+#[cfg(test)]
+mod tests;
+mod tree;
+mod walk;
+mod watch;
+
+use std::{
+    fmt, io,
+    os::{fd::OwnedFd, unix::fs::DirBuilderExt as _},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use rustix::{
+    fs::{CWD, Mode, OFlags},
+    io::Errno,
+};
+
+pub use self::{
+    build::Extras,
+    error::RootError,
+    lock::Lock,
+    mount::Mount,
+    record::{Act, FaultHook, Op, Recording},
+    stat::{Entry, Identity, Kind, Listing, Meta, Stat},
+    sync::SyncPoint,
+    tree::{Node, Object, Tree},
+    watch::{Watch, WatchEvent, WatchId, WatchKind},
+};
+use crate::path::AbsPath;
+
+/// A capability on one directory tree. Cheap to clone; clones share the descriptor.
+#[derive(Clone)]
+pub struct Root(Arc<Inner>);
+
+#[derive(Clone)]
+struct Inner {
+    dir: Arc<OwnedFd>,
+    shown: PathBuf,
+    can_chown: bool,
+    taps: Option<record::Taps>,
+}
+
+impl Root {
+    /// A handle on `dir`, which must exist and be a directory.
+    pub fn open(dir: &Path) -> Result<Self, RootError> {
+        let shown = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        match rustix::fs::openat(CWD, dir, flags, Mode::empty()) {
+            Ok(opened) => Ok(Self(Arc::new(Inner {
+                dir: Arc::new(opened),
+                shown,
+                can_chown: effective_chown(),
+                taps: None,
+            }))),
+            Err(errno) => Err(plain_call("open the root", shown, errno.into())),
+        }
+    }
+
+    /// A handle on `dir`, made with its parents (0755, less the umask) when it is missing; says
+    /// whether it was.
+    pub fn open_or_create(dir: &Path) -> Result<(Self, bool), RootError> {
+        match Self::open(dir) {
+            Err(error) if error.is_not_found() => {
+                make_root(dir)
+                    .map_err(|cause| plain_call("create the root", dir.to_owned(), cause))?;
+                Ok((Self::open(dir)?, true))
+            }
+            opened => Ok((opened?, false)),
+        }
+    }
+
+    /// The root's own path as the caller named it, made absolute.
+    pub fn display(&self) -> &Path {
+        &self.0.shown
+    }
+
+    /// Whether a running service manager may be using this tree: it is this process's own `/`, or
+    /// it holds `run/systemd/system`, which systemd makes at boot (sd_booted(3)).
+    pub fn is_live(&self) -> bool {
+        let manager = self.dir_handle("run/systemd/system").is_ok();
+        manager || self.is_process_root().unwrap_or(false)
+    }
+
+    fn is_process_root(&self) -> io::Result<bool> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let slash = rustix::fs::openat(CWD, "/", flags, Mode::empty())?;
+        let (ours, theirs) = (walk::statx_of(&*self.0.dir)?, walk::statx_of(&slash)?);
+        let key = |s: &rustix::fs::Statx| (s.stx_dev_major, s.stx_dev_minor, s.stx_ino);
+        Ok(key(&ours) == key(&theirs))
+    }
+
+    /// Whether this process may give files to other owners (CAP_CHOWN is effective).
+    pub fn can_chown(&self) -> bool {
+        self.0.can_chown
+    }
+
+    /// `p` as this process would name it. For messages and socket addresses only: opening it would
+    /// follow links out of the root.
+    pub fn host_path(&self, p: &AbsPath) -> PathBuf {
+        match p.relative() {
+            "" => self.0.shown.clone(),
+            below => self.0.shown.join(below),
+        }
+    }
+
+    /// The error for `act` on `p`; looks at the object's flags when the kernel said EPERM, because
+    /// nothing else tells an immutable file from a missing capability.
+    fn failed(&self, act: &'static str, p: &AbsPath, source: io::Error) -> RootError {
+        RootError::Call {
+            act,
+            path: self.host_path(p),
+            flagged: self.flagged(p, &source),
+            source,
+        }
+    }
+
+    fn failed_pair(
+        &self,
+        (act, word): (&'static str, &'static str),
+        from: &AbsPath,
+        to: &AbsPath,
+        source: io::Error,
+    ) -> RootError {
+        RootError::Pair {
+            act,
+            word,
+            from: self.host_path(from),
+            to: self.host_path(to),
+            flagged: self.flagged(from, &source) || self.flagged(to, &source),
+            source,
+        }
+    }
+
+    fn flagged(&self, p: &AbsPath, source: &io::Error) -> bool {
+        source.raw_os_error() == Some(Errno::PERM.raw_os_error())
+            && [Some(p.clone()), p.parent()]
+                .iter()
+                .flatten()
+                .filter_map(|object| self.stat(object).ok().flatten())
+                .any(|stat| stat.immutable || stat.append_only)
+    }
+}
+
+impl fmt::Debug for Root {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Root").field(&self.0.shown).finish()
+    }
+}
+
+fn plain_call(act: &'static str, path: PathBuf, source: io::Error) -> RootError {
+    RootError::Call {
+        act,
+        path,
+        flagged: false,
+        source,
+    }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the root's own parents lie outside any root"
+)]
+fn make_root(dir: &Path) -> io::Result<()> {
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o755)
+        .create(dir)
+}
+
+/// Reads `CapEff` of proc(5); bit 0 is CAP_CHOWN. Without /proc only user 0 is believed.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "/proc describes this process, not the tree"
+)]
+fn effective_chown() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    match effective.map(|hex| u64::from_str_radix(hex.trim(), 16)) {
+        Some(Ok(set)) => set & 1 == 1,
+        _ => rustix::process::geteuid().is_root(),
+    }
+}

@@ -1,0 +1,147 @@
+//! Which mount a path is on, and what can be put there.
+
+use std::io;
+
+use rustix::{
+    fs::{StatVfsMountFlags, StatxFlags},
+    io::Errno,
+};
+
+use super::{Root, RootError, walk};
+use crate::path::AbsPath;
+
+/// A mount, as seen from one path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mount {
+    /// The kernel's mount id: good for telling mounts apart now, meaningless after a boot.
+    pub id: u64,
+    /// The mount point inside the root; `/` when the root itself lies on this mount.
+    pub top: AbsPath,
+    /// The file system's name, or its magic number in hexadecimal when it is not a known one.
+    pub fs_type: String,
+    /// The same over boots for one file system, none where nothing obtainable is: only file
+    /// systems that derive `f_fsid` from the identifier on their disk have one (xfs derives it
+    /// from the device number, which may change).
+    pub uuid: Option<String>,
+    /// Whether the mount or the file system under it is read-only.
+    pub read_only: bool,
+    /// Bytes free without the file system's reserve for the superuser.
+    pub free_bytes: u64,
+    /// Size of the file system in bytes.
+    pub size_bytes: u64,
+    /// Inodes free; none where the file system makes them as needed.
+    pub free_inodes: Option<u64>,
+    /// Whether the file system lives on another machine.
+    pub network: bool,
+}
+
+/// What the magic numbers of statfs(2) mean to us.
+struct Known {
+    magic: u64,
+    name: &'static str,
+    network: bool,
+    /// `f_fsid` comes from the identifier on disk (read off each file system's `statfs`).
+    lasting_id: bool,
+}
+
+const fn known(magic: u64, name: &'static str) -> Known {
+    Known {
+        magic,
+        name,
+        network: false,
+        lasting_id: false,
+    }
+}
+
+const fn lasting(magic: u64, name: &'static str) -> Known {
+    Known {
+        lasting_id: true,
+        ..known(magic, name)
+    }
+}
+
+const fn remote(magic: u64, name: &'static str) -> Known {
+    Known {
+        network: true,
+        ..known(magic, name)
+    }
+}
+
+/// Linux's `include/uapi/linux/magic.h` and the file systems' own headers.
+const KNOWN: &[Known] = &[
+    lasting(0xEF53, "ext4"),
+    lasting(0x9123_683E, "btrfs"),
+    lasting(0xCA45_1A4E, "bcachefs"),
+    known(0x5846_5342, "xfs"),
+    known(0xF2F5_2010, "f2fs"),
+    known(0x2FC1_2FC1, "zfs"),
+    known(0x4D44, "vfat"),
+    known(0x2011_BAB0, "exfat"),
+    known(0x0102_1994, "tmpfs"),
+    known(0x8584_58F6, "ramfs"),
+    known(0x794C_7630, "overlay"),
+    known(0x7371_7368, "squashfs"),
+    known(0xE0F5_E1E2, "erofs"),
+    known(0x9FA0, "proc"),
+    known(0x6265_6572, "sysfs"),
+    known(0x6573_5546, "fuse"),
+    remote(0x6969, "nfs"),
+    remote(0x517B, "smb"),
+    remote(0xFF53_4D42, "cifs"),
+    remote(0xFE53_4D42, "smb2"),
+    remote(0x00C3_6400, "ceph"),
+    remote(0x0102_1997, "9p"),
+    remote(0x5346_414F, "afs"),
+    remote(0x0BD0_0BD0, "lustre"),
+];
+
+impl Root {
+    /// The mount of `p`, or of the nearest directory above it that exists. Links in the parents
+    /// are followed inside the root.
+    pub fn mount(&self, p: &AbsPath) -> Result<Mount, RootError> {
+        let path = self.canonical(p)?;
+        self.mount_of(&path)
+            .map_err(|error| self.failed("find the mount of", p, error))
+    }
+
+    fn mount_of(&self, path: &AbsPath) -> io::Result<Mount> {
+        let (at, handle) = self.nearest(path)?;
+        let raw = walk::statx_of(&handle)?;
+        if raw.stx_mask & StatxFlags::MNT_ID.bits() == 0 {
+            // Linux before 5.8. Guessing from device numbers would take bind mounts for one.
+            return Err(Errno::NOSYS.into());
+        }
+        let id = raw.stx_mnt_id;
+        let space = rustix::fs::fstatvfs(&handle)?;
+        let magic = rustix::fs::fstatfs(&handle)?.f_type;
+        // The kernel's field is signed on some architectures; the numbers are 32 bits wide.
+        let magic = u64::try_from(magic).unwrap_or_default() & 0xFFFF_FFFF;
+        let found = KNOWN.iter().find(|known| known.magic == magic);
+        let mount = Mount {
+            id,
+            top: self.top_of(at, id)?,
+            fs_type: found.map_or_else(|| format!("{magic:#x}"), |known| known.name.to_owned()),
+            uuid: found
+                .filter(|known| known.lasting_id)
+                .map(|_| format!("{:016x}", space.f_fsid)),
+            read_only: space.f_flag.contains(StatVfsMountFlags::RDONLY),
+            free_bytes: space.f_bavail.saturating_mul(space.f_frsize),
+            size_bytes: space.f_blocks.saturating_mul(space.f_frsize),
+            free_inodes: (space.f_files > 0).then_some(space.f_favail),
+            network: found.is_some_and(|known| known.network),
+        };
+        Ok(self.pretended_mount(path, mount))
+    }
+
+    /// Climbs from `at`, which holds no links, while the parent is on the same mount.
+    fn top_of(&self, at: AbsPath, id: u64) -> io::Result<AbsPath> {
+        let mut top = at;
+        while let Some(parent) = top.parent() {
+            if walk::statx_of(self.handle(&parent)?)?.stx_mnt_id != id {
+                break;
+            }
+            top = parent;
+        }
+        Ok(top)
+    }
+}

@@ -1,0 +1,104 @@
+//! The program's own small files: replaced whole, durable when the call returns.
+
+use std::{io, os::fd::OwnedFd};
+
+use rustix::fs::{FlockOperation, OFlags, RenameFlags};
+
+use super::{Act, Kind, Root, RootError, walk};
+use crate::path::AbsPath;
+
+impl Root {
+    /// Replaces the file at `p`: readers see the old or the new content, and after a power cut one
+    /// of the two is there. A link at `p` is replaced, not followed.
+    ///
+    /// The new content is written to `.<name>.new` beside it. That name is fixed so that a crash
+    /// leaves at most one such file, which the next call uses; a lock on it keeps two writers apart.
+    pub fn replace(&self, p: &AbsPath, bytes: &[u8], mode: u32) -> Result<(), RootError> {
+        let replace = || {
+            let parent = p.parent().ok_or(rustix::io::Errno::ISDIR)?;
+            let beside = parent
+                .join(&format!(".{}.new", p.file_name()))
+                .map_err(io::Error::other)?;
+            let file = self.claim(&beside)?;
+            rustix::fs::ftruncate(&file, 0)?;
+            self.write_content(&beside, &file, bytes)?;
+            self.set_mode(&beside, &file, mode)?;
+            self.sync_open_file(&beside, &file)?;
+            self.rename(&beside, p, RenameFlags::empty(), || Act::Rename(p.clone()))?;
+            self.sync_one_dir(&parent)
+        };
+        replace().map_err(|error| self.failed("replace", p, error))
+    }
+
+    /// Opens or makes the file at `p` and locks it. A writer that had the lock before may have
+    /// renamed it away; then there is a new one to open.
+    fn claim(&self, p: &AbsPath) -> io::Result<OwnedFd> {
+        loop {
+            let file = self.open_or_new(p)?;
+            rustix::fs::flock(&file, FlockOperation::LockExclusive)?;
+            let named = self.handle(p).and_then(walk::statx_of);
+            let held = walk::statx_of(&file)?;
+            if named.is_ok_and(|named| named.stx_ino == held.stx_ino) {
+                return Ok(file);
+            }
+        }
+    }
+
+    /// Opens the file at `p` for writing, and makes it (0600) when it is missing.
+    pub(super) fn open_or_new(&self, p: &AbsPath) -> io::Result<OwnedFd> {
+        use io::ErrorKind as K;
+        let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        loop {
+            match self.open_raw(p.relative(), flags, 0) {
+                Err(error) if error.kind() == K::NotFound => {}
+                opened => return opened,
+            }
+            match self.create_new(p, 0o600) {
+                // Somebody else made it between the two calls.
+                Err(error) if error.kind() == K::AlreadyExists => {}
+                made => return made,
+            }
+        }
+    }
+
+    /// Makes the directory `p` and those above it that are missing, with `mode` whatever the umask,
+    /// durably. Existing ones stay as they are; a link to a directory counts as one.
+    pub fn make_dirs(&self, p: &AbsPath, mode: u32) -> Result<(), RootError> {
+        let mut missing = vec![p.clone()];
+        missing.extend(p.ancestors());
+        let first_absent = |dir: &AbsPath| self.dir_handle(dir.relative()).is_err();
+        let absent: Vec<_> = missing.into_iter().take_while(first_absent).collect();
+        for dir in absent.into_iter().rev() {
+            self.make_durable_dir(&dir, mode)
+                .map_err(|e| self.failed("make the directory", &dir, e))?;
+        }
+        Ok(())
+    }
+
+    fn make_durable_dir(&self, dir: &AbsPath, mode: u32) -> io::Result<()> {
+        match self.make_one_dir(dir, mode) {
+            // Made meanwhile by somebody else; what is no directory is an error.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                return self.dir_handle(dir.relative()).map(drop);
+            }
+            made => made?,
+        }
+        let fd = self.open_raw(dir.relative(), OFlags::DIRECTORY | OFlags::NOFOLLOW, 0)?;
+        self.set_mode(dir, fd, mode)?;
+        self.sync_one_dir(dir)?;
+        dir.parent()
+            .map_or(Ok(()), |parent| self.sync_one_dir(&parent))
+    }
+
+    /// Whether `p` is a directory, or a link to one inside the root.
+    pub fn is_dir(&self, p: &AbsPath) -> Result<bool, RootError> {
+        match self
+            .open_raw(p.relative(), OFlags::PATH, 0)
+            .and_then(walk::statx_of)
+        {
+            Ok(raw) => Ok(super::Stat::of(&raw).kind == Kind::Directory),
+            Err(error) if walk::is_absent(&error) => Ok(false),
+            Err(error) => Err(self.failed("look at", p, error)),
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! Removing. Nothing here is durable until the caller syncs.
+
+use std::{
+    ffi::{CStr, CString},
+    io,
+    os::fd::OwnedFd,
+};
+
+use rustix::{
+    fs::{AtFlags, Dir, Mode, OFlags},
+    io::Errno,
+};
+
+use super::{Act, Kind, Root, RootError, Stat, walk};
+use crate::path::AbsPath;
+
+impl Root {
+    /// Removes the name `p` of anything but a directory. Nothing there is as good as removed.
+    pub fn remove_file(&self, p: &AbsPath) -> Result<(), RootError> {
+        match self.unlink(p) {
+            Err(error) if walk::is_absent(&error) => Ok(()),
+            answer => answer.map_err(|error| self.failed("remove", p, error)),
+        }
+    }
+
+    /// Removes the directory `p` when it is empty; says whether it did. A directory that holds
+    /// something, is a mount point, or is not there stays as it is.
+    pub fn remove_empty_dir(&self, p: &AbsPath) -> Result<bool, RootError> {
+        use io::ErrorKind as K;
+        match self.remove_dir(p) {
+            Ok(()) => Ok(true),
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    K::DirectoryNotEmpty | K::NotFound | K::ResourceBusy
+                ) || error.raw_os_error() == Some(Errno::EXIST.raw_os_error()) =>
+            {
+                Ok(false)
+            }
+            Err(error) => Err(self.failed("remove the directory", p, error)),
+        }
+    }
+
+    /// Removes `p` and all below it. Links are removed, never followed. A mount point is refused,
+    /// after what came before it in its directory is gone. Nothing there is as good as removed.
+    pub fn remove_tree(&self, p: &AbsPath) -> Result<(), RootError> {
+        let slot = match self.slot(p) {
+            Err(error) if walk::is_absent(&error) => return Ok(()),
+            slot => slot.map_err(|error| self.failed("remove", p, error))?,
+        };
+        let mount = walk::statx_of(&slot.dir)
+            .map_err(|error| self.failed("look at", p, error))?
+            .stx_mnt_id;
+        let name = CString::new(slot.name).map_err(|bad| self.failed("remove", p, bad.into()))?;
+        self.remove_at(&slot.dir, &name, p, mount)
+    }
+
+    /// Works on descriptors, so that a directory exchanged for a link meanwhile is not followed,
+    /// and on raw names, because what strangers left need not be UTF-8.
+    fn remove_at(
+        &self,
+        dir: &OwnedFd,
+        name: &CStr,
+        p: &AbsPath,
+        mount: u64,
+    ) -> Result<(), RootError> {
+        let failed = |error: io::Error| self.failed("remove", p, error);
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let raw = match rustix::fs::openat(dir, name, flags, Mode::empty()) {
+            Err(Errno::NOENT) => return Ok(()),
+            handle => handle
+                .map_err(io::Error::from)
+                .and_then(walk::statx_of)
+                .map_err(failed)?,
+        };
+        let stat = Stat::of(&raw);
+        if raw.stx_mnt_id != mount || stat.mount_point || self.pretended_mount_at(p) {
+            return Err(RootError::MountPoint {
+                path: self.host_path(p),
+            });
+        }
+        if stat.kind != Kind::Directory {
+            let unlink = || Ok(rustix::fs::unlinkat(dir, name, AtFlags::empty())?);
+            return self.tapped(p, || Act::Unlink, unlink).map_err(failed);
+        }
+        self.empty(dir, name, p, mount)?;
+        let remove = || Ok(rustix::fs::unlinkat(dir, name, AtFlags::REMOVEDIR)?);
+        self.tapped(p, || Act::RemoveDir, remove).map_err(failed)
+    }
+
+    fn empty(&self, dir: &OwnedFd, name: &CStr, p: &AbsPath, mount: u64) -> Result<(), RootError> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let failed = |error: io::Error| self.failed("list", p, error);
+        let inner =
+            rustix::fs::openat(dir, name, flags, Mode::empty()).map_err(|e| failed(e.into()))?;
+        for below in raw_names(&inner).map_err(failed)? {
+            // Only shown and recorded, never resolved.
+            let shown = p
+                .join(&below.to_string_lossy())
+                .map_err(|bad| failed(io::Error::other(bad)))?;
+            self.remove_at(&inner, &below, &shown, mount)?;
+        }
+        Ok(())
+    }
+
+    fn unlink(&self, p: &AbsPath) -> io::Result<()> {
+        let slot = self.slot(p)?;
+        let unlink = || {
+            Ok(rustix::fs::unlinkat(
+                &slot.dir,
+                slot.name,
+                AtFlags::empty(),
+            )?)
+        };
+        self.tapped(p, || Act::Unlink, unlink)
+    }
+
+    fn remove_dir(&self, p: &AbsPath) -> io::Result<()> {
+        let slot = self.slot(p)?;
+        let remove = || {
+            Ok(rustix::fs::unlinkat(
+                &slot.dir,
+                slot.name,
+                AtFlags::REMOVEDIR,
+            )?)
+        };
+        self.tapped(p, || Act::RemoveDir, remove)
+    }
+}
+
+fn raw_names(dir: &OwnedFd) -> io::Result<Vec<CString>> {
+    let mut names = Vec::new();
+    for entry in Dir::read_from(dir)? {
+        let entry = entry?;
+        if entry.file_name() != c"." && entry.file_name() != c".." {
+            names.push(entry.file_name().to_owned());
+        }
+    }
+    Ok(names)
+}

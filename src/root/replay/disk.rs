@@ -1,0 +1,127 @@
+//! A file system as inodes: names and objects apart, because a power cut may part them.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use super::{
+    super::{Node, Object, Tree},
+    Inodes,
+};
+use crate::path::AbsPath;
+
+/// The index of an inode; 0 is the root directory.
+pub(super) type Ino = usize;
+
+#[derive(Clone, Debug)]
+pub(super) enum Body {
+    File(Arc<[u8]>),
+    Directory(BTreeMap<String, Ino>),
+    Link(String),
+    Socket,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Inode {
+    pub(super) body: Body,
+    pub(super) mode: u32,
+    pub(super) uid: u32,
+    pub(super) gid: u32,
+}
+
+/// All inodes, those without a name included.
+#[derive(Clone, Debug)]
+pub(super) struct Disk(pub(super) Vec<Inode>);
+
+impl Disk {
+    pub(super) fn of(tree: &Tree) -> Self {
+        let mut disk = Self(vec![Inode {
+            body: Body::Directory(BTreeMap::new()),
+            mode: 0o755,
+            uid: 0,
+            gid: 0,
+        }]);
+        // Paths sort after their parents'.
+        for (path, node) in &tree.0 {
+            let inode = Inode {
+                body: match &node.object {
+                    Object::File(bytes) => Body::File(bytes.as_slice().into()),
+                    Object::Directory => Body::Directory(BTreeMap::new()),
+                    Object::Link(target) => Body::Link(target.clone()),
+                    Object::Socket => Body::Socket,
+                },
+                mode: node.mode,
+                uid: node.uid,
+                gid: node.gid,
+            };
+            match path.parent().and_then(|parent| disk.find(&parent)) {
+                None => disk.0[0] = inode,
+                Some(parent) => {
+                    disk.0.push(inode);
+                    let child = disk.0.len() - 1;
+                    disk.set(parent, path.file_name(), Some(child));
+                }
+            }
+        }
+        disk
+    }
+
+    /// The inode at `path`; links are not followed, recorded paths hold none.
+    pub(super) fn find(&self, path: &AbsPath) -> Option<Ino> {
+        path.components()
+            .try_fold(0, |dir, name| self.child(dir, name))
+    }
+
+    pub(super) fn child(&self, dir: Ino, name: &str) -> Option<Ino> {
+        match &self.0.get(dir)?.body {
+            Body::Directory(entries) => entries.get(name).copied(),
+            _ => None,
+        }
+    }
+
+    pub(super) fn is_directory(&self, ino: Ino) -> bool {
+        matches!(self.0[ino].body, Body::Directory(_))
+    }
+
+    /// Points the entry at `child`, or takes it away.
+    pub(super) fn set(&mut self, dir: Ino, name: &str, child: Option<Ino>) {
+        if let Body::Directory(entries) = &mut self.0[dir].body {
+            match child {
+                Some(child) => drop(entries.insert(name.to_owned(), child)),
+                None => drop(entries.remove(name)),
+            }
+        }
+    }
+
+    pub(super) fn tree(&self) -> (Tree, Inodes) {
+        let (mut tree, mut inodes) = (Tree::default(), Inodes::new());
+        self.collect(0, &AbsPath::root(), &mut tree, &mut inodes);
+        (tree, inodes)
+    }
+
+    fn collect(&self, ino: Ino, path: &AbsPath, into: &mut Tree, inodes: &mut Inodes) {
+        inodes.insert(path.clone(), ino);
+        let inode = &self.0[ino];
+        let object = match &inode.body {
+            Body::File(bytes) => Object::File(bytes.to_vec()),
+            Body::Directory(_) => Object::Directory,
+            Body::Link(target) => Object::Link(target.clone()),
+            Body::Socket => Object::Socket,
+        };
+        let (mode, uid, gid) = (inode.mode, inode.uid, inode.gid);
+        into.0.insert(
+            path.clone(),
+            Node {
+                object,
+                mode,
+                uid,
+                gid,
+            },
+        );
+        if let Body::Directory(entries) = &inode.body {
+            for (name, child) in entries {
+                if let Ok(below) = path.join(name) {
+                    self.collect(*child, &below, into, inodes);
+                }
+            }
+        }
+    }
+}

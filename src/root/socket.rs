@@ -1,0 +1,124 @@
+//! Unix sockets below the root, whatever the length of their paths.
+//!
+//! A socket address holds 108 bytes (unix(7)), and resolving it knows no root. So an address names
+//! an open descriptor instead: `/proc/self/fd/N/name` to bind, `/proc/self/fd/N` to connect.
+
+use std::{
+    io,
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::net::{UnixListener, UnixStream},
+    },
+};
+
+use rustix::{
+    fs::{Mode, OFlags},
+    io::Errno,
+    net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType},
+};
+
+use super::{Act, Kind, Root, RootError, Stat, walk};
+use crate::path::AbsPath;
+
+/// Connections that may wait for the server; the kernel caps it at `net.core.somaxconn`.
+const BACKLOG: i32 = 128;
+
+impl Root {
+    /// Binds and listens at `p` with exactly `mode`. A socket that nobody answers on is removed
+    /// first; anything else at `p` stays, and is an error. The listener blocks.
+    pub fn bind_unix(&self, p: &AbsPath, mode: u32) -> Result<UnixListener, RootError> {
+        self.clear_dead_socket(p)?;
+        let bind = || {
+            let slot = self.slot(p)?;
+            let socket = stream_socket()?;
+            // A socket's own mode becomes its file's mode at bind (less the umask), so that there
+            // is no moment at which more people may connect than `mode` says.
+            rustix::fs::fchmod(&socket, Mode::from_raw_mode(mode))?;
+            let address = SocketAddrUnix::new(slot.proc_path())?;
+            self.tapped(
+                p,
+                || Act::MakeSocket,
+                || Ok(rustix::net::bind(&socket, &address)?),
+            )?;
+            self.restore_socket_mode(p, mode)?;
+            rustix::net::listen(&socket, BACKLOG)?;
+            Ok(UnixListener::from(socket))
+        };
+        bind().map_err(|error| self.failed("bind the socket", p, error))
+    }
+
+    /// Connects to the socket at `p`, links followed inside the root. Never waits: a server whose
+    /// queue is full is an error that may be tried again. The stream blocks.
+    pub fn connect_unix(&self, p: &AbsPath) -> Result<UnixStream, RootError> {
+        self.open_raw(p.relative(), OFlags::PATH, 0)
+            .and_then(|socket| connect(&socket))
+            .map_err(|error| self.failed("connect to", p, error))
+    }
+
+    /// Gives back what the umask took away, through a handle: a link put in its place meanwhile
+    /// would otherwise lead the change elsewhere.
+    fn restore_socket_mode(&self, p: &AbsPath, mode: u32) -> io::Result<()> {
+        let made = self.handle(p)?;
+        if Stat::of(&walk::statx_of(&made)?).kind != Kind::Socket {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        let by_handle = walk::proc_path(&made);
+        self.tapped(
+            p,
+            || Act::SetMode(mode),
+            || Ok(rustix::fs::chmod(by_handle, Mode::from_raw_mode(mode))?),
+        )
+    }
+
+    fn clear_dead_socket(&self, p: &AbsPath) -> Result<(), RootError> {
+        let failed = |error| self.failed("bind the socket", p, error);
+        let old = match self.handle(p) {
+            Err(error) if walk::is_absent(&error) => return Ok(()),
+            old => old.map_err(failed)?,
+        };
+        let found = Stat::of(&walk::statx_of(&old).map_err(failed)?).kind;
+        if found != Kind::Socket {
+            return Err(RootError::WrongKind {
+                act: "bind the socket",
+                path: self.host_path(p),
+                found,
+            });
+        }
+        match connect(&old) {
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => self.remove_file(p),
+            Ok(_) => Err(RootError::SocketServed {
+                path: self.host_path(p),
+            }),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                Err(RootError::SocketServed {
+                    path: self.host_path(p),
+                })
+            }
+            Err(error) => Err(failed(error)),
+        }
+    }
+}
+
+fn connect(to: &OwnedFd) -> io::Result<UnixStream> {
+    let socket = stream_socket()?;
+    rustix::io::ioctl_fionbio(&socket, true)?;
+    let address = SocketAddrUnix::new(walk::proc_path(to))?;
+    loop {
+        match rustix::net::connect(socket.as_fd(), &address) {
+            Err(Errno::INTR) => {}
+            answer => break answer?,
+        }
+    }
+    rustix::io::ioctl_fionbio(&socket, false)?;
+    Ok(UnixStream::from(socket))
+}
+
+fn stream_socket() -> io::Result<OwnedFd> {
+    let (family, kind) = (AddressFamily::UNIX, SocketType::STREAM);
+    Ok(rustix::net::socket_with(
+        family,
+        kind,
+        SocketFlags::CLOEXEC,
+        None,
+    )?)
+}

@@ -1,0 +1,157 @@
+//! What an object below the root is, as plain data.
+
+use rustix::fs::{FileType, Statx, StatxAttributes, StatxFlags};
+use serde::{Deserialize, Serialize};
+
+/// The kind of a file system object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// A regular file.
+    File,
+    /// A directory.
+    Directory,
+    /// A symbolic link.
+    Link,
+    /// A named pipe.
+    Fifo,
+    /// A Unix socket.
+    Socket,
+    /// A character device node.
+    CharDevice,
+    /// A block device node.
+    BlockDevice,
+}
+
+impl Kind {
+    /// The kind in words, as messages use it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::File => "regular file",
+            Self::Directory => "directory",
+            Self::Link => "symbolic link",
+            Self::Fifo => "named pipe",
+            Self::Socket => "socket",
+            Self::CharDevice => "character device",
+            Self::BlockDevice => "block device",
+        }
+    }
+
+    /// None for a type that this kernel interface does not name (seen only as `DT_UNKNOWN`).
+    pub(super) const fn of(kind: FileType) -> Option<Self> {
+        match kind {
+            FileType::RegularFile => Some(Self::File),
+            FileType::Directory => Some(Self::Directory),
+            FileType::Symlink => Some(Self::Link),
+            FileType::Fifo => Some(Self::Fifo),
+            FileType::Socket => Some(Self::Socket),
+            FileType::CharacterDevice => Some(Self::CharDevice),
+            FileType::BlockDevice => Some(Self::BlockDevice),
+            FileType::Unknown => None,
+        }
+    }
+}
+
+/// Which object it is, over renames, exchanges and boots.
+///
+/// Device numbers and mount ids are left out on purpose: they change at boot. Two objects of
+/// different file systems may therefore share an identity; compare only below one path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Identity {
+    /// Inode number.
+    pub ino: u64,
+    /// When it was created, in seconds and nanoseconds since 1970; none where the file system
+    /// keeps no birth time, and then an inode number may have been used again.
+    pub birth: Option<(i64, u32)>,
+}
+
+/// What is known of an object without opening it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stat {
+    /// Its kind.
+    pub kind: Kind,
+    /// Permission bits with setuid, setgid and sticky (07777).
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Bytes of content; of a link, the length of its target.
+    pub size: u64,
+    /// Which object it is.
+    pub identity: Identity,
+    /// Names this object has.
+    pub nlink: u32,
+    /// When the content last changed, in seconds and nanoseconds since 1970.
+    pub mtime: (i64, u32),
+    /// Major and minor number of a device node; none for everything else.
+    pub rdev: Option<(u32, u32)>,
+    /// Whether something is mounted here: it can be neither renamed nor removed.
+    pub mount_point: bool,
+    /// Whether the immutable flag is set (`chattr +i`).
+    pub immutable: bool,
+    /// Whether the append-only flag is set (`chattr +a`).
+    pub append_only: bool,
+}
+
+impl Stat {
+    /// What [`Stat::of`] needs to be asked for.
+    pub(super) const WANTED: StatxFlags = StatxFlags::BASIC_STATS
+        .union(StatxFlags::BTIME)
+        .union(StatxFlags::MNT_ID);
+
+    pub(super) fn of(raw: &Statx) -> Self {
+        let kind = Kind::of(FileType::from_raw_mode(raw.stx_mode.into())).unwrap_or(Kind::File);
+        let has_birth = raw.stx_mask & StatxFlags::BTIME.bits() != 0;
+        let flags = raw.stx_attributes;
+        Self {
+            kind,
+            mode: u32::from(raw.stx_mode) & 0o7777,
+            uid: raw.stx_uid,
+            gid: raw.stx_gid,
+            size: raw.stx_size,
+            identity: Identity {
+                ino: raw.stx_ino,
+                birth: has_birth.then_some((raw.stx_btime.tv_sec, raw.stx_btime.tv_nsec)),
+            },
+            nlink: raw.stx_nlink,
+            mtime: (raw.stx_mtime.tv_sec, raw.stx_mtime.tv_nsec),
+            rdev: matches!(kind, Kind::CharDevice | Kind::BlockDevice)
+                .then_some((raw.stx_rdev_major, raw.stx_rdev_minor)),
+            mount_point: flags.contains(StatxAttributes::MOUNT_ROOT),
+            immutable: flags.contains(StatxAttributes::IMMUTABLE),
+            append_only: flags.contains(StatxAttributes::APPEND),
+        }
+    }
+}
+
+/// Mode and owner that an object shall have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Meta {
+    /// Permission bits with setuid, setgid and sticky (07777).
+    pub mode: u32,
+    /// Owner; used only when `chown` is set.
+    pub uid: u32,
+    /// Group; used only when `chown` is set.
+    pub gid: u32,
+    /// Whether to set the owner at all: an offline root without CAP_CHOWN leaves it as it is.
+    pub chown: bool,
+}
+
+/// One name in a directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Its name, one component.
+    pub name: String,
+    /// Its kind; a link is a link, whatever it leads to.
+    pub kind: Kind,
+}
+
+/// All names of a directory.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Listing {
+    /// Sorted by name.
+    pub entries: Vec<Entry>,
+    /// How many names are not UTF-8 and therefore missing above.
+    pub unreadable_names: usize,
+}

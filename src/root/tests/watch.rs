@@ -1,0 +1,131 @@
+use std::time::Duration;
+
+use super::*;
+
+/// Waits until all of `wanted` was told; other events may come in between.
+async fn sees(watch: &mut Watch, wanted: &[(&AbsPath, Option<&str>, WatchKind)]) {
+    let mut missing: Vec<_> = wanted.to_vec();
+    let wait = async {
+        while !missing.is_empty() {
+            for event in watch.next().await.unwrap() {
+                let told = (&event.dir, event.name.as_deref(), event.kind);
+                missing.retain(|wanted| *wanted != told);
+            }
+        }
+    };
+    let waited = tokio::time::timeout(Duration::from_secs(10), wait).await;
+    assert!(waited.is_ok(), "never told: {missing:?}");
+}
+
+#[tokio::test]
+async fn creating_writing_moving_and_removing_are_told_by_name() {
+    use WatchKind as K;
+    let place = Place::new();
+    let etc = at("/etc");
+    // Added by another path, through a link inside the root, and told by that path.
+    place.link("/linked", "/etc");
+    let linked = at("/linked");
+    let mut watch = place.root.watch().unwrap();
+    watch.add(&linked).unwrap();
+    place.file("/etc/f", "x");
+    let f = Some("f");
+    sees(
+        &mut watch,
+        &[(&linked, f, K::Created), (&linked, f, K::Modified)],
+    )
+    .await;
+    watch.add(&etc).unwrap();
+    std::fs::rename(place.real("/etc/f"), place.real("/etc/g")).unwrap();
+    let g = Some("g");
+    sees(
+        &mut watch,
+        &[
+            (&etc, f, K::MovedFrom),
+            (&linked, g, K::MovedTo),
+            (&etc, g, K::MovedTo),
+        ],
+    )
+    .await;
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    std::fs::set_permissions(place.real("/etc/g"), mode).unwrap();
+    sees(&mut watch, &[(&etc, g, K::Attributes)]).await;
+    std::fs::remove_file(place.real("/etc/g")).unwrap();
+    sees(&mut watch, &[(&etc, g, K::Deleted)]).await;
+}
+
+#[tokio::test]
+async fn an_exchange_through_the_room_is_told_on_both_sides() {
+    let place = Place::new();
+    let (etc, staging) = (at("/etc"), place.directory("/staging"));
+    let (a, b) = (place.file("/etc/a", "a"), place.file("/staging/b", "b"));
+    let mut watch = place.root.watch().unwrap();
+    watch.add(&etc).unwrap();
+    watch.add(&staging).unwrap();
+    place.root.exchange(&a, &b).unwrap();
+    let moved = WatchKind::MovedTo;
+    sees(
+        &mut watch,
+        &[(&etc, Some("a"), moved), (&staging, Some("b"), moved)],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn a_directory_that_is_made_again_can_be_watched_again() {
+    use WatchKind as K;
+    let place = Place::new();
+    let (etc, dir) = (at("/etc"), place.directory("/etc/d"));
+    let mut watch = place.root.watch().unwrap();
+    watch.add(&etc).unwrap();
+    let mut ended = Vec::new();
+    for gone in ["removed", "moved"] {
+        let id = watch.add(&dir).unwrap();
+        match gone {
+            "removed" => std::fs::remove_dir(place.real("/etc/d")).unwrap(),
+            _ => std::fs::rename(place.real("/etc/d"), place.real("/old")).unwrap(),
+        }
+        sees(&mut watch, &[(&dir, None, K::DirGone)]).await;
+        ended.push(id);
+        assert!(watch.add(&dir).unwrap_err().is_not_found());
+        place.directory("/etc/d");
+        sees(&mut watch, &[(&etc, Some("d"), K::Created)]).await;
+    }
+    watch.add(&dir).unwrap();
+    // The directory that was moved away is told of no longer, least of all as `/etc/d`.
+    place.file("/old/stale", "");
+    place.file("/etc/d/f", "");
+    let told = tokio::time::timeout(Duration::from_secs(10), watch.next()).await;
+    let told = told.unwrap().unwrap();
+    assert!(
+        told.iter().any(|event| event.name.as_deref() == Some("f")),
+        "{told:?}"
+    );
+    assert!(
+        told.iter()
+            .all(|event| event.name.as_deref() != Some("stale")),
+        "{told:?}"
+    );
+    for id in ended {
+        watch.remove(id).unwrap();
+    }
+    place.file("/etc/d/g", "");
+    sees(&mut watch, &[(&dir, Some("g"), K::Created)]).await;
+}
+
+#[tokio::test]
+async fn what_is_no_longer_watched_is_not_told() {
+    let place = Place::new();
+    let (etc, other) = (at("/etc"), place.directory("/other"));
+    let mut watch = place.root.watch().unwrap();
+    let id = watch.add(&etc).unwrap();
+    watch.add(&other).unwrap();
+    watch.remove(id).unwrap();
+    place.file("/etc/silent", "");
+    place.file("/other/told", "");
+    let batch = tokio::time::timeout(Duration::from_secs(10), watch.next()).await;
+    let batch = batch.unwrap().unwrap();
+    assert!(batch.iter().all(|event| event.dir == other), "{batch:?}");
+    let file = place.file("/other/file", "");
+    let error = watch.add(&file).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::NotADirectory);
+}

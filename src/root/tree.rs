@@ -1,0 +1,129 @@
+//! A whole directory tree as data, for tests that compare states.
+
+use std::collections::BTreeMap;
+
+use super::{Kind, Meta, Root, RootError};
+use crate::path::AbsPath;
+
+/// What one path of a [`Tree`] holds.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Object {
+    /// A regular file with its content.
+    File(Vec<u8>),
+    /// A directory; what is below it has paths of its own.
+    Directory,
+    /// A symbolic link with its target.
+    Link(String),
+    /// A socket.
+    Socket,
+}
+
+/// One object with its mode and owner.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Node {
+    /// What it is.
+    pub object: Object,
+    /// Permission bits (07777).
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+}
+
+/// Everything below a root, by path. Devices, named pipes and extended attributes are left out.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Tree(pub BTreeMap<AbsPath, Node>);
+
+impl Tree {
+    /// Reads everything below `root`, contents included: for trees of test size.
+    pub fn capture(root: &Root) -> Result<Self, RootError> {
+        let mut tree = Self::default();
+        tree.take_in(root, &AbsPath::root())?;
+        Ok(tree)
+    }
+
+    fn take_in(&mut self, root: &Root, p: &AbsPath) -> Result<(), RootError> {
+        let Some(stat) = root.stat(p)? else {
+            return Ok(());
+        };
+        let object = match stat.kind {
+            Kind::File => Object::File(root.read_nofollow(p, u64::MAX)?),
+            Kind::Directory => Object::Directory,
+            Kind::Link => Object::Link(root.read_link(p)?),
+            Kind::Socket => Object::Socket,
+            Kind::Fifo | Kind::CharDevice | Kind::BlockDevice => return Ok(()),
+        };
+        let directory = object == Object::Directory;
+        self.0.insert(
+            p.clone(),
+            Node {
+                object,
+                mode: stat.mode,
+                uid: stat.uid,
+                gid: stat.gid,
+            },
+        );
+        if directory {
+            for entry in root.list(p)? {
+                // A listed name is one component, so only the length can be at fault.
+                if let Ok(below) = p.join(&entry.name) {
+                    self.take_in(root, &below)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes this tree below `into`, which should be empty. Sockets become dead ones. Owners are
+    /// set where the process may.
+    pub fn materialise(&self, into: &Root) -> Result<(), RootError> {
+        for (path, node) in &self.0 {
+            let meta = Meta {
+                // Directories are closed last, so that their content can be made.
+                mode: if node.object == Object::Directory {
+                    node.mode | 0o700
+                } else {
+                    node.mode
+                },
+                uid: node.uid,
+                gid: node.gid,
+                chown: into.can_chown(),
+            };
+            match &node.object {
+                Object::Directory if *path == AbsPath::root() => into.set_meta(path, &meta)?,
+                Object::Directory => into.build_dir(path, &meta)?,
+                Object::File(bytes) => into.build_file(path, bytes, &meta)?,
+                Object::Link(target) => {
+                    into.build_link(path, target)?;
+                    into.own_link(path, &meta)?;
+                }
+                Object::Socket => drop(into.bind_unix(path, node.mode)?),
+            }
+        }
+        self.close_directories(into)
+    }
+
+    fn close_directories(&self, into: &Root) -> Result<(), RootError> {
+        for (path, node) in self.0.iter().rev() {
+            if node.object == Object::Directory && node.mode & 0o700 != 0o700 {
+                let meta = Meta {
+                    mode: node.mode,
+                    uid: node.uid,
+                    gid: node.gid,
+                    chown: false,
+                };
+                into.set_meta(path, &meta)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The content of the regular file at `p`.
+    pub fn content(&self, p: &str) -> Option<&[u8]> {
+        match &self.0.get(&p.parse().ok()?)?.object {
+            Object::File(bytes) => Some(bytes),
+            _ => None,
+        }
+    }
+}

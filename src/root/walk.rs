@@ -1,0 +1,121 @@
+//! From a checked path to a descriptor, always inside the root.
+
+use std::{
+    io,
+    os::fd::{AsFd, AsRawFd as _, OwnedFd},
+    path::PathBuf,
+};
+
+use rustix::{
+    fs::{AtFlags, Mode, OFlags, ResolveFlags, Statx},
+    io::Errno,
+};
+
+use super::{Root, Stat};
+use crate::path::AbsPath;
+
+/// How often one resolution is tried again when the kernel says EAGAIN, which it does when a
+/// rename or mount anywhere on the machine raced with a `..` in a link (openat2(2)). The race
+/// window is microseconds; a thousand losses in a row mean something other than a race.
+const RESOLVE_TRIES: usize = 1000;
+
+/// A directory and one name in it: what the calls that act on names take.
+#[derive(Debug)]
+pub(super) struct Slot<'a> {
+    pub(super) dir: OwnedFd,
+    pub(super) name: &'a str,
+}
+
+impl Slot<'_> {
+    /// A path of fixed length for calls that know no descriptors. The directory is pinned, the
+    /// name is resolved by the call itself, so it must be one that does not follow links.
+    pub(super) fn proc_path(&self) -> PathBuf {
+        proc_path(&self.dir).join(self.name)
+    }
+}
+
+/// The magic link that leads to an open object, whatever has become of its name.
+pub(super) fn proc_path(fd: &OwnedFd) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", fd.as_raw_fd()))
+}
+
+pub(super) fn statx_of(fd: impl AsFd) -> io::Result<Statx> {
+    Ok(rustix::fs::statx(
+        fd,
+        "",
+        AtFlags::EMPTY_PATH,
+        Stat::WANTED,
+    )?)
+}
+
+impl Root {
+    /// `openat2` below the root. `relative` is empty for the root itself.
+    pub(super) fn open_raw(&self, relative: &str, flags: OFlags, mode: u32) -> io::Result<OwnedFd> {
+        let path = if relative.is_empty() { "." } else { relative };
+        let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+        self.resolve(path, flags, mode, resolve)
+    }
+
+    /// Like [`Root::open_raw`], but a link anywhere in the path is ELOOP.
+    pub(super) fn open_without_links(&self, relative: &str) -> io::Result<OwnedFd> {
+        let path = if relative.is_empty() { "." } else { relative };
+        let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS;
+        self.resolve(path, OFlags::PATH | OFlags::DIRECTORY, 0, resolve)
+    }
+
+    fn resolve(
+        &self,
+        path: &str,
+        flags: OFlags,
+        mode: u32,
+        how: ResolveFlags,
+    ) -> io::Result<OwnedFd> {
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let mode = Mode::from_raw_mode(mode);
+            match rustix::fs::openat2(&*self.0.dir, path, flags | OFlags::CLOEXEC, mode, how) {
+                Err(Errno::AGAIN | Errno::INTR) if tries < RESOLVE_TRIES => {}
+                answer => return Ok(answer?),
+            }
+        }
+    }
+
+    /// The object itself, not opened for anything: a FIFO or a device notices nothing.
+    pub(super) fn handle(&self, p: &AbsPath) -> io::Result<OwnedFd> {
+        self.open_raw(p.relative(), OFlags::PATH | OFlags::NOFOLLOW, 0)
+    }
+
+    /// A directory to resolve names in; links are followed inside the root.
+    pub(super) fn dir_handle(&self, relative: &str) -> io::Result<OwnedFd> {
+        self.open_raw(relative, OFlags::PATH | OFlags::DIRECTORY, 0)
+    }
+
+    /// The directory that holds `p`, and the name of `p` in it. The root itself has no name: EISDIR.
+    pub(super) fn slot<'a>(&self, p: &'a AbsPath) -> io::Result<Slot<'a>> {
+        let parent = p.parent().ok_or(Errno::ISDIR)?;
+        let dir = self.dir_handle(parent.relative())?;
+        Ok(Slot {
+            dir,
+            name: p.file_name(),
+        })
+    }
+
+    /// `p`, or the nearest directory above it that exists, with a handle on it.
+    pub(super) fn nearest(&self, p: &AbsPath) -> io::Result<(AbsPath, OwnedFd)> {
+        let mut at = p.clone();
+        loop {
+            match self.handle(&at) {
+                Ok(handle) => return Ok((at, handle)),
+                Err(error) if !is_absent(&error) => return Err(error),
+                Err(error) => at = at.parent().ok_or(error)?,
+            }
+        }
+    }
+}
+
+/// Absent, or below something that is no directory: either way nothing is there.
+pub(super) fn is_absent(error: &io::Error) -> bool {
+    use io::ErrorKind as K;
+    matches!(error.kind(), K::NotFound | K::NotADirectory)
+}
