@@ -5,6 +5,7 @@
 //! together, and which may import which, is in `ARCHITECTURE.md`.
 
 pub mod digest;
+pub mod machine_config;
 pub mod path;
 pub mod reason;
 pub mod root;

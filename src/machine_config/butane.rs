@@ -1,0 +1,91 @@
+//! Butane, the form of Ignition that people write: content inline instead of data URLs.
+//!
+//! Only what has a meaning on a machine that runs; what reads other files is refused by name.
+
+use super::{
+    document::{Reading, read_kernel},
+    ignition::{self, Dialect},
+    parts::Parts,
+    reader::Field,
+};
+use crate::reason::Reason;
+
+/// Reads a Butane config of variant `fcos` or `openshift`.
+pub(super) fn read(field: &Field<'_>, reading: &mut Reading<'_>) -> Parts {
+    let mut parts = Parts::default();
+    let Some(mut object) = field.object(&mut reading.problems) else {
+        return parts;
+    };
+    let Some(variant) = object.need("variant", &mut reading.problems) else {
+        return parts;
+    };
+    let version = object.need("version", &mut reading.problems);
+    let Some(version) = version.and_then(|field| read_version(&variant, &field, reading)) else {
+        return parts;
+    };
+    object.get("metadata");
+    if version == Variant::OpenShift
+        && let Some(mut section) = object.object("openshift", &mut reading.problems)
+    {
+        read_kernel(
+            &mut section,
+            "kernel_arguments",
+            "kernel_type",
+            &mut parts,
+            reading,
+        );
+        section.finish(&mut reading.problems);
+    }
+    let known = [
+        ("ignition", 0),
+        ("bootDevice", 0),
+        ("grub", 0),
+        ("kernelArguments", 0),
+    ];
+    let why = "it concerns the first boot or the boot loader";
+    ignition::refuse_known(&mut object, &known, Dialect::Butane, why, reading);
+    ignition::read_sections(&mut object, Dialect::Butane, &mut parts, reading);
+    object.finish(&mut reading.problems);
+    parts
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Variant {
+    Fcos,
+    OpenShift,
+}
+
+/// The variant, when its version is one that is read: those whose output is Ignition 3.0–3.6.
+fn read_version(
+    variant: &Field<'_>,
+    version: &Field<'_>,
+    reading: &mut Reading<'_>,
+) -> Option<Variant> {
+    let problems = &mut reading.problems;
+    let (kind, major, minors, accepted) = match variant.text(problems)? {
+        "fcos" => (Variant::Fcos, 1, 0..=7, "1.0.0 to 1.7.0"),
+        "openshift" => (Variant::OpenShift, 4, 8..=22, "4.8.0 to 4.22.0"),
+        other => {
+            let message = format!("Butane variant {other:?} is not read");
+            let reason = Reason::VersionUnsupported;
+            variant.refuse(problems, reason, message, Some("fcos or openshift"));
+            return None;
+        }
+    };
+    let text = version.text(problems)?;
+    let number = text
+        .strip_suffix(".0")
+        .and_then(|text| text.split_once('.'))
+        .and_then(|(high, low)| Some((high.parse::<u8>().ok()?, low.parse::<u8>().ok()?)));
+    if number.is_some_and(|(high, low)| high == major && minors.contains(&low)) {
+        return Some(kind);
+    }
+    let message = format!("version {text:?} of this variant is not read");
+    version.refuse(
+        problems,
+        Reason::VersionUnsupported,
+        message,
+        Some(accepted),
+    );
+    None
+}

@@ -1,0 +1,121 @@
+//! Entries that cannot stand beside each other: two kinds at one path, or something below a file.
+
+use std::collections::{BTreeMap, btree_map::Entry};
+
+use super::{MachineConfig, Origin, Refusal};
+use crate::{path::AbsPath, reason::Reason};
+
+/// Where the units of a config are written.
+pub(super) const UNIT_DIRECTORY: &str = "/etc/systemd/system";
+
+/// What a path is claimed for.
+struct Claim<'c> {
+    what: String,
+    holds_entries: bool,
+    origin: &'c Origin,
+}
+
+/// Every pair of entries that exclude each other.
+///
+/// Below a *link* there may be entries: where it leads is known on the machine only.
+pub(super) fn find(config: &MachineConfig) -> Vec<Refusal> {
+    let (claims, mut refusals) = claims(config);
+    for (path, claim) in &claims {
+        let above = path
+            .ancestors()
+            .find_map(|above| claims.get(&above).filter(|claim| !claim.holds_entries));
+        if let Some(above) = above {
+            refusals.push(clash(path, claim, above));
+        }
+    }
+    refusals
+}
+
+fn claims(config: &MachineConfig) -> (BTreeMap<AbsPath, Claim<'_>>, Vec<Refusal>) {
+    let mut claims: BTreeMap<AbsPath, Claim<'_>> = BTreeMap::new();
+    let mut refusals = Vec::new();
+    for (path, claim) in all(config) {
+        match claims.entry(path) {
+            Entry::Vacant(place) => {
+                place.insert(claim);
+            }
+            Entry::Occupied(mut place) => {
+                refusals.push(clash(place.key(), &claim, place.get()));
+                // Whichever of the two goes, what lies below should be told of in the same round.
+                if !claim.holds_entries {
+                    place.insert(claim);
+                }
+            }
+        }
+    }
+    (claims, refusals)
+}
+
+fn all(config: &MachineConfig) -> Vec<(AbsPath, Claim<'_>)> {
+    let mut all = Vec::new();
+    let mut add = |path: &AbsPath, what: String, holds_entries, origin| {
+        let claim = Claim {
+            what,
+            holds_entries,
+            origin,
+        };
+        all.push((path.clone(), claim));
+    };
+    for (path, directory) in &config.directories {
+        add(path, "a directory".into(), true, &directory.origin);
+    }
+    for (path, link) in &config.links {
+        add(path, "a link".into(), true, &link.origin);
+    }
+    for (path, file) in &config.files {
+        add(path, "a file".into(), false, &file.origin);
+    }
+    let Ok(unit_directory) = AbsPath::new(UNIT_DIRECTORY) else {
+        return all;
+    };
+    for (name, unit) in &config.units {
+        if let Ok(path) = unit_directory.join(name.as_str())
+            && (unit.contents.is_some() || unit.mask)
+        {
+            add(&path, format!("the unit {name}"), false, &unit.origin);
+        }
+        for drop_in in unit.dropins.keys() {
+            if let Ok(path) = unit_directory.join(&format!("{name}.d/{drop_in}")) {
+                let what = format!("the drop-in {drop_in} of {name}");
+                add(&path, what, false, &unit.origin);
+            }
+        }
+    }
+    all
+}
+
+fn clash(path: &AbsPath, later: &Claim<'_>, earlier: &Claim<'_>) -> Refusal {
+    let own = match &later.origin.config {
+        Some(name) => format!(" in {name}"),
+        None => String::new(),
+    };
+    let message = format!(
+        "{path} is {}{own}, but {} in {} excludes it",
+        later.what,
+        earlier.what,
+        place(earlier.origin)
+    );
+    Refusal::new(Reason::EntryDuplicate, message).at(later.origin)
+}
+
+/// A place named inside a message: `10-chrony (machine.d/10-chrony.yaml:12:9)`.
+pub(super) fn place(origin: &Origin) -> String {
+    let mut text = origin.config.clone().unwrap_or_default();
+    let Some(file) = &origin.file else {
+        return text;
+    };
+    let mut position = file.clone();
+    for number in [origin.line, origin.column].into_iter().flatten() {
+        position.push_str(&format!(":{number}"));
+    }
+    if text.is_empty() {
+        return position;
+    }
+    text.push_str(&format!(" ({position})"));
+    text
+}

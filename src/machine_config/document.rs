@@ -1,0 +1,303 @@
+//! Documents: MachineConfig v1, bare Ignition and Butane, one or many to a text.
+
+use std::collections::BTreeSet;
+
+use super::{
+    Origin, Refusal, butane, ignition,
+    parts::Parts,
+    problems::Problems,
+    reader::{Field, Object},
+    source, tree,
+};
+use crate::reason::Reason;
+
+/// The label that says which pool a MachineConfig belongs to.
+const ROLE_LABEL: &str = "machineconfiguration.openshift.io/role";
+
+/// What may be asked for, beyond what the formats themselves say.
+#[derive(Clone, Debug)]
+pub struct Rules {
+    /// The users whose keys a config may bring.
+    pub users: BTreeSet<String>,
+}
+
+/// OpenShift's rule: the one user `core`.
+impl Default for Rules {
+    fn default() -> Self {
+        Self {
+            users: BTreeSet::from(["core".to_owned()]),
+        }
+    }
+}
+
+/// One config as it was written: valid in itself, not yet merged with others.
+///
+/// Fields keep whether they were said at all, since a later document changes only what it says.
+#[derive(Clone, Debug)]
+pub struct Document {
+    /// The MachineConfig's name; the file's name without ending for bare Ignition and Butane.
+    pub name: String,
+    /// The value of the role label.
+    pub role: Option<String>,
+    /// Where it begins.
+    pub origin: Origin,
+    pub(super) parts: Parts,
+}
+
+/// What reading one text needs at hand.
+pub(super) struct Reading<'a> {
+    pub(super) problems: Problems,
+    pub(super) rules: &'a Rules,
+    /// How many decoded bytes the rest of the text may still have.
+    pub(super) budget: usize,
+    /// What documents without a name of their own are called.
+    stem: &'a str,
+}
+
+/// Reads every document of a text: YAML or JSON, one or several, `kind: List` too.
+///
+/// `origin_file` is the file's name as the user knows it. All that is wrong is told, with its place;
+/// one refusal anywhere refuses the whole text.
+pub fn parse(text: &str, origin_file: &str, rules: &Rules) -> Result<Vec<Document>, Vec<Refusal>> {
+    let file_name = origin_file.rsplit('/').next().unwrap_or_default();
+    let mut reading = Reading {
+        problems: Problems::new(origin_file),
+        rules,
+        budget: source::MOST_DECODED,
+        stem: file_name
+            .rsplit_once('.')
+            .map_or(file_name, |(stem, _)| stem),
+    };
+    let (roots, faults) = tree::read(text);
+    for fault in faults {
+        reading.problems.syntax(fault);
+    }
+    let mut documents = Vec::new();
+    for root in &roots {
+        if let Some(field) = Field::root(root) {
+            documents.extend(read_document(&field, &mut reading));
+        }
+    }
+    reading.problems.or(documents)
+}
+
+fn read_document(field: &Field<'_>, reading: &mut Reading<'_>) -> Vec<Document> {
+    let problems = &mut reading.problems;
+    let Some(mut object) = field.object(problems) else {
+        return Vec::new();
+    };
+    if object.get("ignition").is_some() && object.get("variant").is_none() {
+        return vec![bare(field, reading, ignition::read)];
+    }
+    if object.get("variant").is_some() {
+        return vec![butane_document(field, object, reading)];
+    }
+    let Some(kind) = object.get("kind") else {
+        field.refuse(
+            problems,
+            Reason::SyntaxInvalid,
+            "this is none of the formats that are read",
+            Some("a MachineConfig (kind:), Ignition (ignition:) or Butane (variant:)"),
+        );
+        return Vec::new();
+    };
+    match kind.text(problems) {
+        Some("MachineConfig") => vec![machine_config(object, reading)],
+        Some("List" | "MachineConfigList") => list(object, reading),
+        Some(other) => {
+            let message = format!("kind {other} is not machine config");
+            let expected = Some("MachineConfig or List");
+            kind.refuse(problems, Reason::FeatureUnsupported, message, expected);
+            Vec::new()
+        }
+        None => Vec::new(),
+    }
+}
+
+fn list(mut object: Object<'_>, reading: &mut Reading<'_>) -> Vec<Document> {
+    object.get("apiVersion");
+    object.get("kind");
+    object.get("metadata");
+    let mut documents = Vec::new();
+    for item in object.items("items", &mut reading.problems) {
+        documents.extend(read_document(&item, reading));
+    }
+    object.finish(&mut reading.problems);
+    documents
+}
+
+/// An Ignition or Butane document without metadata.
+fn bare(
+    field: &Field<'_>,
+    reading: &mut Reading<'_>,
+    read: impl Fn(&Field<'_>, &mut Reading<'_>) -> Parts,
+) -> Document {
+    let name = reading.stem.to_owned();
+    reading.problems.enter(Some(&name));
+    Document {
+        origin: field.origin(&reading.problems),
+        parts: read(field, reading),
+        name,
+        role: None,
+    }
+}
+
+fn butane_document(
+    field: &Field<'_>,
+    mut object: Object<'_>,
+    reading: &mut Reading<'_>,
+) -> Document {
+    let Some(metadata) = object.get("metadata") else {
+        return bare(field, reading, butane::read);
+    };
+    let (name, role) = read_metadata(&metadata, reading);
+    Document {
+        origin: field.origin(&reading.problems),
+        parts: butane::read(field, reading),
+        name,
+        role,
+    }
+}
+
+fn machine_config(mut object: Object<'_>, reading: &mut Reading<'_>) -> Document {
+    const VERSION: &str = "machineconfiguration.openshift.io/v1";
+    object.get("kind");
+    if let Some(version) = object.need("apiVersion", &mut reading.problems)
+        && version
+            .text(&mut reading.problems)
+            .is_some_and(|text| text != VERSION)
+    {
+        let message = format!("{:?} is not a version that is read", version.spelling());
+        let reason = Reason::VersionUnsupported;
+        version.refuse(&mut reading.problems, reason, message, Some(VERSION));
+    }
+    let (name, role) = match object.need("metadata", &mut reading.problems) {
+        Some(metadata) => read_metadata(&metadata, reading),
+        None => (reading.stem.to_owned(), None),
+    };
+    let origin = object.field.origin(&reading.problems);
+    let parts = object
+        .object("spec", &mut reading.problems)
+        .map(|spec| read_spec(spec, reading));
+    object.get("status");
+    object.finish(&mut reading.problems);
+    Document {
+        name,
+        role,
+        origin,
+        parts: parts.unwrap_or_default(),
+    }
+}
+
+/// Name and role. Everything else that the API server keeps in metadata says nothing about a machine.
+fn read_metadata(metadata: &Field<'_>, reading: &mut Reading<'_>) -> (String, Option<String>) {
+    let problems = &mut reading.problems;
+    let stem = reading.stem.to_owned();
+    let Some(mut object) = metadata.object(problems) else {
+        return (stem, None);
+    };
+    let name = object.need("name", problems).and_then(|field| {
+        let name = field.text(problems)?;
+        if !is_object_name(name) {
+            field.refuse(
+                problems,
+                Reason::ValueInvalid,
+                format!("{name:?} is no name of a Kubernetes object"),
+                Some("small letters, digits, - and . with a letter or digit at both ends"),
+            );
+        }
+        Some(name.to_owned())
+    });
+    problems.enter(name.as_deref());
+    let mut role = None;
+    if let Some(labels) = object.object("labels", problems) {
+        for (label, value) in labels.entries() {
+            if label == ROLE_LABEL {
+                role = value.text(problems).map(str::to_owned);
+            }
+        }
+        labels.ignore_rest();
+    }
+    object.ignore_rest();
+    (name.unwrap_or(stem), role)
+}
+
+/// RFC 1123 subdomains, which the API server demands of names.
+fn is_object_name(name: &str) -> bool {
+    let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+    name.len() <= 253
+        && name.split('.').all(|label| {
+            label.bytes().all(|b| inner(b) || b == b'-')
+                && label.bytes().next().is_some_and(inner)
+                && label.bytes().next_back().is_some_and(inner)
+        })
+}
+
+fn read_spec(mut spec: Object<'_>, reading: &mut Reading<'_>) -> Parts {
+    let mut parts = match spec.get("config") {
+        // An empty config is how a MachineConfig with kernel arguments only is written.
+        Some(config) if !config.is_hollow() => ignition::read(&config, reading),
+        _ => Parts::default(),
+    };
+    if let Some(url) = spec.get("osImageURL") {
+        let text = url.text(&mut reading.problems).unwrap_or_default();
+        parts.os_image_url = (!text.is_empty()).then(|| text.to_owned());
+    }
+    if let Some(image) = spec.get("baseOSExtensionsContainerImage")
+        && !image.is_hollow()
+    {
+        let message = "an image with OS extensions is not supported";
+        let reason = Reason::FeatureUnsupported;
+        image.refuse(&mut reading.problems, reason, message, None);
+    }
+    read_kernel(
+        &mut spec,
+        "kernelArguments",
+        "kernelType",
+        &mut parts,
+        reading,
+    );
+    spec.finish(&mut reading.problems);
+    parts
+}
+
+/// The fields on kernel and packages, which Butane's `openshift:` section spells otherwise.
+pub(super) fn read_kernel(
+    object: &mut Object<'_>,
+    arguments_key: &str,
+    type_key: &str,
+    parts: &mut Parts,
+    reading: &mut Reading<'_>,
+) {
+    let problems = &mut reading.problems;
+    let words = |list: Vec<Field<'_>>, problems: &mut Problems| -> Vec<String> {
+        let read = |field: Field<'_>| read_word(&field, problems);
+        list.into_iter().filter_map(read).collect()
+    };
+    let arguments = object.items(arguments_key, problems);
+    parts.kernel_arguments = words(arguments, problems);
+    let extensions = object.items("extensions", problems);
+    parts.extensions = words(extensions, problems);
+    parts.fips = object.flag("fips", problems).unwrap_or(false);
+    if let Some(field) = object.get(type_key) {
+        match field.text(problems) {
+            None | Some("" | "default") => {}
+            Some(kind @ ("realtime" | "64k-pages")) => parts.kernel_type = Some(kind.to_owned()),
+            Some(other) => {
+                let message = format!("{other:?} is no kernel type");
+                let expected = Some("default, realtime or 64k-pages");
+                field.refuse(problems, Reason::ValueInvalid, message, expected);
+            }
+        }
+    }
+}
+
+fn read_word(field: &Field<'_>, problems: &mut Problems) -> Option<String> {
+    let word = field.text(problems)?;
+    if word.trim().is_empty() || word.chars().any(char::is_control) {
+        let message = "is empty or holds control characters";
+        field.refuse(problems, Reason::ValueInvalid, message, None);
+        return None;
+    }
+    Some(word.to_owned())
+}

@@ -1,0 +1,348 @@
+//! The parts of a machine config, valid by construction.
+
+use std::{collections::BTreeMap, fmt, sync::Arc};
+
+use serde::{Deserialize, Serialize};
+
+use super::source;
+use crate::{digest::Digest, path::AbsPath};
+
+/// Everything one machine should be, merged from all documents that apply to it.
+///
+/// Two configs are equal when they ask for the same machine; where an entry was written ([`Origin`])
+/// and what the config is called do not count for [`MachineConfig::digest`](super::digest).
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct MachineConfig {
+    /// The name people see, `rendered-<pool>-<digest>` for a merged one.
+    #[serde(skip)]
+    pub name: String,
+    /// Regular files by path.
+    pub files: BTreeMap<AbsPath, File>,
+    /// Directories by path.
+    pub directories: BTreeMap<AbsPath, Directory>,
+    /// Links by path.
+    pub links: BTreeMap<AbsPath, Link>,
+    /// systemd units by name.
+    pub units: BTreeMap<UnitName, Unit>,
+    /// Users by name. Only what is asked of them, not who they are.
+    pub users: BTreeMap<String, User>,
+    /// Kernel arguments; order and repetition count.
+    pub kernel_arguments: Vec<String>,
+    /// The OS image by digest; none means "leave the OS alone".
+    pub os_image_url: Option<String>,
+    /// Named groups of OS packages.
+    pub extensions: Vec<String>,
+    /// `realtime`, `64k-pages`; none is the default kernel.
+    pub kernel_type: Option<String>,
+    /// Whether FIPS mode is asked for. Checked, never changed on a running machine.
+    pub fips: bool,
+}
+
+/// Where an entry was written. Never part of equality.
+#[derive(Clone, Debug, Default)]
+pub struct Origin {
+    /// The name of the MachineConfig (or the file's stem for bare Ignition).
+    pub config: Option<String>,
+    /// The file, as the user named it.
+    pub file: Option<String>,
+    /// Line, from 1.
+    pub line: Option<u32>,
+    /// Column in characters, from 1.
+    pub column: Option<u32>,
+    /// The field path inside the document.
+    pub field: Option<String>,
+}
+
+impl PartialEq for Origin {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+/// A file the config owns whole.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct File {
+    /// What it holds.
+    pub content: Content,
+    /// Permission bits, 0–07777.
+    pub mode: u32,
+    /// The owning user.
+    pub user: Owner,
+    /// The owning group.
+    pub group: Owner,
+    /// Where it was written.
+    #[serde(skip)]
+    pub origin: Origin,
+}
+
+/// A directory with its mode and owner; what lies in it is not owned by it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Directory {
+    /// Permission bits, 0–07777.
+    pub mode: u32,
+    /// The owning user.
+    pub user: Owner,
+    /// The owning group.
+    pub group: Owner,
+    /// Where it was written.
+    #[serde(skip)]
+    pub origin: Origin,
+}
+
+/// A symbolic link.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Link {
+    /// The text of the link, absolute or relative.
+    pub target: String,
+    /// The owning user.
+    pub user: Owner,
+    /// The owning group.
+    pub group: Owner,
+    /// Where it was written.
+    #[serde(skip)]
+    pub origin: Origin,
+}
+
+/// Bytes with their digest. Cheap to clone.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Content {
+    bytes: Arc<[u8]>,
+    digest: Digest,
+}
+
+impl Content {
+    /// Keeps `bytes` and computes their digest.
+    pub fn new(bytes: impl Into<Arc<[u8]>>) -> Self {
+        let bytes = bytes.into();
+        let digest = Digest::of(&bytes);
+        Self { bytes, digest }
+    }
+
+    /// The bytes.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Their SHA-256.
+    pub fn digest(&self) -> Digest {
+        self.digest
+    }
+}
+
+impl Default for Content {
+    fn default() -> Self {
+        Self::new(Vec::new())
+    }
+}
+
+/// Base64, the form in which content is stored.
+impl From<Content> for String {
+    fn from(content: Content) -> Self {
+        source::base64(content.bytes())
+    }
+}
+
+/// A stored content that is no base64.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the stored content is not base64")]
+pub struct BadContent;
+
+impl TryFrom<String> for Content {
+    type Error = BadContent;
+    fn try_from(stored: String) -> Result<Self, BadContent> {
+        let bytes = data_url::forgiving_base64::decode_to_vec(stored.as_bytes());
+        bytes.map(Self::new).map_err(|_| BadContent)
+    }
+}
+
+/// Never the bytes: contents may be secret.
+impl fmt::Debug for Content {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Content({} bytes, {})", self.bytes.len(), self.digest)
+    }
+}
+
+/// An owner by number or by name; names are looked up in the root's own databases.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Owner {
+    /// A numeric id.
+    Id(u32),
+    /// A name.
+    Name(String),
+}
+
+impl Owner {
+    /// Ignition's default: root.
+    pub const ROOT: Self = Self::Id(0);
+}
+
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Id(id) => write!(f, "{id}"),
+            Self::Name(name) => f.write_str(name),
+        }
+    }
+}
+
+/// A unit name that systemd would load, such as `chronyd.service` or `getty@.service`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct UnitName(String);
+
+/// Why a text is no unit name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{given:?} is no unit name: {why}")]
+pub struct BadUnitName {
+    given: String,
+    why: &'static str,
+}
+
+impl UnitName {
+    /// Unit types that a unit file may have (systemd.unit(5)); scopes have no files.
+    const TYPES: [&'static str; 10] = [
+        "service",
+        "socket",
+        "device",
+        "mount",
+        "automount",
+        "swap",
+        "target",
+        "path",
+        "timer",
+        "slice",
+    ];
+
+    /// Checks length (≤ 255), characters and type as systemd does.
+    pub fn new(given: impl Into<String>) -> Result<Self, BadUnitName> {
+        let given = given.into();
+        match Self::fault(&given) {
+            None => Ok(Self(given)),
+            Some(why) => Err(BadUnitName { given, why }),
+        }
+    }
+
+    fn fault(given: &str) -> Option<&'static str> {
+        let allowed = |c: char| c.is_ascii_alphanumeric() || ":-_.\\@".contains(c);
+        let Some((stem, kind)) = given.rsplit_once('.') else {
+            return Some("it has no type such as .service");
+        };
+        if given.len() > 255 {
+            Some("it is longer than 255 bytes")
+        } else if !Self::TYPES.contains(&kind) {
+            Some(
+                "its type is none of service, socket, device, mount, automount, swap, target, path, timer, slice",
+            )
+        } else if stem.is_empty() || stem.starts_with('@') {
+            Some("nothing stands before the type")
+        } else if !given.chars().all(allowed) {
+            Some("it holds a character that systemd does not allow")
+        } else {
+            None
+        }
+    }
+
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// `service`, `socket`, …
+    pub fn kind(&self) -> &str {
+        self.0.rsplit('.').next().unwrap_or_default()
+    }
+
+    /// `getty@.service` for `getty@tty1.service` and for itself; none for a plain unit.
+    pub fn template(&self) -> Option<Self> {
+        let (stem, kind) = self.0.rsplit_once('.')?;
+        let (prefix, _) = stem.split_once('@')?;
+        Some(Self(format!("{prefix}@.{kind}")))
+    }
+
+    /// Whether this is a template itself (`getty@.service`), which cannot be started.
+    pub fn is_template(&self) -> bool {
+        self.template().as_ref() == Some(self)
+    }
+}
+
+impl fmt::Display for UnitName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl TryFrom<String> for UnitName {
+    type Error = BadUnitName;
+    fn try_from(given: String) -> Result<Self, BadUnitName> {
+        Self::new(given)
+    }
+}
+
+impl From<UnitName> for String {
+    fn from(name: UnitName) -> Self {
+        name.0
+    }
+}
+
+/// What the config says of one unit. Each part may be left unsaid.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Unit {
+    /// The unit file's text; none leaves the file that is there alone.
+    pub contents: Option<String>,
+    /// Drop-ins by file name (`10-x.conf`). Empty text means "no such drop-in".
+    pub dropins: BTreeMap<String, String>,
+    /// Enable, disable, or (none) follow the presets.
+    pub enabled: Option<bool>,
+    /// Mask it: a link to `/dev/null` in place of the unit file.
+    pub mask: bool,
+    /// Where it was written.
+    #[serde(skip)]
+    pub origin: Origin,
+}
+
+/// What the config asks of a user that exists.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct User {
+    /// Public keys, one line each, in the order given.
+    pub ssh_authorized_keys: Vec<String>,
+    /// Where it was written.
+    #[serde(skip)]
+    pub origin: Origin,
+}
+
+/// What kind of thing a config entry or a change is about. The names of `plan -o json`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum EntryKind {
+    /// A regular file.
+    File,
+    /// A directory.
+    Directory,
+    /// A symbolic link.
+    Link,
+    /// A unit file.
+    Unit,
+    /// A drop-in of a unit.
+    DropIn,
+    /// The links that enable a unit.
+    Enablement,
+    /// The mask of a unit.
+    Mask,
+    /// A user.
+    User,
+    /// The keys of a user.
+    SSHKey,
+    /// A kernel argument.
+    KernelArgument,
+    /// The OS image.
+    OSImage,
+    /// An OS extension.
+    Extension,
+}

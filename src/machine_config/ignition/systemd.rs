@@ -1,0 +1,129 @@
+//! Units and drop-ins.
+
+use super::{
+    super::{
+        UnitFile, UnitName,
+        document::Reading,
+        parts::{Parts, UnitPart},
+        reader::{Field, Object},
+    },
+    Dialect, insert, refuse_known,
+};
+use crate::reason::Reason;
+
+pub(super) fn read(
+    mut systemd: Object<'_>,
+    dialect: Dialect,
+    parts: &mut Parts,
+    reading: &mut Reading<'_>,
+) {
+    for field in systemd.items("units", &mut reading.problems) {
+        if let Some((name, unit)) = read_unit(&field, dialect, reading) {
+            insert(&mut parts.units, name, unit, &field, reading);
+        }
+    }
+    systemd.finish(&mut reading.problems);
+}
+
+fn read_unit(
+    field: &Field<'_>,
+    dialect: Dialect,
+    reading: &mut Reading<'_>,
+) -> Option<(UnitName, UnitPart)> {
+    let mut object = field.object(&mut reading.problems)?;
+    let name = read_unit_name(&mut object, reading);
+    let mut unit = UnitPart {
+        contents: read_text(&mut object, dialect, reading),
+        enabled: object.flag("enabled", &mut reading.problems),
+        mask: object.flag("mask", &mut reading.problems),
+        origin: field.origin(&reading.problems),
+        ..UnitPart::default()
+    };
+    for field in object.items("dropins", &mut reading.problems) {
+        if let Some((name, drop_in)) = read_drop_in(&field, dialect, reading) {
+            insert(&mut unit.drop_ins, name, drop_in, &field, reading);
+        }
+    }
+    object.finish(&mut reading.problems);
+    Some((name?, unit))
+}
+
+fn read_unit_name(object: &mut Object<'_>, reading: &mut Reading<'_>) -> Option<UnitName> {
+    let Some(field) = object.get("name") else {
+        let message = "this unit has no name";
+        let reason = Reason::UnitNameInvalid;
+        object
+            .field
+            .refuse(&mut reading.problems, reason, message, Some("name:"));
+        return None;
+    };
+    match UnitName::new(field.text(&mut reading.problems)?) {
+        Ok(name) => Some(name),
+        Err(error) => {
+            let reason = Reason::UnitNameInvalid;
+            field.refuse(&mut reading.problems, reason, error.to_string(), None);
+            None
+        }
+    }
+}
+
+fn read_drop_in(
+    field: &Field<'_>,
+    dialect: Dialect,
+    reading: &mut Reading<'_>,
+) -> Option<(String, Option<String>)> {
+    let mut object = field.object(&mut reading.problems)?;
+    let name = object
+        .need("name", &mut reading.problems)
+        .and_then(|field| {
+            let name = field.text(&mut reading.problems)?;
+            if is_drop_in_name(name) {
+                return Some(name.to_owned());
+            }
+            let message = format!("{name:?} is no drop-in that systemd reads");
+            let expected = Some("a file name that ends in .conf");
+            field.refuse(
+                &mut reading.problems,
+                Reason::UnitNameInvalid,
+                message,
+                expected,
+            );
+            None
+        });
+    let contents = read_text(&mut object, dialect, reading);
+    object.finish(&mut reading.problems);
+    Some((name?, contents))
+}
+
+/// systemd skips hidden files and those with another ending without a word.
+fn is_drop_in_name(name: &str) -> bool {
+    name.len() <= 255
+        && name.len() > ".conf".len()
+        && name.ends_with(".conf")
+        && !name.starts_with('.')
+        && !name.contains(|c: char| c == '/' || c.is_control())
+}
+
+/// The text of a unit or drop-in, which must be one.
+fn read_text(
+    object: &mut Object<'_>,
+    dialect: Dialect,
+    reading: &mut Reading<'_>,
+) -> Option<String> {
+    if dialect == Dialect::Butane {
+        let why = "it reads another file; put its text into contents";
+        refuse_known(object, &[("contentsLocal", 0)], dialect, why, reading);
+    }
+    let field = object.get("contents")?;
+    let text = field.text(&mut reading.problems)?;
+    if text.contains('\0') {
+        let message = "the unit holds a NUL byte";
+        field.refuse(&mut reading.problems, Reason::UnitInvalid, message, None);
+    }
+    for fault in UnitFile::read(text).1 {
+        let message = format!("the unit's {fault}");
+        let reason = Reason::UnitInvalid;
+        field.refuse_line(&mut reading.problems, reason, fault.line, message);
+    }
+    Some(text.to_owned())
+}

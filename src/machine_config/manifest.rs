@@ -1,0 +1,217 @@
+//! A config as an OpenShift MachineConfig manifest, for `machinist render`.
+
+use serde_json::{Map, Value, json};
+
+use super::{Content, MachineConfig, Owner, Unit, source};
+
+/// The Ignition version that is written: the one into which OpenShift turns every config itself.
+const IGNITION: &str = "3.5.0";
+
+/// The manifest in YAML. [`parse`](super::parse) and [`merge`](super::merge) of it alone give a
+/// config with the same digest.
+pub fn to_machine_config_yaml(config: &MachineConfig) -> String {
+    let mut spec = Map::new();
+    spec.insert("config".into(), ignition(config));
+    insert(&mut spec, "kernelArguments", json!(config.kernel_arguments));
+    insert(&mut spec, "extensions", json!(config.extensions));
+    insert(&mut spec, "kernelType", json!(config.kernel_type));
+    insert(&mut spec, "osImageURL", json!(config.os_image_url));
+    if config.fips {
+        spec.insert("fips".into(), json!(true));
+    }
+    let manifest = json!({
+        "apiVersion": "machineconfiguration.openshift.io/v1",
+        "kind": "MachineConfig",
+        "metadata": {"name": config.name},
+        "spec": spec,
+    });
+    let mut text = String::new();
+    write(&manifest, 0, &mut text);
+    text
+}
+
+/// Adds a field unless it says nothing.
+fn insert(object: &mut Map<String, Value>, key: &str, value: Value) {
+    let empty = match &value {
+        Value::Null => true,
+        Value::Array(items) => items.is_empty(),
+        Value::Object(fields) => fields.is_empty(),
+        _ => false,
+    };
+    if !empty {
+        object.insert(key.to_owned(), value);
+    }
+}
+
+fn ignition(config: &MachineConfig) -> Value {
+    let mut storage = Map::new();
+    let files = config.files.iter().map(|(path, file)| {
+        json!({
+            "path": path, "mode": file.mode, "overwrite": true,
+            "user": owner(&file.user), "group": owner(&file.group),
+            "contents": {"source": data_url(&file.content)},
+        })
+    });
+    insert(&mut storage, "files", files.collect());
+    let directories = config.directories.iter().map(|(path, directory)| {
+        json!({
+            "path": path, "mode": directory.mode,
+            "user": owner(&directory.user), "group": owner(&directory.group),
+        })
+    });
+    insert(&mut storage, "directories", directories.collect());
+    let links = config.links.iter().map(|(path, link)| {
+        json!({
+            "path": path, "target": link.target, "overwrite": true,
+            "user": owner(&link.user), "group": owner(&link.group),
+        })
+    });
+    insert(&mut storage, "links", links.collect());
+    let units: Vec<Value> = config
+        .units
+        .iter()
+        .map(|(name, unit)| write_unit(name.as_str(), unit))
+        .collect();
+    let users: Vec<Value> = config
+        .users
+        .iter()
+        .map(|(name, user)| json!({"name": name, "sshAuthorizedKeys": user.ssh_authorized_keys}))
+        .collect();
+    let mut root = Map::new();
+    root.insert("ignition".into(), json!({"version": IGNITION}));
+    insert(&mut root, "storage", Value::Object(storage));
+    if !units.is_empty() {
+        root.insert("systemd".into(), json!({"units": units}));
+    }
+    if !users.is_empty() {
+        root.insert("passwd".into(), json!({"users": users}));
+    }
+    Value::Object(root)
+}
+
+fn owner(owner: &Owner) -> Value {
+    match owner {
+        Owner::Id(id) => json!({"id": id}),
+        Owner::Name(name) => json!({"name": name}),
+    }
+}
+
+fn write_unit(name: &str, unit: &Unit) -> Value {
+    let mut fields = Map::new();
+    fields.insert("name".into(), json!(name));
+    insert(&mut fields, "contents", json!(unit.contents));
+    insert(&mut fields, "enabled", json!(unit.enabled));
+    if unit.mask {
+        fields.insert("mask".into(), json!(true));
+    }
+    let drop_ins = unit
+        .dropins
+        .iter()
+        .map(|(name, contents)| json!({"name": name, "contents": contents}));
+    insert(&mut fields, "dropins", drop_ins.collect());
+    Value::Object(fields)
+}
+
+/// Percent-encoded where a person can read it like that, base64 otherwise.
+fn data_url(content: &Content) -> String {
+    use std::fmt::Write as _;
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~/:=,;+!*'()@&$".contains(&byte);
+    let readable = |text: &&str| {
+        !text
+            .chars()
+            .any(|c| c.is_control() && c != '\n' && c != '\t')
+    };
+    let Some(text) = std::str::from_utf8(content.bytes()).ok().filter(readable) else {
+        return format!("data:;base64,{}", source::base64(content.bytes()));
+    };
+    let mut url = "data:,".to_owned();
+    for byte in text.bytes() {
+        if plain(byte) {
+            url.push(char::from(byte));
+        } else {
+            let _ = write!(url, "%{byte:02X}");
+        }
+    }
+    url
+}
+
+/// Writes a value as block YAML. Texts are quoted as JSON has it, which every YAML reader takes for
+/// what it is, except for texts of several plain lines, which a person should be able to read.
+fn write(value: &Value, indent: usize, to: &mut String) {
+    match value {
+        Value::Object(fields) => {
+            for (key, field) in fields {
+                pad(indent, to);
+                to.push_str(key);
+                to.push(':');
+                write_below(field, indent + 2, to);
+            }
+        }
+        Value::Array(items) => {
+            for item in items {
+                let start = to.len();
+                write(item, indent + 2, to);
+                // The dash takes the place of the first line's last two blanks.
+                if to[start..].starts_with(&" ".repeat(indent + 2)) {
+                    to.replace_range(start + indent..=start + indent, "-");
+                }
+            }
+        }
+        scalar => {
+            pad(indent, to);
+            write_scalar(scalar, indent, to);
+        }
+    }
+}
+
+fn write_below(field: &Value, indent: usize, to: &mut String) {
+    match field {
+        Value::Object(fields) if fields.is_empty() => to.push_str(" {}\n"),
+        Value::Array(items) if items.is_empty() => to.push_str(" []\n"),
+        Value::Object(_) => {
+            to.push('\n');
+            write(field, indent, to);
+        }
+        Value::Array(_) => {
+            to.push('\n');
+            write(field, indent - 2, to);
+        }
+        scalar => {
+            to.push(' ');
+            write_scalar(scalar, indent, to);
+        }
+    }
+}
+
+fn write_scalar(value: &Value, indent: usize, to: &mut String) {
+    match value {
+        Value::String(text) if is_block(text) => {
+            to.push_str("|\n");
+            for line in text.lines() {
+                if !line.is_empty() {
+                    pad(indent, to);
+                }
+                to.push_str(line);
+                to.push('\n');
+            }
+        }
+        other => {
+            to.push_str(&other.to_string());
+            to.push('\n');
+        }
+    }
+}
+
+/// Whether a text may stand as a literal block: whole lines, the first one beginning at the margin,
+/// one line break at the end, and nothing that a YAML reader would not take as it is.
+fn is_block(text: &str) -> bool {
+    let tame = |c: char| c == '\n' || (' '..='~').contains(&c);
+    text.ends_with('\n')
+        && !text.ends_with("\n\n")
+        && !text.starts_with([' ', '\n'])
+        && text.chars().all(tame)
+}
+
+fn pad(indent: usize, to: &mut String) {
+    to.extend(std::iter::repeat_n(' ', indent));
+}

@@ -1,0 +1,213 @@
+//! Many documents become one config, in the machine-config operator's order and by its rules.
+
+use std::collections::{BTreeMap, btree_map::Entry};
+
+use super::{
+    Directory, Document, File, Link, MachineConfig, Owner, Refusal, Unit, User, canonical,
+    conflict,
+    parts::{FilePart, LinkPart, NodePart, Parts, UnitPart},
+    unit_check,
+};
+use crate::reason::Reason;
+
+/// Ignition's modes for what says none.
+const FILE_MODE: u32 = 0o644;
+const DIRECTORY_MODE: u32 = 0o755;
+
+/// In which order documents are laid over one another; the later one wins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// As given: the files of a directory by name, and the documents of a file as they stand.
+    AsGiven,
+    /// Those with role `worker` by name, then all others by name, so that a pool of one's own
+    /// overrides the workers' whatever the names are.
+    WorkerFirst,
+}
+
+/// Merges `documents` into the config of a machine in `pool`.
+///
+/// Files, directories and links are merged by path, units and drop-ins by name, each field by
+/// itself: what a later document does not say stays. Keys are appended, without repeating one;
+/// kernel arguments are appended, repetitions kept; extensions are a set. Gives the warnings beside
+/// the config. Its name is [`rendered_name`](super::rendered_name).
+pub fn merge(
+    mut documents: Vec<Document>,
+    pool: &str,
+    order: Order,
+) -> Result<(MachineConfig, Vec<String>), Vec<Refusal>> {
+    let mut refusals = same_names(&documents);
+    if order == Order::WorkerFirst {
+        let rank = |document: &Document| document.role.as_deref() != Some("worker");
+        documents.sort_by(|a, b| (rank(a), &a.name).cmp(&(rank(b), &b.name)));
+    }
+    let mut parts = Parts::default();
+    for document in documents {
+        lay_over(&mut parts, document.parts);
+    }
+    let mut config = finish(parts);
+    refusals.extend(conflict::find(&config));
+    let mut warnings = Vec::new();
+    for (name, unit) in &config.units {
+        let verdict = unit_check::check(name, unit);
+        if let Some(fault) = verdict.fault {
+            let message = format!("{name} {fault}");
+            refusals.push(Refusal::new(Reason::UnitInvalid, message).at(&unit.origin));
+        }
+        warnings.extend(verdict.warning.map(|warning| format!("{name} {warning}")));
+    }
+    if !refusals.is_empty() {
+        refusals.sort_by(|a, b| (&a.file, a.line, a.column).cmp(&(&b.file, b.line, b.column)));
+        return Err(refusals);
+    }
+    config.name = canonical::rendered_name(pool, &canonical::digest(&config));
+    Ok((config, warnings))
+}
+
+/// Two documents of one name: in a cluster the second would have replaced the first whole.
+fn same_names(documents: &[Document]) -> Vec<Refusal> {
+    let mut seen: BTreeMap<&str, &Document> = BTreeMap::new();
+    let mut refusals = Vec::new();
+    for document in documents {
+        let Some(first) = seen.insert(&document.name, document) else {
+            continue;
+        };
+        let message = format!(
+            "the name {:?} is also that of {}",
+            document.name,
+            conflict::place(&first.origin)
+        );
+        refusals.push(Refusal::new(Reason::EntryDuplicate, message).at(&document.origin));
+    }
+    refusals
+}
+
+fn lay_over(below: &mut Parts, above: Parts) {
+    merge_maps(&mut below.files, above.files, FilePart::lay_over);
+    merge_maps(
+        &mut below.directories,
+        above.directories,
+        NodePart::lay_over,
+    );
+    merge_maps(&mut below.links, above.links, LinkPart::lay_over);
+    merge_maps(&mut below.units, above.units, UnitPart::lay_over);
+    merge_maps(&mut below.users, above.users, add_keys);
+    below.kernel_arguments.extend(above.kernel_arguments);
+    below.extensions.extend(above.extensions);
+    below.os_image_url = above.os_image_url.or(below.os_image_url.take());
+    below.kernel_type = above.kernel_type.or(below.kernel_type.take());
+    below.fips |= above.fips;
+}
+
+fn merge_maps<K: Ord, V>(
+    below: &mut BTreeMap<K, V>,
+    above: BTreeMap<K, V>,
+    lay_over: impl Fn(&mut V, V),
+) {
+    for (key, value) in above {
+        match below.entry(key) {
+            Entry::Vacant(place) => {
+                place.insert(value);
+            }
+            Entry::Occupied(mut place) => lay_over(place.get_mut(), value),
+        }
+    }
+}
+
+/// Keeps what `above` does not say.
+fn keep<T>(below: &mut Option<T>, above: Option<T>) {
+    if above.is_some() {
+        *below = above;
+    }
+}
+
+impl NodePart {
+    fn lay_over(&mut self, above: Self) {
+        keep(&mut self.mode, above.mode);
+        keep(&mut self.user, above.user);
+        keep(&mut self.group, above.group);
+        self.origin = above.origin;
+    }
+}
+
+impl FilePart {
+    /// Content counts as one field, already decoded: a compression that an earlier document stated
+    /// says nothing about the content of a later one.
+    fn lay_over(&mut self, above: Self) {
+        self.node.lay_over(above.node);
+        keep(&mut self.content, above.content);
+    }
+}
+
+impl LinkPart {
+    fn lay_over(&mut self, above: Self) {
+        self.node.lay_over(above.node);
+        self.target = above.target;
+    }
+}
+
+impl UnitPart {
+    fn lay_over(&mut self, above: Self) {
+        keep(&mut self.contents, above.contents);
+        keep(&mut self.enabled, above.enabled);
+        keep(&mut self.mask, above.mask);
+        merge_maps(&mut self.drop_ins, above.drop_ins, keep);
+        self.origin = above.origin;
+    }
+}
+
+fn add_keys(below: &mut User, above: User) {
+    for key in above.ssh_authorized_keys {
+        if !below.ssh_authorized_keys.contains(&key) {
+            below.ssh_authorized_keys.push(key);
+        }
+    }
+    below.origin = above.origin;
+}
+
+/// Fills in what nobody said.
+fn finish(mut parts: Parts) -> MachineConfig {
+    parts.extensions.sort();
+    parts.extensions.dedup();
+    MachineConfig {
+        name: String::new(),
+        files: values(parts.files, |part| File {
+            content: part.content.unwrap_or_default(),
+            mode: part.node.mode.unwrap_or(FILE_MODE),
+            user: part.node.user.unwrap_or(Owner::ROOT),
+            group: part.node.group.unwrap_or(Owner::ROOT),
+            origin: part.node.origin,
+        }),
+        directories: values(parts.directories, |part| Directory {
+            mode: part.mode.unwrap_or(DIRECTORY_MODE),
+            user: part.user.unwrap_or(Owner::ROOT),
+            group: part.group.unwrap_or(Owner::ROOT),
+            origin: part.origin,
+        }),
+        links: values(parts.links, |part| Link {
+            target: part.target,
+            user: part.node.user.unwrap_or(Owner::ROOT),
+            group: part.node.group.unwrap_or(Owner::ROOT),
+            origin: part.node.origin,
+        }),
+        units: values(parts.units, |part| Unit {
+            // An empty text is how exports spell "no contents".
+            contents: part.contents.filter(|text| !text.is_empty()),
+            dropins: values(part.drop_ins, Option::unwrap_or_default),
+            enabled: part.enabled,
+            mask: part.mask.unwrap_or(false),
+            origin: part.origin,
+        }),
+        users: parts.users,
+        kernel_arguments: parts.kernel_arguments,
+        os_image_url: parts.os_image_url,
+        extensions: parts.extensions,
+        kernel_type: parts.kernel_type,
+        fips: parts.fips,
+    }
+}
+
+fn values<K: Ord, V, W>(map: BTreeMap<K, V>, to: impl Fn(V) -> W) -> BTreeMap<K, W> {
+    map.into_iter()
+        .map(|(key, value)| (key, to(value)))
+        .collect()
+}

@@ -1,0 +1,36 @@
+//! What a machine should be: one validated form of MachineConfig and Ignition documents.
+//!
+//! Text becomes [`Document`]s ([`parse`]), documents become one [`MachineConfig`] ([`merge`]), and
+//! equal machines have equal digests ([`digest`]), whatever their spelling. Pure: no files, no clock.
+
+mod butane;
+mod canonical;
+mod conflict;
+mod document;
+mod entry;
+mod files;
+mod ignition;
+mod manifest;
+mod merge;
+mod parts;
+mod problems;
+mod reader;
+mod refusal;
+mod scalar;
+mod source;
+mod tree;
+mod unit_check;
+mod unit_file;
+
+pub use canonical::{
+    CanonicalError, digest, from_canonical_json, rendered_name, to_canonical_json,
+};
+pub use document::{Document, Rules, parse};
+pub use entry::{
+    Content, Directory, EntryKind, File, Link, MachineConfig, Origin, Owner, Unit, UnitName, User,
+};
+pub use files::{documents_from_files, is_config_name};
+pub use manifest::to_machine_config_yaml;
+pub use merge::{Order, merge};
+pub use refusal::Refusal;
+pub use unit_file::{UnitFault, UnitFile, split_words};

@@ -1,0 +1,52 @@
+//! What one document says, field by field: a later document changes only what it says.
+
+use std::collections::BTreeMap;
+
+use super::{Content, Origin, Owner, UnitName, User};
+use crate::path::AbsPath;
+
+/// What a document says.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Parts {
+    pub(super) files: BTreeMap<AbsPath, FilePart>,
+    pub(super) directories: BTreeMap<AbsPath, NodePart>,
+    pub(super) links: BTreeMap<AbsPath, LinkPart>,
+    pub(super) units: BTreeMap<UnitName, UnitPart>,
+    pub(super) users: BTreeMap<String, User>,
+    pub(super) kernel_arguments: Vec<String>,
+    pub(super) os_image_url: Option<String>,
+    pub(super) extensions: Vec<String>,
+    pub(super) kernel_type: Option<String>,
+    pub(super) fips: bool,
+}
+
+/// What files, directories and links have in common.
+#[derive(Clone, Debug, Default)]
+pub(super) struct NodePart {
+    pub(super) mode: Option<u32>,
+    pub(super) user: Option<Owner>,
+    pub(super) group: Option<Owner>,
+    pub(super) origin: Origin,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct FilePart {
+    pub(super) node: NodePart,
+    pub(super) content: Option<Content>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct LinkPart {
+    pub(super) node: NodePart,
+    pub(super) target: String,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct UnitPart {
+    pub(super) contents: Option<String>,
+    /// By file name; none where only the name is said.
+    pub(super) drop_ins: BTreeMap<String, Option<String>>,
+    pub(super) enabled: Option<bool>,
+    pub(super) mask: Option<bool>,
+    pub(super) origin: Origin,
+}

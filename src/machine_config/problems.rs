@@ -1,0 +1,75 @@
+//! Everything wrong with one text, collected before anything is reported.
+
+use super::{
+    Origin, Refusal,
+    tree::{Fault, Place},
+};
+use crate::reason::Reason;
+
+/// How many refusals one text may yield. A person repairs a handful at a time; a hostile text must
+/// not turn every byte into one.
+const MOST_REFUSALS: usize = 1000;
+
+/// Everything wrong with one text so far.
+#[derive(Debug)]
+pub(super) struct Problems {
+    file: String,
+    config: Option<String>,
+    found: Vec<Refusal>,
+    more: usize,
+}
+
+impl Problems {
+    pub(super) fn new(file: &str) -> Self {
+        Self {
+            file: file.to_owned(),
+            config: None,
+            found: Vec::new(),
+            more: 0,
+        }
+    }
+
+    /// From here on, what is read belongs to the MachineConfig of that name.
+    pub(super) fn enter(&mut self, config: Option<&str>) {
+        self.config = config.map(str::to_owned);
+    }
+
+    pub(super) fn push(&mut self, refusal: Refusal) {
+        if self.found.len() < MOST_REFUSALS {
+            self.found.push(refusal);
+        } else {
+            self.more += 1;
+        }
+    }
+
+    pub(super) fn syntax(&mut self, fault: Fault) {
+        let origin = self.origin(fault.place, None);
+        self.push(Refusal::new(Reason::SyntaxInvalid, fault.message).at(&origin));
+    }
+
+    pub(super) fn origin(&self, place: Place, field: Option<&str>) -> Origin {
+        Origin {
+            config: self.config.clone(),
+            file: Some(self.file.clone()),
+            line: Some(place.line),
+            column: Some(place.column),
+            field: field.filter(|path| !path.is_empty()).map(str::to_owned),
+        }
+    }
+
+    /// `value` if nothing was wrong, else all that was, in the order of the text.
+    pub(super) fn or<T>(mut self, value: T) -> Result<T, Vec<Refusal>> {
+        if self.found.is_empty() {
+            return Ok(value);
+        }
+        self.found
+            .sort_by_key(|refusal| (refusal.line, refusal.column));
+        if self.more > 0 {
+            let message = format!("{} more are not listed", self.more);
+            let mut rest = Refusal::new(Reason::SyntaxInvalid, message);
+            rest.file = Some(self.file);
+            self.found.push(rest);
+        }
+        Err(self.found)
+    }
+}

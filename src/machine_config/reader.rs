@@ -1,0 +1,268 @@
+//! Reads fields of a located tree; what is wrong with them goes to [`Problems`].
+
+use std::rc::Rc;
+
+use super::{
+    Origin, Refusal,
+    problems::Problems,
+    scalar::Scalar,
+    tree::{Key, Node, Value},
+};
+use crate::reason::Reason;
+
+/// A value that is there, with its path.
+#[derive(Clone, Debug)]
+pub(super) struct Field<'n> {
+    node: &'n Node,
+    path: String,
+}
+
+impl<'n> Field<'n> {
+    /// A whole document, or none when it says nothing.
+    pub(super) fn root(node: &'n Node) -> Option<Self> {
+        let field = Self {
+            node,
+            path: String::new(),
+        };
+        (!field.is_null()).then_some(field)
+    }
+
+    fn is_null(&self) -> bool {
+        matches!(&self.node.value, Value::Scalar { text, plain, .. }
+            if Scalar::of(text, *plain) == Scalar::Null)
+    }
+
+    /// Whether nothing is said in it: null, or lists and maps of nothing, as exports write them.
+    pub(super) fn is_hollow(&self) -> bool {
+        hollow(self.node)
+    }
+
+    pub(super) fn origin(&self, problems: &Problems) -> Origin {
+        problems.origin(self.node.place, Some(&self.path))
+    }
+
+    /// A refusal of this field.
+    pub(super) fn refuse(
+        &self,
+        problems: &mut Problems,
+        reason: Reason,
+        message: impl Into<String>,
+        expected: Option<&str>,
+    ) {
+        let mut refusal = Refusal::new(reason, message).at(&self.origin(problems));
+        refusal.expected = expected.map(str::to_owned);
+        problems.push(refusal);
+    }
+
+    /// A refusal of one line (from 1) of a text, placed there when the text stands line by line.
+    pub(super) fn refuse_line(
+        &self,
+        problems: &mut Problems,
+        reason: Reason,
+        line: usize,
+        message: impl Into<String>,
+    ) {
+        let mut origin = self.origin(problems);
+        if let Value::Scalar {
+            text,
+            literal: true,
+            ..
+        } = &self.node.value
+        {
+            // The place is that of the first line that is not blank.
+            let blank = text.len() - text.trim_start_matches('\n').len();
+            let offset = u32::try_from(line.saturating_sub(1 + blank)).unwrap_or(0);
+            origin.line = origin.line.map(|first| first.saturating_add(offset));
+        }
+        problems.push(Refusal::new(reason, message).at(&origin));
+    }
+
+    fn words(&self) -> &'static str {
+        match &self.node.value {
+            Value::Scalar { text, plain, .. } => Scalar::of(text, *plain).words(),
+            Value::List(_) => "a list",
+            Value::Map(_) => "a map",
+        }
+    }
+
+    fn wrong_type<T>(&self, problems: &mut Problems, expected: &str) -> Option<T> {
+        // A scalar is shown only where one belongs: in place of a map or list it may be a secret.
+        let scalar_belongs = !expected.starts_with("a map") && !expected.starts_with("a list");
+        let message = match &self.node.value {
+            Value::Scalar { text, .. } if scalar_belongs && text.len() <= 40 => {
+                format!("{text:?} is {}", self.words())
+            }
+            _ => format!("is {}", self.words()),
+        };
+        self.refuse(problems, Reason::ValueInvalid, message, Some(expected));
+        None
+    }
+
+    fn scalar(&self) -> Option<Scalar<'n>> {
+        match &self.node.value {
+            Value::Scalar { text, plain, .. } => Some(Scalar::of(text, *plain)),
+            _ => None,
+        }
+    }
+
+    /// How a scalar is spelled; empty for anything else.
+    pub(super) fn spelling(&self) -> &'n str {
+        match &self.node.value {
+            Value::Scalar { text, .. } => text,
+            _ => "",
+        }
+    }
+
+    pub(super) fn text(&self, problems: &mut Problems) -> Option<&'n str> {
+        match self.scalar() {
+            Some(Scalar::Text(text)) => Some(text),
+            Some(_) => self.wrong_type(problems, "text (put it in quotes)"),
+            None => self.wrong_type(problems, "text"),
+        }
+    }
+
+    pub(super) fn flag(&self, problems: &mut Problems) -> Option<bool> {
+        match self.scalar() {
+            Some(Scalar::Flag(flag)) => Some(flag),
+            _ => self.wrong_type(problems, "true or false"),
+        }
+    }
+
+    pub(super) fn integer(&self, problems: &mut Problems) -> Option<i64> {
+        match self.scalar() {
+            Some(Scalar::Integer(number)) => Some(number),
+            _ => self.wrong_type(problems, "a whole number"),
+        }
+    }
+
+    /// The items of a list; one that is no list is refused and has none.
+    pub(super) fn items(&self, problems: &mut Problems) -> Vec<Self> {
+        let Value::List(items) = &self.node.value else {
+            self.wrong_type::<()>(problems, "a list");
+            return Vec::new();
+        };
+        let field = |(index, node): (usize, &'n Rc<Node>)| Self {
+            node,
+            path: format!("{}[{index}]", self.path),
+        };
+        items.iter().enumerate().map(field).collect()
+    }
+
+    pub(super) fn object(&self, problems: &mut Problems) -> Option<Object<'n>> {
+        let Value::Map(entries) = &self.node.value else {
+            return self.wrong_type(problems, "a map");
+        };
+        Some(Object {
+            field: self.clone(),
+            entries,
+            known: Vec::new(),
+        })
+    }
+}
+
+fn hollow(node: &Node) -> bool {
+    match &node.value {
+        Value::Scalar { text, plain, .. } => {
+            text.is_empty() || Scalar::of(text, *plain) == Scalar::Null
+        }
+        Value::List(items) => items.iter().all(|item| hollow(item)),
+        Value::Map(entries) => entries.iter().all(|(_, value)| hollow(value)),
+    }
+}
+
+/// A map whose fields are asked for one by one; what nobody asked for is unknown.
+#[derive(Debug)]
+pub(super) struct Object<'n> {
+    pub(super) field: Field<'n>,
+    entries: &'n [(Key, Rc<Node>)],
+    known: Vec<String>,
+}
+
+impl<'n> Object<'n> {
+    /// The field of that name, unless it is missing or null.
+    pub(super) fn get(&mut self, key: &str) -> Option<Field<'n>> {
+        self.known.push(key.to_owned());
+        let (_, node) = self.entries.iter().find(|(have, _)| have.text == key)?;
+        let field = Field {
+            node,
+            path: self.below(key),
+        };
+        (!field.is_null()).then_some(field)
+    }
+
+    /// The field of that name, refused when it is missing.
+    pub(super) fn need(&mut self, key: &str, problems: &mut Problems) -> Option<Field<'n>> {
+        let found = self.get(key);
+        if found.is_none() {
+            let message = format!("{key} is missing");
+            self.field
+                .refuse(problems, Reason::ValueInvalid, message, None);
+        }
+        found
+    }
+
+    pub(super) fn flag(&mut self, key: &str, problems: &mut Problems) -> Option<bool> {
+        self.get(key)?.flag(problems)
+    }
+
+    pub(super) fn items(&mut self, key: &str, problems: &mut Problems) -> Vec<Field<'n>> {
+        self.get(key)
+            .map(|list| list.items(problems))
+            .unwrap_or_default()
+    }
+
+    pub(super) fn object(&mut self, key: &str, problems: &mut Problems) -> Option<Object<'n>> {
+        self.get(key)?.object(problems)
+    }
+
+    /// Every entry of a map with free keys, such as labels.
+    pub(super) fn entries(&self) -> impl Iterator<Item = (&'n str, Field<'n>)> {
+        self.entries.iter().map(|(key, node)| {
+            let path = self.below(&key.text);
+            (key.text.as_str(), Field { node, path })
+        })
+    }
+
+    /// Says that fields which nobody asked for are all right.
+    pub(super) fn ignore_rest(self) {}
+
+    /// Refuses the fields that nobody asked for.
+    pub(super) fn finish(self, problems: &mut Problems) {
+        for (key, _) in self.entries {
+            if self.known.contains(&key.text) {
+                continue;
+            }
+            let path = self.below(&key.text);
+            let origin = problems.origin(key.place, Some(&path));
+            let mut refusal = Refusal::new(Reason::FieldUnknown, "this field is not known");
+            refusal.expected = self.nearest(&key.text);
+            problems.push(refusal.at(&origin));
+        }
+    }
+
+    fn below(&self, key: &str) -> String {
+        if self.field.path.is_empty() {
+            key.to_owned()
+        } else {
+            format!("{}.{key}", self.field.path)
+        }
+    }
+
+    /// The field that was probably meant, or all that are known.
+    fn nearest(&self, key: &str) -> Option<String> {
+        let plain = |text: &str| text.replace(['_', '-'], "").to_lowercase();
+        let key = plain(key);
+        let shared = |known: &&String| {
+            let known = plain(known);
+            let same = known.bytes().zip(key.bytes()).take_while(|(a, b)| a == b);
+            same.count()
+        };
+        // Half of what was written, so that `kernelArgs` finds its field and `x` finds none.
+        let meant = self.known.iter().max_by_key(shared)?;
+        if 2 * shared(&meant) > key.len() {
+            Some(meant.clone())
+        } else {
+            Some(format!("one of {}", self.known.join(", ")))
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! What a scalar means, as Kubernetes' own YAML reader takes it.
+//!
+//! That reader follows YAML 1.1: `yes` and `on` are true, `0644` is octal. A manifest must mean the
+//! same here as in a cluster, so the rules are those and not YAML 1.2's.
+
+/// A scalar's meaning.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Scalar<'t> {
+    Null,
+    Flag(bool),
+    Integer(i64),
+    /// A number that is no integer of 64 bits.
+    Number,
+    Text(&'t str),
+}
+
+impl<'t> Scalar<'t> {
+    /// What `text` means; quoted text is always text.
+    pub(super) fn of(text: &'t str, plain: bool) -> Self {
+        if !plain {
+            return Self::Text(text);
+        }
+        match text {
+            "" | "~" | "null" | "Null" | "NULL" => return Self::Null,
+            "y" | "Y" | "yes" | "Yes" | "YES" | "true" | "True" | "TRUE" | "on" | "On" | "ON" => {
+                return Self::Flag(true);
+            }
+            "n" | "N" | "no" | "No" | "NO" | "false" | "False" | "FALSE" | "off" | "Off"
+            | "OFF" => return Self::Flag(false),
+            _ => {}
+        }
+        if let Some(number) = integer(text) {
+            Self::Integer(number)
+        } else if is_float(text) {
+            Self::Number
+        } else {
+            Self::Text(text)
+        }
+    }
+
+    /// What it is, in words for people.
+    pub(super) fn words(self) -> &'static str {
+        match self {
+            Self::Null => "nothing",
+            Self::Flag(_) => "true or false",
+            Self::Integer(_) | Self::Number => "a number",
+            Self::Text(_) => "text",
+        }
+    }
+}
+
+fn integer(text: &str) -> Option<i64> {
+    let text = text.replace('_', "");
+    let (sign, digits) = match text.as_bytes().first()? {
+        b'-' => (-1, &text[1..]),
+        b'+' => (1, &text[1..]),
+        _ => (1, &*text),
+    };
+    let (base, digits) = match digits.as_bytes() {
+        [b'0', b'x' | b'X', ..] => (16, &digits[2..]),
+        [b'0', b'o' | b'O', ..] => (8, &digits[2..]),
+        [b'0', b'b' | b'B', ..] => (2, &digits[2..]),
+        [b'0', _, ..] => (8, &digits[1..]),
+        _ => (10, digits),
+    };
+    // from_str_radix would take a second sign.
+    if !digits.bytes().next()?.is_ascii_alphanumeric() {
+        return None;
+    }
+    i64::from_str_radix(digits, base).ok()?.checked_mul(sign)
+}
+
+/// Whether Kubernetes would read a floating-point number. Rust's own parser also takes `inf`,
+/// `nan` and `1.`, which are text there; only the exactness of the refusal hangs on it.
+fn is_float(text: &str) -> bool {
+    let bare = text.trim_start_matches(['-', '+']);
+    matches!(bare, ".inf" | ".Inf" | ".INF" | ".nan" | ".NaN" | ".NAN")
+        || (bare.starts_with(|c: char| c.is_ascii_digit() || c == '.')
+            && text.parse::<f64>().is_ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scalars_mean_what_kubernetes_reads() {
+        for (text, meaning) in [
+            ("", Scalar::Null),
+            ("~", Scalar::Null),
+            ("yes", Scalar::Flag(true)),
+            ("Off", Scalar::Flag(false)),
+            ("420", Scalar::Integer(420)),
+            ("0644", Scalar::Integer(420)),
+            ("0o644", Scalar::Integer(420)),
+            ("0x1a4", Scalar::Integer(420)),
+            ("-1", Scalar::Integer(-1)),
+            ("0", Scalar::Integer(0)),
+            ("1.5", Scalar::Number),
+            ("08", Scalar::Number),
+            ("99999999999999999999", Scalar::Number),
+            ("--1", Scalar::Text("--1")),
+            ("0x+1", Scalar::Text("0x+1")),
+            ("inf", Scalar::Text("inf")),
+            ("1.2.3", Scalar::Text("1.2.3")),
+            ("/etc/x", Scalar::Text("/etc/x")),
+        ] {
+            assert_eq!(Scalar::of(text, true), meaning, "{text}");
+        }
+        assert_eq!(Scalar::of("420", false), Scalar::Text("420"));
+    }
+}

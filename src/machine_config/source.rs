@@ -1,0 +1,242 @@
+//! Content as Ignition carries it: data URLs, gzip, verification hashes.
+
+use std::io::Read as _;
+
+use flate2::read::MultiGzDecoder;
+use sha2::{Digest as _, Sha256, Sha512};
+
+use crate::reason::Reason;
+
+/// How many bytes the files of one text may have when decoded. Eight times the longest text: what
+/// gzip makes of ordinary configuration files, and far from what would strain a small machine.
+pub(super) const MOST_DECODED: usize = 64 << 20;
+
+/// Why content cannot be had, with its code and what was expected.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct BadSource {
+    pub(super) reason: Reason,
+    pub(super) message: String,
+    pub(super) expected: Option<&'static str>,
+}
+
+fn bad(reason: Reason, message: impl Into<String>, expected: Option<&'static str>) -> BadSource {
+    let message = message.into();
+    BadSource {
+        reason,
+        message,
+        expected,
+    }
+}
+
+/// The bytes of a data URL; an empty text is an empty file.
+///
+/// Stricter than a browser, which drops line breaks and everything after `#`: content that would be
+/// changed silently is refused.
+pub(super) fn decode(source: &str) -> Result<Vec<u8>, BadSource> {
+    if source.is_empty() {
+        return Ok(Vec::new());
+    }
+    let scheme = source.split(':').next().unwrap_or_default();
+    match scheme.to_ascii_lowercase().as_str() {
+        "data" => {}
+        "http" | "https" | "tftp" | "s3" | "gs" | "arn" => {
+            let message = format!("the source is remote ({scheme}), and nothing is fetched");
+            return Err(bad(Reason::SourceRemote, message, Some("a data: URL")));
+        }
+        _ => {
+            let message = "the source is no data URL";
+            return Err(bad(Reason::ValueInvalid, message, Some("data:,TEXT")));
+        }
+    }
+    let Some((header, body)) = source[scheme.len() + 1..].split_once(',') else {
+        let message = "the data URL has no comma before its data";
+        return Err(bad(Reason::ValueInvalid, message, Some("data:,TEXT")));
+    };
+    let base64 = header
+        .rsplit(';')
+        .next()
+        .is_some_and(|last| last.eq_ignore_ascii_case("base64") && header.contains(';'));
+    let bytes = percent_decode(body, base64)?;
+    if !base64 {
+        return Ok(bytes);
+    }
+    data_url::forgiving_base64::decode_to_vec(&bytes)
+        .map_err(|_| bad(Reason::ValueInvalid, "the data is not base64", None))
+}
+
+fn percent_decode(body: &str, base64: bool) -> Result<Vec<u8>, BadSource> {
+    let invalid = |message, expected| Err(bad(Reason::ValueInvalid, message, Some(expected)));
+    let mut bytes = Vec::with_capacity(body.len());
+    let mut rest = body.as_bytes();
+    while let [byte, tail @ ..] = rest {
+        rest = tail;
+        match byte {
+            b'#' => return invalid("# ends a URL; what follows it would be lost", "%23"),
+            // Base64 may be folded over lines; in plain data a line break is lost on the way.
+            b'\n' | b'\r' | b'\t' if !base64 => {
+                return invalid(
+                    "a line break or tab stands in the data URL as it is",
+                    "%0A for a line break, %09 for a tab",
+                );
+            }
+            b'%' => {
+                let digit = |at: usize| rest.get(at).and_then(|b| char::from(*b).to_digit(16));
+                let (Some(high), Some(low)) = (digit(0), digit(1)) else {
+                    return invalid("% is not followed by two hex digits", "%25 for % itself");
+                };
+                bytes.extend(u8::try_from(high << 4 | low));
+                rest = &rest[2..];
+            }
+            plain => bytes.push(*plain),
+        }
+    }
+    Ok(bytes)
+}
+
+/// Undoes gzip, up to `most` bytes.
+pub(super) fn gunzip(packed: &[u8], most: usize) -> Result<Vec<u8>, BadSource> {
+    let mut bytes = Vec::new();
+    let limit = u64::try_from(most).unwrap_or(u64::MAX).saturating_add(1);
+    match MultiGzDecoder::new(packed)
+        .take(limit)
+        .read_to_end(&mut bytes)
+    {
+        Err(_) => {
+            let message = "compression is gzip, but the data is not";
+            Err(bad(Reason::ValueInvalid, message, None))
+        }
+        Ok(_) if bytes.len() > most => Err(too_much()),
+        Ok(_) => Ok(bytes),
+    }
+}
+
+/// The refusal of content beyond [`MOST_DECODED`].
+pub(super) fn too_much() -> BadSource {
+    let message = format!("the files of this text hold more than {MOST_DECODED} bytes");
+    bad(Reason::ValueInvalid, message, None)
+}
+
+/// Holds `bytes` (uncompressed, as Ignition's specification has it) against `sha512-…` or `sha256-…`.
+pub(super) fn verify(bytes: &[u8], hash: &str) -> Result<(), BadSource> {
+    const SHAPE: &str = "sha512- or sha256- followed by hex digits";
+    let invalid = |message| Err(bad(Reason::ValueInvalid, message, Some(SHAPE)));
+    let Some((kind, digits)) = hash.split_once('-') else {
+        return invalid("the hash names no kind");
+    };
+    let (have, length) = match kind {
+        "sha512" => (hex(&Sha512::digest(bytes)), 128),
+        "sha256" => (hex(&Sha256::digest(bytes)), 64),
+        _ => return invalid("this kind of hash is not known"),
+    };
+    if digits.len() != length || !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+        return invalid("the hash has the wrong length or holds other than hex digits");
+    }
+    if digits.eq_ignore_ascii_case(&have) {
+        return Ok(());
+    }
+    let message = format!("the content's hash is {kind}-{have}");
+    Err(bad(Reason::HashMismatch, message, None))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write as _;
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+/// Base64 with padding, the form in which content is written out.
+pub(super) fn base64(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for chunk in bytes.chunks(3) {
+        let at = |index: usize| u32::from(chunk.get(index).copied().unwrap_or(0));
+        let word = at(0) << 16 | at(1) << 8 | at(2);
+        for digit in 0..4_usize {
+            if digit > chunk.len() {
+                text.push('=');
+                continue;
+            }
+            let index = word >> (18 - 6 * digit) & 63;
+            text.push(char::from(DIGITS[index as usize]));
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn data_urls_give_exactly_the_bytes_they_carry() {
+        for (url, bytes) in [
+            ("", ""),
+            ("data:,", ""),
+            ("data:,a%20b%0A", "a b\n"),
+            ("data:text/plain;charset=utf-8,a b", "a b"),
+            ("data:,a+b,c;base64,d", "a+b,c;base64,d"),
+            ("data:;base64,aGk=", "hi"),
+            ("data:;base64,aGk", "hi"),
+            ("DATA:text/plain;BASE64,aG\n k=", "hi"),
+            ("data:;base64,aGk%3D", "hi"),
+        ] {
+            assert_eq!(decode(url).unwrap(), bytes.as_bytes(), "{url:?}");
+        }
+        for url in [
+            "data:",
+            "data:,100%",
+            "data:,%g0",
+            "data:,a#b",
+            "data:,a\nb",
+            "data:;base64,a",
+            "etc",
+        ] {
+            assert_eq!(
+                decode(url).unwrap_err().reason,
+                Reason::ValueInvalid,
+                "{url:?}"
+            );
+        }
+        let remote = decode("https://example.org/x").unwrap_err();
+        assert_eq!(remote.reason, Reason::SourceRemote);
+    }
+
+    #[test]
+    fn base64_is_read_back_by_another_implementation() {
+        for length in 0..70 {
+            let bytes: Vec<u8> = (0..length).map(|n: u8| n.wrapping_mul(37) ^ 0xa5).collect();
+            let back = data_url::forgiving_base64::decode_to_vec(base64(&bytes).as_bytes());
+            assert_eq!(back.unwrap(), bytes);
+        }
+    }
+
+    #[test]
+    fn a_gzip_bomb_ends_at_the_limit() {
+        use std::io::Write as _;
+        let mut packer = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+        packer.write_all(&vec![0; 1 << 20]).unwrap();
+        let packed = packer.finish().unwrap();
+        assert_eq!(gunzip(&packed, 1 << 20).unwrap().len(), 1 << 20);
+        assert_eq!(gunzip(&packed, (1 << 20) - 1), Err(too_much()));
+        assert!(gunzip(b"plain", 100).is_err());
+        assert!(gunzip(&packed[..packed.len() - 9], 2 << 20).is_err());
+    }
+
+    #[test]
+    fn hashes_are_checked() {
+        let sha256 = "sha256-e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+        let sha512 = "sha512-cf83e1357eefb8bdf1542850d66d8007d620e4050b5715dc83f4a921d36ce9ce\
+                      47d0d13c5d85f2b0ff8318d2877eec2f63b931bd47417a81a538327af927da3e";
+        assert_eq!(verify(b"", sha256), Ok(()));
+        assert_eq!(verify(b"", sha512), Ok(()));
+        assert_eq!(
+            verify(b"x", sha256).unwrap_err().reason,
+            Reason::HashMismatch
+        );
+        for odd in ["", "sha256", "md5-00", "sha256-00", "sha512-zz"] {
+            assert_eq!(verify(b"", odd).unwrap_err().reason, Reason::ValueInvalid);
+        }
+    }
+}

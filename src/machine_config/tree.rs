@@ -1,0 +1,343 @@
+//! YAML – and so JSON – as a tree whose every value knows where it stands.
+//!
+//! Built straight from parser events, because a refusal must name line and column of *semantic*
+//! mistakes too, which a deserialiser has forgotten by then. Aliases share the node they name.
+
+use std::{
+    collections::{HashMap, HashSet},
+    rc::Rc,
+};
+
+use granit_parser::{Event, Parser, ScalarStyle, Span, Tag};
+
+/// The longest text that is read. A MachineConfig in a cluster ends at 1.5 MiB (etcd's limit for one
+/// object); a directory on a single machine may hold a few more, in one file.
+pub(super) const LONGEST_TEXT: usize = 8 << 20;
+
+/// How much aliases may repeat, in the unit of [`WEIGHT_OF_A_NODE`] and bytes of text. No more than
+/// could have been written out; a bomb passes it after a few hundred steps.
+const MOST_REPEATED: usize = LONGEST_TEXT;
+
+/// What a value costs beside its text when an alias repeats it.
+const WEIGHT_OF_A_NODE: usize = 16;
+
+/// How deep values may nest. A List of MachineConfigs nests eleven levels.
+const DEEPEST: usize = 64;
+
+/// A position in the text, both from 1; the column counts characters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) line: u32,
+    pub(super) column: u32,
+}
+
+impl Place {
+    fn of(mark: granit_parser::Marker) -> Self {
+        let small = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+        Self {
+            line: small(mark.line()),
+            column: small(mark.col().saturating_add(1)),
+        }
+    }
+}
+
+/// A value with its place.
+#[derive(Debug)]
+pub(super) struct Node {
+    pub(super) place: Place,
+    pub(super) value: Value,
+}
+
+/// What a value is. Scalars keep their spelling: what `0644` means depends on the field.
+#[derive(Debug)]
+pub(super) enum Value {
+    Scalar {
+        text: String,
+        plain: bool,
+        /// A block after `|`: its lines are lines of the text, one for one.
+        literal: bool,
+    },
+    List(Vec<Rc<Node>>),
+    Map(Vec<(Key, Rc<Node>)>),
+}
+
+/// The key of an entry, with its place.
+#[derive(Debug)]
+pub(super) struct Key {
+    pub(super) text: String,
+    pub(super) place: Place,
+}
+
+/// Something that keeps a document from being read.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Fault {
+    pub(super) place: Place,
+    pub(super) message: String,
+}
+
+/// Reads every document of `text`. One with faults is left out; the others are still looked at, so
+/// that a person sees the faults of all of them at once.
+pub(super) fn read(text: &str) -> (Vec<Rc<Node>>, Vec<Fault>) {
+    if text.len() > LONGEST_TEXT {
+        let message = format!(
+            "the text has {} bytes, more than the {LONGEST_TEXT} that are read",
+            text.len()
+        );
+        let place = Place { line: 1, column: 1 };
+        return (Vec::new(), vec![Fault { place, message }]);
+    }
+    // Nesting by indentation and by brackets is limited by the parser, so that it stops early;
+    // the builder counts once more, because aliases nest without either.
+    let options = granit_parser::options! {
+        emit_comments: false,
+        flow_nesting_limit: DEEPEST,
+        block_nesting_limit: DEEPEST,
+    };
+    let mut parser = Parser::new_from_str_with_options(text, options);
+    let mut builder = Builder::default();
+    loop {
+        match parser.next_event() {
+            None => break,
+            Some(Ok((event, span))) => {
+                if builder.on(event, span).is_err() {
+                    break; // Too big: whatever follows would only cost time.
+                }
+            }
+            Some(Err(error)) => {
+                builder.fault(Place::of(*error.marker()), error.info());
+                builder.abandon();
+                match parser.proceed_next_document() {
+                    Ok(true) => {}
+                    Ok(false) | Err(_) => break,
+                }
+            }
+        }
+    }
+    (builder.documents, builder.faults)
+}
+
+/// The text grows beyond its limits when aliases are followed.
+struct TooBig;
+
+#[derive(Default)]
+struct Builder {
+    documents: Vec<Rc<Node>>,
+    faults: Vec<Fault>,
+    open: Vec<Frame>,
+    root: Option<Rc<Node>>,
+    anchors: HashMap<usize, (Rc<Node>, Size)>,
+    repeated: usize,
+    faults_before: usize,
+}
+
+/// What a value weighs when it is repeated, and how deep it is.
+#[derive(Clone, Copy)]
+struct Size {
+    weight: usize,
+    depth: usize,
+}
+
+/// A list or map that is not finished.
+struct Frame {
+    place: Place,
+    anchor: usize,
+    size: Size,
+    contents: Contents,
+}
+
+enum Contents {
+    List(Vec<Rc<Node>>),
+    Map {
+        entries: Vec<(Key, Rc<Node>)>,
+        seen: HashSet<String>,
+        key: Option<Key>,
+    },
+}
+
+impl Builder {
+    fn on(&mut self, event: Event<'_>, span: Span) -> Result<(), TooBig> {
+        let place = Place::of(span.start);
+        match event {
+            Event::DocumentStart(..) => self.abandon(),
+            Event::DocumentEnd => self.end_document(),
+            Event::Scalar(text, style, anchor, tag) => {
+                let forced_text = self.check_tag(place, tag.as_deref(), &["str"]);
+                let plain = style == ScalarStyle::Plain && !forced_text;
+                let size = Size {
+                    weight: WEIGHT_OF_A_NODE + text.len(),
+                    depth: 1,
+                };
+                let text = text.into_owned();
+                let literal = style == ScalarStyle::Literal;
+                let value = Value::Scalar {
+                    text,
+                    plain,
+                    literal,
+                };
+                self.add(Node { place, value }, anchor, size)
+            }
+            Event::SequenceStart(_, anchor, tag) => {
+                self.check_tag(place, tag.as_deref(), &["seq"]);
+                self.begin(place, anchor, Contents::List(Vec::new()))
+            }
+            Event::MappingStart(_, anchor, tag) => {
+                self.check_tag(place, tag.as_deref(), &["map"]);
+                self.begin(place, anchor, Contents::map())
+            }
+            Event::SequenceEnd | Event::MappingEnd => return self.end(),
+            Event::Alias(anchor) => return self.alias(place, anchor),
+            _ => {}
+        }
+        self.check_depth(place)
+    }
+
+    /// Whether the value carries one of the `known` standard tags; any other tag is a fault.
+    fn check_tag(&mut self, place: Place, tag: Option<&Tag>, known: &[&str]) -> bool {
+        let Some(tag) = tag else { return false };
+        if known.iter().any(|name| tag.is_yaml_core_schema_tag(name)) {
+            return true;
+        }
+        self.fault(
+            place,
+            format!("the tag {} is not supported", tag.original()),
+        );
+        false
+    }
+
+    fn begin(&mut self, place: Place, anchor: usize, contents: Contents) {
+        let size = Size {
+            weight: WEIGHT_OF_A_NODE,
+            depth: 1,
+        };
+        self.open.push(Frame {
+            place,
+            anchor,
+            size,
+            contents,
+        });
+    }
+
+    fn end(&mut self) -> Result<(), TooBig> {
+        let Some(frame) = self.open.pop() else {
+            return Ok(());
+        };
+        let value = match frame.contents {
+            Contents::List(items) => Value::List(items),
+            Contents::Map { entries, .. } => Value::Map(entries),
+        };
+        let place = frame.place;
+        self.add(Node { place, value }, frame.anchor, frame.size);
+        self.check_depth(place)
+    }
+
+    fn alias(&mut self, place: Place, anchor: usize) -> Result<(), TooBig> {
+        let Some((node, size)) = self.anchors.get(&anchor).cloned() else {
+            self.fault(
+                place,
+                "this alias stands inside the value it repeats".into(),
+            );
+            return Err(TooBig);
+        };
+        self.repeated = self.repeated.saturating_add(size.weight);
+        if self.repeated > MOST_REPEATED {
+            let message = format!("aliases repeat more than {MOST_REPEATED} bytes");
+            self.fault(place, message);
+            return Err(TooBig);
+        }
+        self.attach(node, size);
+        self.check_depth(place)
+    }
+
+    /// Counts open lists and maps, and those that an alias brought along.
+    fn check_depth(&mut self, place: Place) -> Result<(), TooBig> {
+        let below = self.open.last().map_or(0, |frame| frame.size.depth);
+        if self.open.len() + below <= DEEPEST {
+            return Ok(());
+        }
+        self.fault(place, format!("values nest deeper than {DEEPEST} levels"));
+        Err(TooBig)
+    }
+
+    fn add(&mut self, node: Node, anchor: usize, size: Size) {
+        let node = Rc::new(node);
+        if anchor != 0 {
+            self.anchors.insert(anchor, (Rc::clone(&node), size));
+        }
+        self.attach(node, size);
+    }
+
+    /// Puts a finished value where it belongs.
+    fn attach(&mut self, node: Rc<Node>, size: Size) {
+        let Some(frame) = self.open.last_mut() else {
+            self.root = Some(node);
+            return;
+        };
+        frame.size.weight = frame.size.weight.saturating_add(size.weight);
+        frame.size.depth = frame.size.depth.max(size.depth + 1);
+        let fault = frame.contents.take(node);
+        self.faults.extend(fault);
+    }
+
+    fn fault(&mut self, place: Place, message: String) {
+        self.faults.push(Fault { place, message });
+    }
+
+    fn end_document(&mut self) {
+        let clean = self.faults.len() == self.faults_before;
+        if let (Some(root), true) = (self.root.take(), clean) {
+            self.documents.push(root);
+        }
+        self.abandon();
+    }
+
+    /// Forgets what is unfinished, before another document begins.
+    fn abandon(&mut self) {
+        self.open.clear();
+        self.root = None;
+        self.anchors.clear();
+        self.faults_before = self.faults.len();
+    }
+}
+
+impl Contents {
+    fn map() -> Self {
+        Self::Map {
+            entries: Vec::new(),
+            seen: HashSet::new(),
+            key: None,
+        }
+    }
+
+    fn take(&mut self, node: Rc<Node>) -> Option<Fault> {
+        let (entries, seen, key) = match self {
+            Self::List(items) => {
+                items.push(node);
+                return None;
+            }
+            Self::Map { entries, seen, key } => (entries, seen, key),
+        };
+        if let Some(key) = key.take() {
+            entries.push((key, node));
+            return None;
+        }
+        let place = node.place;
+        let (text, message) = match &node.value {
+            // Where it is known (`<<` in quotes is an ordinary key) YAML 1.1 merges maps.
+            Value::Scalar {
+                text, plain: true, ..
+            } if text == "<<" => (
+                text.clone(),
+                Some("merge keys (<<) are not supported".into()),
+            ),
+            Value::Scalar { text, .. } if seen.contains(text) => (
+                text.clone(),
+                Some(format!("the key {text:?} is there twice")),
+            ),
+            Value::Scalar { text, .. } => (text.clone(), None),
+            _ => (String::new(), Some("a key is a list or a map".into())),
+        };
+        seen.insert(text.clone());
+        *key = Some(Key { text, place });
+        message.map(|message| Fault { place, message })
+    }
+}

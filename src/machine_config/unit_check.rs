@@ -1,0 +1,114 @@
+//! What systemd would refuse or ignore in a unit, told without a machine.
+
+use super::{Unit, UnitFile, UnitName};
+
+/// What a unit's merged text lacks.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Verdict {
+    /// systemd would not load it.
+    pub(super) fault: Option<&'static str>,
+    /// It loads, but does not do what the config asks.
+    pub(super) warning: Option<&'static str>,
+}
+
+/// Judges a unit together with its drop-ins. A unit whose file is not in the config is not judged:
+/// what it holds is known on the machine only.
+pub(super) fn check(name: &UnitName, unit: &Unit) -> Verdict {
+    let Some(contents) = &unit.contents else {
+        return Verdict::default();
+    };
+    let (mut file, _) = UnitFile::read(contents);
+    // systemd reads drop-ins in the order of their names, which is the map's.
+    for drop_in in unit.dropins.values() {
+        file.add(UnitFile::read(drop_in).0);
+    }
+    let enabled = unit.enabled == Some(true) && !unit.mask;
+    Verdict {
+        fault: (name.kind() == "service" && !unit.mask)
+            .then(|| service_fault(&file))
+            .flatten(),
+        warning: (enabled && !file.has_section("Install"))
+            .then_some("is enabled, but has no [Install] section: nothing will start it"),
+    }
+}
+
+/// The rules that `systemctl start` reports as `bad-setting` (systemd.service(5), ExecStart= and
+/// Type=).
+fn service_fault(file: &UnitFile) -> Option<&'static str> {
+    let starts = file.values("Service", "ExecStart").len();
+    let kind = match file.last("Service", "Type") {
+        Some(kind) => kind,
+        None if file.last("Service", "BusName").is_some() => "dbus",
+        None if starts > 0 => "simple",
+        None => "oneshot",
+    };
+    let acts_on_success = file
+        .last("Unit", "SuccessAction")
+        .is_some_and(|action| action != "none");
+    let stops = !file.values("Service", "ExecStop").is_empty();
+    let remains = file.last("Service", "RemainAfterExit").is_some_and(|word| {
+        matches!(
+            &*word.to_lowercase(),
+            "yes" | "y" | "true" | "t" | "on" | "1"
+        )
+    });
+    if starts > 1 && kind != "oneshot" {
+        Some("has several ExecStart=, which only Type=oneshot may have")
+    } else if starts > 0 {
+        None
+    } else if kind != "oneshot" {
+        Some("has no ExecStart=, which only Type=oneshot may leave out")
+    } else if acts_on_success || (stops && remains) {
+        None
+    } else if stops {
+        Some("has ExecStop= without ExecStart=, but not RemainAfterExit=yes")
+    } else {
+        Some("has neither ExecStart= nor ExecStop=")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fault(text: &str) -> Option<&'static str> {
+        service_fault(&UnitFile::parse(text).unwrap())
+    }
+
+    #[test]
+    fn a_service_must_start_something() {
+        for good in [
+            "[Service]\nExecStart=/bin/a",
+            "[Service]\nType=oneshot\nExecStart=/bin/a\nExecStart=/bin/b",
+            "[Service]\nType=oneshot\nRemainAfterExit=yes\nExecStop=/bin/a",
+            "[Service]\nRemainAfterExit=1\nExecStop=/bin/a",
+            "[Unit]\nSuccessAction=poweroff\n[Service]\nType=oneshot",
+        ] {
+            assert_eq!(fault(good), None, "{good}");
+        }
+        for bad in [
+            "",
+            "[Servce]\nExecStart=/bin/a",
+            "[Service]\nExecStart=/bin/a\nExecStart=",
+            "[Service]\nExecStart=/bin/a\nExecStart=/bin/b",
+            "[Service]\nType=simple\nRemainAfterExit=yes\nExecStop=/bin/a",
+            "[Service]\nType=oneshot\nExecStop=/bin/a",
+        ] {
+            assert!(fault(bad).is_some(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_drop_in_may_bring_what_the_unit_lacks() {
+        let name = UnitName::new("a.service").unwrap();
+        let mut unit = Unit {
+            contents: Some("[Service]\nType=simple".into()),
+            enabled: Some(true),
+            ..Unit::default()
+        };
+        assert!(check(&name, &unit).fault.is_some() && check(&name, &unit).warning.is_some());
+        let text = "[Service]\nExecStart=/bin/a\n[Install]\nWantedBy=multi-user.target";
+        unit.dropins.insert("10-a.conf".into(), text.into());
+        assert_eq!(check(&name, &unit), Verdict::default());
+    }
+}

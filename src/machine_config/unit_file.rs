@@ -1,0 +1,222 @@
+//! systemd unit files as systemd reads them (systemd.syntax(7)): sections, repeated keys,
+//! continuation lines, comments, and lists that an empty assignment starts anew.
+
+/// A unit file, possibly with drop-ins added.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UnitFile {
+    entries: Vec<Entry>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Entry {
+    section: String,
+    key: String,
+    value: String,
+}
+
+/// A line that is no part of a unit file. systemd skips most of them with a warning in its log.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}: {what}")]
+pub struct UnitFault {
+    /// The line, from 1.
+    pub line: usize,
+    /// What is wrong with it.
+    pub what: &'static str,
+}
+
+impl UnitFile {
+    /// Reads `text` strictly: every odd line is a fault. For units that a config brings.
+    pub fn parse(text: &str) -> Result<Self, Vec<UnitFault>> {
+        let (file, faults) = Self::read(text);
+        if faults.is_empty() {
+            Ok(file)
+        } else {
+            Err(faults)
+        }
+    }
+
+    /// Reads `text` as systemd does, skipping odd lines. For unit files that are on the machine.
+    pub fn read(text: &str) -> (Self, Vec<UnitFault>) {
+        let mut file = Self::default();
+        let mut faults = Vec::new();
+        let mut section: Option<String> = None;
+        for (line, joined) in logical_lines(text) {
+            let mut fault = |what| faults.push(UnitFault { line, what });
+            let trimmed = joined.trim_matches(WHITE);
+            if trimmed.is_empty() {
+                continue;
+            }
+            if let Some(head) = trimmed.strip_prefix('[') {
+                section = head.strip_suffix(']').map(str::to_owned);
+                if section.is_none() {
+                    fault("the section's name is not closed with ]");
+                }
+                continue;
+            }
+            let Some((key, value)) = trimmed.split_once('=') else {
+                fault("this is neither [Section] nor Key=Value");
+                continue;
+            };
+            match &section {
+                None => fault("this assignment stands in no section"),
+                Some(_) if key.trim_matches(WHITE).is_empty() => fault("no key before ="),
+                Some(section) => file.entries.push(Entry {
+                    section: section.clone(),
+                    key: key.trim_matches(WHITE).to_owned(),
+                    value: value.trim_matches(WHITE).to_owned(),
+                }),
+            }
+        }
+        (file, faults)
+    }
+
+    /// Adds what a drop-in says, which comes after what is there.
+    pub fn add(&mut self, drop_in: Self) {
+        self.entries.extend(drop_in.entries);
+    }
+
+    /// Every value of a key that takes a list, oldest first; an empty assignment forgets what came
+    /// before it.
+    pub fn values(&self, section: &str, key: &str) -> Vec<&str> {
+        let mut values = Vec::new();
+        for entry in self.entries.iter().filter(|entry| entry.is(section, key)) {
+            if entry.value.is_empty() {
+                values.clear();
+            } else {
+                values.push(entry.value.as_str());
+            }
+        }
+        values
+    }
+
+    /// The value of a key that takes one: the last, unless that is empty.
+    pub fn last(&self, section: &str, key: &str) -> Option<&str> {
+        self.values(section, key).pop()
+    }
+
+    /// Every word of a key that takes a list of words, such as `WantedBy=`.
+    pub fn words(&self, section: &str, key: &str) -> Vec<String> {
+        let values = self.values(section, key);
+        values.into_iter().flat_map(split_words).collect()
+    }
+
+    /// Whether anything is assigned in a section.
+    pub fn has_section(&self, section: &str) -> bool {
+        self.entries.iter().any(|entry| entry.section == section)
+    }
+}
+
+impl Entry {
+    fn is(&self, section: &str, key: &str) -> bool {
+        self.section == section && self.key == key
+    }
+}
+
+/// What systemd takes for white space.
+const WHITE: [char; 4] = [' ', '\t', '\n', '\r'];
+
+/// Lines with continuations joined (a space takes the backslash's place) and comments dropped, each
+/// with the number of its first line. A comment inside a continuation does not end it.
+fn logical_lines(text: &str) -> Vec<(usize, String)> {
+    let mut lines = Vec::new();
+    let mut pending: Option<(usize, String)> = None;
+    for (number, line) in (1..).zip(text.lines()) {
+        if line.trim_start_matches(WHITE).starts_with(['#', ';']) {
+            continue;
+        }
+        let (first, mut joined) = pending.take().unwrap_or((number, String::new()));
+        let backslashes = line.len() - line.trim_end_matches('\\').len();
+        if backslashes % 2 == 1 {
+            joined.push_str(&line[..line.len() - 1]);
+            joined.push(' ');
+            pending = Some((first, joined));
+        } else {
+            joined.push_str(line);
+            lines.push((first, joined));
+        }
+    }
+    lines.extend(pending);
+    lines
+}
+
+/// Splits a value into words as systemd does for lists of names: at white space, quotes taken off,
+/// backslashes kept (`\x2d` is part of a unit's name). What follows a quote that is never closed is
+/// dropped, as systemd drops it.
+pub fn split_words(value: &str) -> Vec<String> {
+    let mut words = Vec::new();
+    let mut word: Option<String> = None;
+    let mut quote = None;
+    let mut chars = value.chars();
+    while let Some(c) = chars.next() {
+        match (quote, c) {
+            (Some(open), _) if c == open => quote = None,
+            (None, '"' | '\'') => {
+                quote = Some(c);
+                word.get_or_insert_default();
+            }
+            (None, c) if WHITE.contains(&c) => words.extend(word.take()),
+            (_, '\\') => {
+                let word = word.get_or_insert_default();
+                word.push(c);
+                word.extend(chars.next());
+            }
+            _ => word.get_or_insert_default().push(c),
+        }
+    }
+    if quote.is_none() {
+        words.extend(word);
+    }
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_unit_is_read_as_systemd_reads_it() {
+        let file = UnitFile::parse(
+            "# comment\n[Unit]\nDescription = Two words \n\n[Service]\nExecStart=/bin/a \\\n; \
+             comment inside\n  --flag\nExecStart=/bin/b\nEnvironment=A=1\n[Install]\nWantedBy=a.target\n\
+             WantedBy=\nWantedBy=\"b.target\" c\\x2dd.target\nAlias=x.service",
+        )
+        .unwrap();
+        assert_eq!(file.last("Unit", "Description"), Some("Two words"));
+        assert_eq!(
+            file.values("Service", "ExecStart"),
+            ["/bin/a    --flag", "/bin/b"]
+        );
+        assert_eq!(file.last("Service", "Environment"), Some("A=1"));
+        assert_eq!(
+            file.words("Install", "WantedBy"),
+            ["b.target", "c\\x2dd.target"]
+        );
+        assert!(file.has_section("Install") && !file.has_section("Timer"));
+    }
+
+    #[test]
+    fn odd_lines_are_named_and_skipped() {
+        let text = "Before=x\n[Unit]\nDescription\n=x\n[Service\nExecStart=/bin/a\n[Install]\nA=b";
+        let (file, faults) = UnitFile::read(text);
+        let lines: Vec<_> = faults.iter().map(|fault| fault.line).collect();
+        assert_eq!(lines, [1, 3, 4, 5, 6]);
+        assert_eq!(file.values("Install", "A"), ["b"]);
+        assert!(UnitFile::parse(text).is_err());
+    }
+
+    #[test]
+    fn a_drop_in_adds_to_lists_and_resets_them() {
+        let mut file = UnitFile::parse("[Service]\nExecStart=/bin/a\nType=simple").unwrap();
+        file.add(UnitFile::parse("[Service]\nExecStart=\nExecStart=/bin/b").unwrap());
+        assert_eq!(file.values("Service", "ExecStart"), ["/bin/b"]);
+        assert_eq!(file.last("Service", "Type"), Some("simple"));
+    }
+
+    #[test]
+    fn words_end_at_white_space_outside_quotes() {
+        assert_eq!(split_words(" a\t'b c'  d\"e f\" "), ["a", "b c", "de f"]);
+        assert_eq!(split_words("a 'b"), ["a"]);
+        assert_eq!(split_words("a\\ b"), ["a\\ b"]);
+        assert_eq!(split_words("''"), [""]);
+    }
+}

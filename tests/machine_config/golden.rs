@@ -1,0 +1,250 @@
+//! `tests/golden/input/NN-name/`: every file but `expected.txt` is input, in the order of the names;
+//! `expected.txt` is what comes of it. `MACHINIST_BLESS=1` writes it anew, to be looked at.
+
+use std::{fmt::Write as _, fs, path::Path};
+
+use machinist::machine_config::{
+    self, CanonicalError, MachineConfig, Order, Owner, Refusal, Rules, documents_from_files, merge,
+};
+
+fn directory(below: &str) -> std::path::PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(below)
+}
+
+fn files(directory: &Path) -> Vec<(String, Vec<u8>)> {
+    let mut files: Vec<_> = fs::read_dir(directory)
+        .unwrap()
+        .map(|entry| entry.unwrap())
+        .filter(|entry| entry.file_name() != "expected.txt")
+        .map(|entry| {
+            let name = entry.file_name().into_string().unwrap();
+            (name, fs::read(entry.path()).unwrap())
+        })
+        .collect();
+    files.sort();
+    files
+}
+
+fn result(files: Vec<(String, Vec<u8>)>) -> Result<(MachineConfig, Vec<String>), Vec<Refusal>> {
+    let (documents, mut warnings) = documents_from_files(files, &Rules::default())?;
+    let (config, more) = merge(documents, "worker", Order::AsGiven)?;
+    warnings.extend(more);
+    Ok((config, warnings))
+}
+
+fn owner(user: &Owner, group: &Owner) -> String {
+    format!("{user}:{group}")
+}
+
+fn summary(config: &MachineConfig, warnings: &[String]) -> String {
+    let mut text = String::new();
+    for (path, file) in &config.files {
+        let content = file.content.bytes();
+        let shown = match std::str::from_utf8(content) {
+            Ok(shown) if shown.len() <= 80 => format!("{shown:?}"),
+            _ => format!("{} bytes", content.len()),
+        };
+        let owner = owner(&file.user, &file.group);
+        let _ = writeln!(text, "file {path} {:04o} {owner} {shown}", file.mode);
+    }
+    for (path, directory) in &config.directories {
+        let owner = owner(&directory.user, &directory.group);
+        let _ = writeln!(text, "directory {path} {:04o} {owner}", directory.mode);
+    }
+    for (path, link) in &config.links {
+        let owner = owner(&link.user, &link.group);
+        let _ = writeln!(text, "link {path} {owner} -> {}", link.target);
+    }
+    for (name, unit) in &config.units {
+        let _ = writeln!(
+            text,
+            "unit {name} enabled={:?} mask={}",
+            unit.enabled, unit.mask
+        );
+        if let Some(contents) = &unit.contents {
+            let _ = writeln!(text, "  contents {contents:?}");
+        }
+        for (name, contents) in &unit.dropins {
+            let _ = writeln!(text, "  drop-in {name} {contents:?}");
+        }
+    }
+    for (name, user) in &config.users {
+        let _ = writeln!(text, "user {name} {:?}", user.ssh_authorized_keys);
+    }
+    for (what, values) in [
+        ("kernel argument", &config.kernel_arguments),
+        ("extension", &config.extensions),
+        ("kernel type", &config.kernel_type.iter().cloned().collect()),
+        ("OS image", &config.os_image_url.iter().cloned().collect()),
+    ] {
+        for value in values {
+            let _ = writeln!(text, "{what} {value}");
+        }
+    }
+    if config.fips {
+        text.push_str("fips\n");
+    }
+    for warning in warnings {
+        let _ = writeln!(text, "warning: {warning}");
+    }
+    text
+}
+
+#[test]
+fn every_golden_input_gives_what_is_written_beside_it() {
+    let bless = std::env::var_os("MACHINIST_BLESS").is_some();
+    let mut cases = 0;
+    let mut different = String::new();
+    for case in fs::read_dir(directory("tests/golden/input")).unwrap() {
+        let case = case.unwrap().path();
+        cases += 1;
+        let got = match result(files(&case)) {
+            Ok((config, warnings)) => summary(&config, &warnings),
+            Err(refusals) => refusals.iter().fold(String::new(), |mut text, refusal| {
+                let _ = writeln!(text, "{refusal}");
+                text
+            }),
+        };
+        let expected = case.join("expected.txt");
+        if bless {
+            fs::write(&expected, &got).unwrap();
+        }
+        let wanted = fs::read_to_string(&expected).unwrap_or_default();
+        if got != wanted {
+            let name = case.file_name().unwrap().to_string_lossy();
+            let _ = writeln!(different, "--- {name}: expected\n{wanted}--- got\n{got}");
+        }
+    }
+    assert!(different.is_empty(), "{different}");
+    assert!(cases >= 30, "only {cases} cases");
+}
+
+#[test]
+fn the_example_machine_is_accepted_whole() {
+    let (config, warnings) = result(files(&directory("examples/machine"))).unwrap();
+    assert!(warnings.is_empty(), "{warnings:?}");
+    let paths: Vec<&str> = config.files.keys().map(|path| path.as_str()).collect();
+    assert_eq!(
+        paths,
+        [
+            "/etc/chrony.conf",
+            "/etc/machinist/devices.d/fuse.yaml",
+            "/etc/sysctl.d/90-inotify.conf",
+            "/etc/systemd/journald.conf.d/10-size.conf",
+        ]
+    );
+    let units: Vec<&str> = config.units.keys().map(|name| name.as_str()).collect();
+    assert_eq!(
+        units,
+        ["apt-daily-upgrade.timer", "example-greeting.service"]
+    );
+    assert_eq!(config.users["core"].ssh_authorized_keys.len(), 1);
+    assert!(config.files.values().all(|file| file.mode == 0o644));
+}
+
+#[test]
+fn the_stored_form_of_a_config_does_not_change_between_versions() {
+    // Journals hold it, and digests are taken of it.
+    let input = br#"{"ignition":{"version":"3.0.0"},
+        "storage":{"files":[{"path":"/a","contents":{"source":"data:,hi"},"group":{"name":"adm"}}],
+                   "directories":[{"path":"/d"}],"links":[{"path":"/l","target":"x"}]},
+        "systemd":{"units":[{"name":"a.socket","mask":true,"dropins":[{"name":"b.conf"}]}]},
+        "passwd":{"users":[{"name":"core","sshAuthorizedKeys":["k"]}]}}"#;
+    let (config, _) = result(vec![("a.ign".into(), input.to_vec())]).unwrap();
+    let stored = String::from_utf8(machine_config::to_canonical_json(&config)).unwrap();
+    assert_eq!(
+        stored,
+        concat!(
+            r#"{"schema":1,"config":{"files":{"/a":{"content":"aGk=","mode":420,"user":0,"group":"adm"}},"#,
+            r#""directories":{"/d":{"mode":493,"user":0,"group":0}},"#,
+            r#""links":{"/l":{"target":"x","user":0,"group":0}},"#,
+            r#""units":{"a.socket":{"contents":null,"dropins":{"b.conf":""},"enabled":null,"mask":true}},"#,
+            r#""users":{"core":{"sshAuthorizedKeys":["k"]}},"kernelArguments":[],"osImageUrl":null,"#,
+            r#""extensions":[],"kernelType":null,"fips":false}}"#
+        )
+    );
+    let digest = machine_config::digest(&config);
+    assert_eq!(digest, machinist::digest::Digest::of(stored.as_bytes()));
+    assert_eq!(
+        config.name,
+        format!("rendered-worker-{}", &digest.hex()[..32])
+    );
+}
+
+#[test]
+fn a_stored_form_of_another_schema_or_shape_is_refused() {
+    let stored = machine_config::to_canonical_json(&MachineConfig::default());
+    let stored = String::from_utf8(stored).unwrap();
+    let read = |text: &str| machine_config::from_canonical_json(text.as_bytes());
+    assert_eq!(read(&stored).unwrap(), MachineConfig::default());
+    let newer = stored.replace(r#""schema":1"#, r#""schema":2"#);
+    assert!(matches!(
+        read(&newer),
+        Err(CanonicalError::SchemaUnknown(2))
+    ));
+    let odd = stored.replace(r#""fips""#, r#""fops""#);
+    for text in [&*odd, r#"{"schema":1,"config":{}}"#, r#"{"config":{}}"#, ""] {
+        assert!(
+            matches!(read(text), Err(CanonicalError::Syntax(_))),
+            "{text}"
+        );
+    }
+}
+
+fn file_manifest(name: &str, role: &str, text: &str) -> (String, Vec<u8>) {
+    let manifest = format!(
+        "apiVersion: machineconfiguration.openshift.io/v1\nkind: MachineConfig\nmetadata:\n  \
+         name: {name}\n  labels:\n    machineconfiguration.openshift.io/role: {role}\nspec:\n  \
+         config:\n    ignition: {{version: 3.5.0}}\n    storage:\n      files:\n      \
+         - path: /etc/x\n        contents: {{source: \"data:,{text}\"}}\n"
+    );
+    (format!("{name}.yaml"), manifest.into_bytes())
+}
+
+#[test]
+fn a_pool_of_its_own_overrides_the_workers_whatever_the_names() {
+    let files = vec![
+        file_manifest("00-own", "infra", "own"),
+        file_manifest("99-base", "worker", "base"),
+        file_manifest("50-base", "worker", "middle"),
+    ];
+    let winner = |order| {
+        let (documents, _) = documents_from_files(files.clone(), &Rules::default()).unwrap();
+        let (config, _) = merge(documents, "infra", order).unwrap();
+        assert!(config.name.starts_with("rendered-infra-"));
+        config.files[&"/etc/x".parse().unwrap()]
+            .content
+            .bytes()
+            .to_vec()
+    };
+    assert_eq!(winner(Order::WorkerFirst), b"own");
+    assert_eq!(winner(Order::AsGiven), b"middle");
+}
+
+#[test]
+fn users_beyond_core_need_a_rule_that_allows_them() {
+    let config = br#"{"ignition":{"version":"3.5.0"},"passwd":{"users":[{"name":"bob"}]}}"#;
+    let files = vec![("a.ign".to_owned(), config.to_vec())];
+    assert!(documents_from_files(files.clone(), &Rules::default()).is_err());
+    let rules = Rules {
+        users: ["bob".to_owned()].into(),
+    };
+    assert!(documents_from_files(files, &rules).is_ok());
+}
+
+#[test]
+fn only_files_that_look_like_machine_config_are_read() {
+    for name in ["a.yaml", "machine.d/a.yml", "a.json", "a.ign", "10-a.bu"] {
+        assert!(machine_config::is_config_name(name), "{name}");
+    }
+    for name in [
+        ".a.yaml",
+        "machine.d/.a.yaml.swp",
+        ".yaml",
+        "a.yaml~",
+        "README.md",
+        "a",
+    ] {
+        assert!(!machine_config::is_config_name(name), "{name}");
+    }
+}

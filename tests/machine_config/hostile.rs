@@ -1,0 +1,163 @@
+//! Texts made to hurt: each is refused, soon, and nothing panics.
+
+use std::time::{Duration, Instant};
+
+use machinist::{
+    machine_config::{Refusal, Rules, parse},
+    reason::Reason,
+};
+use proptest::prelude::*;
+
+/// What the reading of a small hostile text may take, in a debug build beside other tests.
+const SOON: Duration = Duration::from_millis(100);
+
+/// What no short text takes, however busy the machine is.
+const HANGS: Duration = Duration::from_secs(10);
+
+fn refusals(text: &str) -> Vec<Refusal> {
+    parse(text, "hostile.yaml", &Rules::default()).expect_err("it should be refused")
+}
+
+/// The refusals and the best time of a few tries: the limit is for the reader, not for what else
+/// this machine has to do.
+fn timed(text: &str) -> (Vec<Refusal>, Duration) {
+    let tries = (0..5).map(|_| {
+        let began = Instant::now();
+        (refusals(text), began.elapsed())
+    });
+    tries.min_by_key(|(_, took)| *took).unwrap()
+}
+
+fn bomb(levels: u8, width: usize) -> String {
+    let mut text = String::from("a0: &a0 [lol]\n");
+    for level in 1..levels {
+        let below = vec![format!("*a{}", level - 1); width].join(", ");
+        text.push_str(&format!("a{level}: &a{level} [{below}]\n"));
+    }
+    text
+}
+
+#[test]
+fn an_alias_bomb_is_refused_within_a_tenth_of_a_second() {
+    for (levels, width) in [(30, 10), (60, 2), (6, 1000)] {
+        let (refusals, took) = timed(&bomb(levels, width));
+        assert_eq!(refusals[0].reason, Reason::SyntaxInvalid, "{refusals:?}");
+        assert!(took < SOON, "{levels} levels of {width}: {took:?}");
+    }
+}
+
+#[test]
+fn a_large_text_repeated_by_aliases_is_refused() {
+    let mut text = format!("big: &big {}\nlist:\n", "x".repeat(100_000));
+    text.push_str(&"- *big\n".repeat(10_000));
+    let (refusals, took) = timed(&text);
+    assert!(refusals[0].message.contains("repeat"), "{refusals:?}");
+    assert!(took < 5 * SOON, "{took:?}");
+}
+
+#[test]
+fn depth_is_limited_however_it_is_spelled() {
+    let brackets = format!("a: {}{}", "[".repeat(5000), "]".repeat(5000));
+    let braces = format!("{}{}", "{a: ".repeat(5000), "}".repeat(5000));
+    let dashes = "- ".repeat(5000);
+    let indented: String = (0..500).map(|n| format!("{}a:\n", " ".repeat(n))).collect();
+    let chain = bomb(200, 1);
+    for text in [brackets, braces, dashes, indented, chain] {
+        let (refusals, took) = timed(&text);
+        let message = &refusals[0].message;
+        // The parser's own limit, or ours.
+        let told = message.contains("recursion") || message.contains("nest deeper");
+        assert!(told, "{message}: {}", &text[..40]);
+        assert!(took < SOON, "{took:?}: {}", &text[..40]);
+    }
+}
+
+#[test]
+fn a_text_beyond_the_limit_is_not_even_looked_at() {
+    let (refusals, took) = timed(&"a".repeat((8 << 20) + 1));
+    assert!(refusals[0].message.contains("8388608"), "{refusals:?}");
+    assert!(took < SOON, "{took:?}");
+}
+
+#[test]
+fn gzip_that_unfolds_without_end_is_refused_over_all_files_of_a_text() {
+    use std::io::Write as _;
+    let mut packer = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+    for _ in 0..40 {
+        packer.write_all(&vec![0; 1 << 20]).unwrap();
+    }
+    let packed = packer.finish().unwrap();
+    let source: String = packed.iter().map(|byte| format!("%{byte:02x}")).collect();
+    let text = |paths: &[&str]| {
+        let files = paths.iter().map(|path| {
+            format!("{{path: {path}, contents: {{compression: gzip, source: \"data:,{source}\"}}}}")
+        });
+        let files: Vec<String> = files.collect();
+        let files = files.join(", ");
+        format!("{{ignition: {{version: 3.5.0}}, storage: {{files: [{files}]}}}}")
+    };
+    assert!(parse(&text(&["/a"]), "a.ign", &Rules::default()).is_ok());
+    let refused = refusals(&text(&["/a", "/b"]));
+    assert_eq!(refused.len(), 1);
+    assert!(refused[0].message.contains("67108864"), "{}", refused[0]);
+    let field = refused[0].field.as_deref();
+    assert_eq!(field, Some("storage.files[1].contents.source"));
+}
+
+#[test]
+fn endless_mistakes_are_cut_off_and_counted() {
+    let mut text = String::from("ignition: {version: 3.5.0}\n");
+    for number in 0..1500 {
+        text.push_str(&format!("unknown{number}: 1\n"));
+    }
+    let refusals = refusals(&text);
+    assert_eq!(refusals.len(), 1001);
+    assert_eq!(refusals[1000].message, "500 more are not listed");
+}
+
+/// A valid text for mutations to start from.
+const SEED: &str = include_str!("../../examples/machine/40-oneshot.yaml");
+const BUTANE: &str = include_str!("../../examples/machine/20-sysctl.bu");
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(400) })]
+
+    #[test]
+    fn no_text_makes_the_reader_panic_or_hang(text in any::<String>()) {
+        let began = Instant::now();
+        let _ = parse(&text, "a.yaml", &Rules::default());
+        prop_assert!(began.elapsed() < HANGS);
+    }
+
+    #[test]
+    fn no_line_noise_of_yaml_makes_the_reader_panic_or_hang(
+        text in "([-?:,\\[\\]{}#&*!|>'\"%@` \n\ta1]|---\n|\\.\\.\\.\n|<<: |kind: |ignition: ){0,80}",
+    ) {
+        let began = Instant::now();
+        let _ = parse(&text, "a.yaml", &Rules::default());
+        prop_assert!(began.elapsed() < HANGS);
+    }
+
+    #[test]
+    fn no_mutation_of_a_good_text_makes_the_reader_panic(
+        butane in any::<bool>(),
+        edits in prop::collection::vec((any::<prop::sample::Index>(), 0_usize..9, "[ -~\n]{0,3}"), 1..6),
+    ) {
+        let mut text: Vec<char> = if butane { BUTANE } else { SEED }.chars().collect();
+        for (at, gone, new) in edits {
+            let at = at.index(text.len() + 1);
+            let end = (at + gone).min(text.len());
+            text.splice(at..end, new.chars());
+        }
+        let text: String = text.into_iter().collect();
+        // What is refused has a place in this text.
+        let lines = u32::try_from(text.lines().count() + 1).unwrap();
+        if let Err(refusals) = parse(&text, "a.yaml", &Rules::default()) {
+            prop_assert!(!refusals.is_empty());
+            for refusal in refusals {
+                prop_assert!(refusal.line.is_some_and(|line| (1..=lines).contains(&line)), "{refusal}");
+                prop_assert!(refusal.column.is_some(), "{refusal}");
+            }
+        }
+    }
+}

@@ -1,0 +1,342 @@
+//! Equal machines have equal digests, however and in whatever order they were written.
+
+use std::{collections::BTreeMap, io::Write as _};
+
+use machinist::machine_config::{
+    Document, MachineConfig, Order, Rules, digest, from_canonical_json, merge, parse,
+    to_canonical_json, to_machine_config_yaml,
+};
+use proptest::prelude::*;
+use serde_json::{Map, Value, json};
+
+/// One MachineConfig in which every field is said.
+#[derive(Clone, Debug)]
+struct Model {
+    role: &'static str,
+    files: BTreeMap<String, ModelFile>,
+    units: BTreeMap<String, ModelUnit>,
+    keys: Vec<String>,
+    kernel_arguments: Vec<String>,
+    extensions: Vec<String>,
+}
+
+#[derive(Clone, Debug)]
+struct ModelFile {
+    bytes: Vec<u8>,
+    mode: u32,
+    owner: (Value, Value),
+}
+
+#[derive(Clone, Debug)]
+struct ModelUnit {
+    contents: String,
+    drop_ins: BTreeMap<String, String>,
+    enabled: bool,
+    mask: bool,
+}
+
+fn owner() -> impl Strategy<Value = Value> {
+    prop_oneof![
+        Just(json!({"id": 0})),
+        (1_u32..2000).prop_map(|id| json!({"id": id})),
+        prop_oneof!["daemon", "yes", "0644", "null"].prop_map(|name| json!({"name": name})),
+    ]
+}
+
+fn bytes() -> impl Strategy<Value = Vec<u8>> {
+    prop_oneof![
+        prop::collection::vec(any::<u8>(), 0..60),
+        "[ -~\n\t]{0,60}".prop_map(String::into_bytes),
+        any::<String>().prop_map(String::into_bytes),
+    ]
+}
+
+fn file() -> impl Strategy<Value = ModelFile> {
+    let mode = prop_oneof![Just(0o644), Just(0o600), Just(0o4755), 0_u32..0o4000]
+        .prop_filter("looks like octal", |mode| {
+            !matches!(mode, 400..=777 | 1777) || [420, 493, 448, 416, 488, 511].contains(mode)
+        });
+    (bytes(), mode, owner(), owner()).prop_map(|(bytes, mode, user, group)| ModelFile {
+        bytes,
+        mode,
+        owner: (user, group),
+    })
+}
+
+fn unit() -> impl Strategy<Value = ModelUnit> {
+    // Blank beginnings, trailing blanks, continuations and letters beyond ASCII: what a manifest's
+    // literal blocks could lose.
+    let text = "( ?\n| )?(# [ -~]{0,12}\n){0,2}\\[Unit\\]\n\
+                (Description=[ -~]{0,12}[a-z\u{e4}]\n| \n|\n|Before=a \t?\n|Before=a\\\\\n  b\n){0,4}";
+    let drop_ins = prop::collection::btree_map("[a-c]\\.conf", text, 0..3);
+    (text, drop_ins, any::<bool>(), any::<bool>()).prop_map(
+        |(contents, drop_ins, enabled, mask)| ModelUnit {
+            contents,
+            drop_ins,
+            enabled,
+            mask,
+        },
+    )
+}
+
+fn model() -> impl Strategy<Value = Model> {
+    (
+        prop_oneof![Just("worker"), Just("infra")],
+        prop::collection::btree_map("/etc/[a-d]{1,2}\\.conf", file(), 0..4),
+        prop::collection::btree_map("[a-c]\\.(socket|timer)", unit(), 0..3),
+        prop::collection::vec("ssh-ed25519 [A-D]{2}", 0..4),
+        prop::collection::vec("[a-z]{1,4}(=[a-z0-9]{0,3})?x", 0..3),
+        prop::collection::vec("(usbguard|kerberos|sysstat)", 0..3),
+    )
+        .prop_map(
+            |(role, files, units, keys, kernel_arguments, extensions)| Model {
+                role,
+                files,
+                units,
+                keys,
+                kernel_arguments,
+                extensions,
+            },
+        )
+}
+
+/// Choices between spellings that mean the same, taken bit by bit.
+struct Choices(u64);
+
+impl Choices {
+    fn next(&mut self, among: u64) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % among
+    }
+    fn flip(&mut self) -> bool {
+        self.next(2) == 0
+    }
+}
+
+fn percent(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("%{byte:02x}")).collect()
+}
+
+fn contents(bytes: &[u8], choices: &mut Choices) -> Value {
+    let mut contents = Map::new();
+    let packed = if choices.flip() {
+        contents.insert("compression".into(), json!("gzip"));
+        let mut packer = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        packer.write_all(bytes).unwrap();
+        packer.finish().unwrap()
+    } else {
+        bytes.to_vec()
+    };
+    let source = match choices.next(3) {
+        // Every byte as base64 by way of percent signs would hide a decoder's faults; use its digits.
+        0 => format!("data:;base64,{}", base64(&packed)),
+        1 => format!("data:text/plain,{}", percent(&packed)),
+        _ => format!(
+            "data:application/octet-stream;charset=x,{}",
+            percent(&packed)
+        ),
+    };
+    contents.insert("source".into(), json!(source));
+    Value::Object(contents)
+}
+
+/// Base64 by bits, for the test's own use.
+fn base64(bytes: &[u8]) -> String {
+    let bits: String = bytes.iter().map(|byte| format!("{byte:08b}")).collect();
+    let digits: Vec<char> = ('A'..='Z')
+        .chain('a'..='z')
+        .chain('0'..='9')
+        .chain(['+', '/'])
+        .collect();
+    let mut text = String::new();
+    for chunk in bits.as_bytes().chunks(6) {
+        let word = format!("{:0<6}", std::str::from_utf8(chunk).unwrap());
+        text.push(digits[usize::from_str_radix(&word, 2).unwrap()]);
+    }
+    text
+}
+
+fn ignition(model: &Model, choices: &mut Choices) -> Value {
+    let mut files: Vec<Value> = Vec::new();
+    for (path, file) in &model.files {
+        let mut entry = json!({"path": path, "contents": contents(&file.bytes, choices)});
+        let fields = entry.as_object_mut().unwrap();
+        if file.mode != 0o644 || choices.flip() {
+            fields.insert("mode".into(), json!(file.mode));
+        }
+        for (key, owner) in [("user", &file.owner.0), ("group", &file.owner.1)] {
+            if *owner != json!({"id": 0}) || choices.flip() {
+                fields.insert(key.into(), owner.clone());
+            }
+        }
+        if choices.flip() {
+            fields.insert("overwrite".into(), json!(choices.flip()));
+        }
+        files.push(entry);
+    }
+    let mut units: Vec<Value> = Vec::new();
+    for (name, unit) in &model.units {
+        let drop_ins: Vec<Value> = unit
+            .drop_ins
+            .iter()
+            .map(|(name, contents)| json!({"name": name, "contents": contents}))
+            .collect();
+        let mut entry = json!({"name": name, "contents": unit.contents, "enabled": unit.enabled,
+            "mask": unit.mask, "dropins": drop_ins});
+        if drop_ins.is_empty() && choices.flip() {
+            entry.as_object_mut().unwrap().remove("dropins");
+        }
+        units.push(entry);
+    }
+    if choices.flip() {
+        files.reverse();
+        units.reverse();
+    }
+    let version = format!("3.{}.0", choices.next(7));
+    json!({
+        "ignition": {"version": version}, "storage": {"files": files}, "systemd": {"units": units},
+        "passwd": {"users": [{"name": "core", "sshAuthorizedKeys": model.keys}]},
+    })
+}
+
+fn spell(name: &str, model: &Model, choices: &mut Choices) -> String {
+    let manifest = json!({
+        "apiVersion": "machineconfiguration.openshift.io/v1", "kind": "MachineConfig",
+        "metadata": {"name": name, "labels": {"machineconfiguration.openshift.io/role": model.role}},
+        "spec": {"config": ignition(model, choices), "kernelArguments": model.kernel_arguments,
+                 "extensions": model.extensions},
+    });
+    match choices.next(4) {
+        0 => manifest.to_string(),
+        1 => serde_json::to_string_pretty(&manifest).unwrap(),
+        2 => json!({"apiVersion": "v1", "kind": "List", "items": [manifest]}).to_string(),
+        _ => serde_saphyr::to_string(&manifest).unwrap(),
+    }
+}
+
+fn document(number: usize, model: &Model, seed: u64) -> Document {
+    let text = spell(&format!("{number:02}-x"), model, &mut Choices(seed));
+    let mut documents = parse(&text, "a.yaml", &Rules::default())
+        .unwrap_or_else(|refusals| panic!("{}\n{text}", refusals[0]));
+    documents.pop().unwrap()
+}
+
+fn merged(documents: Vec<Document>, order: Order) -> MachineConfig {
+    merge(documents, "infra", order).unwrap().0
+}
+
+fn read_back(manifest: &str) -> Document {
+    parse(manifest, "rendered.yaml", &Rules::default())
+        .unwrap_or_else(|refusals| panic!("{}\n{manifest}", refusals[0]))
+        .pop()
+        .unwrap()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(64) })]
+
+    #[test]
+    fn spelling_does_not_count(model in model(), one: u64, other: u64) {
+        let one = merged(vec![document(1, &model, one)], Order::AsGiven);
+        let other = merged(vec![document(1, &model, other)], Order::AsGiven);
+        prop_assert_eq!(digest(&one), digest(&other));
+        for (path, file) in &model.files {
+            let have = &one.files[&path.parse().unwrap()];
+            prop_assert_eq!(have.content.bytes(), &file.bytes[..]);
+            prop_assert_eq!(have.mode, file.mode);
+        }
+        prop_assert_eq!(one, other);
+    }
+
+    #[test]
+    fn the_order_of_the_inputs_does_not_count_for_a_pool(
+        (models, shuffled) in prop::collection::vec(model(), 1..5).prop_flat_map(|models| {
+            let indices: Vec<usize> = (0..models.len()).collect();
+            (Just(models), Just(indices).prop_shuffle())
+        }),
+        seed: u64,
+    ) {
+        let all = |order: &[usize]| -> Vec<Document> {
+            order.iter().map(|&index| document(index, &models[index], seed)).collect()
+        };
+        let sorted: Vec<usize> = (0..models.len()).collect();
+        let one = merged(all(&sorted), Order::WorkerFirst);
+        let other = merged(all(&shuffled), Order::WorkerFirst);
+        prop_assert_eq!(&one.name, &other.name);
+        prop_assert_eq!(one, other);
+    }
+
+    #[test]
+    fn later_wins_file_by_file(models in prop::collection::vec(model(), 1..5), seed: u64) {
+        let documents = (0..).zip(&models).map(|(number, model)| document(number, model, seed));
+        let config = merged(documents.collect(), Order::AsGiven);
+        let mut wanted = BTreeMap::new();
+        for model in &models {
+            wanted.extend(model.files.iter().map(|(path, file)| (path.as_str(), &file.bytes[..])));
+        }
+        let have: BTreeMap<_, _> = config
+            .files
+            .iter()
+            .map(|(path, file)| (path.as_str(), file.content.bytes()))
+            .collect();
+        prop_assert_eq!(have, wanted);
+        let arguments: Vec<_> = models.iter().flat_map(|m| m.kernel_arguments.clone()).collect();
+        prop_assert_eq!(config.kernel_arguments, arguments);
+    }
+
+    /// Holds where documents say every field of what they name: what a rendered config does not say
+    /// it has filled in.
+    #[test]
+    fn merging_what_was_merged_is_merging_all(
+        models in prop::collection::vec(model(), 3),
+        seed in 0_u64..4,
+    ) {
+        // The mode and the owners are said or left out by choice; here they must be said.
+        let full = |number: usize| {
+            let one = merged(vec![document(number, &models[number], seed)], Order::AsGiven);
+            read_back(&to_machine_config_yaml(&one).replace(&one.name, &format!("full-{number}")))
+        };
+        let all = merged(vec![full(0), full(1), full(2)], Order::AsGiven);
+        let first = merged(vec![full(0), full(1)], Order::AsGiven);
+        let stepwise = merged(vec![read_back(&to_machine_config_yaml(&first)), full(2)], Order::AsGiven);
+        prop_assert_eq!(digest(&all), digest(&stepwise));
+    }
+
+    #[test]
+    fn a_config_is_read_back_from_what_is_stored_and_from_its_manifest(
+        models in prop::collection::vec(model(), 1..4),
+        seed: u64,
+    ) {
+        let documents = (0..).zip(&models).map(|(number, model)| document(number, model, seed));
+        let config = merged(documents.collect(), Order::AsGiven);
+        let stored = from_canonical_json(&to_canonical_json(&config)).unwrap();
+        prop_assert_eq!(&MachineConfig { name: config.name.clone(), ..stored }, &config);
+        let rendered = merged(vec![read_back(&to_machine_config_yaml(&config))], Order::AsGiven);
+        prop_assert_eq!(rendered, config);
+    }
+
+    #[test]
+    fn any_difference_shows_in_the_digest(model in model(), seed: u64) {
+        let config = merged(vec![document(0, &model, seed)], Order::AsGiven);
+        let mut others = vec![];
+        for path in model.files.keys() {
+            let mut more = model.clone();
+            more.files.get_mut(path).unwrap().bytes.push(b'!');
+            others.push(more);
+            let mut mode = model.clone();
+            let file = mode.files.get_mut(path).unwrap();
+            file.mode = if file.mode == 0o640 { 0o600 } else { 0o640 };
+            others.push(mode);
+        }
+        let mut argument = model.clone();
+        argument.kernel_arguments.push("quiet".into());
+        others.push(argument);
+        for other in others {
+            let other = merged(vec![document(0, &other, seed)], Order::AsGiven);
+            prop_assert_ne!(digest(&other), digest(&config));
+        }
+    }
+}
