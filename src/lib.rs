@@ -7,5 +7,6 @@
 pub mod digest;
 pub mod machine_config;
 pub mod path;
+pub mod plan;
 pub mod reason;
 pub mod root;

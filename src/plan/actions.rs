@@ -1,0 +1,179 @@
+//! What makes the changes effective: needs of single changes, put together into a few actions.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Action, ActionKind, Cost, linkset::name};
+
+/// machinist's own unit: restarting it ends the process that carries out the plan.
+const OWN_UNIT: &str = "machinist.service";
+
+/// What one change needs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Need {
+    pub(super) kind: ActionKind,
+    pub(super) unit: Option<String>,
+}
+
+impl Need {
+    pub(super) fn machine(kind: ActionKind) -> Self {
+        Self { kind, unit: None }
+    }
+
+    pub(super) fn unit(kind: ActionKind, unit: impl Into<String>) -> Self {
+        Self {
+            kind,
+            unit: Some(unit.into()),
+        }
+    }
+}
+
+/// `Restart chronyd.service`, `Reboot`.
+impl std::fmt::Display for Need {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.unit {
+            Some(unit) => write!(f, "{:?} {unit}", self.kind),
+            None => write!(f, "{:?}", self.kind),
+        }
+    }
+}
+
+/// The actions for all needs, each once, in the order in which they are done.
+pub(super) fn combine<'a>(needs: impl IntoIterator<Item = (&'a Need, &'a str)>) -> Vec<Action> {
+    let mut whys: BTreeMap<Rank, (Need, Vec<String>)> = BTreeMap::new();
+    for (need, why) in needs {
+        let (_, reasons) = whys
+            .entry(Rank::of(need))
+            .or_insert_with(|| (need.clone(), Vec::new()));
+        if reasons.last().is_none_or(|last| last != why) {
+            reasons.push(why.to_owned());
+        }
+    }
+    let restarted: BTreeSet<Option<String>> = whys
+        .values()
+        .filter(|(need, _)| need.kind == ActionKind::Restart)
+        .map(|(need, _)| need.unit.clone())
+        .collect();
+    let reboots = whys
+        .values()
+        .any(|(need, _)| need.kind >= ActionKind::SoftReboot);
+    let hardest = whys.values().map(|(need, _)| need.kind).max();
+    whys.into_values()
+        .filter(|(need, _)| match need.kind {
+            ActionKind::Drain => true,
+            kind if reboots => Some(kind) == hardest,
+            // A restart reads the configuration again as well.
+            ActionKind::Reload => !restarted.contains(&need.unit),
+            _ => true,
+        })
+        .map(|(need, why)| Action {
+            kind: need.kind,
+            unit: need.unit,
+            why,
+        })
+        .collect()
+}
+
+/// The order of actions. A socket is started before the service behind it, which would otherwise
+/// hold its address; machinist itself comes last.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Rank {
+    own: bool,
+    kind: ActionKind,
+    service: bool,
+    unit: Option<String>,
+}
+
+impl Rank {
+    fn of(need: &Need) -> Self {
+        let unit = need.unit.clone();
+        Self {
+            own: unit.as_deref() == Some(OWN_UNIT) && need.kind < ActionKind::SoftReboot,
+            kind: need.kind,
+            service: unit
+                .as_deref()
+                .is_some_and(|unit| name::kind(unit) == "service"),
+            unit,
+        }
+    }
+}
+
+/// What the dearest of some actions costs.
+pub(super) fn cost(actions: &[Action]) -> Cost {
+    actions
+        .iter()
+        .map(|action| of_kind(action.kind))
+        .max()
+        .unwrap_or_default()
+}
+
+fn of_kind(kind: ActionKind) -> Cost {
+    match kind {
+        ActionKind::DaemonReload => Cost::None,
+        ActionKind::Reload => Cost::Reload,
+        ActionKind::Stop | ActionKind::Restart => Cost::Restart,
+        ActionKind::Drain | ActionKind::Special => Cost::Drain,
+        ActionKind::SoftReboot => Cost::SoftReboot,
+        ActionKind::Reboot => Cost::Reboot,
+    }
+}
+
+/// Whether pods must leave before these are done.
+pub(super) fn drains(actions: &[Action]) -> bool {
+    cost(actions) >= Cost::Drain
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(needs: &[Need]) -> Vec<String> {
+        combine(needs.iter().map(|need| (need, "why")))
+            .into_iter()
+            .map(|action| {
+                Need {
+                    kind: action.kind,
+                    unit: action.unit,
+                }
+                .to_string()
+            })
+            .collect()
+    }
+
+    #[test]
+    fn actions_are_done_once_and_in_order_with_machinist_last() {
+        let needs = [
+            Need::unit(ActionKind::Restart, "machinist.service"),
+            Need::unit(ActionKind::Restart, "z.service"),
+            Need::unit(ActionKind::Restart, "z.socket"),
+            Need::unit(ActionKind::Reload, "z.service"),
+            Need::unit(ActionKind::Reload, "a.service"),
+            Need::machine(ActionKind::DaemonReload),
+            Need::machine(ActionKind::DaemonReload),
+            Need::machine(ActionKind::Drain),
+            Need::unit(ActionKind::Stop, "y.service"),
+        ];
+        assert_eq!(
+            names(&needs),
+            [
+                "Drain",
+                "Stop y.service",
+                "DaemonReload",
+                "Reload a.service",
+                "Restart z.socket",
+                "Restart z.service",
+                "Restart machinist.service",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_reboot_swallows_everything_but_the_drain() {
+        let needs = [
+            Need::unit(ActionKind::Restart, "a.service"),
+            Need::machine(ActionKind::SoftReboot),
+            Need::machine(ActionKind::Reboot),
+            Need::machine(ActionKind::Drain),
+        ];
+        assert_eq!(names(&needs), ["Drain", "Reboot"]);
+    }
+}

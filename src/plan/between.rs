@@ -1,0 +1,200 @@
+//! The plan from one config to another, on one machine.
+
+use std::collections::BTreeSet;
+
+use super::{
+    Action, ActionKind, Capabilities, Change, ChangeKind, ConfigRef, Cost, Observed, Plan,
+    Policies,
+    actions::{self, Need},
+    changes::Builder,
+    desired::{Layout, Side, noun},
+    difference::{Steps, steps},
+    host,
+    machine::Machine,
+    normalise, os,
+    verdict::{Judge, Verdict},
+};
+use crate::machine_config::{EntryKind, MachineConfig, Refusal};
+
+/// What has to be done to take the machine from one config to the other.
+///
+/// The machine is the truth: what `to` asks for and `observed` does not show is a change, whatever
+/// `from` says; `from` only tells what is no longer asked for.
+///
+/// # Errors
+/// Everything that this config or this host does not allow, at once; then nothing may be touched.
+pub fn between(
+    from: &MachineConfig,
+    to: &MachineConfig,
+    observed: &Observed,
+    policies: &Policies,
+    capabilities: Capabilities,
+) -> Result<Plan, Vec<Refusal>> {
+    let before = Layout::of(from, observed, Side::Before);
+    let after = Layout::of(to, observed, Side::After(from));
+    let steps = steps(&before, &after, observed, capabilities.chown);
+    let os_changes = os::changes(from, to, observed);
+    let mut refusals = after.refusals.clone();
+    if !capabilities.os {
+        refusals.extend(os_changes.iter().map(os::OsChange::refusal));
+    }
+    let (operations, in_the_way) = normalise::operations(&steps, &after, observed);
+    refusals.extend(in_the_way);
+    refusals.extend(host::refusals(&operations, &steps, observed, capabilities));
+    if !refusals.is_empty() {
+        return Err(in_order(refusals));
+    }
+    let machine = Machine {
+        observed,
+        to,
+        live: capabilities.live,
+    };
+    let builder = Builder {
+        steps: &steps,
+        after: &after,
+        observed,
+        judge: Judge { policies, machine },
+    };
+    let mut changes = builder.changes();
+    changes.extend(os_changes.iter().map(|change| builder.os_change(change)));
+    let mut plan = Plan {
+        from: ConfigRef::of(from),
+        to: ConfigRef::of(to),
+        operations,
+        adopted: steps.adopted.clone(),
+        warnings: warnings(&steps, &after, &changes, capabilities),
+        ..Plan::default()
+    };
+    plan.add_changes(changes, capabilities);
+    Ok(plan)
+}
+
+fn in_order(mut refusals: Vec<Refusal>) -> Vec<Refusal> {
+    let key = |refusal: &Refusal| {
+        (
+            refusal.file.clone(),
+            refusal.line,
+            refusal.column,
+            refusal.field.clone(),
+            refusal.message.clone(),
+        )
+    };
+    refusals.sort_by_cached_key(key);
+    refusals.dedup();
+    refusals
+}
+
+fn warnings(
+    steps: &Steps,
+    after: &Layout,
+    changes: &[(Change, Verdict)],
+    capabilities: Capabilities,
+) -> Vec<String> {
+    let mut all: Vec<String> = after.warnings.clone();
+    all.extend(steps.warnings.iter().cloned());
+    all.extend(
+        changes
+            .iter()
+            .flat_map(|(_, verdict)| verdict.warnings.clone()),
+    );
+    if !capabilities.chown && !capabilities.live && !steps.at.is_empty() {
+        all.push("this process may not change owners (CAP_CHOWN): they are recorded, not set, and not compared".to_owned());
+    }
+    let mut seen = BTreeSet::new();
+    all.retain(|warning| seen.insert(warning.clone()));
+    all
+}
+
+impl Plan {
+    /// Orders the changes and puts together what they need; on an offline root that is only said.
+    fn add_changes(&mut self, mut changes: Vec<(Change, Verdict)>, capabilities: Capabilities) {
+        changes
+            .sort_by(|(one, _), (other, _)| (one.kind, &one.name).cmp(&(other.kind, &other.name)));
+        spare_what_goes(&mut changes);
+        let whys: Vec<String> = changes.iter().map(|(change, _)| reason(change)).collect();
+        let needs = changes.iter().zip(&whys).flat_map(|((_, verdict), why)| {
+            verdict.needs.iter().map(move |need| (need, why.as_str()))
+        });
+        let actions = actions::combine(needs);
+        if capabilities.live {
+            self.cost = actions::cost(&actions);
+            self.drain = actions::drains(&actions);
+            self.actions = actions;
+        } else {
+            self.left_out = left_out(&actions);
+        }
+        self.changes = changes.into_iter().map(|(change, _)| change).collect();
+    }
+}
+
+/// A unit that goes is stopped and not started again, whatever its drop-ins ask for.
+fn spare_what_goes(changes: &mut [(Change, Verdict)]) {
+    let goes = |(change, verdict): &&(Change, Verdict)| {
+        let leaves = match change.kind {
+            EntryKind::Unit => change.change == ChangeKind::Remove,
+            EntryKind::Mask => change.change != ChangeKind::Remove,
+            _ => false,
+        };
+        leaves
+            && verdict
+                .needs
+                .contains(&Need::unit(ActionKind::Stop, &change.name))
+    };
+    let gone: Vec<String> = changes
+        .iter()
+        .filter(goes)
+        .map(|(change, _)| change.name.clone())
+        .collect();
+    let futile: Vec<Need> = gone
+        .iter()
+        .flat_map(|unit| {
+            [ActionKind::Restart, ActionKind::Reload].map(|kind| Need::unit(kind, unit))
+        })
+        .collect();
+    let words: Vec<String> = futile.iter().map(ToString::to_string).collect();
+    for (change, verdict) in changes {
+        verdict.needs.retain(|need| !futile.contains(need));
+        change.actions.retain(|action| !words.contains(action));
+    }
+}
+
+/// `file /etc/chrony.conf changes (builtin:/etc/chrony.conf)`.
+fn reason(change: &Change) -> String {
+    let verb = match change.change {
+        ChangeKind::Create => "is new",
+        ChangeKind::Modify => "changes",
+        ChangeKind::Remove => "goes",
+    };
+    format!(
+        "{} {} {verb} ({})",
+        noun(change.kind),
+        change.name,
+        change.policy
+    )
+}
+
+/// What a running machine would do, one sentence for each action.
+fn left_out(actions: &[Action]) -> Vec<String> {
+    let sentence = |action: &Action| {
+        let need = Need {
+            kind: action.kind,
+            unit: action.unit.clone(),
+        };
+        let more = action.why.len().saturating_sub(1);
+        let first = action.why.first().map(String::as_str).unwrap_or_default();
+        let rest = if more > 0 {
+            format!(" and {more} more")
+        } else {
+            String::new()
+        };
+        format!("{need} is left out, because no machine runs in this root: {first}{rest}")
+    };
+    let mut sentences: Vec<String> = actions.iter().map(sentence).collect();
+    let cost = actions::cost(actions);
+    if cost > Cost::None {
+        sentences.push(format!(
+            "On a running machine this update would cost: {cost:?}"
+        ));
+    }
+    sentences
+}

@@ -1,0 +1,228 @@
+//! Steps told as changes: what differs, why it matters, and what it needs.
+
+use std::collections::BTreeMap;
+
+use super::{
+    Change, ChangeKind, FileFacts, Observed,
+    actions::Need,
+    desired::{Entry, Layout, Object},
+    diff,
+    difference::{Act, Step, Steps},
+    os::OsChange,
+    units::started_by,
+    verdict::{Judge, Subject, Verdict},
+};
+use crate::{
+    machine_config::{EntryKind, Origin},
+    path::AbsPath,
+};
+
+/// Longest text that a diff is shown for, before and after.
+const LONGEST_DIFFED: usize = 64 * 1024;
+
+/// Tells the changes of one plan.
+pub(super) struct Builder<'a> {
+    pub(super) steps: &'a Steps,
+    pub(super) after: &'a Layout,
+    pub(super) observed: &'a Observed,
+    pub(super) judge: Judge<'a>,
+}
+
+impl Builder<'_> {
+    /// One change for each entry that differs, with what it needs.
+    pub(super) fn changes(&self) -> Vec<(Change, Verdict)> {
+        let mut enablement: BTreeMap<&str, Vec<(&AbsPath, &Step)>> = BTreeMap::new();
+        let mut changes = Vec::new();
+        for (path, step) in &self.steps.at {
+            // Housekeeping, such as an empty `x.wants`, is no change of anybody's.
+            if step.fields.is_empty() {
+                continue;
+            }
+            if step.entry.kind == EntryKind::Enablement {
+                enablement
+                    .entry(&step.entry.name)
+                    .or_default()
+                    .push((path, step));
+            } else {
+                changes.push(self.change(path, step));
+            }
+        }
+        changes.extend(
+            enablement
+                .into_iter()
+                .map(|(unit, links)| self.enablement(unit, &links)),
+        );
+        changes
+    }
+
+    fn change(&self, path: &AbsPath, step: &Step) -> (Change, Verdict) {
+        let entry = &step.entry;
+        let unit = entry.name.split('/').next().unwrap_or_default();
+        let starts: Vec<String> = self
+            .after
+            .starts
+            .get(unit)
+            .into_iter()
+            .flatten()
+            .cloned()
+            .collect();
+        let asked = self
+            .after
+            .objects
+            .get(path)
+            .map_or(path, |wanted| &wanted.asked);
+        let verdict = self.judge.verdict(Subject {
+            kind: entry.kind,
+            name: &entry.name,
+            change: step.change,
+            starts: &starts,
+            path: Some(asked),
+        });
+        let before = self.observed.objects.get(path).map(FileFacts::summary);
+        let after = match &step.act {
+            Act::Put(object) | Act::Metadata(object) => Some(object.summary()),
+            Act::Remove => None,
+            Act::Restore(place) => self.observed.objects.get(place).map(FileFacts::summary),
+        };
+        let what = match (step.change, &step.act) {
+            (_, Act::Restore(_)) => {
+                "leaves the config; what stood here before comes back".to_owned()
+            }
+            (ChangeKind::Create, _) => "new".to_owned(),
+            (ChangeKind::Remove, _) => "leaves the config".to_owned(),
+            (ChangeKind::Modify, _) => differs(&step.fields),
+        };
+        let diff = self.diff(path, step);
+        (
+            Change {
+                before,
+                after,
+                diff,
+                ..change(entry, step.change, &step.fields, &what, &verdict)
+            },
+            verdict,
+        )
+    }
+
+    fn enablement(&self, unit: &str, links: &[(&AbsPath, &Step)]) -> (Change, Verdict) {
+        let put = |step: &Step| matches!(step.act, Act::Put(_) | Act::Restore(_));
+        let still =
+            self.after.objects.values().any(|wanted| {
+                wanted.entry.kind == EntryKind::Enablement && wanted.entry.name == unit
+            });
+        let kind = match (
+            links.iter().any(|(_, step)| put(step)),
+            links.iter().all(|(_, step)| put(step)),
+        ) {
+            (true, true) => ChangeKind::Create,
+            (false, _) if !still => ChangeKind::Remove,
+            _ => ChangeKind::Modify,
+        };
+        let starts: Vec<String> = links
+            .iter()
+            .filter(|(_, step)| put(step))
+            .filter_map(|(path, _)| started_by(path))
+            .collect();
+        let verdict = self.judge.verdict(Subject {
+            kind: EntryKind::Enablement,
+            name: unit,
+            change: kind,
+            starts: &starts,
+            path: None,
+        });
+        let names: Vec<String> = links
+            .iter()
+            .map(|(path, step)| format!("{}{}", if put(step) { '+' } else { '-' }, short(path)))
+            .collect();
+        let what = format!("links {}", names.join(" "));
+        let entry = links.first().map_or_else(
+            || Entry::new(EntryKind::Enablement, unit, &Origin::default()),
+            |(_, step)| step.entry.clone(),
+        );
+        (change(&entry, kind, &["enabled"], &what, &verdict), verdict)
+    }
+
+    /// The same for the operating system.
+    pub(super) fn os_change(&self, os: &OsChange) -> (Change, Verdict) {
+        let verdict = self.judge.verdict(Subject {
+            kind: os.entry.kind,
+            name: &os.entry.name,
+            change: os.change,
+            starts: &[],
+            path: None,
+        });
+        let what = match os.change {
+            ChangeKind::Create => "new",
+            ChangeKind::Modify => "differs",
+            ChangeKind::Remove => "leaves the config",
+        };
+        (change(&os.entry, os.change, &[], what, &verdict), verdict)
+    }
+
+    /// A diff for text that everybody on the machine may read, before and after.
+    fn diff(&self, path: &AbsPath, step: &Step) -> Option<String> {
+        let Act::Put(Object::File { content, mode, .. }) = &step.act else {
+            return None;
+        };
+        let (old, facts) = (
+            self.observed.texts.get(path)?,
+            self.observed.objects.get(path)?,
+        );
+        let new = std::str::from_utf8(content.bytes()).ok()?;
+        let text = |text: &str| text.len() <= LONGEST_DIFFED && !text.contains('\0');
+        let public = mode & 0o004 != 0 && facts.mode & 0o004 != 0 && self.everybody_reaches(path);
+        (public && text(old) && text(new) && old != new)
+            .then(|| diff::unified(path.as_str(), old, new))
+    }
+
+    fn everybody_reaches(&self, path: &AbsPath) -> bool {
+        path.ancestors().all(|above| {
+            self.observed
+                .objects
+                .get(&above)
+                .is_none_or(|facts| facts.mode & 0o001 != 0)
+        })
+    }
+}
+
+fn change(
+    entry: &Entry,
+    kind: ChangeKind,
+    fields: &[&str],
+    what: &str,
+    verdict: &Verdict,
+) -> Change {
+    let mut why = vec![what.to_owned()];
+    why.extend(verdict.why.iter().cloned());
+    why.dedup();
+    let mut actions: Vec<String> = verdict.needs.iter().map(Need::to_string).collect();
+    actions.dedup();
+    Change {
+        kind: entry.kind,
+        name: entry.name.clone(),
+        change: kind,
+        fields: fields.iter().map(|field| (*field).to_owned()).collect(),
+        before: None,
+        after: None,
+        diff: None,
+        actions,
+        policy: verdict.policy.clone(),
+        why: why.join("; "),
+    }
+}
+
+fn differs(fields: &[&str]) -> String {
+    let verb = if fields.len() == 1 {
+        "differs"
+    } else {
+        "differ"
+    };
+    format!("{} {verb}", fields.join(" and "))
+}
+
+/// A link below the unit directory without that directory.
+fn short(path: &AbsPath) -> &str {
+    path.as_str()
+        .strip_prefix("/etc/systemd/system/")
+        .unwrap_or(path.as_str())
+}

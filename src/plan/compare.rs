@@ -1,0 +1,133 @@
+//! Whether an object is as it should be. Planning and drift ask the same question here.
+
+use super::{
+    FileFacts, ObjectSummary,
+    desired::{Object, Wanted},
+    observed::ObjectKind,
+};
+use crate::{digest::Digest, machine_config::EntryKind};
+
+/// What differs, by the names of [`super::Change::fields`]; empty when all is as asked.
+///
+/// Owners are compared only where they can be set.
+pub(super) fn differences(wanted: &Wanted, facts: &FileFacts, owners: bool) -> Vec<&'static str> {
+    let mut fields = Vec::new();
+    let mut unless = |same: bool, field| {
+        if !same {
+            fields.push(field);
+        }
+    };
+    match (&wanted.object, facts.kind) {
+        (Object::File { content, mode, .. }, ObjectKind::File) => {
+            unless(
+                facts.digest == Some(content.digest()),
+                content_field(wanted.entry.kind),
+            );
+            unless(*mode == facts.mode, "mode");
+        }
+        (Object::Directory { mode, .. }, ObjectKind::Directory) => {
+            unless(*mode == facts.mode, "mode")
+        }
+        (Object::Link { target, .. }, ObjectKind::Link) => {
+            let there = facts.target.as_deref().unwrap_or_default();
+            unless(
+                same_target(wanted.entry.kind, target, there),
+                link_field(wanted.entry.kind),
+            );
+        }
+        _ => return vec!["kind"],
+    }
+    let (uid, gid) = wanted.object.owner();
+    unless(!owners || (uid, gid) == (facts.uid, facts.gid), "owner");
+    fields
+}
+
+/// systemd goes by the name that a link of enablement leads to: `../x.service`,
+/// `/lib/systemd/system/x.service` and `/usr/lib/systemd/system/x.service` are one to it.
+fn same_target(kind: EntryKind, wanted: &str, there: &str) -> bool {
+    let name = |path: &str| path.rsplit('/').next().unwrap_or_default().to_owned();
+    wanted == there || (kind == EntryKind::Enablement && name(wanted) == name(there))
+}
+
+fn content_field(kind: EntryKind) -> &'static str {
+    if kind == EntryKind::SSHKey {
+        "keys"
+    } else {
+        "content"
+    }
+}
+
+fn link_field(kind: EntryKind) -> &'static str {
+    match kind {
+        EntryKind::Mask => "masked",
+        EntryKind::Enablement => "enabled",
+        _ => "target",
+    }
+}
+
+impl Object {
+    /// Numeric user and group.
+    pub(super) fn owner(&self) -> (u32, u32) {
+        match self {
+            Self::File { uid, gid, .. }
+            | Self::Directory { uid, gid, .. }
+            | Self::Link { uid, gid, .. } => (*uid, *gid),
+        }
+    }
+
+    /// What may be said of it.
+    pub(super) fn summary(&self) -> ObjectSummary {
+        let (uid, gid) = self.owner();
+        let (size, digest, mode, target) = match self {
+            Self::File { content, mode, .. } => (
+                Some(content.bytes().len() as u64),
+                Some(content.digest()),
+                Some(*mode),
+                None,
+            ),
+            Self::Directory { mode, .. } => (None, None, Some(*mode), None),
+            Self::Link { target, .. } => (None, None, None, Some(target.clone())),
+        };
+        summary(size, digest, mode, (uid, gid), target)
+    }
+}
+
+impl FileFacts {
+    /// What may be said of it.
+    pub(super) fn summary(&self) -> ObjectSummary {
+        let size = (self.kind == ObjectKind::File).then_some(self.size);
+        let mode = (self.kind != ObjectKind::Link).then_some(self.mode);
+        summary(
+            size,
+            self.digest,
+            mode,
+            (self.uid, self.gid),
+            self.target.clone(),
+        )
+    }
+
+    /// Whether two objects are the same to everybody who looks at them.
+    pub(super) fn looks_like(&self, other: &Self) -> bool {
+        self.kind == other.kind
+            && (self.kind == ObjectKind::Link || self.mode == other.mode)
+            && (self.uid, self.gid) == (other.uid, other.gid)
+            && self.digest == other.digest
+            && self.target == other.target
+    }
+}
+
+fn summary(
+    size: Option<u64>,
+    digest: Option<Digest>,
+    mode: Option<u32>,
+    owner: (u32, u32),
+    target: Option<String>,
+) -> ObjectSummary {
+    ObjectSummary {
+        size,
+        digest,
+        mode: mode.map(|mode| format!("{mode:04o}")),
+        owner: Some(format!("{}:{}", owner.0, owner.1)),
+        target,
+    }
+}

@@ -1,0 +1,314 @@
+//! A config turned into objects in the tree of one machine, by canonical path.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Observed, keys, units};
+use crate::{
+    machine_config::{Content, EntryKind, MachineConfig, Origin, Owner, Refusal},
+    path::AbsPath,
+    reason::Reason,
+};
+
+/// Which entry of a config an object belongs to, by the names of [`super::Change`].
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Entry {
+    pub(super) kind: EntryKind,
+    pub(super) name: String,
+    pub(super) origin: Origin,
+}
+
+/// One object as it should be. Owners are numbers here.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Object {
+    File {
+        content: Content,
+        mode: u32,
+        uid: u32,
+        gid: u32,
+    },
+    Directory {
+        mode: u32,
+        uid: u32,
+        gid: u32,
+    },
+    Link {
+        target: String,
+        uid: u32,
+        gid: u32,
+    },
+}
+
+/// An object, the path the config calls it by, and whose it is.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Wanted {
+    pub(super) entry: Entry,
+    pub(super) asked: AbsPath,
+    pub(super) object: Object,
+}
+
+/// The objects a config asks for, and the paths it asks to be free.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Layout {
+    /// What is to be there.
+    pub(super) objects: BTreeMap<AbsPath, Wanted>,
+    /// What is not to be there.
+    pub(super) absent: BTreeMap<AbsPath, Entry>,
+    /// Directories to be made like this when they are missing; left alone when they are there.
+    pub(super) parents: BTreeMap<AbsPath, Object>,
+    /// Units that being enabled would start at boot, by the unit whose enablement it is.
+    pub(super) starts: BTreeMap<String, BTreeSet<String>>,
+    /// What the config or this host does not allow.
+    pub(super) refusals: Vec<Refusal>,
+    /// What the operator should know.
+    pub(super) warnings: Vec<String>,
+}
+
+/// Which of the two configs a layout is made of.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Side<'a> {
+    /// The config the machine is on: paths lie where they lie today.
+    Before,
+    /// The config to reach from the one given.
+    After(&'a MachineConfig),
+}
+
+impl Layout {
+    /// The objects of `config` on the machine that `observed` shows.
+    pub(super) fn of(config: &MachineConfig, observed: &Observed, side: Side<'_>) -> Self {
+        let mut layout = Self::default();
+        let place = Place {
+            observed,
+            before: matches!(side, Side::Before),
+        };
+        layout.add_entries(config, &place);
+        units::add(&mut layout, config, &place, side);
+        keys::add(&mut layout, config, &place);
+        layout
+            .absent
+            .retain(|path, _| !layout.objects.contains_key(path));
+        layout.refuse_objects_below_others();
+        layout
+    }
+
+    fn add_entries(&mut self, config: &MachineConfig, place: &Place<'_>) {
+        for (path, file) in &config.files {
+            let entry = Entry::new(EntryKind::File, path.as_str(), &file.origin);
+            if let Some((uid, gid)) = self.owner(place, &file.user, &file.group, &entry) {
+                let (content, mode) = (file.content.clone(), file.mode);
+                self.add(
+                    place,
+                    path,
+                    entry,
+                    Object::File {
+                        content,
+                        mode,
+                        uid,
+                        gid,
+                    },
+                );
+            }
+        }
+        for (path, directory) in &config.directories {
+            let entry = Entry::new(EntryKind::Directory, path.as_str(), &directory.origin);
+            if let Some((uid, gid)) = self.owner(place, &directory.user, &directory.group, &entry) {
+                let mode = directory.mode;
+                self.add(place, path, entry, Object::Directory { mode, uid, gid });
+            }
+        }
+        for (path, link) in &config.links {
+            let entry = Entry::new(EntryKind::Link, path.as_str(), &link.origin);
+            if let Some((uid, gid)) = self.owner(place, &link.user, &link.group, &entry) {
+                let target = link.target.clone();
+                self.add(place, path, entry, Object::Link { target, uid, gid });
+            }
+        }
+    }
+
+    /// Adds one object; two entries for one object are refused.
+    pub(super) fn add(&mut self, place: &Place<'_>, asked: &AbsPath, entry: Entry, object: Object) {
+        let path = place.of(asked);
+        match self.objects.get(&path) {
+            None => {
+                let asked = asked.clone();
+                self.objects.insert(
+                    path,
+                    Wanted {
+                        entry,
+                        asked,
+                        object,
+                    },
+                );
+            }
+            // What enables a unit may be spelled out as a link as well.
+            Some(there) if there.object.same_link(&object) => {}
+            Some(there) => {
+                let (reason, message) = if there.asked == *asked {
+                    (
+                        Reason::EntryDuplicate,
+                        format!(
+                            "{asked} is described twice, by {} and by {}",
+                            there.entry, entry
+                        ),
+                    )
+                } else {
+                    (
+                        Reason::SameObject,
+                        format!(
+                            "{asked} and {} are one object on this machine: {path}",
+                            there.asked
+                        ),
+                    )
+                };
+                self.refusals
+                    .push(Refusal::new(reason, message).at(&entry.origin));
+            }
+        }
+    }
+
+    fn owner(
+        &mut self,
+        place: &Place<'_>,
+        user: &Owner,
+        group: &Owner,
+        entry: &Entry,
+    ) -> Option<(u32, u32)> {
+        let uid = place.user(user);
+        let gid = place.group(group);
+        for (missing, what, given) in [
+            (uid.is_none(), "user", user),
+            (gid.is_none(), "group", group),
+        ] {
+            if missing {
+                let message = format!(
+                    "{entry}: this machine has no {what} {:?}",
+                    given.to_string()
+                );
+                let refusal = Refusal::new(Reason::FileOwnerUnknown, message).at(&entry.origin);
+                self.refusals
+                    .push(refusal.expected(format!("a {what} of this machine, or a number")));
+            }
+        }
+        Some((uid?, gid?))
+    }
+
+    /// A file or link cannot hold anything.
+    fn refuse_objects_below_others(&mut self) {
+        let mut clear: BTreeSet<AbsPath> = BTreeSet::new();
+        for (path, wanted) in &self.objects {
+            for above in path.ancestors() {
+                if let Some(other) = self.objects.get(&above)
+                    && !matches!(other.object, Object::Directory { .. })
+                {
+                    let message = format!(
+                        "{} lies below {}, which is no directory in this config",
+                        wanted.asked, other.asked
+                    );
+                    self.refusals
+                        .push(Refusal::new(Reason::PathInvalid, message).at(&wanted.entry.origin));
+                    break;
+                }
+                // Everything above a path seen before has been looked at.
+                if !clear.insert(above) {
+                    break;
+                }
+            }
+        }
+    }
+}
+
+/// Finds paths and owners on one machine.
+pub(super) struct Place<'a> {
+    pub(super) observed: &'a Observed,
+    pub(super) before: bool,
+}
+
+impl Place<'_> {
+    /// Where a path of the config really lies.
+    pub(super) fn of(&self, path: &AbsPath) -> AbsPath {
+        let canonical = if self.before {
+            &self.observed.canonical_before
+        } else {
+            &self.observed.canonical
+        };
+        canonical.get(path).unwrap_or(path).clone()
+    }
+
+    fn user(&self, owner: &Owner) -> Option<u32> {
+        match owner {
+            Owner::Id(id) => Some(*id),
+            Owner::Name(name) if name == "root" => Some(0),
+            Owner::Name(name) => self.observed.users.get(name).map(|account| account.uid),
+        }
+    }
+
+    fn group(&self, owner: &Owner) -> Option<u32> {
+        match owner {
+            Owner::Id(id) => Some(*id),
+            Owner::Name(name) if name == "root" => Some(0),
+            Owner::Name(name) => self.observed.groups.get(name).copied(),
+        }
+    }
+}
+
+impl Entry {
+    pub(super) fn new(kind: EntryKind, name: impl Into<String>, origin: &Origin) -> Self {
+        Self {
+            kind,
+            name: name.into(),
+            origin: origin.clone(),
+        }
+    }
+}
+
+/// `unit chronyd.service`, `file /etc/chrony.conf`.
+impl std::fmt::Display for Entry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {}", noun(self.kind), self.name)
+    }
+}
+
+/// What people call an entry of this kind.
+pub(super) fn noun(kind: EntryKind) -> &'static str {
+    match kind {
+        EntryKind::File => "file",
+        EntryKind::Directory => "directory",
+        EntryKind::Link => "link",
+        EntryKind::Unit => "unit",
+        EntryKind::DropIn => "drop-in",
+        EntryKind::Enablement => "enablement of",
+        EntryKind::Mask => "mask of",
+        EntryKind::User => "user",
+        EntryKind::SSHKey => "SSH keys of",
+        EntryKind::KernelArgument => "kernel argument",
+        EntryKind::OSImage => "OS image",
+        EntryKind::Extension => "extension",
+    }
+}
+
+impl Object {
+    /// A link that root owns, as units are enabled and masked with.
+    pub(super) fn link(target: impl Into<String>) -> Self {
+        Self::Link {
+            target: target.into(),
+            uid: 0,
+            gid: 0,
+        }
+    }
+
+    /// A file of a unit: everybody may read it, root owns it.
+    pub(super) fn unit_file(text: &str) -> Self {
+        Self::File {
+            content: Content::new(text.as_bytes().to_vec()),
+            mode: 0o644,
+            uid: 0,
+            gid: 0,
+        }
+    }
+
+    fn same_link(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Link { target: one, .. }, Self::Link { target: two, .. }) => one == two,
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! The `Plan` document that `plan -o json` prints.
+
+use serde::Serialize;
+
+use super::{ConfigRef, Plan};
+use crate::machine_config::{MachineConfig, Refusal};
+
+/// A plan with the head that every document of ours has.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PlanDocument<'a> {
+    api_version: &'static str,
+    kind: &'static str,
+    root: String,
+    #[serde(flatten)]
+    plan: &'a Plan,
+}
+
+impl<'a> PlanDocument<'a> {
+    /// The document for a plan on the tree that people call `root`.
+    pub fn new(root: impl Into<String>, plan: &'a Plan) -> Self {
+        Self {
+            api_version: "machinist.dev/v1",
+            kind: "Plan",
+            root: root.into(),
+            plan,
+        }
+    }
+}
+
+impl Plan {
+    /// A plan that is not accepted: nothing but the reasons.
+    pub fn refused(from: &MachineConfig, to: &MachineConfig, refusals: Vec<Refusal>) -> Self {
+        Self {
+            from: ConfigRef::of(from),
+            to: ConfigRef::of(to),
+            refusals,
+            ..Self::default()
+        }
+    }
+}

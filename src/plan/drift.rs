@@ -1,0 +1,109 @@
+//! What on the machine is no longer as its config says.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Observed,
+    compare::differences,
+    desired::{Layout, Side},
+};
+use crate::{
+    machine_config::{EntryKind, MachineConfig},
+    path::AbsPath,
+};
+
+/// One entry that is not as asked.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Drift {
+    /// The path, as the config spells it.
+    pub path: AbsPath,
+    /// What differs; for several things the first of content, mode and owner.
+    pub kind: DriftKind,
+}
+
+/// What may differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum DriftKind {
+    /// The content, the target of a link, or the kind of object.
+    Content,
+    /// Permission bits.
+    Mode,
+    /// Owner or group.
+    Owner,
+    /// The SELinux label.
+    Label,
+    /// It is gone.
+    Missing,
+    /// A link that enables, disables or masks a unit.
+    Unit,
+}
+
+impl DriftKind {
+    /// The word that status and metrics carry.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Content => "content",
+            Self::Mode => "mode",
+            Self::Owner => "owner",
+            Self::Label => "label",
+            Self::Missing => "missing",
+            Self::Unit => "unit",
+        }
+    }
+}
+
+impl fmt::Display for Drift {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { path, kind } = self;
+        match kind {
+            DriftKind::Missing => write!(f, "{path} is missing"),
+            DriftKind::Unit => write!(f, "{path} is not as the unit's enablement asks"),
+            kind => write!(f, "{path} has another {}", kind.as_str()),
+        }
+    }
+}
+
+/// Holds the machine against the config it is on; the same comparison as for a plan.
+///
+/// `observed` is taken with `config` as both configs; `owners` says whether owners can be set here,
+/// without which they are not compared.
+pub fn drift(config: &MachineConfig, observed: &Observed, owners: bool) -> Vec<Drift> {
+    let layout = Layout::of(config, observed, Side::After(config));
+    let mut drifts: Vec<Drift> = Vec::new();
+    for (path, wanted) in &layout.objects {
+        let fields = match observed.objects.get(path) {
+            None => vec!["missing"],
+            Some(facts) => differences(wanted, facts, owners),
+        };
+        if let Some(field) = fields.first() {
+            let kind = kind(wanted.entry.kind, field);
+            drifts.push(Drift {
+                path: wanted.asked.clone(),
+                kind,
+            });
+        }
+    }
+    let unwanted = layout
+        .absent
+        .keys()
+        .filter(|path| observed.objects.contains_key(*path));
+    drifts.extend(unwanted.map(|path| Drift {
+        path: path.clone(),
+        kind: DriftKind::Unit,
+    }));
+    drifts.sort();
+    drifts
+}
+
+fn kind(entry: EntryKind, field: &str) -> DriftKind {
+    match (entry, field) {
+        (EntryKind::Enablement | EntryKind::Mask, _) => DriftKind::Unit,
+        (_, "missing") => DriftKind::Missing,
+        (_, "mode") => DriftKind::Mode,
+        (_, "owner") => DriftKind::Owner,
+        _ => DriftKind::Content,
+    }
+}

@@ -1,0 +1,282 @@
+//! What this host cannot do: said before anything is touched, all of it at once.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{
+    Capabilities, Node, NodeKind, Observed, Operation, OperationKind,
+    difference::Steps,
+    observed::{FileFacts, ObjectKind},
+};
+use crate::{
+    machine_config::{Origin, Refusal},
+    path::AbsPath,
+    reason::Reason,
+};
+
+/// Where machinist keeps its own state. Nothing that an update moves may hold it.
+const STATE: &str = "/var/lib/machinist";
+
+/// Free bytes left on every file system: the journal, the directories of the staging tree and what
+/// other programs write while the update runs.
+const RESERVE_BYTES: u64 = 1 << 20;
+
+/// Free inodes left on every file system, for the staging tree's own directories.
+const RESERVE_INODES: u64 = 32;
+
+/// Most operations of one update. Each is a record of a few hundred bytes in a journal that is
+/// written whole several times; MachineConfigs of a cluster hold at most some thousand files (etcd
+/// ends at 1.5 MiB).
+const MOST_OPERATIONS: usize = 50_000;
+
+/// The refusals of this host for `operations`.
+pub(super) fn refusals(
+    operations: &[Operation],
+    steps: &Steps,
+    observed: &Observed,
+    capabilities: Capabilities,
+) -> Vec<Refusal> {
+    let mut found = Vec::new();
+    if capabilities.live && !capabilities.chown && !operations.is_empty() {
+        found.push(Refusal::new(
+            Reason::PermissionMissing,
+            "this process may not change owners (CAP_CHOWN), which a running machine needs",
+        ));
+    }
+    if operations.len() > MOST_OPERATIONS {
+        let message = format!(
+            "the update has {} operations, more than {MOST_OPERATIONS}",
+            operations.len()
+        );
+        found.push(Refusal::new(Reason::ValueInvalid, message));
+    }
+    let busy = steps.busy();
+    let mount_points: Vec<&AbsPath> = observed
+        .objects
+        .iter()
+        .filter(|(_, facts)| facts.mount_point)
+        .map(|(path, _)| path)
+        .collect();
+    for operation in operations {
+        let host = Host {
+            operation,
+            steps,
+            observed,
+            mount_points: &mount_points,
+        };
+        found.extend(host.in_the_way());
+        found.extend(host.foreign_content(&busy));
+    }
+    found.extend(space(operations, observed));
+    found
+}
+
+struct Host<'a> {
+    operation: &'a Operation,
+    steps: &'a Steps,
+    observed: &'a Observed,
+    mount_points: &'a [&'a AbsPath],
+}
+
+impl Host<'_> {
+    fn refuse(&self, reason: Reason, message: String) -> Refusal {
+        let origin = origin_of(self.steps, &self.operation.target);
+        Refusal::new(reason, message).at(&origin)
+    }
+
+    fn facts(&self) -> Option<&FileFacts> {
+        self.observed.objects.get(&self.operation.target)
+    }
+
+    fn in_place(&self) -> bool {
+        matches!(self.operation.kind, OperationKind::Metadata { .. })
+    }
+
+    fn in_the_way(&self) -> Option<Refusal> {
+        let target = &self.operation.target;
+        if *target == AbsPath::root() && !self.in_place() {
+            return Some(self.refuse(
+                Reason::MountPointInTheWay,
+                "the root directory cannot be replaced".into(),
+            ));
+        }
+        if self.facts().is_some_and(|facts| facts.mount_point) && !self.in_place() {
+            return Some(self.refuse(
+                Reason::MountPointInTheWay,
+                format!("{target} is a mount point and cannot be replaced or removed"),
+            ));
+        }
+        if let Some(inside) = self.mount_below() {
+            return Some(self.refuse(
+                Reason::MountPointInTheWay,
+                format!(
+                    "{inside} is a mount point below {target}, which is to be replaced or removed"
+                ),
+            ));
+        }
+        let nearest = nearest(target, self.observed);
+        if let Some((_, facts)) = &nearest
+            && let Some(mount) = self.observed.mounts.get(&facts.mount)
+            && mount.read_only
+        {
+            return Some(self.refuse(
+                Reason::ReadOnly,
+                format!("{target} is on {}, which is mounted read-only", facts.mount),
+            ));
+        }
+        let holder = target
+            .parent()
+            .and_then(|parent| self.observed.objects.get_key_value(&parent));
+        let own = self.observed.objects.get_key_value(target);
+        let fixed = own
+            .into_iter()
+            .chain(holder.filter(|_| !self.in_place()))
+            .find(|(_, facts)| facts.immutable)?;
+        Some(self.refuse(
+            Reason::Immutable,
+            format!(
+                "{} is immutable or append-only (lsattr), so {target} cannot be changed",
+                fixed.0
+            ),
+        ))
+    }
+
+    fn mount_below(&self) -> Option<&AbsPath> {
+        let target = &self.operation.target;
+        let directory = self
+            .facts()
+            .is_some_and(|facts| facts.kind == ObjectKind::Directory);
+        if self.in_place() || !directory {
+            return None;
+        }
+        self.mount_points
+            .iter()
+            .copied()
+            .find(|path| path.is_under(target))
+    }
+
+    fn foreign_content(&self, busy: &BTreeSet<AbsPath>) -> Option<Refusal> {
+        let (target, facts) = (&self.operation.target, self.facts()?);
+        if self.in_place() {
+            return None;
+        }
+        let state = AbsPath::new(STATE).ok()?;
+        if state.is_under(target) || target.is_under(&state) {
+            return Some(self.refuse(
+                Reason::ForeignContent,
+                format!("{target} holds machinist's own state"),
+            ));
+        }
+        if facts.kind == ObjectKind::Link
+            && self.is_directory()
+            && !self.ours()
+            && self.leads_to_directory()
+        {
+            return Some(self.refuse(Reason::ForeignContent, format!("{target} is a link to a directory, which this config would replace by a directory of its own"))
+                .expected(format!("the path it leads to, {}", facts.target.as_deref().unwrap_or_default())));
+        }
+        if facts.kind != ObjectKind::Directory {
+            return None;
+        }
+        if !self.steps.empties(target, self.observed, busy) {
+            return Some(self.refuse(
+                Reason::ForeignContent,
+                format!("{target} is a directory that holds files which are not of this config"),
+            ));
+        }
+        let overlay = self
+            .observed
+            .mounts
+            .get(&facts.mount)
+            .is_some_and(|mount| mount.overlay);
+        (overlay && !self.ours()).then(|| {
+            self.refuse(Reason::ForeignContent, format!("{target} is a directory of an overlay's lower layer and can be neither replaced nor removed"))
+        })
+    }
+
+    fn is_directory(&self) -> bool {
+        matches!(
+            &self.operation.kind,
+            OperationKind::Put(Node {
+                kind: NodeKind::Directory(_),
+                ..
+            })
+        )
+    }
+
+    /// Whether the config before had something here.
+    fn ours(&self) -> bool {
+        self.steps.ours.contains(&self.operation.target)
+    }
+
+    fn leads_to_directory(&self) -> bool {
+        let target = &self.operation.target;
+        let text = self
+            .facts()
+            .and_then(|facts| facts.target.as_deref())
+            .unwrap_or_default();
+        let end = super::linkset::resolve(target, text);
+        self.observed
+            .objects
+            .get(&end)
+            .is_some_and(|facts| facts.kind == ObjectKind::Directory)
+    }
+}
+
+/// The object at `path` or the nearest directory above it that is there.
+fn nearest<'a>(path: &AbsPath, observed: &'a Observed) -> Option<(AbsPath, &'a FileFacts)> {
+    std::iter::once(path.clone())
+        .chain(path.ancestors())
+        .find_map(|above| observed.objects.get(&above).map(|facts| (above, facts)))
+}
+
+/// Where the entry that stands behind an operation was written.
+fn origin_of(steps: &Steps, target: &AbsPath) -> Origin {
+    let own = steps.at.get(target);
+    let below = || {
+        steps
+            .at
+            .iter()
+            .find(|(path, _)| path.is_under(target))
+            .map(|(_, step)| step)
+    };
+    own.or_else(below)
+        .map(|step| step.entry.origin.clone())
+        .unwrap_or_default()
+}
+
+/// Every new object is staged beside the old one on the same mount, and nothing is freed before the
+/// update is verified.
+fn space(operations: &[Operation], observed: &Observed) -> Vec<Refusal> {
+    let mut needs: BTreeMap<&AbsPath, (u64, u64)> = BTreeMap::new();
+    for operation in operations {
+        if let OperationKind::Put(node) = &operation.kind
+            && let Some((_, facts)) = nearest(&operation.target, observed)
+        {
+            let need = needs.entry(&facts.mount).or_default();
+            let (bytes, objects) = node.weight();
+            need.0 = need.0.saturating_add(bytes);
+            need.1 = need.1.saturating_add(objects);
+        }
+    }
+    let short = |(mount, (bytes, objects)): (&AbsPath, (u64, u64))| {
+        let facts = observed.mounts.get(mount)?;
+        let free = facts.free_bytes.saturating_sub(RESERVE_BYTES);
+        let inodes = facts
+            .free_inodes
+            .map(|inodes| inodes.saturating_sub(RESERVE_INODES));
+        if bytes > free {
+            Some(format!(
+                "{mount} has {free} bytes to spare and the update needs {bytes}"
+            ))
+        } else {
+            inodes.filter(|inodes| objects > *inodes).map(|inodes| {
+                format!("{mount} has {inodes} inodes to spare and the update needs {objects}")
+            })
+        }
+    };
+    needs
+        .into_iter()
+        .filter_map(short)
+        .map(|message| Refusal::new(Reason::NoSpace, message))
+        .collect()
+}

@@ -1,0 +1,188 @@
+//! SSH keys of users that exist: a file of our own where sshd reads it, else a block in theirs.
+
+use super::{
+    Account,
+    desired::{Entry, Layout, Object, Place},
+    observed::ObjectKind,
+};
+use crate::{
+    machine_config::{Content, EntryKind, MachineConfig, User},
+    path::AbsPath,
+    reason::Reason,
+};
+
+/// The line before the keys that machinist brings.
+const BEGIN: &str = "# BEGIN keys managed by machinist; changes between these two lines are lost";
+/// The line after them.
+const END: &str = "# END keys managed by machinist";
+
+/// Below the home: read by sshd of Fedora CoreOS and its relatives.
+const OWN_FILE: &str = ".ssh/authorized_keys.d/ignition";
+/// Below the home: what every sshd reads, and people edit.
+const SHARED_FILE: &str = ".ssh/authorized_keys";
+
+/// Adds the key files of the users that the machine has; the others are skipped with a warning, as
+/// OpenShift does for a missing `core`.
+pub(super) fn add(layout: &mut Layout, config: &MachineConfig, place: &Place<'_>) {
+    for (name, user) in &config.users {
+        match add_user(layout, place, name, user) {
+            Ok(()) => {}
+            Err(why) => layout
+                .warnings
+                .push(format!("{}: {why}", Reason::UserMissing)),
+        }
+    }
+}
+
+fn add_user(layout: &mut Layout, place: &Place<'_>, name: &str, user: &User) -> Result<(), String> {
+    let account = place.observed.users.get(name).ok_or_else(|| {
+        format!("this machine has no user {name}; the SSH keys for {name} are skipped")
+    })?;
+    let home = account.home.as_ref().ok_or_else(|| {
+        format!("{name} has no home directory; the SSH keys for {name} are skipped")
+    })?;
+    let entry = Entry::new(EntryKind::SSHKey, name, &user.origin);
+    let own = place.observed.sshd_reads_keys_directory;
+    let below = if own { OWN_FILE } else { SHARED_FILE };
+    let Ok(asked) = home.join(below) else {
+        return Ok(());
+    };
+    let file = place.of(&asked);
+    // The directories between the home and the file, the file itself first.
+    let depth = below.split('/').count();
+    let private: Vec<AbsPath> = std::iter::once(file.clone())
+        .chain(file.ancestors())
+        .take(depth)
+        .collect();
+    if let Some(link) = private.iter().find(|path| is_link(place, path)) {
+        // Whoever owns the home could lead root anywhere.
+        return Err(format!(
+            "{link} is a link, which is not followed below a home directory; the SSH keys for {name} are skipped"
+        ));
+    }
+    let there = place.observed.objects.contains_key(&file);
+    if !own && there && !place.observed.texts.contains_key(&file) {
+        return Err(format!(
+            "{file} cannot be read as text and is left alone; the SSH keys for {name} are skipped"
+        ));
+    }
+    // The home too, should the user have been made without one.
+    for directory in file.ancestors().take(depth) {
+        layout.parents.insert(directory, private_directory(account));
+    }
+    let content = if own {
+        own_file(user)
+    } else {
+        with_block(
+            place.observed.texts.get(&file).map_or("", String::as_str),
+            user,
+        )
+    };
+    layout.add(place, &asked, entry, private_file(content, account));
+    Ok(())
+}
+
+fn is_link(place: &Place<'_>, path: &AbsPath) -> bool {
+    let facts = place.observed.objects.get(path);
+    facts.is_some_and(|facts| facts.kind == ObjectKind::Link)
+}
+
+fn private_directory(account: &Account) -> Object {
+    Object::Directory {
+        mode: 0o700,
+        uid: account.uid,
+        gid: account.gid,
+    }
+}
+
+fn private_file(content: String, account: &Account) -> Object {
+    Object::File {
+        content: Content::new(content.into_bytes()),
+        mode: 0o600,
+        uid: account.uid,
+        gid: account.gid,
+    }
+}
+
+fn own_file(user: &User) -> String {
+    lines(user.ssh_authorized_keys.iter().map(|key| key.trim_end()))
+}
+
+/// The text with the block replaced or added at its end; every other line stays as it is.
+fn with_block(old: &str, user: &User) -> String {
+    let keys = user.ssh_authorized_keys.iter().map(|key| key.trim_end());
+    let block = lines([BEGIN].into_iter().chain(keys).chain([END]));
+    match split(old) {
+        Some((head, tail)) => format!("{head}{block}{tail}"),
+        None if old.is_empty() || old.ends_with('\n') => format!("{old}{block}"),
+        None => format!("{old}\n{block}"),
+    }
+}
+
+/// The text without our block; none when there is no block in it.
+pub(super) fn without_block(old: &str) -> Option<String> {
+    split(old).map(|(head, tail)| format!("{head}{tail}"))
+}
+
+/// What stands before and after our block. Without its end there is no block: what follows may be a
+/// person's keys.
+fn split(old: &str) -> Option<(&str, &str)> {
+    let begin = line_start(old, BEGIN, 0)?;
+    let end = line_start(old, END, begin)?;
+    let after = old[end..].find('\n').map_or(old.len(), |at| end + at + 1);
+    Some((&old[..begin], &old[after..]))
+}
+
+fn line_start(text: &str, line: &str, from: usize) -> Option<usize> {
+    let mut at = from;
+    for piece in text[from..].split_inclusive('\n') {
+        if piece.trim_end() == line {
+            return Some(at);
+        }
+        at += piece.len();
+    }
+    None
+}
+
+fn lines<'a>(lines: impl IntoIterator<Item = &'a str>) -> String {
+    lines.into_iter().flat_map(|line| [line, "\n"]).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn user(keys: &[&str]) -> User {
+        let ssh_authorized_keys = keys.iter().map(|key| (*key).to_owned()).collect();
+        User {
+            ssh_authorized_keys,
+            ..User::default()
+        }
+    }
+
+    #[test]
+    fn a_block_is_replaced_where_it_stands_and_taken_out_again() {
+        let mine = "ssh-ed25519 AAAA me\n";
+        let first = with_block(mine, &user(&["ssh-ed25519 BBBB one"]));
+        assert!(first.starts_with(mine));
+        let later = format!("{first}ssh-ed25519 CCCC later\n");
+        let second = with_block(&later, &user(&["ssh-ed25519 DDDD two"]));
+        assert!(!second.contains("BBBB") && second.contains("DDDD"));
+        assert_eq!(
+            without_block(&second).as_deref(),
+            Some("ssh-ed25519 AAAA me\nssh-ed25519 CCCC later\n")
+        );
+    }
+
+    #[test]
+    fn a_text_without_a_last_newline_keeps_its_last_key_whole() {
+        let text = with_block("ssh-ed25519 AAAA me", &user(&["k"]));
+        assert!(text.starts_with("ssh-ed25519 AAAA me\n# BEGIN"));
+    }
+
+    #[test]
+    fn a_block_without_an_end_is_not_taken_for_ours() {
+        let torn = format!("{BEGIN}\nssh-ed25519 AAAA me\n");
+        assert_eq!(without_block(&torn), None);
+    }
+}

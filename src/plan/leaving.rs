@@ -1,0 +1,214 @@
+//! What leaves the config: removed, or what stood there before machinist comes back.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{
+    ChangeKind, FileFacts, Observed,
+    compare::differences,
+    desired::{Entry, Object, Wanted},
+    difference::{Act, Steps, add_parents, first_field},
+    keys,
+    observed::ObjectKind,
+};
+use crate::{
+    machine_config::{Content, EntryKind},
+    path::AbsPath,
+};
+
+impl Steps {
+    /// An object of the config before that the config to reach does not know.
+    pub(super) fn leaving(
+        &mut self,
+        path: &AbsPath,
+        wanted: &Wanted,
+        observed: &Observed,
+        owners: bool,
+        directories: &mut Vec<(AbsPath, Entry)>,
+    ) {
+        let facts = observed.objects.get(path);
+        if wanted.entry.kind == EntryKind::SSHKey {
+            self.keys_leave(path, wanted, facts, observed);
+            return;
+        }
+        if let Some(place) = observed.originals.get(path) {
+            self.original_returns(path, wanted, place, facts, observed);
+            return;
+        }
+        let Some(facts) = facts else {
+            return;
+        };
+        if observed.adopted.contains(path) {
+            return;
+        }
+        let since = differences(wanted, facts, owners);
+        if since.contains(&"kind") {
+            self.warnings.push(format!(
+                "{} leaves the config, but something else stands there now: left as it is",
+                wanted.asked
+            ));
+        } else if facts.kind == ObjectKind::Directory {
+            directories.push((path.clone(), wanted.entry.clone()));
+        } else {
+            if since
+                .iter()
+                .any(|field| *field != "owner" && *field != "mode")
+            {
+                self.warnings.push(format!("{} leaves the config and was changed by somebody else since: it is removed all the same", wanted.asked));
+            }
+            self.put(
+                path,
+                &wanted.entry,
+                Act::Remove,
+                ChangeKind::Remove,
+                vec![first_field(wanted)],
+            );
+        }
+    }
+
+    fn original_returns(
+        &mut self,
+        path: &AbsPath,
+        wanted: &Wanted,
+        place: &AbsPath,
+        facts: Option<&FileFacts>,
+        observed: &Observed,
+    ) {
+        let original = observed.objects.get(place);
+        let act = match (facts, original) {
+            (Some(now), Some(then)) if now.looks_like(then) => return,
+            (Some(now), Some(then))
+                if now.kind == ObjectKind::Directory && then.kind == now.kind =>
+            {
+                Act::Metadata(Object::Directory {
+                    mode: then.mode,
+                    uid: then.uid,
+                    gid: then.gid,
+                })
+            }
+            _ => Act::Restore(place.clone()),
+        };
+        self.put(
+            path,
+            &wanted.entry,
+            act,
+            ChangeKind::Remove,
+            vec![first_field(wanted)],
+        );
+    }
+
+    /// Keys that share a file with a person's own are cut out of it; the file goes only when nothing
+    /// else is left in it.
+    fn keys_leave(
+        &mut self,
+        path: &AbsPath,
+        wanted: &Wanted,
+        facts: Option<&FileFacts>,
+        observed: &Observed,
+    ) {
+        if facts.is_none_or(|facts| facts.kind != ObjectKind::File) {
+            return;
+        }
+        let act = match observed.texts.get(path) {
+            None => Act::Remove,
+            Some(text) => match (keys::without_block(text), &wanted.object) {
+                (Some(rest), Object::File { mode, uid, gid, .. }) if !rest.trim().is_empty() => {
+                    Act::Put(Object::File {
+                        content: Content::new(rest.into_bytes()),
+                        mode: *mode,
+                        uid: *uid,
+                        gid: *gid,
+                    })
+                }
+                (Some(_), _) => Act::Remove,
+                (None, _) => return,
+            },
+        };
+        self.put(path, &wanted.entry, act, ChangeKind::Remove, vec!["keys"]);
+    }
+
+    /// Directories that leave go when nothing but what leaves is in them; the deepest first.
+    pub(super) fn remove_directories(
+        &mut self,
+        mut directories: Vec<(AbsPath, Entry)>,
+        observed: &Observed,
+    ) {
+        directories.sort_by(|one, other| other.0.cmp(&one.0));
+        let busy = self.busy();
+        for (path, entry) in directories {
+            let mount_point = observed
+                .objects
+                .get(&path)
+                .is_some_and(|facts| facts.mount_point);
+            if !mount_point && self.empties(&path, observed, &busy) {
+                self.put(&path, &entry, Act::Remove, ChangeKind::Remove, vec!["kind"]);
+            } else {
+                self.warnings.push(format!(
+                    "{} leaves the config but is not empty: the directory stays",
+                    entry.name
+                ));
+            }
+        }
+    }
+
+    /// `x.wants` and `x.service.d` without anything in them mean nothing; systemctl removes them too.
+    pub(super) fn tidy_unit_directories(&mut self, observed: &Observed) {
+        let removed = self.at.iter().filter(|(_, step)| step.act == Act::Remove);
+        let parents: BTreeMap<AbsPath, Entry> = removed
+            .filter_map(|(path, step)| Some((path.parent()?, step.entry.clone())))
+            .filter(|(parent, _)| is_unit_directory(parent))
+            .collect();
+        let busy = self.busy();
+        for (path, entry) in parents {
+            if !self.at.contains_key(&path) && self.empties(&path, observed, &busy) {
+                self.put(&path, &entry, Act::Remove, ChangeKind::Remove, Vec::new());
+            }
+        }
+    }
+
+    /// All directories below which something comes, or stays because the config asks for it.
+    pub(super) fn busy(&self) -> BTreeSet<AbsPath> {
+        let mut busy = self.needed.clone();
+        let coming = self.at.iter().filter(|(_, step)| step.act != Act::Remove);
+        add_parents(coming.map(|(path, _)| path), &mut busy);
+        busy
+    }
+
+    /// Whether everything in the directory goes, and nothing comes.
+    pub(super) fn empties(
+        &self,
+        directory: &AbsPath,
+        observed: &Observed,
+        busy: &BTreeSet<AbsPath>,
+    ) -> bool {
+        let Some(children) = observed.children.get(directory) else {
+            return false;
+        };
+        let goes = |name: &String| {
+            let Ok(child) = directory.join(name) else {
+                return false;
+            };
+            match self.at.get(&child) {
+                Some(step) => step.act == Act::Remove,
+                // A directory below that nobody named: its content decides.
+                None => {
+                    observed.children.contains_key(&child)
+                        && observed
+                            .children
+                            .get(&child)
+                            .is_some_and(|inside| !inside.is_empty())
+                        && self.empties(&child, observed, busy)
+                }
+            }
+        };
+        !busy.contains(directory) && children.iter().all(goes)
+    }
+}
+
+fn is_unit_directory(path: &AbsPath) -> bool {
+    let suffixes = [".wants", ".requires", ".upholds", ".d"];
+    path.parent()
+        .is_some_and(|parent| parent.as_str() == super::linkset::UNIT_DIR)
+        && suffixes
+            .iter()
+            .any(|suffix| path.file_name().ends_with(suffix))
+}

@@ -1,0 +1,102 @@
+//! One unit's `[Install]` section, with its specifiers expanded.
+
+use super::name::{self, Shape};
+use crate::machine_config::UnitFile;
+
+/// What a unit's files say about enabling it. Lists keep their order; names are expanded.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(in crate::plan) struct Install {
+    pub(in crate::plan) aliases: Vec<String>,
+    pub(in crate::plan) wanted_by: Vec<String>,
+    pub(in crate::plan) required_by: Vec<String>,
+    pub(in crate::plan) upheld_by: Vec<String>,
+    pub(in crate::plan) also: Vec<String>,
+    pub(in crate::plan) default_instance: Option<String>,
+}
+
+impl Install {
+    /// Reads the `[Install]` sections of `texts`, the unit file first, for the unit called `unit`.
+    pub(in crate::plan) fn read<'a>(unit: &str, texts: impl Iterator<Item = &'a str>) -> Self {
+        let file = merged(texts);
+        let instance = default_instance(unit, file.last("Install", "DefaultInstance"));
+        let names = |key: &str| {
+            let words = file.words("Install", key);
+            words
+                .iter()
+                .filter_map(|word| expand(word, unit, instance.as_deref()))
+                .collect()
+        };
+        let aliases = if name::may_alias(unit) {
+            names("Alias")
+        } else {
+            Vec::new()
+        };
+        Self {
+            aliases,
+            wanted_by: names("WantedBy"),
+            required_by: names("RequiredBy"),
+            upheld_by: names("UpheldBy"),
+            also: names("Also"),
+            default_instance: instance.clone(),
+        }
+    }
+
+    /// The dependency lists with the suffix of the directory that stands for each.
+    pub(in crate::plan) fn dependencies(&self) -> [(&[String], &'static str); 3] {
+        [
+            (&self.wanted_by, ".wants"),
+            (&self.required_by, ".requires"),
+            (&self.upheld_by, ".upholds"),
+        ]
+    }
+}
+
+/// A unit file with its drop-ins, as systemd reads them: odd lines are skipped.
+pub(in crate::plan) fn merged<'a>(texts: impl Iterator<Item = &'a str>) -> UnitFile {
+    texts.fold(UnitFile::default(), |mut all, text| {
+        all.add(UnitFile::read(text).0);
+        all
+    })
+}
+
+/// `DefaultInstance=` counts for templates only; for an instance it is ignored without a word.
+fn default_instance(unit: &str, given: Option<&str>) -> Option<String> {
+    if name::shape(unit) != Some(Shape::Template) {
+        return None;
+    }
+    let instance = expand(given?, unit, None)?;
+    let allowed = |c: char| c.is_ascii_alphanumeric() || ":-_.\\@".contains(c);
+    (!instance.is_empty() && instance.chars().all(allowed)).then_some(instance)
+}
+
+/// Expands the specifiers that name the unit itself.
+///
+/// `systemctl` also knows those of the machine it runs on (`%H`, `%m`, `%v`, …); they would make a
+/// plan depend on where it is computed, so a word that holds one is left out.
+fn expand(word: &str, unit: &str, default_instance: Option<&str>) -> Option<String> {
+    let instanced = match (name::shape(unit), default_instance) {
+        (Some(Shape::Template), Some(instance)) => name::with_instance(unit, instance),
+        _ => unit.to_owned(),
+    };
+    let mut out = String::with_capacity(word.len());
+    let mut rest = word.chars();
+    while let Some(c) = rest.next() {
+        if c != '%' {
+            out.push(c);
+            continue;
+        }
+        match rest.next() {
+            Some('n') => out.push_str(&instanced),
+            Some('N') => out.push_str(name::stem(&instanced)),
+            Some('p') => out.push_str(name::prefix(unit)),
+            Some('i') => out.push_str(name::instance(&instanced)),
+            Some('j') => {
+                let prefix = name::prefix(unit);
+                out.push_str(prefix.rsplit('-').next().unwrap_or(prefix));
+            }
+            Some('%') => out.push('%'),
+            _ => return None,
+        }
+    }
+    Some(out)
+}

@@ -1,0 +1,275 @@
+//! The links that enable a unit, computed from its `[Install]` section as `systemctl enable` does.
+//!
+//! Rules: systemd.unit(5), "[INSTALL] SECTION OPTIONS", and the behaviour of `systemctl --root`,
+//! which `tests/plan.rs` holds this room against.
+
+mod install;
+pub(in crate::plan) mod name;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+pub(in crate::plan) use install::{Install, merged};
+
+use self::name::Shape;
+use crate::path::AbsPath;
+
+/// Where the administrator's units and the links that enable units live.
+pub(in crate::plan) const UNIT_DIR: &str = "/etc/systemd/system";
+
+/// Where a unit's file is and what its `[Install]` section says.
+#[derive(Clone, Debug)]
+pub(in crate::plan) struct UnitSource {
+    /// The file, or the template's for an instance.
+    pub(in crate::plan) path: String,
+    /// The texts in the order in which they count: the unit file, then its drop-ins.
+    pub(in crate::plan) texts: Vec<String>,
+}
+
+/// What is known of a unit name.
+#[derive(Clone, Debug)]
+pub(in crate::plan) enum Lookup {
+    /// It has a file.
+    Found(UnitSource),
+    /// It is masked.
+    Masked,
+    /// There is no such unit on this machine.
+    Missing,
+}
+
+/// Links by path, with their text.
+pub(in crate::plan) type Links = BTreeMap<AbsPath, String>;
+
+/// What enabling some units comes to.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(in crate::plan) struct LinkSet {
+    /// The links to be there.
+    pub(in crate::plan) links: Links,
+    /// Units that `Also=` brought in, the one asked for excluded.
+    pub(in crate::plan) also: BTreeSet<String>,
+    /// What systemctl would complain about, one sentence each.
+    pub(in crate::plan) complaints: Vec<String>,
+}
+
+/// The links that `systemctl enable unit` makes, those of `Also=` included.
+///
+/// Units that `stop` names keep what was said of them: `Also=` does not reach them.
+pub(in crate::plan) fn enable(
+    unit: &str,
+    find: &dyn Fn(&str) -> Lookup,
+    stop: &dyn Fn(&str) -> bool,
+) -> LinkSet {
+    let mut set = LinkSet::default();
+    walk(unit, find, stop, &mut |found, source, install| {
+        if found != unit {
+            set.also.insert(found.to_owned());
+        }
+        links_of(
+            found,
+            source,
+            install,
+            find,
+            &mut set.links,
+            &mut set.complaints,
+        );
+    });
+    set
+}
+
+/// The unit and all that its `Also=` names, as `systemctl disable unit` treats them.
+pub(in crate::plan) fn family(
+    unit: &str,
+    find: &dyn Fn(&str) -> Lookup,
+    stop: &dyn Fn(&str) -> bool,
+) -> BTreeSet<String> {
+    let mut names = BTreeSet::from([unit.to_owned()]);
+    walk(unit, find, stop, &mut |found, _, _| {
+        names.insert(found.to_owned());
+    });
+    names
+}
+
+/// Visits a unit and, through `Also=`, its companions, each once.
+fn walk(
+    unit: &str,
+    find: &dyn Fn(&str) -> Lookup,
+    stop: &dyn Fn(&str) -> bool,
+    visit: &mut dyn FnMut(&str, &UnitSource, &Install),
+) {
+    let mut seen = BTreeSet::from([unit.to_owned()]);
+    let mut todo = vec![unit.to_owned()];
+    while let Some(next) = todo.pop() {
+        let Lookup::Found(source) = find(&next) else {
+            continue;
+        };
+        let install = Install::read(&next, source.texts.iter().map(String::as_str));
+        visit(&next, &source, &install);
+        for also in &install.also {
+            if !stop(also) && seen.insert(also.clone()) {
+                todo.push(also.clone());
+            }
+        }
+    }
+}
+
+fn links_of(
+    unit: &str,
+    source: &UnitSource,
+    install: &Install,
+    find: &dyn Fn(&str) -> Lookup,
+    links: &mut Links,
+    complaints: &mut Vec<String>,
+) {
+    for alias in &install.aliases {
+        match alias_path(unit, alias) {
+            Ok(Some(path)) => {
+                links.insert(path, source.path.clone());
+            }
+            Ok(None) => {}
+            Err(why) => complaints.push(why),
+        }
+    }
+    let Some((enabled, shapes)) = instance_to_enable(unit, install, find, complaints) else {
+        return;
+    };
+    for (list, suffix) in install.dependencies() {
+        for target in list {
+            let fits = name::shape(target).is_some_and(|shape| shapes.contains(&shape));
+            match below(&format!("{target}{suffix}/{enabled}")) {
+                Some(path) if fits => {
+                    links.insert(path, source.path.clone());
+                }
+                _ => complaints.push(format!(
+                    "{unit} cannot be enabled for {target:?}: {}",
+                    if name::shape(target).is_some() {
+                        "a template without a default instance has no instance to enable"
+                    } else {
+                        "that is no unit name"
+                    }
+                )),
+            }
+        }
+    }
+}
+
+/// The name that goes below `*.wants`, and which shapes its wanters may have.
+fn instance_to_enable(
+    unit: &str,
+    install: &Install,
+    find: &dyn Fn(&str) -> Lookup,
+    complaints: &mut Vec<String>,
+) -> Option<(String, &'static [Shape])> {
+    const ANY: &[Shape] = &[Shape::Plain, Shape::Template, Shape::Instance];
+    match (name::shape(unit)?, &install.default_instance) {
+        (Shape::Template, Some(instance)) => {
+            let instance = name::with_instance(unit, instance);
+            if matches!(find(&instance), Lookup::Masked) {
+                complaints.push(format!("{instance} is masked"));
+                return None;
+            }
+            Some((instance, ANY))
+        }
+        (Shape::Template, None) => Some((unit.to_owned(), &[Shape::Template])),
+        _ => Some((unit.to_owned(), ANY)),
+    }
+}
+
+/// Where `Alias=alias` of `unit` puts its link; none for the unit's own name.
+fn alias_path(unit: &str, alias: &str) -> Result<Option<AbsPath>, String> {
+    let refused = || format!("{unit} cannot have the alias {alias:?}");
+    if let Some((directory, link)) = alias.rsplit_once('/') {
+        // The old way of asking for `.wants` links.
+        let wanter = directory
+            .strip_suffix(".wants")
+            .or_else(|| directory.strip_suffix(".requires"))
+            .ok_or_else(refused)?;
+        let carried = name::shape(wanter).ok_or_else(refused)? == Shape::Template;
+        let is_template = name::shape(link) == Some(Shape::Template);
+        let same = (link == unit && (carried || !is_template))
+            || (!is_template && name::template(link).as_deref() == Some(unit));
+        return if same {
+            Ok(below(alias))
+        } else {
+            Err(refused())
+        };
+    }
+    if alias == unit {
+        return Ok(None);
+    }
+    match name::alias_of(unit, alias) {
+        Some(alias) => Ok(below(&alias)),
+        None => Err(refused()),
+    }
+}
+
+fn below(relative: &str) -> Option<AbsPath> {
+    AbsPath::new(format!("{UNIT_DIR}/{relative}")).ok()
+}
+
+/// The links among `all` that stand for one of `units`, as `systemctl disable` removes them: named
+/// like one (or like an instance of one), leading to one, or leading to a link that goes.
+pub(in crate::plan) fn standing_for(units: &BTreeSet<String>, all: &Links) -> BTreeSet<AbsPath> {
+    let mut gone: BTreeSet<AbsPath> = BTreeSet::new();
+    loop {
+        let before = gone.len();
+        for (path, text) in all {
+            if !gone.contains(path) && stands_for(path, text, units, all, &gone) {
+                gone.insert(path.clone());
+            }
+        }
+        if gone.len() == before {
+            return gone;
+        }
+    }
+}
+
+fn stands_for(
+    path: &AbsPath,
+    text: &str,
+    units: &BTreeSet<String>,
+    all: &Links,
+    gone: &BTreeSet<AbsPath>,
+) -> bool {
+    let link = path.file_name();
+    if name::shape(link).is_none() || text == "/dev/null" {
+        // A mask is no enablement: `disable` leaves it alone.
+        return false;
+    }
+    let named = units.contains(link)
+        || name::template(link).is_some_and(|template| units.contains(&template));
+    named || {
+        let end = follow(path, text, all);
+        units.contains(end.file_name()) || gone.contains(&end)
+    }
+}
+
+/// Where a link ends, as far as other links of the same set lead on.
+fn follow(path: &AbsPath, text: &str, all: &Links) -> AbsPath {
+    let mut at = resolve(path, text);
+    // As many links as the kernel follows (path_resolution(7)).
+    for _ in 0..40 {
+        match all.get(&at) {
+            Some(next) => at = resolve(&at, next),
+            None => break,
+        }
+    }
+    at
+}
+
+/// The path that the text of a link at `path` names, inside the root.
+pub(in crate::plan) fn resolve(path: &AbsPath, text: &str) -> AbsPath {
+    let mut parts: Vec<&str> = Vec::new();
+    let parent = path.parent().unwrap_or_else(AbsPath::root);
+    if !text.starts_with('/') {
+        parts.extend(parent.components());
+    }
+    for part in text.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => {
+                parts.pop();
+            }
+            part => parts.push(part),
+        }
+    }
+    AbsPath::new(format!("/{}", parts.join("/"))).unwrap_or_else(|_| path.clone())
+}

@@ -1,0 +1,207 @@
+//! Units of one machine, as far as a plan must know them to choose actions.
+
+use super::{
+    Observed, UnitFacts,
+    linkset::{UNIT_DIR, merged, name},
+};
+use crate::{
+    machine_config::{MachineConfig, UnitFile, UnitName},
+    path::AbsPath,
+};
+
+/// Units that a running machine cannot do without: restarting them cuts off everything that is
+/// connected to them, so their changes wait for a boot.
+const NEVER_RESTARTED: [&str; 6] = [
+    "dbus.service",
+    "dbus-broker.service",
+    "dbus.socket",
+    "-.mount",
+    "-.slice",
+    "init.scope",
+];
+
+/// The machine as it is, with the units of the config to reach.
+pub(super) struct Machine<'a> {
+    pub(super) observed: &'a Observed,
+    pub(super) to: &'a MachineConfig,
+    /// Whether a service manager runs; without one nobody knows what is active.
+    pub(super) live: bool,
+}
+
+/// How a changed unit that runs takes up its new content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Uptake {
+    Restart,
+    Reload,
+    /// The daemon-reload is all it needs, or its content says that it is not to be touched.
+    Nothing(&'static str),
+    /// Only a boot helps.
+    Reboot(&'static str),
+}
+
+impl Machine<'_> {
+    fn facts(&self, unit: &str) -> Option<&UnitFacts> {
+        self.observed.units.get(unit)
+    }
+
+    fn asked(&self, unit: &str) -> Option<&crate::machine_config::Unit> {
+        self.to.units.get(&UnitName::new(unit).ok()?)
+    }
+
+    /// Whether the config masks it.
+    pub(super) fn masked(&self, unit: &str) -> bool {
+        self.asked(unit).is_some_and(|unit| unit.mask)
+            || self
+                .facts(unit)
+                .is_some_and(|facts| facts.load.as_deref() == Some("masked") && !self.brings(unit))
+    }
+
+    fn brings(&self, unit: &str) -> bool {
+        self.asked(unit)
+            .is_some_and(|unit| unit.contents.is_some() && !unit.mask)
+    }
+
+    /// Whether there will be such a unit.
+    pub(super) fn exists(&self, unit: &str) -> bool {
+        let template = name::template(unit);
+        std::iter::once(unit)
+            .chain(template.as_deref())
+            .any(|name| {
+                let known = self.facts(name).is_some_and(|facts| {
+                    facts.vendor_file.is_some() || facts.load.as_deref() == Some("loaded")
+                });
+                known || self.brings(name) || self.own_text(name).is_some()
+            })
+    }
+
+    /// Whether the vendor or the runtime has a unit file of this name.
+    pub(super) fn has_vendor_file(&self, unit: &str) -> bool {
+        self.facts(unit)
+            .is_some_and(|facts| facts.vendor_file.is_some())
+    }
+
+    /// Whether it runs; unknown offline.
+    pub(super) fn active(&self, unit: &str) -> Option<bool> {
+        if !self.live {
+            return None;
+        }
+        let state = self.facts(unit).and_then(|facts| facts.active.as_deref());
+        Some(matches!(
+            state,
+            Some("active" | "activating" | "reloading" | "refreshing")
+        ))
+    }
+
+    /// The running instances of a template.
+    pub(super) fn instances(&self, template: &str) -> Vec<String> {
+        let of =
+            |unit: &&String| *unit != template && name::template(unit).as_deref() == Some(template);
+        self.observed
+            .units
+            .keys()
+            .filter(of)
+            .filter(|unit| self.active(unit) == Some(true))
+            .cloned()
+            .collect()
+    }
+
+    fn own_text(&self, unit: &str) -> Option<&String> {
+        self.observed
+            .texts
+            .get(&AbsPath::new(format!("{UNIT_DIR}/{unit}")).ok()?)
+    }
+
+    /// The unit's file and drop-ins as they will be, as far as they are known.
+    pub(super) fn content(&self, unit: &str) -> UnitFile {
+        let asked = self.asked(unit);
+        let vendor = || {
+            self.observed
+                .texts
+                .get(self.facts(unit)?.vendor_file.as_ref()?)
+        };
+        let main = asked
+            .and_then(|unit| unit.contents.as_ref())
+            .or_else(|| self.own_text(unit))
+            .or_else(vendor);
+        let main = match (main, name::template(unit)) {
+            (None, Some(template)) if template != unit => return self.content(&template),
+            (main, _) => main,
+        };
+        let dropins = asked.into_iter().flat_map(|unit| unit.dropins.values());
+        merged(main.into_iter().chain(dropins).map(String::as_str))
+    }
+
+    /// Whether a reload job would be accepted; yes where the unit's file is not known.
+    pub(super) fn can_reload(&self, unit: &str) -> bool {
+        let content = self.content(unit);
+        !content.has_section("Service")
+            || content.last("Service", "ExecReload").is_some()
+            || matches!(content.last("Service", "Type"), Some("notify-reload"))
+    }
+
+    /// Why the unit cannot be restarted on a running machine; none when it can.
+    pub(super) fn no_restart(&self, unit: &str) -> Option<&'static str> {
+        if NEVER_RESTARTED.contains(&unit) {
+            return Some("the machine cannot run without it");
+        }
+        let content = self.content(unit);
+        let refuses = |key| content.last("Unit", key).is_some_and(yes);
+        if refuses("RefuseManualStop") || refuses("RefuseManualStart") {
+            return Some("it refuses to be stopped or started by hand");
+        }
+        None
+    }
+
+    /// What a unit that runs needs after its file changed. Hints: `X-RestartIfChanged=`,
+    /// `X-ReloadIfChanged=` in `[Unit]` or `[Service]`.
+    pub(super) fn uptake(&self, unit: &str) -> Uptake {
+        let content = self.content(unit);
+        let hint = |key| {
+            content
+                .last("Unit", key)
+                .or_else(|| content.last("Service", key))
+        };
+        if hint("X-RestartIfChanged").is_some_and(|value| !yes(value)) {
+            return Uptake::Nothing("its X-RestartIfChanged=false asks to leave it running");
+        }
+        if hint("X-ReloadIfChanged").is_some_and(yes) {
+            return Uptake::Reload;
+        }
+        match name::kind(unit) {
+            // Restarting a target stops and starts what hangs from it.
+            "target" | "slice" | "device" => {
+                Uptake::Nothing("units of its type take up their file with the daemon-reload")
+            }
+            // Mounted again with the new options, without taking it from its users.
+            "mount" if !NEVER_RESTARTED.contains(&unit) => Uptake::Reload,
+            _ => self
+                .no_restart(unit)
+                .map_or(Uptake::Restart, Uptake::Reboot),
+        }
+    }
+
+    /// Whether it does its work once and is then inactive, so that being inactive says nothing.
+    pub(super) fn runs_once(&self, unit: &str) -> bool {
+        let content = self.content(unit);
+        content.last("Service", "Type") == Some("oneshot")
+    }
+
+    /// The service that a socket starts.
+    pub(super) fn service_of(&self, socket: &str) -> Option<String> {
+        if name::kind(socket) != "socket" {
+            return None;
+        }
+        let named = self
+            .content(socket)
+            .last("Socket", "Service")
+            .map(str::to_owned);
+        Some(named.unwrap_or_else(|| format!("{}.service", name::stem(socket))))
+    }
+}
+
+/// systemd's booleans (systemd.syntax(7)).
+fn yes(value: &str) -> bool {
+    ["1", "yes", "y", "true", "t", "on"]
+        .iter()
+        .any(|word| value.eq_ignore_ascii_case(word))
+}

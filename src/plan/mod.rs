@@ -1,0 +1,45 @@
+//! From the machine config a machine has to the one it should have, as data.
+//!
+//! A plan says what changes, why each action is needed and what it costs; `machinist plan` prints it
+//! and the update driver carries out the very same value. Pure: what the machine looks like comes in
+//! as [`Observed`].
+
+mod actions;
+mod asked;
+mod between;
+mod catalogue;
+mod changes;
+mod compare;
+mod desired;
+mod diff;
+mod difference;
+mod document;
+mod drift;
+mod host;
+mod keys;
+mod leaving;
+mod linkset;
+mod machine;
+mod model;
+mod normalise;
+mod observed;
+mod operation;
+mod os;
+mod policy;
+mod preset;
+mod text;
+mod units;
+mod verdict;
+
+pub use asked::{Asked, also, asked, links_of_unit};
+pub use between::between;
+pub use document::PlanDocument;
+pub use drift::{Drift, DriftKind, drift};
+
+pub use model::{
+    Action, ActionKind, Capabilities, Change, ChangeKind, ConfigRef, Cost, ObjectSummary, Plan,
+};
+pub use observed::{Account, FileFacts, MountFacts, ObjectKind, Observed, UnitFacts};
+pub use operation::{Node, NodeKind, Operation, OperationKind};
+pub use policy::Policies;
+pub use preset::DIRECTORIES as PRESET_DIRECTORIES;

@@ -1,0 +1,215 @@
+//! Steps folded into operations: no target lies below another's, and their order is that of the
+//! commit.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{
+    Node, NodeKind, Observed, Operation, OperationKind,
+    desired::{Layout, Object},
+    difference::{Act, Step, Steps},
+    observed::ObjectKind,
+};
+use crate::{
+    machine_config::{EntryKind, Refusal},
+    path::AbsPath,
+    reason::Reason,
+};
+
+/// What missing parents are made with.
+const PARENT: Object = Object::Directory {
+    mode: 0o755,
+    uid: 0,
+    gid: 0,
+};
+
+/// The operations that carry out `steps`, and a refusal for each that cannot be: a file or a foreign
+/// link stands where a directory is needed.
+pub(super) fn operations(
+    steps: &Steps,
+    layout: &Layout,
+    observed: &Observed,
+) -> (Vec<Operation>, Vec<Refusal>) {
+    let mut acts: BTreeMap<AbsPath, Act> = steps
+        .at
+        .iter()
+        .map(|(path, step)| (path.clone(), step.act.clone()))
+        .collect();
+    let mut refusals = Vec::new();
+    for (path, step) in &steps.at {
+        if matches!(step.act, Act::Put(_) | Act::Restore(_))
+            && let Err(refusal) = add_parents(path, step, &mut acts, layout, observed)
+        {
+            refusals.push(refusal);
+        }
+    }
+    drop_what_goes_with_its_directory(&mut acts, observed);
+    let mut operations = fold(acts, &edited(steps, observed));
+    operations.sort_by_cached_key(order);
+    (operations, refusals)
+}
+
+/// Adds the missing directories above `path`, up to the first that is there.
+fn add_parents(
+    path: &AbsPath,
+    step: &Step,
+    acts: &mut BTreeMap<AbsPath, Act>,
+    layout: &Layout,
+    observed: &Observed,
+) -> Result<(), Refusal> {
+    for above in path.ancestors() {
+        let made = || {
+            let parent = layout.parents.get(&above).cloned();
+            parent.unwrap_or_else(|| original(acts.get(&above), observed).unwrap_or(PARENT))
+        };
+        match (acts.get(&above), observed.objects.get(&above)) {
+            (Some(Act::Put(Object::Directory { .. }) | Act::Metadata(_)), _) => return Ok(()),
+            (_, Some(facts)) if facts.kind == ObjectKind::Directory => return Ok(()),
+            (None | Some(Act::Remove | Act::Restore(_)), None)
+            | (Some(Act::Remove | Act::Restore(_)), Some(_)) => {
+                let object = made();
+                acts.insert(above, Act::Put(object));
+            }
+            _ if above == AbsPath::root() => return Ok(()),
+            _ => {
+                let message = format!(
+                    "{} needs {above} to be a directory, and something else that is not ours stands there",
+                    step.entry
+                );
+                return Err(Refusal::new(Reason::ForeignContent, message).at(&step.entry.origin));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The directory that stood there before machinist, where one would come back.
+fn original(act: Option<&Act>, observed: &Observed) -> Option<Object> {
+    let Some(Act::Restore(place)) = act else {
+        return None;
+    };
+    let facts = observed.objects.get(place)?;
+    let (mode, uid, gid) = (facts.mode, facts.uid, facts.gid);
+    (facts.kind == ObjectKind::Directory).then_some(Object::Directory { mode, uid, gid })
+}
+
+/// What lies below a directory that is replaced or removed needs no operation of its own.
+fn drop_what_goes_with_its_directory(acts: &mut BTreeMap<AbsPath, Act>, observed: &Observed) {
+    let whole: BTreeSet<AbsPath> = acts
+        .iter()
+        .filter(|(path, act)| {
+            let directory = observed
+                .objects
+                .get(*path)
+                .is_some_and(|facts| facts.kind == ObjectKind::Directory);
+            directory && !matches!(act, Act::Metadata(_))
+        })
+        .map(|(path, _)| path.clone())
+        .collect();
+    if !whole.is_empty() {
+        acts.retain(|path, _| !path.ancestors().any(|above| whole.contains(&above)));
+    }
+}
+
+/// Files of somebody else that only get a block of ours.
+fn edited(steps: &Steps, observed: &Observed) -> BTreeSet<AbsPath> {
+    let keys = steps.at.iter().filter(|(path, step)| {
+        step.entry.kind == EntryKind::SSHKey
+            && !observed.sshd_reads_keys_directory
+            && observed.objects.contains_key(*path)
+    });
+    keys.map(|(path, _)| path.clone()).collect()
+}
+
+/// Moves new objects into the new directories that hold them.
+fn fold(acts: BTreeMap<AbsPath, Act>, shared: &BTreeSet<AbsPath>) -> Vec<Operation> {
+    let mut held: BTreeMap<AbsPath, BTreeMap<String, Node>> = BTreeMap::new();
+    let new: BTreeSet<AbsPath> = acts
+        .iter()
+        .filter(|(_, act)| matches!(act, Act::Put(Object::Directory { .. })))
+        .map(|(path, _)| path.clone())
+        .collect();
+    let mut operations = Vec::new();
+    // A parent sorts before what it holds, so from the end every tree is complete when it is met.
+    for (path, act) in acts.into_iter().rev() {
+        let kind = match act {
+            Act::Put(object) => {
+                let node = node(object, held.remove(&path).unwrap_or_default());
+                if let Some(parent) = path.parent().filter(|parent| new.contains(parent)) {
+                    held.entry(parent)
+                        .or_default()
+                        .insert(path.file_name().to_owned(), node);
+                    continue;
+                }
+                OperationKind::Put(node)
+            }
+            Act::Metadata(object) => metadata(&object),
+            Act::Remove => OperationKind::Remove,
+            Act::Restore(place) => OperationKind::Restore(place),
+        };
+        let shared = shared.contains(&path);
+        operations.push(Operation {
+            target: path,
+            kind,
+            shared,
+        });
+    }
+    operations
+}
+
+fn node(object: Object, children: BTreeMap<String, Node>) -> Node {
+    match object {
+        Object::File {
+            content,
+            mode,
+            uid,
+            gid,
+        } => Node {
+            mode,
+            uid,
+            gid,
+            kind: NodeKind::File(content),
+        },
+        Object::Directory { mode, uid, gid } => Node {
+            mode,
+            uid,
+            gid,
+            kind: NodeKind::Directory(children),
+        },
+        Object::Link { target, uid, gid } => Node {
+            mode: 0o777,
+            uid,
+            gid,
+            kind: NodeKind::Link(target),
+        },
+    }
+}
+
+fn metadata(object: &Object) -> OperationKind {
+    let (uid, gid) = object.owner();
+    let mode = match object {
+        Object::Directory { mode, .. } | Object::File { mode, .. } => *mode,
+        Object::Link { .. } => 0o777,
+    };
+    OperationKind::Metadata { mode, uid, gid }
+}
+
+/// Parents before children, links after what they lead to, removals last and bottom-up.
+fn order(operation: &Operation) -> (u8, std::cmp::Reverse<usize>, AbsPath) {
+    let depth = |up: bool| {
+        std::cmp::Reverse(if up {
+            operation.target.components().count()
+        } else {
+            0
+        })
+    };
+    let (rank, up) = match &operation.kind {
+        OperationKind::Metadata { .. } => (0, false),
+        OperationKind::Put(Node {
+            kind: NodeKind::Link(_),
+            ..
+        }) => (2, false),
+        OperationKind::Put(_) | OperationKind::Restore(_) => (1, false),
+        OperationKind::Remove => (3, true),
+    };
+    (rank, depth(up), operation.target.clone())
+}

@@ -1,0 +1,119 @@
+//! What the machine looks like, as plain data: taken by a driver, looked at by the planner.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::{digest::Digest, path::AbsPath};
+
+/// The facts a plan is made from, for every path and unit that the two configs name.
+///
+/// Paths are *canonical*: links in their parents are resolved inside the root.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Observed {
+    /// The objects at the paths asked for and at all their parents; absent paths are not listed.
+    pub objects: BTreeMap<AbsPath, FileFacts>,
+    /// Where each path of the config to reach really lies, in the tree *as planned*: a link or a
+    /// directory that the config itself brings counts as there. Identical paths are left out.
+    pub canonical: BTreeMap<AbsPath, AbsPath>,
+    /// Where each path of the config the machine is on lies today; identical paths are left out.
+    pub canonical_before: BTreeMap<AbsPath, AbsPath>,
+    /// Directories that a change would remove or replace, and what they hold.
+    pub children: BTreeMap<AbsPath, BTreeSet<String>>,
+    /// The mounts that hold the paths, by mount point.
+    pub mounts: BTreeMap<AbsPath, MountFacts>,
+    /// Accounts of the root's own passwd files, by name.
+    pub users: BTreeMap<String, Account>,
+    /// Groups of the root's own group files, by name.
+    pub groups: BTreeMap<String, u32>,
+    /// What systemd and the unit directories say of the units that the configs or policies name.
+    pub units: BTreeMap<String, UnitFacts>,
+    /// Text of small files that a plan must read to decide: preset files, `authorized_keys`,
+    /// vendor unit files whose `[Install]` section is needed, and what a diff is shown for.
+    pub texts: BTreeMap<AbsPath, String>,
+    /// Whether sshd reads `~/.ssh/authorized_keys.d/ignition`.
+    pub sshd_reads_keys_directory: bool,
+    /// Kernel arguments of the running kernel.
+    pub kernel_arguments: Vec<String>,
+    /// Paths that hold an *original*: what stood there before machinist first touched it, by the
+    /// place it is kept at.
+    ///
+    /// The places are listed in `objects` too, so that a plan knows what would come back.
+    pub originals: BTreeMap<AbsPath, AbsPath>,
+    /// Paths that stood as asked when a config first named them ([`super::Plan::adopted`]): nothing
+    /// was written there, so nothing is removed when they leave the config.
+    pub adopted: BTreeSet<AbsPath>,
+}
+
+/// One object in the tree.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileFacts {
+    /// What it is.
+    pub kind: ObjectKind,
+    /// Permission bits, 0–07777.
+    pub mode: u32,
+    /// Owning user.
+    pub uid: u32,
+    /// Owning group.
+    pub gid: u32,
+    /// Bytes of a regular file.
+    pub size: u64,
+    /// Digest of a regular file's content; none for other kinds and for parents.
+    pub digest: Option<Digest>,
+    /// A link's text.
+    pub target: Option<String>,
+    /// Something is mounted on it.
+    pub mount_point: bool,
+    /// It carries the immutable or append-only flag.
+    pub immutable: bool,
+    /// The mount point of the mount that holds it.
+    pub mount: AbsPath,
+}
+
+/// Kinds of object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ObjectKind {
+    /// A regular file.
+    File,
+    /// A directory.
+    Directory,
+    /// A symbolic link.
+    Link,
+    /// Anything else: device, socket, FIFO.
+    Other,
+}
+
+/// One mount.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MountFacts {
+    /// Mounted read-only.
+    pub read_only: bool,
+    /// Bytes this process may still write.
+    pub free_bytes: u64,
+    /// Objects that may still be made; none where the file system has no such limit.
+    pub free_inodes: Option<u64>,
+    /// A directory from the lower layer of an overlay can be neither exchanged nor renamed.
+    pub overlay: bool,
+}
+
+/// A user of the root.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Account {
+    /// Its id.
+    pub uid: u32,
+    /// Its primary group.
+    pub gid: u32,
+    /// Its home directory, when that is a usable path.
+    pub home: Option<AbsPath>,
+}
+
+/// What is known of one unit. Offline only the files are known.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UnitFacts {
+    /// `loaded`, `not-found`, `masked`, …; none offline.
+    pub load: Option<String>,
+    /// `active`, `inactive`, `failed`, …; none offline.
+    pub active: Option<String>,
+    /// Whether its file exists outside `/etc/systemd/system` (vendor or runtime directories), where.
+    pub vendor_file: Option<AbsPath>,
+    /// Links below `/etc/systemd/system` that stand for this unit today (`*.wants/…`, aliases, mask).
+    pub links: BTreeMap<AbsPath, String>,
+}

@@ -1,0 +1,89 @@
+//! What a transaction does to the tree: a flat, normalised list of operations.
+//!
+//! No operation's target lies below another's: what is below a directory that this transaction
+//! creates, replaces or removes is part of that directory's tree. Only
+//! [`OperationKind::Metadata`], which leaves its directory in place, may stand above others.
+
+use std::collections::BTreeMap;
+
+use crate::{machine_config::Content, path::AbsPath};
+
+/// One change to one place.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Operation {
+    /// The canonical path of the object.
+    pub target: AbsPath,
+    /// What happens there.
+    pub kind: OperationKind,
+    /// The object belongs to somebody else and only holds an entry of ours (`authorized_keys`):
+    /// it never becomes ours and has no original.
+    pub shared: bool,
+}
+
+/// The kinds of operation.
+#[derive(Clone, Debug, PartialEq)]
+pub enum OperationKind {
+    /// A complete new object takes the place of what is there (or of nothing).
+    Put(Node),
+    /// The object goes.
+    Remove,
+    /// What stood here before machinist first touched it comes back, from the place given.
+    Restore(AbsPath),
+    /// A directory keeps its content and gets another mode or owner.
+    Metadata {
+        /// Permission bits, 0–07777.
+        mode: u32,
+        /// Owning user.
+        uid: u32,
+        /// Owning group.
+        gid: u32,
+    },
+}
+
+/// A new object, whole.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Node {
+    /// Permission bits, 0–07777; ignored for links.
+    pub mode: u32,
+    /// Owning user.
+    pub uid: u32,
+    /// Owning group.
+    pub gid: u32,
+    /// What it is.
+    pub kind: NodeKind,
+}
+
+/// What a new object holds.
+#[derive(Clone, Debug, PartialEq)]
+pub enum NodeKind {
+    /// A regular file.
+    File(Content),
+    /// A symbolic link with this text.
+    Link(String),
+    /// A directory with everything in it.
+    Directory(BTreeMap<String, Node>),
+}
+
+/// What a file's size is rounded up to; every common file system uses blocks of 4 KiB.
+const BLOCK: u64 = 4096;
+
+impl Node {
+    /// Bytes, in whole blocks, and objects that staging this tree takes.
+    pub fn weight(&self) -> (u64, u64) {
+        match &self.kind {
+            NodeKind::File(content) => {
+                let blocks = (content.bytes().len() as u64).div_ceil(BLOCK);
+                (blocks * BLOCK, 1)
+            }
+            NodeKind::Link(_) => (0, 1),
+            NodeKind::Directory(children) => {
+                children
+                    .values()
+                    .fold((BLOCK, 1), |(bytes, objects), child| {
+                        let (more_bytes, more_objects) = child.weight();
+                        (bytes + more_bytes, objects + more_objects)
+                    })
+            }
+        }
+    }
+}

@@ -1,0 +1,280 @@
+//! The tables that need no configuration.
+
+use std::collections::BTreeMap;
+
+use super::{Demand, Policies, Policy};
+use crate::{path::AbsPath, plan::ActionKind};
+
+const RELOAD: ActionKind = ActionKind::Reload;
+const RESTART: ActionKind = ActionKind::Restart;
+
+/// OpenShift's built-in policies for files (MachineConfiguration `nodeDisruptionPolicyStatus`); an
+/// empty list means that nothing is to be done. `registries.conf`, `Special` there, is not listed:
+/// see [`SPECIAL`].
+const OPENSHIFT: &[(&str, &[(ActionKind, &str)])] = &[
+    ("/var/lib/kubelet/config.json", &[]),
+    (
+        "/etc/machine-config-daemon/no-reboot/containers-gpg.pub",
+        &[(RELOAD, "crio.service")],
+    ),
+    ("/etc/containers/policy.json", &[(RELOAD, "crio.service")]),
+    ("/etc/containers/registries.d", &[(RELOAD, "crio.service")]),
+    ("/etc/crio/policies", &[(RELOAD, "crio.service")]),
+    ("/etc/nmstate/openshift", &[]),
+    (
+        "/etc/pki/ca-trust/source/anchors/openshift-config-user-ca-bundle.crt",
+        &[
+            (RESTART, "coreos-update-ca-trust.service"),
+            (RESTART, "crio.service"),
+        ],
+    ),
+    (
+        "/etc/kubernetes/credential-providers",
+        &[(RESTART, "kubelet.service")],
+    ),
+    (
+        "/etc/systemd/system/kubelet.service.d/40-kubelet-crio-image-credential-provider.conf",
+        &[(ActionKind::DaemonReload, ""), (RESTART, "kubelet.service")],
+    ),
+    ("/etc/iri-registry", &[(RESTART, "iri-registry.service")]),
+    (
+        "/usr/local/bin/load-registry-image.sh",
+        &[(RESTART, "iri-registry.service")],
+    ),
+    (
+        "/etc/pki/ca-trust/source/anchors/iri-root-ca.crt",
+        &[(RESTART, "coreos-update-ca-trust.service")],
+    ),
+];
+
+/// OpenShift looks into this file: changes that cannot alter which image a name means are reloaded
+/// without a drain. machinist does not look, so every change counts as one that can.
+const SPECIAL: &str = "/etc/containers/registries.conf";
+
+/// One line of the table for ordinary distributions.
+struct Row {
+    path: &'static str,
+    /// None: the file is read when it is needed, nothing has to be done.
+    act: Option<ActionKind>,
+    /// The first unit of these that the machine has.
+    units: &'static [&'static str],
+    /// The unit runs once and is effective by having run.
+    once: bool,
+    on_removal: Option<&'static str>,
+    except: Option<&'static str>,
+}
+
+const fn nothing(path: &'static str) -> Row {
+    Row {
+        path,
+        act: None,
+        units: &[],
+        once: false,
+        on_removal: None,
+        except: None,
+    }
+}
+
+const fn restart(path: &'static str, units: &'static [&'static str]) -> Row {
+    Row {
+        act: Some(RESTART),
+        units,
+        ..nothing(path)
+    }
+}
+
+const fn reload(path: &'static str, units: &'static [&'static str]) -> Row {
+    Row {
+        act: Some(RELOAD),
+        ..restart(path, units)
+    }
+}
+
+const fn run_again(path: &'static str, units: &'static [&'static str]) -> Row {
+    Row {
+        once: true,
+        ..restart(path, units)
+    }
+}
+
+const CHRONY: &[&str] = &["chronyd.service", "chrony.service"];
+const SYSCTL: &[&str] = &["systemd-sysctl.service"];
+const CA_TRUST: &[&str] = &["coreos-update-ca-trust.service", "update-ca-trust.service"];
+const CA_CERTIFICATES: &[&str] = &["update-ca-certificates.service", "ca-certificates.service"];
+
+/// The value stays in the kernel when the file goes; so does a module.
+const STAYS: &str = "what it set in the running kernel stays until the next boot";
+
+/// The least that makes each kind of file effective on ordinary distributions.
+///
+/// Read off the programs' manual pages: oneshots of systemd run again to read their directory again;
+/// containers outlive a restart of containerd and CRI-O; containerd reads `certs.d` at each pull;
+/// NetworkManager reads connection profiles only when it is told to or started, and applies a changed
+/// one to a device in use only when it is brought up again – no row, so the default.
+const VANILLA: &[Row] = &[
+    Row {
+        on_removal: Some(STAYS),
+        ..run_again("/etc/sysctl.d", SYSCTL)
+    },
+    Row {
+        on_removal: Some(STAYS),
+        ..run_again("/etc/sysctl.conf", SYSCTL)
+    },
+    Row {
+        on_removal: Some(STAYS),
+        ..run_again("/etc/modules-load.d", &["systemd-modules-load.service"])
+    },
+    run_again("/etc/tmpfiles.d", &["systemd-tmpfiles-setup.service"]),
+    restart("/etc/systemd/journald.conf", &["systemd-journald.service"]),
+    restart(
+        "/etc/systemd/journald.conf.d",
+        &["systemd-journald.service"],
+    ),
+    restart(
+        "/etc/systemd/timesyncd.conf",
+        &["systemd-timesyncd.service"],
+    ),
+    restart(
+        "/etc/systemd/timesyncd.conf.d",
+        &["systemd-timesyncd.service"],
+    ),
+    restart("/etc/chrony.conf", CHRONY),
+    restart("/etc/chrony.d", CHRONY),
+    restart("/etc/chrony", CHRONY),
+    restart("/etc/containerd/config.toml", &["containerd.service"]),
+    restart("/etc/containerd/conf.d", &["containerd.service"]),
+    nothing("/etc/containerd/certs.d"),
+    restart("/etc/crio/crio.conf", &["crio.service"]),
+    restart("/etc/crio/crio.conf.d", &["crio.service"]),
+    run_again("/etc/pki/ca-trust/source/anchors", CA_TRUST),
+    run_again("/etc/pki/trust/anchors", CA_CERTIFICATES),
+    run_again("/usr/local/share/ca-certificates", CA_CERTIFICATES),
+    reload("/etc/udev/rules.d", &["systemd-udevd.service"]),
+    reload("/etc/NetworkManager/conf.d", &["NetworkManager.service"]),
+    reload(
+        "/etc/NetworkManager/NetworkManager.conf",
+        &["NetworkManager.service"],
+    ),
+    nothing("/etc/NetworkManager/dispatcher.d"),
+    // `.link` files are udev's and count when a device appears.
+    Row {
+        except: Some(".link"),
+        ..reload("/etc/systemd/network", &["systemd-networkd.service"])
+    },
+    restart("/etc/systemd/networkd.conf", &["systemd-networkd.service"]),
+    restart(
+        "/etc/systemd/networkd.conf.d",
+        &["systemd-networkd.service"],
+    ),
+    nothing("/etc/machinist"),
+];
+
+/// The two tables as one.
+pub(super) fn policies() -> Policies {
+    let mut files = BTreeMap::new();
+    let mut add = |path: &str, policy: Policy| {
+        if let Ok(path) = AbsPath::new(path) {
+            files.insert(path, policy);
+        }
+    };
+    for row in VANILLA {
+        add(row.path, row.policy());
+    }
+    for (path, acts) in OPENSHIFT {
+        add(path, policy(path, acts));
+    }
+    add(
+        SPECIAL,
+        policy(SPECIAL, &[(ActionKind::Special, "crio.service")]),
+    );
+    let registry = "iri-registry.service";
+    let units = [(
+        registry.to_owned(),
+        policy(
+            registry,
+            &[(ActionKind::DaemonReload, ""), (RESTART, registry)],
+        ),
+    )];
+    Policies {
+        files,
+        units: units.into(),
+        ssh_key: policy("sshkey", &[]),
+    }
+}
+
+impl Row {
+    fn policy(&self) -> Policy {
+        let demand = self.act.map(|kind| Demand::Unit {
+            kind,
+            names: self.units.iter().map(|unit| (*unit).to_owned()).collect(),
+            once: self.once,
+            flexible: true,
+        });
+        Policy {
+            name: format!("builtin:{}", self.path),
+            demands: demand.into_iter().collect(),
+            on_removal: self.on_removal,
+            except: self.except,
+        }
+    }
+}
+
+fn policy(name: &str, acts: &[(ActionKind, &str)]) -> Policy {
+    let demands = acts
+        .iter()
+        .map(|(kind, unit)| match *unit {
+            "" => Demand::Machine(*kind),
+            unit => Demand::Unit {
+                kind: *kind,
+                names: vec![unit.to_owned()],
+                // The service that rebuilds the CA bundle runs once.
+                once: unit == "coreos-update-ca-trust.service",
+                flexible: false,
+            },
+        })
+        .collect();
+    Policy {
+        name: format!("builtin:{name}"),
+        demands,
+        on_removal: None,
+        except: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_row_has_a_path_of_its_own_and_is_found() {
+        let all = policies();
+        assert_eq!(all.files.len(), VANILLA.len() + OPENSHIFT.len() + 1);
+        for row in VANILLA {
+            let below = AbsPath::new(format!("{}/x.conf", row.path)).unwrap();
+            assert_eq!(
+                all.for_path(&below).unwrap().name,
+                format!("builtin:{}", row.path)
+            );
+        }
+    }
+
+    #[test]
+    fn the_longest_directory_wins_by_components() {
+        let all = policies();
+        let name = |path: &str| {
+            all.for_path(&path.parse().unwrap())
+                .map(|policy| policy.name.clone())
+        };
+        assert_eq!(
+            name("/etc/chrony.conf").as_deref(),
+            Some("builtin:/etc/chrony.conf")
+        );
+        assert_eq!(name("/etc/chrony.conf.bak"), None);
+        assert_eq!(
+            name("/etc/pki/ca-trust/source/anchors/iri-root-ca.crt").as_deref(),
+            Some("builtin:/etc/pki/ca-trust/source/anchors/iri-root-ca.crt")
+        );
+        assert_eq!(name("/etc/systemd/network/10-x.link"), None);
+        assert_eq!(name("/etc/containerd/other"), None);
+    }
+}

@@ -1,0 +1,238 @@
+//! How a plan reads for people, on a terminal 80 columns wide.
+
+use std::fmt::{self, Write as _};
+
+use anstyle::{AnsiColor, Style};
+
+use super::{Action, Change, ChangeKind, Cost, Plan, actions::Need, desired::noun};
+use crate::machine_config::Refusal;
+
+/// Most reasons shown for one action; a reboot may have thousands.
+const MOST_REASONS: usize = 3;
+
+/// Where a sentence is broken.
+const WIDTH: usize = 80;
+
+/// A plan to be read; see [`Plan::to_text`].
+struct Page {
+    text: String,
+    colour: bool,
+}
+
+impl Plan {
+    /// The plan in words: what changes and why, what is done about it, at which cost.
+    ///
+    /// With `colour` the text holds ANSI escapes; the caller knows whether its reader wants them.
+    pub fn to_text(&self, colour: bool) -> String {
+        let mut page = Page {
+            text: String::new(),
+            colour,
+        };
+        // Writing to a String does not fail.
+        let _ = page.plan(self);
+        page.text
+    }
+}
+
+impl Page {
+    fn plan(&mut self, plan: &Plan) -> fmt::Result {
+        if !plan.refusals.is_empty() {
+            self.refusals(&plan.refusals)?;
+        }
+        if !plan.changes.is_empty() {
+            self.heading("Changes")?;
+            for change in &plan.changes {
+                self.change(change)?;
+            }
+        }
+        if !plan.actions.is_empty() {
+            self.heading("Then, in this order")?;
+            for action in &plan.actions {
+                self.action(action)?;
+            }
+        }
+        self.list("Left out", &plan.left_out)?;
+        self.list("Warnings", &plan.warnings)?;
+        if !self.text.is_empty() {
+            self.text.push('\n');
+        }
+        self.text.push_str(&closing(plan));
+        self.text.push('\n');
+        Ok(())
+    }
+
+    fn heading(&mut self, title: &str) -> fmt::Result {
+        if !self.text.is_empty() {
+            self.text.push('\n');
+        }
+        self.styled(Style::new().bold(), title)?;
+        self.text.push('\n');
+        Ok(())
+    }
+
+    fn styled(&mut self, style: Style, text: &str) -> fmt::Result {
+        if self.colour {
+            write!(self.text, "{style}{text}{style:#}")
+        } else {
+            self.text.write_str(text)
+        }
+    }
+
+    fn change(&mut self, change: &Change) -> fmt::Result {
+        let (sign, colour) = match change.change {
+            ChangeKind::Create => ("+", AnsiColor::Green),
+            ChangeKind::Modify => ("~", AnsiColor::Yellow),
+            ChangeKind::Remove => ("-", AnsiColor::Red),
+        };
+        self.text.push_str("  ");
+        self.styled(colour.on_default(), sign)?;
+        writeln!(
+            self.text,
+            " {} {}{}",
+            noun(change.kind),
+            printable(&change.name),
+            size(change)
+        )?;
+        self.wrapped("      ", &format!("{} ({})", change.why, change.policy));
+        match &change.diff {
+            Some(diff) => self.diff(diff),
+            None => Ok(()),
+        }
+    }
+
+    fn diff(&mut self, diff: &str) -> fmt::Result {
+        // The two lines of the head only repeat the path.
+        for line in diff.lines().skip(2) {
+            let style = match line.as_bytes().first() {
+                Some(b'+') => AnsiColor::Green.on_default(),
+                Some(b'-') => AnsiColor::Red.on_default(),
+                Some(b'@') => AnsiColor::Cyan.on_default(),
+                _ => Style::new(),
+            };
+            self.text.push_str("      | ");
+            self.styled(style, &printable(line))?;
+            self.text.push('\n');
+        }
+        Ok(())
+    }
+
+    fn action(&mut self, action: &Action) -> fmt::Result {
+        let need = Need {
+            kind: action.kind,
+            unit: action.unit.clone(),
+        };
+        self.text.push_str("  ");
+        self.styled(Style::new().bold(), &need.to_string())?;
+        self.text.push('\n');
+        for why in action.why.iter().take(MOST_REASONS) {
+            self.wrapped("      ", &format!("because {why}"));
+        }
+        match action.why.len().saturating_sub(MOST_REASONS) {
+            0 => Ok(()),
+            more => writeln!(self.text, "      and {more} more"),
+        }
+    }
+
+    fn refusals(&mut self, refusals: &[Refusal]) -> fmt::Result {
+        self.heading("Refused")?;
+        for refusal in refusals {
+            self.wrapped("  ", &refusal.to_string());
+        }
+        Ok(())
+    }
+
+    fn list(&mut self, title: &str, sentences: &[String]) -> fmt::Result {
+        if sentences.is_empty() {
+            return Ok(());
+        }
+        self.heading(title)?;
+        for sentence in sentences {
+            self.wrapped("  ", sentence);
+        }
+        Ok(())
+    }
+
+    /// One sentence, broken between words; lines after the first stand two columns further in.
+    fn wrapped(&mut self, indent: &str, sentence: &str) {
+        let mut column = 0;
+        for word in printable(sentence).split(' ') {
+            let length = word.chars().count();
+            if column == 0 {
+                self.text.push_str(indent);
+                column = indent.len();
+            } else if column + 1 + length > WIDTH {
+                self.text.push('\n');
+                self.text.push_str(indent);
+                self.text.push_str("  ");
+                column = indent.len() + 2;
+            } else {
+                self.text.push(' ');
+                column += 1;
+            }
+            self.text.push_str(word);
+            column += length;
+        }
+        self.text.push('\n');
+    }
+}
+
+/// Contents and names come from elsewhere: nothing in them may steer the terminal.
+fn printable(text: &str) -> String {
+    text.chars()
+        .map(|c| {
+            if c.is_control() && c != '\t' {
+                '\u{FFFD}'
+            } else {
+                c
+            }
+        })
+        .collect()
+}
+
+/// What may be said of content that is not shown.
+fn size(change: &Change) -> String {
+    let bytes = |summary: &Option<super::ObjectSummary>| summary.as_ref().and_then(|one| one.size);
+    match (bytes(&change.before), bytes(&change.after)) {
+        (Some(before), Some(after)) if before != after => format!(" ({before} → {after} bytes)"),
+        (None, Some(after)) => format!(" ({after} bytes)"),
+        _ => String::new(),
+    }
+}
+
+fn closing(plan: &Plan) -> String {
+    let counted = |count: usize, what: &str| match count {
+        1 => format!("1 {what}"),
+        count => format!("{count} {what}s"),
+    };
+    if !plan.refusals.is_empty() {
+        let reasons = counted(plan.refusals.len(), "reason");
+        return format!("The config is refused for {reasons}. Nothing was touched.");
+    }
+    if plan.changes.is_empty() && plan.is_empty() {
+        return if plan.from == plan.to || plan.from.digest == plan.to.digest {
+            "Nothing to do: the machine is as the config says.".to_owned()
+        } else {
+            "Nothing to do: the machine is already as the new config says.".to_owned()
+        };
+    }
+    if !plan.left_out.is_empty() {
+        let changes = counted(plan.changes.len(), "change");
+        return format!(
+            "{changes} to the files; no machine runs in this root, so nothing else happens."
+        );
+    }
+    let cost = match plan.cost {
+        Cost::None => "nobody notices",
+        Cost::Reload => "services read their configuration again",
+        Cost::Restart => "services restart",
+        Cost::Drain => "pods leave this machine",
+        Cost::SoftReboot => "userspace restarts",
+        Cost::Reboot => "the machine reboots",
+    };
+    format!(
+        "{}, {}; cost: {:?} ({cost}).",
+        counted(plan.changes.len(), "change"),
+        counted(plan.actions.len(), "action"),
+        plan.cost
+    )
+}

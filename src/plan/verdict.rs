@@ -1,0 +1,305 @@
+//! Which actions one change needs, by which rule, and why – in words.
+
+use super::{
+    ActionKind, ChangeKind,
+    actions::Need,
+    linkset::{UNIT_DIR, name},
+    machine::{Machine, Uptake},
+    policy::{Demand, Policies, Policy},
+};
+use crate::{machine_config::EntryKind, path::AbsPath};
+
+/// The rule that applies where no other does.
+const DEFAULT: &str = "default";
+/// The rule for units that no policy names.
+const UNITS: &str = "builtin:units";
+
+/// What one change needs.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Verdict {
+    pub(super) policy: String,
+    pub(super) needs: Vec<Need>,
+    /// Half-sentences for people, joined into one.
+    pub(super) why: Vec<String>,
+    pub(super) warnings: Vec<String>,
+}
+
+/// One change, as far as a verdict depends on it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Subject<'a> {
+    pub(super) kind: EntryKind,
+    /// The path, the unit, the user.
+    pub(super) name: &'a str,
+    pub(super) change: ChangeKind,
+    /// The units that would run at boot by their enablement.
+    pub(super) starts: &'a [String],
+    /// The path for files and drop-ins.
+    pub(super) path: Option<&'a AbsPath>,
+}
+
+/// Asks the policies, then the rules for units, then the default.
+pub(super) struct Judge<'a> {
+    pub(super) policies: &'a Policies,
+    pub(super) machine: Machine<'a>,
+}
+
+impl Judge<'_> {
+    /// The verdict on one change.
+    pub(super) fn verdict(&self, subject: Subject<'_>) -> Verdict {
+        match subject.kind {
+            EntryKind::File | EntryKind::Directory | EntryKind::Link => {
+                match subject.path.and_then(|path| self.policies.for_path(path)) {
+                    Some(policy) => self.by_policy(policy, subject),
+                    None => reboot("no policy names it, so a reboot makes it effective"),
+                }
+            }
+            EntryKind::SSHKey => self.by_policy(self.policies.for_ssh_key(), subject),
+            EntryKind::Unit | EntryKind::DropIn | EntryKind::Enablement | EntryKind::Mask => {
+                self.of_unit(subject)
+            }
+            EntryKind::User => Verdict {
+                policy: DEFAULT.to_owned(),
+                ..Verdict::default()
+            },
+            EntryKind::KernelArgument | EntryKind::OSImage | EntryKind::Extension => {
+                reboot("the operating system changes with a boot")
+            }
+        }
+    }
+
+    fn by_policy(&self, policy: &Policy, subject: Subject<'_>) -> Verdict {
+        let mut verdict = Verdict {
+            policy: policy.name.clone(),
+            ..Verdict::default()
+        };
+        if policy.demands.is_empty() {
+            verdict.why.push("its policy asks for nothing".to_owned());
+        }
+        for demand in &policy.demands {
+            self.add_demand(demand, subject, &mut verdict);
+        }
+        if let Some(note) = policy.on_removal
+            && subject.change == ChangeKind::Remove
+        {
+            verdict
+                .warnings
+                .push(format!("{} goes, but {note}", subject.name));
+        }
+        verdict
+    }
+
+    fn add_demand(&self, demand: &Demand, subject: Subject<'_>, verdict: &mut Verdict) {
+        let (kind, names, once, flexible) = match demand {
+            Demand::Machine(kind) => {
+                verdict.needs.push(Need::machine(*kind));
+                verdict
+                    .why
+                    .push(format!("its policy asks for a {}", word(*kind)));
+                return;
+            }
+            Demand::Unit {
+                kind,
+                names,
+                once,
+                flexible,
+            } => (*kind, names, *once, *flexible),
+        };
+        let present: Vec<&String> = names
+            .iter()
+            .filter(|unit| self.machine.exists(unit) && !self.machine.masked(unit))
+            .collect();
+        let runs = |unit: &&&String| self.machine.active(unit) != Some(false);
+        let Some(unit) = present.iter().find(runs).or(present.first()) else {
+            verdict.why.push(format!(
+                "this machine has no {}, so nothing is to be done",
+                names.join(" or ")
+            ));
+            return;
+        };
+        if self.machine.active(unit) == Some(false) && !once && !subject.starts.contains(unit) {
+            verdict
+                .why
+                .push(format!("{unit} does not run, so nothing is to be done"));
+            return;
+        }
+        self.add_unit_need(kind, unit, flexible, verdict);
+    }
+
+    fn add_unit_need(&self, kind: ActionKind, unit: &str, flexible: bool, verdict: &mut Verdict) {
+        if kind == ActionKind::Special {
+            verdict.needs.push(Need::machine(ActionKind::Drain));
+            verdict.needs.push(Need::unit(ActionKind::Reload, unit));
+            verdict.why.push(format!(
+                "{unit} reads it again; images may come from elsewhere then, so pods leave first"
+            ));
+            return;
+        }
+        let kind = if flexible && kind == ActionKind::Reload && !self.machine.can_reload(unit) {
+            ActionKind::Restart
+        } else {
+            kind
+        };
+        if flexible
+            && kind == ActionKind::Restart
+            && let Some(why) = self.machine.no_restart(unit)
+        {
+            verdict.needs.push(Need::machine(ActionKind::Reboot));
+            verdict
+                .why
+                .push(format!("{unit} would have to be restarted, but {why}"));
+            return;
+        }
+        verdict.needs.push(Need::unit(kind, unit));
+        verdict.why.push(match kind {
+            ActionKind::Reload => format!("{unit} reads it again"),
+            _ => format!("{unit} reads it when it starts"),
+        });
+    }
+
+    fn of_unit(&self, subject: Subject<'_>) -> Verdict {
+        let unit = subject.name.split('/').next().unwrap_or_default();
+        let dropin = subject.path.filter(|_| subject.kind == EntryKind::DropIn);
+        let directory = AbsPath::new(format!("{UNIT_DIR}/{unit}.d")).ok();
+        if let Some(policy) = self.policies.for_unit(unit) {
+            return self.by_policy(policy, subject);
+        }
+        if let Some(policy) = dropin
+            .zip(directory)
+            .and_then(|(path, above)| self.policies.for_path_within(path, &above))
+        {
+            return self.by_policy(policy, subject);
+        }
+        let mut verdict = Verdict {
+            policy: UNITS.to_owned(),
+            ..Verdict::default()
+        };
+        match (subject.kind, subject.change) {
+            (EntryKind::Mask, ChangeKind::Create | ChangeKind::Modify) => {
+                self.stops(unit, "masked", &mut verdict)
+            }
+            (EntryKind::Mask, ChangeKind::Remove) => {
+                verdict.why.push("it may run again".to_owned())
+            }
+            (EntryKind::Enablement, ChangeKind::Remove) => {
+                self.stops(unit, "disabled", &mut verdict)
+            }
+            (EntryKind::Enablement, _) => {
+                self.starts(subject, "new and enabled, so started", &mut verdict)
+            }
+            (EntryKind::Unit, ChangeKind::Remove) if !self.machine.has_vendor_file(unit) => {
+                self.stops(unit, "gone", &mut verdict)
+            }
+            _ => self.content_changed(unit, subject, &mut verdict),
+        }
+        verdict.needs.push(Need::machine(ActionKind::DaemonReload));
+        verdict
+    }
+
+    fn stops(&self, unit: &str, state: &str, verdict: &mut Verdict) {
+        if self.machine.active(unit) != Some(false) {
+            verdict.needs.push(Need::unit(ActionKind::Stop, unit));
+            verdict.why.push(format!("{state}, so stopped"));
+        } else {
+            verdict.why.push(format!("{state}; it does not run"));
+        }
+    }
+
+    fn starts(&self, subject: Subject<'_>, why: &str, verdict: &mut Verdict) {
+        let waiting =
+            |unit: &&String| self.machine.active(unit) != Some(true) && !self.machine.masked(unit);
+        let mut any = false;
+        for unit in subject.starts.iter().filter(waiting) {
+            verdict.needs.push(Need::unit(ActionKind::Restart, unit));
+            any = true;
+        }
+        verdict.why.push(if any {
+            why.to_owned()
+        } else {
+            "enabled; there is nothing to start".to_owned()
+        });
+    }
+
+    fn content_changed(&self, unit: &str, subject: Subject<'_>, verdict: &mut Verdict) {
+        let is_template = name::shape(unit) == Some(name::Shape::Template);
+        let running: Vec<String> = match self.machine.active(unit) {
+            Some(true) => vec![unit.to_owned()],
+            // Nobody can be asked: what was there before may run.
+            None if subject.change != ChangeKind::Create && !is_template => vec![unit.to_owned()],
+            _ => self.machine.instances(unit),
+        };
+        for unit in &running {
+            self.takes_up(unit, verdict);
+        }
+        if !running.is_empty() {
+            return;
+        }
+        let new = subject.change == ChangeKind::Create && subject.kind == EntryKind::Unit;
+        if !subject.starts.is_empty() && (new || !self.machine.runs_once(unit)) {
+            let why = if new {
+                "new and enabled, so started"
+            } else {
+                "changed, enabled and not running, so started"
+            };
+            self.starts(subject, why, verdict);
+        } else {
+            verdict
+                .why
+                .push("it does not run; systemd reads its files again".to_owned());
+        }
+    }
+
+    fn takes_up(&self, unit: &str, verdict: &mut Verdict) {
+        match self.machine.uptake(unit) {
+            Uptake::Restart => {
+                if let Some(service) = self.machine.service_of(unit)
+                    && self.machine.active(&service) == Some(true)
+                {
+                    // systemd starts no socket whose service runs.
+                    verdict.needs.push(Need::unit(ActionKind::Stop, &service));
+                    verdict
+                        .needs
+                        .push(Need::unit(ActionKind::Restart, &service));
+                }
+                verdict.needs.push(Need::unit(ActionKind::Restart, unit));
+                verdict
+                    .why
+                    .push("it runs and is restarted with its new content".to_owned());
+            }
+            Uptake::Reload => {
+                verdict.needs.push(Need::unit(ActionKind::Reload, unit));
+                verdict
+                    .why
+                    .push("it runs and reads its new content".to_owned());
+            }
+            Uptake::Nothing(why) => verdict.why.push(why.to_owned()),
+            Uptake::Reboot(why) => {
+                verdict.needs.push(Need::machine(ActionKind::Reboot));
+                verdict
+                    .why
+                    .push(format!("it runs and cannot be restarted: {why}"));
+            }
+        }
+    }
+}
+
+fn reboot(why: &str) -> Verdict {
+    Verdict {
+        policy: DEFAULT.to_owned(),
+        needs: vec![Need::machine(ActionKind::Reboot)],
+        why: vec![why.to_owned()],
+        warnings: Vec::new(),
+    }
+}
+
+fn word(kind: ActionKind) -> &'static str {
+    match kind {
+        ActionKind::Drain => "drain",
+        ActionKind::DaemonReload => "daemon-reload",
+        ActionKind::Stop => "stop",
+        ActionKind::Reload => "reload",
+        ActionKind::Restart => "restart",
+        ActionKind::Special => "reload with a drain",
+        ActionKind::SoftReboot => "soft reboot",
+        ActionKind::Reboot => "reboot",
+    }
+}
