@@ -4,9 +4,17 @@
 //! The library exists so that tests can use every room; the binary is `main.rs`. How the rooms hang
 //! together, and which may import which, is in `ARCHITECTURE.md`.
 
+pub mod backoff;
+pub mod clock;
+pub mod config;
 pub mod digest;
 pub mod machine_config;
+pub mod metrics;
 pub mod path;
 pub mod plan;
+pub mod readiness;
 pub mod reason;
 pub mod root;
+pub mod shutdown;
+pub mod status;
+pub mod telemetry;

@@ -1,0 +1,274 @@
+//! What one place says: one file, the environment or the flags, as dotted keys with positions.
+//!
+//! Only the shape is judged here (is it YAML, is the top a mapping). Which keys exist and what they
+//! may hold is known by `settings.rs` alone, so that every problem of a file is found and not only the
+//! first.
+
+use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_saphyr::{Options, Spanned};
+
+use super::problem::{Origin, Problem};
+use crate::reason::Reason;
+
+/// A value and where it stands.
+#[derive(Clone, Debug)]
+pub(super) struct Node {
+    pub(super) shape: Shape,
+    pub(super) at: Origin,
+}
+
+/// The shapes a settings value can have. Scalars stay text: the key knows what they mean.
+#[derive(Clone, Debug)]
+pub(super) enum Shape {
+    Nothing,
+    Text(String),
+    List(Vec<Node>),
+    Map(Vec<(String, Node)>),
+}
+
+/// One key of a fragment.
+#[derive(Clone, Debug)]
+pub(super) struct Leaf {
+    /// Dotted, as written: `update.reboot`. From the environment: upper case, see [`env_name`].
+    pub(super) key: String,
+    pub(super) node: Node,
+}
+
+/// What one file, the environment or the flags say. Nothing in it has been judged but its syntax.
+#[derive(Clone, Debug, Default)]
+pub struct Fragment {
+    pub(super) leaves: Vec<Leaf>,
+}
+
+impl Fragment {
+    /// Reads one settings file; `name` is what problems call it.
+    pub fn parse(name: &str, text: &str) -> Result<Self, Problem> {
+        let top: Spanned<Raw> = serde_saphyr::from_str_with_options(text, dialect())
+            .map_err(|error| syntax(name, &error))?;
+        let top = node(name, top);
+        let mut fragment = Self::default();
+        match top.shape {
+            Shape::Nothing => {}
+            Shape::Map(entries) => fragment.flatten("", entries),
+            Shape::Text(_) | Shape::List(_) => {
+                return Err(Problem {
+                    at: top.at,
+                    field: String::new(),
+                    reason: Reason::SyntaxInvalid,
+                    message: "the settings are no mapping".to_owned(),
+                    expected: "keys with values, such as `update: {reboot: ask}`".to_owned(),
+                });
+            }
+        }
+        Ok(fragment)
+    }
+
+    /// Takes the variables that name settings: `MACHINIST_` and either a `__` or a key without sections.
+    ///
+    /// Other `MACHINIST_…` variables are left alone: the kubelet sets some of its own for every Service,
+    /// such as `MACHINIST_SERVICE_HOST`, and none of those holds a double underscore.
+    pub fn from_env(variables: impl IntoIterator<Item = (String, String)>) -> Self {
+        let mut fragment = Self::default();
+        for (name, value) in variables {
+            let Some(rest) = name.strip_prefix("MACHINIST_") else {
+                continue;
+            };
+            if !rest.contains("__") && !SINGLE.contains(&rest) {
+                continue;
+            }
+            let key = rest.replace("__", ".");
+            let at = Origin::Environment { name };
+            let node = inline(&at, &value);
+            fragment.leaves.push(Leaf { key, node });
+        }
+        fragment.leaves.sort_by(|a, b| a.key.cmp(&b.key));
+        fragment
+    }
+
+    /// Adds what a flag says about `key`.
+    #[must_use]
+    pub fn with_flag(mut self, flag: &str, key: &str, value: impl Into<String>) -> Self {
+        let at = Origin::Flag {
+            name: flag.to_owned(),
+        };
+        self.leaves.push(Leaf {
+            key: key.to_owned(),
+            node: Node {
+                shape: Shape::Text(value.into()),
+                at,
+            },
+        });
+        self
+    }
+
+    fn flatten(&mut self, above: &str, entries: Vec<(String, Node)>) {
+        for (name, node) in entries {
+            // A dot inside a key would make one key look like two.
+            let name = match name.contains('.') {
+                true => format!("{name:?}"),
+                false => name,
+            };
+            let key = match above {
+                "" => name,
+                above => format!("{above}.{name}"),
+            };
+            match node.shape {
+                Shape::Nothing => {}
+                Shape::Map(below) => self.flatten(&key, below),
+                Shape::Text(_) | Shape::List(_) => self.leaves.push(Leaf { key, node }),
+            }
+        }
+    }
+}
+
+/// Keys without a section, as the environment spells them.
+const SINGLE: &[&str] = &["SOURCE", "JOBS", "OWNERS"];
+
+/// `readiness.gates.DiskSpace` as the environment spells it: `READINESS.GATES.DISK_SPACE`.
+pub(super) fn env_name(key: &str) -> String {
+    let mut name = String::with_capacity(key.len() + 8);
+    let mut last = '.';
+    for letter in key.chars() {
+        if letter.is_ascii_uppercase() && last != '.' {
+            name.push('_');
+        }
+        name.push(letter.to_ascii_uppercase());
+        last = letter;
+    }
+    name
+}
+
+/// A variable's text is read as YAML, so that lists can be given; what is no YAML is plain text.
+fn inline(at: &Origin, text: &str) -> Node {
+    let parsed = serde_saphyr::from_str_with_options::<Spanned<Raw>>(text, dialect());
+    let mut node = match parsed {
+        Ok(raw) => node("", raw),
+        Err(_) => Node {
+            shape: Shape::Text(text.to_owned()),
+            at: at.clone(),
+        },
+    };
+    relocate(&mut node, at);
+    node
+}
+
+fn relocate(node: &mut Node, at: &Origin) {
+    node.at = at.clone();
+    match &mut node.shape {
+        Shape::List(items) => items.iter_mut().for_each(|item| relocate(item, at)),
+        Shape::Map(entries) => entries.iter_mut().for_each(|(_, item)| relocate(item, at)),
+        Shape::Nothing | Shape::Text(_) => {}
+    }
+}
+
+/// YAML 1.2 booleans only: `off` is a gate's effect and must stay a word.
+fn dialect() -> Options {
+    serde_saphyr::options! { strict_booleans: true, with_snippet: false }
+}
+
+fn syntax(name: &str, error: &serde_saphyr::Error) -> Problem {
+    let (line, column) = error
+        .location()
+        .map_or((1, 1), |place| (place.line(), place.column()));
+    let text = error.render_with_formatter(&serde_saphyr::UserMessageFormatter);
+    let place = format!(" at line {line}, column {column}");
+    Problem {
+        at: Origin::File {
+            name: name.to_owned(),
+            line,
+            column,
+        },
+        field: String::new(),
+        reason: Reason::SyntaxInvalid,
+        message: text.strip_suffix(&place).unwrap_or(&text).to_owned(),
+        expected: "YAML".to_owned(),
+    }
+}
+
+fn node(file: &str, raw: Spanned<Raw>) -> Node {
+    let shape = match raw.value {
+        Raw::Nothing => Shape::Nothing,
+        Raw::Text(text) => Shape::Text(text),
+        Raw::List(items) => Shape::List(items.into_iter().map(|item| node(file, item)).collect()),
+        Raw::Map(entries) => Shape::Map(
+            entries
+                .into_iter()
+                .map(|(key, value)| (key, node(file, value)))
+                .collect(),
+        ),
+    };
+    let at = Origin::File {
+        name: file.to_owned(),
+        line: raw.referenced.line(),
+        column: raw.referenced.column(),
+    };
+    Node { shape, at }
+}
+
+/// A YAML value of any shape, with the positions that `serde_saphyr` records.
+enum Raw {
+    Nothing,
+    Text(String),
+    List(Vec<Spanned<Raw>>),
+    Map(Vec<(String, Spanned<Raw>)>),
+}
+
+impl<'de> Deserialize<'de> for Raw {
+    fn deserialize<D: Deserializer<'de>>(input: D) -> Result<Self, D::Error> {
+        input.deserialize_any(AnyShape)
+    }
+}
+
+struct AnyShape;
+
+impl<'de> Visitor<'de> for AnyShape {
+    type Value = Raw;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("a YAML value")
+    }
+
+    fn visit_unit<E>(self) -> Result<Raw, E> {
+        Ok(Raw::Nothing)
+    }
+
+    fn visit_none<E>(self) -> Result<Raw, E> {
+        Ok(Raw::Nothing)
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Raw, E> {
+        Ok(Raw::Text(value.to_string()))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Raw, E> {
+        Ok(Raw::Text(value.to_string()))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Raw, E> {
+        Ok(Raw::Text(value.to_string()))
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Raw, E> {
+        Ok(Raw::Text(value.to_string()))
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Raw, E> {
+        Ok(Raw::Text(value.to_owned()))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Raw, A::Error> {
+        let mut list = Vec::new();
+        while let Some(item) = items.next_element()? {
+            list.push(item);
+        }
+        Ok(Raw::List(list))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Raw, A::Error> {
+        let mut map = Vec::new();
+        while let Some(entry) = entries.next_entry()? {
+            map.push(entry);
+        }
+        Ok(Raw::Map(map))
+    }
+}

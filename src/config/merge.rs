@@ -1,0 +1,214 @@
+//! From fragments to settings: which keys there are, what they may hold, and what holds when nobody
+//! says anything.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use super::{
+    fragment::{Fragment, Node, Shape},
+    problem::SettingsError,
+    reader::{Misfit, Reader, Setting},
+    settings::{Actions, Admin, Devices, Drift, DriftRule, Log, Readiness, Settings, Update},
+    value::{Percent, Source, UserName},
+    words::{DriftPolicy, Job, LogFormat, LogLevel, Owners, Reboot},
+};
+use crate::{
+    path::AbsPath,
+    readiness::{Effect, GateName, MinFree, Policy},
+};
+
+const fn seconds(count: u64) -> Duration {
+    Duration::from_secs(count)
+}
+
+const fn minutes(count: u64) -> Duration {
+    Duration::from_secs(count * 60)
+}
+
+impl Settings {
+    /// Merges fragments, later ones winning key by key.
+    pub fn from_fragments(
+        fragments: impl IntoIterator<Item = Fragment>,
+    ) -> Result<Self, SettingsError> {
+        let mut read = Reader::new(fragments);
+        let jobs = |jobs: &Vec<Job>| distinct(jobs, "at least one job, each once");
+        let source = read.take("source", Source::Auto);
+        let jobs = read.take_if("jobs", Job::ALL.to_vec(), jobs);
+        let owners = read.take("owners", Owners::Auto);
+        let users = read.take("users.allowed", vec![UserName("core".to_owned())]);
+        let devices = Devices::read(&mut read);
+        let mut settings = Self {
+            source,
+            jobs,
+            owners,
+            update: Update::read(&mut read),
+            actions: Actions::read(&mut read),
+            drift: Drift::read(&mut read),
+            users_allowed: users.into_iter().map(|user| user.0).collect(),
+            readiness: Readiness::read(&mut read, devices.return_limit),
+            devices,
+            admin: Admin::read(&mut read),
+            log: Log::read(&mut read),
+            effective: Vec::new(),
+        };
+        let (effective, problems) = read.finish();
+        settings.effective = effective;
+        match problems.is_empty() {
+            true => Ok(settings),
+            false => Err(SettingsError::new(problems)),
+        }
+    }
+}
+
+impl Update {
+    fn read(read: &mut Reader) -> Self {
+        let attempts = |count: &u32| match count {
+            1..=10 => Ok(()),
+            _ => Err("a number from 1 to 10"),
+        };
+        Self {
+            reboot: read.take("update.reboot", Reboot::Auto),
+            verify_timeout: read.take_if("update.verifyTimeout", minutes(30), positive),
+            boot_attempts: read.take_if("update.bootAttempts", 2, attempts),
+            reboot_timeout: read.take_if("update.rebootTimeout", minutes(30), positive),
+            os_timeout: read.take_if("update.osTimeout", minutes(60), positive),
+        }
+    }
+}
+
+impl Actions {
+    fn read(read: &mut Reader) -> Self {
+        Self {
+            settle: read.take("actions.settle", seconds(2)),
+            job_timeout: read.take_if("actions.jobTimeout", minutes(5), positive),
+        }
+    }
+}
+
+impl Drift {
+    fn read(read: &mut Reader) -> Self {
+        let once = |rules: &Vec<DriftRule>| {
+            let paths: Vec<_> = rules.iter().map(|rule| &rule.path).collect();
+            match has_twins(&paths) {
+                true => Err("each path once"),
+                false => Ok(()),
+            }
+        };
+        Self {
+            default: read.take("drift.default", DriftPolicy::Report),
+            rules: read.take_if("drift.paths", Vec::new(), once),
+            full_pass: read.take_if("drift.fullPass", minutes(6 * 60), positive),
+        }
+    }
+}
+
+impl Devices {
+    fn read(read: &mut Reader) -> Self {
+        Self {
+            return_limit: read.take_if("devices.returnLimit", minutes(5), positive),
+            rescan: read.take_if("devices.rescan", minutes(10), positive),
+        }
+    }
+}
+
+impl Readiness {
+    /// The pressure thresholds: a busy CPU is normal, a minute of waiting for memory in two of five
+    /// seconds is a machine that swaps or reclaims all the time.
+    fn read(read: &mut Reader, return_limit: Duration) -> Self {
+        let effects: BTreeMap<GateName, Effect> = GateName::ALL
+            .into_iter()
+            .map(|name| (name, read.take(gate_key(name), name.default_effect())))
+            .collect();
+        let here = |path: &str| AbsPath::new(path).ok();
+        let paths = ["/", "/var"].into_iter().filter_map(here).collect();
+        Self {
+            policy: Policy {
+                effects,
+                cpu_pressure: read.take("readiness.pressure.cpu", Percent(90)).0,
+                memory_pressure: read.take("readiness.pressure.memory", Percent(40)).0,
+                io_pressure: read.take("readiness.pressure.io", Percent(80)).0,
+                min_free: read.take("readiness.diskSpace.minFree", MinFree::Percent(5)),
+                return_limit,
+            },
+            disk_paths: read.take("readiness.diskSpace.paths", paths),
+        }
+    }
+}
+
+impl Admin {
+    fn read(read: &mut Reader) -> Self {
+        Self {
+            listen: read.take("admin.listen", Self::DEFAULT),
+            chosen: read.is_set("admin.listen"),
+        }
+    }
+}
+
+impl Log {
+    fn read(read: &mut Reader) -> Self {
+        Self {
+            format: read.take("log.format", LogFormat::Auto),
+            level: read.take("log.level", LogLevel::Info),
+        }
+    }
+}
+
+const fn gate_key(name: GateName) -> &'static str {
+    match name {
+        GateName::Config => "readiness.gates.Config",
+        GateName::BootProven => "readiness.gates.BootProven",
+        GateName::DeviceManagerAbsent => "readiness.gates.DeviceManagerAbsent",
+        GateName::Devices => "readiness.gates.Devices",
+        GateName::FailedUnits => "readiness.gates.FailedUnits",
+        GateName::Pressure => "readiness.gates.Pressure",
+        GateName::DiskSpace => "readiness.gates.DiskSpace",
+        GateName::TimeSync => "readiness.gates.TimeSync",
+    }
+}
+
+fn positive(limit: &Duration) -> Result<(), &'static str> {
+    match limit.is_zero() {
+        true => Err("a duration above zero"),
+        false => Ok(()),
+    }
+}
+
+fn distinct<T: PartialEq>(all: &[T], expected: &'static str) -> Result<(), &'static str> {
+    match all.is_empty() || has_twins(all) {
+        true => Err(expected),
+        false => Ok(()),
+    }
+}
+
+fn has_twins<T: PartialEq>(all: &[T]) -> bool {
+    all.iter()
+        .enumerate()
+        .any(|(i, one)| all[..i].contains(one))
+}
+
+impl Setting for DriftRule {
+    fn read(node: &Node) -> Result<Self, Misfit> {
+        let whole = || Misfit::new(node, "a mapping with path and policy");
+        let Shape::Map(entries) = &node.shape else {
+            return Err(whole());
+        };
+        let (mut path, mut policy) = (None, None);
+        for (key, value) in entries {
+            match key.as_str() {
+                "path" => path = Some(Setting::read(value).map_err(|m| m.below(".path"))?),
+                "policy" => policy = Some(Setting::read(value).map_err(|m| m.below(".policy"))?),
+                other => {
+                    let misfit = Misfit::new(value, "path and policy, nothing else");
+                    return Err(misfit.below(&format!(".{other}")));
+                }
+            }
+        }
+        match (path, policy) {
+            (Some(path), Some(policy)) => Ok(Self { path, policy }),
+            _ => Err(whole()),
+        }
+    }
+
+    fn show(&self) -> serde_json::Value {
+        serde_json::json!({"path": self.path.as_str(), "policy": self.policy.as_str()})
+    }
+}

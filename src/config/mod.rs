@@ -1,0 +1,26 @@
+//! The agent's own settings: what files, environment and flags may say, and what the rest of the
+//! program may rely on.
+//!
+//! Precedence, later wins, key by key: built-in defaults, `machinist.yaml`, `machinist.yaml.d/*.yaml`
+//! in name order, the environment (`MACHINIST_UPDATE__REBOOT`), flags. Every effective value remembers
+//! where it came from, and every problem in every place is reported at once.
+
+mod fragment;
+mod load;
+mod merge;
+mod problem;
+mod reader;
+mod settings;
+mod value;
+mod words;
+
+pub use fragment::Fragment;
+pub use load::{FindError, Inputs, Live, LoadError, Offer, Place, SettingsFile, load};
+pub use problem::{Origin, Problem, SettingsError};
+pub use reader::Effective;
+pub use settings::{Actions, Admin, Devices, Drift, DriftRule, Log, Readiness, Settings, Update};
+pub use value::{Source, SourceUnavailable};
+pub use words::{DriftPolicy, Job, LogFormat, LogLevel, Owners, Reboot};
+
+#[cfg(test)]
+mod tests;

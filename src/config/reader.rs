@@ -1,0 +1,275 @@
+//! Takes one key after another out of the fragments, and collects what is wrong on the way.
+
+use serde::Serialize;
+
+use super::{
+    fragment::{Fragment, Leaf, Node, Shape, env_name},
+    problem::{Origin, Problem},
+};
+use crate::reason::Reason;
+
+/// One effective value and where it came from.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Effective {
+    /// Dotted: `update.reboot`.
+    pub key: &'static str,
+    /// As it would be written in a file.
+    pub value: serde_json::Value,
+    /// Who said so.
+    pub from: Origin,
+}
+
+/// A value that is one piece of text in a file.
+pub(super) trait Word: Sized {
+    /// What the text must be, to follow "expected".
+    fn expected() -> String;
+    fn parse(text: &str) -> Option<Self>;
+    /// As [`Word::parse`]; differs only where flags mean the caller's file system.
+    fn parse_flag(text: &str) -> Option<Self> {
+        Self::parse(text)
+    }
+    /// What to say about a word that this version knows and does not take yet.
+    fn later(_text: &str) -> Option<&'static str> {
+        None
+    }
+    fn show(&self) -> String;
+}
+
+/// A value of any shape.
+pub(super) trait Setting: Sized {
+    fn read(node: &Node) -> Result<Self, Misfit>;
+    fn show(&self) -> serde_json::Value;
+}
+
+/// Why a node is no value of its key.
+pub(super) struct Misfit {
+    pub(super) at: Origin,
+    /// Below the key, for example `[2].path`.
+    pub(super) below: String,
+    pub(super) reason: Reason,
+    pub(super) found: String,
+    pub(super) expected: String,
+}
+
+impl Misfit {
+    pub(super) fn new(node: &Node, expected: impl Into<String>) -> Self {
+        Self {
+            at: node.at.clone(),
+            below: String::new(),
+            reason: Reason::ValueInvalid,
+            found: describe(&node.shape),
+            expected: expected.into(),
+        }
+    }
+
+    fn not_yet(mut self, why: &str) -> Self {
+        self.reason = Reason::FeatureUnsupported;
+        self.found = format!("{}: {why}", self.found);
+        self
+    }
+
+    pub(super) fn below(mut self, part: &str) -> Self {
+        self.below.insert_str(0, part);
+        self
+    }
+}
+
+/// How much of a wrong value is repeated: enough to recognise it, and a line stays a line.
+const LONGEST_ECHO: usize = 60;
+
+fn describe(shape: &Shape) -> String {
+    match shape {
+        Shape::Nothing => "nothing".to_owned(),
+        Shape::Text(text) if text.chars().count() > LONGEST_ECHO => {
+            let start: String = text.chars().take(LONGEST_ECHO).collect();
+            format!("{start:?}…")
+        }
+        Shape::Text(text) => format!("{text:?}"),
+        Shape::List(_) => "a list".to_owned(),
+        Shape::Map(_) => "a mapping".to_owned(),
+    }
+}
+
+impl<T: Word> Setting for T {
+    fn read(node: &Node) -> Result<Self, Misfit> {
+        let Shape::Text(text) = &node.shape else {
+            return Err(Misfit::new(node, T::expected()));
+        };
+        let value = match node.at {
+            Origin::Flag { .. } => T::parse_flag(text),
+            _ => T::parse(text),
+        };
+        value.ok_or_else(|| {
+            let misfit = Misfit::new(node, T::expected());
+            match T::later(text) {
+                Some(why) => misfit.not_yet(why),
+                None => misfit,
+            }
+        })
+    }
+
+    fn show(&self) -> serde_json::Value {
+        Word::show(self).into()
+    }
+}
+
+impl<T: Setting> Setting for Vec<T> {
+    fn read(node: &Node) -> Result<Self, Misfit> {
+        let Shape::List(items) = &node.shape else {
+            return Err(Misfit::new(node, "a list"));
+        };
+        let item =
+            |(number, item)| T::read(item).map_err(|misfit| misfit.below(&format!("[{number}]")));
+        items.iter().enumerate().map(item).collect()
+    }
+
+    fn show(&self) -> serde_json::Value {
+        self.iter().map(Setting::show).collect()
+    }
+}
+
+/// Reads keys from fragments, later fragments winning.
+pub(super) struct Reader {
+    /// Per leaf: whether some key asked for it.
+    leaves: Vec<(Leaf, bool)>,
+    pub(super) effective: Vec<Effective>,
+    pub(super) problems: Vec<Problem>,
+}
+
+impl Reader {
+    pub(super) fn new(fragments: impl IntoIterator<Item = Fragment>) -> Self {
+        let leaves = fragments.into_iter().flat_map(|fragment| fragment.leaves);
+        Self {
+            leaves: leaves.map(|leaf| (leaf, false)).collect(),
+            effective: Vec::new(),
+            problems: Vec::new(),
+        }
+    }
+
+    /// The value of `key`. Every place that says something is judged, also where a later one wins.
+    pub(super) fn take<T: Setting>(&mut self, key: &'static str, default: T) -> T {
+        self.take_if(key, default, |_| Ok(()))
+    }
+
+    /// As [`Reader::take`]; `judge` says what is expected when a well-formed value will not do.
+    pub(super) fn take_if<T: Setting>(
+        &mut self,
+        key: &'static str,
+        default: T,
+        judge: impl Fn(&T) -> Result<(), &'static str>,
+    ) -> T {
+        let in_env = env_name(key);
+        let (mut value, mut from) = (default, Origin::Default);
+        for (leaf, asked) in &mut self.leaves {
+            let name = match leaf.node.at {
+                Origin::Environment { .. } => in_env.as_str(),
+                _ => key,
+            };
+            if leaf.key != name {
+                continue;
+            }
+            *asked = true;
+            let read = T::read(&leaf.node).and_then(|read| match judge(&read) {
+                Ok(()) => Ok(read),
+                Err(expected) => Err(Misfit::new(&leaf.node, expected)),
+            });
+            match read {
+                Ok(read) => (value, from) = (read, leaf.node.at.clone()),
+                Err(misfit) => self.problems.push(problem(key, misfit)),
+            }
+        }
+        self.effective.push(Effective {
+            key,
+            value: value.show(),
+            from,
+        });
+        value
+    }
+
+    /// Whether somebody said something about `key`, which was taken before.
+    pub(super) fn is_set(&self, key: &str) -> bool {
+        self.effective
+            .iter()
+            .any(|one| one.key == key && one.from != Origin::Default)
+    }
+
+    /// Ends the reading: what nobody asked for is unknown.
+    pub(super) fn finish(mut self) -> (Vec<Effective>, Vec<Problem>) {
+        let known: Vec<_> = self.effective.iter().map(|one| one.key).collect();
+        let strangers = self.leaves.iter().filter(|(_, asked)| !asked);
+        let strangers = strangers.map(|(leaf, _)| unknown(leaf, &known));
+        self.problems.extend(strangers);
+        self.effective.sort_by_key(|one| one.key);
+        (self.effective, self.problems)
+    }
+}
+
+fn problem(key: &str, misfit: Misfit) -> Problem {
+    Problem {
+        at: misfit.at,
+        field: format!("{key}{}", misfit.below),
+        reason: misfit.reason,
+        message: format!("found {}", misfit.found),
+        expected: misfit.expected,
+    }
+}
+
+fn unknown(leaf: &Leaf, known: &[&str]) -> Problem {
+    let in_env = matches!(leaf.node.at, Origin::Environment { .. });
+    let spelled = |key: &str| match in_env {
+        true => env_name(key),
+        false => key.to_owned(),
+    };
+    let section = format!("{}.", leaf.key);
+    let below: Vec<_> = known
+        .iter()
+        .filter(|key| spelled(key).starts_with(&section))
+        .copied()
+        .collect();
+    let value_above = known
+        .iter()
+        .find(|key| leaf.key.starts_with(&format!("{}.", spelled(key))));
+    let (reason, message, expected) = if let Some(key) = value_above {
+        let message = format!("found a mapping at {key}");
+        (Reason::ValueInvalid, message, "a value".to_owned())
+    } else if !below.is_empty() {
+        let message = format!("found {} in place of a section", describe(&leaf.node.shape));
+        (Reason::ValueInvalid, message, below.join(", "))
+    } else {
+        let expected = beside(&leaf.key, &spelled, known);
+        (Reason::FieldUnknown, "unknown key".to_owned(), expected)
+    };
+    Problem {
+        at: leaf.node.at.clone(),
+        field: leaf.key.clone(),
+        reason,
+        message,
+        expected,
+    }
+}
+
+/// The keys of the same section, or all sections.
+fn beside(key: &str, spelled: &dyn Fn(&str) -> String, known: &[&str]) -> String {
+    let section = key
+        .rsplit_once('.')
+        .map(|(section, _)| format!("{section}."));
+    let same: Vec<_> = known
+        .iter()
+        .filter(|one| {
+            section
+                .as_deref()
+                .is_some_and(|s| spelled(one).starts_with(s))
+        })
+        .copied()
+        .collect();
+    if !same.is_empty() {
+        return format!("one of {}", same.join(", "));
+    }
+    let mut tops: Vec<_> = known
+        .iter()
+        .map(|one| one.split('.').next().unwrap_or(one))
+        .collect();
+    tops.sort_unstable();
+    tops.dedup();
+    format!("one of {}", tops.join(", "))
+}

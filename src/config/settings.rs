@@ -1,0 +1,159 @@
+//! What the rest of the program may rely on. Nothing here is optional, everything is in range.
+
+use std::{
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    time::Duration,
+};
+
+use super::{
+    reader::Effective,
+    value::Source,
+    words::{DriftPolicy, Job, LogFormat, LogLevel, Owners, Reboot},
+};
+use crate::{path::AbsPath, readiness::Policy};
+
+/// The effective settings.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settings {
+    /// `source`: where the desired config comes from. Default `auto`.
+    pub source: Source,
+    /// `jobs`: what the agent does here. Default all three.
+    pub jobs: Vec<Job>,
+    /// `owners`: whose files the agent makes. Default `auto`.
+    pub owners: Owners,
+    /// `update`.
+    pub update: Update,
+    /// `actions`.
+    pub actions: Actions,
+    /// `drift`.
+    pub drift: Drift,
+    /// `users.allowed`: whose SSH keys a config may set. Default `core`, as OpenShift has it.
+    pub users_allowed: Vec<String>,
+    /// `devices`.
+    pub devices: Devices,
+    /// `readiness`.
+    pub readiness: Readiness,
+    /// `admin`.
+    pub admin: Admin,
+    /// `log`.
+    pub log: Log,
+    /// Every key with its value and origin, by name.
+    pub effective: Vec<Effective>,
+}
+
+/// How updates go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Update {
+    /// `update.reboot`. Default `auto`: a machine that is configured by config is expected to follow
+    /// it; the plan tells beforehand which change costs a reboot.
+    pub reboot: Reboot,
+    /// `update.verifyTimeout`: how long a boot may take to be verified. Default 30 min: bare metal
+    /// alone takes above 15 to come up.
+    pub verify_timeout: Duration,
+    /// `update.bootAttempts`: boots that may end unverified before the update is undone, 1 to 10.
+    /// Default 2: one bad boot can be bad luck.
+    pub boot_attempts: u32,
+    /// `update.rebootTimeout`: how long after the order a reboot counts as overdue. Default 30 min.
+    pub reboot_timeout: Duration,
+    /// `update.osTimeout`: how long the OS step may take. Default 60 min: images are large and
+    /// registries slow.
+    pub os_timeout: Duration,
+}
+
+/// How actions are carried out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Actions {
+    /// `actions.settle`: how long a restarted unit is watched for dying again. Default 2 s: services
+    /// that cannot read their config exit well within it. Zero watches nothing.
+    pub settle: Duration,
+    /// `actions.jobTimeout`: how long one systemd job may take. Default 5 min, above the 90 s that
+    /// units have by default to start and again to stop.
+    pub job_timeout: Duration,
+}
+
+/// What happens when the machine is no longer what the config says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Drift {
+    /// `drift.default`. Default `report`.
+    pub default: DriftPolicy,
+    /// `drift.paths`: rules for a path and what is below it.
+    pub rules: Vec<DriftRule>,
+    /// `drift.fullPass`: how often everything is compared, beside the watches. Default 6 h: a safety
+    /// net against lost events, not the way drift is found.
+    pub full_pass: Duration,
+}
+
+/// One entry of `drift.paths`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DriftRule {
+    /// The path; everything below it is meant too.
+    pub path: AbsPath,
+    /// What happens there.
+    pub policy: DriftPolicy,
+}
+
+impl Drift {
+    /// What happens to `path`: the rule with the longest path above it decides.
+    pub fn policy(&self, path: &AbsPath) -> DriftPolicy {
+        let matching = self.rules.iter().filter(|rule| path.is_under(&rule.path));
+        let nearest = matching.max_by_key(|rule| rule.path.components().count());
+        nearest.map_or(self.default, |rule| rule.policy)
+    }
+}
+
+/// How devices are lent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Devices {
+    /// `devices.returnLimit`: how long devices may take to come back after an update. Default 5 min:
+    /// a vendor's own pods must start first.
+    pub return_limit: Duration,
+    /// `devices.rescan`: how often hardware is looked at anew, beside events. Default 10 min.
+    pub rescan: Duration,
+}
+
+/// How readiness is judged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Readiness {
+    /// `readiness.gates.*`, `readiness.pressure.*`, `readiness.diskSpace.minFree` and
+    /// `devices.returnLimit`, as the gates take them.
+    pub policy: Policy,
+    /// `readiness.diskSpace.paths`: whose file systems are watched. Default `/` and `/var`.
+    pub disk_paths: Vec<AbsPath>,
+}
+
+/// The administrator's port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Admin {
+    /// `admin.listen`. Default 127.0.0.1:10480: what is served there is for this machine.
+    pub listen: SocketAddr,
+    /// Somebody chose the address: it is that one or none.
+    pub chosen: bool,
+}
+
+impl Admin {
+    /// The port of the agent, beside the kubelet's and kube-proxy's in the 102xx and 104xx.
+    pub const DEFAULT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 10480);
+}
+
+/// What is logged, and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Log {
+    /// `log.format`. Default `auto`.
+    pub format: LogFormat,
+    /// `log.level`. Default `info`: one line per decision.
+    pub level: LogLevel,
+}
+
+impl Settings {
+    /// Whether `job` is to be done here.
+    pub fn does(&self, job: Job) -> bool {
+        self.jobs.contains(&job)
+    }
+
+    /// The keys whose values differ.
+    pub fn changed(&self, other: &Self) -> Vec<&'static str> {
+        let pairs = self.effective.iter().zip(&other.effective);
+        let differ = pairs.filter(|(a, b)| a.value != b.value);
+        differ.map(|(a, _)| a.key).collect()
+    }
+}

@@ -1,0 +1,237 @@
+//! Settings with a unit or a form: durations, sizes, shares, addresses, paths, sources.
+
+use std::{fmt, net::SocketAddr, time::Duration};
+
+use jiff::fmt::friendly::{Spacing, SpanParser, SpanPrinter};
+
+use super::reader::Word;
+use crate::{path::AbsPath, readiness::MinFree};
+
+/// Where the desired config comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// The cluster when in one, else [`Source::DEFAULT_DIR`].
+    Auto,
+    /// A directory below the root; what settings files say.
+    Directory(AbsPath),
+    /// A directory of the caller's own file system, relative or not; what `--source` says.
+    CallersDirectory(String),
+}
+
+/// There is no source to read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "this is a pod (KUBERNETES_SERVICE_HOST is set), where `source: auto` means the cluster, and \
+     this version reads no configs from a cluster: give it a directory with --source dir:PATH"
+)]
+pub struct SourceUnavailable;
+
+impl Source {
+    /// What `auto` means outside a cluster.
+    pub const DEFAULT_DIR: &'static str = "/etc/machinist/machine.d";
+
+    /// Settles `auto`. `in_cluster` says whether `KUBERNETES_SERVICE_HOST` is set, which the kubelet
+    /// does for every container.
+    pub fn settle(self, in_cluster: bool) -> Result<Self, SourceUnavailable> {
+        match (self, in_cluster) {
+            (Self::Auto, true) => Err(SourceUnavailable),
+            (Self::Auto, false) => match AbsPath::new(Self::DEFAULT_DIR) {
+                Ok(path) => Ok(Self::Directory(path)),
+                Err(_) => Err(SourceUnavailable),
+            },
+            (chosen, _) => Ok(chosen),
+        }
+    }
+
+    /// Reads what `--source` says: `auto` or `dir:PATH`, the path being the caller's.
+    pub fn from_flag(text: &str) -> Result<Self, String> {
+        match (text, text.strip_prefix("dir:")) {
+            ("auto", _) => Ok(Self::Auto),
+            (_, Some(path)) if !path.is_empty() => Ok(Self::CallersDirectory(path.to_owned())),
+            _ => Err("it is auto or dir:PATH".to_owned()),
+        }
+    }
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::Directory(path) => write!(f, "dir:{path}"),
+            Self::CallersDirectory(path) => write!(f, "dir:{path}"),
+        }
+    }
+}
+
+impl Word for Source {
+    fn expected() -> String {
+        "auto or dir:/absolute/path below the root".to_owned()
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        match text {
+            "auto" => Some(Self::Auto),
+            other => AbsPath::new(other.strip_prefix("dir:")?)
+                .ok()
+                .map(Self::Directory),
+        }
+    }
+
+    fn parse_flag(text: &str) -> Option<Self> {
+        Self::from_flag(text).ok()
+    }
+
+    fn show(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl Word for Duration {
+    fn expected() -> String {
+        "a duration such as 30s, 5m or 1h30m".to_owned()
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        SpanParser::new().parse_unsigned_duration(text).ok()
+    }
+
+    fn show(&self) -> String {
+        SpanPrinter::new()
+            .spacing(Spacing::None)
+            .unsigned_duration_to_string(self)
+    }
+}
+
+impl Word for u32 {
+    fn expected() -> String {
+        "a whole number".to_owned()
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        text.parse().ok()
+    }
+
+    fn show(&self) -> String {
+        self.to_string()
+    }
+}
+
+/// 0 to 100.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Percent(pub(super) u8);
+
+impl Word for Percent {
+    fn expected() -> String {
+        "a share from 0% to 100%".to_owned()
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let share = text.strip_suffix('%')?.trim_end().parse().ok()?;
+        (share <= 100).then_some(Self(share))
+    }
+
+    fn show(&self) -> String {
+        format!("{}%", self.0)
+    }
+}
+
+/// Units as Kubernetes writes quantities: binary with `i`, decimal without.
+const UNITS: &[(&str, u64)] = &[
+    ("KiB", 1 << 10),
+    ("MiB", 1 << 20),
+    ("GiB", 1 << 30),
+    ("TiB", 1 << 40),
+    ("kB", 1_000),
+    ("MB", 1_000_000),
+    ("GB", 1_000_000_000),
+    ("TB", 1_000_000_000_000),
+    ("Ki", 1 << 10),
+    ("Mi", 1 << 20),
+    ("Gi", 1 << 30),
+    ("Ti", 1 << 40),
+    ("B", 1),
+    ("", 1),
+];
+
+impl Word for MinFree {
+    fn expected() -> String {
+        "a share such as 5% or a size such as 1GiB".to_owned()
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        if text.ends_with('%') {
+            return Percent::parse(text).map(|share| Self::Percent(share.0));
+        }
+        let digits = text.find(|c: char| !c.is_ascii_digit());
+        let (number, unit) = text.split_at(digits.unwrap_or(text.len()));
+        let (_, factor) = UNITS.iter().find(|(name, _)| *name == unit.trim_start())?;
+        let bytes = number.parse::<u64>().ok()?.checked_mul(*factor)?;
+        Some(Self::Bytes(bytes))
+    }
+
+    fn show(&self) -> String {
+        match self {
+            Self::Percent(share) => Percent(*share).show(),
+            Self::Bytes(bytes) => {
+                let whole = |unit: &&(&str, u64)| bytes % unit.1 == 0 && *bytes >= unit.1;
+                let binary = UNITS[..4].iter().rev().find(whole);
+                binary.map_or_else(
+                    || format!("{bytes}B"),
+                    |(name, factor)| format!("{}{name}", bytes / factor),
+                )
+            }
+        }
+    }
+}
+
+impl Word for SocketAddr {
+    fn expected() -> String {
+        "an address and a port such as 127.0.0.1:10480".to_owned()
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        text.parse().ok()
+    }
+
+    fn show(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl Word for AbsPath {
+    fn expected() -> String {
+        "an absolute path without . or ..".to_owned()
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        Self::new(text).ok()
+    }
+
+    fn show(&self) -> String {
+        self.to_string()
+    }
+}
+
+/// A login name as useradd(8) takes it by default.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct UserName(pub(super) String);
+
+impl Word for UserName {
+    fn expected() -> String {
+        "a user name: a-z, 0-9, - and _, at most 32, no digit or - first".to_owned()
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let first = text.chars().next()?;
+        let plain =
+            |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '_');
+        let good = text.len() <= 32
+            && (first.is_ascii_lowercase() || first == '_')
+            && text.chars().all(plain);
+        good.then(|| Self(text.to_owned()))
+    }
+
+    fn show(&self) -> String {
+        self.0.clone()
+    }
+}

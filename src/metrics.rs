@@ -1,0 +1,252 @@
+//! Prometheus metrics, as a value that is handed down.
+//!
+//! What is a state (gates, phase, drift, devices) is read from the status at each scrape, so metrics
+//! and `status` cannot disagree. Only what happens is counted. Every label has few values: names of
+//! gates, codes and outcomes, and the resources that somebody declared. `docs/metrics.md` lists all.
+
+use std::{fmt, sync::Arc};
+
+use prometheus_client::{
+    collector::Collector,
+    encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric, text},
+    metrics::{MetricType, counter::Counter, family::Family, gauge::ConstGauge},
+    registry::{Registry, Unit},
+};
+use tokio::sync::watch;
+
+use crate::status::{DriftKind, Outcome, Status};
+
+/// The media type of [`Metrics::text`].
+pub const MEDIA_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// How a look at the source of configs ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SourceRead {
+    /// It holds a usable config.
+    Accepted,
+    /// It holds a config that was refused.
+    Refused,
+    /// It could not be read.
+    Unreadable,
+}
+
+impl SourceRead {
+    const ALL: [Self; 3] = [Self::Accepted, Self::Refused, Self::Unreadable];
+
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Accepted => "accepted",
+            Self::Refused => "refused",
+            Self::Unreadable => "unreadable",
+        }
+    }
+}
+
+/// Everything that is measured. Cheap to clone; all clones count together.
+#[derive(Clone, Debug)]
+pub struct Metrics {
+    registry: Arc<Registry>,
+    updates: Family<Labels<1>, Counter>,
+    registrations: Family<Labels<1>, Counter>,
+    source_reads: Family<Labels<1>, Counter>,
+}
+
+type Labels<const N: usize> = [(&'static str, &'static str); N];
+
+const OUTCOMES: [Outcome; 5] = [
+    Outcome::Done,
+    Outcome::AppliedOffline,
+    Outcome::RolledBack,
+    Outcome::Withdrawn,
+    Outcome::Failed,
+];
+
+impl Metrics {
+    /// Metrics of the agent whose state `status` shows. Counters start at zero and are all there from
+    /// the first scrape on, so that a rate over them is right.
+    pub fn new(status: watch::Receiver<Arc<Status>>) -> Self {
+        let mut registry = Registry::with_prefix("machinist");
+        registry.register_collector(Box::new(State(status)));
+        let mut family = |name: &str, help: &str, values: &[Labels<1>]| {
+            let family = Family::<Labels<1>, Counter>::default();
+            for labels in values {
+                drop(family.get_or_create(labels));
+            }
+            registry.register(name, help, family.clone());
+            family
+        };
+        let outcomes = OUTCOMES.map(outcome);
+        let updates = family("updates", "Updates that ended, by outcome", &outcomes);
+        let registrations = family(
+            "kubelet_registrations",
+            "Registrations of a resource with the kubelet, by result",
+            &[true, false].map(registration),
+        );
+        let source_reads = family(
+            "source_reads",
+            "Looks at the source of configs, by result",
+            &SourceRead::ALL.map(source_read),
+        );
+        Self {
+            registry: Arc::new(registry),
+            updates,
+            registrations,
+            source_reads,
+        }
+    }
+
+    /// Counts an update that ended.
+    pub fn update_ended(&self, how: Outcome) {
+        self.updates.get_or_create(&outcome(how)).inc();
+    }
+
+    /// Counts an attempt to register a resource with the kubelet.
+    pub fn registered(&self, accepted: bool) {
+        let labels = registration(accepted);
+        self.registrations.get_or_create(&labels).inc();
+    }
+
+    /// Counts a look at the source.
+    pub fn source_was_read(&self, how: SourceRead) {
+        self.source_reads.get_or_create(&source_read(how)).inc();
+    }
+
+    /// Everything in the OpenMetrics text format.
+    pub fn text(&self) -> Result<String, fmt::Error> {
+        let mut page = String::new();
+        text::encode(&mut page, &self.registry)?;
+        Ok(page)
+    }
+}
+
+const fn outcome(how: Outcome) -> Labels<1> {
+    [("outcome", how.as_str())]
+}
+
+const fn registration(accepted: bool) -> Labels<1> {
+    let result = if accepted { "accepted" } else { "failed" };
+    [("result", result)]
+}
+
+const fn source_read(how: SourceRead) -> Labels<1> {
+    [("result", how.as_str())]
+}
+
+/// Reads the status at each scrape.
+#[derive(Debug)]
+struct State(watch::Receiver<Arc<Status>>);
+
+impl Collector for State {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let status = Arc::clone(&self.0.borrow());
+        let mut page = Page(encoder);
+        agent(&mut page, &status)?;
+        gates(&mut page, &status)?;
+        devices(&mut page, &status)
+    }
+}
+
+fn agent(page: &mut Page<'_>, status: &Status) -> fmt::Result {
+    let version = [("version", status.version.as_str())];
+    page.gauge(
+        "build_info",
+        "The running version; always 1",
+        [(version, 1)],
+    )?;
+    let ready = i64::from(status.ready);
+    page.single("ready", "Whether no closed gate holds", None, ready)?;
+    let phase = [("phase", status.phase.as_str())];
+    page.gauge("phase", "The phase of the update; always 1", [(phase, 1)])?;
+    page.single(
+        "phase_start_time",
+        "When that phase began, in seconds since 1970",
+        Some(Unit::Seconds),
+        status.since.as_second(),
+    )?;
+    let failure = status.failure.iter();
+    page.gauge(
+        "failure",
+        "The last update failed with this code; absent when it did not",
+        failure.map(|failure| ([("reason", failure.code.as_str())], 1)),
+    )?;
+    let drift = &status.config.drift;
+    let of = |kind| drift.iter().filter(|one| one.kind == kind).count();
+    page.gauge(
+        "drift_paths",
+        "Paths that are not as configured",
+        DRIFT.map(|kind| ([("kind", kind.as_str())], count(of(kind)))),
+    )
+}
+
+const DRIFT: [DriftKind; 6] = [
+    DriftKind::Content,
+    DriftKind::Mode,
+    DriftKind::Owner,
+    DriftKind::Label,
+    DriftKind::Missing,
+    DriftKind::Unit,
+];
+
+fn gates(page: &mut Page<'_>, status: &Status) -> fmt::Result {
+    let gates = status.gates.iter();
+    page.gauge(
+        "gate_open",
+        "Whether nothing is in the way at this gate",
+        gates.map(|gate| ([("gate", gate.name.as_str())], i64::from(gate.open))),
+    )
+}
+
+fn devices(page: &mut Page<'_>, status: &Status) -> fmt::Result {
+    let resources = &status.devices;
+    let counted = resources.iter().flat_map(|resource| {
+        ["Healthy", "Unhealthy"].map(|health| {
+            let devices = resource.devices.iter();
+            let number = devices.filter(|one| one.health == health).count();
+            let labels = [("resource", resource.resource.as_str()), ("health", health)];
+            (labels, count(number))
+        })
+    });
+    page.gauge("devices", "Devices by health", counted)?;
+    page.gauge(
+        "resource_registered",
+        "Whether the kubelet knows this resource",
+        resources.iter().map(|resource| {
+            let labels = [("resource", resource.resource.as_str())];
+            (labels, i64::from(resource.registered))
+        }),
+    )
+}
+
+fn count(number: usize) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+struct Page<'a>(DescriptorEncoder<'a>);
+
+impl Page<'_> {
+    fn gauge<L: EncodeLabelSet>(
+        &mut self,
+        name: &str,
+        help: &str,
+        values: impl IntoIterator<Item = (L, i64)>,
+    ) -> fmt::Result {
+        let mut family = self
+            .0
+            .encode_descriptor(name, help, None, MetricType::Gauge)?;
+        for (labels, value) in values {
+            ConstGauge::new(value).encode(family.encode_family(&labels)?)?;
+        }
+        Ok(())
+    }
+
+    fn single(&mut self, name: &str, help: &str, unit: Option<Unit>, value: i64) -> fmt::Result {
+        let unit = unit.as_ref();
+        let single = self
+            .0
+            .encode_descriptor(name, help, unit, MetricType::Gauge)?;
+        ConstGauge::new(value).encode(single)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,286 @@
+use super::*;
+
+fn at(seconds: i64) -> Timestamp {
+    Timestamp::from_second(1_800_000_000 + seconds).unwrap()
+}
+
+fn policy() -> Policy {
+    Policy {
+        effects: BTreeMap::new(),
+        cpu_pressure: 90,
+        memory_pressure: 40,
+        io_pressure: 80,
+        min_free: MinFree::Percent(5),
+        return_limit: Duration::from_secs(300),
+    }
+}
+
+/// Everything watched and well.
+fn healthy() -> Inputs {
+    Inputs {
+        device_manager: DeviceManager::Listening,
+        failed_units: Some(FailedUnits::default()),
+        pressure: Some(Pressure {
+            cpu: 0.0,
+            memory: 0.0,
+            io: 0.0,
+        }),
+        disk: vec![space("/", 50, 100)],
+        synchronised: Some(true),
+        ..Inputs::default()
+    }
+}
+
+fn space(path: &str, free: u64, size: u64) -> FreeSpace {
+    FreeSpace {
+        path: path.to_owned(),
+        free,
+        size,
+    }
+}
+
+fn failure() -> Failure {
+    Failure {
+        reason: Reason::JobFailed,
+        message: "chronyd.service did not start".to_owned(),
+    }
+}
+
+fn with(change: impl FnOnce(&mut Inputs)) -> Inputs {
+    let mut inputs = healthy();
+    change(&mut inputs);
+    inputs
+}
+
+fn waiting(now: &[(&str, usize)]) -> Option<DevicesReturn> {
+    let counts = |all: &[(&str, usize)]| all.iter().map(|(k, v)| ((*k).to_owned(), *v)).collect();
+    Some(DevicesReturn {
+        before: counts(&[("acme.dev/fpga", 2), ("machinist.dev/fuse", 1)]),
+        now: counts(now),
+        since: at(-300),
+    })
+}
+
+fn units(before: &[&str], now: &[&str]) -> Option<FailedUnits> {
+    let set = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+    Some(FailedUnits {
+        before: set(before),
+        now: set(now),
+    })
+}
+
+fn stall(cpu: f64, memory: f64, io: f64) -> Option<Pressure> {
+    Some(Pressure { cpu, memory, io })
+}
+
+fn boots(current: Option<&str>, ordered_at: Option<&str>) -> Boot {
+    Boot {
+        current: current.map(str::to_owned),
+        ordered_at: ordered_at.map(str::to_owned),
+    }
+}
+
+/// Gate, whether it is open, why, and by which facts. Every other gate is open then.
+type Row = (GateName, bool, Reason, Inputs);
+
+#[rustfmt::skip]
+fn update_rows() -> Vec<Row> {
+    use {GateName as G, Reason as R};
+    vec![
+        (G::Config, true, R::Ok, healthy()),
+        (G::Config, false, R::UpdateInProgress, with(|i| i.config.unverified = Some("b".into()))),
+        (G::Config, false, R::UpdateFailed, with(|i| i.config.failed = Some(failure()))),
+        (G::Config, false, R::UpdateFailed, with(|i| { i.config.failed = Some(failure()); i.config.unverified = Some("b".into()); })),
+        (G::Config, true, R::Drifted, with(|i| i.config.drifted = vec!["/etc/a".into()])),
+        (G::Config, false, R::Drifted, with(|i| { i.config.drifted = vec!["/etc/a".into()]; i.config.drift_holds = true; })),
+        (G::Config, true, R::ConfigRefused, with(|i| i.config.refused = Some(failure()))),
+        (G::BootProven, true, R::Ok, with(|i| i.boot = boots(Some("b1"), None))),
+        (G::BootProven, false, R::RebootPending, with(|i| i.boot = boots(Some("b1"), Some("b1")))),
+        (G::BootProven, false, R::BootUnverified, with(|i| i.boot = boots(Some("b2"), Some("b1")))),
+        (G::BootProven, true, R::SignalMissing, with(|i| i.boot = boots(None, Some("b1")))),
+    ]
+}
+
+#[rustfmt::skip]
+fn device_rows() -> Vec<Row> {
+    use {GateName as G, Reason as R};
+    let before_limit = |now: &[(&str, usize)]| {
+        waiting(now).map(|wait| DevicesReturn { since: at(-299), ..wait })
+    };
+    vec![
+        (G::DeviceManagerAbsent, true, R::Ok, with(|i| i.device_manager = DeviceManager::Unneeded)),
+        (G::DeviceManagerAbsent, true, R::Ok, with(|i| i.device_manager = DeviceManager::Absent(at(-29)))),
+        (G::DeviceManagerAbsent, false, R::KubeletDown, with(|i| i.device_manager = DeviceManager::Absent(at(-30)))),
+        (G::DeviceManagerAbsent, true, R::Ok, with(|i| i.device_manager = DeviceManager::Absent(at(60)))),
+        (G::Devices, true, R::Ok, with(|i| i.devices = before_limit(&[("acme.dev/fpga", 2), ("machinist.dev/fuse", 1)]))),
+        (G::Devices, true, R::Ok, with(|i| i.devices = before_limit(&[("acme.dev/fpga", 3), ("machinist.dev/fuse", 1)]))),
+        (G::Devices, false, R::DevicesMissing, with(|i| i.devices = before_limit(&[("acme.dev/fpga", 1), ("machinist.dev/fuse", 1)]))),
+        (G::Devices, false, R::DevicesMissing, with(|i| i.devices = before_limit(&[]))),
+        (G::Devices, true, R::DevicesMissing, with(|i| i.devices = waiting(&[]))),
+    ]
+}
+
+#[rustfmt::skip]
+fn host_rows() -> Vec<Row> {
+    use {GateName as G, Reason as R};
+    vec![
+        (G::FailedUnits, true, R::Ok, with(|i| i.failed_units = units(&["a.service"], &["a.service"]))),
+        (G::FailedUnits, true, R::Ok, with(|i| i.failed_units = units(&["a.service"], &[]))),
+        (G::FailedUnits, false, R::UnitsFailed, with(|i| i.failed_units = units(&["a.service"], &["b.service"]))),
+        (G::FailedUnits, true, R::SignalMissing, with(|i| i.failed_units = None)),
+        (G::Pressure, true, R::Ok, with(|i| i.pressure = stall(90.0, 40.0, 80.0))),
+        (G::Pressure, false, R::UnderPressure, with(|i| i.pressure = stall(90.01, 0.0, 0.0))),
+        (G::Pressure, false, R::UnderPressure, with(|i| i.pressure = stall(0.0, 40.01, 0.0))),
+        (G::Pressure, false, R::UnderPressure, with(|i| i.pressure = stall(0.0, 0.0, 80.01))),
+        (G::Pressure, true, R::SignalMissing, with(|i| i.pressure = None)),
+        (G::DiskSpace, true, R::Ok, with(|i| i.disk = vec![space("/", 5, 100)])),
+        (G::DiskSpace, false, R::DiskSpaceLow, with(|i| i.disk = vec![space("/", 499, 10_000)])),
+        (G::DiskSpace, false, R::DiskSpaceLow, with(|i| i.disk = vec![space("/", 50, 100), space("/var", 0, 1)])),
+        (G::DiskSpace, true, R::Ok, with(|i| i.disk = vec![space("/proc", 0, 0)])),
+        (G::DiskSpace, true, R::Ok, with(|i| i.disk = vec![space("/", u64::MAX, u64::MAX)])),
+        (G::DiskSpace, true, R::SignalMissing, with(|i| i.disk = vec![])),
+        (G::TimeSync, true, R::Ok, healthy()),
+        (G::TimeSync, false, R::TimeUnsynchronised, with(|i| i.synchronised = Some(false))),
+        (G::TimeSync, true, R::SignalMissing, with(|i| i.synchronised = None)),
+    ]
+}
+
+#[test]
+fn every_gate_turns_at_its_boundary() {
+    let table = [update_rows(), device_rows(), host_rows()].concat();
+    for (row, (name, open, reason, inputs)) in table.iter().enumerate() {
+        let gates = Gates::default().evaluate(inputs, &policy(), at(0));
+        let gate = gates.get(*name).unwrap();
+        assert_eq!(
+            (gate.open, gate.reason),
+            (*open, *reason),
+            "row {row}: {gate:?}"
+        );
+        assert!(!gate.message.is_empty(), "row {row}");
+        let others = gates.iter().filter(|gate| gate.name != *name);
+        assert!(
+            others.into_iter().all(|gate| gate.open),
+            "row {row}: {gates:?}"
+        );
+    }
+}
+
+#[test]
+fn free_bytes_below_the_limit_close_disk_space() {
+    let policy = Policy {
+        min_free: MinFree::Bytes(1 << 30),
+        ..policy()
+    };
+    for (free, open) in [((1 << 30) - 1, false), (1 << 30, true)] {
+        let inputs = with(|i| i.disk = vec![space("/", free, 1 << 40)]);
+        let gates = Gates::default().evaluate(&inputs, &policy, at(0));
+        assert_eq!(gates.get(GateName::DiskSpace).unwrap().open, open);
+    }
+}
+
+#[test]
+fn a_machine_that_watches_nothing_is_ready() {
+    let gates = Gates::default().evaluate(&Inputs::default(), &policy(), at(0));
+    assert!(gates.ready());
+    assert_eq!(gates.summary(), "ready");
+    let names: Vec<_> = gates.iter().map(|gate| gate.name).collect();
+    assert_eq!(names, GateName::ALL);
+}
+
+#[test]
+fn since_moves_only_when_a_gate_opens_or_closes() {
+    let low = with(|i| i.disk = vec![space("/", 0, 100)]);
+    let lower = with(|i| i.disk = vec![space("/", 0, 100), space("/var", 0, 100)]);
+    let mut gates = Gates::default();
+    let mut seen = Vec::new();
+    for (second, inputs) in [
+        (0, &low),
+        (10, &lower),
+        (20, &healthy()),
+        (30, &healthy()),
+        (40, &low),
+    ] {
+        gates = gates.evaluate(inputs, &policy(), at(second));
+        seen.push(gates.get(GateName::DiskSpace).unwrap().since);
+    }
+    assert_eq!(seen, [at(0), at(0), at(20), at(20), at(40)]);
+}
+
+#[test]
+fn only_a_gate_that_holds_takes_readiness_away() {
+    let inputs = with(|i| i.synchronised = Some(false));
+    for (effect, ready, summary) in [
+        (
+            Effect::Hold,
+            false,
+            "not ready: TimeSync (the clock is not synchronised)",
+        ),
+        (
+            Effect::Warn,
+            true,
+            "ready; warnings: TimeSync (the clock is not synchronised)",
+        ),
+        (Effect::Off, true, "ready"),
+    ] {
+        let policy = Policy {
+            effects: BTreeMap::from([(GateName::TimeSync, effect)]),
+            ..policy()
+        };
+        let gates = Gates::default().evaluate(&inputs, &policy, at(0));
+        assert_eq!(gates.ready(), ready);
+        assert_eq!(gates.summary(), summary);
+    }
+}
+
+#[test]
+fn a_long_list_is_cut_after_three() {
+    let names = [
+        "a.service",
+        "b.service",
+        "c.service",
+        "d.service",
+        "e.service",
+    ];
+    let inputs = with(|i| i.failed_units = units(&[], &names));
+    let gates = Gates::default().evaluate(&inputs, &policy(), at(0));
+    assert_eq!(
+        gates.summary(),
+        "not ready: FailedUnits (failed: a.service, b.service, c.service and 2 more)"
+    );
+}
+
+#[test]
+fn a_gate_is_written_as_scripts_expect_it() {
+    let gates = Gates::default().evaluate(&healthy(), &policy(), at(0));
+    let text = serde_json::to_string(gates.get(GateName::TimeSync).unwrap()).unwrap();
+    assert_eq!(
+        text,
+        r#"{"name":"TimeSync","open":true,"effect":"warn","since":"2027-01-15T08:00:00Z","reason":"Ok","message":"the clock is synchronised"}"#
+    );
+}
+
+#[test]
+fn verdicts_that_time_alone_changes_are_looked_at_when_they_change() {
+    let inputs = with(|i| {
+        i.device_manager = DeviceManager::Absent(at(0));
+        i.devices = waiting(&[]);
+    });
+    let verdicts = |when| {
+        let gates = Gates::default().evaluate(&inputs, &policy(), when);
+        gates.iter().map(|gate| gate.open).collect::<Vec<_>>()
+    };
+    let mut now = at(-300);
+    let mut turns = 0;
+    while let Some(turn) = inputs.turns_at(&policy(), now) {
+        let before = turn - jiff::SignedDuration::from_nanos(1);
+        assert_eq!(verdicts(now), verdicts(before), "nothing happens before");
+        assert_ne!(verdicts(before), verdicts(turn), "something happens then");
+        (now, turns) = (turn, turns + 1);
+    }
+    assert_eq!(turns, 2);
+    assert_eq!(
+        verdicts(now),
+        verdicts(at(100_000)),
+        "nothing happens after"
+    );
+}

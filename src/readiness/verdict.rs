@@ -1,0 +1,235 @@
+//! One verdict per gate, each a total function of the facts.
+
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::{
+    Boot, ConfigState, DeviceManager, DevicesReturn, FailedUnits, FreeSpace, GateName, Inputs,
+    MinFree, Policy, Pressure, inputs::SOCKET_GRACE,
+};
+use crate::reason::Reason;
+
+pub(super) struct Verdict {
+    pub(super) open: bool,
+    pub(super) reason: Reason,
+    pub(super) message: String,
+}
+
+impl Verdict {
+    fn fine(message: impl Into<String>) -> Self {
+        Self::note(Reason::Ok, message)
+    }
+
+    /// Open, with something to say all the same.
+    fn note(reason: Reason, message: impl Into<String>) -> Self {
+        Self {
+            open: true,
+            reason,
+            message: message.into(),
+        }
+    }
+
+    fn closed(reason: Reason, message: impl Into<String>) -> Self {
+        Self {
+            open: false,
+            reason,
+            message: message.into(),
+        }
+    }
+
+    fn no_signal(message: &str) -> Self {
+        Self::note(Reason::SignalMissing, message)
+    }
+}
+
+pub(super) fn of(name: GateName, inputs: &Inputs, policy: &Policy, now: Timestamp) -> Verdict {
+    match name {
+        GateName::Config => config(&inputs.config),
+        GateName::BootProven => boot(&inputs.boot),
+        GateName::DeviceManagerAbsent => device_manager(&inputs.device_manager, now),
+        GateName::Devices => devices(inputs.devices.as_ref(), policy.return_limit, now),
+        GateName::FailedUnits => failed_units(inputs.failed_units.as_ref()),
+        GateName::Pressure => pressure(inputs.pressure, policy),
+        GateName::DiskSpace => disk_space(&inputs.disk, policy.min_free),
+        GateName::TimeSync => time_sync(inputs.synchronised),
+    }
+}
+
+/// A failure outweighs the update it belongs to; a refusal and reported drift are only notes.
+fn config(state: &ConfigState) -> Verdict {
+    if let Some(failed) = &state.failed {
+        let message = format!("{}: {}", failed.reason, failed.message);
+        return Verdict::closed(Reason::UpdateFailed, message);
+    }
+    if let Some(name) = &state.unverified {
+        let message = format!("{name} is applied and not verified yet");
+        return Verdict::closed(Reason::UpdateInProgress, message);
+    }
+    if !state.drifted.is_empty() {
+        let message = format!("not as configured: {}", few(state.drifted.iter()));
+        return match state.drift_holds {
+            true => Verdict::closed(Reason::Drifted, message),
+            false => Verdict::note(Reason::Drifted, message),
+        };
+    }
+    match &state.refused {
+        Some(refused) => {
+            let message = format!("the last good config stays: {}", refused.message);
+            Verdict::note(Reason::ConfigRefused, message)
+        }
+        None => Verdict::fine("nothing is half applied"),
+    }
+}
+
+fn boot(boot: &Boot) -> Verdict {
+    match (&boot.ordered_at, &boot.current) {
+        (None, _) => Verdict::fine("no reboot is under way"),
+        (Some(_), None) => Verdict::no_signal("the boot id cannot be read"),
+        (Some(before), Some(now)) if before == now => Verdict::closed(
+            Reason::RebootPending,
+            "the ordered reboot has not happened yet",
+        ),
+        (Some(_), Some(_)) => Verdict::closed(
+            Reason::BootUnverified,
+            "the machine has rebooted; the boot is not verified yet",
+        ),
+    }
+}
+
+fn device_manager(state: &DeviceManager, now: Timestamp) -> Verdict {
+    match state {
+        DeviceManager::Unneeded => Verdict::fine("no devices to lend"),
+        DeviceManager::Listening => Verdict::fine("the kubelet listens"),
+        DeviceManager::Absent(since) if lasted(*since, now, SOCKET_GRACE) => Verdict::closed(
+            Reason::KubeletDown,
+            "no kubelet socket: the device manager is off or the kubelet is down",
+        ),
+        DeviceManager::Absent(_) => Verdict::fine("the kubelet's socket is waited for"),
+    }
+}
+
+fn devices(wait: Option<&DevicesReturn>, limit: Duration, now: Timestamp) -> Verdict {
+    let Some(wait) = wait else {
+        return Verdict::fine("no devices are waited for");
+    };
+    let short: Vec<_> = wait
+        .before
+        .iter()
+        .filter_map(|(resource, before)| {
+            let now = wait.now.get(resource).copied().unwrap_or(0);
+            (now < *before).then(|| format!("{resource} {now} of {before}"))
+        })
+        .collect();
+    if short.is_empty() {
+        return Verdict::fine("every device is back");
+    }
+    let short = few(short.iter());
+    match lasted(wait.since, now, limit) {
+        true => Verdict::note(
+            Reason::DevicesMissing,
+            format!("no longer waited for after {} s: {short}", limit.as_secs()),
+        ),
+        false => Verdict::closed(Reason::DevicesMissing, format!("not back yet: {short}")),
+    }
+}
+
+fn failed_units(units: Option<&FailedUnits>) -> Verdict {
+    let Some(units) = units else {
+        return Verdict::no_signal("no service manager to ask");
+    };
+    let new: Vec<_> = units.now.difference(&units.before).collect();
+    match (new.is_empty(), units.now.is_empty()) {
+        (true, true) => Verdict::fine("no unit has failed"),
+        (true, false) => Verdict::fine(format!(
+            "only units that had failed before: {}",
+            few(units.now.iter())
+        )),
+        (false, _) => Verdict::closed(
+            Reason::UnitsFailed,
+            format!("failed: {}", few(new.into_iter())),
+        ),
+    }
+}
+
+fn pressure(stall: Option<Pressure>, policy: &Policy) -> Verdict {
+    let Some(stall) = stall else {
+        return Verdict::no_signal("this kernel gives no pressure information");
+    };
+    let above: Vec<_> = [
+        ("cpu", stall.cpu, policy.cpu_pressure),
+        ("memory", stall.memory, policy.memory_pressure),
+        ("io", stall.io, policy.io_pressure),
+    ]
+    .into_iter()
+    .filter(|(_, share, limit)| *share > f64::from(*limit))
+    .map(|(what, share, limit)| format!("{what} {share:.0}% above {limit}%"))
+    .collect();
+    match above.is_empty() {
+        true => Verdict::fine("below the thresholds"),
+        false => Verdict::closed(Reason::UnderPressure, above.join(", ")),
+    }
+}
+
+fn disk_space(disks: &[FreeSpace], min: MinFree) -> Verdict {
+    let short: Vec<_> = disks
+        .iter()
+        .filter(|disk| is_short(disk, min))
+        .map(|disk| format!("{} has {} free", disk.path, share(disk)))
+        .collect();
+    match (disks.is_empty(), short.is_empty()) {
+        (true, _) => Verdict::no_signal("no file system is watched"),
+        (false, true) => Verdict::fine("enough free space"),
+        (false, false) => Verdict::closed(Reason::DiskSpaceLow, few(short.iter())),
+    }
+}
+
+/// Multiplied instead of divided, so that a boundary is exact. A size of zero (a pseudo file system)
+/// has no percentage and is never short by one.
+fn is_short(disk: &FreeSpace, min: MinFree) -> bool {
+    match min {
+        MinFree::Bytes(least) => disk.free < least,
+        MinFree::Percent(least) => {
+            u128::from(disk.free) * 100 < u128::from(disk.size) * u128::from(least)
+        }
+    }
+}
+
+fn share(disk: &FreeSpace) -> String {
+    let percent = (u128::from(disk.free) * 100).checked_div(u128::from(disk.size));
+    let mebibytes = disk.free >> 20;
+    match percent {
+        Some(percent) => format!("{percent}% ({mebibytes} MiB)"),
+        None => format!("{mebibytes} MiB"),
+    }
+}
+
+fn time_sync(synchronised: Option<bool>) -> Verdict {
+    match synchronised {
+        Some(true) => Verdict::fine("the clock is synchronised"),
+        Some(false) => Verdict::closed(Reason::TimeUnsynchronised, "the clock is not synchronised"),
+        None => Verdict::no_signal("the kernel does not say whether the clock is synchronised"),
+    }
+}
+
+/// A clock that was set back makes a wait look negative; it has then not lasted.
+fn lasted(since: Timestamp, now: Timestamp, limit: Duration) -> bool {
+    let limit = SignedDuration::try_from(limit).unwrap_or(SignedDuration::MAX);
+    now.duration_since(since) >= limit
+}
+
+/// The first three and how many more: a status line is read by people.
+fn few<T: AsRef<str>>(all: impl ExactSizeIterator<Item = T>) -> String {
+    let more = all.len().saturating_sub(3);
+    let mut text = String::new();
+    for one in all.take(3) {
+        if !text.is_empty() {
+            text.push_str(", ");
+        }
+        text.push_str(one.as_ref());
+    }
+    if more > 0 {
+        text.push_str(&format!(" and {more} more"));
+    }
+    text
+}

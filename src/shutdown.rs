@@ -1,0 +1,240 @@
+//! How the daemon ends: a token that everybody watches, a tracker that knows who is still there, and
+//! the signals that start it.
+
+use std::{
+    collections::BTreeMap,
+    future::Future,
+    io,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tracing::Instrument;
+
+/// How long tasks may take to end. A person who presses ^C waits a second without wondering, and no
+/// task does anything that must not be cut short: what must survive is in the journal.
+pub const GRACE: Duration = Duration::from_secs(1);
+
+/// The tasks of the daemon. Cheap to clone; all clones are one.
+#[derive(Clone, Debug, Default)]
+pub struct Tasks {
+    stop: CancellationToken,
+    tracker: TaskTracker,
+    running: Arc<Mutex<BTreeMap<&'static str, usize>>>,
+    died: Arc<Mutex<Option<&'static str>>>,
+}
+
+/// The shutdown was not clean.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unclean {
+    /// A task panicked, which ended the daemon.
+    #[error("the task {0} panicked")]
+    Panicked(&'static str),
+    /// Tasks did not end within the grace period and were left behind.
+    #[error("tasks still running after {} ms: {}", .0.as_millis(), .1.join(", "))]
+    StillRunning(Duration, Vec<&'static str>),
+}
+
+impl Tasks {
+    /// No tasks yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A token that is cancelled when the daemon stops. Cancelling it stops nothing else.
+    pub fn token(&self) -> CancellationToken {
+        self.stop.child_token()
+    }
+
+    /// Resolves when the daemon stops.
+    pub async fn stopping(&self) {
+        self.stop.cancelled().await;
+    }
+
+    /// Tells every task to end.
+    pub fn stop(&self) {
+        self.stop.cancel();
+    }
+
+    /// The tracker, for services that start tasks of their own; those watch a [`Tasks::token`] too.
+    pub const fn tracker(&self) -> &TaskTracker {
+        &self.tracker
+    }
+
+    /// Runs `task` until it ends. It watches a [`Tasks::token`]; a panic in it stops the daemon, since a
+    /// daemon that lost a limb must not look healthy.
+    pub fn spawn(&self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
+        let leave = Leave {
+            tasks: self.clone(),
+            name,
+            finished: false,
+        };
+        *lock(&self.running).entry(name).or_default() += 1;
+        let span = tracing::info_span!("task", task = name);
+        let tracked = async move {
+            let mut leave = leave;
+            task.await;
+            leave.finished = true;
+        };
+        self.tracker.spawn(tracked.instrument(span));
+    }
+
+    /// Stops everything and waits up to `grace` for every task to end.
+    pub async fn finish(self, grace: Duration) -> Result<(), Unclean> {
+        self.stop.cancel();
+        self.tracker.close();
+        let in_time = tokio::time::timeout(grace, self.tracker.wait()).await;
+        if let Some(name) = *lock(&self.died) {
+            return Err(Unclean::Panicked(name));
+        }
+        in_time.map_err(|_| {
+            let names = lock(&self.running).keys().copied().collect();
+            Unclean::StillRunning(grace, names)
+        })
+    }
+}
+
+/// Notes the end of a task, also when it ends by unwinding.
+struct Leave {
+    tasks: Tasks,
+    name: &'static str,
+    finished: bool,
+}
+
+impl Drop for Leave {
+    fn drop(&mut self) {
+        let mut running = lock(&self.tasks.running);
+        if let Some(count) = running.get_mut(self.name) {
+            *count -= 1;
+            if *count == 0 {
+                running.remove(self.name);
+            }
+        }
+        if !self.finished && std::thread::panicking() {
+            lock(&self.tasks.died).get_or_insert(self.name);
+            tracing::error!(task = self.name, "a task panicked; stopping");
+            self.tasks.stop.cancel();
+        }
+    }
+}
+
+fn lock<T>(shared: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What a signal asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// SIGTERM or SIGINT: end.
+    Stop,
+    /// SIGHUP: read the settings anew.
+    Reload,
+}
+
+/// The signals that the daemon answers. From now on they no longer end the process by themselves.
+#[derive(Debug)]
+pub struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    hang_up: Signal,
+}
+
+impl Signals {
+    /// Starts to listen. Needs a running tokio runtime.
+    pub fn listen() -> io::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hang_up: signal(SignalKind::hangup())?,
+        })
+    }
+
+    /// The next signal. Safe to drop: a signal that has not been taken stays pending.
+    pub async fn next(&mut self) -> Request {
+        // Each arm may be dropped: tokio keeps a delivered signal until it is received.
+        tokio::select! {
+            _ = self.terminate.recv() => Request::Stop,
+            _ = self.interrupt.recv() => Request::Stop,
+            _ = self.hang_up.recv() => Request::Reload,
+        }
+    }
+
+    /// Carries out requests: the first stop lets the tasks end, the second one returns at once, and the
+    /// caller leaves without waiting. `reload` hears of every SIGHUP.
+    pub async fn obey(mut self, tasks: &Tasks, mut reload: impl FnMut()) {
+        let mut stopping = false;
+        loop {
+            match self.next().await {
+                Request::Reload => reload(),
+                Request::Stop if stopping => return,
+                Request::Stop => {
+                    stopping = true;
+                    tracing::info!("stopping");
+                    tasks.stop();
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn tasks_that_watch_the_token_are_joined() {
+        let tasks = Tasks::new();
+        let (token, ended) = (tasks.token(), Arc::new(Mutex::new(false)));
+        let mark = Arc::clone(&ended);
+        tasks.spawn("watcher", async move {
+            token.cancelled().await;
+            *lock(&mark) = true;
+        });
+        assert_eq!(tasks.finish(GRACE).await, Ok(()));
+        assert!(*lock(&ended));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_does_not_end_is_named_and_left() {
+        let tasks = Tasks::new();
+        tasks.spawn("quick", async {});
+        tasks.spawn("stuck", std::future::pending());
+        let began = tokio::time::Instant::now();
+        let left = tasks.finish(GRACE).await;
+        assert_eq!(left, Err(Unclean::StillRunning(GRACE, vec!["stuck"])));
+        assert_eq!(began.elapsed(), GRACE);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_panic_stops_the_daemon_and_is_told() {
+        let tasks = Tasks::new();
+        tasks.spawn("broken", async { panic!("as the test wants it") });
+        tasks.stopping().await;
+        assert_eq!(tasks.finish(GRACE).await, Err(Unclean::Panicked("broken")));
+    }
+
+    #[tokio::test]
+    async fn the_second_signal_ends_the_wait_and_hang_up_reloads() {
+        let tasks = Tasks::new();
+        let reloads = Arc::new(Mutex::new(0));
+        let count = Arc::clone(&reloads);
+        let signals = Signals::listen().unwrap();
+        let obeying = {
+            let tasks = tasks.clone();
+            tokio::spawn(async move { signals.obey(&tasks, || *lock(&count) += 1).await })
+        };
+        let raise = |signal| nix::sys::signal::raise(signal).unwrap();
+        raise(nix::sys::signal::SIGHUP);
+        raise(nix::sys::signal::SIGTERM);
+        tasks.stopping().await;
+        assert!(!obeying.is_finished());
+        raise(nix::sys::signal::SIGTERM);
+        tokio::time::timeout(Duration::from_secs(5), obeying)
+            .await
+            .unwrap()
+            .unwrap();
+        assert_eq!(*lock(&reloads), 1);
+    }
+}

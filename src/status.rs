@@ -1,0 +1,249 @@
+//! The status document: what the agent says about itself, to scripts and to people.
+//!
+//! The JSON shape is a promise: a field may be added, never renamed or removed, and a field without a
+//! value is `null`, never left out. [`render`] makes the page for people.
+
+mod text;
+
+pub use crate::plan::DriftKind;
+pub use text::render;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::{readiness::Gates, reason::Reason};
+
+/// What the agent says about itself and its machine.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Status {
+    /// Always `machinist.dev/v1`.
+    pub api_version: String,
+    /// Always `Status`.
+    pub kind: String,
+    /// The agent's version.
+    pub version: String,
+    /// The Node's name, in a cluster.
+    pub node: Option<String>,
+    /// The root directory, as it was given.
+    pub root: String,
+    /// What kind of machine the root is.
+    pub mode: Mode,
+    /// Where the desired config comes from, for example `dir:/etc/machinist/machine.d`.
+    pub source: String,
+    /// The address that probes and metrics are served at; empty until it is bound.
+    pub admin: String,
+    /// No closed gate holds.
+    pub ready: bool,
+    /// The phase of the update.
+    pub phase: String,
+    /// Since when that phase.
+    pub since: Timestamp,
+    /// Why the last update failed, if it did.
+    pub failure: Option<FailureStatus>,
+    /// Which config is here, and which is wanted.
+    pub config: ConfigStatus,
+    /// Every gate.
+    pub gates: Gates,
+    /// What an update waits for.
+    pub blockers: Vec<Blocker>,
+    /// Every resource that is lent.
+    pub devices: Vec<ResourceStatus>,
+    /// The last updates, newest first.
+    pub updates: Vec<UpdateStatus>,
+}
+
+/// What kind of machine the root is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Mode {
+    /// A directory without a running system in it.
+    Offline,
+    /// A running machine by itself.
+    Machine,
+    /// A node of a cluster.
+    Cluster,
+}
+
+/// Why an update failed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FailureStatus {
+    /// The stable code.
+    pub code: Reason,
+    /// One sentence.
+    pub message: String,
+    /// Whether it will be tried again.
+    pub again: bool,
+}
+
+/// Which config is here, and which is wanted.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ConfigStatus {
+    /// The name of the verified config; empty before the first one.
+    pub current: String,
+    /// The name of the desired config; empty when none was read.
+    pub desired: String,
+    /// `sha256:…` of the verified config; empty before the first one.
+    pub digest: String,
+    /// What is not as the verified config says.
+    pub drift: Vec<DriftStatus>,
+}
+
+/// One path that is not as configured.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DriftStatus {
+    /// The path from the root; for [`DriftKind::Unit`] the unit's name.
+    pub path: String,
+    /// What differs.
+    pub kind: DriftKind,
+}
+
+/// Something an update waits for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Blocker {
+    /// What it is: `Pod`, `Inhibitor`, …
+    pub kind: String,
+    /// Its namespace; empty where there is none.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// The stable code.
+    pub reason: Reason,
+    /// One sentence.
+    pub message: String,
+    /// Since when it is in the way.
+    pub since: Timestamp,
+}
+
+/// One resource.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ResourceStatus {
+    /// For example `machinist.dev/fuse`.
+    pub resource: String,
+    /// Who declared it.
+    pub source: String,
+    /// The kubelet knows it.
+    pub registered: bool,
+    /// Its devices.
+    pub devices: Vec<DeviceStatus>,
+}
+
+/// One device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DeviceStatus {
+    /// As the kubelet knows it.
+    pub id: String,
+    /// `Healthy` or `Unhealthy`.
+    pub health: String,
+    /// Why it is unhealthy; empty when it is not.
+    pub reason: String,
+    /// The pod that has it, as `namespace/name`.
+    pub holder: Option<String>,
+}
+
+/// One update.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct UpdateStatus {
+    /// The transaction's id.
+    pub id: String,
+    /// The config before; empty for the first one.
+    pub from: String,
+    /// The config it went to.
+    pub to: String,
+    /// When it began.
+    pub started: Timestamp,
+    /// When it ended; none while it runs.
+    pub finished: Option<Timestamp>,
+    /// How it ended; none while it runs.
+    pub outcome: Option<Outcome>,
+    /// Why it ended so, if there is something to say.
+    pub reason: Option<Reason>,
+    /// The phases it went through.
+    pub phases: Vec<PhaseStatus>,
+}
+
+/// How an update ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Outcome {
+    /// Applied and verified.
+    Done,
+    /// Applied to a directory; nothing runs there.
+    AppliedOffline,
+    /// Undone; the config before holds.
+    RolledBack,
+    /// The config was taken back before it was applied.
+    Withdrawn,
+    /// Neither applied nor wholly undone.
+    Failed,
+}
+
+impl Outcome {
+    /// The outcome as it is written.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Done => "Done",
+            Self::AppliedOffline => "AppliedOffline",
+            Self::RolledBack => "RolledBack",
+            Self::Withdrawn => "Withdrawn",
+            Self::Failed => "Failed",
+        }
+    }
+}
+
+/// One phase of an update.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PhaseStatus {
+    /// Its name.
+    pub name: String,
+    /// When it began.
+    pub started: Timestamp,
+    /// When it ended; none while it lasts.
+    pub finished: Option<Timestamp>,
+}
+
+impl Status {
+    /// The status of an agent that has just started and knows nothing yet.
+    pub fn starting(root: impl Into<String>, mode: Mode, now: Timestamp) -> Self {
+        Self {
+            api_version: "machinist.dev/v1".to_owned(),
+            kind: "Status".to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            node: None,
+            root: root.into(),
+            mode,
+            source: String::new(),
+            admin: String::new(),
+            ready: false,
+            phase: "Idle".to_owned(),
+            since: now,
+            failure: None,
+            config: ConfigStatus::default(),
+            gates: Gates::default(),
+            blockers: Vec::new(),
+            devices: Vec::new(),
+            updates: Vec::new(),
+        }
+    }
+
+    /// The sentence for `STATUS=` and `/readyz`.
+    pub fn summary(&self) -> String {
+        if self.gates.iter().next().is_none() {
+            return "starting".to_owned();
+        }
+        match self.phase.as_str() {
+            "Idle" => self.gates.summary(),
+            phase => format!("{phase}; {}", self.gates.summary()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

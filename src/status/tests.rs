@@ -1,0 +1,180 @@
+use super::*;
+use crate::readiness::{Effect, Gate, GateName};
+
+fn at(text: &str) -> Timestamp {
+    text.parse().unwrap()
+}
+
+fn gate(name: GateName, open: bool, reason: Reason, message: &str) -> Gate {
+    Gate {
+        name,
+        open,
+        effect: name.default_effect(),
+        since: at("2026-11-21T10:00:00Z"),
+        reason,
+        message: message.to_owned(),
+    }
+}
+
+fn gates() -> Gates {
+    let mut time = gate(
+        GateName::TimeSync,
+        true,
+        Reason::SignalMissing,
+        "nobody to ask",
+    );
+    time.effect = Effect::Off;
+    [
+        gate(
+            GateName::Config,
+            false,
+            Reason::UpdateInProgress,
+            "machine-2 is applied and not verified yet",
+        ),
+        gate(
+            GateName::DiskSpace,
+            false,
+            Reason::DiskSpaceLow,
+            "/var has 3% (900 MiB) free",
+        ),
+        gate(GateName::Pressure, true, Reason::Ok, "below the thresholds"),
+        time,
+    ]
+    .into_iter()
+    .collect()
+}
+
+fn blockers() -> Vec<Blocker> {
+    vec![Blocker {
+        kind: "Inhibitor".to_owned(),
+        namespace: String::new(),
+        name: "backup".to_owned(),
+        reason: Reason::RebootInhibited,
+        message: "a backup is running".to_owned(),
+        since: at("2026-11-21T11:59:00Z"),
+    }]
+}
+
+fn devices() -> Vec<ResourceStatus> {
+    vec![ResourceStatus {
+        resource: "machinist.dev/fuse".to_owned(),
+        source: "fuse.yaml".to_owned(),
+        registered: true,
+        devices: vec![
+            DeviceStatus {
+                id: "fuse-0".to_owned(),
+                health: "Healthy".to_owned(),
+                reason: String::new(),
+                holder: Some("default/pod".to_owned()),
+            },
+            DeviceStatus {
+                id: "fuse-1".to_owned(),
+                health: "Unhealthy".to_owned(),
+                reason: "/dev/fuse is gone".to_owned(),
+                holder: None,
+            },
+        ],
+    }]
+}
+
+fn updates() -> Vec<UpdateStatus> {
+    vec![UpdateStatus {
+        id: "0001".to_owned(),
+        from: String::new(),
+        to: "machine-1".to_owned(),
+        started: at("2026-11-20T12:00:00Z"),
+        finished: Some(at("2026-11-20T12:01:05Z")),
+        outcome: Some(Outcome::RolledBack),
+        reason: Some(Reason::JobFailed),
+        phases: vec![PhaseStatus {
+            name: "Staging".to_owned(),
+            started: at("2026-11-20T12:00:00Z"),
+            finished: None,
+        }],
+    }]
+}
+
+/// One of everything.
+fn full() -> Status {
+    let mut status = Status::starting("/", Mode::Machine, at("2026-11-21T12:00:00Z"));
+    status.version = "9.9.9".to_owned();
+    status.source = "dir:/etc/machinist/machine.d".to_owned();
+    status.admin = "127.0.0.1:10480".to_owned();
+    status.phase = "Acting".to_owned();
+    status.failure = Some(FailureStatus {
+        code: Reason::JobFailed,
+        message: "chronyd.service: the restart failed".to_owned(),
+        again: true,
+    });
+    status.config = ConfigStatus {
+        current: "machine-1".to_owned(),
+        desired: "machine-2".to_owned(),
+        digest: "sha256:00ff".to_owned(),
+        drift: vec![DriftStatus {
+            path: "/etc/chrony.conf".to_owned(),
+            kind: DriftKind::Content,
+        }],
+    };
+    status.gates = gates();
+    status.blockers = blockers();
+    status.devices = devices();
+    status.updates = updates();
+    status
+}
+
+#[test]
+fn scripts_read_this_shape() {
+    insta::assert_snapshot!(serde_json::to_string_pretty(&full()).unwrap());
+}
+
+#[test]
+fn people_read_this_page() {
+    let page = render(&full(), at("2026-11-21T12:05:02Z"));
+    insta::assert_snapshot!(anstream::adapter::strip_str(&page).to_string());
+}
+
+#[test]
+fn what_has_no_value_is_null_and_never_left_out() {
+    let status = Status::starting("./sandbox", Mode::Offline, at("2026-11-21T12:00:00Z"));
+    let value = serde_json::to_value(&status).unwrap();
+    let keys: Vec<_> = value.as_object().unwrap().keys().cloned().collect();
+    let mut promised = [
+        "apiVersion",
+        "kind",
+        "version",
+        "node",
+        "root",
+        "mode",
+        "source",
+        "admin",
+        "ready",
+        "phase",
+        "since",
+        "failure",
+        "config",
+        "gates",
+        "blockers",
+        "devices",
+        "updates",
+    ];
+    promised.sort_unstable();
+    assert_eq!(keys, promised);
+    assert!(value["node"].is_null() && value["failure"].is_null());
+    assert_eq!(value["mode"], "offline");
+    assert_eq!(value["since"], "2026-11-21T12:00:00Z");
+}
+
+#[test]
+fn what_is_written_can_be_read_back() {
+    let status = full();
+    let text = serde_json::to_string(&status).unwrap();
+    assert_eq!(serde_json::from_str::<Status>(&text).unwrap(), status);
+}
+
+#[test]
+fn the_summary_names_the_phase_while_there_is_one() {
+    assert_eq!(
+        full().summary(),
+        "Acting; not ready: Config (machine-2 is applied and not verified yet)"
+    );
+}

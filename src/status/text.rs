@@ -1,0 +1,194 @@
+//! The status as people read it.
+
+use std::fmt::{self, Write};
+
+use anstyle::{AnsiColor, Style};
+use jiff::{SignedDuration, Timestamp};
+
+use super::{Status, UpdateStatus};
+use crate::readiness::{Effect, Gate};
+
+const GOOD: Style = AnsiColor::Green.on_default();
+const BAD: Style = AnsiColor::Red.on_default().bold();
+const DOUBT: Style = AnsiColor::Yellow.on_default();
+const HEAD: Style = Style::new().bold();
+
+/// How many updates are shown; `machinist history` shows all.
+const UPDATES_SHOWN: usize = 5;
+
+/// Writes the status with its ANSI colours; who prints it strips them where nobody sees colours.
+pub fn render(status: &Status, now: Timestamp) -> String {
+    let mut text = String::new();
+    // Writing to a String cannot fail.
+    let _ = write(&mut text, status, now);
+    text
+}
+
+fn write(out: &mut String, status: &Status, now: Timestamp) -> fmt::Result {
+    head(out, status, now)?;
+    gates(out, status, now)?;
+    devices(out, status)?;
+    updates(out, &status.updates, now)
+}
+
+fn head(out: &mut String, status: &Status, now: Timestamp) -> fmt::Result {
+    let (style, word) = match status.ready {
+        true => (GOOD, "ready"),
+        false => (BAD, "not ready"),
+    };
+    let node = status.node.as_deref().unwrap_or(&status.root);
+    writeln!(
+        out,
+        "{HEAD}{node}{HEAD:#}  {style}{word}{style:#}  machinist {}",
+        status.version
+    )?;
+    let since = ago(status.since, now);
+    let mut rows = vec![("phase", format!("{}, for {since}", status.phase))];
+    if let Some(failure) = &status.failure {
+        let again = if failure.again { "; trying again" } else { "" };
+        let text = format!("{BAD}{}{BAD:#}: {}{again}", failure.code, failure.message);
+        rows.push(("failure", text));
+    }
+    rows.push(("config", config(status)));
+    rows.push(("source", or_dash(&status.source).to_owned()));
+    rows.push(("admin", or_dash(&status.admin).to_owned()));
+    for (name, value) in rows {
+        writeln!(out, "  {name:<8} {value}")?;
+    }
+    for drift in &status.config.drift {
+        let kind = drift.kind.as_str();
+        writeln!(
+            out,
+            "  {DOUBT}{:<8}{DOUBT:#} {} ({kind})",
+            "drift", drift.path
+        )?;
+    }
+    for block in &status.blockers {
+        let name = match block.namespace.as_str() {
+            "" => block.name.clone(),
+            namespace => format!("{namespace}/{}", block.name),
+        };
+        let since = ago(block.since, now);
+        let (kind, reason, message) = (&block.kind, block.reason, &block.message);
+        writeln!(
+            out,
+            "  {BAD}{:<8}{BAD:#} {kind} {name}, for {since}: {reason}: {message}",
+            "blocked"
+        )?;
+    }
+    Ok(())
+}
+
+fn config(status: &Status) -> String {
+    let config = &status.config;
+    match (config.current.as_str(), config.desired.as_str()) {
+        ("", "") => "-".to_owned(),
+        ("", desired) => format!("- → {desired}"),
+        (current, "") => current.to_owned(),
+        (current, desired) if current == desired => current.to_owned(),
+        (current, desired) => format!("{current} → {desired}"),
+    }
+}
+
+fn gates(out: &mut String, status: &Status, now: Timestamp) -> fmt::Result {
+    let width = widest(status.gates.iter().map(|gate| gate.name.as_str()));
+    writeln!(out, "\n{HEAD}gates{HEAD:#}")?;
+    for gate in status.gates.iter() {
+        let (style, word) = verdict(gate);
+        let (name, since) = (gate.name, ago(gate.since, now));
+        writeln!(
+            out,
+            "  {name:<width$}  {style}{word:<4}{style:#}  {since:<7}  {}",
+            gate.message
+        )?;
+    }
+    Ok(())
+}
+
+fn verdict(gate: &Gate) -> (Style, &'static str) {
+    match (gate.open, gate.effect) {
+        (_, Effect::Off) => (Style::new(), "off"),
+        (true, _) => (GOOD, "ok"),
+        (false, Effect::Hold) => (BAD, "hold"),
+        (false, Effect::Warn) => (DOUBT, "warn"),
+    }
+}
+
+fn devices(out: &mut String, status: &Status) -> fmt::Result {
+    if status.devices.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "\n{HEAD}devices{HEAD:#}")?;
+    let width = widest(status.devices.iter().map(|one| one.resource.as_str()));
+    for resource in &status.devices {
+        let healthy = resource
+            .devices
+            .iter()
+            .filter(|one| one.health == "Healthy");
+        let (healthy, all) = (healthy.count(), resource.devices.len());
+        let style = if healthy == all { GOOD } else { BAD };
+        let registered = match resource.registered {
+            true => "registered",
+            false => "not registered",
+        };
+        let name = &resource.resource;
+        writeln!(
+            out,
+            "  {name:<width$}  {style}{healthy} of {all} healthy{style:#}  {registered}  {}",
+            resource.source
+        )?;
+        for device in resource
+            .devices
+            .iter()
+            .filter(|one| one.health != "Healthy")
+        {
+            writeln!(out, "    {BAD}{}{BAD:#}: {}", device.id, device.reason)?;
+        }
+    }
+    Ok(())
+}
+
+fn updates(out: &mut String, updates: &[UpdateStatus], now: Timestamp) -> fmt::Result {
+    if updates.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "\n{HEAD}updates{HEAD:#}")?;
+    for update in updates.iter().take(UPDATES_SHOWN) {
+        let outcome = update.outcome.map_or("running", super::Outcome::as_str);
+        let began = update.started.strftime("%Y-%m-%d %H:%M:%SZ");
+        let took = ago(update.started, update.finished.unwrap_or(now));
+        let reason = update
+            .reason
+            .map_or(String::new(), |reason| format!("  {reason}"));
+        let (from, to) = (or_dash(&update.from), &update.to);
+        writeln!(
+            out,
+            "  {began}  {outcome:<14}  in {took:<7}  {from} → {to}{reason}"
+        )?;
+    }
+    Ok(())
+}
+
+fn or_dash(text: &str) -> &str {
+    match text {
+        "" => "-",
+        text => text,
+    }
+}
+
+fn widest<'a>(names: impl Iterator<Item = &'a str>) -> usize {
+    names.map(str::len).max().unwrap_or_default()
+}
+
+/// The two largest units of the time between: `3d4h`, `5m2s`, `140ms`.
+fn ago(from: Timestamp, to: Timestamp) -> String {
+    let span = to.duration_since(from).max(SignedDuration::ZERO);
+    let (seconds, millis) = (span.as_secs(), span.subsec_millis());
+    match seconds {
+        0 => format!("{millis}ms"),
+        1..60 => format!("{seconds}s"),
+        60..3_600 => format!("{}m{}s", seconds / 60, seconds % 60),
+        3_600..86_400 => format!("{}h{}m", seconds / 3_600, seconds / 60 % 60),
+        _ => format!("{}d{}h", seconds / 86_400, seconds / 3_600 % 24),
+    }
+}

@@ -1,0 +1,196 @@
+//! Logging: to the journal by its own protocol, or to stderr as text or JSON, never to both.
+//!
+//! Events and spans carry their facts as fields. In the journal each becomes `MACHINIST_<NAME>`, so
+//! `journalctl MACHINIST_TRANSACTION=…` is one update's story. The names in use are in `field`.
+
+use std::{error::Error, io, os::fd::AsFd};
+
+use nix::sys::stat::fstat;
+use tracing_journald::{Priority, PriorityMappings};
+use tracing_subscriber::{
+    EnvFilter, Layer, Registry, filter::filter_fn, layer::SubscriberExt, util::SubscriberInitExt,
+};
+
+use crate::config::{Log, LogFormat};
+
+/// The names of fields that people search the journal by. Written lower case in code.
+pub mod field {
+    /// `MACHINIST_TRANSACTION`: the id of the update.
+    pub const TRANSACTION: &str = "transaction";
+    /// `MACHINIST_PHASE`: the phase of the update.
+    pub const PHASE: &str = "phase";
+    /// `MACHINIST_REASON`: a reason code.
+    pub const REASON: &str = "reason";
+    /// `MACHINIST_NODE`: the Node's name.
+    pub const NODE: &str = "node";
+    /// `MACHINIST_RESOURCE`: the resource of a device.
+    pub const RESOURCE: &str = "resource";
+    /// All of them.
+    pub const ALL: &[&str] = &[TRANSACTION, PHASE, REASON, NODE, RESOURCE];
+}
+
+/// What the variables of the environment say about logging.
+#[derive(Clone, Debug, Default)]
+pub struct Environment {
+    /// `MACHINIST_LOG`: filter directives, such as `info,machinist::device=debug`. Wins over
+    /// `log.level`.
+    pub filter: Option<String>,
+    /// `JOURNAL_STREAM`: device and inode of the stream that systemd gave the service.
+    pub journal_stream: Option<String>,
+    /// stderr is a terminal whose user wants colours.
+    pub colours: bool,
+}
+
+/// Logging could not be started.
+#[derive(Debug, thiserror::Error)]
+pub enum TelemetryError {
+    /// `MACHINIST_LOG` cannot be read.
+    #[error("MACHINIST_LOG={given:?} is no filter such as info,machinist::device=debug")]
+    Filter {
+        /// What it says.
+        given: String,
+        /// Why not.
+        #[source]
+        source: tracing_subscriber::filter::ParseError,
+    },
+    /// `log.format: journald` and there is no journal.
+    #[error("log.format is journald and no journal can be reached")]
+    NoJournal(#[source] io::Error),
+    /// Somebody has set up logging before.
+    #[error("logging is set up already")]
+    Twice(#[source] tracing_subscriber::util::TryInitError),
+}
+
+/// Starts logging for the whole process, once.
+pub fn start(log: Log, environment: &Environment) -> Result<(), TelemetryError> {
+    let filter = filter(log, environment.filter.as_deref())?;
+    let subscriber = tracing_subscriber::registry()
+        .with(output(log.format, environment)?)
+        .with(filter);
+    subscriber.try_init().map_err(TelemetryError::Twice)
+}
+
+fn filter(log: Log, given: Option<&str>) -> Result<EnvFilter, TelemetryError> {
+    let directives = given.unwrap_or(log.level.as_str());
+    EnvFilter::try_new(directives).map_err(|source| TelemetryError::Filter {
+        given: directives.to_owned(),
+        source,
+    })
+}
+
+type Output = Box<dyn Layer<Registry> + Send + Sync>;
+
+fn output(format: LogFormat, environment: &Environment) -> Result<Output, TelemetryError> {
+    let stream = environment.journal_stream.as_deref();
+    match format {
+        LogFormat::Journald => journal().map_err(TelemetryError::NoJournal),
+        LogFormat::Auto if leads_to_journal(stream, io::stderr()) => {
+            Ok(journal().unwrap_or_else(|_| text(environment.colours)))
+        }
+        LogFormat::Auto | LogFormat::Text => Ok(text(environment.colours)),
+        LogFormat::Json => Ok(tracing_subscriber::fmt::layer()
+            .json()
+            .flatten_event(true)
+            .with_writer(io::stderr)
+            .boxed()),
+    }
+}
+
+/// A line's message says it all to people; the spans' fields are for those who search.
+fn text(colours: bool) -> Output {
+    tracing_subscriber::fmt::layer()
+        .with_ansi(colours)
+        .with_target(false)
+        .with_writer(io::stderr)
+        .with_filter(filter_fn(|about| about.is_event()))
+        .boxed()
+}
+
+/// The levels as an administrator filters them with `journalctl -p`: `info` is `info`, not `notice`.
+fn journal() -> io::Result<Output> {
+    let layer = tracing_journald::layer()?
+        .with_field_prefix(Some("MACHINIST".to_owned()))
+        .with_syslog_identifier("machinist".to_owned())
+        .with_priority_mappings(PriorityMappings {
+            info: Priority::Informational,
+            debug: Priority::Debug,
+            ..PriorityMappings::new()
+        });
+    Ok(layer.boxed())
+}
+
+/// Whether `stream` is what systemd connected to the journal: the variable alone is no proof, since
+/// children with another stderr inherit it (systemd.exec(5), `$JOURNAL_STREAM`).
+fn leads_to_journal(announced: Option<&str>, stream: impl AsFd) -> bool {
+    let announced = announced.and_then(|text| text.split_once(':'));
+    let Some((Ok(device), Ok(inode))) =
+        announced.map(|(device, inode)| (device.parse::<u64>(), inode.parse::<u64>()))
+    else {
+        return false;
+    };
+    fstat(stream).is_ok_and(|found| (found.st_dev, found.st_ino) == (device, inode))
+}
+
+/// The error and its causes in one line, for the edge where errors end:
+/// `cannot move the new content onto /etc/chrony.conf: Read-only file system`.
+pub fn chain(error: &dyn Error) -> String {
+    let causes = std::iter::successors(error.source(), |&cause| cause.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::LogLevel;
+
+    #[test]
+    fn the_chain_is_one_line_with_every_cause() {
+        let inner = io::Error::from(io::ErrorKind::NotFound);
+        let error = TelemetryError::NoJournal(io::Error::other(inner));
+        assert_eq!(
+            chain(&error),
+            "log.format is journald and no journal can be reached: entity not found"
+        );
+    }
+
+    #[test]
+    fn the_documentation_lists_exactly_these_fields() {
+        let rows = include_str!("../docs/logging.md").lines();
+        let documented: Vec<_> = rows
+            .filter_map(|row| row.strip_prefix("| `MACHINIST_")?.split('`').next())
+            .map(str::to_ascii_lowercase)
+            .collect();
+        assert_eq!(documented, field::ALL);
+    }
+
+    #[test]
+    fn only_the_stream_that_systemd_connected_leads_to_the_journal() {
+        let (ours, _theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        let found = fstat(&ours).unwrap();
+        let right = format!("{}:{}", found.st_dev, found.st_ino);
+        let other = format!("{}:{}", found.st_dev, found.st_ino + 1);
+        assert!(leads_to_journal(Some(&right), &ours));
+        for wrong in [
+            None,
+            Some(other.as_str()),
+            Some(""),
+            Some("8:"),
+            Some("a:b"),
+        ] {
+            assert!(!leads_to_journal(wrong, &ours), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn the_variable_wins_over_the_setting_and_must_be_a_filter() {
+        let log = Log {
+            format: LogFormat::Text,
+            level: LogLevel::Warn,
+        };
+        assert_eq!(filter(log, None).unwrap().to_string(), "warn");
+        let given = "info,machinist::device=debug";
+        let shown = filter(log, Some(given)).unwrap().to_string();
+        assert!(shown.contains("machinist::device=debug"), "{shown}");
+        assert!(filter(log, Some("machinist=loud")).is_err());
+    }
+}
