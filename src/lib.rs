@@ -18,3 +18,4 @@ pub mod root;
 pub mod shutdown;
 pub mod status;
 pub mod telemetry;
+pub mod update;

@@ -1,0 +1,141 @@
+//! Looking at the machine and planning: the one way, for the driver, `plan` and `verify`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{
+    journal::{ConfigName, Journal},
+    observe::{self, Known, ObserveError},
+    ports::{ServiceError, Services},
+    store::{self, StoreError},
+    transaction,
+};
+use crate::{
+    machine_config::{MachineConfig, Refusal},
+    path::AbsPath,
+    plan::{self, Capabilities, Drift, Plan, Policies, UnitFacts},
+    reason::Reason,
+    root::Root,
+};
+
+/// Why the machine could not be looked at.
+#[derive(Debug, thiserror::Error)]
+pub enum LookError {
+    /// The tree.
+    #[error("cannot look at the machine")]
+    Observe(#[source] ObserveError),
+    /// What was applied last.
+    #[error("cannot read the config the machine is on")]
+    Store(#[source] StoreError),
+    /// The units.
+    #[error("cannot read the state of the units")]
+    Services(#[source] ServiceError),
+}
+
+impl LookError {
+    /// Whether the same may succeed later.
+    pub fn again(&self) -> bool {
+        match self {
+            Self::Observe(error) => error.again(),
+            Self::Store(error) => error.again(),
+            Self::Services(error) => error.again,
+        }
+    }
+
+    /// The code that status and metrics carry.
+    pub fn reason(&self) -> Reason {
+        match self {
+            Self::Observe(error) => error.reason(),
+            Self::Store(error) => error.reason(),
+            Self::Services(error) => error.reason,
+        }
+    }
+}
+
+/// A plan, or every reason against it; with the config the machine is on.
+#[derive(Debug)]
+pub struct Looked {
+    /// What would happen.
+    pub plan: Result<Plan, Vec<Refusal>>,
+    /// The config the plan starts from.
+    pub from: MachineConfig,
+    /// The canonical paths that the config to reach speaks of.
+    pub named: BTreeSet<AbsPath>,
+}
+
+/// The config the disk is on: that of the newest open transaction, else the verified one.
+pub fn current(journal: &Journal) -> Option<&ConfigName> {
+    journal.top().map(|tx| &tx.to).or(journal.base.as_ref())
+}
+
+/// What the manager says of every unit that a config names or a policy acts on.
+pub async fn units<S: Services>(
+    services: &S,
+    root: &Root,
+    journal: &Journal,
+    to: &MachineConfig,
+    policies: &Policies,
+) -> Result<BTreeMap<String, UnitFacts>, LookError> {
+    let from = store::config(root, current(journal)).map_err(LookError::Store)?;
+    let named = from
+        .units
+        .keys()
+        .chain(to.units.keys())
+        .map(ToString::to_string);
+    let mut names: BTreeSet<String> = named.collect();
+    names.extend(policies.unit_names());
+    // A template is no unit that could be asked about.
+    let names: Vec<_> = names
+        .into_iter()
+        .filter(|name| !name.contains("@."))
+        .collect();
+    services
+        .unit_facts(&names)
+        .await
+        .map_err(LookError::Services)
+}
+
+/// Observes once and plans. Blocking.
+pub fn look(
+    root: &Root,
+    journal: &Journal,
+    to: &MachineConfig,
+    policies: &Policies,
+    capabilities: Capabilities,
+    units: Option<&BTreeMap<String, UnitFacts>>,
+) -> Result<Looked, LookError> {
+    let from = store::config(root, current(journal)).map_err(LookError::Store)?;
+    let known = Known {
+        live_units: units,
+        originals: transaction::originals(journal),
+        adopted: adopted(journal),
+    };
+    let observed =
+        observe::observe(root, &from, to, policies, known).map_err(LookError::Observe)?;
+    let plan = plan::between(&from, to, &observed, policies, capabilities);
+    let asked = plan::asked(to, Some(&from), &observed);
+    let named = asked.into_iter().map(|asked| asked.path).collect();
+    Ok(Looked { plan, from, named })
+}
+
+/// What stood as asked when a config first named it, open transactions included, less what they wrote.
+fn adopted(journal: &Journal) -> BTreeSet<AbsPath> {
+    let mut all = journal.adopted.clone();
+    for tx in &journal.transactions {
+        for record in &tx.operations {
+            all.remove(&record.target);
+        }
+        all.extend(tx.adopted.iter().cloned());
+    }
+    all
+}
+
+/// What is not as the config asks that the machine is on. Blocking.
+pub fn drift(
+    root: &Root,
+    name: Option<&ConfigName>,
+    only: Option<&BTreeSet<AbsPath>>,
+    capabilities: Capabilities,
+) -> Result<Vec<Drift>, LookError> {
+    let config = store::config(root, name).map_err(LookError::Store)?;
+    observe::drift(root, &config, only, capabilities.chown).map_err(LookError::Observe)
+}

@@ -1,0 +1,186 @@
+//! Looks at a machine once, for everything that a plan between two configs depends on.
+
+mod accounts;
+mod look;
+mod places;
+mod units;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::{
+    machine_config::MachineConfig,
+    path::AbsPath,
+    plan::{self, Drift, Observed, Policies, UnitFacts},
+    reason::Reason,
+    root::{Entry, Root, RootError},
+};
+
+use self::{look::Look, places::Places};
+
+/// Longest unit, preset or key file that is read. Larger ones are no such file.
+const LONGEST_TEXT: u64 = 256 * 1024;
+
+/// Longest passwd, group or sshd configuration: 16 MiB are some 200,000 accounts.
+const LONGEST_DATABASE: u64 = 16 << 20;
+
+/// Why a machine could not be looked at.
+#[derive(Debug, thiserror::Error)]
+pub enum ObserveError {
+    /// The tree could not be read.
+    #[error("cannot look at the machine")]
+    Root(#[from] RootError),
+}
+
+impl ObserveError {
+    /// Whether trying again may help.
+    pub fn again(&self) -> bool {
+        match self {
+            Self::Root(error) => error.again(),
+        }
+    }
+
+    /// The stable code.
+    pub fn reason(&self) -> Reason {
+        match self {
+            Self::Root(error) => error.reason(),
+        }
+    }
+}
+
+/// What the caller knows and the tree does not show.
+#[derive(Clone, Debug, Default)]
+pub struct Known<'a> {
+    /// What systemd says of units: load and active states, vendor files. None offline.
+    pub live_units: Option<&'a BTreeMap<String, UnitFacts>>,
+    /// Where the journal keeps what stood at a path before machinist ([`Observed::originals`]).
+    pub originals: BTreeMap<AbsPath, AbsPath>,
+    /// What was there as asked when a config first named it ([`Observed::adopted`]).
+    pub adopted: BTreeSet<AbsPath>,
+}
+
+/// Looks at everything that a plan from `from` to `to` depends on.
+///
+/// # Errors
+/// The tree cannot be read. What is merely absent is no error.
+pub fn observe(
+    root: &Root,
+    from: &MachineConfig,
+    to: &MachineConfig,
+    policies: &Policies,
+    known: Known<'_>,
+) -> Result<Observed, ObserveError> {
+    let mut seen = Observed {
+        originals: known.originals,
+        adopted: known.adopted,
+        kernel_arguments: kernel_arguments(root)?,
+        ..Observed::default()
+    };
+    accounts::add(root, &mut seen)?;
+    units::add(root, [from, to], policies, known.live_units, &mut seen)?;
+    let before = plan::asked(from, None, &seen);
+    let after = plan::asked(to, Some(from), &seen);
+    let mut look = Look::new(root, seen, to);
+    let before = look.locate(before, Places::today(root))?;
+    let after = look.locate(after, Places::planned(root, from, to))?;
+    for asked in before.paths.iter().chain(&after.paths) {
+        look.asked(asked)?;
+    }
+    look.originals()?;
+    look.directories(&before.paths, &after.paths)?;
+    let mut seen = look.finish()?;
+    seen.canonical_before = before.moved;
+    seen.canonical = after.moved;
+    Ok(seen)
+}
+
+/// What on the machine is not as `config` says: everything, or only what concerns the paths of
+/// `only`. `owners` says whether owners can be set here, without which they are not compared.
+///
+/// # Errors
+/// The tree cannot be read.
+pub fn drift(
+    root: &Root,
+    config: &MachineConfig,
+    only: Option<&BTreeSet<AbsPath>>,
+    owners: bool,
+) -> Result<Vec<Drift>, ObserveError> {
+    let part = only.map(|paths| concerning(config, paths));
+    let config = part.as_ref().unwrap_or(config);
+    let seen = observe(root, config, config, &Policies::none(), Known::default())?;
+    let mut drifts = plan::drift(config, &seen, owners);
+    drifts.retain(|drift| only.is_none_or(|paths| paths.contains(&drift.path)));
+    Ok(drifts)
+}
+
+/// The part of a config that can say something of these paths.
+fn concerning(config: &MachineConfig, paths: &BTreeSet<AbsPath>) -> MachineConfig {
+    let some = |with: &dyn Fn(&AbsPath) -> bool| paths.iter().any(with);
+    let of_units = some(&|path| path.as_str().starts_with("/etc/systemd/system/"));
+    let of_keys = some(&|path| path.as_str().contains("/.ssh/"));
+    let files = config.files.iter().filter(|(path, _)| paths.contains(path));
+    let directories = config
+        .directories
+        .iter()
+        .filter(|(path, _)| paths.contains(path));
+    MachineConfig {
+        files: files.map(owned).collect(),
+        directories: directories.map(owned).collect(),
+        links: config.links.clone(),
+        units: if of_units {
+            config.units.clone()
+        } else {
+            BTreeMap::new()
+        },
+        users: if of_keys {
+            config.users.clone()
+        } else {
+            BTreeMap::new()
+        },
+        ..MachineConfig::default()
+    }
+}
+
+fn owned<K: Clone, V: Clone>((key, value): (&K, &V)) -> (K, V) {
+    (key.clone(), value.clone())
+}
+
+/// The running kernel's arguments; none where the root holds no /proc.
+fn kernel_arguments(root: &Root) -> Result<Vec<String>, RootError> {
+    let text = text_if_there(root, "/proc/cmdline", LONGEST_TEXT)?;
+    Ok(text.split_whitespace().map(str::to_owned).collect())
+}
+
+/// The text of a file, links followed; empty when there is none, or it is no text of that length.
+fn text_if_there(root: &Root, path: &str, longest: u64) -> Result<String, RootError> {
+    let Ok(path) = AbsPath::new(path) else {
+        return Ok(String::new());
+    };
+    match root.read_text(&path, longest) {
+        Ok(text) => Ok(text),
+        Err(
+            RootError::TooLarge { .. } | RootError::NotText { .. } | RootError::WrongKind { .. },
+        ) => Ok(String::new()),
+        Err(error) if error.is_not_found() => Ok(String::new()),
+        Err(error) => Err(error),
+    }
+}
+
+/// What a directory holds; nothing when there is none.
+fn list_if_there(root: &Root, directory: &AbsPath) -> Result<Vec<Entry>, RootError> {
+    match root.list(directory) {
+        Err(error) if error.is_not_found() => Ok(Vec::new()),
+        listed => listed,
+    }
+}
+
+/// The entries of a directory whose names end as given.
+fn files_in(root: &Root, directory: &str, suffix: &str) -> Result<Vec<AbsPath>, RootError> {
+    let Ok(directory) = AbsPath::new(directory) else {
+        return Ok(Vec::new());
+    };
+    let entries = list_if_there(root, &directory)?;
+    let names = entries.iter().filter(|entry| entry.name.ends_with(suffix));
+    Ok(names
+        .filter_map(|entry| directory.join(&entry.name).ok())
+        .collect())
+}

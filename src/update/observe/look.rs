@@ -1,0 +1,282 @@
+//! Looks at single objects, each once, and at the mounts that hold them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::{
+    digest::Digest,
+    machine_config::MachineConfig,
+    path::AbsPath,
+    plan::{Asked, FileFacts, MountFacts, ObjectKind, Observed},
+    root::{Kind, Root, RootError, Stat},
+};
+
+use super::{LONGEST_TEXT, places::Places, text_if_there};
+
+/// Longest text that is kept for a diff.
+const LONGEST_DIFFED: u64 = 64 * 1024;
+
+/// Most objects that are looked at below one directory that may go. A directory with more in it is
+/// taken as holding what is not ours.
+const MOST_CHILDREN: usize = 10_000;
+
+/// The paths of one config at their canonical places.
+pub(super) struct Located {
+    pub(super) paths: Vec<Asked>,
+    pub(super) moved: BTreeMap<AbsPath, AbsPath>,
+}
+
+/// An observation in the making.
+pub(super) struct Look<'a> {
+    root: &'a Root,
+    seen: Observed,
+    to: &'a MachineConfig,
+    absent: BTreeSet<AbsPath>,
+}
+
+impl<'a> Look<'a> {
+    pub(super) fn new(root: &'a Root, seen: Observed, to: &'a MachineConfig) -> Self {
+        Self {
+            root,
+            seen,
+            to,
+            absent: BTreeSet::new(),
+        }
+    }
+
+    /// Puts the paths where they really lie.
+    pub(super) fn locate(
+        &mut self,
+        asked: Vec<Asked>,
+        mut places: Places<'_>,
+    ) -> Result<Located, RootError> {
+        let mut located = Located {
+            paths: Vec::with_capacity(asked.len()),
+            moved: BTreeMap::new(),
+        };
+        for asked in asked {
+            let path = match &asked.home {
+                Some(home) => places.below(home, &asked.path)?,
+                None => places.of(&asked.path)?,
+            };
+            if path != asked.path {
+                located.moved.insert(asked.path, path.clone());
+            }
+            located.paths.push(Asked { path, ..asked });
+        }
+        Ok(located)
+    }
+
+    /// Looks at what is asked for, and at its parents.
+    pub(super) fn asked(&mut self, asked: &Asked) -> Result<(), RootError> {
+        self.object(&asked.path)?;
+        self.content(&asked.path, asked.edited)
+    }
+
+    /// The mount of a directory; none for anything else.
+    fn directory(&mut self, path: &AbsPath) -> Result<Option<AbsPath>, RootError> {
+        let mount = self.object(path)?;
+        let facts = self.seen.objects.get(path);
+        Ok(mount.filter(|_| facts.is_some_and(|facts| facts.kind == ObjectKind::Directory)))
+    }
+
+    fn object(&mut self, path: &AbsPath) -> Result<Option<AbsPath>, RootError> {
+        if let Some(facts) = self.seen.objects.get(path) {
+            return Ok(Some(facts.mount.clone()));
+        }
+        if self.absent.contains(path) {
+            return Ok(None);
+        }
+        let above = match path.parent() {
+            Some(parent) => match self.directory(&parent)? {
+                Some(mount) => Some(mount),
+                // Nothing is below what is not there. Nor below a link: paths are canonical in the tree
+                // as planned, where this one is gone.
+                None => return Ok(None),
+            },
+            None => None,
+        };
+        let Some(stat) = self.root.stat(path)? else {
+            self.absent.insert(path.clone());
+            return Ok(None);
+        };
+        let target = match stat.kind {
+            Kind::Link => Some(self.root.read_link(path)?),
+            _ => None,
+        };
+        let mount = above
+            .filter(|_| !stat.mount_point)
+            .unwrap_or_else(|| path.clone());
+        self.seen
+            .objects
+            .insert(path.clone(), facts(&stat, target, mount.clone()));
+        Ok(Some(mount))
+    }
+
+    /// The digest of a file, and its text where the plan edits it or may show a diff of it.
+    fn content(&mut self, path: &AbsPath, edited: bool) -> Result<(), RootError> {
+        let Some(facts) = self.seen.objects.get_mut(path) else {
+            return Ok(());
+        };
+        if facts.kind != ObjectKind::File || facts.digest.is_some() {
+            return Ok(());
+        }
+        let public = facts.mode & 0o004 != 0 && facts.size <= LONGEST_DIFFED;
+        if !edited && !public {
+            facts.digest = Some(self.root.digest(path)?);
+            return Ok(());
+        }
+        let limit = if edited { LONGEST_TEXT } else { LONGEST_DIFFED };
+        let bytes = match self.root.read_nofollow(path, limit) {
+            Ok(bytes) => bytes,
+            Err(RootError::TooLarge { .. }) => {
+                facts.digest = Some(self.root.digest(path)?);
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        };
+        let digest = Digest::of(&bytes);
+        facts.digest = Some(digest);
+        // An unchanged file needs no diff, and most files are unchanged.
+        let unchanged = self
+            .to
+            .files
+            .get(path)
+            .is_some_and(|file| file.content.digest() == digest);
+        if let Ok(text) = String::from_utf8(bytes)
+            && (edited || !unchanged)
+        {
+            self.seen.texts.insert(path.clone(), text);
+        }
+        Ok(())
+    }
+
+    /// Looks at what stood at paths before machinist.
+    pub(super) fn originals(&mut self) -> Result<(), RootError> {
+        for place in self.seen.originals.values().cloned().collect::<Vec<_>>() {
+            self.object(&place)?;
+            self.content(&place, false)?;
+            let text = text_if_there(self.root, place.as_str(), LONGEST_TEXT)?;
+            if !text.is_empty() {
+                self.seen.texts.insert(place, text);
+            }
+        }
+        Ok(())
+    }
+
+    /// Lists the directories that a plan may replace or remove.
+    pub(super) fn directories(
+        &mut self,
+        before: &[Asked],
+        after: &[Asked],
+    ) -> Result<(), RootError> {
+        let stays: BTreeSet<&AbsPath> = after
+            .iter()
+            .filter(|asked| asked.kind == Some(ObjectKind::Directory))
+            .map(|asked| &asked.path)
+            .collect();
+        for asked in before.iter().chain(after) {
+            if !stays.contains(&asked.path) {
+                self.list(&asked.path)?;
+            }
+            // Unit directories go when the last thing in them goes.
+            if let Some(parent) = asked.path.parent().filter(is_unit_directory) {
+                self.list(&parent)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Lists a directory and all below it, or nothing when that is too much.
+    fn list(&mut self, directory: &AbsPath) -> Result<(), RootError> {
+        let is_directory = self
+            .seen
+            .objects
+            .get(directory)
+            .is_some_and(|facts| facts.kind == ObjectKind::Directory);
+        if !is_directory || self.seen.children.contains_key(directory) {
+            return Ok(());
+        }
+        let mut found = BTreeMap::new();
+        let mut todo = vec![directory.clone()];
+        let mut count = 0;
+        while let Some(directory) = todo.pop() {
+            let listing = self.root.listing(&directory)?;
+            count += listing.entries.len();
+            if count > MOST_CHILDREN || listing.unreadable_names > 0 {
+                return Ok(());
+            }
+            for entry in listing
+                .entries
+                .iter()
+                .filter(|entry| entry.kind == Kind::Directory)
+            {
+                if let Ok(child) = directory.join(&entry.name) {
+                    self.object(&child)?;
+                    todo.push(child);
+                }
+            }
+            let names: BTreeSet<String> = listing
+                .entries
+                .into_iter()
+                .map(|entry| entry.name)
+                .collect();
+            found.insert(directory, names);
+        }
+        self.seen.children.extend(found);
+        Ok(())
+    }
+
+    /// Asks each mount once, and hands the observation over.
+    pub(super) fn finish(mut self) -> Result<Observed, RootError> {
+        self.object(&AbsPath::root())?;
+        let tops: BTreeSet<AbsPath> = self
+            .seen
+            .objects
+            .values()
+            .map(|facts| facts.mount.clone())
+            .collect();
+        for top in tops {
+            let mount = self.root.mount(&top)?;
+            let facts = MountFacts {
+                read_only: mount.read_only,
+                free_bytes: mount.free_bytes,
+                free_inodes: mount.free_inodes,
+                overlay: mount.fs_type == "overlay",
+            };
+            self.seen.mounts.insert(top, facts);
+        }
+        Ok(self.seen)
+    }
+}
+
+fn is_unit_directory(path: &AbsPath) -> bool {
+    let parent = path.parent();
+    parent.is_some_and(|parent| parent.as_str() == "/etc/systemd/system")
+        && [".wants", ".requires", ".upholds", ".d"]
+            .iter()
+            .any(|suffix| path.file_name().ends_with(suffix))
+}
+
+fn facts(stat: &Stat, target: Option<String>, mount: AbsPath) -> FileFacts {
+    FileFacts {
+        kind: match stat.kind {
+            Kind::File => ObjectKind::File,
+            Kind::Directory => ObjectKind::Directory,
+            Kind::Link => ObjectKind::Link,
+            _ => ObjectKind::Other,
+        },
+        mode: stat.mode,
+        uid: stat.uid,
+        gid: stat.gid,
+        size: if stat.kind == Kind::File {
+            stat.size
+        } else {
+            0
+        },
+        digest: None,
+        target,
+        mount_point: stat.mount_point,
+        immutable: stat.immutable || stat.append_only,
+        mount,
+    }
+}

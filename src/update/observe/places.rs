@@ -1,0 +1,131 @@
+//! Where paths really lie, today or in the tree as planned.
+
+use std::collections::{HashMap, HashSet};
+
+use crate::{
+    machine_config::MachineConfig,
+    path::AbsPath,
+    root::{Kind, Root, RootError},
+};
+
+/// As many links as the kernel follows in one path (path_resolution(7)).
+const MOST_LINKS: usize = 40;
+
+/// Resolves the links in the parents of paths, each directory once.
+pub(super) struct Places<'a> {
+    root: &'a Root,
+    planned: Option<(&'a MachineConfig, &'a MachineConfig)>,
+    known: HashMap<AbsPath, AbsPath>,
+    /// Places that are no directories today: below them there is nothing to look at.
+    bare: HashSet<AbsPath>,
+}
+
+impl<'a> Places<'a> {
+    /// The tree as it is.
+    pub(super) fn today(root: &'a Root) -> Self {
+        Self {
+            root,
+            planned: None,
+            known: HashMap::new(),
+            bare: HashSet::new(),
+        }
+    }
+
+    /// The tree as it will be: links and directories of `to` are there, links that only `from` had
+    /// are gone.
+    pub(super) fn planned(root: &'a Root, from: &'a MachineConfig, to: &'a MachineConfig) -> Self {
+        Self {
+            root,
+            planned: Some((from, to)),
+            known: HashMap::new(),
+            bare: HashSet::new(),
+        }
+    }
+
+    /// Where the object called `path` lies; the last component is kept, link or not.
+    pub(super) fn of(&mut self, path: &AbsPath) -> Result<AbsPath, RootError> {
+        match path.parent() {
+            None => Ok(path.clone()),
+            Some(parent) => Ok(child(&self.directory(&parent, 0)?, path.file_name())),
+        }
+    }
+
+    /// Like [`Places::of`], but no link below `top` is followed.
+    pub(super) fn below(&mut self, top: &AbsPath, path: &AbsPath) -> Result<AbsPath, RootError> {
+        let rest = path.components().skip(top.components().count());
+        let start = self.directory(top, 0)?;
+        Ok(rest.fold(start, |at, name| child(&at, name)))
+    }
+
+    fn directory(&mut self, path: &AbsPath, links: usize) -> Result<AbsPath, RootError> {
+        if let Some(known) = self.known.get(path) {
+            return Ok(known.clone());
+        }
+        let Some(parent) = path.parent() else {
+            return Ok(path.clone());
+        };
+        let above = self.directory(&parent, links)?;
+        let at = child(&above, path.file_name());
+        let found = match self.link_at(path, &above, &at)? {
+            Some(target) if links < MOST_LINKS => self.follow(&at, &target, links + 1)?,
+            // A loop. The plan finds a link where it needs a directory.
+            Some(_) => {
+                self.bare.insert(at.clone());
+                at
+            }
+            None => at,
+        };
+        self.known.insert(path.clone(), found.clone());
+        Ok(found)
+    }
+
+    /// The text of the link that is, or will be, at `at`, which the config calls `path`.
+    fn link_at(
+        &mut self,
+        path: &AbsPath,
+        above: &AbsPath,
+        at: &AbsPath,
+    ) -> Result<Option<String>, RootError> {
+        let mut link_goes = false;
+        if let Some((from, to)) = self.planned {
+            if let Some(link) = to.links.get(path) {
+                return Ok(Some(link.target.clone()));
+            }
+            link_goes = to.directories.contains_key(path) || from.links.contains_key(path);
+        }
+        let found = match self.bare.contains(above) {
+            true => None,
+            false => self.root.stat(at)?.map(|stat| stat.kind),
+        };
+        match found {
+            Some(Kind::Link) if !link_goes => return self.root.read_link(at).map(Some),
+            Some(Kind::Directory) => {}
+            _ => {
+                self.bare.insert(at.clone());
+            }
+        }
+        Ok(None)
+    }
+
+    fn follow(&mut self, at: &AbsPath, target: &str, links: usize) -> Result<AbsPath, RootError> {
+        let above = |path: &AbsPath| path.parent().unwrap_or_else(AbsPath::root);
+        let mut here = if target.starts_with('/') {
+            AbsPath::root()
+        } else {
+            above(at)
+        };
+        for part in target.split('/') {
+            here = match part {
+                "" | "." => here,
+                ".." => above(&here),
+                part => self.directory(&child(&here, part), links)?,
+            };
+        }
+        Ok(here)
+    }
+}
+
+/// `directory` with one more component; a component that no path may have leads nowhere else.
+fn child(directory: &AbsPath, name: &str) -> AbsPath {
+    directory.join(name).unwrap_or_else(|_| directory.clone())
+}

@@ -1,0 +1,87 @@
+//! What the driver needs of the machine's service manager, and nothing more.
+
+use std::{collections::BTreeMap, error::Error, future::Future, time::Duration};
+
+use crate::{
+    plan::{ActionKind, UnitFacts},
+    reason::Reason,
+};
+
+/// Why the service manager did not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+#[error("the service manager did not do what it was asked")]
+pub struct ServiceError {
+    /// The stable code.
+    pub reason: Reason,
+    /// Whether the same may succeed later.
+    pub again: bool,
+    /// What the manager answered.
+    #[source]
+    pub source: Box<dyn Error + Send + Sync>,
+}
+
+/// How a reboot is asked for, most polite first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RebootMethod {
+    /// logind's `Reboot`, which asks the holders of inhibitor locks first.
+    Logind,
+    /// A transient unit that runs `systemctl reboot` and outlives us.
+    TransientUnit,
+    /// `reboot.target`, irreversibly.
+    RebootTarget,
+}
+
+impl RebootMethod {
+    /// The method of the n-th attempt, counted from 0; none when all were tried.
+    pub fn of_attempt(attempt: u32) -> Option<Self> {
+        match attempt {
+            0 => Some(Self::Logind),
+            1 => Some(Self::TransientUnit),
+            2 => Some(Self::RebootTarget),
+            _ => None,
+        }
+    }
+}
+
+/// The service manager and the login manager of a live root.
+pub trait Services: Send + Sync + 'static {
+    /// The unit's `InvocationID`, which changes each time it is started; none when it never was.
+    fn invocation(
+        &self,
+        unit: &str,
+    ) -> impl Future<Output = Result<Option<String>, ServiceError>> + Send;
+
+    /// Lets the manager read its unit files again.
+    fn daemon_reload(&self) -> impl Future<Output = Result<(), ServiceError>> + Send;
+
+    /// Reloads or restarts a unit, waits at most `limit` for the job, then watches the unit for
+    /// `settle`: one that dies within it was not restarted.
+    fn act(
+        &self,
+        kind: ActionKind,
+        unit: &str,
+        limit: Duration,
+        settle: Duration,
+    ) -> impl Future<Output = Result<(), ServiceError>> + Send;
+
+    /// Units in state `failed`, by name.
+    fn failed_units(&self) -> impl Future<Output = Result<Vec<String>, ServiceError>> + Send;
+
+    /// What a plan needs to know of these units.
+    fn unit_facts(
+        &self,
+        names: &[String],
+    ) -> impl Future<Output = Result<BTreeMap<String, UnitFacts>, ServiceError>> + Send;
+
+    /// Orders a reboot and returns once it was accepted. When it is called off later, `reboot_over`
+    /// says so; when it happens, nobody is left to be told.
+    fn reboot(
+        &self,
+        method: RebootMethod,
+        why: &str,
+    ) -> impl Future<Output = Result<(), ServiceError>> + Send;
+
+    /// Waits until an accepted reboot is called off, or until so much time has passed that it cannot
+    /// be coming any more.
+    fn reboot_over(&self) -> impl Future<Output = ServiceError> + Send;
+}

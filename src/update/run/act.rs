@@ -1,0 +1,177 @@
+//! Making the committed config effective: reload, restart – each recorded before it is done.
+
+use tokio_util::sync::CancellationToken;
+
+use super::{Audience, RETRY, UpdateError, Updater};
+use crate::{
+    backoff::jitter,
+    plan::ActionKind,
+    telemetry::chain,
+    update::{
+        journal::{ActionRecord, ActionState},
+        phase::Event,
+        ports::{ServiceError, Services},
+    },
+};
+
+/// How often an action is tried again: for about seven seconds, beside the five that the connection
+/// itself waits for a bus to come back.
+const PATIENCE: u32 = 3;
+
+impl<S: Services, A: Audience> Updater<S, A> {
+    /// Carries out what is not done yet. None: asked to stop; the journal knows how far it came.
+    pub(super) async fn act(
+        &mut self,
+        stop: &CancellationToken,
+    ) -> Result<Option<Event>, UpdateError> {
+        let boot = self.boot_id();
+        let rebooted = boot.as_deref().is_some_and(|boot| {
+            self.journal
+                .transactions
+                .iter()
+                .any(|tx| tx.rebooted_since(boot))
+        });
+        let count = self.journal.top().map_or(0, |tx| tx.actions.len());
+        for index in 0..count {
+            let Some(action) = self.action(index) else {
+                break;
+            };
+            if action.state == ActionState::Done || !is_ours(action.kind) {
+                continue;
+            }
+            if !rebooted && self.services.is_some() {
+                let acted = tokio::select! {
+                    // The action goes on in systemd; the next start finds out how it ended.
+                    () = stop.cancelled() => return Ok(None),
+                    acted = self.act_patiently(index, boot.as_deref()) => acted?,
+                };
+                if let Err(error) = acted {
+                    self.failed(&error, error.reason, error.again);
+                    return Ok(Some(Event::StepFailed));
+                }
+            }
+            self.set_action(index, ActionState::Done);
+            self.save().await?;
+        }
+        let wants_reboot = self
+            .journal
+            .top()
+            .is_some_and(|tx| tx.wants_reboot() && !tx.offline);
+        Ok(Some(Event::ActionsDone {
+            reboot: wants_reboot && !rebooted,
+        }))
+    }
+
+    /// Tries again what failed for a passing reason: a bus that restarts is none to take a config back.
+    async fn act_patiently(
+        &mut self,
+        index: usize,
+        boot: Option<&str>,
+    ) -> Result<Result<(), ServiceError>, UpdateError> {
+        for attempt in 0.. {
+            let Some(action) = self.action(index) else {
+                break;
+            };
+            match self.act_one(index, &action, boot).await? {
+                Err(error) if error.again && attempt < PATIENCE => {
+                    tracing::warn!(reason = %error.reason, "trying again: {}", chain(&error));
+                    let wait = RETRY.wait(attempt, jitter());
+                    self.while_turning(tokio::time::sleep(wait)).await;
+                }
+                acted => return Ok(acted),
+            }
+        }
+        Ok(Ok(()))
+    }
+
+    /// Records, does and watches one action. What a crash left begun is first looked into.
+    async fn act_one(
+        &mut self,
+        index: usize,
+        action: &ActionRecord,
+        boot: Option<&str>,
+    ) -> Result<Result<(), ServiceError>, UpdateError> {
+        let Some(services) = self.services.clone() else {
+            return Ok(Ok(()));
+        };
+        let unit = action.unit.clone().unwrap_or_default();
+        let before = match action.kind {
+            ActionKind::DaemonReload => None,
+            _ => match self.while_turning(services.invocation(&unit)).await {
+                Ok(invocation) => invocation,
+                Err(error) => return Ok(Err(error)),
+            },
+        };
+        if let ActionState::Started { invocation, .. } = &action.state
+            && action.kind == ActionKind::Restart
+            && before.is_some()
+            && *invocation != before
+        {
+            // It was started since; whether it came up is another question.
+            match self.while_turning(has_failed(&*services, &unit)).await {
+                Ok(false) => return Ok(Ok(())),
+                Ok(true) => {}
+                Err(error) => return Ok(Err(error)),
+            }
+        }
+        let started = ActionState::Started {
+            boot: boot.unwrap_or_default().to_owned(),
+            invocation: before,
+        };
+        self.set_action(index, started);
+        self.save().await?;
+        let (limit, settle) = (self.conduct.job_timeout, self.conduct.settle);
+        let acted = match action.kind {
+            ActionKind::DaemonReload => self.while_turning(services.daemon_reload()).await,
+            kind => {
+                self.while_turning(services.act(kind, &unit, limit, settle))
+                    .await
+            }
+        };
+        if acted.is_ok() {
+            tracing::info!(unit, "{}", said(action.kind, &unit));
+        }
+        Ok(acted)
+    }
+
+    pub(super) fn action(&self, index: usize) -> Option<ActionRecord> {
+        self.journal
+            .top()
+            .and_then(|tx| tx.actions.get(index))
+            .cloned()
+    }
+
+    pub(super) fn set_action(&mut self, index: usize, state: ActionState) {
+        if let Some(action) = self
+            .journal
+            .top_mut()
+            .and_then(|tx| tx.actions.get_mut(index))
+        {
+            action.state = state;
+        }
+    }
+}
+
+async fn has_failed<S: Services>(services: &S, unit: &str) -> Result<bool, ServiceError> {
+    let facts = services.unit_facts(&[unit.to_owned()]).await?;
+    let active = facts.get(unit).and_then(|facts| facts.active.as_deref());
+    Ok(active == Some("failed"))
+}
+
+/// What was done, in the words of the log.
+fn said(kind: ActionKind, unit: &str) -> String {
+    match kind {
+        ActionKind::DaemonReload => "systemd has read its unit files again".to_owned(),
+        ActionKind::Stop => format!("{unit} stopped"),
+        ActionKind::Restart => format!("{unit} restarted"),
+        _ => format!("{unit} reloaded"),
+    }
+}
+
+/// Drains are done before anything is written, reboots after everything else.
+fn is_ours(kind: ActionKind) -> bool {
+    !matches!(
+        kind,
+        ActionKind::Drain | ActionKind::Reboot | ActionKind::SoftReboot
+    )
+}

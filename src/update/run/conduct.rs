@@ -1,0 +1,83 @@
+//! What the driver is told, and whom it tells.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use crate::{
+    digest::Digest,
+    machine_config::{MachineConfig, Refusal},
+    plan::{Capabilities, Plan, Policies},
+};
+
+/// What the source says the machine should be.
+#[derive(Clone, Debug, Default)]
+pub enum Desired {
+    /// Nothing was read yet.
+    #[default]
+    Unknown,
+    /// What was read cannot be accepted; the machine keeps what it has.
+    Refused(Arc<Vec<Refusal>>),
+    /// A config that holds together by itself.
+    Config(Arc<MachineConfig>, Digest),
+}
+
+impl Desired {
+    /// Whether publishing `other` instead would tell nobody anything.
+    pub fn says_the_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Unknown, Self::Unknown) => true,
+            (Self::Refused(known), Self::Refused(other)) => known == other,
+            (Self::Config(known, digest), Self::Config(other, same)) => {
+                digest == same && known.name == other.name
+            }
+            _ => false,
+        }
+    }
+}
+
+/// How the driver behaves.
+#[derive(Clone, Debug)]
+pub struct Conduct {
+    /// Order a reboot when one is needed; otherwise wait for a person.
+    pub reboot: RebootConduct,
+    /// How long a job may take.
+    pub job_timeout: Duration,
+    /// How long a restarted unit is watched.
+    pub settle: Duration,
+    /// Time between two full looks for drift.
+    pub full_pass: Duration,
+    /// What this root and this process can do.
+    pub capabilities: Capabilities,
+    /// Which change causes which action.
+    pub policies: Arc<Policies>,
+}
+
+/// Who reboots the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RebootConduct {
+    /// The agent.
+    Auto,
+    /// A person, who is told.
+    Ask,
+    /// A person.
+    Never,
+}
+
+/// What the driver tells and asks, beside its reports.
+pub trait Audience: Send + Sync + 'static {
+    /// Shows a plan before it begins; `false` leaves the machine as it is.
+    fn approve(&self, plan: &Plan) -> bool;
+    /// The loop has turned. Called at least every [`Audience::tick`] while it is well.
+    fn beat(&self);
+    /// How often a beat is wanted though nothing happens.
+    fn tick(&self) -> Duration {
+        TICK
+    }
+    /// Waits until somebody asks whether the loop turns; it then beats. Dropped without harm.
+    fn asked(&self) -> impl Future<Output = ()> + Send;
+    /// Allocatable devices by resource, as they are now.
+    fn allocatable(&self) -> BTreeMap<String, usize>;
+}
+
+/// How often the loop shows by itself that it turns: two signs of life within the watchdog that the
+/// unit file sets (five minutes), for a wake-up or two an idle minute. A probe asks and is answered.
+pub const TICK: Duration = Duration::from_secs(120);

@@ -1,0 +1,214 @@
+//! Noticing at once when somebody changes what the config owns.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use super::{Audience, UpdateError, Updater};
+use crate::{
+    path::AbsPath,
+    plan::Drift,
+    reason::Reason,
+    root::{Root, RootError, Watch, WatchEvent, WatchKind},
+    update::{look, ports::Services},
+};
+
+/// How long a burst of events is gathered: an editor's save is several events within a few
+/// milliseconds, and a report half a second late is still "at once".
+const DEBOUNCE: Duration = Duration::from_millis(50);
+
+/// inotify watches on the directories of everything the base config owns.
+#[derive(Debug, Default)]
+pub(super) struct DriftWatch {
+    watch: Option<Watch>,
+    /// Watched directory → the names in it that matter, and whether one is owned itself or only leads
+    /// to what is owned.
+    names: BTreeMap<AbsPath, BTreeMap<String, Part>>,
+    full_pass: Option<tokio::time::Instant>,
+    /// What was touched since the last report, and when the gathering ends.
+    touched: BTreeSet<AbsPath>,
+    all: bool,
+    gathered_at: Option<tokio::time::Instant>,
+    /// What was found, by path.
+    pub(super) found: BTreeMap<AbsPath, Drift>,
+    armed_for: Option<crate::digest::Digest>,
+}
+
+/// What a name in a watched directory is to the config.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Part {
+    /// Its object is owned.
+    Owned,
+    /// What is owned lies below it: when it goes or comes, so does all of that.
+    Above,
+}
+
+/// What has to be looked at.
+#[derive(Debug)]
+pub(super) enum Touched {
+    /// These paths.
+    Some(BTreeSet<AbsPath>),
+    /// Everything: events were lost, a directory went or came, or the slow pass is due.
+    All,
+}
+
+impl DriftWatch {
+    /// Waits until something owned was touched. For ever while nothing is watched.
+    ///
+    /// Safe to drop: what was gathered stays for the next call.
+    pub(super) async fn touched(&mut self) -> Touched {
+        loop {
+            let (gathered_at, full_pass) = (self.gathered_at, self.full_pass);
+            tokio::select! {
+                // Safe to drop: what inotify has queued is read by the next call.
+                events = next(&mut self.watch) => self.gather(events),
+                // Safe to drop, both: the deadlines are absolute.
+                () = super::sleep_until(gathered_at) => return self.take(),
+                () = super::sleep_until(full_pass) => return Touched::All,
+            }
+        }
+    }
+
+    fn take(&mut self) -> Touched {
+        self.gathered_at = None;
+        let touched = std::mem::take(&mut self.touched);
+        match std::mem::take(&mut self.all) {
+            true => Touched::All,
+            false => Touched::Some(touched),
+        }
+    }
+
+    /// Notes what the events touch; the first one that does begins the gathering.
+    fn gather(&mut self, events: Result<Vec<WatchEvent>, RootError>) {
+        match events {
+            Ok(events) => events.iter().for_each(|event| self.note(event)),
+            Err(error) => {
+                tracing::debug!("{}", crate::telemetry::chain(&error));
+                self.watch = None;
+                self.all = true;
+            }
+        }
+        if self.all || !self.touched.is_empty() {
+            let end = tokio::time::Instant::now() + DEBOUNCE;
+            self.gathered_at.get_or_insert(end);
+        }
+    }
+
+    fn note(&mut self, event: &WatchEvent) {
+        let Some(name) = &event.name else {
+            self.all |= matches!(event.kind, WatchKind::DirGone | WatchKind::Overflow);
+            return;
+        };
+        let part = self.names.get(&event.dir).and_then(|names| names.get(name));
+        match part {
+            Some(Part::Owned) => self.touched.extend(event.dir.join(name)),
+            Some(Part::Above) => self.all |= event.kind != WatchKind::Attributes,
+            None => {}
+        }
+    }
+
+    /// Watches the directories of `owned`, and every directory above them for its name: one that is
+    /// moved or removed takes what is below it along, and its coming back is seen one level higher.
+    fn arm(&mut self, root: &Root, owned: &[AbsPath]) -> Result<(), RootError> {
+        self.names.clear();
+        for path in owned {
+            let (mut below, mut part) = (path.clone(), Part::Owned);
+            for above in path.ancestors() {
+                let names = self.names.entry(above.clone()).or_default();
+                let name = below.file_name().to_owned();
+                let known = names.entry(name).or_insert(part);
+                *known = part.max(*known);
+                (below, part) = (above, Part::Above);
+            }
+        }
+        let mut watch = root.watch()?;
+        for (dir, names) in &self.names {
+            let holds = names.values().any(|part| *part == Part::Owned);
+            // One that is missing is seen to come in the directory above it.
+            let _ = match holds {
+                true => watch.add(dir),
+                false => watch.add_names(dir),
+            };
+        }
+        self.watch = Some(watch);
+        Ok(())
+    }
+}
+
+async fn next(watch: &mut Option<Watch>) -> Result<Vec<WatchEvent>, RootError> {
+    match watch {
+        Some(watch) => watch.next().await,
+        None => std::future::pending().await,
+    }
+}
+
+impl<S: Services, A: Audience> Updater<S, A> {
+    /// Watches what the base owns, and looks at all of it once when the base is a new one.
+    pub(super) async fn arm_drift(&mut self) -> Result<(), UpdateError> {
+        let base = self.journal.base.as_ref().map(|base| base.digest);
+        // While an update is open the disk is not meant to be as the base asks.
+        if base.is_none() || self.drift.armed_for == base || !self.journal.transactions.is_empty() {
+            return Ok(());
+        }
+        self.drift.armed_for = base;
+        self.look_for_drift(Touched::All).await
+    }
+
+    pub(super) async fn look_for_drift(&mut self, touched: Touched) -> Result<(), UpdateError> {
+        if !self.journal.transactions.is_empty() {
+            self.drift.armed_for = None;
+            return Ok(());
+        }
+        let capabilities = self.conduct.capabilities;
+        let only = match touched {
+            Touched::Some(paths) if paths.is_empty() => return Ok(()),
+            Touched::Some(paths) => Some(paths),
+            Touched::All => {
+                self.drift.full_pass = Some(tokio::time::Instant::now() + self.conduct.full_pass);
+                let owned: Vec<_> = self.journal.owned.keys().cloned().collect();
+                if let Err(error) = self.drift.arm(&self.root, &owned) {
+                    tracing::warn!(%error, "cannot watch the managed files; only the slow pass finds drift");
+                }
+                None
+            }
+        };
+        let asked = only.clone();
+        let found = self
+            .blocking(move |store, journal| {
+                look::drift(
+                    store.root(),
+                    journal.base.as_ref(),
+                    only.as_ref(),
+                    capabilities,
+                )
+            })
+            .await?;
+        match found {
+            Ok(found) => self.note_drift(asked.as_ref(), found),
+            Err(error) => tracing::warn!("{}", crate::telemetry::chain(&error)),
+        }
+        Ok(())
+    }
+
+    fn note_drift(&mut self, asked: Option<&BTreeSet<AbsPath>>, found: Vec<Drift>) {
+        let before = std::mem::take(&mut self.drift.found);
+        let kept = before
+            .iter()
+            .filter(|(path, _)| asked.is_some_and(|asked| !asked.contains(path)));
+        let mut now: BTreeMap<_, _> = kept
+            .map(|(path, drift)| (path.clone(), drift.clone()))
+            .collect();
+        now.extend(found.into_iter().map(|drift| (drift.path.clone(), drift)));
+        for (path, drift) in &now {
+            if before.get(path) != Some(drift) {
+                tracing::warn!(reason = %Reason::Drifted, "{drift}");
+            }
+        }
+        for path in before.keys().filter(|path| !now.contains_key(path)) {
+            tracing::info!(%path, "is as the config asks again");
+        }
+        self.drift.found = now;
+        self.publish();
+    }
+}

@@ -1,0 +1,413 @@
+//! The loop that takes the machine to the desired config: one phase, one effect at a time.
+//!
+//! The loop owns the journal. It asks [`Phase::on`] what comes next and hands each effect to its
+//! executor (one file each); while an effect runs, the loop still turns, so that a stop is noticed and
+//! the watchdog hears from the very task that does the work.
+
+mod act;
+mod commit;
+mod conduct;
+mod drift;
+mod plan;
+mod reboot;
+mod report;
+mod stage;
+mod undo;
+mod verify;
+
+use std::{future::Future, sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
+
+use super::{
+    journal::{Direction, Failure, Journal},
+    phase::{Effect, Event, Phase},
+    ports::Services,
+    recover::{self, RecoverError},
+    store::{Store, StoreError},
+};
+use crate::{backoff::Backoff, reason::Reason, root::Root};
+pub use conduct::{Audience, Conduct, Desired, RebootConduct, TICK};
+pub use report::{ConfigState, UpdateReport};
+
+/// Waits before a passing error is tried again.
+const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(300));
+
+/// Why the loop ended on its own.
+#[derive(Debug, thiserror::Error)]
+pub enum UpdateError {
+    /// What a crash left cannot be settled.
+    #[error(transparent)]
+    Recover(#[from] RecoverError),
+    /// The state cannot be read or written.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The task that does blocking work was lost.
+    #[error("a task of the update was lost")]
+    Lost(#[source] tokio::task::JoinError),
+}
+
+/// The driver of one root.
+pub struct Updater<S, A> {
+    root: Root,
+    store: Arc<Store>,
+    /// Empty while it is lent to blocking work.
+    journal: Journal,
+    services: Option<Arc<S>>,
+    audience: Arc<A>,
+    conduct: Conduct,
+    /// Where the conduct changes; none where it does not.
+    conducts: Option<watch::Receiver<Conduct>>,
+    desired: watch::Receiver<Desired>,
+    report: watch::Sender<Arc<UpdateReport>>,
+    phase: Phase,
+    /// The journal is not to be trusted: nothing is planned, and nothing is written.
+    barred: bool,
+    since: Timestamp,
+    /// The plan that is being carried out, with the config it leads to.
+    planned: Option<plan::Planned>,
+    replans: u32,
+    /// Failures in a row, for the back-off.
+    failures: u32,
+    drift: drift::DriftWatch,
+}
+
+impl<S, A> std::fmt::Debug for Updater<S, A> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Updater")
+            .field("root", &self.root)
+            .field("phase", &self.phase)
+            .finish()
+    }
+}
+
+impl<S: Services, A: Audience> Updater<S, A> {
+    /// Takes the lock, settles what a crash left, and says where the machine stands.
+    ///
+    /// `services` is none for an offline root. Blocking; nothing is acted on before [`Updater::run`].
+    pub fn new(
+        root: &Root,
+        services: Option<S>,
+        audience: A,
+        conduct: Conduct,
+        desired: watch::Receiver<Desired>,
+    ) -> Result<(Self, watch::Receiver<Arc<UpdateReport>>), UpdateError> {
+        let store = Store::open(root)?;
+        let (journal, barred) = settled(&store)?;
+        let (report, reports) = watch::channel(Arc::new(UpdateReport::default()));
+        let updater = Self {
+            root: root.clone(),
+            store: Arc::new(store),
+            journal,
+            services: services.map(Arc::new),
+            audience: Arc::new(audience),
+            conduct,
+            conducts: None,
+            desired,
+            report,
+            phase: Phase::Idle,
+            barred,
+            since: Timestamp::now(),
+            planned: None,
+            replans: 0,
+            failures: 0,
+            drift: drift::DriftWatch::default(),
+        };
+        updater.publish();
+        Ok((updater, reports))
+    }
+
+    /// Lets the conduct change while the driver turns; a change counts from the next step on.
+    #[must_use]
+    pub fn following(mut self, conducts: watch::Receiver<Conduct>) -> Self {
+        self.conducts = Some(conducts);
+        self
+    }
+
+    /// Turns until `stop`; what is in flight then is left so that the next start goes on with it.
+    pub async fn run(mut self, stop: CancellationToken) -> Result<(), UpdateError> {
+        let mut next = self.resume();
+        self.publish();
+        if self.barred {
+            self.while_turning(stop.cancelled()).await;
+            return Ok(());
+        }
+        loop {
+            let event = match next.take() {
+                Some(effect) => {
+                    let span = self.span();
+                    self.carry_out(effect, &stop).instrument(span).await?
+                }
+                None => self.wait(&stop).await?,
+            };
+            let Some(event) = event else { return Ok(()) };
+            let (phase, effect) = self.phase.on(event);
+            self.enter(phase);
+            next = effect;
+        }
+    }
+
+    /// Goes on with what was left open, then plans and carries out the desired config once: what
+    /// `apply` does. The same config again repairs what drifted. Ends where a person must act: when
+    /// the plan is not approved, when something failed, when a reboot is left to somebody.
+    pub async fn run_once(
+        mut self,
+        stop: CancellationToken,
+    ) -> Result<Arc<UpdateReport>, UpdateError> {
+        let mut next = self.resume();
+        let mut looked = self.barred;
+        loop {
+            let effect = match next.take() {
+                Some(Effect::Reboot) if self.conduct.reboot != RebootConduct::Auto => break,
+                Some(effect) => effect,
+                None if looked => break,
+                None => {
+                    looked = true;
+                    self.phase = Phase::Planned;
+                    Effect::Plan
+                }
+            };
+            let span = self.span();
+            let Some(event) = self.carry_out(effect, &stop).instrument(span).await? else {
+                break;
+            };
+            let (phase, effect) = self.phase.on(event);
+            self.enter(phase);
+            next = effect;
+        }
+        Ok(self.report.borrow().clone())
+    }
+
+    /// The phase that the journal proves, and what to do in it.
+    fn resume(&mut self) -> Option<Effect> {
+        let boot = self.boot_id();
+        let Some(tx) = self.journal.top() else {
+            self.phase = if self.journal.failure.is_some() {
+                Phase::Failed
+            } else {
+                Phase::Idle
+            };
+            return None;
+        };
+        let (phase, effect) = match (tx.direction, boot) {
+            (Direction::Undo, _) => (Phase::Undoing, Effect::Undo),
+            (_, Some(boot)) if tx.rebooted_since(&boot) => (Phase::Booted, Effect::Act),
+            _ => (Phase::Acting, Effect::Act),
+        };
+        let to = tx.to.name.clone();
+        self.enter(phase);
+        self.span().in_scope(|| match phase {
+            Phase::Booted => tracing::info!("the machine has booted into {to}"),
+            phase => tracing::info!("going on with the update to {to}: {}", phase.name()),
+        });
+        Some(effect)
+    }
+
+    /// What every line of an update carries in the log.
+    fn span(&self) -> tracing::Span {
+        let transaction = self.journal.top().map(|tx| tx.id.as_str());
+        tracing::info_span!("update", transaction, phase = self.phase.name())
+    }
+
+    async fn carry_out(
+        &mut self,
+        effect: Effect,
+        stop: &CancellationToken,
+    ) -> Result<Option<Event>, UpdateError> {
+        if let Some(conducts) = &mut self.conducts {
+            self.conduct = conducts.borrow_and_update().clone();
+        }
+        let event = match effect {
+            Effect::Plan => self.plan().await?,
+            Effect::AwaitRelease => self.await_release().await?,
+            Effect::Stage => self.stage(stop).await?,
+            Effect::Commit => self.commit().await?,
+            Effect::Act => return self.act(stop).await,
+            Effect::Reboot => return self.reboot(stop).await,
+            Effect::Verify => self.verify().await?,
+            Effect::Undo => return self.undo(stop).await,
+        };
+        // Blocking work is never cut short, but nothing new is begun after a stop.
+        Ok(if stop.is_cancelled() {
+            None
+        } else {
+            Some(event)
+        })
+    }
+
+    /// Waits for something to do. None: asked to stop.
+    async fn wait(&mut self, stop: &CancellationToken) -> Result<Option<Event>, UpdateError> {
+        if let Some(event) = self.look_at_desired() {
+            return Ok(Some(event));
+        }
+        self.arm_drift().await?;
+        let retry = self.retry_after();
+        let mut tick = tokio::time::interval(self.audience.tick());
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return Ok(None),
+                // Safe to drop: a change that is missed here is still marked unseen.
+                changed = self.desired.changed() => {
+                    if changed.is_err() {
+                        stop.cancelled().await;
+                        return Ok(None);
+                    }
+                    if let Some(event) = self.look_at_desired() {
+                        return Ok(Some(event));
+                    }
+                }
+                // Safe to drop: what inotify has queued is read by the next call.
+                touched = self.drift.touched() => self.look_for_drift(touched).await?,
+                // Safe to drop: the deadline is absolute.
+                () = sleep_until(retry) => return Ok(Some(self.again())),
+                // Safe to drop, both: a tick that is missed comes again, and a question stays.
+                _ = tick.tick() => self.audience.beat(),
+                () = self.audience.asked() => self.audience.beat(),
+                // Safe to drop: a change that is missed here is still marked unseen.
+                conduct = changed(&mut self.conducts) => {
+                    self.conduct = conduct;
+                    if self.phase == Phase::RebootPending {
+                        return Ok(Some(Event::Retry));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Runs something that may take long while the loop keeps turning.
+    async fn while_turning<T>(&self, work: impl Future<Output = T>) -> T {
+        let mut tick = tokio::time::interval(self.audience.tick());
+        tokio::pin!(work);
+        loop {
+            tokio::select! {
+                done = &mut work => return done,
+                // Safe to drop, both: a tick that is missed comes again, and a question stays.
+                _ = tick.tick() => self.audience.beat(),
+                () = self.audience.asked() => self.audience.beat(),
+            }
+        }
+    }
+
+    /// Runs blocking work with the journal in hand; it is never cut short.
+    async fn blocking<T: Send + 'static>(
+        &mut self,
+        work: impl FnOnce(&Store, &mut Journal) -> T + Send + 'static,
+    ) -> Result<T, UpdateError> {
+        let mut journal = std::mem::take(&mut self.journal);
+        let store = Arc::clone(&self.store);
+        let task = tokio::task::spawn_blocking(move || {
+            let done = work(&store, &mut journal);
+            (journal, done)
+        });
+        let (journal, done) = self.while_turning(task).await.map_err(UpdateError::Lost)?;
+        self.journal = journal;
+        Ok(done)
+    }
+
+    /// Records a failure of the current transaction, or of the config that has none yet.
+    fn failed(&mut self, error: &dyn std::error::Error, code: Reason, again: bool) {
+        let digest = self.planned.as_ref().map(|planned| planned.digest);
+        let digest = digest.or_else(|| self.journal.top().map(|tx| tx.to.digest));
+        let message = crate::telemetry::chain(error);
+        tracing::error!(reason = %code, again, "{message}");
+        self.journal.failure = Some(Failure {
+            code,
+            message,
+            again,
+            digest,
+        });
+        self.failures = self.failures.saturating_add(1);
+    }
+
+    /// What is tried again: an undo that got stuck, or the whole update.
+    fn again(&self) -> Event {
+        match self.journal.top() {
+            Some(tx) if tx.direction == Direction::Undo => Event::Withdrawn,
+            _ => Event::Retry,
+        }
+    }
+
+    /// When a passing failure is tried again; none when there is none.
+    fn retry_after(&self) -> Option<tokio::time::Instant> {
+        let again = self
+            .journal
+            .failure
+            .as_ref()
+            .is_some_and(|failure| failure.again);
+        let wait = RETRY.wait(self.failures.saturating_sub(1), crate::backoff::jitter());
+        (again && self.phase == Phase::Failed).then(|| tokio::time::Instant::now() + wait)
+    }
+
+    fn enter(&mut self, phase: Phase) {
+        if phase != self.phase {
+            let was = self.phase;
+            self.phase = phase;
+            self.since = Timestamp::now();
+            if let Some(tx) = self.journal.top_mut() {
+                tx.enter(phase.name(), self.since);
+            }
+            let id = self
+                .journal
+                .top()
+                .map(|tx| tx.id.clone())
+                .unwrap_or_default();
+            tracing::debug!(
+                transaction = id,
+                phase = phase.name(),
+                from = was.name(),
+                "phase"
+            );
+        }
+        self.publish();
+    }
+}
+
+/// The journal after recovery. One that cannot be trusted is left as it is, and the failure stands in
+/// its place: the agent lives, says so, and changes nothing.
+fn settled(store: &Store) -> Result<(Journal, bool), RecoverError> {
+    match recover::recover(store, false) {
+        Ok((journal, recovered)) => {
+            if !recovered.is_empty() {
+                tracing::info!(?recovered, "settled what an interrupted update left");
+            }
+            Ok((journal, false))
+        }
+        Err(RecoverError::Store(error @ StoreError::Journal { .. })) => {
+            let message = crate::telemetry::chain(&error);
+            tracing::error!(reason = %error.reason(), "{message}; nothing is changed on this machine");
+            let failure = Failure {
+                code: error.reason(),
+                message,
+                again: false,
+                digest: None,
+            };
+            let journal = Journal {
+                failure: Some(failure),
+                ..Journal::default()
+            };
+            Ok((journal, true))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// The next conduct; for ever without one to come.
+async fn changed(conducts: &mut Option<watch::Receiver<Conduct>>) -> Conduct {
+    if let Some(conducts) = conducts
+        && conducts.changed().await.is_ok()
+    {
+        return conducts.borrow_and_update().clone();
+    }
+    std::future::pending().await
+}
+
+/// Sleeps until then; for ever without a time.
+async fn sleep_until(then: Option<tokio::time::Instant>) {
+    match then {
+        Some(then) => tokio::time::sleep_until(then).await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,251 @@
+//! Looking at the machine, planning, and finding out whether the plan may begin.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use super::{Audience, Desired, UpdateError, Updater};
+use crate::{
+    digest::Digest,
+    machine_config::{MachineConfig, Refusal},
+    path::AbsPath,
+    plan::Plan,
+    reason::Reason,
+    update::{
+        journal::{Direction, Journal},
+        look::{self, Looked},
+        phase::{Event, Phase},
+        ports::Services,
+        store::{Store, StoreError},
+        transaction,
+    },
+};
+
+/// A plan with what it was made from.
+#[derive(Debug)]
+pub(super) struct Planned {
+    pub(super) plan: Plan,
+    pub(super) from: MachineConfig,
+    /// The canonical paths that `to` speaks of.
+    pub(super) named: BTreeSet<AbsPath>,
+    pub(super) to: Arc<MachineConfig>,
+    pub(super) digest: Digest,
+}
+
+/// All refusals as one error for the failure's message.
+#[derive(Debug, thiserror::Error)]
+#[error("the config is refused: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+struct Refused(Vec<Refusal>);
+
+/// The desired config was taken away between two looks.
+#[derive(Debug, thiserror::Error)]
+#[error("there is no desired config to plan for")]
+struct NothingDesired;
+
+/// Makes the config the base without touching the tree. What it does not speak of is nobody's of ours
+/// any more.
+fn take_on(
+    store: &Store,
+    journal: &mut Journal,
+    planned: &Planned,
+    adopted: BTreeSet<AbsPath>,
+) -> Result<(), StoreError> {
+    let named = |path: &AbsPath| planned.named.contains(path);
+    journal.base = Some(store.keep_config(&planned.to)?);
+    journal.failure = None;
+    journal.adopted.extend(adopted);
+    journal.adopted.retain(|path| named(path));
+    journal.owned.retain(|path, _| named(path));
+    let originals = std::mem::take(&mut journal.originals);
+    let needed = |path: &AbsPath| planned.named.iter().any(|named| named.is_under(path));
+    let (kept, released) = originals.into_iter().partition(|(path, _)| needed(path));
+    journal.originals = kept;
+    store.save(journal)?;
+    let released: BTreeMap<AbsPath, AbsPath> = released;
+    for (path, place) in &released {
+        if let Err(error) = transaction::release(store.root(), path, place) {
+            tracing::warn!(%path, %place, "{}", crate::telemetry::chain(&error));
+        }
+    }
+    store.forget_configs(journal)
+}
+
+impl<S: Services, A: Audience> Updater<S, A> {
+    pub(super) async fn plan(&mut self) -> Result<Event, UpdateError> {
+        let Desired::Config(to, digest) = self.desired.borrow_and_update().clone() else {
+            self.failed(&NothingDesired, Reason::SourceUnreadable, true);
+            return Ok(Event::StepFailed);
+        };
+        let Some(Looked { plan, from, named }) = self.look(&to).await? else {
+            return Ok(Event::StepFailed);
+        };
+        let planned = match plan {
+            Ok(plan) => Planned {
+                plan,
+                from,
+                named,
+                to,
+                digest,
+            },
+            Err(refusals) => {
+                let code = refusals
+                    .first()
+                    .map_or(Reason::ConfigRefused, |refusal| refusal.reason);
+                self.planned = None;
+                self.failed(&Refused(refusals), code, false);
+                self.remember_failure(digest);
+                let reboot_pending = !self.journal.transactions.is_empty();
+                return Ok(Event::PlanRefused { reboot_pending });
+            }
+        };
+        for warning in &planned.plan.warnings {
+            tracing::warn!("{warning}");
+        }
+        if planned.plan.is_empty() && self.journal.transactions.is_empty() {
+            return self.adopt(planned).await;
+        }
+        self.planned = Some(planned);
+        Ok(Event::PlanReady)
+    }
+
+    /// Observes and plans. None: the machine could not be looked at, and the failure is recorded.
+    pub(super) async fn look(
+        &mut self,
+        to: &Arc<MachineConfig>,
+    ) -> Result<Option<Looked>, UpdateError> {
+        let policies = Arc::clone(&self.conduct.policies);
+        let capabilities = self.conduct.capabilities;
+        let units = match &self.services {
+            None => Ok(None),
+            Some(services) => {
+                let asked = look::units(&**services, &self.root, &self.journal, to, &policies);
+                self.while_turning(asked).await.map(Some)
+            }
+        };
+        let looked = match units {
+            Err(error) => Err(error),
+            Ok(units) => {
+                let to = Arc::clone(to);
+                self.blocking(move |store, journal| {
+                    look::look(
+                        store.root(),
+                        journal,
+                        &to,
+                        &policies,
+                        capabilities,
+                        units.as_ref(),
+                    )
+                })
+                .await?
+            }
+        };
+        match looked {
+            Ok(looked) => Ok(Some(looked)),
+            Err(error) => {
+                self.failed(&error, error.reason(), error.again());
+                Ok(None)
+            }
+        }
+    }
+
+    /// The disk is as asked already: only the name of what the machine is on changes.
+    async fn adopt(&mut self, planned: Planned) -> Result<Event, UpdateError> {
+        let known = self.journal.base.as_ref().map(|base| base.digest) == Some(planned.digest);
+        let adopted = planned.plan.adopted.clone();
+        let saved = self
+            .blocking(move |store, journal| take_on(store, journal, &planned, adopted))
+            .await?;
+        saved?;
+        if !known {
+            let config = self.config_name();
+            tracing::info!("the machine already is what {config} asks for");
+        }
+        Ok(Event::PlanEmpty)
+    }
+
+    /// Shows the plan to whoever listens and begins when nobody objects.
+    pub(super) async fn await_release(&mut self) -> Result<Event, UpdateError> {
+        let Some(planned) = self.planned.take() else {
+            return Ok(Event::Withdrawn);
+        };
+        let audience = Arc::clone(&self.audience);
+        let asked = tokio::task::spawn_blocking(move || {
+            let approved = audience.approve(&planned.plan);
+            (approved, planned)
+        });
+        let (approved, planned) = self.while_turning(asked).await.map_err(UpdateError::Lost)?;
+        if !approved {
+            return Ok(Event::Withdrawn);
+        }
+        self.planned = Some(planned);
+        Ok(Event::Released)
+    }
+
+    /// What the desired config means for what is going on now.
+    pub(super) fn look_at_desired(&mut self) -> Option<Event> {
+        let desired = self.desired.borrow_and_update().clone();
+        match desired {
+            Desired::Unknown => None,
+            Desired::Refused(refusals) => {
+                self.note_refused(&refusals);
+                None
+            }
+            Desired::Config(_, digest) => {
+                let event = self.event_for(digest);
+                if event.is_none() {
+                    // Nothing is to be done for it, but its name is to be seen.
+                    self.publish();
+                }
+                event
+            }
+        }
+    }
+
+    fn event_for(&mut self, digest: Digest) -> Option<Event> {
+        let base = self.journal.base.as_ref().map(|base| base.digest);
+        let failure = self.journal.failure.as_ref();
+        match self.journal.top() {
+            // What is being undone is undone first; the wait for the next attempt ends that.
+            Some(tx) if tx.direction == Direction::Undo => None,
+            Some(tx) if tx.to.digest == digest => None,
+            Some(_) if base == Some(digest) => Some(Event::Withdrawn),
+            None if base == Some(digest) => {
+                if failure.is_some() && self.phase == Phase::Failed {
+                    return Some(Event::Withdrawn);
+                }
+                self.journal.failure = None;
+                None
+            }
+            // The same again would fail the same way; a passing failure has a time of its own.
+            _ if failure.is_some_and(|failure| failure.digest == Some(digest)) => None,
+            _ => Some(Event::Desired),
+        }
+    }
+
+    fn note_refused(&mut self, refusals: &[Refusal]) {
+        for refusal in refusals {
+            tracing::error!(reason = %refusal.reason, "{refusal}");
+        }
+        let code = refusals
+            .first()
+            .map_or(Reason::ConfigRefused, |refusal| refusal.reason);
+        if self.journal.transactions.is_empty() {
+            let message = Refused(refusals.to_vec()).to_string();
+            self.journal.failure = Some(super::Failure {
+                code,
+                message,
+                again: false,
+                digest: None,
+            });
+        }
+        self.publish();
+    }
+
+    /// Ties the failure to the config that was refused, so that it is not tried again unchanged.
+    fn remember_failure(&mut self, digest: Digest) {
+        if let Some(failure) = &mut self.journal.failure {
+            failure.digest = Some(digest);
+        }
+    }
+}

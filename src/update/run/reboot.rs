@@ -1,0 +1,136 @@
+//! Ordering the reboot, at most three times, and waiting for it.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tokio_util::sync::CancellationToken;
+
+use super::{Audience, RebootConduct, UpdateError, Updater};
+use crate::{
+    reason::Reason,
+    update::{
+        journal::{Failure, RebootRecord},
+        phase::Event,
+        ports::{RebootMethod, Services},
+    },
+};
+
+/// How long somebody's inhibitor lock is left alone before it is looked at again. Locks are held by
+/// package managers and backups, for minutes; half a minute costs neither much.
+const INHIBITED: Duration = Duration::from_secs(30);
+
+#[derive(Debug, thiserror::Error)]
+#[error("the reboot was asked for three times and did not happen")]
+struct StillHere;
+
+#[derive(Debug, thiserror::Error)]
+#[error("there is no boot id below the root, so that nothing could prove a reboot")]
+struct NoBootId;
+
+#[derive(Debug, thiserror::Error)]
+#[error("there is no service manager to order the reboot from")]
+struct NoServices;
+
+impl<S: Services, A: Audience> Updater<S, A> {
+    /// Ends with the machine, with another desired config, with a failure, or (none) with a stop.
+    pub(super) async fn reboot(
+        &mut self,
+        stop: &CancellationToken,
+    ) -> Result<Option<Event>, UpdateError> {
+        self.publish();
+        let Some(boot) = self.boot_id() else {
+            self.failed(&NoBootId, Reason::BootUnverified, true);
+            return Ok(Some(Event::StepFailed));
+        };
+        if self.conduct.reboot != RebootConduct::Auto {
+            tracing::warn!("a reboot is needed; it is left to a person (update.reboot)");
+            return self.wait(stop).await;
+        }
+        loop {
+            let attempt = self.attempts(&boot);
+            let Some(method) = RebootMethod::of_attempt(attempt) else {
+                self.failed(&StillHere, Reason::RebootDidNotHappen, false);
+                return Ok(Some(Event::StepFailed));
+            };
+            self.order(&boot, attempt + 1).await?;
+            let Some(services) = self.services.clone() else {
+                self.failed(&NoServices, Reason::ManagerUnreachable, false);
+                return Ok(Some(Event::StepFailed));
+            };
+            let why = format!("machinist applies {}", self.config_name());
+            let attempt = attempt + 1;
+            tracing::info!("ordering the reboot: {method:?}, attempt {attempt}");
+            let ordered = tokio::select! {
+                // The order stands in the journal: the next start asks again or finds a new boot.
+                () = stop.cancelled() => return Ok(None),
+                ordered = self.while_turning(services.reboot(method, &why)) => ordered,
+            };
+            let error = match ordered {
+                Ok(()) => {
+                    tracing::info!("the reboot is accepted");
+                    tokio::select! {
+                        // What was hoped for: systemd stops us on its way down.
+                        () = stop.cancelled() => return Ok(None),
+                        error = self.while_turning(services.reboot_over()) => error,
+                    }
+                }
+                Err(error) => error,
+            };
+            self.note(&error);
+            if error.reason == Reason::RebootInhibited {
+                self.order(&boot, attempt).await?;
+                if let Some(event) = self.pause(INHIBITED, stop).await? {
+                    return Ok(event);
+                }
+            }
+        }
+    }
+
+    fn attempts(&self, boot: &str) -> u32 {
+        let record = self.journal.top().and_then(|tx| tx.reboot.as_ref());
+        record
+            .filter(|record| record.boot == boot)
+            .map_or(0, |record| record.attempts)
+    }
+
+    /// Counts the attempt before it is made: a crash must not make it free.
+    async fn order(&mut self, boot: &str, attempts: u32) -> Result<(), UpdateError> {
+        if let Some(tx) = self.journal.top_mut() {
+            let boot = boot.to_owned();
+            tx.reboot = Some(RebootRecord {
+                boot,
+                attempts,
+                ordered: Timestamp::now(),
+            });
+        }
+        self.save().await
+    }
+
+    fn note(&mut self, error: &super::super::ports::ServiceError) {
+        let message = crate::telemetry::chain(error);
+        tracing::warn!(reason = %error.reason, "{message}");
+        self.journal.failure = Some(Failure {
+            code: error.reason,
+            message,
+            again: true,
+            digest: None,
+        });
+        self.publish();
+    }
+
+    /// Waits, unless a stop or another desired config comes first.
+    async fn pause(
+        &mut self,
+        time: Duration,
+        stop: &CancellationToken,
+    ) -> Result<Option<Option<Event>>, UpdateError> {
+        let deadline = tokio::time::Instant::now() + time;
+        tokio::select! {
+            () = stop.cancelled() => Ok(Some(None)),
+            // Safe to drop: the deadline is absolute.
+            () = tokio::time::sleep_until(deadline) => Ok(None),
+            // Safe to drop: a change that is missed here is still marked unseen.
+            Ok(()) = self.desired.changed() => Ok(self.look_at_desired().map(Some)),
+        }
+    }
+}

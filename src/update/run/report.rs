@@ -1,0 +1,137 @@
+//! What the driver says of itself, for status, gates and metrics.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use jiff::Timestamp;
+
+use super::{Audience, Desired, UpdateError, Updater};
+use crate::{
+    machine_config::Refusal,
+    plan::{Drift, Plan},
+    update::{
+        journal::{ConfigName, Failure, UpdateRecord},
+        phase::Phase,
+        ports::Services,
+        store,
+    },
+};
+
+/// Where the machine stands. Published on every change, never on a timer.
+#[derive(Clone, Debug, Default)]
+pub struct UpdateReport {
+    /// The phase, and since when.
+    pub phase: Phase,
+    /// When the phase began.
+    pub since: Timestamp,
+    /// The configs.
+    pub config: ConfigState,
+    /// Why the last update did not succeed.
+    pub failure: Option<Failure>,
+    /// Refusals of what was read last; the machine keeps the last good config.
+    pub refused: Arc<Vec<Refusal>>,
+    /// What is not as the config asks.
+    pub drift: Vec<Drift>,
+    /// The plan that is being carried out.
+    pub plan: Option<Arc<Plan>>,
+    /// Effects are on the disk that are not verified yet.
+    pub unverified: bool,
+    /// The running boot; none offline.
+    pub boot: Option<String>,
+    /// The boot in which a reboot became necessary, until the boot after it is verified.
+    pub reboot_needed_in: Option<String>,
+    /// Allocatable devices by resource before the last update that rebooted, and when that was.
+    pub devices_before: Option<(BTreeMap<String, usize>, Timestamp)>,
+    /// Units that had failed before the last update, or at the first start where there was none.
+    pub failed_units_before: Vec<String>,
+    /// The current update, if any, and the finished ones, newest first.
+    pub updates: Vec<UpdateRecord>,
+}
+
+/// Which config the machine is on, and which it should be on.
+#[derive(Clone, Debug, Default)]
+pub struct ConfigState {
+    /// The verified one.
+    pub current: Option<ConfigName>,
+    /// The one asked for.
+    pub desired: Option<ConfigName>,
+}
+
+impl<S: Services, A: Audience> Updater<S, A> {
+    pub(super) fn publish(&self) {
+        let boot = self.boot_id();
+        let top = self.journal.top();
+        let desired = self.desired.borrow().clone();
+        let report = UpdateReport {
+            phase: self.phase,
+            since: self.since,
+            config: ConfigState {
+                current: self.journal.base.clone(),
+                desired: match &desired {
+                    Desired::Config(config, digest) => Some(ConfigName {
+                        name: config.name.clone(),
+                        digest: *digest,
+                    }),
+                    _ => None,
+                },
+            },
+            failure: self.journal.failure.clone(),
+            refused: match desired {
+                Desired::Refused(refusals) => refusals,
+                _ => Arc::default(),
+            },
+            drift: self.drift.found.values().cloned().collect(),
+            plan: self
+                .planned
+                .as_ref()
+                .map(|planned| Arc::new(planned.plan.clone())),
+            unverified: !self.journal.transactions.is_empty(),
+            reboot_needed_in: top
+                .filter(|tx| !tx.offline && (tx.wants_reboot() || tx.booted_into))
+                .and_then(|tx| tx.committed_boot.clone()),
+            boot,
+            devices_before: self.journal.devices_before.clone(),
+            failed_units_before: self.journal.failed_units.clone(),
+            updates: self.journal.history.iter().rev().cloned().collect(),
+        };
+        self.report.send_replace(Arc::new(report));
+    }
+
+    /// The boot id below the root; none where no kernel runs for it or it cannot be read.
+    pub(super) fn boot_id(&self) -> Option<String> {
+        if !self.conduct.capabilities.live {
+            return None;
+        }
+        store::boot_id(&self.root).ok().flatten()
+    }
+
+    /// The config being worked on, for people.
+    pub(super) fn config_name(&self) -> String {
+        let name = self
+            .journal
+            .top()
+            .map(|tx| &tx.to)
+            .or(self.journal.base.as_ref());
+        name.map(|config| config.name.clone()).unwrap_or_default()
+    }
+
+    pub(super) fn desired_is_base(&self) -> bool {
+        let base = self.journal.base.as_ref().map(|base| base.digest);
+        matches!(&*self.desired.borrow(), Desired::Config(_, digest) if Some(*digest) == base)
+    }
+
+    pub(super) async fn save(&mut self) -> Result<(), UpdateError> {
+        Ok(self
+            .blocking(|store, journal| store.save(journal))
+            .await??)
+    }
+
+    /// Units that have failed by now; none where nobody can tell.
+    pub(super) async fn failed_units(
+        &self,
+    ) -> Result<Vec<String>, super::super::ports::ServiceError> {
+        match &self.services {
+            Some(services) => self.while_turning(services.failed_units()).await,
+            None => Ok(Vec::new()),
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! Recording the intent and staging: the last step that changes nothing of the machine.
+
+use std::sync::{Arc, atomic::Ordering};
+
+use jiff::Timestamp;
+use tokio_util::sync::CancellationToken;
+
+use super::{Audience, UpdateError, Updater, plan::Planned};
+use crate::{
+    path::AbsPath,
+    plan::{Capabilities, Cost},
+    reason::Reason,
+    root::Root,
+    update::{
+        journal::{Journal, Mark},
+        look,
+        phase::{Event, Phase},
+        ports::Services,
+        store::Store,
+        transaction::{self, Beginning, Stop, TransactionError},
+    },
+};
+
+/// A machine that changes under three plans in a row is being configured by somebody else.
+const REPLANS: u32 = 3;
+
+#[derive(Debug, thiserror::Error)]
+#[error("the machine changed three times between planning and staging")]
+struct Restless;
+
+impl<S: Services, A: Audience> Updater<S, A> {
+    pub(super) async fn stage(&mut self, stop: &CancellationToken) -> Result<Event, UpdateError> {
+        let (planned, failed_units) = match self.still_as_planned().await? {
+            Ok(ready) => ready,
+            Err(event) => return Ok(event),
+        };
+        let devices = self.audience.allocatable();
+        let Capabilities { live, chown, .. } = self.conduct.capabilities;
+        let flag = Arc::new(Stop::new(false));
+        let raised = tokio::spawn(raise(Arc::clone(&flag), stop.clone()));
+        let (staged, planned) = self
+            .blocking(move |store, journal| {
+                journal.failed_units = failed_units;
+                if planned.plan.cost == Cost::Reboot {
+                    journal.devices_before = Some((devices, Timestamp::now()));
+                }
+                let how = How {
+                    offline: !live,
+                    chown,
+                    stop: &flag,
+                };
+                (stage(store, journal, &planned, how), planned)
+            })
+            .await?;
+        raised.abort();
+        self.planned = Some(planned);
+        match staged {
+            Ok(()) => {
+                self.replans = 0;
+                Ok(Event::Staged)
+            }
+            Err(TransactionError::Stopped) => {
+                tracing::info!("stopped before anything was changed; the next start begins anew");
+                Ok(Event::StepFailed)
+            }
+            Err(error) => {
+                self.failed(&error, error.reason(), error.again());
+                Ok(Event::StepFailed)
+            }
+        }
+    }
+
+    /// The plan and the units that have failed by now; the event instead when the machine is no longer
+    /// as it was planned for, or cannot be looked at.
+    async fn still_as_planned(
+        &mut self,
+    ) -> Result<Result<(Planned, Vec<String>), Event>, UpdateError> {
+        let Some(to) = self.planned.as_ref().map(|planned| Arc::clone(&planned.to)) else {
+            return Ok(Err(Event::StepFailed));
+        };
+        let Some(again) = self.look(&to).await? else {
+            return Ok(Err(Event::StepFailed));
+        };
+        let failed_units = match self.failed_units().await {
+            Ok(units) => units,
+            Err(error) => {
+                self.failed(&error, error.reason, error.again);
+                return Ok(Err(Event::StepFailed));
+            }
+        };
+        let same = |planned: &Planned| {
+            let again = again.plan.as_ref().ok();
+            again.is_some_and(|again| {
+                again.operations == planned.plan.operations && again.actions == planned.plan.actions
+            })
+        };
+        match self.planned.take() {
+            Some(planned) if same(&planned) => Ok(Ok((planned, failed_units))),
+            planned => {
+                self.planned = planned;
+                Ok(Err(self.restless()))
+            }
+        }
+    }
+
+    fn restless(&mut self) -> Event {
+        self.replans += 1;
+        if self.replans < REPLANS {
+            tracing::info!("the machine changed since it was looked at; planning anew");
+            return Event::Replan;
+        }
+        self.replans = 0;
+        self.failed(&Restless, Reason::ObservedChanged, true);
+        Event::StepFailed
+    }
+}
+
+/// Raises the flag that staging looks at between two objects.
+async fn raise(flag: Arc<Stop>, stop: CancellationToken) {
+    stop.cancelled().await;
+    flag.store(true, Ordering::Relaxed);
+}
+
+struct How<'a> {
+    offline: bool,
+    chown: bool,
+    stop: &'a Stop,
+}
+
+/// Intent, staging, `Staged`: each durable before the next begins.
+fn stage(
+    store: &Store,
+    journal: &mut Journal,
+    planned: &Planned,
+    how: How<'_>,
+) -> Result<(), TransactionError> {
+    let root = store.root();
+    let drifted = |path: &AbsPath| is_drifted(root, planned, path);
+    let mut tx = transaction::begin(
+        root,
+        journal,
+        &Beginning {
+            plan: &planned.plan,
+            from: look::current(journal).cloned(),
+            to: store.keep_config(&planned.to)?,
+            drifted: &drifted,
+            named: &planned.named,
+            offline: how.offline,
+            chown: how.chown,
+            now: Timestamp::now(),
+        },
+    )?;
+    tx.enter(Phase::Staging.name(), tx.started);
+    let (to, changes, cost) = (&tx.to.name, planned.plan.changes.len(), planned.plan.cost);
+    tracing::info!(
+        transaction = tx.id,
+        phase = Phase::Staging.name(),
+        "update to {to} begins: {changes} change(s), cost: {cost:?}"
+    );
+    journal.transactions.push(tx);
+    store.save(journal)?;
+    if let Some(tx) = journal.top_mut() {
+        transaction::stage(root, tx, &planned.plan.operations, how.chown, how.stop)?;
+        tx.mark = Mark::Staged;
+    }
+    Ok(store.save(journal)?)
+}
+
+/// Whether a file of the config before is no longer as that config has it.
+fn is_drifted(root: &Root, planned: &Planned, path: &AbsPath) -> bool {
+    let Some(file) = planned.from.files.get(path) else {
+        return false;
+    };
+    root.digest(path)
+        .is_ok_and(|digest| digest != file.content.digest())
+}

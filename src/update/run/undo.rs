@@ -1,0 +1,215 @@
+//! Bringing the config before back, with its actions, and with a reboot where the machine already
+//! runs on the one that goes.
+
+use jiff::Timestamp;
+use tokio_util::sync::CancellationToken;
+
+use super::{Audience, UpdateError, Updater};
+use crate::{
+    plan::ActionKind,
+    reason::Reason,
+    update::{
+        journal::{ActionState, Direction, Failure, Journal, Mark, Outcome},
+        phase::Event,
+        ports::Services,
+        recover,
+        store::Store,
+        transaction::{self, TransactionError},
+    },
+};
+
+#[derive(Debug, thiserror::Error)]
+#[error("the config before could not be brought back; a person must look")]
+struct Stuck {
+    #[source]
+    source: TransactionError,
+}
+
+impl<S: Services, A: Audience> Updater<S, A> {
+    pub(super) async fn undo(
+        &mut self,
+        stop: &CancellationToken,
+    ) -> Result<Option<Event>, UpdateError> {
+        let Some(tx) = self.journal.top() else {
+            return Ok(Some(self.nothing_to_undo().await?));
+        };
+        let boot = self.boot_id();
+        if tx.reverted
+            && tx.booted_into
+            && boot.as_deref().is_some_and(|boot| tx.rebooted_since(boot))
+        {
+            return Ok(Some(self.close_undo().await?));
+        }
+        let booted_into = boot.as_deref().is_some_and(|boot| {
+            let open = &self.journal.transactions;
+            open.iter()
+                .any(|tx| tx.booted_into || (!tx.reverted && tx.rebooted_since(boot)))
+        });
+        let reason = self.undo_reason();
+        let code = reason.code;
+        tracing::warn!(reason = %code, "{code}: bringing the config before back");
+        let reverted = self
+            .blocking(move |store, journal| {
+                revert(store, journal, &reason, booted_into, boot.as_deref())
+            })
+            .await?;
+        if let Err(source) = reverted {
+            self.failed(&Stuck { source }, Reason::UndoFailed, true);
+            self.save().await?;
+            return Ok(Some(Event::UndoFailed));
+        }
+        if booted_into && !self.journal.top().is_some_and(|tx| tx.offline) {
+            return Ok(Some(Event::Undone {
+                reboot: true,
+                withdrawn: false,
+            }));
+        }
+        if !self.act_again(stop).await? {
+            return Ok(None);
+        }
+        Ok(Some(self.close_undo().await?))
+    }
+
+    /// Nothing was recorded of it: it failed before its intent, or had been undone already.
+    async fn nothing_to_undo(&mut self) -> Result<Event, UpdateError> {
+        let withdrawn = self.desired_is_base();
+        if withdrawn {
+            self.journal.failure = None;
+        }
+        self.save().await?;
+        Ok(Event::Undone {
+            reboot: false,
+            withdrawn,
+        })
+    }
+
+    fn undo_reason(&self) -> Failure {
+        let withdrawn = || Failure {
+            code: Reason::Withdrawn,
+            message: "the config was taken back before it was in force".to_owned(),
+            again: false,
+            digest: None,
+        };
+        if self.desired_is_base() {
+            withdrawn()
+        } else {
+            self.journal.failure.clone().unwrap_or_else(withdrawn)
+        }
+    }
+
+    /// Lets systemd read its files again and restarts what had been restarted. A unit that does not
+    /// come back is reported; the files are back all the same. False: asked to stop.
+    async fn act_again(&mut self, stop: &CancellationToken) -> Result<bool, UpdateError> {
+        let Some(services) = self.services.clone() else {
+            return Ok(true);
+        };
+        let begun = self
+            .journal
+            .transactions
+            .iter()
+            .rev()
+            .flat_map(|tx| &tx.actions);
+        let mut begun: Vec<_> = begun
+            .filter(|action| action.state != ActionState::Pending)
+            .cloned()
+            .collect();
+        begun.sort_by_key(|action| action.kind);
+        begun.dedup_by_key(|action| (action.kind, action.unit.clone()));
+        for action in begun {
+            let unit = action.unit.unwrap_or_default();
+            let (limit, settle) = (self.conduct.job_timeout, self.conduct.settle);
+            let again = async {
+                match action.kind {
+                    ActionKind::DaemonReload => services.daemon_reload().await,
+                    ActionKind::Drain | ActionKind::Reboot | ActionKind::SoftReboot => Ok(()),
+                    kind => services.act(kind, &unit, limit, settle).await,
+                }
+            };
+            tokio::select! {
+                () = stop.cancelled() => return Ok(false),
+                done = self.while_turning(again) => if let Err(error) = done {
+                    tracing::error!(reason = %error.reason, "{}", crate::telemetry::chain(&error));
+                },
+            }
+        }
+        Ok(true)
+    }
+
+    /// Records the outcome and forgets the transactions that were taken back.
+    async fn close_undo(&mut self) -> Result<Event, UpdateError> {
+        let withdrawn = self
+            .journal
+            .top()
+            .and_then(|tx| tx.undo_reason.as_ref())
+            .map(|why| why.code)
+            == Some(Reason::Withdrawn);
+        self.blocking(move |store, journal| close(store, journal, withdrawn))
+            .await??;
+        self.planned = None;
+        let config = self.config_name();
+        tracing::info!("the config before is back: {config}");
+        Ok(Event::Undone {
+            reboot: false,
+            withdrawn,
+        })
+    }
+}
+
+/// Marks the direction, brings everything back newest first, marks it done.
+fn revert(
+    store: &Store,
+    journal: &mut Journal,
+    reason: &Failure,
+    booted_into: bool,
+    boot: Option<&str>,
+) -> Result<(), TransactionError> {
+    for tx in &mut journal.transactions {
+        tx.direction = Direction::Undo;
+        tx.undo_reason.get_or_insert_with(|| reason.clone());
+        tx.booted_into |= booted_into;
+        tx.enter("Undoing", Timestamp::now());
+    }
+    store.save(journal)?;
+    for index in (0..journal.transactions.len()).rev() {
+        let tx = &journal.transactions[index];
+        if tx.reverted {
+            continue;
+        }
+        if tx.mark >= Mark::Staged {
+            for path in transaction::undo(store.root(), tx)? {
+                tracing::warn!(%path, "changed by somebody else meanwhile; their version is kept below drifted/");
+            }
+        }
+        let tx = &mut journal.transactions[index];
+        tx.reverted = true;
+        tx.committed_boot = boot.map(str::to_owned);
+        tx.reboot = None;
+        store.save(journal)?;
+    }
+    Ok(())
+}
+
+fn close(
+    store: &Store,
+    journal: &mut Journal,
+    withdrawn: bool,
+) -> Result<(), recover::RecoverError> {
+    let now = Timestamp::now();
+    let transactions = std::mem::take(&mut journal.transactions);
+    for tx in &transactions {
+        transaction::drop_staging(store.root(), tx).map_err(recover::RecoverError::of(&tx.id))?;
+    }
+    for mut tx in transactions {
+        tx.leave(now);
+        let outcome = if withdrawn {
+            Outcome::Withdrawn
+        } else {
+            Outcome::RolledBack
+        };
+        journal.failure = tx.undo_reason.clone().filter(|_| !withdrawn);
+        journal.remember(tx.record(outcome, now));
+    }
+    store.save(journal)?;
+    store.forget_configs(journal)?;
+    Ok(())
+}

@@ -1,0 +1,91 @@
+//! Checking disk and boot, recording the outcome, tidying up.
+
+use jiff::Timestamp;
+
+use super::{Audience, UpdateError, Updater};
+use crate::{
+    plan::Drift,
+    reason::Reason,
+    update::{journal::Outcome, look, phase::Event, ports::Services, recover, transaction},
+};
+
+#[derive(Debug, thiserror::Error)]
+#[error("the disk is not as the config asks: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))]
+struct NotAsAsked(Vec<Drift>);
+
+#[derive(Debug, thiserror::Error)]
+#[error("the machine has not rebooted since the commit")]
+struct OldBoot;
+
+impl<S: Services, A: Audience> Updater<S, A> {
+    pub(super) async fn verify(&mut self) -> Result<Event, UpdateError> {
+        if !self.booted_where_needed() {
+            self.failed(&OldBoot, Reason::BootUnverified, false);
+            return Ok(Event::StepFailed);
+        }
+        let capabilities = self.conduct.capabilities;
+        match self
+            .blocking(move |store, journal| {
+                look::drift(store.root(), look::current(journal), None, capabilities)
+            })
+            .await?
+        {
+            Ok(drift) if drift.is_empty() => self.close().await,
+            Ok(drift) => {
+                self.failed(&NotAsAsked(drift), Reason::VerifyFailed, false);
+                Ok(Event::StepFailed)
+            }
+            Err(error) => {
+                self.failed(&error, error.reason(), error.again());
+                Ok(Event::StepFailed)
+            }
+        }
+    }
+
+    fn booted_where_needed(&self) -> bool {
+        let Some(boot) = self.boot_id() else {
+            return true;
+        };
+        let needed = self.journal.top().is_some_and(|tx| tx.reboot.is_some());
+        !needed
+            || self
+                .journal
+                .top()
+                .is_some_and(|tx| tx.rebooted_since(&boot))
+    }
+
+    /// The update is good: `Verified`, then everything that may be repeated.
+    async fn close(&mut self) -> Result<Event, UpdateError> {
+        let closed = self
+            .blocking(|store, journal| -> Result<(), recover::RecoverError> {
+                let now = Timestamp::now();
+                let Some(top) = journal.top_mut() else {
+                    return Ok(());
+                };
+                let id = top.id.clone();
+                top.leave(now);
+                let outcome = if top.offline {
+                    Outcome::AppliedOffline
+                } else {
+                    Outcome::Done
+                };
+                let record = top.record(outcome, now);
+                transaction::finish(journal).map_err(recover::RecoverError::of(&id))?;
+                journal.remember(record);
+                store.save(journal)?;
+                recover::settle(store, journal)
+            })
+            .await?;
+        closed?;
+        self.failures = 0;
+        self.planned = None;
+        if let Some(update) = self.journal.history.last() {
+            let (to, outcome) = (&update.to, update.outcome);
+            let took = update.finished.duration_since(update.started).as_secs_f64();
+            tracing::info!(
+                "{outcome:?}: {to} is in place and verified, {took:.1} s after the start"
+            );
+        }
+        Ok(Event::Verified)
+    }
+}

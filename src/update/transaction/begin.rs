@@ -1,0 +1,361 @@
+//! Intent: where everything will be staged, and what is there now.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+
+use super::{TransactionError, kind_name, object_at};
+use crate::{
+    path::AbsPath,
+    plan::{Node, NodeKind, Operation, OperationKind, Plan},
+    root::{Kind, Root},
+    update::{
+        journal::{
+            ActionRecord, ActionState, Below, ConfigName, Direction, Journal, Keep, Mark,
+            OperationRecord, OperationRecordKind, Transaction,
+        },
+        store::paths,
+    },
+};
+
+/// What an intent is made from.
+#[expect(
+    missing_debug_implementations,
+    reason = "it holds a closure and lives for one call"
+)]
+pub struct Beginning<'a> {
+    /// The accepted plan.
+    pub plan: &'a Plan,
+    /// The config before, as kept in the store.
+    pub from: Option<ConfigName>,
+    /// The config after, as kept in the store.
+    pub to: ConfigName,
+    /// Owned paths that are not as `from` has them.
+    pub drifted: &'a dyn Fn(&AbsPath) -> bool,
+    /// The canonical paths that the config after speaks of.
+    pub named: &'a BTreeSet<AbsPath>,
+    /// No manager runs below the root.
+    pub offline: bool,
+    /// Whether owners are set, or only recorded.
+    pub chown: bool,
+    /// The time.
+    pub now: Timestamp,
+}
+
+/// Makes the record of a new transaction. Nothing is written; the caller saves the journal.
+pub fn begin(
+    root: &Root,
+    journal: &Journal,
+    from: &Beginning<'_>,
+) -> Result<Transaction, TransactionError> {
+    let id = new_id(journal, from);
+    let mut places = Places::new(root, &id)?;
+    let mut operations = Vec::with_capacity(from.plan.operations.len());
+    for (index, operation) in from.plan.operations.iter().enumerate() {
+        operations.push(record(root, journal, from, operation, index, &mut places)?);
+    }
+    let staging = places.used();
+    Ok(Transaction {
+        id,
+        mark: Mark::Intent,
+        direction: Direction::Forward,
+        from: from.from.clone(),
+        to: from.to.clone(),
+        started: from.now,
+        staging,
+        operations,
+        adopted: from
+            .plan
+            .adopted
+            .iter()
+            .filter(|path| !is_ours(journal, path))
+            .cloned()
+            .collect(),
+        released: released(journal, from.named),
+        actions: actions(journal, from.plan),
+        committed_boot: None,
+        boots: 0,
+        reboot: None,
+        undo_reason: None,
+        reverted: false,
+        booted_into: false,
+        offline: from.offline,
+        phases: Vec::new(),
+    })
+}
+
+/// The time it begins at and the config it leads to: unique for one writer, sortable, readable.
+fn new_id(journal: &Journal, from: &Beginning<'_>) -> String {
+    let stem = format!(
+        "{}-{}",
+        from.now.strftime("%Y%m%dT%H%M%SZ"),
+        from.to.digest.short(8)
+    );
+    let taken = |id: &String| {
+        journal.transactions.iter().any(|tx| tx.id == *id)
+            || journal.history.iter().any(|update| update.id == *id)
+    };
+    let numbered = (2..).map(|number| format!("{stem}-{number}"));
+    std::iter::once(stem.clone())
+        .chain(numbered)
+        .find(|id| !taken(id))
+        .unwrap_or(stem)
+}
+
+/// The plan's actions, after those that an unverified transaction below this one still owes.
+fn actions(journal: &Journal, plan: &Plan) -> Vec<ActionRecord> {
+    let owed = journal.transactions.iter().flat_map(|tx| &tx.actions);
+    let owed = owed
+        .filter(|action| action.state != ActionState::Done)
+        .map(|a| (a.kind, a.unit.clone()));
+    let planned = plan
+        .actions
+        .iter()
+        .map(|action| (action.kind, action.unit.clone()));
+    let mut all: Vec<_> = owed.chain(planned).collect();
+    all.sort_by_key(|(kind, _)| *kind);
+    let mut records: Vec<ActionRecord> = Vec::with_capacity(all.len());
+    for (kind, unit) in all {
+        if !records
+            .iter()
+            .any(|known| known.kind == kind && known.unit == unit)
+        {
+            records.push(ActionRecord {
+                kind,
+                unit,
+                state: ActionState::Pending,
+            });
+        }
+    }
+    records
+}
+
+fn record(
+    root: &Root,
+    journal: &Journal,
+    from: &Beginning<'_>,
+    operation: &Operation,
+    index: usize,
+    places: &mut Places<'_>,
+) -> Result<OperationRecord, TransactionError> {
+    let target = operation.target.clone();
+    if let OperationKind::Metadata { mode, uid, gid } = operation.kind {
+        let wanted = (mode, uid, gid);
+        return metadata(root, journal, from.chown, (target, wanted), index, places);
+    }
+    let staging = places.staging_for(&target)?;
+    let before = object_at(root, &target)?;
+    let slot = match &operation.kind {
+        OperationKind::Restore(place) => place.clone(),
+        _ => staging.join(&index.to_string())?,
+    };
+    let removal = operation.kind == OperationKind::Remove;
+    let foreign = operation.shared || matches!(operation.kind, OperationKind::Restore(_));
+    let keep = match &before {
+        Some(_) if !operation.shared && !is_ours(journal, &target) => Keep::Original,
+        Some(_) if !operation.shared && (from.drifted)(&target) => Keep::Drifted,
+        _ => Keep::No,
+    };
+    let directory = before
+        .as_ref()
+        .is_some_and(|before| before.kind == kind_name(Kind::Directory));
+    let ours_before = match directory && keep == Keep::Original {
+        true => ours_below(journal, &target),
+        false => Vec::new(),
+    };
+    let mut below = Vec::new();
+    let mut recorded_owner = None;
+    if let OperationKind::Put(node) = &operation.kind {
+        recorded_owner = (!from.chown).then_some((node.uid, node.gid));
+        list_below(&target, node, from.chown, &mut below)?;
+    }
+    let kind = OperationRecordKind::Exchange {
+        slot,
+        before,
+        after: None,
+        removal,
+        foreign,
+        keep,
+        recorded_owner,
+    };
+    Ok(OperationRecord {
+        target,
+        kind,
+        below,
+        ours_before,
+    })
+}
+
+/// A directory that stays, and gets another mode or owner.
+fn metadata(
+    root: &Root,
+    journal: &Journal,
+    chown: bool,
+    (target, (mode, uid, gid)): (AbsPath, (u32, u32, u32)),
+    index: usize,
+    places: &mut Places<'_>,
+) -> Result<OperationRecord, TransactionError> {
+    let directory = |stat: &crate::root::Stat| stat.kind == Kind::Directory;
+    let Some(stat) = root.stat(&target)?.filter(directory) else {
+        return Err(TransactionError::Changed { target });
+    };
+    let owner = if chown {
+        (uid, gid)
+    } else {
+        (stat.uid, stat.gid)
+    };
+    let slot = places.staging_in(&target)?.join(&index.to_string())?;
+    let kind = OperationRecordKind::Metadata {
+        before: (stat.mode, stat.uid, stat.gid),
+        after: (mode, owner.0, owner.1),
+        chown,
+        original: (!is_ours(journal, &target)).then_some(slot),
+    };
+    Ok(OperationRecord {
+        target,
+        kind,
+        below: Vec::new(),
+        ours_before: Vec::new(),
+    })
+}
+
+/// Whether what lies at this path now is machinist's: what it found there is kept elsewhere, or there
+/// was nothing. The newest open transaction that touched the path decides, then the base.
+fn is_ours(journal: &Journal, target: &AbsPath) -> bool {
+    for tx in journal.transactions.iter().rev() {
+        for record in tx.operations.iter().rev() {
+            if record.target == *target {
+                return match &record.kind {
+                    OperationRecordKind::Exchange {
+                        removal, foreign, ..
+                    } => !removal && !foreign,
+                    OperationRecordKind::Metadata { .. } => true,
+                };
+            }
+            if record.below.iter().any(|below| below.path == *target) {
+                return true;
+            }
+            let exchanged = matches!(record.kind, OperationRecordKind::Exchange { .. });
+            if exchanged && target.is_under(&record.target) {
+                // The directory that held it went as a whole.
+                return false;
+            }
+        }
+    }
+    let kept = journal.originals.contains_key(target);
+    kept || journal.owned.contains_key(target) || journal.made.contains(target)
+}
+
+/// Everything of ours below a directory, the deepest first.
+fn ours_below(journal: &Journal, target: &AbsPath) -> Vec<AbsPath> {
+    let operations = journal.transactions.iter().flat_map(|tx| &tx.operations);
+    let open = operations.flat_map(|record| {
+        let below = record.below.iter().map(|below| &below.path);
+        below.chain(std::iter::once(&record.target))
+    });
+    let known = journal.owned.keys().chain(&journal.made).chain(open);
+    let inside: BTreeSet<_> = known
+        .filter(|path| path.is_under(target) && *path != target && is_ours(journal, path))
+        .collect();
+    inside.into_iter().rev().cloned().collect()
+}
+
+/// What the configs before had and the one after does not speak of.
+fn released(journal: &Journal, named: &BTreeSet<AbsPath>) -> BTreeSet<AbsPath> {
+    let kept = journal.owned.keys().chain(journal.originals.keys());
+    let mut all: BTreeSet<AbsPath> = kept.chain(&journal.adopted).cloned().collect();
+    for tx in &journal.transactions {
+        all.extend(tx.adopted.iter().cloned());
+        for record in &tx.operations {
+            all.insert(record.target.clone());
+            all.extend(record.below.iter().map(|below| below.path.clone()));
+        }
+    }
+    let above: BTreeSet<AbsPath> = named.iter().flat_map(AbsPath::ancestors).collect();
+    // What stands in for a directory that is needed comes back when it is not needed any more.
+    let needed = |path: &AbsPath| above.contains(path) && journal.originals.contains_key(path);
+    all.retain(|path| !named.contains(path) && !needed(path));
+    all
+}
+
+fn list_below(
+    at: &AbsPath,
+    node: &Node,
+    chown: bool,
+    into: &mut Vec<Below>,
+) -> Result<(), TransactionError> {
+    let NodeKind::Directory(children) = &node.kind else {
+        return Ok(());
+    };
+    for (name, child) in children {
+        let path = at.join(name)?;
+        let directory = matches!(child.kind, NodeKind::Directory(_));
+        let owner = (!chown).then_some((child.uid, child.gid));
+        into.push(Below {
+            path: path.clone(),
+            directory,
+            owner,
+        });
+        list_below(&path, child, chown, into)?;
+    }
+    Ok(())
+}
+
+/// Staging directories by mount.
+///
+/// One mount, one directory: the state directory where the target shares its mount, else
+/// `/etc/.machinist/` on the mount of `/etc`, else `.machinist/` at the mount's top. Never the
+/// target's own directory, because daemons read whole directories and no name is invisible to all of
+/// them. Mounts are told apart by mount id: device numbers are equal across bind mounts that cannot
+/// be renamed between.
+struct Places<'a> {
+    root: &'a Root,
+    id: &'a str,
+    by_mount: BTreeMap<u64, AbsPath>,
+    by_parent: BTreeMap<AbsPath, AbsPath>,
+    used: Vec<AbsPath>,
+}
+
+impl<'a> Places<'a> {
+    fn new(root: &'a Root, id: &'a str) -> Result<Self, TransactionError> {
+        let state = paths::state_dir();
+        let mut by_mount = BTreeMap::new();
+        let etc = AbsPath::root().join("etc")?;
+        by_mount.insert(root.mount(&etc)?.id, etc.join(&format!(".machinist/{id}"))?);
+        by_mount.insert(root.mount(&state)?.id, state.join(&format!("tx/{id}"))?);
+        Ok(Self {
+            root,
+            id,
+            by_mount,
+            by_parent: BTreeMap::new(),
+            used: Vec::new(),
+        })
+    }
+
+    /// For an object that is exchanged: on the mount of the directory that holds it.
+    fn staging_for(&mut self, target: &AbsPath) -> Result<AbsPath, TransactionError> {
+        self.staging_in(&target.parent().unwrap_or_else(AbsPath::root))
+    }
+
+    /// On the mount of this directory, which may be the mount's top.
+    fn staging_in(&mut self, parent: &AbsPath) -> Result<AbsPath, TransactionError> {
+        if let Some(known) = self.by_parent.get(parent) {
+            return Ok(known.clone());
+        }
+        let mount = self.root.mount(parent)?;
+        let place = match self.by_mount.get(&mount.id) {
+            Some(place) => place.clone(),
+            None => mount.top.join(&format!(".machinist/{}", self.id))?,
+        };
+        self.by_mount.insert(mount.id, place.clone());
+        self.by_parent.insert(parent.clone(), place.clone());
+        if !self.used.contains(&place) {
+            self.used.push(place.clone());
+        }
+        Ok(place)
+    }
+
+    fn used(self) -> Vec<AbsPath> {
+        self.used
+    }
+}

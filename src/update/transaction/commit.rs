@@ -1,0 +1,84 @@
+//! Swapping the staged objects in, one rename each.
+
+use super::{
+    SyncPoints, TransactionError,
+    judge::{Verdict, judge},
+};
+use crate::{
+    path::AbsPath,
+    root::{Meta, Root},
+    update::journal::{OperationRecord, OperationRecordKind, Transaction},
+};
+
+/// Carries out what is not done yet and makes it durable. Repeating it changes nothing.
+///
+/// The caller marks the transaction [`Committed`](super::super::journal::Mark::Committed). On
+/// [`TransactionError::Changed`] nothing is lost: what is in place stays in place and [`super::undo`]
+/// brings the old objects back.
+pub fn commit(root: &Root, tx: &Transaction) -> Result<(), TransactionError> {
+    let sync = SyncPoints::of(root, tx)?;
+    for record in &tx.operations {
+        let target = record.target.clone();
+        match judge(root, record)? {
+            Verdict::Done => {}
+            Verdict::NotDone => forward(root, record)?,
+            Verdict::Foreign => return Err(TransactionError::Changed { target }),
+            Verdict::Unreachable => return Err(TransactionError::MountMissing { target }),
+        }
+    }
+    sync.sync()
+}
+
+fn forward(root: &Root, record: &OperationRecord) -> Result<(), TransactionError> {
+    match &record.kind {
+        OperationRecordKind::Exchange {
+            slot,
+            before,
+            after,
+            ..
+        } => swap(
+            root,
+            &record.target,
+            before.is_some(),
+            slot,
+            after.is_some(),
+        ),
+        OperationRecordKind::Metadata { after, chown, .. } => {
+            set_directory(root, &record.target, *after, *chown)
+        }
+    }
+}
+
+/// One rename: both sides present, only the slot, or only the target.
+pub(super) fn swap(
+    root: &Root,
+    target: &AbsPath,
+    at_target: bool,
+    slot: &AbsPath,
+    in_slot: bool,
+) -> Result<(), TransactionError> {
+    match (at_target, in_slot) {
+        (true, true) => root.exchange(target, slot)?,
+        (false, true) => root.move_new(slot, target)?,
+        (true, false) => root.move_new(target, slot)?,
+        (false, false) => {}
+    }
+    Ok(())
+}
+
+pub(super) fn set_directory(
+    root: &Root,
+    dir: &AbsPath,
+    (mode, uid, gid): (u32, u32, u32),
+    chown: bool,
+) -> Result<(), TransactionError> {
+    Ok(root.set_meta(
+        dir,
+        &Meta {
+            mode,
+            uid,
+            gid,
+            chown,
+        },
+    )?)
+}

@@ -1,0 +1,155 @@
+//! After the verification: what is ours now, what is kept, what is thrown away.
+
+use std::collections::BTreeMap;
+
+use super::{TransactionError, kept, kind_name};
+use crate::{
+    path::AbsPath,
+    root::Kind,
+    update::journal::{Journal, Keep, Mark, OperationRecord, OperationRecordKind, Transaction},
+};
+
+/// Takes all open transactions into the base: pure, and the caller saves the journal right after.
+///
+/// Each path keeps its oldest pre-image. From here on nothing is undone; [`super::tidy`] does the moving and
+/// may be repeated after a crash.
+pub fn finish(journal: &mut Journal) -> Result<(), TransactionError> {
+    let mut transactions = std::mem::take(&mut journal.transactions);
+    for tx in &mut transactions {
+        tx.mark = Mark::Verified;
+        for record in &tx.operations {
+            take_over(journal, tx, record)?;
+        }
+        for path in &tx.released {
+            journal.owned.remove(path);
+            journal.adopted.remove(path);
+        }
+        journal.adopted.extend(tx.adopted.iter().cloned());
+        journal.base = Some(tx.to.clone());
+    }
+    journal.transactions = transactions;
+    journal.failure = None;
+    Ok(())
+}
+
+fn take_over(
+    journal: &mut Journal,
+    tx: &Transaction,
+    record: &OperationRecord,
+) -> Result<(), TransactionError> {
+    let target = &record.target;
+    let (slot, before, after, removal, foreign, keep, owner) = match &record.kind {
+        OperationRecordKind::Exchange {
+            slot,
+            before,
+            after,
+            removal,
+            foreign,
+            keep,
+            recorded_owner,
+        } => (
+            slot,
+            before,
+            after,
+            *removal,
+            *foreign,
+            *keep,
+            *recorded_owner,
+        ),
+        OperationRecordKind::Metadata { original, .. } => {
+            if let Some(slot) = original {
+                keep_original(journal, tx, target, slot)?;
+            }
+            return Ok(());
+        }
+    };
+    let directory = kind_name(Kind::Directory);
+    if before
+        .as_ref()
+        .is_some_and(|before| before.kind == directory)
+    {
+        forget_below(journal, target);
+    }
+    if keep == Keep::Original {
+        keep_original(journal, tx, target, slot)?;
+    }
+    if brings_back(tx, slot) {
+        journal.originals.remove(target);
+    }
+    journal.adopted.remove(target);
+    journal.owned.remove(target);
+    journal.made.remove(target);
+    if removal || foreign {
+        return Ok(());
+    }
+    if after.as_ref().is_some_and(|after| after.kind == directory) {
+        journal.made.insert(target.clone());
+    } else {
+        journal.owned.insert(target.clone(), owner);
+    }
+    for below in &record.below {
+        if below.directory {
+            journal.made.insert(below.path.clone());
+        } else {
+            journal.owned.insert(below.path.clone(), below.owner);
+        }
+    }
+    Ok(())
+}
+
+fn keep_original(
+    journal: &mut Journal,
+    tx: &Transaction,
+    target: &AbsPath,
+    slot: &AbsPath,
+) -> Result<(), TransactionError> {
+    let place = original_place(tx, slot)?;
+    journal.originals.entry(target.clone()).or_insert(place);
+    Ok(())
+}
+
+/// What was in a directory has gone with it.
+fn forget_below(journal: &mut Journal, target: &AbsPath) {
+    let inside = |path: &AbsPath| path.is_under(target) && path != target;
+    journal.owned.retain(|path, _| !inside(path));
+    journal.made.retain(|path| !inside(path));
+    journal.adopted.retain(|path| !inside(path));
+}
+
+/// Whether the slot is none of the transaction's own staging: an original waited in it.
+pub(super) fn brings_back(tx: &Transaction, slot: &AbsPath) -> bool {
+    !tx.staging.iter().any(|dir| slot.is_under(dir))
+}
+
+/// The place for originals on the mount of a slot.
+pub(super) fn original_place(
+    tx: &Transaction,
+    slot: &AbsPath,
+) -> Result<AbsPath, TransactionError> {
+    let holder = kept::holder(slot);
+    Ok(holder.join(&format!("originals/{}-{}", tx.id, slot.file_name()))?)
+}
+
+/// Where an original that an open transaction has taken out waits until the verification, by target;
+/// with those that are kept already. What an open transaction brought back is left out.
+pub fn originals(journal: &Journal) -> BTreeMap<AbsPath, AbsPath> {
+    let mut all = journal.originals.clone();
+    for tx in &journal.transactions {
+        for record in &tx.operations {
+            let (slot, kept) = match &record.kind {
+                OperationRecordKind::Exchange { slot, keep, .. } => (slot, *keep == Keep::Original),
+                OperationRecordKind::Metadata {
+                    original: Some(slot),
+                    ..
+                } => (slot, true),
+                OperationRecordKind::Metadata { .. } => continue,
+            };
+            if kept {
+                all.entry(record.target.clone()).or_insert(slot.clone());
+            } else if brings_back(tx, slot) {
+                all.remove(&record.target);
+            }
+        }
+    }
+    all
+}

@@ -1,0 +1,127 @@
+//! Telling from the disk alone how far one operation is.
+
+use super::{TransactionError, object_at};
+use crate::{
+    path::AbsPath,
+    root::{Kind, Root},
+    update::journal::{ObjectId, OperationRecord, OperationRecordKind},
+};
+
+/// How far one operation is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// The new object is in place and the old one in the slot.
+    Done,
+    /// The old object is in place and the new one in the slot.
+    NotDone,
+    /// Neither: somebody else was here.
+    Foreign,
+    /// The directory that should hold the target is not there, nor is its file system.
+    Unreachable,
+}
+
+/// Judges target and slot *together*: one of them alone can look right by accident, for example when
+/// somebody deleted a file that was to be removed.
+pub(super) fn judge(root: &Root, record: &OperationRecord) -> Result<Verdict, TransactionError> {
+    match &record.kind {
+        OperationRecordKind::Exchange {
+            slot,
+            before,
+            after,
+            removal,
+            ..
+        } => {
+            if after.is_none() && !removal {
+                return Ok(Verdict::NotDone);
+            }
+            let holder = slot.parent().unwrap_or_else(AbsPath::root);
+            if root.stat(&holder)?.is_none() {
+                return Ok(Verdict::Unreachable);
+            }
+            let (target, waiting) = (object_at(root, &record.target)?, object_at(root, slot)?);
+            Ok(exchange(
+                before.as_ref(),
+                after.as_ref(),
+                target.as_ref(),
+                waiting.as_ref(),
+            ))
+        }
+        OperationRecordKind::Metadata {
+            before,
+            after,
+            chown,
+            ..
+        } => {
+            let Some(stat) = root
+                .stat(&record.target)?
+                .filter(|stat| stat.kind == Kind::Directory)
+            else {
+                return Ok(Verdict::Foreign);
+            };
+            let now = (stat.mode, stat.uid, stat.gid);
+            let same = |want: &(u32, u32, u32)| {
+                now.0 == want.0 && (!chown || (now.1, now.2) == (want.1, want.2))
+            };
+            // Attribute by attribute: a crash may have set the owner and not yet the mode.
+            let mixed = [before.0, after.0].contains(&now.0)
+                && (!chown || [(before.1, before.2), (after.1, after.2)].contains(&(now.1, now.2)));
+            Ok(match () {
+                () if same(after) => Verdict::Done,
+                () if same(before) || mixed => Verdict::NotDone,
+                () => Verdict::Foreign,
+            })
+        }
+    }
+}
+
+fn exchange(
+    before: Option<&ObjectId>,
+    after: Option<&ObjectId>,
+    target: Option<&ObjectId>,
+    slot: Option<&ObjectId>,
+) -> Verdict {
+    if target == after && slot == before {
+        Verdict::Done
+    } else if target == before && slot == after {
+        Verdict::NotDone
+    } else {
+        Verdict::Foreign
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_places_must_agree_before_an_operation_is_believed() {
+        let id = |ino| ObjectId {
+            kind: "file".into(),
+            ino,
+            birth: Some((1, 0)),
+            digest: None,
+        };
+        let (old, new, other) = (id(1), id(2), id(3));
+        let (old, new, other) = (Some(&old), Some(&new), Some(&other));
+        for (before, after, target, slot, verdict) in [
+            (old, new, new, old, Verdict::Done),
+            (old, new, old, new, Verdict::NotDone),
+            (None, new, new, None, Verdict::Done),
+            (None, new, None, new, Verdict::NotDone),
+            (old, None, None, old, Verdict::Done),
+            (old, None, old, None, Verdict::NotDone),
+            // Removed by somebody else, not by us.
+            (old, None, None, None, Verdict::Foreign),
+            // Two names of one new object.
+            (old, new, new, new, Verdict::Foreign),
+            (old, new, other, new, Verdict::Foreign),
+            (None, new, other, new, Verdict::Foreign),
+        ] {
+            assert_eq!(
+                exchange(before, after, target, slot),
+                verdict,
+                "{before:?} {after:?} {target:?} {slot:?}"
+            );
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! The directories beside the machine's own files: staging, `originals/`, `drifted/`.
+
+use super::TransactionError;
+use crate::{
+    path::AbsPath,
+    root::Root,
+    update::{journal::Transaction, store::paths},
+};
+
+/// Longest name below `drifted/`, in bytes: a component has at most 255, and a number follows.
+const LONGEST_NAME: usize = 200;
+
+/// `/var/lib/machinist` for a slot in its `tx/<id>`; `<top>/.machinist` elsewhere.
+pub(super) fn holder(slot: &AbsPath) -> AbsPath {
+    if slot.is_under(&paths::state_dir()) {
+        return paths::state_dir();
+    }
+    slot.ancestors().nth(1).unwrap_or_else(AbsPath::root)
+}
+
+/// Moves an object to `drifted/<transaction>/`, beside the slot and on its mount, under a name that
+/// tells a person what `target` it was.
+pub(super) fn set_aside(
+    root: &Root,
+    tx: &Transaction,
+    slot: &AbsPath,
+    object: &AbsPath,
+    target: &AbsPath,
+) -> Result<(), TransactionError> {
+    let dir = holder(slot).join(&format!("drifted/{}", tx.id))?;
+    root.make_dirs(&dir, 0o700)?;
+    let whole = target.relative().replace('/', "-");
+    let mut from = whole.len().saturating_sub(LONGEST_NAME);
+    while !whole.is_char_boundary(from) {
+        from += 1;
+    }
+    let mut place = dir.join(&whole[from..])?;
+    let mut number = 0_u32;
+    while root.stat(&place)?.is_some() {
+        number += 1;
+        place = dir.join(&format!("{}.{number}", &whole[from..]))?;
+    }
+    Ok(root.move_new(object, &place)?)
+}
+
+/// Makes durable what was moved to `originals/` and `drifted/` of this transaction.
+pub(super) fn sync(root: &Root, tx: &Transaction) -> Result<(), TransactionError> {
+    for holder in tx.staging.iter().map(holder_of_staging) {
+        for below in ["originals".to_owned(), format!("drifted/{}", tx.id)] {
+            let dir = holder.join(&below)?;
+            if root.stat(&dir)?.is_some() {
+                root.sync_dir(&dir)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The directory that [`holder`] gives for what is staged in `dir`.
+fn holder_of_staging(dir: &AbsPath) -> AbsPath {
+    if dir.is_under(&paths::state_dir()) {
+        return paths::state_dir();
+    }
+    dir.parent().unwrap_or_else(AbsPath::root)
+}
+
+/// Removes the staging directories of a transaction, and `.machinist` where nothing is left in it. The
+/// state directory's own subdirectories stay.
+pub(super) fn clear(root: &Root, tx: &Transaction) -> Result<(), TransactionError> {
+    for dir in &tx.staging {
+        root.remove_tree(dir)?;
+        sweep(root, &holder_of_staging(dir))?;
+    }
+    Ok(())
+}
+
+/// Removes a `.machinist` in which nothing is left.
+pub(super) fn sweep(root: &Root, holder: &AbsPath) -> Result<(), TransactionError> {
+    if *holder != paths::state_dir() {
+        root.remove_empty_dir(&holder.join("originals")?)?;
+        root.remove_empty_dir(holder)?;
+    }
+    Ok(())
+}

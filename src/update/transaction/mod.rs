@@ -1,0 +1,177 @@
+//! One transaction on the tree: intent, stage, commit, undo, finish.
+//!
+//! The protocol, in one paragraph. The operation list is durable before anything changes
+//! ([`Intent`](super::journal::Mark::Intent)). Every new object is built complete in a staging directory *on the target's own
+//! mount* and synced ([`Staged`](super::journal::Mark::Staged)). Then each operation is one rename that swaps the two, and a
+//! last sync makes them durable ([`Committed`](super::journal::Mark::Committed)). Whether an operation is done is never written
+//! down: it is *judged* from what lies at the target and in the slot, so that a crash between two
+//! renames needs no record. The old object stays in its slot until the update is verified, so going
+//! back needs neither space nor a copy.
+//!
+//! Everything here is synchronous and knows only the root and the journal: the agent, the command
+//! line and the early-boot recovery use the same code.
+//!
+//! [`Mark::Intent`]: super::journal::Mark::Intent
+//! [`Mark::Staged`]: super::journal::Mark::Staged
+//! [`Mark::Committed`]: super::journal::Mark::Committed
+
+mod begin;
+mod commit;
+mod finish;
+mod judge;
+mod kept;
+mod stage;
+mod tidy;
+mod undo;
+
+pub use begin::{Beginning, begin};
+pub use commit::commit;
+pub use finish::{finish, originals};
+pub use stage::{Stop, stage};
+pub use tidy::{Released, release, tidy};
+pub use undo::{drop_staging, undo};
+
+use std::collections::BTreeMap;
+
+use crate::{
+    path::AbsPath,
+    reason::Reason,
+    root::{Kind, Root, RootError, Stat, SyncPoint},
+    update::{
+        journal::{ObjectId, Transaction},
+        store::StoreError,
+    },
+};
+
+/// Why a transaction could not go on.
+#[derive(Debug, thiserror::Error)]
+pub enum TransactionError {
+    /// What lies at the target and in the slot is neither the state before nor the one after.
+    #[error("{target} was changed by somebody else during the update")]
+    Changed {
+        /// The target.
+        target: AbsPath,
+    },
+    /// The agent was asked to stop before anything was committed.
+    #[error("stopped before the commit")]
+    Stopped,
+    /// The file system that holds a target is not mounted.
+    #[error("the file system of {target} is not mounted")]
+    MountMissing {
+        /// The target.
+        target: AbsPath,
+    },
+    /// The operation list and the plan do not belong together; a defect.
+    #[error("the operation at {target} is not the planned one")]
+    NotThePlan {
+        /// The target.
+        target: AbsPath,
+    },
+    /// A path could not be formed.
+    #[error(transparent)]
+    Path(#[from] crate::path::BadPath),
+    /// A file system call failed.
+    #[error(transparent)]
+    Root(#[from] RootError),
+    /// The journal could not be written.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl TransactionError {
+    /// Whether the same may succeed later.
+    pub fn again(&self) -> bool {
+        match self {
+            Self::Changed { .. } | Self::Stopped | Self::MountMissing { .. } => true,
+            Self::NotThePlan { .. } | Self::Path(_) => false,
+            Self::Root(error) => error.again(),
+            Self::Store(error) => error.again(),
+        }
+    }
+
+    /// The code that status and metrics carry.
+    pub fn reason(&self) -> Reason {
+        match self {
+            Self::Changed { .. } => Reason::TargetChanged,
+            Self::Stopped => Reason::Withdrawn,
+            Self::MountMissing { .. } => Reason::MountMissing,
+            Self::NotThePlan { .. } | Self::Path(_) => Reason::StagingFailed,
+            Self::Root(error) => error.reason(),
+            Self::Store(error) => error.reason(),
+        }
+    }
+}
+
+/// What identifies the object at `path`; none where there is none.
+fn object_at(root: &Root, path: &AbsPath) -> Result<Option<ObjectId>, TransactionError> {
+    root.stat(path)?
+        .map(|stat| identify(root, path, &stat))
+        .transpose()
+}
+
+/// Inode and birth time where the file system has one, else the content's digest as well.
+fn identify(root: &Root, path: &AbsPath, stat: &Stat) -> Result<ObjectId, TransactionError> {
+    let birth = stat.identity.birth;
+    let digest = match (birth, stat.kind) {
+        (None, Kind::File) => Some(root.digest(path)?),
+        _ => None,
+    };
+    Ok(ObjectId {
+        kind: kind_name(stat.kind).to_owned(),
+        ino: stat.identity.ino,
+        birth,
+        digest,
+    })
+}
+
+/// The kind as the journal spells it.
+const fn kind_name(kind: Kind) -> &'static str {
+    match kind {
+        Kind::File => "file",
+        Kind::Directory => "directory",
+        Kind::Link => "link",
+        Kind::Fifo => "fifo",
+        Kind::Socket => "socket",
+        Kind::CharDevice => "charDevice",
+        Kind::BlockDevice => "blockDevice",
+    }
+}
+
+/// One descriptor for each file system that is written to, opened before the first write so that no
+/// error is missed.
+struct SyncPoints<'a> {
+    root: &'a Root,
+    by_mount: BTreeMap<u64, SyncPoint>,
+}
+
+impl<'a> SyncPoints<'a> {
+    fn new(root: &'a Root) -> Self {
+        let by_mount = BTreeMap::new();
+        Self { root, by_mount }
+    }
+
+    /// Those of a transaction: each target shares its mount with one of the staging directories.
+    fn of(root: &'a Root, tx: &Transaction) -> Result<Self, TransactionError> {
+        let mut points = Self::new(root);
+        for dir in &tx.staging {
+            points.add(dir)?;
+        }
+        Ok(points)
+    }
+
+    /// The file system of `dir`, or of the nearest directory above it that exists.
+    fn add(&mut self, dir: &AbsPath) -> Result<(), TransactionError> {
+        let mount = self.root.mount(dir)?.id;
+        if !self.by_mount.contains_key(&mount) {
+            self.by_mount.insert(mount, self.root.sync_point(dir)?);
+        }
+        Ok(())
+    }
+
+    fn sync(&self) -> Result<(), TransactionError> {
+        for point in self.by_mount.values() {
+            point.sync()?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,209 @@
+//! After the verification is durable: pre-images go where they are kept, or away.
+
+use super::{SyncPoints, TransactionError, finish::original_place, kept};
+use crate::{
+    path::AbsPath,
+    root::{Kind, Root, Stat},
+    update::journal::{Journal, Keep, Mark, OperationRecord, OperationRecordKind, Transaction},
+};
+
+/// Moves pre-images to where they are kept, removes what is left in staging, and makes that durable.
+/// Repeatable.
+///
+/// Returns the paths whose changed pre-image was put below `drifted/`. The caller drops the
+/// transactions from the journal afterwards. `wanted` says which directories the base config names.
+pub fn tidy(
+    root: &Root,
+    journal: &mut Journal,
+    wanted: &dyn Fn(&AbsPath) -> bool,
+) -> Result<Vec<AbsPath>, TransactionError> {
+    let transactions = std::mem::take(&mut journal.transactions);
+    let tidied = tidy_after(root, journal, &transactions, wanted);
+    journal.transactions = transactions;
+    tidied
+}
+
+fn tidy_after(
+    root: &Root,
+    journal: &mut Journal,
+    transactions: &[Transaction],
+    wanted: &dyn Fn(&AbsPath) -> bool,
+) -> Result<Vec<AbsPath>, TransactionError> {
+    let mut drifted = Vec::new();
+    let verified = || transactions.iter().filter(|tx| tx.mark == Mark::Verified);
+    let idle = idle_directories(journal, wanted);
+    let mut sync = SyncPoints::new(root);
+    for dir in verified().flat_map(|tx| &tx.staging).chain(&idle) {
+        sync.add(dir)?;
+    }
+    for tx in verified() {
+        for record in &tx.operations {
+            drifted.extend(keep_pre_image(root, journal, tx, record)?);
+        }
+        // Before the directories go that these objects came from.
+        kept::sync(root, tx)?;
+    }
+    // Each list holds what the ones before it held, less what came again.
+    for path in verified().next_back().iter().flat_map(|tx| &tx.released) {
+        let place = journal.originals.get(path);
+        let handled = place.map(|place| release(root, path, place)).transpose()?;
+        if handled == Some(Released::Back) {
+            journal.made.remove(path);
+        }
+        if !journal.made.contains(path) {
+            journal.originals.remove(path);
+        }
+    }
+    for dir in idle {
+        if journal.made.remove(&dir) {
+            remove_idle(root, journal, &dir)?;
+        }
+    }
+    for tx in verified() {
+        kept::clear(root, tx)?;
+    }
+    sync.sync()?;
+    Ok(drifted)
+}
+
+fn keep_pre_image(
+    root: &Root,
+    journal: &mut Journal,
+    tx: &Transaction,
+    record: &OperationRecord,
+) -> Result<Option<AbsPath>, TransactionError> {
+    let target = &record.target;
+    let (slot, keep) = match &record.kind {
+        OperationRecordKind::Exchange { before: None, .. }
+        | OperationRecordKind::Metadata { original: None, .. } => return Ok(None),
+        OperationRecordKind::Exchange { slot, keep, .. } => (slot, *keep),
+        OperationRecordKind::Metadata {
+            original: Some(slot),
+            ..
+        } => (slot, Keep::Original),
+    };
+    let place = original_place(tx, slot)?;
+    let original = keep == Keep::Original && journal.originals.get(target) == Some(&place);
+    let waits = root.stat(slot)?.is_some();
+    if original {
+        if waits {
+            if let Some(holder) = place.parent() {
+                root.make_dirs(&holder, 0o700)?;
+            }
+            root.move_new(slot, &place)?;
+        }
+        complete(root, journal, record, &place)?;
+        return Ok(None);
+    }
+    match keep {
+        _ if !waits => Ok(None),
+        Keep::Drifted => {
+            kept::set_aside(root, tx, slot, slot, target)?;
+            Ok(Some(target.clone()))
+        }
+        _ => {
+            root.remove_tree(slot)?;
+            Ok(None)
+        }
+    }
+}
+
+/// Makes of a directory that is kept what it was before machinist: without what is ours in it, with
+/// the originals of what is ours.
+fn complete(
+    root: &Root,
+    journal: &mut Journal,
+    record: &OperationRecord,
+    place: &AbsPath,
+) -> Result<(), TransactionError> {
+    let inside = |path: &AbsPath| {
+        let below = path.relative().strip_prefix(record.target.relative());
+        below.map(|below| place.join(below.trim_start_matches('/')))
+    };
+    for ours in &record.ours_before {
+        let Some(at) = inside(ours).transpose()? else {
+            continue;
+        };
+        let kept = journal.originals.remove(ours);
+        if let Some(kept) = &kept
+            && root.stat(kept)?.is_none()
+        {
+            // It is in place already: a crash came after that.
+            continue;
+        }
+        match root.stat(&at)?.map(|stat| stat.kind) {
+            Some(Kind::Directory) => drop(root.remove_empty_dir(&at)?),
+            Some(_) => root.remove_file(&at)?,
+            None => {}
+        }
+        if let Some(kept) = kept {
+            root.move_new(&kept, &at)?;
+        }
+    }
+    Ok(())
+}
+
+/// What became of an original whose path the config does not speak of any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Released {
+    /// It is back in place, or was put back by hand; the kept one is gone.
+    Back,
+    /// Something else stands there: it stays where it is kept, for a person to look at.
+    Kept,
+}
+
+/// Removes a kept original that equals what is in place, or is there already.
+pub fn release(root: &Root, path: &AbsPath, place: &AbsPath) -> Result<Released, TransactionError> {
+    let Some(kept) = root.stat(place)? else {
+        return Ok(Released::Back);
+    };
+    let there = root.stat(path)?;
+    let meta = |stat: &Stat| (stat.kind, stat.mode, stat.uid, stat.gid, stat.size);
+    let same = match (there.as_ref().map(|there| there.kind), kept.kind) {
+        (Some(Kind::Directory), Kind::Directory) => root.list(place)?.is_empty(),
+        (Some(Kind::File), Kind::File) => {
+            there.as_ref().map(meta) == Some(meta(&kept))
+                && root.digest(path)? == root.digest(place)?
+        }
+        (Some(Kind::Link), Kind::Link) => root.read_link(path)? == root.read_link(place)?,
+        _ => false,
+    };
+    if !same {
+        return Ok(Released::Kept);
+    }
+    root.remove_tree(place)?;
+    kept::sweep(root, &kept::holder(place))?;
+    Ok(Released::Back)
+}
+
+/// Directories that we made, that the config does not name and that nothing of ours lies in.
+fn idle_directories(journal: &Journal, wanted: &dyn Fn(&AbsPath) -> bool) -> Vec<AbsPath> {
+    let named = journal.made.iter().filter(|dir| wanted(dir));
+    let needed: Vec<_> = journal.owned.keys().chain(named).collect();
+    let in_use = |dir: &AbsPath| needed.iter().any(|path| path.is_under(dir));
+    let made = journal.made.iter().rev();
+    made.filter(|dir| !in_use(dir)).cloned().collect()
+}
+
+/// Removes it when it is empty, and brings back what stood there before; otherwise somebody else uses it
+/// now, or has put something else there.
+fn remove_idle(root: &Root, journal: &mut Journal, dir: &AbsPath) -> Result<(), TransactionError> {
+    let original = journal.originals.remove(dir);
+    if let Some(place) = &original
+        && root.stat(place)?.is_none()
+    {
+        // It is back already: a crash came after that.
+        return Ok(());
+    }
+    let there = root.stat(dir)?.map(|stat| stat.kind);
+    if there == Some(Kind::Directory) {
+        root.remove_empty_dir(dir)?;
+    }
+    match original {
+        Some(place) if root.stat(dir)?.is_none() => {
+            root.move_new(&place, dir)?;
+            Ok(root.sync_dir(&dir.parent().unwrap_or_else(AbsPath::root))?)
+        }
+        _ => Ok(()),
+    }
+}

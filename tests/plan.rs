@@ -1,0 +1,20 @@
+//! Plans held against things outside the planner: `systemctl`, a tree they are applied to, texts
+//! that people have read.
+
+#![allow(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    reason = "the tests look at trees past the code that is tested, and a failing helper fails its test"
+)]
+
+#[path = "plan/golden.rs"]
+mod golden;
+#[path = "plan/oracle.rs"]
+mod oracle;
+#[path = "plan/properties.rs"]
+mod properties;
+#[path = "plan/rules.rs"]
+mod rules;
+#[path = "plan/support.rs"]
+mod support;

@@ -1,0 +1,298 @@
+//! The links that enable units, held against what `systemctl --root` does with the same units.
+
+use std::{collections::BTreeMap, fs, path::Path, process::Command};
+
+use machinist::machine_config::{MachineConfig, Unit, UnitName};
+
+use super::support::{Dice, Tree, from_environment, unit};
+
+const UNITS: &str = "/etc/systemd/system";
+
+/// systemd's version; none where there is no systemctl.
+fn systemctl() -> Option<u32> {
+    let output = Command::new("systemctl").arg("--version").output().ok()?;
+    String::from_utf8(output.stdout)
+        .ok()?
+        .split_whitespace()
+        .nth(1)?
+        .parse()
+        .ok()
+}
+
+fn run(root: &Path, verb: &str, units: &[String]) {
+    if !units.is_empty() {
+        // Whether it succeeds does not matter: what it leaves behind does.
+        let output = Command::new("systemctl")
+            .arg(format!("--root={}", root.display()))
+            .args(["--quiet", verb])
+            .args(units)
+            .output()
+            .unwrap();
+        if std::env::var_os("PLAN_VERBOSE").is_some() {
+            eprintln!(
+                "{verb} {units:?}: {}",
+                String::from_utf8_lossy(&output.stderr)
+            );
+        }
+    }
+}
+
+#[test]
+fn units_are_enabled_disabled_masked_and_preset_as_systemctl_does() {
+    let Some(version) = systemctl() else {
+        eprintln!("skipped: no systemctl on this machine");
+        return;
+    };
+    let seed = from_environment("PLAN_SEED", 1);
+    let rounds = from_environment("PLAN_ROUNDS", 12);
+    for round in 0..rounds {
+        let mut dice = Dice(seed.wrapping_mul(1_000_003).wrapping_add(round));
+        let (ours, theirs) = (Tree::new(), Tree::new());
+        let presets = presets(&mut dice);
+        for tree in [&ours, &theirs] {
+            tree.write("/usr/lib/systemd/system-preset/50-test.preset", &presets);
+            fs::create_dir_all(tree.at(UNITS)).unwrap();
+        }
+        let mut before = MachineConfig::default();
+        for step in 0..3 {
+            let after = units(&mut dice, version >= 254, step == 2);
+            let plan = ours.plan(&before, &after);
+            ours.apply(&plan);
+            by_hand(&theirs, &before, &after);
+            assert_eq!(
+                ours.links(UNITS),
+                theirs.links(UNITS),
+                "PLAN_SEED={seed}, round {round}, step {step}:\n{presets}\n{}",
+                describe(&before, &after)
+            );
+            let again = ours.plan(&after, &after);
+            assert!(
+                again.is_empty(),
+                "round {round}, step {step}: {:#?}",
+                again.operations
+            );
+            before = after;
+        }
+    }
+}
+
+/// What an administrator would type: leave, write, disable, preset, enable.
+fn by_hand(tree: &Tree, before: &MachineConfig, after: &MachineConfig) {
+    let root = tree.dir.path();
+    for (name, unit) in &before.units {
+        if unit.mask {
+            fs::remove_file(tree.at(&format!("{UNITS}/{name}"))).unwrap();
+        } else if !after
+            .units
+            .get(name)
+            .is_some_and(|after| left_alone(unit, after))
+        {
+            run(root, "disable", &[name.to_string()]);
+        }
+    }
+    for (name, unit) in &before.units {
+        if unit.contents.is_some() && !unit.mask {
+            fs::remove_file(tree.at(&format!("{UNITS}/{name}"))).unwrap();
+        }
+    }
+    let mut preset = Vec::new();
+    for (name, unit) in &after.units {
+        if unit.mask {
+            tree.link(&format!("{UNITS}/{name}"), "/dev/null");
+        } else if let Some(text) = &unit.contents {
+            tree.write(&format!("{UNITS}/{name}"), text);
+            let known = before
+                .units
+                .get(name)
+                .is_some_and(|before| left_alone(before, unit));
+            if unit.enabled.is_none() && !known {
+                preset.push(name.to_string());
+            }
+        }
+    }
+    let said = |wanted: bool| -> Vec<String> {
+        after
+            .units
+            .iter()
+            .filter(|(_, unit)| !unit.mask && unit.enabled == Some(wanted))
+            .map(|(name, _)| name.to_string())
+            .collect()
+    };
+    run(root, "disable", &said(false));
+    run(root, "preset", &preset);
+    for name in said(true) {
+        run(root, "enable", &[name]);
+    }
+}
+
+/// A unit of which nothing was said before and nothing is said now keeps its links.
+fn left_alone(before: &Unit, after: &Unit) -> bool {
+    let silent = |unit: &Unit| unit.contents.is_some() && unit.enabled.is_none() && !unit.mask;
+    silent(before) && silent(after)
+}
+
+fn describe(before: &MachineConfig, after: &MachineConfig) -> String {
+    let one = |config: &MachineConfig| -> String {
+        let line = |(name, unit): (&UnitName, &Unit)| {
+            format!(
+                "{name} enabled={:?} mask={}\n{}\n",
+                unit.enabled,
+                unit.mask,
+                unit.contents.as_deref().unwrap_or("-")
+            )
+        };
+        config.units.iter().map(line).collect()
+    };
+    format!("BEFORE\n{}AFTER\n{}", one(before), one(after))
+}
+
+fn presets(dice: &mut Dice) -> String {
+    let lines = [
+        "enable a*.service",
+        "disable b.*",
+        "enable d@.service x y",
+        "disable [c-e]*",
+        "disable *",
+    ];
+    let mut text = String::new();
+    for line in lines {
+        if !dice.one_in(3) {
+            text.push_str(line);
+            text.push('\n');
+        }
+    }
+    text
+}
+
+/// Units of all shapes. `Also=` comes with the last step only and leads to units of which nothing is
+/// said: where two orders contradict each other machinist keeps to what the config says of a unit
+/// itself, and systemctl to what was typed last.
+fn units(dice: &mut Dice, upheld: bool, also: bool) -> MachineConfig {
+    let mut config = MachineConfig::default();
+    let mut companions: BTreeMap<&str, bool> = BTreeMap::new();
+    for name in ["x.service", "x.socket", "x@.service"] {
+        companions.insert(name, dice.one_in(2));
+    }
+    for name in [
+        "a.service",
+        "ab.socket",
+        "b.timer",
+        "c-d.service",
+        "d@.service",
+        "e.target",
+        "f@.timer",
+        "g.mount",
+        "h.path",
+    ] {
+        if dice.one_in(4) {
+            continue;
+        }
+        let (mask, enabled) = match dice.below(7) {
+            0 => (true, None),
+            1 | 2 => (false, None),
+            3 => (false, Some(false)),
+            _ => (false, Some(true)),
+        };
+        let mut contents = install(dice, name, upheld);
+        if also && dice.one_in(3) {
+            let names: Vec<&str> = companions.keys().copied().collect();
+            contents.push_str(&format!("Also={}\n", dice.pick(&names)));
+        }
+        let contents = Some(contents);
+        unit(
+            &mut config,
+            name,
+            Unit {
+                contents,
+                enabled,
+                mask,
+                ..Unit::default()
+            },
+        );
+    }
+    for (name, there) in companions {
+        if there {
+            let contents = Some(format!(
+                "[Install]\nWantedBy={}\n",
+                dice.pick(&["m.target", "n.target"])
+            ));
+            unit(
+                &mut config,
+                name,
+                Unit {
+                    contents,
+                    ..Unit::default()
+                },
+            );
+        }
+    }
+    add_instances(&mut config, dice);
+    config
+}
+
+fn add_instances(config: &mut MachineConfig, dice: &mut Dice) {
+    for instance in ["d@one.service", "f@two.timer"] {
+        let template = UnitName::new(instance).unwrap().template().unwrap();
+        let masked = config.units.get(&template).is_none_or(|unit| unit.mask);
+        if !masked && dice.one_in(2) {
+            let enabled = Some(!dice.one_in(4));
+            unit(
+                config,
+                instance,
+                Unit {
+                    enabled,
+                    ..Unit::default()
+                },
+            );
+        }
+    }
+}
+
+fn install(dice: &mut Dice, name: &str, upheld: bool) -> String {
+    let (stem, kind) = name.rsplit_once('.').unwrap();
+    let mut text = String::from("[Unit]\nDescription=test\n[Install]\n");
+    let targets = [
+        "m.target",
+        "n.target",
+        "%p.target",
+        "t@.service",
+        "o-%j.target",
+        "\"q.target\"",
+        "r@%i.service",
+        "multi-user.target m.target",
+    ];
+    for (key, chance) in [
+        ("WantedBy", 2),
+        ("RequiredBy", 4),
+        ("WantedBy", 4),
+        ("UpheldBy", 4),
+    ] {
+        if dice.one_in(chance) && (key != "UpheldBy" || upheld) {
+            text.push_str(&format!("{key}={}\n", dice.pick(&targets)));
+        }
+    }
+    if dice.one_in(8) {
+        text.push_str("WantedBy=\nWantedBy=late.target\n");
+    }
+    if dice.one_in(3) {
+        let base = stem.trim_end_matches('@');
+        let aliases = [
+            format!("alias-{stem}.{kind}"),
+            format!("other-{base}.{kind}"),
+            format!("templ-{base}@.{kind}"),
+            format!("inst-{base}@z.{kind}"),
+            format!("alias-%N.{kind}"),
+            format!("alias-{base}.slice"),
+            format!("w-{base}.target.wants/%n"),
+            format!("v-{base}@.service.requires/{name}"),
+        ];
+        text.push_str(&format!("Alias={}\n", dice.pick(&aliases)));
+    }
+    if dice.one_in(3) {
+        text.push_str(&format!(
+            "DefaultInstance={}\n",
+            dice.pick(&["zero", "%p", "one"])
+        ));
+    }
+    text
+}

@@ -1,0 +1,256 @@
+//! What holds for every plan: the same inputs give the same plan, and a plan that was carried out
+//! leaves nothing to do.
+
+use std::time::Instant;
+
+use machinist::{
+    machine_config::{Content, Directory, File, Link, MachineConfig, Origin, Owner, Unit},
+    plan::{self, Policies},
+    update::observe::Known,
+};
+
+use super::support::{Dice, LIVE, OFFLINE, Tree, from_environment, path, show, unit};
+
+const ME: Owner = Owner::ROOT;
+
+fn file(text: &str, mode: u32) -> File {
+    let content = Content::new(text.as_bytes().to_vec());
+    File {
+        content,
+        mode,
+        user: ME,
+        group: ME,
+        origin: Origin::default(),
+    }
+}
+
+fn directory(mode: u32) -> Directory {
+    Directory {
+        mode,
+        user: ME,
+        group: ME,
+        origin: Origin::default(),
+    }
+}
+
+fn link(target: &str) -> Link {
+    Link {
+        target: target.into(),
+        user: ME,
+        group: ME,
+        origin: Origin::default(),
+    }
+}
+
+/// A config over few names, so that files, directories and links take each other's places.
+fn any_config(dice: &mut Dice) -> MachineConfig {
+    let mut config = MachineConfig::default();
+    for name in [
+        "/a", "/a/b", "/a/b/c", "/a-b", "/d/e", "/d/e/f", "/d/g", "/h",
+    ] {
+        if path(name)
+            .ancestors()
+            .any(|above| config.files.contains_key(&above))
+        {
+            continue;
+        }
+        let text = *dice.pick(&["one", "two"]);
+        match dice.below(6) {
+            0 | 1 => drop(
+                config
+                    .files
+                    .insert(path(name), file(text, *dice.pick(&[0o644, 0o600]))),
+            ),
+            2 => drop(
+                config
+                    .directories
+                    .insert(path(name), directory(*dice.pick(&[0o755, 0o700]))),
+            ),
+            3 => {
+                let target = *dice.pick(&["/a-b", "/x/y", "d", "../h"]);
+                config.links.insert(path(name), link(target));
+            }
+            _ => {}
+        }
+    }
+    for name in ["a.service", "b@.service", "c.timer"] {
+        let contents = dice
+            .one_in(2)
+            .then(|| format!("[Install]\nWantedBy={}.target\n", dice.pick(&["m", "n"])));
+        let enabled = *dice.pick(&[None, Some(true), Some(false)]);
+        let dropins = match dice.below(3) {
+            0 => [("10-x.conf".to_owned(), "[Unit]\nDescription=x\n".to_owned())].into(),
+            1 => [("10-x.conf".to_owned(), String::new())].into(),
+            _ => Default::default(),
+        };
+        let said = Unit {
+            contents,
+            enabled,
+            dropins,
+            mask: dice.one_in(6),
+            ..Unit::default()
+        };
+        if said != Unit::default() {
+            unit(&mut config, name, said);
+        }
+    }
+    config
+}
+
+#[test]
+fn a_plan_that_was_carried_out_leaves_nothing_to_do() {
+    let seed = from_environment("PLAN_SEED", 1);
+    let (mut done, mut refused) = (0, 0);
+    for round in 0..from_environment("PLAN_ROUNDS", 150) {
+        let mut dice = Dice(seed.wrapping_mul(7_919).wrapping_add(round));
+        let tree = Tree::new();
+        let mut from = MachineConfig::default();
+        for step in 0..4 {
+            let to = any_config(&mut dice);
+            let observed = tree.observed(&from, &to, Known::default());
+            let Ok(plan) = plan::between(&from, &to, &observed, &Policies::default(), OFFLINE)
+            else {
+                refused += 1;
+                continue;
+            };
+            done += 1;
+            for (at, operation) in plan.operations.iter().enumerate() {
+                let nested = |other: &plan::Operation| {
+                    !matches!(other.kind, plan::OperationKind::Metadata { .. })
+                        && operation.target != other.target
+                        && operation.target.is_under(&other.target)
+                };
+                assert!(
+                    !plan.operations.iter().any(nested),
+                    "seed {seed}, round {round}: {at} {:#?}",
+                    plan.operations
+                );
+            }
+            tree.apply(&plan);
+            let again = tree.plan(&to, &to);
+            assert!(
+                again.operations.is_empty(),
+                "PLAN_SEED={seed}, round {round}, step {step}:\nfrom {from:#?}\nto {to:#?}\nfirst {:#?}\nagain {:#?}",
+                plan.operations,
+                again.operations
+            );
+            let observed = tree.observed(&to, &to, Known::default());
+            assert_eq!(
+                plan::drift(&to, &observed, false),
+                [],
+                "seed {seed}, round {round}, step {step}"
+            );
+            from = to;
+        }
+    }
+    assert!(
+        done > refused,
+        "{done} plans were carried out, {refused} refused"
+    );
+}
+
+#[test]
+fn leaving_takes_away_what_a_config_brought_and_nothing_else() {
+    let seed = from_environment("PLAN_SEED", 1);
+    let nothing = MachineConfig::default();
+    for round in 0..from_environment("PLAN_ROUNDS", 100) {
+        let mut dice = Dice(seed.wrapping_mul(104_729).wrapping_add(round));
+        let tree = Tree::new();
+        tree.write("/etc/hostname", "machine\n");
+        tree.write("/d/theirs", "theirs\n");
+        let config = any_config(&mut dice);
+        let observed = tree.observed(&nothing, &config, Known::default());
+        let Ok(plan) = plan::between(&nothing, &config, &observed, &Policies::default(), OFFLINE)
+        else {
+            continue;
+        };
+        let files = |tree: &Tree| -> Vec<(String, String)> {
+            tree.dump()
+                .into_iter()
+                .filter(|(_, what)| !what.starts_with("directory"))
+                .collect()
+        };
+        let before = files(&tree);
+        tree.apply(&plan);
+        let left = tree.plan(&config, &nothing);
+        tree.apply(&left);
+        assert_eq!(
+            files(&tree),
+            before,
+            "PLAN_SEED={seed}, round {round}: {config:#?}"
+        );
+    }
+}
+
+#[test]
+fn the_order_of_the_inputs_changes_nothing_in_a_thousand_runs() {
+    let mut dice = Dice(3);
+    let tree = Tree::new();
+    for unit in ["systemd-sysctl", "chronyd", "systemd-journald"] {
+        tree.write(
+            &format!("/usr/lib/systemd/system/{unit}.service"),
+            "[Service]\nExecStart=/x\n",
+        );
+    }
+    let mut names: Vec<String> = (0..20)
+        .flat_map(|n| {
+            [
+                format!("/etc/sysctl.d/{n}.conf"),
+                format!("/etc/chrony/{n}"),
+                format!("/etc/systemd/journald.conf.d/{n}.conf"),
+            ]
+        })
+        .collect();
+    let mut first = None;
+    for _ in 0..1_000 {
+        dice.shuffle(&mut names);
+        let mut to = MachineConfig::default();
+        for name in &names {
+            to.files.insert(path(name), file("x", 0o644));
+        }
+        let observed = match &first {
+            None => tree.observed(&MachineConfig::default(), &to, Known::default()),
+            Some((observed, _)) => Clone::clone(observed),
+        };
+        let plan = plan::between(
+            &MachineConfig::default(),
+            &to,
+            &observed,
+            &Policies::default(),
+            LIVE,
+        );
+        let plan = plan.unwrap_or_else(|refusals| panic!("{}", show(&refusals)));
+        match &first {
+            None => first = Some((observed, plan)),
+            Some((_, first)) => assert_eq!(*first, plan),
+        }
+    }
+}
+
+#[test]
+fn five_thousand_files_are_looked_at_and_planned_quickly() {
+    let tree = Tree::new();
+    let mut to = MachineConfig::default();
+    for n in 0..5_000 {
+        let name = format!("/etc/many/{}/{n}.conf", n % 50);
+        to.files
+            .insert(path(&name), file(&format!("{n}\n").repeat(20), 0o644));
+    }
+    let nothing = MachineConfig::default();
+    tree.apply(&tree.plan(&nothing, &to));
+    let mut changed = to.clone();
+    changed
+        .files
+        .insert(path("/etc/many/7/7.conf"), file("changed", 0o644));
+    let started = Instant::now();
+    let observed = tree.observed(&to, &changed, Known::default());
+    let looked = started.elapsed();
+    let started = Instant::now();
+    let plan = plan::between(&to, &changed, &observed, &Policies::default(), OFFLINE).unwrap();
+    let planned = started.elapsed();
+    eprintln!("5,000 files: looked at in {looked:?}, planned in {planned:?}");
+    assert_eq!(plan.operations.len(), 1);
+    // The goal is 100 ms. This build is not optimised, which costs the digests of the two configs
+    // most, and the machine may be busy.
+    assert!(planned.as_millis() < 5_000, "{planned:?}");
+}

@@ -1,0 +1,388 @@
+//! Single rules: what a host refuses, what comes back, what stays.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use machinist::{
+    machine_config::{Content, File, MachineConfig, Origin, Owner, Unit},
+    plan::{
+        self, ActionKind, Capabilities, DriftKind, FileFacts, Observed, OperationKind, Plan,
+        Policies, UnitFacts,
+    },
+    reason::Reason,
+    update::observe::{Known, drift},
+};
+
+use super::support::{LIVE, OFFLINE, Tree, config, path, show, unit};
+
+fn files(entries: &str) -> MachineConfig {
+    config(&format!(
+        "{{\"ignition\": {{\"version\": \"3.4.0\"}}, \"storage\": {{{entries}}}}}"
+    ))
+}
+
+fn one_file(at: &str) -> MachineConfig {
+    let file = File {
+        content: Content::new(b"new".to_vec()),
+        mode: 0o644,
+        user: Owner::ROOT,
+        group: Owner::ROOT,
+        origin: Origin::default(),
+    };
+    MachineConfig {
+        files: [(path(at), file)].into(),
+        ..MachineConfig::default()
+    }
+}
+
+/// The reasons why a change of `/etc/x/f` is refused on a machine with one fact changed.
+fn reasons(change: impl FnOnce(&mut Observed)) -> Vec<Reason> {
+    let tree = Tree::new();
+    tree.write("/etc/x/f", "old");
+    let to = one_file("/etc/x/f");
+    let nothing = MachineConfig::default();
+    let mut observed = tree.observed(&nothing, &to, Known::default());
+    change(&mut observed);
+    match plan::between(&nothing, &to, &observed, &Policies::default(), LIVE) {
+        Ok(_) => Vec::new(),
+        Err(refusals) => refusals.into_iter().map(|refusal| refusal.reason).collect(),
+    }
+}
+
+fn facts<'a>(observed: &'a mut Observed, at: &str) -> &'a mut FileFacts {
+    observed.objects.get_mut(&path(at)).unwrap()
+}
+
+#[test]
+fn what_the_host_cannot_do_is_refused_by_name() {
+    assert_eq!(reasons(|_| {}), []);
+    assert_eq!(
+        reasons(|seen| facts(seen, "/etc/x/f").immutable = true),
+        [Reason::Immutable]
+    );
+    assert_eq!(
+        reasons(|seen| facts(seen, "/etc/x").immutable = true),
+        [Reason::Immutable]
+    );
+    assert_eq!(reasons(|seen| facts(seen, "/etc").immutable = true), []);
+    assert_eq!(
+        reasons(|seen| facts(seen, "/etc/x/f").mount_point = true),
+        [Reason::MountPointInTheWay]
+    );
+    let mount = |seen: &mut Observed| seen.mounts.values().next().cloned().unwrap();
+    assert_eq!(
+        reasons(|seen| {
+            let read_only = plan::MountFacts {
+                read_only: true,
+                ..mount(seen)
+            };
+            seen.mounts.insert(path("/"), read_only);
+        }),
+        [Reason::ReadOnly]
+    );
+    for (free_bytes, free_inodes) in [(1 << 20, None), (1 << 30, Some(10))] {
+        let tight = |seen: &mut Observed| {
+            let facts = plan::MountFacts {
+                free_bytes,
+                free_inodes,
+                ..mount(seen)
+            };
+            seen.mounts.insert(path("/"), facts);
+        };
+        assert_eq!(
+            reasons(tight),
+            [Reason::NoSpace],
+            "{free_bytes} {free_inodes:?}"
+        );
+    }
+}
+
+#[test]
+fn a_running_machine_needs_the_right_to_change_owners() {
+    let tree = Tree::new();
+    let (nothing, to) = (MachineConfig::default(), one_file("/etc/f"));
+    let observed = tree.observed(&nothing, &to, Known::default());
+    let no_chown = Capabilities {
+        chown: false,
+        ..LIVE
+    };
+    let refused =
+        plan::between(&nothing, &to, &observed, &Policies::default(), no_chown).unwrap_err();
+    assert_eq!(refused[0].reason, Reason::PermissionMissing);
+}
+
+#[test]
+fn a_directory_with_content_of_others_is_neither_replaced_nor_removed() {
+    let tree = Tree::new();
+    tree.write("/opt/d/theirs", "x");
+    let (nothing, to) = (MachineConfig::default(), one_file("/opt/d"));
+    let observed = tree.observed(&nothing, &to, Known::default());
+    let refused =
+        plan::between(&nothing, &to, &observed, &Policies::default(), OFFLINE).unwrap_err();
+    assert_eq!(refused[0].reason, Reason::ForeignContent);
+
+    let from = files(r#""directories": [{"path": "/opt/d", "mode": 493}]"#);
+    let plan = tree.plan(&from, &nothing);
+    assert!(plan.operations.is_empty(), "{:#?}", plan.operations);
+    assert!(
+        plan.warnings
+            .iter()
+            .any(|warning| warning.contains("/opt/d")),
+        "{:?}",
+        plan.warnings
+    );
+}
+
+#[test]
+fn nothing_that_holds_our_own_state_is_moved() {
+    let tree = Tree::new();
+    tree.write("/var/lib/machinist/journal", "x");
+    let nothing = MachineConfig::default();
+    for place in ["/var/lib/machinist/journal", "/var/lib"] {
+        let to = one_file(place);
+        let observed = tree.observed(&nothing, &to, Known::default());
+        let refused =
+            plan::between(&nothing, &to, &observed, &Policies::default(), OFFLINE).unwrap_err();
+        assert_eq!(refused[0].reason, Reason::ForeignContent, "{place}");
+    }
+}
+
+#[test]
+fn what_stood_there_before_comes_back() {
+    let tree = Tree::new();
+    tree.write("/etc/f", "new");
+    tree.write("/var/lib/machinist/originals/1", "before");
+    let (from, nothing) = (one_file("/etc/f"), MachineConfig::default());
+    let known = || Known {
+        originals: BTreeMap::from([(path("/etc/f"), path("/var/lib/machinist/originals/1"))]),
+        ..Known::default()
+    };
+    let observed = tree.observed(&from, &nothing, known());
+    let plan = plan::between(&from, &nothing, &observed, &Policies::default(), OFFLINE).unwrap();
+    assert_eq!(plan.operations.len(), 1);
+    assert!(matches!(plan.operations[0].kind, OperationKind::Restore(_)));
+    tree.apply(&plan);
+    assert_eq!(
+        std::fs::read_to_string(tree.at("/etc/f")).unwrap(),
+        "before"
+    );
+}
+
+#[test]
+fn what_was_there_as_asked_stays_when_it_leaves_the_config() {
+    let tree = Tree::new();
+    tree.write("/etc/f", "new");
+    let (nothing, to) = (MachineConfig::default(), one_file("/etc/f"));
+    let first = tree.plan(&nothing, &to);
+    assert_eq!(
+        (first.operations.len(), &first.adopted),
+        (0, &BTreeSet::from([path("/etc/f")]))
+    );
+    let known = Known {
+        adopted: first.adopted,
+        ..Known::default()
+    };
+    let observed = tree.observed(&to, &nothing, known);
+    let left = plan::between(&to, &nothing, &observed, &Policies::default(), OFFLINE).unwrap();
+    assert_eq!(left.operations, []);
+}
+
+#[test]
+fn a_file_below_a_link_that_the_config_brings_goes_where_the_link_leads() {
+    let tree = Tree::new();
+    tree.write("/srv/data/theirs", "x");
+    let to = files(
+        r#""files": [{"path": "/opt/d/f", "contents": {"source": "data:,x"}}],
+           "links": [{"path": "/opt/d", "target": "../srv/data"}]"#,
+    );
+    let nothing = MachineConfig::default();
+    let observed = tree.observed(&nothing, &to, Known::default());
+    let plan = plan::between(&nothing, &to, &observed, &Policies::default(), OFFLINE);
+    let plan = plan.unwrap_or_else(|refusals| panic!("{}", show(&refusals)));
+    tree.apply(&plan);
+    assert_eq!(
+        std::fs::read_to_string(tree.at("/srv/data/f")).unwrap(),
+        "x"
+    );
+    assert!(tree.plan(&to, &to).operations.is_empty());
+}
+
+#[test]
+fn arguments_that_run_already_need_no_provider() {
+    let tree = Tree::new();
+    tree.write(
+        "/proc/cmdline",
+        "root=/dev/vda quiet console=tty0 console=ttyS0\n",
+    );
+    let nothing = MachineConfig::default();
+    let mut to = MachineConfig {
+        kernel_arguments: vec!["quiet".into(), "console=ttyS0".into()],
+        ..nothing.clone()
+    };
+    let planned = |to: &MachineConfig| {
+        let observed = tree.observed(&nothing, to, Known::default());
+        plan::between(&nothing, to, &observed, &Policies::default(), LIVE)
+            .map(|plan| plan.is_empty())
+    };
+    assert_eq!(planned(&to), Ok(true));
+    to.kernel_arguments.push("quiet".into());
+    assert_eq!(planned(&to).unwrap_err()[0].reason, Reason::ProviderMissing);
+}
+
+#[test]
+fn keys_are_cut_out_of_a_persons_file_when_they_leave() {
+    let tree = Tree::new();
+    tree.write("/etc/passwd", "core:x:1000:1000::/home/core:/bin/sh\n");
+    tree.write("/home/core/.ssh/authorized_keys", "ssh-ed25519 AAAA mine\n");
+    let from = config(
+        r#"{"ignition": {"version": "3.4.0"}, "passwd": {"users": [{"name": "core", "sshAuthorizedKeys": ["ssh-ed25519 BBBB ours"]}]}}"#,
+    );
+    let nothing = MachineConfig::default();
+    tree.apply(&tree.plan(&nothing, &from));
+    let both = std::fs::read_to_string(tree.at("/home/core/.ssh/authorized_keys")).unwrap();
+    assert!(both.contains("AAAA") && both.contains("BBBB"), "{both}");
+    tree.apply(&tree.plan(&from, &nothing));
+    let left = std::fs::read_to_string(tree.at("/home/core/.ssh/authorized_keys")).unwrap();
+    assert_eq!(left, "ssh-ed25519 AAAA mine\n");
+}
+
+#[test]
+fn keys_go_where_sshd_reads_a_directory_and_no_link_is_followed() {
+    let keys = config(
+        r#"{"ignition": {"version": "3.4.0"}, "passwd": {"users": [{"name": "core", "sshAuthorizedKeys": ["ssh-ed25519 BBBB ours"]}]}}"#,
+    );
+    let nothing = MachineConfig::default();
+    let tree = Tree::new();
+    tree.write("/usr/lib/passwd", "core:x:1000:1000::/home/core:/bin/sh\n");
+    tree.write(
+        "/etc/ssh/sshd_config.d/40-keys.conf",
+        "AuthorizedKeysCommand /usr/libexec/ssh-key-dir\n",
+    );
+    tree.write("/var/home/core/.keep", "");
+    tree.link("/home", "var/home");
+    tree.apply(&tree.plan(&nothing, &keys));
+    let file = tree.at("/var/home/core/.ssh/authorized_keys.d/ignition");
+    assert_eq!(
+        std::fs::read_to_string(file).unwrap(),
+        "ssh-ed25519 BBBB ours\n"
+    );
+
+    let tree = Tree::new();
+    tree.write("/etc/passwd", "core:x:1000:1000::/home/core:/bin/sh\n");
+    tree.write("/home/core/.keep", "");
+    tree.link("/home/core/.ssh", "/root");
+    let plan = tree.plan(&nothing, &keys);
+    assert!(
+        plan.operations.is_empty() && plan.warnings[0].contains("is a link"),
+        "{:?}",
+        plan.warnings
+    );
+}
+
+#[test]
+fn a_users_policy_decides_and_units_that_do_not_run_cost_nothing() {
+    let tree = Tree::new();
+    let (nothing, to) = (MachineConfig::default(), one_file("/etc/app/f"));
+    let object = serde_json::json!({"spec": {"nodeDisruptionPolicy": {"files": [{"path": "/etc/app", "actions": [
+        {"type": "Restart", "restart": {"serviceName": "app.service"}}, {"type": "Drain"}]}]}}});
+    let policies = Policies::from_machine_configuration(&object).unwrap();
+    for (active, expected) in [
+        ("active", vec![ActionKind::Drain, ActionKind::Restart]),
+        ("inactive", vec![ActionKind::Drain]),
+    ] {
+        let facts = UnitFacts {
+            load: Some("loaded".into()),
+            active: Some(active.into()),
+            ..UnitFacts::default()
+        };
+        let live = BTreeMap::from([("app.service".to_owned(), facts)]);
+        let known = Known {
+            live_units: Some(&live),
+            ..Known::default()
+        };
+        let observed = tree.observed(&nothing, &to, known);
+        let mut observed = observed;
+        observed.units.extend(live.clone());
+        let plan: Plan = plan::between(&nothing, &to, &observed, &policies, LIVE).unwrap();
+        let kinds: Vec<ActionKind> = plan.actions.iter().map(|action| action.kind).collect();
+        assert_eq!((kinds, plan.drain), (expected, true));
+        assert_eq!(plan.changes[0].policy, "user:/etc/app");
+    }
+}
+
+#[test]
+fn drift_is_named_by_path_and_kind() {
+    let tree = Tree::new();
+    let mut config = files(
+        r#""files": [{"path": "/etc/content", "mode": 420, "contents": {"source": "data:,x"}},
+                     {"path": "/etc/mode", "mode": 420, "contents": {"source": "data:,x"}},
+                     {"path": "/etc/missing", "mode": 420, "contents": {"source": "data:,x"}}]"#,
+    );
+    let contents = Some("[Install]\nWantedBy=m.target\n".to_owned());
+    unit(
+        &mut config,
+        "a.service",
+        Unit {
+            contents,
+            enabled: Some(true),
+            ..Unit::default()
+        },
+    );
+    tree.apply(&tree.plan(&MachineConfig::default(), &config));
+    let drifts = |only: Option<&str>| -> Vec<(String, DriftKind)> {
+        let only = only.map(|one| BTreeSet::from([path(one)]));
+        let found = drift(&tree.root, &config, only.as_ref(), false).unwrap();
+        found
+            .into_iter()
+            .map(|drift| (drift.path.to_string(), drift.kind))
+            .collect()
+    };
+    assert_eq!(drifts(None), []);
+    tree.write("/etc/content", "y");
+    let secret = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    std::fs::set_permissions(tree.at("/etc/mode"), secret).unwrap();
+    std::fs::remove_file(tree.at("/etc/missing")).unwrap();
+    std::fs::remove_file(tree.at("/etc/systemd/system/m.target.wants/a.service")).unwrap();
+    assert_eq!(
+        drifts(None),
+        [
+            ("/etc/content".to_owned(), DriftKind::Content),
+            ("/etc/missing".to_owned(), DriftKind::Missing),
+            ("/etc/mode".to_owned(), DriftKind::Mode),
+            (
+                "/etc/systemd/system/m.target.wants/a.service".to_owned(),
+                DriftKind::Unit
+            ),
+        ]
+    );
+    assert_eq!(
+        drifts(Some("/etc/mode")),
+        [("/etc/mode".to_owned(), DriftKind::Mode)]
+    );
+}
+
+#[test]
+fn a_directory_that_holds_what_the_config_still_asks_for_stays() {
+    let tree = Tree::new();
+    tree.write("/a/b/c", "new");
+    let mut from = files(r#""directories": [{"path": "/a", "mode": 493}]"#);
+    from.files = one_file("/a/b/c").files;
+    let to = files(r#""directories": [{"path": "/a/b", "mode": 493}]"#);
+    let plan = tree.plan(&from, &to);
+    let targets: Vec<&str> = plan
+        .operations
+        .iter()
+        .map(|operation| operation.target.as_str())
+        .collect();
+    assert_eq!(targets, ["/a/b/c"]);
+}
+
+#[test]
+fn a_loop_of_links_is_refused_and_not_an_error() {
+    let tree = Tree::new();
+    tree.link("/one", "two");
+    tree.link("/two", "one");
+    let (nothing, to) = (MachineConfig::default(), one_file("/one/f"));
+    let observed = tree.observed(&nothing, &to, Known::default());
+    let refused = plan::between(&nothing, &to, &observed, &Policies::default(), OFFLINE);
+    assert_eq!(refused.unwrap_err()[0].reason, Reason::ForeignContent);
+}

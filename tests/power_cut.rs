@@ -1,0 +1,112 @@
+//! Power cuts at every moment of an update, on every state that a file system may then show.
+
+#![allow(
+    clippy::print_stdout,
+    clippy::too_many_lines,
+    reason = "tables of mutants, and what caught them"
+)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    dead_code,
+    reason = "a test may panic, and looks at the disk with its own eyes"
+)]
+
+#[path = "support/by_hand.rs"]
+mod by_hand;
+#[path = "support/case.rs"]
+mod case;
+#[path = "power_cut/machine.rs"]
+mod machine;
+#[path = "power_cut/mutants.rs"]
+mod mutants;
+#[path = "support/sandbox.rs"]
+mod sandbox;
+#[path = "support/services.rs"]
+mod services;
+
+use machinist::{
+    reason::Reason,
+    root::replay::{Effort, Model},
+};
+
+use case::Case;
+use machine::{Recorded, as_at_boot};
+use sandbox::{apply, from_environment, long, once, restarting};
+use services::Script;
+
+fn seed() -> u64 {
+    from_environment("MACHINIST_SEED").unwrap_or(1)
+}
+
+fn forward(case: Case) -> Recorded {
+    Recorded::of(case, |root, case| {
+        assert_eq!(apply(root, &case.to).unwrap().failure, None);
+    })
+}
+
+/// An update that is taken back after its commit.
+fn undone(case: Case) -> Recorded {
+    Recorded::of(case, |root, case| {
+        let script = Script::new();
+        script.fails("Restart x.service", Reason::JobFailed, false);
+        let report = once(root, Some(script), restarting("x.service"), &case.to).unwrap();
+        let failure = report.failure.as_ref().map(|failure| failure.code);
+        assert_eq!(failure, Some(Reason::JobFailed));
+    })
+}
+
+/// Every state at every `step`-th cut, or `count` of them where there are more.
+fn all_good(recorded: &Recorded, name: &str, step: usize, count: usize) {
+    for model in [Model::Ordered, Model::Strict] {
+        let effort = Effort {
+            seed: seed(),
+            count,
+        };
+        let begun = std::time::Instant::now();
+        let found = recorded.cut(&recorded.log, as_at_boot, step, model, effort);
+        println!(
+            "{name}, {model:?}, {} operations, seed {}: {} states, {} trees; {} went back, {} on, \
+             {} carried on with; {:?}",
+            recorded.log.len(),
+            seed(),
+            found.states,
+            found.results.len(),
+            found.went_back,
+            found.went_on,
+            found.completed,
+            begun.elapsed(),
+        );
+        let bad = found.bad.len();
+        assert!(
+            bad == 0,
+            "seed {}: {bad} bad states; the first: {}",
+            seed(),
+            found.bad[0]
+        );
+        assert!(found.went_back > 0 && found.went_on > 0);
+    }
+}
+
+#[test]
+fn a_small_update_survives_a_power_cut_at_any_moment() {
+    all_good(&forward(Case::small()), "small", 1, 100_000);
+}
+
+#[test]
+fn an_update_of_every_kind_survives_a_power_cut_at_any_moment() {
+    let (step, count) = if long() { (1, 50_000) } else { (1, 12) };
+    all_good(&forward(Case::everything()), "everything", step, count);
+}
+
+#[test]
+fn a_large_update_survives_a_power_cut_at_any_moment() {
+    let (step, count) = if long() { (1, 300) } else { (9, 3) };
+    all_good(&forward(Case::large()), "large", step, count);
+}
+
+#[test]
+fn an_undo_survives_a_power_cut_at_any_moment() {
+    let (step, count) = if long() { (1, 50_000) } else { (2, 6) };
+    all_good(&undone(Case::everything()), "undone", step, count);
+}

@@ -1,0 +1,107 @@
+//! The steps of an update one by one, as the driver does them, so that a test can stop between two.
+
+use std::collections::BTreeSet;
+
+use jiff::Timestamp;
+use machinist::{
+    machine_config::Refusal,
+    plan::{Capabilities, Policies},
+    root::Root,
+    update::{
+        journal::{Direction, Journal, Mark},
+        look, recover,
+        store::Store,
+        transaction::{self, Beginning, Stop, TransactionError},
+    },
+};
+
+use crate::sandbox::{Written, conduct};
+
+/// An update that is open, or several.
+pub(crate) struct ByHand {
+    pub(crate) store: Store,
+    pub(crate) journal: Journal,
+}
+
+impl ByHand {
+    pub(crate) fn open(root: &Root) -> Self {
+        let store = Store::open(root).unwrap();
+        let (journal, _) = recover::recover(&store, false).unwrap();
+        Self { store, journal }
+    }
+
+    /// Plans, records the intent and stages on top of whatever is open.
+    pub(crate) fn stage(&mut self, to: &Written) -> Result<(), Vec<Refusal>> {
+        let (store, journal) = (&self.store, &mut self.journal);
+        let capabilities: Capabilities = conduct(false).capabilities;
+        let policies = Policies::none();
+        let root = store.root();
+        let looked = look::look(root, journal, &to.0, &policies, capabilities, None).unwrap();
+        let plan = looked.plan?;
+        let named: BTreeSet<_> = looked.named;
+        let from = look::current(journal).cloned();
+        let tx = transaction::begin(
+            root,
+            journal,
+            &Beginning {
+                plan: &plan,
+                from,
+                to: store.keep_config(&to.0).unwrap(),
+                drifted: &|_| false,
+                named: &named,
+                offline: true,
+                chown: capabilities.chown,
+                now: Timestamp::now(),
+            },
+        )
+        .unwrap();
+        journal.transactions.push(tx);
+        store.save(journal).unwrap();
+        let tx = journal.top_mut().unwrap();
+        let stop = Stop::new(false);
+        transaction::stage(root, tx, &plan.operations, capabilities.chown, &stop).unwrap();
+        tx.mark = Mark::Staged;
+        store.save(journal).unwrap();
+        Ok(())
+    }
+
+    pub(crate) fn commit(&mut self) -> Result<(), TransactionError> {
+        let tx = self.journal.top_mut().unwrap();
+        transaction::commit(self.store.root(), tx)?;
+        tx.mark = Mark::Committed;
+        self.store.save(&self.journal).unwrap();
+        Ok(())
+    }
+
+    /// Verifies everything that is open.
+    pub(crate) fn close(&mut self) {
+        if self.journal.transactions.is_empty() {
+            return;
+        }
+        transaction::finish(&mut self.journal).unwrap();
+        self.store.save(&self.journal).unwrap();
+        recover::settle(&self.store, &mut self.journal).unwrap();
+    }
+
+    /// Takes back everything that is open.
+    pub(crate) fn undo(&mut self) -> Result<(), TransactionError> {
+        for tx in &mut self.journal.transactions {
+            tx.direction = Direction::Undo;
+        }
+        self.store.save(&self.journal).unwrap();
+        for index in (0..self.journal.transactions.len()).rev() {
+            let tx = &mut self.journal.transactions[index];
+            if tx.reverted {
+                continue;
+            }
+            transaction::undo(self.store.root(), tx)?;
+            tx.reverted = true;
+            self.store.save(&self.journal).unwrap();
+        }
+        for tx in std::mem::take(&mut self.journal.transactions) {
+            transaction::drop_staging(self.store.root(), &tx)?;
+        }
+        self.store.save(&self.journal).unwrap();
+        Ok(())
+    }
+}

@@ -1,0 +1,166 @@
+//! One update that does everything at least once, from one config to another on three mounts.
+
+use machinist::root::Tree;
+
+use crate::sandbox::{Sandbox, Written, at, config, without_staging};
+
+pub(crate) const MOUNTS: &[&str] = &["/data", "/etc"];
+
+/// A machine on the config before, and what the update to the config after makes of it.
+pub(crate) struct Case {
+    pub(crate) from: Written,
+    pub(crate) to: Written,
+    /// The whole tree, the state directory included.
+    pub(crate) start: Tree,
+    /// As others see it, before.
+    pub(crate) old: Tree,
+    /// As others see it, after.
+    pub(crate) new: Tree,
+    /// The same before directories that nothing needs any more are removed.
+    pub(crate) committed: Tree,
+    mounts: &'static [&'static str],
+}
+
+impl Case {
+    /// Files, links, directories: made, changed, exchanged for one another, removed, restored.
+    pub(crate) fn everything() -> Self {
+        let sandbox = Sandbox::with_mounts(MOUNTS);
+        for (path, text) in [
+            ("/etc/motd", "found\n"),
+            ("/etc/found", "found, to be replaced\n"),
+            ("/etc/away", "found, and to come back\n"),
+            ("/data/found", "found on another mount\n"),
+            ("/srv/untouched", "nobody's business\n"),
+        ] {
+            sandbox.write(path, text);
+        }
+        std::fs::create_dir_all(sandbox.path("/srv/dir")).unwrap();
+        let from = config("from")
+            .file("/etc/motd", "first\n", 0o644)
+            .file("/etc/away", "in between\n", 0o600)
+            .file("/etc/gone", "leaves\n", 0o644)
+            .file("/srv/made/leaves", "leaves with its directory\n", 0o644)
+            .file("/data/both", "one\n", 0o644)
+            .link("/etc/link", "motd")
+            .file("/etc/kind", "a file at first\n", 0o644)
+            .dir("/srv/tree", 0o755);
+        let to = config("to")
+            .file("/etc/motd", "second\n", 0o640)
+            .file("/etc/found", "replaced\n", 0o644)
+            .file("/etc/new/deep/file", "in a tree\n", 0o644)
+            .file("/etc/new/deep/other", "in a tree as well\n", 0o600)
+            .link("/etc/new/link", "deep/file")
+            .file("/data/both", "two\n", 0o644)
+            .file("/data/found", "replaced\n", 0o600)
+            .link("/etc/link", "found")
+            .dir("/etc/kind", 0o750)
+            .dir("/srv/dir", 0o711)
+            .dir("/srv/tree", 0o700);
+        Self::of(sandbox, from, to, MOUNTS)
+    }
+
+    /// Few operations: a tree, a link, a removal, a file on another mount.
+    pub(crate) fn small() -> Self {
+        const TWO: &[&str] = &["/data"];
+        let sandbox = Sandbox::with_mounts(TWO);
+        sandbox.write("/data/found", "found\n");
+        let from = config("from").file("/etc/gone", "leaves\n", 0o644);
+        let to = config("to")
+            .file("/etc/new/file", "in a tree\n", 0o644)
+            .link("/etc/link", "new/file")
+            .file("/data/found", "replaced\n", 0o600);
+        Self::of(sandbox, from, to, TWO)
+    }
+
+    /// More objects than are synced one by one.
+    pub(crate) fn large() -> Self {
+        const TWO: &[&str] = &["/data"];
+        let sandbox = Sandbox::with_mounts(TWO);
+        let mut from = config("from");
+        let mut to = config("to").dir("/srv/dir", 0o711);
+        std::fs::create_dir_all(sandbox.path("/srv/dir")).unwrap();
+        for number in 0..20 {
+            sandbox.write(&format!("/etc/found-{number}"), &format!("{number}\n"));
+            let text = format!("from {number}\n");
+            from = from.file(&format!("/etc/a-{number}"), &text, 0o644).file(
+                &format!("/data/leaves-{number}"),
+                &text,
+                0o644,
+            );
+            let text = format!("to {number}\n");
+            to = to
+                .file(&format!("/etc/a-{number}"), &text, 0o644)
+                .file(&format!("/etc/found-{number}"), &text, 0o600)
+                .file(
+                    &format!("/data/tree-{}/f-{number}", number % 4),
+                    &text,
+                    0o644,
+                )
+                .link(&format!("/etc/l-{number}"), &format!("a-{number}"));
+        }
+        Self::of(sandbox, from, to, TWO)
+    }
+
+    fn of(sandbox: Sandbox, from: Written, to: Written, mounts: &'static [&'static str]) -> Self {
+        sandbox.applied(&from);
+        let start = Tree::capture(&sandbox.root()).unwrap();
+        let old = plain(&sandbox.tree());
+        sandbox.applied(&to);
+        let new = plain(&sandbox.tree());
+        let mut committed = new.clone();
+        let made = at("/srv/made");
+        if let Some(node) = old.0.get(&made) {
+            committed.0.insert(made, node.clone());
+        }
+        Self {
+            from,
+            to,
+            start,
+            old,
+            new,
+            committed,
+            mounts,
+        }
+    }
+
+    /// The machine on the config before.
+    pub(crate) fn sandbox(&self) -> Sandbox {
+        Sandbox::holding(&self.start, self.mounts)
+    }
+
+    /// A machine that holds this tree.
+    pub(crate) fn holding(&self, tree: &Tree) -> Sandbox {
+        Sandbox::holding(tree, self.mounts)
+    }
+
+    /// Whether others see the one config or the other and nothing else; what is kept aside apart.
+    pub(crate) fn is_old_or_new(&self, tree: &Tree) -> bool {
+        let tree = without_staging(tree);
+        [&self.old, &self.committed, &self.new]
+            .map(without_staging)
+            .contains(&tree)
+    }
+}
+
+/// A tree as others see it, with the names below `originals/` made equal: they hold the time.
+pub(crate) fn plain(tree: &Tree) -> Tree {
+    let mut counts = std::collections::BTreeMap::<String, u32>::new();
+    let rename = |path: &machinist::path::AbsPath, node: &machinist::root::Node| {
+        let Some((holder, _)) = path.as_str().split_once("/.machinist/originals/") else {
+            return path.clone();
+        };
+        let key = format!("{holder}{:?}", node.object);
+        let count = counts.entry(key.clone()).or_default();
+        *count += 1;
+        let digest = machinist::digest::Digest::of(key.as_bytes()).short(8);
+        at(&format!("{holder}/.machinist/originals/{digest}-{count}"))
+    };
+    let mut rename = rename;
+    let seen = crate::sandbox::seen(tree);
+    Tree(
+        seen.0
+            .iter()
+            .map(|(path, node)| (rename(path, node), node.clone()))
+            .collect(),
+    )
+}

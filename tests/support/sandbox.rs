@@ -1,0 +1,355 @@
+//! A machine in a temporary directory that is updated by the real driver, and configs for it.
+
+use std::{
+    collections::BTreeMap,
+    future::{Future, pending},
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
+
+use machinist::{
+    machine_config::{self, Content, Directory, File, Link, MachineConfig, Owner, Unit, UnitName},
+    path::AbsPath,
+    plan::{ActionKind, Capabilities, Plan, Policies, UnitFacts},
+    root::{Object, Root, Tree},
+    update::{
+        journal::Journal,
+        ports::{RebootMethod, ServiceError, Services},
+        run::{Audience, Conduct, Desired, RebootConduct, UpdateError, UpdateReport, Updater},
+        store,
+    },
+};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+pub(crate) fn at(path: &str) -> AbsPath {
+    path.parse().unwrap()
+}
+
+/// A number from the environment, for longer runs and for reproducing one.
+pub(crate) fn from_environment(name: &str) -> Option<u64> {
+    std::env::var(name).ok().and_then(|text| text.parse().ok())
+}
+
+/// Whether the long run is asked for.
+pub(crate) fn long() -> bool {
+    from_environment("LONG").is_some_and(|long| long > 0)
+}
+
+/// A config that is written down entry by entry. Owners are the process's own, so that nothing
+/// depends on being root.
+#[derive(Clone, Default)]
+pub(crate) struct Written(pub(crate) MachineConfig);
+
+pub(crate) fn config(name: &str) -> Written {
+    Written(MachineConfig {
+        name: name.to_owned(),
+        ..MachineConfig::default()
+    })
+}
+
+fn me() -> (Owner, Owner) {
+    let uid = nix::unistd::geteuid().as_raw();
+    let gid = nix::unistd::getegid().as_raw();
+    (Owner::Id(uid), Owner::Id(gid))
+}
+
+impl Written {
+    pub(crate) fn file(mut self, path: &str, text: &str, mode: u32) -> Self {
+        let (user, group) = me();
+        let content = Content::new(text.as_bytes().to_vec());
+        let origin = Default::default();
+        self.0.files.insert(
+            at(path),
+            File {
+                content,
+                mode,
+                user,
+                group,
+                origin,
+            },
+        );
+        self
+    }
+
+    pub(crate) fn dir(mut self, path: &str, mode: u32) -> Self {
+        let (user, group) = me();
+        let origin = Default::default();
+        self.0.directories.insert(
+            at(path),
+            Directory {
+                mode,
+                user,
+                group,
+                origin,
+            },
+        );
+        self
+    }
+
+    pub(crate) fn link(mut self, path: &str, target: &str) -> Self {
+        let (user, group) = me();
+        let (target, origin) = (target.to_owned(), Default::default());
+        self.0.links.insert(
+            at(path),
+            Link {
+                target,
+                user,
+                group,
+                origin,
+            },
+        );
+        self
+    }
+
+    pub(crate) fn unit(mut self, name: &str, contents: &str, enabled: bool) -> Self {
+        self.0.units.insert(
+            UnitName::new(name).unwrap(),
+            Unit {
+                contents: Some(contents.to_owned()),
+                enabled: Some(enabled),
+                ..Unit::default()
+            },
+        );
+        self
+    }
+
+    pub(crate) fn desired(&self) -> Desired {
+        Desired::Config(Arc::new(self.0.clone()), machine_config::digest(&self.0))
+    }
+}
+
+/// A temporary directory on a file system in memory where there is one: hundreds of updates wait for
+/// the disk otherwise.
+pub(crate) fn temporary() -> tempfile::TempDir {
+    tempfile::tempdir_in("/dev/shm")
+        .or_else(|_| tempfile::tempdir())
+        .unwrap()
+}
+
+/// A tree below which updates run.
+pub(crate) struct Sandbox {
+    dir: tempfile::TempDir,
+    mounts: Vec<AbsPath>,
+}
+
+impl Sandbox {
+    pub(crate) fn new() -> Self {
+        Self::with_mounts(&[])
+    }
+
+    /// Each of `tops` is made, and taken for a mount of its own.
+    pub(crate) fn with_mounts(tops: &[&str]) -> Self {
+        let sandbox = Self {
+            dir: temporary(),
+            mounts: tops.iter().map(|top| at(top)).collect(),
+        };
+        let root = sandbox.root();
+        for dir in ["/etc", "/var/lib"].iter().chain(tops) {
+            root.make_dirs(&at(dir), 0o755).unwrap();
+        }
+        sandbox
+    }
+
+    /// One that holds exactly `tree`.
+    pub(crate) fn holding(tree: &Tree, tops: &[&str]) -> Self {
+        let sandbox = Self {
+            dir: temporary(),
+            mounts: tops.iter().map(|top| at(top)).collect(),
+        };
+        tree.materialise(&Root::open(sandbox.dir.path()).unwrap())
+            .unwrap();
+        sandbox
+    }
+
+    /// A handle of its own, as a new process would have.
+    pub(crate) fn root(&self) -> Root {
+        let root = Root::open(self.dir.path()).unwrap();
+        match self.mounts.is_empty() {
+            true => root,
+            false => root.with_pretended_mounts(self.mounts.clone()),
+        }
+    }
+
+    pub(crate) fn path(&self, below: &str) -> PathBuf {
+        self.dir.path().join(below.trim_start_matches('/'))
+    }
+
+    pub(crate) fn write(&self, path: &str, text: &str) {
+        let to = self.path(path);
+        std::fs::create_dir_all(to.parent().unwrap()).unwrap();
+        std::fs::write(to, text).unwrap();
+    }
+
+    pub(crate) fn read(&self, path: &str) -> Option<String> {
+        std::fs::read_to_string(self.path(path)).ok()
+    }
+
+    pub(crate) fn journal(&self) -> Journal {
+        store::peek(&self.root()).unwrap()
+    }
+
+    /// Everything but machinist's own state directory.
+    pub(crate) fn tree(&self) -> Tree {
+        seen(&Tree::capture(&self.root()).unwrap())
+    }
+
+    /// What an update that ends by itself makes of the tree.
+    pub(crate) fn apply(&self, config: &Written) -> Arc<UpdateReport> {
+        apply(&self.root(), config).unwrap()
+    }
+
+    /// As [`Sandbox::apply`], and it must succeed and leave nothing open.
+    pub(crate) fn applied(&self, config: &Written) -> Arc<UpdateReport> {
+        let report = self.apply(config);
+        assert_eq!(report.failure, None);
+        let journal = self.journal();
+        assert_eq!(journal.transactions, []);
+        let base = journal.base.map(|base| base.digest);
+        assert_eq!(base, Some(machine_config::digest(&config.0)));
+        report
+    }
+}
+
+/// A tree as everybody else sees it: without the state directory.
+pub(crate) fn seen(tree: &Tree) -> Tree {
+    let own = at("/var/lib/machinist");
+    let others = tree.0.iter().filter(|(path, _)| !path.is_under(&own));
+    Tree(others.map(|(p, n)| (p.clone(), n.clone())).collect())
+}
+
+/// A tree without what an unfinished update holds beside the machine's own files.
+pub(crate) fn without_staging(tree: &Tree) -> Tree {
+    let staged = |path: &AbsPath| path.components().any(|name| name == ".machinist");
+    let others = seen(tree).0.into_iter().filter(|(path, _)| !staged(path));
+    Tree(others.collect())
+}
+
+/// What differs between two trees, for people.
+pub(crate) fn difference(one: &Tree, other: &Tree) -> String {
+    let mut lines = String::new();
+    let short = |node: Option<&machinist::root::Node>| match node {
+        None => "nothing".to_owned(),
+        Some(node) => {
+            let what = match &node.object {
+                Object::File(bytes) => {
+                    let text = String::from_utf8_lossy(bytes);
+                    format!("file {:?}", text.chars().take(60).collect::<String>())
+                }
+                other => format!("{other:?}"),
+            };
+            format!("{what} {:o} {}:{}", node.mode, node.uid, node.gid)
+        }
+    };
+    let paths: std::collections::BTreeSet<_> = one.0.keys().chain(other.0.keys()).collect();
+    for path in paths {
+        let (left, right) = (one.0.get(path), other.0.get(path));
+        if left != right {
+            lines += &format!("{path}: {} | {}\n", short(left), short(right));
+        }
+    }
+    lines
+}
+
+pub(crate) fn conduct(live: bool) -> Conduct {
+    Conduct {
+        reboot: RebootConduct::Auto,
+        job_timeout: Duration::from_secs(1),
+        settle: Duration::ZERO,
+        full_pass: Duration::from_secs(3600),
+        capabilities: Capabilities {
+            live,
+            chown: nix::unistd::geteuid().is_root(),
+            os: false,
+        },
+        policies: Arc::new(Policies::default()),
+    }
+}
+
+/// What `machinist apply` does below an offline root.
+pub(crate) fn apply(root: &Root, config: &Written) -> Result<Arc<UpdateReport>, UpdateError> {
+    once(root, None::<Nobody>, conduct(false), config)
+}
+
+/// One update that ends by itself.
+pub(crate) fn once(
+    root: &Root,
+    services: Option<impl Services>,
+    conduct: Conduct,
+    config: &Written,
+) -> Result<Arc<UpdateReport>, UpdateError> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let (_keep, desired) = watch::channel(config.desired());
+    runtime.block_on(async {
+        let (updater, _) = Updater::new(root, services, Quiet, conduct, desired)?;
+        updater.run_once(CancellationToken::new()).await
+    })
+}
+
+/// On a running machine where every change restarts one unit.
+pub(crate) fn restarting(unit: &str) -> Conduct {
+    let entry = |path: &str| {
+        let restart = serde_json::json!({"type": "Restart", "restart": {"serviceName": unit}});
+        serde_json::json!({"path": path, "actions": [restart]})
+    };
+    let files: Vec<_> = ["/etc", "/data", "/srv"].map(entry).into();
+    let object = serde_json::json!({"spec": {"nodeDisruptionPolicy": {"files": files}}});
+    Conduct {
+        policies: Arc::new(Policies::from_machine_configuration(&object).unwrap()),
+        ..conduct(true)
+    }
+}
+
+/// Agrees to everything.
+pub(crate) struct Quiet;
+
+impl Audience for Quiet {
+    async fn asked(&self) {
+        std::future::pending().await
+    }
+
+    fn approve(&self, _: &Plan) -> bool {
+        true
+    }
+    fn beat(&self) {}
+    fn allocatable(&self) -> BTreeMap<String, usize> {
+        BTreeMap::new()
+    }
+}
+
+/// The service manager of an offline root: there is none, and nobody may ask it.
+pub(crate) struct Nobody;
+
+impl Services for Nobody {
+    async fn invocation(&self, _: &str) -> Result<Option<String>, ServiceError> {
+        unreachable!("no manager runs here")
+    }
+    async fn daemon_reload(&self) -> Result<(), ServiceError> {
+        unreachable!("no manager runs here")
+    }
+    async fn act(
+        &self,
+        _: ActionKind,
+        _: &str,
+        _: Duration,
+        _: Duration,
+    ) -> Result<(), ServiceError> {
+        unreachable!("no manager runs here")
+    }
+    async fn failed_units(&self) -> Result<Vec<String>, ServiceError> {
+        unreachable!("no manager runs here")
+    }
+    async fn unit_facts(&self, _: &[String]) -> Result<BTreeMap<String, UnitFacts>, ServiceError> {
+        unreachable!("no manager runs here")
+    }
+    async fn reboot(&self, _: RebootMethod, _: &str) -> Result<(), ServiceError> {
+        unreachable!("no manager runs here")
+    }
+    fn reboot_over(&self) -> impl Future<Output = ServiceError> + Send {
+        pending()
+    }
+}

@@ -1,0 +1,143 @@
+//! A service manager that follows a script.
+
+use std::{
+    collections::BTreeMap,
+    future::{Future, pending},
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use machinist::{
+    plan::{ActionKind, UnitFacts},
+    reason::Reason,
+    update::ports::{RebootMethod, ServiceError, Services},
+};
+
+/// What was asked of the manager, and what it answers.
+#[derive(Clone, Default)]
+pub(crate) struct Script(Arc<Mutex<State>>);
+
+#[derive(Default)]
+struct State {
+    asked: Vec<String>,
+    failing: BTreeMap<String, (Reason, bool)>,
+    invocations: BTreeMap<String, String>,
+    failed_units: Vec<String>,
+    reboots_end: bool,
+}
+
+impl Script {
+    pub(crate) fn new() -> Self {
+        Self::default()
+    }
+
+    fn with<T>(&self, what: impl FnOnce(&mut State) -> T) -> T {
+        what(&mut self.0.lock().unwrap())
+    }
+
+    /// What was asked so far, in order: `daemon-reload`, `Restart x.service`, `reboot Logind`.
+    pub(crate) fn asked(&self) -> Vec<String> {
+        self.with(|state| state.asked.clone())
+    }
+
+    /// Lets a request fail from now on.
+    pub(crate) fn fails(&self, request: &str, reason: Reason, again: bool) {
+        self.with(|state| state.failing.insert(request.to_owned(), (reason, again)));
+    }
+
+    /// Lets it succeed again.
+    pub(crate) fn heals(&self, request: &str) {
+        self.with(|state| state.failing.remove(request));
+    }
+
+    /// The unit was started anew.
+    pub(crate) fn invoked(&self, unit: &str, invocation: &str) {
+        self.with(|state| {
+            state
+                .invocations
+                .insert(unit.to_owned(), invocation.to_owned())
+        });
+    }
+
+    pub(crate) fn failed(&self, units: &[&str]) {
+        let units = units.iter().map(|unit| (*unit).to_owned()).collect();
+        self.with(|state| state.failed_units = units);
+    }
+
+    /// An accepted reboot is called off instead of being waited for.
+    pub(crate) fn reboots_do_not_happen(&self) {
+        self.with(|state| state.reboots_end = true);
+    }
+
+    fn ask(&self, request: String) -> Result<(), ServiceError> {
+        self.with(|state| {
+            let answer = state.failing.get(&request).copied();
+            state.asked.push(request);
+            match answer {
+                Some((reason, again)) => Err(error(reason, again)),
+                None => Ok(()),
+            }
+        })
+    }
+}
+
+fn error(reason: Reason, again: bool) -> ServiceError {
+    ServiceError {
+        reason,
+        again,
+        source: "as the test says".into(),
+    }
+}
+
+impl Services for Script {
+    async fn invocation(&self, unit: &str) -> Result<Option<String>, ServiceError> {
+        Ok(self.with(|state| state.invocations.get(unit).cloned()))
+    }
+
+    async fn daemon_reload(&self) -> Result<(), ServiceError> {
+        self.ask("daemon-reload".to_owned())
+    }
+
+    async fn act(
+        &self,
+        kind: ActionKind,
+        unit: &str,
+        _: Duration,
+        _: Duration,
+    ) -> Result<(), ServiceError> {
+        self.ask(format!("{kind:?} {unit}"))
+    }
+
+    async fn failed_units(&self) -> Result<Vec<String>, ServiceError> {
+        Ok(self.with(|state| state.failed_units.clone()))
+    }
+
+    async fn unit_facts(
+        &self,
+        names: &[String],
+    ) -> Result<BTreeMap<String, UnitFacts>, ServiceError> {
+        let running = |name: &String| {
+            let facts = UnitFacts {
+                load: Some("loaded".to_owned()),
+                active: Some("active".to_owned()),
+                ..UnitFacts::default()
+            };
+            (name.clone(), facts)
+        };
+        Ok(names.iter().map(running).collect())
+    }
+
+    async fn reboot(&self, method: RebootMethod, _: &str) -> Result<(), ServiceError> {
+        self.ask(format!("reboot {method:?}"))
+    }
+
+    fn reboot_over(&self) -> impl Future<Output = ServiceError> + Send {
+        let ends = self.with(|state| state.reboots_end);
+        async move {
+            if !ends {
+                pending::<()>().await;
+            }
+            error(Reason::RebootCancelled, true)
+        }
+    }
+}

@@ -1,0 +1,21 @@
+//! Updates of a tree by the real driver: what they make of it, and what is left when a config goes.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    dead_code,
+    reason = "a test may panic, and plays everybody else who writes into the tree"
+)]
+
+#[path = "support/by_hand.rs"]
+mod by_hand;
+#[path = "support/case.rs"]
+mod case;
+#[path = "transaction/killed.rs"]
+mod killed;
+#[path = "transaction/originals.rs"]
+mod originals;
+#[path = "transaction/random.rs"]
+mod random;
+#[path = "support/sandbox.rs"]
+mod sandbox;

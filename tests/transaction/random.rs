@@ -1,0 +1,346 @@
+//! Random trees, random configs, one after the other: the tree is always what stood there before with
+//! the config laid over it, whatever came between, and in the end it is what it was.
+
+use std::collections::BTreeMap;
+
+use machinist::{
+    machine_config::Owner,
+    path::AbsPath,
+    root::{Node, Object, Tree},
+};
+
+use crate::{
+    by_hand::ByHand,
+    sandbox::{Sandbox, Written, at, config, difference, from_environment, long, without_staging},
+};
+
+type Entries = BTreeMap<AbsPath, Node>;
+
+/// A generator that gives the same case for a seed everywhere (splitmix64).
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        usize::try_from((z ^ (z >> 31)) % limit as u64).unwrap()
+    }
+
+    fn one_in(&mut self, count: usize) -> bool {
+        self.below(count) == 0
+    }
+
+    fn path(&mut self) -> AbsPath {
+        let mut path = ["/etc", "/data", "/srv"][self.below(3)].to_owned();
+        for _ in 0..=self.below(3) {
+            path += ["/a", "/b", "/c"][self.below(3)];
+        }
+        at(&path)
+    }
+
+    fn mode(&mut self) -> u32 {
+        [0o600, 0o644, 0o755, 0o700, 0o4750, 0o1777][self.below(6)]
+    }
+}
+
+fn node(dice: &mut Dice, path: &AbsPath) -> Node {
+    let owned = nix::unistd::geteuid().is_root() && dice.one_in(3);
+    let (uid, gid) = match owned {
+        true => (1234, 5678),
+        false => (
+            nix::unistd::geteuid().as_raw(),
+            nix::unistd::getegid().as_raw(),
+        ),
+    };
+    let object = match dice.below(5) {
+        0 => Object::Link(format!("to-{}", dice.below(3))),
+        1 | 2 => Object::Directory,
+        _ => Object::File(format!("{path} {}", dice.below(3)).into_bytes()),
+    };
+    let mode = match object {
+        Object::Link(_) => 0o777,
+        _ => dice.mode(),
+    };
+    Node {
+        object,
+        mode,
+        uid,
+        gid,
+    }
+}
+
+/// Adds an object where its parents are directories, or can be made ones.
+fn add(dice: &mut Dice, tree: &mut Entries, explicit: bool) {
+    let path = dice.path();
+    let fits = path.ancestors().all(|dir| {
+        let there = tree.get(&dir).map(|node| &node.object);
+        there.is_none_or(|object| *object == Object::Directory)
+    });
+    let holds = tree
+        .keys()
+        .any(|other| other != &path && other.is_under(&path));
+    let new = node(dice, &path);
+    if !fits || (holds && new.object != Object::Directory) {
+        return;
+    }
+    if !explicit {
+        let parents: Vec<_> = path.ancestors().collect();
+        for dir in parents {
+            tree.entry(dir).or_insert_with(parent);
+        }
+    }
+    tree.insert(path, new);
+}
+
+/// What a missing parent is made as.
+fn parent() -> Node {
+    Node {
+        object: Object::Directory,
+        mode: 0o755,
+        uid: nix::unistd::geteuid().as_raw(),
+        gid: nix::unistd::getegid().as_raw(),
+    }
+}
+
+fn random_tree(dice: &mut Dice) -> Tree {
+    let mut tree = BTreeMap::new();
+    for dir in ["/", "/etc", "/data", "/srv", "/var", "/var/lib"] {
+        tree.insert(at(dir), parent());
+    }
+    for _ in 0..dice.below(12) {
+        add(dice, &mut tree, false);
+    }
+    Tree(tree)
+}
+
+/// Entries of a config, and the same as a config.
+///
+/// What lies behind a link that stood there before would lie elsewhere: that is left out.
+fn random_config(dice: &mut Dice, before: &Tree, number: usize) -> (Entries, Written) {
+    let mut wanted = BTreeMap::new();
+    for _ in 0..dice.below(8) {
+        add(dice, &mut wanted, true);
+    }
+    let named = wanted.clone();
+    wanted.retain(|path, _| {
+        path.ancestors().all(|dir| {
+            let link = before.0.get(&dir).map(|node| &node.object);
+            named.contains_key(&dir) || !matches!(link, Some(Object::Link(_)))
+        })
+    });
+    // A foreign directory that holds directories, replaced and later needed again for something of
+    // ours, is made anew: what it held stays below `originals/`.
+    let replaces = |path: &AbsPath, node: &Node| {
+        let holds = |(p, n): (&AbsPath, &Node)| {
+            n.object == Object::Directory && p.is_under(path) && p != path
+        };
+        node.object != Object::Directory && before.0.iter().any(holds)
+    };
+    wanted.retain(|path, node| !replaces(path, node));
+    let mut written = config(&format!("random-{number}"));
+    for (path, node) in &wanted {
+        let (user, group) = (Owner::Id(node.uid), Owner::Id(node.gid));
+        let p = path.as_str();
+        match &node.object {
+            Object::File(bytes) => {
+                written = written.file(p, std::str::from_utf8(bytes).unwrap(), node.mode);
+                let file = written.0.files.get_mut(path).unwrap();
+                (file.user, file.group) = (user, group);
+            }
+            Object::Directory => {
+                written = written.dir(p, node.mode);
+                let dir = written.0.directories.get_mut(path).unwrap();
+                (dir.user, dir.group) = (user, group);
+            }
+            Object::Link(target) => {
+                written = written.link(p, target);
+                let link = written.0.links.get_mut(path).unwrap();
+                (link.user, link.group) = (user, group);
+            }
+            Object::Socket => {}
+        }
+    }
+    (wanted, written)
+}
+
+/// The config laid over what was there before machinist.
+fn laid_over(before: &Tree, wanted: &Entries) -> Tree {
+    let mut tree = before.clone();
+    for (path, node) in wanted {
+        if node.object != Object::Directory {
+            tree.0.retain(|other, _| !other.is_under(path));
+        }
+        for dir in path.ancestors() {
+            let there = tree.0.entry(dir).or_insert_with(parent);
+            if there.object != Object::Directory {
+                *there = parent();
+            }
+        }
+        tree.0.insert(path.clone(), node.clone());
+    }
+    tree
+}
+
+/// A tree as it must be: without what is kept aside. A directory that only holds entries of the config
+/// may have the mode that an earlier config gave it. With `open`, directories that are to be made away
+/// with once the update is verified may still be there.
+fn comparable(tree: &Tree, expected: &Tree, before: &Tree, named: &Entries, open: bool) -> Tree {
+    let mut tree = without_staging(tree);
+    let paths: Vec<_> = tree.0.keys().rev().cloned().collect();
+    for path in paths {
+        if tree.0[&path].object != Object::Directory {
+            continue;
+        }
+        let holds = tree.0.keys().any(|p| p.is_under(&path) && *p != path);
+        match expected.0.get(&path) {
+            None if open && !holds => drop(tree.0.remove(&path)),
+            Some(node) if open && !holds && node.object != Object::Directory => {
+                drop(tree.0.insert(path, node.clone()));
+            }
+            Some(node) if !before.0.contains_key(&path) && !named.contains_key(&path) => {
+                drop(tree.0.insert(path, node.clone()));
+            }
+            _ => {}
+        }
+    }
+    tree
+}
+
+/// Entries in a line, for people.
+fn told(entries: &Entries) -> String {
+    let one = |(path, node): (&AbsPath, &Node)| {
+        let what = match &node.object {
+            Object::File(_) => "file",
+            Object::Link(_) => "link",
+            _ => "dir",
+        };
+        format!("{path} {what} {:o} {}", node.mode, node.uid)
+    };
+    entries.iter().map(one).collect::<Vec<_>>().join(", ")
+}
+
+fn seed() -> u64 {
+    from_environment("MACHINIST_SEED").unwrap_or(1)
+}
+
+fn rounds(short: u64) -> u64 {
+    if long() { short * 50 } else { short }
+}
+
+#[test]
+fn any_config_lies_over_what_was_there_and_leaves_no_trace_when_it_goes() {
+    let (mut applied, mut refused) = (0, 0);
+    for round in 0..rounds(60) {
+        let seed = seed().wrapping_add(round);
+        let mut dice = Dice(seed);
+        let before = random_tree(&mut dice);
+        let mounts: &[&str] = [&[][..], &["/data"], &["/data", "/etc"]][dice.below(3)];
+        let sandbox = Sandbox::holding(&before, mounts);
+        let mut expected = before.clone();
+        let mut story = format!("seed {seed}, {mounts:?}: {}\n", told(&before.0));
+        let mut named = Entries::new();
+        for number in 0..4 {
+            let (wanted, written) = random_config(&mut dice, &before, number);
+            let report = sandbox.apply(&written);
+            story += &format!("{}: {:?}\n", told(&wanted), report.failure.is_some());
+            match &report.failure {
+                None => {
+                    expected = laid_over(&before, &wanted);
+                    named = wanted.clone();
+                    applied += 1;
+                }
+                Some(failure) => {
+                    let told = format!("seed {seed}: {}", failure.message);
+                    assert!(
+                        failure.message.starts_with("the config is refused"),
+                        "{told}"
+                    );
+                    refused += 1;
+                }
+            }
+            let tree = comparable(&sandbox.tree(), &expected, &before, &named, false);
+            let what = format!("seed {seed}, config {number} {:?}", wanted);
+            assert!(tree == expected, "{what}\n{}", difference(&expected, &tree));
+        }
+        sandbox.applied(&config("nothing"));
+        let tree = sandbox.tree();
+        assert!(
+            tree == before,
+            "{story}, at the end\n{}",
+            difference(&before, &tree)
+        );
+        let journal = sandbox.journal();
+        assert!(journal.owned.is_empty(), "seed {seed}: {:?}", journal.owned);
+        assert!(
+            journal.originals.is_empty(),
+            "seed {seed}: {:?}",
+            journal.originals
+        );
+        assert!(journal.made.is_empty(), "seed {seed}: {:?}", journal.made);
+        let kept = std::fs::read_dir(sandbox.path("/var/lib/machinist/originals"));
+        assert_eq!(kept.map_or(0, Iterator::count), 0, "seed {seed}");
+    }
+    assert!(applied > refused, "{applied} applied, {refused} refused");
+}
+
+/// Several configs before one is verified: then all count, or all are taken back.
+#[test]
+fn a_stack_of_unverified_configs_ends_as_the_last_one_or_as_if_none_had_been() {
+    let mut stacked = 0;
+    for round in 0..rounds(60) {
+        let seed = seed().wrapping_add(round);
+        let mut dice = Dice(seed ^ 0x5ACC);
+        let before = random_tree(&mut dice);
+        let mounts: &[&str] = [&[][..], &["/data"], &["/data", "/etc"]][dice.below(3)];
+        let sandbox = Sandbox::holding(&before, mounts);
+        let mut story = format!("seed {seed}, {mounts:?}: {}\n", told(&before.0));
+        let mut hand = ByHand::open(&sandbox.root());
+        let (mut verified, mut named) = (before.clone(), Entries::new());
+        for _ in 0..2 {
+            let mut expected = (verified.clone(), named.clone());
+            for number in 0..3 {
+                let (wanted, written) = random_config(&mut dice, &before, number);
+                // A foreign directory with files of ours in it, replaced and brought back before either
+                // is verified, comes back with them: it cannot be cleaned and kept for the undo at once.
+                let replaces = |(path, node): (&AbsPath, &Node)| {
+                    node.object != Object::Directory
+                        && before
+                            .0
+                            .get(path)
+                            .is_some_and(|n| n.object == Object::Directory)
+                };
+                if wanted.iter().any(replaces) || hand.stage(&written).is_err() {
+                    continue;
+                }
+                hand.commit().unwrap();
+                story += &format!("{}\n", told(&wanted));
+                stacked += 1;
+                let over = laid_over(&before, &wanted);
+                let tree = comparable(&sandbox.tree(), &over, &before, &wanted, true);
+                assert!(tree == over, "{story}{}", difference(&over, &tree));
+                expected = (over, wanted);
+            }
+            if dice.one_in(2) {
+                hand.undo().unwrap();
+                story += "undone\n";
+            } else {
+                hand.close();
+                story += "verified\n";
+                (verified, named) = expected;
+            }
+            let tree = comparable(&sandbox.tree(), &verified, &before, &named, false);
+            assert!(tree == verified, "{story}{}", difference(&verified, &tree));
+        }
+        drop(hand);
+        sandbox.applied(&config("nothing"));
+        let tree = sandbox.tree();
+        assert!(
+            tree == before,
+            "{story}at the end\n{}",
+            difference(&before, &tree)
+        );
+    }
+    assert!(stacked > 100, "{stacked}");
+}
