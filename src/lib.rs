@@ -17,5 +17,6 @@ pub mod reason;
 pub mod root;
 pub mod shutdown;
 pub mod status;
+pub mod systemd;
 pub mod telemetry;
 pub mod update;

@@ -1,0 +1,57 @@
+//! Hearing that some unit came up, went down or failed, without asking for it again and again.
+
+use std::collections::HashMap;
+
+use tokio_stream::StreamExt as _;
+use zbus::{Message, MessageStream, Variant, match_rule::MatchRule, message::Type};
+
+use super::{Systemd, SystemdError, error::Trouble, manager::UNIT};
+
+impl Systemd {
+    /// Calls `told` whenever a unit has reached a state that lasts, until the connection breaks.
+    ///
+    /// `told` must return at once: what is not taken from the connection holds up everything else.
+    pub async fn follow_units(&self, told: impl Fn()) -> Result<(), SystemdError> {
+        let follow = async {
+            let live = self.link.to_manager().await?;
+            let rule = rule(live.connection().is_bus())?;
+            let mut changes = MessageStream::for_match_rule(rule, live.connection(), None).await?;
+            live.subscribe().await?;
+            while let Some(change) = changes.next().await {
+                if change.is_ok_and(|change| lasts(&change)) {
+                    told();
+                }
+            }
+            Ok::<_, Trouble>(())
+        };
+        follow
+            .await
+            .map_err(SystemdError::during("follow the units"))
+    }
+}
+
+/// What the bus passes on. On PID 1's own socket nobody has a name, so nobody is asked for by one.
+fn rule(bus: bool) -> zbus::Result<MatchRule<'static>> {
+    let rule = MatchRule::builder()
+        .msg_type(Type::Signal)
+        .interface("org.freedesktop.DBus.Properties")
+        .member("PropertiesChanged")
+        .path_namespace("/org/freedesktop/systemd1/unit")
+        .arg(0, UNIT);
+    if bus {
+        rule.sender("org.freedesktop.systemd1").build()
+    } else {
+        rule.build()
+    }
+}
+
+/// Whether the unit is now active, inactive or failed; the states between are passed through.
+fn lasts(change: &Message) -> bool {
+    let body = change.body();
+    let Ok((_, changed, _)) = body.deserialize::<(&str, HashMap<&str, Variant<'_>>, Vec<&str>)>()
+    else {
+        return false;
+    };
+    let state = changed.get("ActiveState");
+    matches!(state, Some(Variant::Str(state)) if ["active", "inactive", "failed"].contains(&state.as_str()))
+}

@@ -1,0 +1,355 @@
+//! What can go wrong between machinist and the service manager, sorted by what to do about it.
+
+use std::time::Duration;
+
+use zbus::DBusError;
+
+use super::Inhibitor;
+use crate::reason::Reason;
+
+/// Something was asked of the service manager or of logind and did not happen.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {act}")]
+pub struct SystemdError {
+    act: String,
+    #[source]
+    trouble: Trouble,
+}
+
+/// Why it did not happen. Names follow systemd's own error names where there is one.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Trouble {
+    /// No socket leads to the service, or nobody on the bus has its name.
+    #[error("the service manager cannot be reached")]
+    NoManager(#[source] Cause),
+    /// The connection broke while the answer was awaited; whether it was carried out is open.
+    #[error("the connection to the service manager broke before it answered")]
+    ConnectionLost(#[source] Cause),
+    /// No answer came. After a reboot was asked for, it means that the machine goes down.
+    #[error("the service manager gave no answer")]
+    NoReply,
+    /// This process may not ask for that.
+    #[error("not allowed: {0}")]
+    NotAuthorized(String),
+    /// A `block` lock stands against the shutdown. Empty when logind names nobody.
+    #[error("held off by {}", names(.holders))]
+    BlockedByInhibitor {
+        /// Who holds the locks, and why.
+        holders: Vec<Inhibitor>,
+    },
+    /// A shutdown or reboot that somebody asked for is under way already.
+    #[error("a shutdown is in progress already")]
+    OperationInProgress,
+    /// The shutdown was called off after it had been announced.
+    #[error("the shutdown was cancelled after it had been accepted")]
+    Cancelled,
+    /// logind did not announce the shutdown in time.
+    #[error("the shutdown was not announced within {within:?}")]
+    NoReceipt {
+        /// How long the announcement was waited for.
+        within: Duration,
+    },
+    /// There is no unit of that name.
+    #[error("there is no such unit")]
+    NoSuchUnit,
+    /// The unit is masked.
+    #[error("the unit is masked")]
+    UnitMasked,
+    /// The text is no unit name that systemd would take.
+    #[error("no valid unit name or argument: {0}")]
+    Invalid(String),
+    /// The unit's file would not load.
+    #[error("the unit does not load: {0}")]
+    BadUnit(String),
+    /// The unit knows no such job, such as a reload without `ExecReload=`.
+    #[error("the unit does not support this kind of job")]
+    JobTypeNotApplicable,
+    /// A job that must not be replaced stands against it: as a rule, a shutdown is queued.
+    #[error("it would undo a job that must not be undone, such as a shutdown")]
+    TransactionIsDestructive,
+    /// The jobs it needs contradict one another.
+    #[error("the jobs it needs contradict one another: {0}")]
+    TransactionConflicts(String),
+    /// The unit has `RefuseManualStart=` or `RefuseManualStop=`.
+    #[error("the unit may only be started or stopped as a dependency of others")]
+    OnlyByDependency,
+    /// PID 1 takes no jobs any more.
+    #[error("the system is shutting down")]
+    ShuttingDown,
+    /// A transient unit of that name is there already.
+    #[error("a unit of that name exists already")]
+    UnitExists,
+    /// Too many requests in a row; newer systemd limits reloads.
+    #[error("the service manager asks for fewer requests: {0}")]
+    Busy(String),
+    /// The other end does not have this method or property: it is older than the request.
+    #[error("the service manager does not know the request: {0}")]
+    Unsupported(String),
+    /// The job was accepted and had not ended within our own limit; it is left to systemd.
+    #[error("the job had not ended after {after:?}")]
+    JobUnfinished {
+        /// The limit that passed.
+        after: Duration,
+    },
+    /// An error that nothing above covers, by its D-Bus name.
+    #[error("{name}: {text}")]
+    Other {
+        /// The error's name on the bus.
+        name: String,
+        /// The text that came with it.
+        text: String,
+    },
+    /// The other end sent something that is not what the interface says.
+    #[error("the answer is not what the interface says")]
+    Protocol(#[source] Cause),
+}
+
+type Cause = Box<dyn std::error::Error + Send + Sync>;
+
+impl SystemdError {
+    /// `act` completes "cannot …", with the object: `restart chronyd.service`.
+    pub(super) fn new(act: impl Into<String>, trouble: Trouble) -> Self {
+        Self {
+            act: act.into(),
+            trouble,
+        }
+    }
+
+    /// For `map_err`.
+    pub(super) fn during(act: impl Into<String>) -> impl FnOnce(Trouble) -> Self {
+        move |trouble| Self::new(act, trouble)
+    }
+
+    /// What stood in the way.
+    pub fn trouble(&self) -> &Trouble {
+        &self.trouble
+    }
+
+    /// Whether the same request may succeed later with nobody changing anything on purpose.
+    pub fn again(&self) -> bool {
+        self.trouble.again()
+    }
+
+    /// The stable code for status, conditions and metrics.
+    pub fn reason(&self) -> Reason {
+        self.trouble.reason()
+    }
+}
+
+impl Trouble {
+    fn again(&self) -> bool {
+        match self {
+            Self::NoManager(_)
+            | Self::ConnectionLost(_)
+            | Self::NoReply
+            | Self::BlockedByInhibitor { .. }
+            | Self::OperationInProgress
+            | Self::Cancelled
+            | Self::NoReceipt { .. }
+            | Self::TransactionIsDestructive
+            | Self::TransactionConflicts(_)
+            | Self::ShuttingDown
+            | Self::Busy(_) => true,
+            Self::NotAuthorized(_)
+            | Self::NoSuchUnit
+            | Self::UnitMasked
+            | Self::Invalid(_)
+            | Self::BadUnit(_)
+            | Self::JobTypeNotApplicable
+            | Self::OnlyByDependency
+            | Self::UnitExists
+            | Self::Unsupported(_)
+            | Self::JobUnfinished { .. }
+            | Self::Other { .. }
+            | Self::Protocol(_) => false,
+        }
+    }
+
+    fn reason(&self) -> Reason {
+        match self {
+            Self::NoManager(_) | Self::ConnectionLost(_) | Self::NoReply | Self::Protocol(_) => {
+                Reason::ManagerUnreachable
+            }
+            Self::NotAuthorized(_) => Reason::PermissionMissing,
+            Self::BlockedByInhibitor { .. } => Reason::RebootInhibited,
+            Self::OperationInProgress | Self::TransactionIsDestructive | Self::ShuttingDown => {
+                Reason::RebootPending
+            }
+            Self::Cancelled => Reason::RebootCancelled,
+            Self::NoReceipt { .. } => Reason::RebootDidNotHappen,
+            Self::NoSuchUnit => Reason::UnitNotFound,
+            Self::UnitMasked => Reason::UnitMasked,
+            Self::BadUnit(_) => Reason::UnitInvalid,
+            Self::JobUnfinished { .. } => Reason::JobTimeout,
+            Self::Invalid(_)
+            | Self::JobTypeNotApplicable
+            | Self::TransactionConflicts(_)
+            | Self::OnlyByDependency
+            | Self::UnitExists
+            | Self::Busy(_)
+            | Self::Unsupported(_)
+            | Self::Other { .. } => Reason::JobRefused,
+        }
+    }
+
+    /// Sorts an error by its D-Bus name; the text only matters where versions differ.
+    fn named(name: &str, text: String) -> Self {
+        let (space, short) = name.rsplit_once('.').unwrap_or(("", name));
+        match (space, short) {
+            ("org.freedesktop.DBus.Error", _) => Self::of_the_bus(name, short, text),
+            ("org.freedesktop.login1", "BlockedByInhibitorLock") => {
+                Self::BlockedByInhibitor { holders: vec![] }
+            }
+            ("org.freedesktop.login1", "OperationInProgress") => Self::OperationInProgress,
+            ("org.freedesktop.systemd1", _) => Self::of_the_manager(name, short, text),
+            _ => Self::Other {
+                name: name.to_owned(),
+                text,
+            },
+        }
+    }
+
+    fn of_the_bus(name: &str, short: &str, text: String) -> Self {
+        match short {
+            "ServiceUnknown" | "NameHasNoOwner" | "NoServer" => Self::NoManager(text.into()),
+            "Disconnected" => Self::ConnectionLost(text.into()),
+            "NoReply" | "Timeout" | "TimedOut" => Self::NoReply,
+            // systemd 257 says it this way; from 258 on there is a name for it.
+            "AccessDenied" if text.contains("inhibitor") => {
+                Self::BlockedByInhibitor { holders: vec![] }
+            }
+            "AccessDenied" | "InteractiveAuthorizationRequired" | "AuthFailed" => {
+                Self::NotAuthorized(text)
+            }
+            "InvalidArgs" => Self::Invalid(text),
+            "LimitsExceeded" => Self::Busy(text),
+            "UnknownMethod" | "UnknownProperty" | "UnknownInterface" | "UnknownObject" => {
+                Self::Unsupported(text)
+            }
+            _ if name.starts_with("org.freedesktop.DBus.Error.Spawn") => {
+                Self::NoManager(text.into())
+            }
+            _ => Self::Other {
+                name: name.to_owned(),
+                text,
+            },
+        }
+    }
+
+    fn of_the_manager(name: &str, short: &str, text: String) -> Self {
+        match short {
+            "NoSuchUnit" => Self::NoSuchUnit,
+            "UnitMasked" => Self::UnitMasked,
+            "LoadFailed" | "BadUnitSetting" => Self::BadUnit(text),
+            "JobTypeNotApplicable" => Self::JobTypeNotApplicable,
+            "TransactionIsDestructive" => Self::TransactionIsDestructive,
+            "TransactionJobsConflicting" | "TransactionOrderIsCyclic" => {
+                Self::TransactionConflicts(text)
+            }
+            "OnlyByDependency" => Self::OnlyByDependency,
+            "ShuttingDown" => Self::ShuttingDown,
+            "UnitExists" => Self::UnitExists,
+            _ => Self::Other {
+                name: name.to_owned(),
+                text,
+            },
+        }
+    }
+}
+
+impl From<zbus::Error> for Trouble {
+    fn from(error: zbus::Error) -> Self {
+        match error {
+            zbus::Error::MethodError(name, text, _) => {
+                Self::named(name.as_str(), text.unwrap_or_default())
+            }
+            zbus::Error::FDO(error) => (*error).into(),
+            zbus::Error::InputOutput(cause) if cause.kind() == std::io::ErrorKind::TimedOut => {
+                Self::NoReply
+            }
+            zbus::Error::InputOutput(cause) => Self::ConnectionLost(Box::new(cause)),
+            error @ (zbus::Error::Handshake(_) | zbus::Error::Connection(..)) => {
+                Self::NoManager(Box::new(error))
+            }
+            error => Self::Protocol(Box::new(error)),
+        }
+    }
+}
+
+impl From<zbus::fdo::Error> for Trouble {
+    fn from(error: zbus::fdo::Error) -> Self {
+        match error {
+            zbus::fdo::Error::ZBus(error) => error.into(),
+            error => Self::named(
+                error.name().as_str(),
+                error.description().unwrap_or_default().to_owned(),
+            ),
+        }
+    }
+}
+
+fn names(holders: &[Inhibitor]) -> String {
+    if holders.is_empty() {
+        return "a block lock whose holder is not known".to_owned();
+    }
+    let one = |holder: &Inhibitor| format!("{} ({})", holder.who, holder.why);
+    holders.iter().map(one).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error as _;
+
+    use super::*;
+
+    fn sorted(name: &str, text: &str) -> Trouble {
+        Trouble::named(name, text.to_owned())
+    }
+
+    #[test]
+    fn a_block_lock_is_known_by_both_of_its_names() {
+        for (name, text) in [
+            (
+                "org.freedesktop.DBus.Error.AccessDenied",
+                "Access denied due to active block inhibitor",
+            ),
+            (
+                "org.freedesktop.login1.BlockedByInhibitorLock",
+                "Operation denied due to active block inhibitor",
+            ),
+        ] {
+            let error = SystemdError::new("reboot", sorted(name, text));
+            assert_eq!(error.reason(), Reason::RebootInhibited, "{name}");
+            assert!(error.again());
+        }
+        let denied = sorted(
+            "org.freedesktop.DBus.Error.AccessDenied",
+            "Permission denied",
+        );
+        assert!(matches!(denied, Trouble::NotAuthorized(_)));
+    }
+
+    #[test]
+    fn errors_of_the_manager_get_the_codes_that_scripts_know() {
+        for (short, code) in [
+            ("NoSuchUnit", Reason::UnitNotFound),
+            ("UnitMasked", Reason::UnitMasked),
+            ("BadUnitSetting", Reason::UnitInvalid),
+            ("JobTypeNotApplicable", Reason::JobRefused),
+            ("OnlyByDependency", Reason::JobRefused),
+            ("TransactionIsDestructive", Reason::RebootPending),
+            ("ShuttingDown", Reason::RebootPending),
+        ] {
+            let trouble = sorted(&format!("org.freedesktop.systemd1.{short}"), "");
+            assert_eq!(trouble.reason(), code, "{short}");
+        }
+    }
+
+    #[test]
+    fn the_cause_is_a_source_and_not_said_twice() {
+        let error = SystemdError::new("restart a.service", Trouble::UnitMasked);
+        assert_eq!(error.to_string(), "cannot restart a.service");
+        assert_eq!(error.source().unwrap().to_string(), "the unit is masked");
+    }
+}

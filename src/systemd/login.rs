@@ -1,0 +1,188 @@
+//! logind: who holds the machine up, our own locks, and the announcement of a shutdown.
+
+use std::time::Duration;
+
+use tokio_stream::StreamExt as _;
+use zbus::{OwnedFd, proxy::CacheProperties};
+
+use super::{
+    SystemdError,
+    error::Trouble,
+    link::{Link, within},
+    proxies::{LoginProxy, PrepareForShutdownStream},
+};
+
+/// The name that our locks carry.
+pub const WHO: &str = "machinist";
+
+/// logind of one machine, over the bus. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Login {
+    link: Link,
+}
+
+/// A lock that somebody holds against shutdown, sleep and the like.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Inhibitor {
+    /// What it stands against: `shutdown`, `sleep`, `idle`, `handle-power-key`, …, colons between.
+    pub what: String,
+    /// The program that holds it, by its own account.
+    pub who: String,
+    /// Its reason, for people.
+    pub why: String,
+    /// `block`, `delay` or `block-weak`.
+    pub mode: String,
+    /// The holder's user.
+    pub uid: u32,
+    /// The holder's process, as the host numbers it.
+    pub pid: u32,
+}
+
+impl Inhibitor {
+    /// A strong lock against shutdown that is not ours. Up to systemd 256 root's reboot passes it;
+    /// machinist respects it in every version.
+    pub fn holds_off_shutdown(&self) -> bool {
+        self.mode == "block" && self.who != WHO && self.what.split(':').any(|it| it == "shutdown")
+    }
+}
+
+/// How strong a lock is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InhibitMode {
+    /// Nothing happens while it is held; from systemd 257 on also for root, the holder included.
+    Block,
+    /// What it stands against is put off, [`Login::inhibit_delay_max`] long at most.
+    Delay,
+}
+
+/// A lock of ours. Dropping it gives it up.
+#[derive(Debug)]
+pub struct InhibitLock(#[expect(dead_code, reason = "held open, never used")] OwnedFd);
+
+/// Flags of `RebootWithFlags` (org.freedesktop.login1(5)).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RebootFlags(u64);
+
+impl RebootFlags {
+    /// A plain reboot.
+    pub const NONE: Self = Self(0);
+    /// With kexec, when a kernel is loaded for it; else a plain one.
+    pub const KEXEC: Self = Self(0x02);
+    /// Userspace only (systemd 254 and newer).
+    pub const SOFT: Self = Self(0x04);
+}
+
+impl Login {
+    pub(super) fn new(link: Link) -> Self {
+        Self { link }
+    }
+
+    /// All locks that are held.
+    pub async fn inhibitors(&self) -> Result<Vec<Inhibitor>, SystemdError> {
+        let list = async { within(self.proxy().await?.list_inhibitors()).await };
+        let rows = list.await.map_err(SystemdError::during(
+            "list who holds locks against a shutdown",
+        ))?;
+        let locks = rows
+            .into_iter()
+            .map(|(what, who, why, mode, uid, pid)| Inhibitor {
+                what,
+                who,
+                why,
+                mode,
+                uid,
+                pid,
+            });
+        Ok(locks.collect())
+    }
+
+    /// Takes a lock against `what` (as in [`Inhibitor::what`]). From systemd 257 on a `block` lock
+    /// against shutdown stops our own reboot too: drop it first.
+    pub async fn inhibit(
+        &self,
+        what: &str,
+        why: &str,
+        mode: InhibitMode,
+    ) -> Result<InhibitLock, SystemdError> {
+        let mode = match mode {
+            InhibitMode::Block => "block",
+            InhibitMode::Delay => "delay",
+        };
+        let take = async { within(self.proxy().await?.inhibit(what, WHO, why, mode)).await };
+        let lock = take.await;
+        let failed = SystemdError::during(format!("take a {mode} lock on {what}"));
+        lock.map(InhibitLock).map_err(failed)
+    }
+
+    /// Asks for a reboot. The answer comes before the reboot is announced; see
+    /// [`Login::reboot_with_receipt`]. A machine that goes down while it answers has accepted.
+    pub async fn reboot(&self, flags: RebootFlags) -> Result<(), SystemdError> {
+        let ask = async {
+            let login = self.proxy().await?;
+            match within(login.reboot_with_flags(flags.0)).await {
+                // A logind that is older than the flags.
+                Err(Trouble::Unsupported(_)) => within(login.reboot(false)).await,
+                answer => answer,
+            }
+        };
+        match ask.await {
+            Ok(()) | Err(Trouble::NoReply) => Ok(()),
+            Err(trouble) => Err(SystemdError::new("reboot through logind", trouble)),
+        }
+    }
+
+    /// The announcements of shutdowns from now on. To be asked for before the reboot is.
+    pub async fn prepare_for_shutdown(&self) -> Result<ShutdownSignals, SystemdError> {
+        let listen = async {
+            let login = self.proxy().await?;
+            Ok(login.receive_prepare_for_shutdown().await?)
+        };
+        let failed = SystemdError::during("listen for shutdowns");
+        listen.await.map(ShutdownSignals).map_err(failed)
+    }
+
+    /// Whether a shutdown has been announced and not been called off.
+    pub async fn preparing_for_shutdown(&self) -> Result<bool, SystemdError> {
+        let ask = async { within(self.proxy().await?.preparing_for_shutdown()).await };
+        let failed = SystemdError::during("ask whether the machine goes down");
+        ask.await.map_err(failed)
+    }
+
+    /// What the terminals show when the machine goes down.
+    pub async fn set_wall_message(&self, text: &str) -> Result<(), SystemdError> {
+        let set = async { within(self.proxy().await?.set_wall_message(text, true)).await };
+        let failed = SystemdError::during("set the shutdown's message");
+        set.await.map_err(failed)
+    }
+
+    /// How long `delay` locks can put off a shutdown.
+    pub async fn inhibit_delay_max(&self) -> Result<Duration, SystemdError> {
+        let ask = async { within(self.proxy().await?.inhibit_delay_max_usec()).await };
+        let failed = SystemdError::during("read how long a shutdown may be delayed");
+        ask.await.map(Duration::from_micros).map_err(failed)
+    }
+
+    async fn proxy(&self) -> Result<LoginProxy<'static>, Trouble> {
+        let live = self.link.to_bus().await?;
+        let proxy = LoginProxy::builder(live.connection())
+            .cache_properties(CacheProperties::No)
+            .build();
+        Ok(proxy.await?)
+    }
+}
+
+/// Announcements of shutdowns.
+#[derive(Debug)]
+pub struct ShutdownSignals(PrepareForShutdownStream);
+
+impl ShutdownSignals {
+    /// True: the machine goes down. False: that was called off. None: the connection broke; listen
+    /// anew, and ask [`Login::preparing_for_shutdown`] for what was missed. Safe to drop.
+    pub async fn next(&mut self) -> Option<bool> {
+        loop {
+            if let Ok(signal) = self.0.next().await?.args() {
+                return Some(signal.start);
+            }
+        }
+    }
+}

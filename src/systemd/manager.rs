@@ -1,0 +1,291 @@
+//! The handle on PID 1: what its units are, and what it should do with them.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::sync::Mutex;
+use zbus::{Connection, OwnedObjectPath, fdo::PropertiesProxy, proxy::CacheProperties};
+
+use super::{
+    Lines, Login, SystemdError, TimeDate,
+    error::Trouble,
+    job::REPLACE,
+    link::{Link, Live, within},
+    proxies::{ServiceProxy, UnitProxy},
+    unit::{Active, Load, ServiceState, UnitState},
+};
+
+/// How long a reload may take: PID 1 runs all generators, 90 s each at most, and reads all units.
+const RELOAD: Duration = Duration::from_secs(180);
+pub(super) const UNIT: &str = "org.freedesktop.systemd1.Unit";
+
+/// The service manager of one machine. Cheap to clone; connects when first asked, and again when
+/// the connection broke.
+#[derive(Clone, Debug)]
+pub struct Systemd {
+    pub(super) link: Link,
+    reloads: Arc<Reloads>,
+}
+
+/// One row of the list of units.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListedUnit {
+    /// The unit's first name.
+    pub name: String,
+    /// What the unit says of itself.
+    pub description: String,
+    /// Whether it is usable.
+    pub load: Load,
+    /// The state that all kinds of units share.
+    pub active: Active,
+    /// The state of its kind of unit.
+    pub sub: String,
+    /// A job waits or runs for it.
+    pub has_job: bool,
+}
+
+/// `SystemState` of the manager.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SystemState {
+    /// Early boot.
+    Initializing,
+    /// Boot is not over yet.
+    Starting,
+    /// All up.
+    Running,
+    /// All up, and some units have failed.
+    Degraded,
+    /// Rescue or emergency.
+    Maintenance,
+    /// Going down.
+    Stopping,
+    /// A state that this version does not know.
+    Other,
+}
+
+impl Systemd {
+    /// Nothing is opened before something is asked.
+    pub fn new(lines: Lines) -> Self {
+        Self {
+            link: Link::new(lines),
+            reloads: Arc::default(),
+        }
+    }
+
+    /// logind, over the same bus connection.
+    pub fn login(&self) -> Login {
+        Login::new(self.link.clone())
+    }
+
+    /// timedated, over the same bus connection.
+    pub fn timedate(&self) -> TimeDate {
+        TimeDate::new(self.link.clone())
+    }
+
+    /// The state of a unit. One that does not exist, or is masked, is a state like any other.
+    pub async fn unit(&self, name: &str) -> Result<UnitState, SystemdError> {
+        let state = self.look_at(name).await;
+        state.map_err(SystemdError::during(format!("read the state of {name}")))
+    }
+
+    /// Lets PID 1 read all unit files anew. Requests made while one is under way share the next.
+    pub async fn daemon_reload(&self) -> Result<(), SystemdError> {
+        let reload = self.reloads.share(async || {
+            let manager = self.link.to_manager().await?.manager().await?;
+            match tokio::time::timeout(RELOAD, manager.reload()).await {
+                Ok(done) => done.map_err(Trouble::from),
+                Err(_) => Err(Trouble::NoReply),
+            }
+        });
+        let done = reload.await;
+        done.map_err(SystemdError::during("let systemd reload its units"))
+    }
+
+    /// Names of all units that have failed, in order.
+    pub async fn failed_units(&self) -> Result<Vec<String>, SystemdError> {
+        let list = async {
+            let manager = self.link.to_manager().await?.manager().await?;
+            within(manager.list_units_filtered(&["failed"])).await
+        };
+        let rows = list
+            .await
+            .map_err(SystemdError::during("list the failed units"))?;
+        let mut names: Vec<_> = rows.into_iter().map(|row| row.0).collect();
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    /// All units that are loaded.
+    pub async fn list_units(&self) -> Result<Vec<ListedUnit>, SystemdError> {
+        let list = async {
+            let manager = self.link.to_manager().await?.manager().await?;
+            within(manager.list_units()).await
+        };
+        let rows = list.await.map_err(SystemdError::during("list the units"))?;
+        let listed = rows.into_iter().map(|row| ListedUnit {
+            name: row.0,
+            description: row.1,
+            load: Load::parse(&row.2),
+            active: Active::parse(&row.3),
+            sub: row.4,
+            has_job: row.7 != 0,
+        });
+        Ok(listed.collect())
+    }
+
+    /// The state of each of `names`; those that do not exist are inactive.
+    pub async fn active_units(
+        &self,
+        names: &[&str],
+    ) -> Result<BTreeMap<String, Active>, SystemdError> {
+        let list = async {
+            let manager = self.link.to_manager().await?.manager().await?;
+            within(manager.list_units_by_names(names)).await
+        };
+        let rows = list.await.map_err(SystemdError::during(format!(
+            "read the states of {}",
+            names.join(", ")
+        )))?;
+        let states = rows.into_iter().map(|row| (row.0, Active::parse(&row.3)));
+        Ok(states.collect())
+    }
+
+    /// Where the machine is between boot and shutdown.
+    pub async fn system_state(&self) -> Result<SystemState, SystemdError> {
+        let state = self.look_at_system().await;
+        state.map_err(SystemdError::during("read the state of the system"))
+    }
+
+    /// Queues the start of `default.target` once more, so that units which a repaired file brings
+    /// in are started by this boot; for use before `sysinit.target`. Nothing is waited for.
+    ///
+    /// Not done, and answered with false, when this boot is not on its way there: somebody chose
+    /// rescue or another target on the kernel's command line.
+    pub async fn default_target_again(&self) -> Result<bool, SystemdError> {
+        const TARGET: &str = "default.target";
+        let again = async {
+            let live = self.link.to_manager().await?;
+            if !has_job(&live, TARGET).await? {
+                return Ok(false);
+            }
+            let manager = live.manager().await?;
+            within(manager.start_unit(TARGET, REPLACE)).await?;
+            Ok(true)
+        };
+        let queued = again.await;
+        queued.map_err(SystemdError::during(format!("start {TARGET} again")))
+    }
+
+    pub(super) async fn look_at_system(&self) -> Result<SystemState, Trouble> {
+        let manager = self.link.to_manager().await?.manager().await?;
+        Ok(match within(manager.system_state()).await?.as_str() {
+            "initializing" => SystemState::Initializing,
+            "starting" => SystemState::Starting,
+            "running" => SystemState::Running,
+            "degraded" => SystemState::Degraded,
+            "maintenance" => SystemState::Maintenance,
+            "stopping" => SystemState::Stopping,
+            _ => SystemState::Other,
+        })
+    }
+
+    pub(super) async fn look_at(&self, name: &str) -> Result<UnitState, Trouble> {
+        let live = self.link.to_manager().await?;
+        let path = path_of(&live, name).await?;
+        state_at(&live, &path).await
+    }
+}
+
+/// Where the unit lies on the bus; systemd loads it for that when it has to.
+pub(super) async fn path_of(live: &Live, name: &str) -> Result<OwnedObjectPath, Trouble> {
+    within(live.manager().await?.load_unit(name)).await
+}
+
+pub(super) async fn has_job(live: &Live, name: &str) -> Result<bool, Trouble> {
+    let path = path_of(live, name).await?;
+    let unit = UnitProxy::builder(live.connection())
+        .path(path)
+        .cache_properties(CacheProperties::No)
+        .build()
+        .await?;
+    Ok(within(unit.job()).await?.0 != 0)
+}
+
+pub(super) async fn state_at(live: &Live, path: &OwnedObjectPath) -> Result<UnitState, Trouble> {
+    let all = properties_at(live.connection(), path).await?;
+    let properties = within(all.get_all(UNIT.try_into()?)).await?;
+    let service = if path.ends_with("_2eservice") {
+        service_at(live.connection(), path).await?
+    } else {
+        None
+    };
+    Ok(UnitState::parse(properties, service))
+}
+
+pub(super) async fn properties_at<'a>(
+    connection: &Connection,
+    path: &'a OwnedObjectPath,
+) -> Result<PropertiesProxy<'a>, Trouble> {
+    let proxy = PropertiesProxy::builder(connection)
+        .destination("org.freedesktop.systemd1")
+        .path(path)
+        .cache_properties(CacheProperties::No)
+        .build();
+    Ok(proxy.await?)
+}
+
+/// Four single properties: all of a service's would make PID 1 read cgroup counters.
+async fn service_at(
+    connection: &Connection,
+    path: &OwnedObjectPath,
+) -> Result<Option<ServiceState>, Trouble> {
+    let service = ServiceProxy::builder(connection)
+        .path(path)
+        .cache_properties(CacheProperties::No)
+        .build()
+        .await?;
+    let result = match within(service.result()).await {
+        // A name that no unit file stands behind has no such interface in every version.
+        Err(Trouble::Unsupported(_)) => return Ok(None),
+        result => result?,
+    };
+    let pid = within(service.main_pid()).await?;
+    Ok(Some(ServiceState {
+        service_type: within(service.service_type()).await?,
+        result,
+        main_pid: (pid != 0).then_some(pid),
+        n_restarts: within(service.n_restarts()).await?,
+    }))
+}
+
+/// Lets those who ask at the same time share one run that began after they had asked.
+#[derive(Debug, Default)]
+struct Reloads {
+    asked: AtomicU64,
+    /// The highest request that a finished run covers.
+    done: Mutex<u64>,
+}
+
+impl Reloads {
+    async fn share(
+        &self,
+        reload: impl AsyncFnOnce() -> Result<(), Trouble>,
+    ) -> Result<(), Trouble> {
+        let mine = self.asked.fetch_add(1, Ordering::SeqCst) + 1;
+        let mut done = self.done.lock().await;
+        if *done >= mine {
+            return Ok(());
+        }
+        // Whoever has asked by now has written its files before this run reads them.
+        let covered = self.asked.load(Ordering::SeqCst);
+        reload().await?;
+        *done = covered;
+        Ok(())
+    }
+}

@@ -1,0 +1,190 @@
+//! Ways to get the machine rebooted, each with a receipt: the proof that it was taken on.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{
+    Inhibitor, Login, RebootFlags, ShutdownSignals, SystemState, Systemd, SystemdError, Trouble,
+    link::within, manager::has_job,
+};
+
+/// Ways to ask for a reboot, in the order in which they are tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Method {
+    /// logind, which asks the holders of locks and announces it.
+    Logind,
+    /// `systemctl reboot` in a unit of its own, which outlives this process.
+    TransientUnit,
+    /// The start of `reboot.target`: no locks are asked, services are stopped in order.
+    RebootTarget,
+}
+
+impl Method {
+    /// All ways, the gentlest first.
+    pub const ALL: [Self; 3] = [Self::Logind, Self::TransientUnit, Self::RebootTarget];
+}
+
+/// The proof that the machine goes down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Receipt {
+    /// Our request was taken on.
+    Accepted,
+    /// A shutdown that somebody asked for before us is under way.
+    InProgress,
+}
+
+/// How often the state is asked for where nothing announces a change.
+const LOOK_AGAIN: Duration = Duration::from_millis(250);
+/// On a system without merged directories it is only here; elsewhere `/bin` is a link.
+const SYSTEMCTL: &str = "/bin/systemctl";
+const TRANSIENT: &str = "machinist-reboot.service";
+const TARGET: &str = "reboot.target";
+
+impl Systemd {
+    /// Asks for a reboot in one way and waits for the receipt, `receipt_within` long at most. Only
+    /// [`Method::Logind`] knows `flags`; the others do a plain reboot.
+    ///
+    /// Locks of others are respected whatever the way; without a logind there are none.
+    pub async fn reboot_by(
+        &self,
+        method: Method,
+        flags: RebootFlags,
+        receipt_within: Duration,
+    ) -> Result<Receipt, SystemdError> {
+        if method == Method::Logind {
+            return self
+                .login()
+                .reboot_with_receipt(flags, receipt_within)
+                .await;
+        }
+        match self.login().blockers().await {
+            Ok(holders) => none_of(holders)?,
+            Err(error) if matches!(error.trouble(), Trouble::NoManager(_)) => {}
+            Err(error) => return Err(error),
+        }
+        if method == Method::TransientUnit {
+            let argv = [SYSTEMCTL, "reboot"];
+            self.start_transient(TRANSIENT, &argv, "Reboot for machinist")
+                .await?;
+        } else {
+            self.start_reboot_target().await?;
+        }
+        self.goes_down(receipt_within).await
+    }
+
+    /// Whether the machine is on its way down: a shutdown has been announced, or is being done.
+    pub async fn going_down(&self) -> Result<bool, SystemdError> {
+        let ask = async {
+            if self.look_at_system().await? == SystemState::Stopping {
+                return Ok(true);
+            }
+            has_job(&self.link.to_manager().await?, TARGET).await
+        };
+        let failed = SystemdError::during("ask whether the machine goes down");
+        if ask.await.map_err(failed)? {
+            return Ok(true);
+        }
+        match self.login().preparing_for_shutdown().await {
+            Err(error) if matches!(error.trouble(), Trouble::NoManager(_)) => Ok(false),
+            answer => answer,
+        }
+    }
+
+    async fn start_reboot_target(&self) -> Result<(), SystemdError> {
+        let start = async {
+            let manager = self.link.to_manager().await?.manager().await?;
+            // As logind does it: later jobs must not undo the shutdown.
+            within(manager.start_unit(TARGET, "replace-irreversibly")).await
+        };
+        let failed = SystemdError::during(format!("start {TARGET}"));
+        start.await.map(drop).map_err(failed)
+    }
+
+    async fn goes_down(&self, within: Duration) -> Result<Receipt, SystemdError> {
+        let until = Instant::now() + within;
+        loop {
+            match self.going_down().await {
+                Ok(true) => return Ok(Receipt::Accepted),
+                Ok(false) => {}
+                // The bus goes away in a shutdown. It may also come back.
+                Err(error) if error.again() => {}
+                Err(error) => return Err(error),
+            }
+            if Instant::now() + LOOK_AGAIN > until {
+                return Err(no_receipt(within));
+            }
+            tokio::time::sleep(LOOK_AGAIN).await;
+        }
+    }
+}
+
+impl Login {
+    /// Asks logind for a reboot and waits for its announcement, `receipt_within` long at most.
+    /// Strong locks of others are an error that names them, and nothing is asked for.
+    pub async fn reboot_with_receipt(
+        &self,
+        flags: RebootFlags,
+        receipt_within: Duration,
+    ) -> Result<Receipt, SystemdError> {
+        none_of(self.blockers().await?)?;
+        let mut signals = self.prepare_for_shutdown().await?;
+        match self.reboot(flags).await {
+            Ok(()) => {}
+            Err(error) => match error.trouble() {
+                Trouble::OperationInProgress => return Ok(Receipt::InProgress),
+                // Taken since we looked; logind does not say by whom.
+                Trouble::BlockedByInhibitor { .. } => {
+                    return Err(blocked(self.blockers().await.unwrap_or_default()));
+                }
+                _ => return Err(error),
+            },
+        }
+        let receipt = self.announced(&mut signals);
+        match tokio::time::timeout(receipt_within, receipt).await {
+            Ok(announced) => announced,
+            // The signal may have been lost with a connection.
+            Err(_) => match self.preparing_for_shutdown().await {
+                Ok(true) => Ok(Receipt::Accepted),
+                _ => Err(no_receipt(receipt_within)),
+            },
+        }
+    }
+
+    async fn announced(&self, signals: &mut ShutdownSignals) -> Result<Receipt, SystemdError> {
+        loop {
+            match signals.next().await {
+                Some(true) => return Ok(Receipt::Accepted),
+                Some(false) => return Err(SystemdError::new("reboot", Trouble::Cancelled)),
+                None => {
+                    *signals = self.prepare_for_shutdown().await?;
+                    if self.preparing_for_shutdown().await? {
+                        return Ok(Receipt::Accepted);
+                    }
+                }
+            }
+        }
+    }
+
+    async fn blockers(&self) -> Result<Vec<Inhibitor>, SystemdError> {
+        let mut locks = self.inhibitors().await?;
+        locks.retain(Inhibitor::holds_off_shutdown);
+        Ok(locks)
+    }
+}
+
+fn none_of(holders: Vec<Inhibitor>) -> Result<(), SystemdError> {
+    if holders.is_empty() {
+        Ok(())
+    } else {
+        Err(blocked(holders))
+    }
+}
+
+fn blocked(holders: Vec<Inhibitor>) -> SystemdError {
+    SystemdError::new("reboot", Trouble::BlockedByInhibitor { holders })
+}
+
+fn no_receipt(within: Duration) -> SystemdError {
+    SystemdError::new("reboot", Trouble::NoReceipt { within })
+}

@@ -1,0 +1,249 @@
+//! The update driver's view of the service manager.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use super::{
+    Active, Lines, Load, Method, RebootFlags, Systemd, SystemdError, Trouble, UnitState, Verb,
+};
+use crate::{
+    path::AbsPath,
+    plan::{ActionKind, UnitFacts},
+    reason::Reason,
+    root::Root,
+    update::ports::{RebootMethod, ServiceError, Services},
+};
+
+/// How long logind may take to announce a reboot it has accepted. The announcement is its first act.
+const RECEIPT: Duration = Duration::from_secs(10);
+
+/// How long an announced reboot may take beyond the delay that inhibitors may ask for: stop time-outs
+/// are 90 s by default and some services bring their own, so ten minutes are patient and finite.
+const MARGIN: Duration = Duration::from_secs(600);
+
+impl Systemd {
+    /// The manager of a live root, through the sockets below it.
+    pub fn of(root: &Root) -> Self {
+        let lines = Lines::none()
+            .bus(dial(root, "/run/dbus/system_bus_socket"))
+            .private(dial(root, "/run/systemd/private"));
+        Self::new(lines)
+    }
+}
+
+fn dial(
+    root: &Root,
+    socket: &'static str,
+) -> impl Fn() -> std::io::Result<std::os::unix::net::UnixStream> + Send + Sync + 'static {
+    let root = root.clone();
+    move || {
+        let path = AbsPath::new(socket).map_err(std::io::Error::other)?;
+        root.connect_unix(&path)
+            .map_err(|error| match error.kind() {
+                kind @ (std::io::ErrorKind::NotFound | std::io::ErrorKind::ConnectionRefused) => {
+                    std::io::Error::new(kind, error)
+                }
+                _ => std::io::Error::other(error),
+            })
+    }
+}
+
+impl From<SystemdError> for ServiceError {
+    fn from(error: SystemdError) -> Self {
+        let (reason, again) = (error.reason(), error.again());
+        Self {
+            reason,
+            again,
+            source: Box::new(error),
+        }
+    }
+}
+
+/// A unit that is not as it should be after its job.
+#[derive(Debug, thiserror::Error)]
+#[error("{unit} did not stay up: it is {active:?} ({sub})")]
+struct Died {
+    unit: String,
+    active: Active,
+    sub: String,
+}
+
+/// A job that did not do what it should.
+#[derive(Debug, thiserror::Error)]
+#[error("the job to {verb} {unit} ended as {result:?}")]
+struct Ended {
+    verb: Verb,
+    unit: String,
+    result: super::JobResult,
+}
+
+/// The reboot was announced and has not come.
+#[derive(Debug, thiserror::Error)]
+#[error("the reboot was announced and has not happened")]
+struct Overdue;
+
+impl Services for Systemd {
+    async fn invocation(&self, unit: &str) -> Result<Option<String>, ServiceError> {
+        Ok(self.unit(unit).await?.invocation_id)
+    }
+
+    async fn daemon_reload(&self) -> Result<(), ServiceError> {
+        Ok(Self::daemon_reload(self).await?)
+    }
+
+    async fn act(
+        &self,
+        kind: ActionKind,
+        unit: &str,
+        limit: Duration,
+        settle: Duration,
+    ) -> Result<(), ServiceError> {
+        let verb = match kind {
+            ActionKind::Reload => Verb::Reload,
+            ActionKind::Stop => Verb::Stop,
+            _ => Verb::Restart,
+        };
+        let result = self.run_job(verb, unit, limit).await?;
+        if let Some(reason) = result.reason() {
+            let again = reason == Reason::JobCanceled;
+            let source = Box::new(Ended {
+                verb,
+                unit: unit.to_owned(),
+                result,
+            });
+            return Err(ServiceError {
+                reason,
+                again,
+                source,
+            });
+        }
+        if verb == Verb::Stop {
+            return Ok(());
+        }
+        let first = self.unit(unit).await?;
+        let now = match first.active == Active::Failed {
+            true => first.clone(),
+            false => self.settle(unit, settle, &first).await?,
+        };
+        if now.has_died_since(&first) {
+            Err(died(unit, now))
+        } else {
+            Ok(())
+        }
+    }
+
+    async fn failed_units(&self) -> Result<Vec<String>, ServiceError> {
+        Ok(Self::failed_units(self).await?)
+    }
+
+    async fn unit_facts(
+        &self,
+        names: &[String],
+    ) -> Result<BTreeMap<String, UnitFacts>, ServiceError> {
+        let mut facts = BTreeMap::new();
+        for name in names {
+            let state = self.unit(name).await?;
+            let known = UnitFacts {
+                load: Some(load(state.load).to_owned()),
+                active: Some(active(state.active).to_owned()),
+                ..UnitFacts::default()
+            };
+            facts.insert(name.clone(), known);
+        }
+        Ok(facts)
+    }
+
+    async fn reboot(&self, method: RebootMethod, why: &str) -> Result<(), ServiceError> {
+        let method = match method {
+            RebootMethod::Logind => Method::Logind,
+            RebootMethod::TransientUnit => Method::TransientUnit,
+            RebootMethod::RebootTarget => Method::RebootTarget,
+        };
+        if let Err(error) = self.login().set_wall_message(why).await {
+            // Decoration: a logind that cannot do it reboots all the same.
+            tracing::debug!(%error, "no wall message");
+        }
+        match self
+            .reboot_by(method, RebootFlags::default(), RECEIPT)
+            .await
+        {
+            Ok(_) => Ok(()),
+            // It went down while it was answering.
+            Err(error) if matches!(error.trouble(), Trouble::NoReply | Trouble::ShuttingDown) => {
+                Ok(())
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    async fn reboot_over(&self) -> ServiceError {
+        let login = self.login();
+        let delay = login.inhibit_delay_max().await.unwrap_or_default();
+        let called_off = async {
+            let mut signals = login.prepare_for_shutdown().await.ok()?;
+            while let Some(begins) = signals.next().await {
+                if !begins {
+                    return Some(());
+                }
+            }
+            None
+        };
+        let deadline = tokio::time::Instant::now() + delay + MARGIN;
+        if tokio::time::timeout_at(deadline, called_off)
+            .await
+            .ok()
+            .flatten()
+            .is_some()
+        {
+            return ServiceError {
+                reason: Reason::RebootCancelled,
+                again: true,
+                source: Box::new(SystemdError::new("reboot", Trouble::Cancelled)),
+            };
+        }
+        // The connection went with the bus; so does the machine, or it never will.
+        tokio::time::sleep_until(deadline).await;
+        ServiceError {
+            reason: Reason::RebootDidNotHappen,
+            again: true,
+            source: Box::new(Overdue),
+        }
+    }
+}
+
+const fn load(load: Load) -> &'static str {
+    match load {
+        Load::Loaded => "loaded",
+        Load::NotFound => "not-found",
+        Load::Masked => "masked",
+        Load::BadSetting => "bad-setting",
+        Load::Error => "error",
+        Load::Other => "other",
+    }
+}
+
+const fn active(active: Active) -> &'static str {
+    match active {
+        Active::Active => "active",
+        Active::Reloading => "reloading",
+        Active::Refreshing => "refreshing",
+        Active::Inactive => "inactive",
+        Active::Failed => "failed",
+        Active::Activating => "activating",
+        Active::Deactivating => "deactivating",
+        Active::Maintenance => "maintenance",
+        Active::Other => "other",
+    }
+}
+
+fn died(unit: &str, UnitState { active, sub, .. }: UnitState) -> ServiceError {
+    let source = Box::new(Died {
+        unit: unit.to_owned(),
+        active,
+        sub,
+    });
+    ServiceError {
+        reason: Reason::UnitDied,
+        again: false,
+        source,
+    }
+}

@@ -1,0 +1,72 @@
+//! Watching a unit for a moment after its job is done, because `done` says nothing about what a
+//! service does a moment later.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tokio_stream::StreamExt as _;
+
+use super::{
+    Systemd, SystemdError, UnitState,
+    error::Trouble,
+    link::{Live, while_taking},
+    manager::{path_of, properties_at, state_at},
+};
+
+impl Systemd {
+    /// Watches `unit` for `span` and gives its state then; at once when it has died since `since`
+    /// ([`UnitState::has_died_since`]), the state right after its job.
+    pub async fn settle(
+        &self,
+        unit: &str,
+        span: Duration,
+        since: &UnitState,
+    ) -> Result<UnitState, SystemdError> {
+        let until = Instant::now() + span;
+        let settled = async {
+            loop {
+                let live = self.link.to_manager().await?;
+                // A connection that breaks is made anew, and the unit looked at again.
+                match watch(&live, unit, until, since).await {
+                    Err(Trouble::ConnectionLost(_)) if Instant::now() < until => {}
+                    settled => break settled,
+                }
+            }
+        };
+        let settled = settled.await;
+        settled.map_err(SystemdError::during(format!("watch {unit}")))
+    }
+}
+
+async fn watch(
+    live: &Live,
+    unit: &str,
+    until: Instant,
+    since: &UnitState,
+) -> Result<UnitState, Trouble> {
+    let path = path_of(live, unit).await?;
+    let properties = properties_at(live.connection(), &path).await?;
+    let mut changes = properties.receive_properties_changed().await?;
+    live.subscribe().await?;
+    loop {
+        let mut changed = false;
+        let look = state_at(live, &path);
+        let state = while_taking(look, &mut changes, |_| changed = true).await?;
+        if state.has_died_since(since) || Instant::now() >= until {
+            return Ok(state);
+        }
+        if changed {
+            continue;
+        }
+        tokio::select! {
+            // Safe to drop: a change that is not taken now stays in the queue.
+            change = changes.next() => {
+                if change.is_none() {
+                    return Err(Trouble::ConnectionLost("it ended".into()));
+                }
+            }
+            // Safe to drop: the end is a point in time, and one last look follows.
+            () = tokio::time::sleep_until(until) => {}
+        }
+    }
+}

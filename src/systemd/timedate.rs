@@ -1,0 +1,39 @@
+//! timedated: whether the clock is synchronised.
+
+use zbus::proxy::CacheProperties;
+
+use super::{
+    SystemdError, Trouble,
+    link::{Link, within},
+    proxies::TimeDateProxy,
+};
+
+/// timedated of one machine, over the bus. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct TimeDate {
+    link: Link,
+}
+
+impl TimeDate {
+    pub(super) fn new(link: Link) -> Self {
+        Self { link }
+    }
+
+    /// Whether the kernel says that the clock is synchronised; none when the machine has no
+    /// timedated. Each question starts the service for half a minute: ask rarely.
+    pub async fn ntp_synchronized(&self) -> Result<Option<bool>, SystemdError> {
+        let ask = async {
+            let live = self.link.to_bus().await?;
+            let proxy = TimeDateProxy::builder(live.connection())
+                .cache_properties(CacheProperties::No)
+                .build()
+                .await?;
+            within(proxy.ntp_synchronized()).await
+        };
+        match ask.await {
+            Ok(synchronized) => Ok(Some(synchronized)),
+            Err(Trouble::NoManager(_) | Trouble::Unsupported(_)) => Ok(None),
+            Err(trouble) => Err(SystemdError::new("ask for the clock's state", trouble)),
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! What the service manager hears from machinist, at the far end of a real `NOTIFY_SOCKET`.
+//!
+//! The socket comes through the environment, which a running test cannot change, so this test starts
+//! itself once more in an environment of its own.
+#![expect(
+    clippy::disallowed_methods,
+    reason = "tests run the program and fail by panicking"
+)]
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
+use std::{os::unix::net::UnixDatagram, process::Command, time::Duration};
+
+use machinist::systemd::Notifier;
+
+const CHILD: &str = "MACHINIST_TEST_SPEAKS";
+
+fn speak() {
+    let notifier = Notifier::from_env();
+    notifier.status("planning\nREADY=1");
+    notifier.status("planning\nREADY=1");
+    notifier.status("idle");
+    notifier.ready();
+    notifier.watchdog();
+    notifier.extend_timeout(Duration::from_secs(2));
+    notifier.stopping();
+    assert_eq!(notifier.watchdog_interval(), Some(Duration::from_secs(60)));
+}
+
+#[test]
+fn the_service_manager_hears_each_state_once_and_a_new_status_only() {
+    if std::env::var_os(CHILD).is_some() {
+        return speak();
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("notify");
+    let ears = UnixDatagram::bind(&path).unwrap();
+    let status = Command::new(std::env::current_exe().unwrap())
+        .env(CHILD, "1")
+        .env("NOTIFY_SOCKET", &path)
+        .env("WATCHDOG_USEC", "120000000")
+        .env_remove("WATCHDOG_PID")
+        .status();
+    assert!(status.unwrap().success());
+    ears.set_nonblocking(true).unwrap();
+    let mut heard = Vec::new();
+    let mut buffer = [0; 256];
+    while let Ok(count) = ears.recv(&mut buffer) {
+        heard.push(String::from_utf8(buffer[..count].to_vec()).unwrap());
+    }
+    let expected = [
+        "STATUS=planning READY=1\n",
+        "STATUS=idle\n",
+        "READY=1\n",
+        "WATCHDOG=1\n",
+        "EXTEND_TIMEOUT_USEC=2000000\n",
+        "STOPPING=1\n",
+    ];
+    assert_eq!(heard, expected);
+}
+
+#[test]
+fn nobody_is_told_anything_without_a_socket() {
+    if std::env::var_os(CHILD).is_some() || std::env::var_os("NOTIFY_SOCKET").is_some() {
+        return;
+    }
+    let notifier = Notifier::from_env();
+    notifier.ready();
+    notifier.status("idle");
+    assert_eq!(notifier.watchdog_interval(), None);
+}
