@@ -7,7 +7,10 @@
 pub mod backoff;
 pub mod clock;
 pub mod config;
+pub mod device;
 pub mod digest;
+pub mod hardware;
+pub mod kubelet;
 pub mod machine_config;
 pub mod metrics;
 pub mod path;

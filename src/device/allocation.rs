@@ -1,0 +1,205 @@
+//! Which devices a container should get, and what it then finds inside.
+
+mod preferred;
+
+use std::collections::BTreeMap;
+
+pub use self::preferred::{Wish, preferred};
+use super::{
+    inventory::{Inventory, Resource},
+    name::ResourceName,
+};
+
+/// Why an allocation is refused. Every refusal names the device.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AllocationError {
+    /// The kubelet asks for what is not, or no longer, listed.
+    #[error("{resource} has no device {id:?}")]
+    Unknown {
+        /// The resource asked.
+        resource: ResourceName,
+        /// The id asked for.
+        id: String,
+    },
+    /// The device is listed and cannot be lent.
+    #[error("device {id:?} of {resource} is unhealthy: {why}")]
+    Unhealthy {
+        /// The resource asked.
+        resource: ResourceName,
+        /// The id asked for.
+        id: String,
+        /// In words.
+        why: String,
+    },
+    /// The declaration wants shares of one request on different devices.
+    #[error("{first:?} and {second:?} of {resource} are shares of one device; share.strict is set")]
+    SameDevice {
+        /// The resource asked.
+        resource: ResourceName,
+        /// The share that came first.
+        first: String,
+        /// The share that is one too many.
+        second: String,
+    },
+    /// Two devices would have to be one path in the container.
+    #[error(
+        "device {id:?} of {resource} would be {inside} in the container, where {other} is already"
+    )]
+    SamePlace {
+        /// The resource asked.
+        resource: ResourceName,
+        /// The device that has no place.
+        id: String,
+        /// The path in the container.
+        inside: String,
+        /// The host path that has it.
+        other: String,
+    },
+}
+
+/// A device node as the container gets it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeGrant {
+    /// Path on the host.
+    pub host: String,
+    /// Path in the container.
+    pub inside: String,
+    /// Any of `r`, `w` and `m`.
+    pub permissions: String,
+}
+
+/// A mount as the container gets it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MountGrant {
+    /// Path on the host.
+    pub host: String,
+    /// Path in the container.
+    pub inside: String,
+    /// Whether it is read-only.
+    pub read_only: bool,
+}
+
+/// All that one container gets for one resource.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Grant {
+    /// Device nodes, one for each path in the container.
+    pub nodes: Vec<NodeGrant>,
+    /// Mounts.
+    pub mounts: Vec<MountGrant>,
+    /// Environment; values that differ between devices are joined by commas.
+    pub env: BTreeMap<String, String>,
+    /// Annotations, joined likewise.
+    pub annotations: BTreeMap<String, String>,
+}
+
+/// What the container gets that holds exactly `ids`.
+pub fn grant(
+    inventory: &Inventory,
+    resource: &Resource,
+    ids: &[String],
+) -> Result<Grant, AllocationError> {
+    let name = || resource.name.clone();
+    let mut grant = Grant::default();
+    let mut seen: BTreeMap<&str, &String> = BTreeMap::new();
+    for asked in ids {
+        let unknown = || AllocationError::Unknown {
+            resource: name(),
+            id: asked.clone(),
+        };
+        let (id, device) = resource.find(asked).ok_or_else(unknown)?;
+        if let (super::Health::Unhealthy | super::Health::Missing, why) = inventory.verdict(device)
+        {
+            let why = why.unwrap_or_default();
+            return Err(AllocationError::Unhealthy {
+                resource: name(),
+                id: asked.clone(),
+                why,
+            });
+        }
+        match seen.insert(id, asked) {
+            Some(first) if resource.share.strict && first != asked => {
+                let (first, second) = (first.clone(), asked.clone());
+                return Err(AllocationError::SameDevice {
+                    resource: name(),
+                    first,
+                    second,
+                });
+            }
+            // A second share of a device adds nothing to what the container gets.
+            Some(_) => {}
+            None => add_device(&mut grant, resource, id, device.node.as_str())?,
+        }
+    }
+    if !ids.is_empty() {
+        grant.mounts = resource.recipe.mounts.iter().map(mount_grant).collect();
+    }
+    Ok(grant)
+}
+
+fn mount_grant(mount: &super::inventory::MountRecipe) -> MountGrant {
+    MountGrant {
+        host: mount.from.to_string(),
+        inside: mount.to.to_string(),
+        read_only: mount.read_only,
+    }
+}
+
+fn add_device(
+    grant: &mut Grant,
+    resource: &Resource,
+    id: &str,
+    node: &str,
+) -> Result<(), AllocationError> {
+    for wanted in &resource.recipe.nodes {
+        let host = wanted.path.fill(id, node);
+        let inside = match &wanted.inside {
+            Some(inside) => inside.fill(id, node),
+            None => host.clone(),
+        };
+        match grant.nodes.iter().find(|have| have.inside == inside) {
+            // Companions such as /dev/acmectl come with every device and are given once.
+            Some(have) if have.host == host => {}
+            Some(have) => {
+                return Err(AllocationError::SamePlace {
+                    resource: resource.name.clone(),
+                    id: id.to_owned(),
+                    inside,
+                    other: have.host.clone(),
+                });
+            }
+            None => {
+                let permissions = wanted.permissions.clone();
+                grant.nodes.push(NodeGrant {
+                    host,
+                    inside,
+                    permissions,
+                });
+            }
+        }
+    }
+    for (into, from) in [
+        (&mut grant.env, &resource.recipe.env),
+        (&mut grant.annotations, &resource.recipe.annotations),
+    ] {
+        for (key, template) in from {
+            join_value(into, key, template.fill(id, node));
+        }
+    }
+    Ok(())
+}
+
+fn join_value(into: &mut BTreeMap<String, String>, key: &str, value: String) {
+    match into.get_mut(key) {
+        None => {
+            into.insert(key.to_owned(), value);
+        }
+        Some(have) if have.split(',').any(|part| part == value) => {}
+        Some(have) => {
+            have.push(',');
+            have.push_str(&value);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,91 @@
+//! A declaration: one YAML file that names devices and how containers get them.
+//!
+//! Everything of the documented schema is read strictly. What this version cannot do is refused
+//! by name, so that no file is half obeyed.
+
+mod check;
+mod place;
+mod written;
+
+use std::collections::BTreeSet;
+
+use super::{
+    Refusal,
+    glob::Glob,
+    inventory::{Recipe, Share},
+    name::ResourceName,
+};
+use crate::reason::Reason;
+
+/// The only version there is.
+pub const API_VERSION: &str = "machinist.dev/v1";
+/// What the file must say it is.
+pub const KIND: &str = "DeviceDeclaration";
+/// No declaration needs more; what is larger is a mistake or an attack, and is not even read.
+pub const LARGEST: usize = 64 * 1024;
+
+/// Host directories that a declaration may mount into containers, the vendor's own directory
+/// below `/run` aside: software and data, no configuration, no sockets of the system.
+const MOUNT_PREFIXES: &[&str] = &["/opt", "/usr/lib", "/usr/local/lib", "/usr/share"];
+
+/// What the machine's owner lets declarations do beyond the defaults.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Allowances {
+    /// Further host directories that may be mounted into containers.
+    pub mounts: Vec<crate::path::AbsPath>,
+}
+
+/// Which NUMA nodes devices are near to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Numa {
+    /// What sysfs says of each.
+    #[default]
+    Auto,
+    /// Say nothing.
+    None,
+    /// These, whatever sysfs says.
+    Fixed(Vec<u32>),
+}
+
+/// A valid declaration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Declaration {
+    /// Its own name, for people.
+    pub name: String,
+    /// The resource it offers.
+    pub resource: ResourceName,
+    /// Device nodes or links to them, all below `/dev`.
+    pub paths: Vec<Glob>,
+    /// How devices are shared.
+    pub share: Share,
+    /// What a container gets.
+    pub recipe: Recipe,
+    /// Where devices are.
+    pub numa: Numa,
+}
+
+/// Reads one declaration. `file` is named in refusals; all that can be found are returned.
+pub fn parse(file: &str, text: &str, allowances: &Allowances) -> Result<Declaration, Vec<Refusal>> {
+    let parsed = if text.len() > LARGEST {
+        let message = format!("the file has {} bytes", text.len());
+        let refusal = Refusal::new(Reason::ValueInvalid, message);
+        Err(vec![refusal.expected(format!("at most {LARGEST} bytes"))])
+    } else {
+        match serde_saphyr::from_str_with_options(text, place::options()) {
+            Ok(written) => check::check(written, allowances),
+            Err(error) => Err(vec![place::refusal(text, &error)]),
+        }
+    };
+    parsed.map_err(|mut refusals| {
+        place::locate(text, &mut refusals);
+        let mut seen = BTreeSet::new();
+        refusals.retain(|refusal| seen.insert((refusal.field.clone(), refusal.message.clone())));
+        for refusal in &mut refusals {
+            refusal.file = Some(file.to_owned());
+        }
+        refusals
+    })
+}
+
+#[cfg(test)]
+mod tests;

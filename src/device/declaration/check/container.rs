@@ -1,0 +1,224 @@
+//! What a declaration wants for containers: nodes, mounts, variables.
+
+use std::collections::BTreeMap;
+
+use super::{super::MOUNT_PREFIXES, Check, written};
+use crate::{
+    device::{
+        inventory::{MountRecipe, NodeRecipe, Recipe},
+        name::ResourceName,
+        template::Template,
+    },
+    path::AbsPath,
+    reason::Reason,
+};
+
+/// More nodes, mounts or variables than any device needs; the kubelet keeps each answer on disk.
+const MOST_ENTRIES: usize = 64;
+/// Room for a long path list in a variable, far below what the kubelet's answer may hold.
+const LONGEST_VALUE: usize = 4096;
+impl Check<'_> {
+    pub(super) fn container(
+        &mut self,
+        given: written::Container,
+        resource: Option<&ResourceName>,
+    ) -> Recipe {
+        let nodes = given.nodes.unwrap_or_else(|| {
+            vec![written::Node {
+                path: "{node}".to_owned(),
+                inside: None,
+                permissions: written::Node::default_permissions(),
+            }]
+        });
+        self.count("spec.container.nodes", nodes.len());
+        self.count("spec.container.mounts", given.mounts.len());
+        let nodes = nodes
+            .iter()
+            .enumerate()
+            .filter_map(|(at, node)| self.node(at, node))
+            .collect();
+        let mounts = given.mounts.iter().enumerate();
+        Recipe {
+            nodes,
+            mounts: mounts
+                .filter_map(|(at, mount)| self.mount(at, mount, resource))
+                .collect(),
+            env: self.env(given.env),
+            annotations: self.annotations(given.annotations),
+        }
+    }
+
+    fn count(&mut self, field: &str, count: usize) {
+        if count > MOST_ENTRIES {
+            self.value(field, format!("{count} entries"), "at most 64 entries");
+        }
+    }
+
+    fn node(&mut self, at: usize, node: &written::Node) -> Option<NodeRecipe> {
+        let field = format!("spec.container.nodes[{at}]");
+        let path = self.path_template(&format!("{field}.path"), &node.path, true);
+        let inside = node.inside.as_ref();
+        let inside = inside.map(|to| self.path_template(&format!("{field}.as"), to, false));
+        let given = &node.permissions;
+        let known = given.chars().all(|c| matches!(c, 'r' | 'w' | 'm'));
+        let twice = given.chars().any(|c| given.matches(c).count() > 1);
+        if given.is_empty() || !known || twice {
+            let message = format!("{given:?} are no permissions");
+            self.value(
+                &format!("{field}.permissions"),
+                message,
+                "any of r, w and m, each once",
+            );
+        }
+        Some(NodeRecipe {
+            path: path?,
+            inside: match inside {
+                Some(inside) => Some(inside?),
+                None => None,
+            },
+            permissions: given.clone(),
+        })
+    }
+
+    /// A template that is an absolute path whatever a device is called, below `/dev` on the host.
+    fn path_template(&mut self, field: &str, given: &str, on_host: bool) -> Option<Template> {
+        let template = self.template(field, given)?;
+        let example = template.fill("x", "/dev/x");
+        let fault = match AbsPath::new(example) {
+            Err(error) => Some(error.to_string()),
+            Ok(path) if on_host && !path.as_str().starts_with("/dev/") => {
+                Some(format!("{given:?} is not below /dev"))
+            }
+            Ok(path) if path == AbsPath::root() => Some(format!("{given:?} is the root")),
+            Ok(_) => None,
+        };
+        match fault {
+            None => Some(template),
+            Some(message) => {
+                let expected = if on_host {
+                    "{node} or a path below /dev"
+                } else {
+                    "an absolute path"
+                };
+                self.refuse(Reason::PathInvalid, field, message, expected);
+                None
+            }
+        }
+    }
+
+    fn template(&mut self, field: &str, given: &str) -> Option<Template> {
+        if given.len() > LONGEST_VALUE || given.contains('\0') {
+            self.value(
+                field,
+                "the value is too long or holds a NUL byte",
+                "at most 4096 bytes",
+            );
+            return None;
+        }
+        Template::new(given)
+            .map_err(|error| self.value(field, error.to_string(), "{id} or {node}"))
+            .ok()
+    }
+
+    fn mount(
+        &mut self,
+        at: usize,
+        mount: &written::Mount,
+        resource: Option<&ResourceName>,
+    ) -> Option<MountRecipe> {
+        let field = format!("spec.container.mounts[{at}]");
+        let from = self.absolute(&format!("{field}.from"), &mount.from);
+        let to = self.absolute(&format!("{field}.to"), &mount.to);
+        let (from, to) = (from?, to?);
+        if let Some(resource) = resource
+            && !self.may_mount(&from, resource)
+        {
+            let own = format!("/run/{}", resource.domain());
+            let expected = format!("a path below {} or {own}", MOUNT_PREFIXES.join(", "));
+            let message = format!("{from} must not be mounted into containers");
+            self.refuse(
+                Reason::PathInvalid,
+                &format!("{field}.from"),
+                message,
+                &expected,
+            );
+            return None;
+        }
+        if to == AbsPath::root() {
+            self.refuse(
+                Reason::PathInvalid,
+                &format!("{field}.to"),
+                "/ is no place to mount on",
+                "",
+            );
+            return None;
+        }
+        let read_only = mount.read_only;
+        Some(MountRecipe {
+            from,
+            to,
+            read_only,
+        })
+    }
+
+    /// A vendor's directory below `/run` is called as the domain of its resources. The dot that is
+    /// asked for keeps it apart from the system's own, such as `/run/containerd`.
+    fn may_mount(&self, from: &AbsPath, resource: &ResourceName) -> bool {
+        let domain = resource.domain();
+        let own = domain.contains('.').then(|| format!("/run/{domain}"));
+        let fixed = MOUNT_PREFIXES.iter().map(|prefix| (*prefix).to_owned());
+        let allowed = fixed
+            .chain(own)
+            .filter_map(|prefix| AbsPath::new(prefix).ok());
+        allowed
+            .chain(self.allowances.mounts.iter().cloned())
+            .any(|prefix| from.is_under(&prefix))
+    }
+
+    fn absolute(&mut self, field: &str, given: &str) -> Option<AbsPath> {
+        AbsPath::new(given)
+            .map_err(|error| {
+                self.refuse(
+                    Reason::PathInvalid,
+                    field,
+                    error.to_string(),
+                    "an absolute path",
+                );
+            })
+            .ok()
+    }
+
+    fn env(&mut self, given: BTreeMap<String, String>) -> BTreeMap<String, Template> {
+        self.texts("spec.container.env", given, |key| {
+            let plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
+            !key.starts_with(|c: char| c.is_ascii_digit()) && key.chars().all(plain)
+        })
+    }
+
+    fn annotations(&mut self, given: BTreeMap<String, String>) -> BTreeMap<String, Template> {
+        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | '/');
+        // Runtimes read CDI devices from annotations: that would be a way around the allow-list.
+        self.texts("spec.container.annotations", given, |key| {
+            key.chars().all(plain) && !key.starts_with("cdi.k8s.io/")
+        })
+    }
+
+    fn texts(
+        &mut self,
+        field: &str,
+        given: BTreeMap<String, String>,
+        allowed: impl Fn(&str) -> bool,
+    ) -> BTreeMap<String, Template> {
+        self.count(field, given.len());
+        let mut texts = BTreeMap::new();
+        for (key, value) in given {
+            let at = format!("{field}.{key}");
+            if key.is_empty() || key.len() > 253 || !allowed(&key) {
+                self.value(&at, format!("{key:?} cannot be set by a declaration"), "");
+            } else if let Some(template) = self.template(&at, &value) {
+                texts.insert(key, template);
+            }
+        }
+        texts
+    }
+}

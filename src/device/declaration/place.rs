@@ -1,0 +1,277 @@
+//! Where in the text something stands: fields to lines and columns, and back.
+
+use std::fmt;
+
+use serde::{
+    Deserialize,
+    de::{self, Deserializer, MapAccess, SeqAccess, Visitor},
+};
+use serde_saphyr::{Error, Location, Spanned};
+
+use super::Refusal;
+use crate::reason::Reason;
+
+/// How declarations are read: one document, every value typed by the field it is for.
+pub(super) fn options() -> serde_saphyr::Options {
+    serde_saphyr::options! {
+        with_snippet: false,
+        strict_booleans: true,
+    }
+}
+
+/// One field of the text.
+struct Entry {
+    path: String,
+    key: Option<Location>,
+    value: Location,
+    is_map: bool,
+}
+
+/// Any YAML, kept only for its places.
+enum Tree {
+    Leaf,
+    List(Vec<Spanned<Tree>>),
+    Map(Vec<(Spanned<String>, Spanned<Tree>)>),
+}
+
+fn index(text: &str) -> Vec<Entry> {
+    let mut entries = Vec::new();
+    if let Ok(tree) = serde_saphyr::from_str_with_options::<Spanned<Tree>>(text, options()) {
+        walk("", None, &tree, &mut entries);
+    }
+    entries
+}
+
+fn walk(path: &str, key: Option<Location>, tree: &Spanned<Tree>, into: &mut Vec<Entry>) {
+    into.push(Entry {
+        path: path.to_owned(),
+        key,
+        value: tree.referenced,
+        is_map: matches!(tree.value, Tree::Map(_)),
+    });
+    match &tree.value {
+        Tree::Leaf => {}
+        Tree::List(items) => {
+            for (at, item) in items.iter().enumerate() {
+                walk(&format!("{path}[{at}]"), None, item, into);
+            }
+        }
+        Tree::Map(fields) => {
+            for (name, value) in fields {
+                let dot = if path.is_empty() { "" } else { "." };
+                let below = format!("{path}{dot}{}", name.value);
+                walk(&below, Some(name.referenced), value, into);
+            }
+        }
+    }
+}
+
+/// Fills in line and column of refusals that name a field: the field's own place, or that of the
+/// nearest field above it for one that is not written.
+pub(super) fn locate(text: &str, refusals: &mut [Refusal]) {
+    if refusals.iter().all(|refusal| refusal.line.is_some()) {
+        return;
+    }
+    let entries = index(text);
+    for refusal in refusals.iter_mut().filter(|refusal| refusal.line.is_none()) {
+        let Some(field) = &refusal.field else {
+            continue;
+        };
+        let above = |entry: &&Entry| is_at_or_above(&entry.path, field);
+        if let Some(entry) = entries
+            .iter()
+            .filter(above)
+            .max_by_key(|entry| entry.path.len())
+        {
+            let place = match entry.key {
+                // The whole of a map or list is best shown by its name.
+                Some(key) if entry.path != *field || entry.value.line() != key.line() => key,
+                _ => entry.value,
+            };
+            set_place(refusal, place);
+        }
+    }
+}
+
+fn is_at_or_above(path: &str, field: &str) -> bool {
+    let rest = field.strip_prefix(path);
+    rest.is_some_and(|rest| path.is_empty() || rest.is_empty() || rest.starts_with(['.', '[']))
+}
+
+fn set_place(refusal: &mut Refusal, place: Location) {
+    refusal.line = u32::try_from(place.line()).ok().filter(|line| *line > 0);
+    refusal.column = u32::try_from(place.column())
+        .ok()
+        .filter(|column| *column > 0);
+}
+
+/// What the reader found wrong, in our own words where that says more.
+pub(super) fn refusal(text: &str, error: &Error) -> Refusal {
+    let error = error.without_snippet();
+    let place = error.location().filter(|place| place.line() > 0);
+    let entries = index(text);
+    let field = place.and_then(|place| field_at(&entries, place));
+    let inside = |name: &str| match &field {
+        Some(above) if !above.is_empty() => format!("{above}.{name}"),
+        _ => name.to_owned(),
+    };
+    let mut refusal = match error {
+        Error::SerdeUnknownField {
+            field: name,
+            expected,
+            ..
+        } => {
+            let written = match &field {
+                Some(path) if path.ends_with(name.as_str()) => path.clone(),
+                _ => inside(name),
+            };
+            Refusal::new(Reason::FieldUnknown, "there is no such field")
+                .field(written)
+                .expected(list_of(expected))
+        }
+        Error::SerdeMissingField { field: name, .. } => {
+            let message = format!("{name} is missing");
+            let place = missing_from(&entries, field.as_deref().unwrap_or_default(), name);
+            // The reader stands at the end of the map; its own name says more.
+            return Refusal::new(Reason::ValueInvalid, message).field(place);
+        }
+        Error::SerdeUnknownVariant {
+            variant, expected, ..
+        } => {
+            let message = format!("{variant:?} is not known");
+            Refusal::new(Reason::ValueInvalid, message).expected(list_of(expected))
+        }
+        Error::SerdeInvalidType {
+            unexpected,
+            expected,
+            ..
+        }
+        | Error::SerdeInvalidValue {
+            unexpected,
+            expected,
+            ..
+        } => {
+            let message = format!("this is {unexpected}");
+            Refusal::new(Reason::ValueInvalid, message).expected(expected.clone())
+        }
+        Error::InvalidScalar { ty, .. } => {
+            Refusal::new(Reason::ValueInvalid, "the value has the wrong type").expected(*ty)
+        }
+        Error::DuplicateMappingKey { key, .. } => {
+            let name = key.as_deref().unwrap_or("a key");
+            Refusal::new(Reason::EntryDuplicate, format!("{name} is there twice"))
+        }
+        other => Refusal::new(Reason::SyntaxInvalid, one_line(other)),
+    };
+    refusal.field = refusal.field.or(field).filter(|field| !field.is_empty());
+    if let Some(place) = place {
+        set_place(&mut refusal, place);
+    }
+    refusal
+}
+
+fn list_of(names: &[&str]) -> String {
+    format!("one of {}", names.join(", "))
+}
+
+/// The reader's own message without the place, which is told apart.
+fn one_line(error: &Error) -> String {
+    let text = error.to_string();
+    let text = text.lines().next().unwrap_or_default();
+    let text = text.split(" at line ").next().unwrap_or(text);
+    let text = text.strip_prefix("error: ").unwrap_or(text);
+    match text
+        .strip_prefix("line ")
+        .and_then(|rest| rest.split_once(": "))
+    {
+        Some((_, message)) => message.to_owned(),
+        None => text.to_owned(),
+    }
+}
+
+/// Where the field `name` should be, when the reader missed it at `field`: in the nearest map there
+/// or above that has no such field.
+fn missing_from(entries: &[Entry], field: &str, name: &str) -> String {
+    let join = |map: &str| {
+        if map.is_empty() {
+            name.to_owned()
+        } else {
+            format!("{map}.{name}")
+        }
+    };
+    let maps = entries
+        .iter()
+        .filter(|entry| entry.is_map && is_at_or_above(&entry.path, field));
+    let lacking = maps.filter(|map| entries.iter().all(|entry| entry.path != join(&map.path)));
+    let nearest = lacking.max_by_key(|map| map.path.len());
+    join(nearest.map_or("", |map| map.path.as_str()))
+}
+
+/// The field whose key or value begins at `place`; the innermost if there are several.
+fn field_at(entries: &[Entry], place: Location) -> Option<String> {
+    let here = |at: Location| (at.line(), at.column()) == (place.line(), place.column());
+    let hits = entries
+        .iter()
+        .filter(|entry| here(entry.value) || entry.key.is_some_and(here));
+    hits.map(|entry| &entry.path)
+        .max_by_key(|path| path.len())
+        .cloned()
+}
+
+impl<'de> Deserialize<'de> for Tree {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_any(TreeVisitor)
+    }
+}
+
+struct TreeVisitor;
+
+/// Scalars carry nothing that is needed here.
+macro_rules! leaves {
+    ($($visit:ident($($value:ty)?)),+ $(,)?) => {$(
+        fn $visit<E: de::Error>(self $(, _: $value)?) -> Result<Tree, E> {
+            Ok(Tree::Leaf)
+        }
+    )+};
+}
+
+impl<'de> Visitor<'de> for TreeVisitor {
+    type Value = Tree;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("any YAML")
+    }
+
+    leaves!(
+        visit_bool(bool),
+        visit_i64(i64),
+        visit_u64(u64),
+        visit_i128(i128),
+        visit_u128(u128),
+        visit_f64(f64),
+        visit_str(&str),
+        visit_bytes(&[u8]),
+        visit_unit(),
+        visit_none(),
+    );
+
+    fn visit_some<D: Deserializer<'de>>(self, from: D) -> Result<Tree, D::Error> {
+        Tree::deserialize(from)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Tree, A::Error> {
+        let mut all = Vec::new();
+        while let Some(item) = items.next_element()? {
+            all.push(item);
+        }
+        Ok(Tree::List(all))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Tree, A::Error> {
+        let mut all = Vec::new();
+        while let Some(field) = fields.next_entry()? {
+            all.push(field);
+        }
+        Ok(Tree::Map(all))
+    }
+}

@@ -1,0 +1,266 @@
+use super::{super::inventory::SharePolicy, *};
+
+const WHOLE: &str = "\
+apiVersion: machinist.dev/v1
+kind: DeviceDeclaration
+metadata: {name: lab-serial}
+spec:
+  resource: acme.dev/serial
+  match:
+  - path: /dev/serial/by-id/usb-FTDI_*
+  - path: /dev/ttyACM0
+  share: {replicas: 4, policy: packed, strict: true}
+  container:
+    nodes: [{path: \"{node}\", as: /dev/serial0, permissions: rwm}, {path: /dev/acmectl}]
+    mounts: [{from: /opt/acme/lib, to: /usr/lib/acme}]
+    env: {ACME_DEVICE: \"{id}\"}
+    annotations: {acme.dev/node: \"{node}\"}
+  numa: [1, 0, 1]
+  health: [exists]
+";
+
+fn problems(text: &str) -> Vec<String> {
+    let refusals = parse("x.yaml", text, &Allowances::default()).unwrap_err();
+    refusals.iter().map(ToString::to_string).collect()
+}
+
+/// `WHOLE` with one piece of text replaced.
+fn changed(from: &str, to: &str) -> String {
+    assert!(WHOLE.contains(from), "{from}");
+    WHOLE.replacen(from, to, 1)
+}
+
+#[test]
+fn the_whole_supported_schema_is_read() {
+    let read = parse("x.yaml", WHOLE, &Allowances::default()).unwrap();
+    assert_eq!(read.resource.as_str(), "acme.dev/serial");
+    assert_eq!(read.paths.len(), 2);
+    let share = Share {
+        replicas: 4,
+        policy: SharePolicy::Packed,
+        strict: true,
+    };
+    assert_eq!(read.share, share);
+    assert_eq!(read.numa, Numa::Fixed(vec![0, 1]));
+    assert_eq!(read.recipe.nodes[1].permissions, "rw");
+    assert!(read.recipe.mounts[0].read_only);
+    assert_eq!(read.recipe.env["ACME_DEVICE"].fill("a", "/dev/a"), "a");
+}
+
+#[test]
+fn the_shortest_declaration_gets_the_node_under_its_own_name() {
+    let text = "{apiVersion: machinist.dev/v1, kind: DeviceDeclaration, metadata: {name: fuse}, \
+                spec: {resource: machinist.dev/fuse, match: [{path: /dev/fuse}]}}";
+    let read = parse("x.yaml", text, &Allowances::default()).unwrap();
+    assert_eq!(read.share, Share::ALONE);
+    assert_eq!(read.numa, Numa::Auto);
+    assert_eq!(read.recipe.nodes.len(), 1);
+    assert_eq!(read.recipe.nodes[0].inside, None);
+}
+
+/// (text to replace, by what, how the report begins)
+const MISTAKES: &[(&str, &str, &str)] = &[
+    (
+        "resource: acme.dev/serial",
+        "resource: serial",
+        "x.yaml:5:13: spec.resource: \"serial\" is no resource name: it has no slash; \
+             expected vendor domain/name [ValueInvalid]",
+    ),
+    (
+        "- path: /dev/ttyACM0",
+        "- pth: /dev/ttyACM0",
+        "x.yaml:8:5: spec.match[1].pth: there is no such field; expected one of path, usb, \
+             pci, subsystem, cdi [FieldUnknown]",
+    ),
+    (
+        "replicas: 4",
+        "replicas: many",
+        "x.yaml:9:21: spec.share.replicas: ",
+    ),
+    (
+        "replicas: 4, policy: packed",
+        "policy: packed",
+        "x.yaml:9:3: spec.share.replicas: replicas is missing [ValueInvalid]",
+    ),
+    (
+        "/dev/ttyACM0",
+        "/dev/../etc/shadow",
+        "x.yaml:8:11: spec.match[1].path: \"/dev/../etc/shadow\" is no absolute path: it \
+             holds . or ..; expected an absolute path below /dev",
+    ),
+    (
+        "/opt/acme/lib",
+        "/etc",
+        "x.yaml:12:21: spec.container.mounts[0].from: /etc must not be mounted into \
+             containers; expected a path below /opt, /usr/lib, /usr/local/lib, /usr/share or \
+             /run/acme.dev [PathInvalid]",
+    ),
+    (
+        "rwm",
+        "rwx",
+        "x.yaml:11:61: spec.container.nodes[0].permissions: \"rwx\" are no permissions; \
+             expected any of r, w and m, each once [ValueInvalid]",
+    ),
+    (
+        "\"{id}\"",
+        "\"{serial}\"",
+        "x.yaml:13:24: spec.container.env.ACME_DEVICE: {serial} stands for nothing here; \
+             expected {id} or {node} [ValueInvalid]",
+    ),
+    (
+        "machinist.dev/v1",
+        "machinist.dev/v2",
+        "x.yaml:1:13: apiVersion: ",
+    ),
+    (
+        "numa: [1, 0, 1]",
+        "numa: near",
+        "x.yaml:15:9: spec.numa: \"near\" is not known; ",
+    ),
+    (
+        "numa: [1, 0, 1]",
+        "numa: {a: 1}",
+        "x.yaml:15:9: spec.numa: ",
+    ),
+    (
+        "[exists]",
+        "[exits]",
+        "x.yaml:16:12: spec.health[0]: \"exits\" is not known; ",
+    ),
+];
+
+#[test]
+fn every_mistake_is_told_with_its_line_column_and_field() {
+    for (from, to, told) in MISTAKES {
+        let told_now = problems(&changed(from, to));
+        assert!(
+            told_now.len() == 1 && told_now[0].starts_with(told),
+            "{told_now:#?}\n{told}"
+        );
+    }
+}
+
+/// (text to replace, by what, line, field)
+const LATER: &[[&str; 4]] = &[
+    [
+        "path: /dev/ttyACM0",
+        "usb: {vendor: \"0403\"}",
+        "8:",
+        "spec.match[1].usb",
+    ],
+    [
+        "path: /dev/ttyACM0",
+        "pci: {iommuGroup: whole}",
+        "8:",
+        "spec.match[1].pci",
+    ],
+    [
+        "path: /dev/ttyACM0",
+        "subsystem: {name: tty}",
+        "8:",
+        "spec.match[1].subsystem",
+    ],
+    [
+        "path: /dev/ttyACM0",
+        "cdi: {kind: a.b/c}",
+        "8:",
+        "spec.match[1].cdi",
+    ],
+    [
+        "[exists]",
+        "[exists, {unit: a.service}]",
+        "16:",
+        "spec.health[1].unit",
+    ],
+    [
+        "[exists]",
+        "[{sysfs: {file: a, equals: b}}]",
+        "16:",
+        "spec.health[0].sysfs",
+    ],
+    [
+        "  numa",
+        "  group: {by: usbPath}\n  numa",
+        "15:",
+        "spec.group",
+    ],
+    [
+        "  numa",
+        "  quiesce: {stopUnits: []}\n  numa",
+        "15:",
+        "spec.quiesce",
+    ],
+    [
+        "  numa",
+        "  taint: {key: a, effect: None}\n  numa",
+        "15:",
+        "spec.taint",
+    ],
+];
+
+#[test]
+fn what_this_version_cannot_do_is_refused_by_name_and_not_ignored() {
+    for [from, to, place, field] in LATER {
+        let told = problems(&changed(from, to));
+        let tail = format!("not supported yet by this version: {field} [FeatureUnsupported]");
+        assert_eq!(told.len(), 1, "{told:#?}");
+        assert!(told[0].starts_with(&format!("x.yaml:{place}")), "{told:#?}");
+        assert!(told[0].ends_with(&tail), "{told:#?}");
+    }
+}
+
+#[test]
+fn all_mistakes_of_a_file_are_told_at_once() {
+    let text = changed("acme.dev/serial", "kubernetes.io/serial").replace("/opt/acme/lib", "opt");
+    assert_eq!(problems(&text).len(), 2);
+}
+
+#[test]
+fn vendors_may_mount_their_own_run_directory_and_what_the_owner_adds() {
+    for (from, allowed) in [
+        ("/run/acme.dev/sock", true),
+        ("/run/acme.development", false),
+        ("/run/containerd", false),
+        ("/srv/acme", true),
+        ("/srv", false),
+        ("/usr/library", false),
+        ("/", false),
+    ] {
+        let allowances = Allowances {
+            mounts: vec!["/srv/acme".parse().unwrap()],
+        };
+        let got = parse("x.yaml", &changed("/opt/acme/lib", from), &allowances);
+        assert_eq!(got.is_ok(), allowed, "{from}");
+    }
+}
+
+#[test]
+fn garbage_is_refused_with_a_place() {
+    for text in [
+        "",
+        "a: [",
+        "\t",
+        "- 1",
+        "a: b\na: c",
+        "--- 1\n--- 2",
+        "a: *b",
+    ] {
+        let told = problems(text);
+        assert_eq!(told.len(), 1, "{text:?} {told:?}");
+        assert!(!told[0].contains('\n'), "{told:?}");
+    }
+    let told = problems("spec:\n  match: [\n");
+    assert!(told[0].starts_with("x.yaml:"), "{told:?}");
+    let large = format!("# {}", "x".repeat(LARGEST));
+    assert!(problems(&large)[0].contains("expected at most 65536 bytes"));
+}
+
+proptest::proptest! {
+    #[test]
+    fn no_text_makes_it_panic(text in "[-a-z0-9:{}\\[\\],\"'&*!|>#\n /]{0,200}", cut in 0..600usize) {
+        let _ = parse("x.yaml", &text, &Allowances::default());
+        let mut half = WHOLE.to_owned();
+        half.truncate(cut.min(WHOLE.len()));
+        let _ = parse("x.yaml", &(half + &text), &Allowances::default());
+    }
+}

@@ -1,0 +1,168 @@
+//! A declaration as it may be written: every key there is, and no other.
+
+use std::{collections::BTreeMap, fmt};
+
+use serde::{
+    Deserialize,
+    de::{self, Deserializer, SeqAccess, Visitor},
+};
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct File {
+    pub(super) api_version: String,
+    pub(super) kind: String,
+    pub(super) metadata: Metadata,
+    pub(super) spec: Spec,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct Metadata {
+    pub(super) name: String,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct Spec {
+    pub(super) resource: String,
+    #[serde(rename = "match")]
+    pub(super) matches: Vec<Match>,
+    pub(super) group: Option<Group>,
+    pub(super) share: Option<Share>,
+    #[serde(default)]
+    pub(super) container: Container,
+    pub(super) numa: Option<Numa>,
+    pub(super) health: Option<Vec<Probe>>,
+    pub(super) quiesce: Option<Quiesce>,
+    pub(super) taint: Option<Taint>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct Match {
+    pub(super) path: Option<String>,
+    pub(super) usb: Option<Usb>,
+    pub(super) pci: Option<Pci>,
+    pub(super) subsystem: Option<Subsystem>,
+    pub(super) cdi: Option<Cdi>,
+}
+
+/// Declares shapes whose fields are read for their names only: the feature is refused as a whole.
+macro_rules! refused_later {
+    ($($name:ident { $($(#[$meta:meta])* $field:ident: $type:ty),+ $(,)? })+) => {$(
+        #[derive(Debug, Deserialize)]
+        #[serde(rename_all = "camelCase", deny_unknown_fields)]
+        #[expect(dead_code, reason = "the shape is checked, the feature is refused")]
+        pub(super) struct $name { $($(#[$meta])* $field: $type),+ }
+    )+};
+}
+
+refused_later! {
+    Usb { vendor: Option<String>, product: Option<String>, serial: Option<String> }
+    Pci {
+        vendor: Option<String>,
+        device: Option<String>,
+        class: Option<String>,
+        driver: Option<String>,
+        iommu_group: Option<String>,
+    }
+    Subsystem { name: String, #[serde(default)] attributes: BTreeMap<String, String> }
+    Cdi { kind: String }
+    Group { by: String }
+    Quiesce { stop_units: Vec<String> }
+    Taint { key: String, value: Option<String>, effect: String }
+    Sysfs { file: String, equals: String }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct Share {
+    pub(super) replicas: u32,
+    #[serde(default)]
+    pub(super) policy: crate::device::inventory::SharePolicy,
+    #[serde(default)]
+    pub(super) strict: bool,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub(super) struct Container {
+    pub(super) nodes: Option<Vec<Node>>,
+    pub(super) mounts: Vec<Mount>,
+    pub(super) env: BTreeMap<String, String>,
+    pub(super) annotations: BTreeMap<String, String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct Node {
+    pub(super) path: String,
+    #[serde(rename = "as")]
+    pub(super) inside: Option<String>,
+    #[serde(default = "Node::default_permissions")]
+    pub(super) permissions: String,
+}
+
+impl Node {
+    /// Reading and writing is what a device is for; making new nodes (`m`) has to be asked for.
+    pub(super) fn default_permissions() -> String {
+        "rw".to_owned()
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct Mount {
+    pub(super) from: String,
+    pub(super) to: String,
+    /// Containers change the host's files only where a declaration says so in so many words.
+    #[serde(default = "yes")]
+    pub(super) read_only: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) enum Probe {
+    Exists,
+    Sysfs(#[expect(dead_code, reason = "the shape is checked, the probe is refused")] Sysfs),
+    Unit(#[expect(dead_code, reason = "the shape is checked, the probe is refused")] String),
+}
+
+#[derive(Debug)]
+pub(super) enum Numa {
+    Word(String),
+    Nodes(Vec<u32>),
+}
+
+impl<'de> Deserialize<'de> for Numa {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_any(NumaVisitor)
+    }
+}
+
+struct NumaVisitor;
+
+impl<'de> Visitor<'de> for NumaVisitor {
+    type Value = Numa;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("auto, none or a list of NUMA nodes such as [0]")
+    }
+
+    fn visit_str<E: de::Error>(self, word: &str) -> Result<Numa, E> {
+        Ok(Numa::Word(word.to_owned()))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut nodes: A) -> Result<Numa, A::Error> {
+        let mut all = Vec::new();
+        while let Some(node) = nodes.next_element()? {
+            all.push(node);
+        }
+        Ok(Numa::Nodes(all))
+    }
+}

@@ -1,0 +1,248 @@
+//! What this machine can lend: resources, their devices, and how a container gets one.
+
+use std::{collections::BTreeMap, fmt, sync::Arc};
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Refusal,
+    name::{ResourceName, SHARE_MARK},
+    template::Template,
+};
+use crate::path::AbsPath;
+
+/// Whether a device can be lent now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Health {
+    /// It can.
+    Healthy,
+    /// It cannot, but stays listed: the kubelet counts it as capacity.
+    Unhealthy,
+    /// A declaration names it and this machine never had it: shown to people, not to the kubelet.
+    Missing,
+}
+
+impl fmt::Display for Health {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Healthy => "Healthy",
+            Self::Unhealthy => "Unhealthy",
+            Self::Missing => "Missing",
+        })
+    }
+}
+
+/// One device, whole; how many may share it is the resource's matter.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Device {
+    /// The path by which containers get it: the stable link where the declaration names one.
+    pub node: AbsPath,
+    /// Whether it can be lent.
+    pub health: Health,
+    /// Why it cannot, in words; always there unless it is healthy.
+    pub reason: Option<String>,
+    /// The NUMA nodes it is near to; empty when that is unknown or all the same.
+    pub numa: Vec<u32>,
+}
+
+/// How requests for several shares fall on devices.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum SharePolicy {
+    /// On as many different devices as there are.
+    #[default]
+    Spread,
+    /// On as few devices as possible.
+    Packed,
+}
+
+/// How many containers may use one device at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Share {
+    /// Shares of each device, at least 1.
+    pub replicas: u32,
+    /// Where the shares of one request should fall.
+    pub policy: SharePolicy,
+    /// Whether two shares of one device in one request are refused.
+    pub strict: bool,
+}
+
+impl Share {
+    /// A device is one container's alone.
+    pub const ALONE: Self = Self {
+        replicas: 1,
+        policy: SharePolicy::Spread,
+        strict: false,
+    };
+}
+
+/// A device node that a container gets.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeRecipe {
+    /// The node on the host.
+    pub path: Template,
+    /// Its path in the container; the same as on the host when not given.
+    pub inside: Option<Template>,
+    /// Any of `r`, `w` and `m`.
+    pub permissions: String,
+}
+
+/// A directory or file of the host that a container gets.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MountRecipe {
+    /// On the host, inside the allowed prefixes.
+    pub from: AbsPath,
+    /// In the container.
+    pub to: AbsPath,
+    /// Whether the container may only read it.
+    pub read_only: bool,
+}
+
+/// What a container gets with a device: an answer without a question to anybody.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Recipe {
+    /// Device nodes.
+    pub nodes: Vec<NodeRecipe>,
+    /// Mounts.
+    pub mounts: Vec<MountRecipe>,
+    /// Environment variables.
+    pub env: BTreeMap<String, Template>,
+    /// Annotations for the container runtime.
+    pub annotations: BTreeMap<String, Template>,
+}
+
+/// One resource and all its devices.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Resource {
+    /// The name that pods ask for.
+    pub name: ResourceName,
+    /// Who declared it, such as `/etc/machinist/devices.d/fuse.yaml`.
+    pub source: String,
+    /// How devices are shared.
+    pub share: Share,
+    /// What a container gets.
+    pub recipe: Recipe,
+    /// By device id, without the number of a share.
+    pub devices: BTreeMap<String, Device>,
+}
+
+impl Resource {
+    /// The ids that the kubelet knows a device by: one for each share.
+    pub fn share_ids<'a>(&self, id: &'a str) -> impl Iterator<Item = String> + use<'a> {
+        let replicas = self.share.replicas;
+        (0..replicas).map(move |n| match replicas {
+            1 => id.to_owned(),
+            _ => format!("{id}{SHARE_MARK}{n}"),
+        })
+    }
+
+    /// The device behind an id of the kubelet's, with its own id.
+    pub fn find<'a>(&'a self, asked: &str) -> Option<(&'a str, &'a Device)> {
+        let id = if self.share.replicas == 1 {
+            asked
+        } else {
+            let (id, number) = asked.rsplit_once(SHARE_MARK)?;
+            let number: u32 = number.parse().ok()?;
+            (number < self.share.replicas).then_some(id)?
+        };
+        let (id, device) = self.devices.get_key_value(id)?;
+        (device.health != Health::Missing).then_some((id.as_str(), device))
+    }
+
+    /// The devices that the kubelet is told about.
+    pub fn listed(&self) -> impl Iterator<Item = (&str, &Device)> {
+        self.devices
+            .iter()
+            .filter(|(_, device)| device.health != Health::Missing)
+            .map(|(id, device)| (id.as_str(), device))
+    }
+}
+
+/// Everything there is to lend at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Inventory {
+    /// By name; one source owns each.
+    pub resources: BTreeMap<ResourceName, Arc<Resource>>,
+    /// What is wrong with sources, in words for people.
+    pub problems: Vec<Refusal>,
+    /// Set while no device may be lent: every device is then listed as unhealthy.
+    pub withheld: Option<Arc<str>>,
+}
+
+impl Inventory {
+    /// A device's health and reason as others see them, withholding included.
+    pub fn verdict<'a>(&'a self, device: &'a Device) -> (Health, Option<String>) {
+        match (&self.withheld, device.health) {
+            (Some(why), Health::Healthy) => (Health::Unhealthy, Some(format!("withheld: {why}"))),
+            _ => (device.health, device.reason.clone()),
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    pub(crate) fn device(node: &str, numa: &[u32]) -> Device {
+        Device {
+            node: node.parse().unwrap(),
+            health: Health::Healthy,
+            reason: None,
+            numa: numa.to_vec(),
+        }
+    }
+
+    pub(crate) fn resource(replicas: u32, devices: &[(&str, &[u32])]) -> Resource {
+        Resource {
+            name: ResourceName::new("acme.dev/x").unwrap(),
+            source: "test".into(),
+            share: Share {
+                replicas,
+                ..Share::ALONE
+            },
+            recipe: Recipe {
+                nodes: vec![NodeRecipe {
+                    path: Template::new("{node}").unwrap(),
+                    inside: None,
+                    permissions: "rw".into(),
+                }],
+                ..Recipe::default()
+            },
+            devices: devices
+                .iter()
+                .map(|(id, numa)| ((*id).to_owned(), device(&format!("/dev/{id}"), numa)))
+                .collect(),
+        }
+    }
+
+    #[test]
+    fn shares_are_found_by_number_and_only_those_that_exist() {
+        let shared = resource(2, &[("a", &[])]);
+        let ids: Vec<_> = shared.share_ids("a").collect();
+        assert_eq!(ids, ["a::0", "a::1"]);
+        assert!(shared.find("a::1").is_some());
+        for unknown in ["a", "a::2", "a::-1", "a::x", "b::0", ""] {
+            assert!(shared.find(unknown).is_none(), "{unknown}");
+        }
+        let alone = resource(1, &[("a", &[])]);
+        assert!(alone.find("a").is_some() && alone.find("a::0").is_none());
+    }
+
+    #[test]
+    fn withholding_makes_every_device_unhealthy_and_says_why() {
+        let inventory = Inventory {
+            withheld: Some("update".into()),
+            ..Inventory::default()
+        };
+        assert_eq!(
+            inventory.verdict(&device("/dev/a", &[])),
+            (Health::Unhealthy, Some("withheld: update".into()))
+        );
+    }
+}

@@ -1,0 +1,280 @@
+//! What the registry knows: declarations in force, who owns which resource, and the devices seen.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Refusal,
+    declaration::{self, Allowances, Declaration},
+    inventory::{Device, Health, Inventory, Resource},
+    name::ResourceName,
+    sighting::{self, Presences, Sightings},
+};
+use crate::{path::AbsPath, reason::Reason};
+
+/// The version of [`Saved`]. What another version wrote is not read: it is only a head start.
+pub const SAVED_VERSION: u32 = 1;
+
+/// What outlives the agent, so that the next one can serve before it has looked.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Saved {
+    /// [`SAVED_VERSION`].
+    pub version: u32,
+    /// The boot it was written in.
+    pub boot_id: String,
+    /// The text of each declaration in force, by file.
+    pub declarations: BTreeMap<AbsPath, String>,
+    /// All resources with their devices.
+    pub resources: Vec<Resource>,
+}
+
+/// What was read of each declaration file: its text, or why it was not taken.
+pub type Files = BTreeMap<AbsPath, Result<String, Refusal>>;
+
+/// One declaration file.
+#[derive(Debug, Default)]
+struct Source {
+    /// The last text that was valid, with what it says.
+    good: Option<(String, Declaration)>,
+    /// What is wrong with the file as it is now; the good one stays in force until it is repaired.
+    wrong: Vec<Refusal>,
+    /// The text that `wrong` is about.
+    bad: Option<String>,
+}
+
+/// The registry's memory. Pure: it is told what was read and seen, and when.
+#[derive(Debug, Default)]
+pub struct Ledger {
+    allowances: Allowances,
+    sources: BTreeMap<AbsPath, Source>,
+    owners: BTreeMap<ResourceName, AbsPath>,
+    resources: BTreeMap<ResourceName, Arc<Resource>>,
+    presences: BTreeMap<ResourceName, Presences>,
+    found: BTreeMap<ResourceName, Vec<Refusal>>,
+    withheld: Option<Arc<str>>,
+}
+
+impl Ledger {
+    /// An empty one.
+    pub fn new(allowances: Allowances) -> Self {
+        Self {
+            allowances,
+            ..Self::default()
+        }
+    }
+
+    /// Takes over what an earlier agent knew. In the same boot everything is as it was; after a
+    /// reboot only devices whose node `exists` are healthy.
+    pub fn restore(&mut self, saved: Saved, boot_id: &str, exists: impl Fn(&AbsPath) -> bool) {
+        if saved.version != SAVED_VERSION {
+            return;
+        }
+        self.files(
+            saved
+                .declarations
+                .into_iter()
+                .map(|(file, text)| (file, Ok(text)))
+                .collect(),
+        );
+        for mut resource in saved.resources {
+            let Some(owner) = self.owners.get(&resource.name) else {
+                continue;
+            };
+            if owner.as_str() != resource.source {
+                continue;
+            }
+            if saved.boot_id != boot_id {
+                for device in resource.devices.values_mut() {
+                    after_boot(device, &exists);
+                }
+            }
+            self.resources
+                .insert(resource.name.clone(), Arc::new(resource));
+        }
+    }
+
+    /// What the next agent needs.
+    pub fn save(&self, boot_id: &str) -> Saved {
+        let good = |(file, source): (&AbsPath, &Source)| {
+            source
+                .good
+                .as_ref()
+                .map(|(text, _)| (file.clone(), text.clone()))
+        };
+        Saved {
+            version: SAVED_VERSION,
+            boot_id: boot_id.to_owned(),
+            declarations: self.sources.iter().filter_map(good).collect(),
+            resources: self.resources.values().map(|one| (**one).clone()).collect(),
+        }
+    }
+
+    /// Takes note of all declaration files as they are now. Files that are not named are gone.
+    pub fn files(&mut self, files: Files) {
+        self.sources.retain(|file, _| files.contains_key(file));
+        for (file, read) in files {
+            let source = self.sources.entry(file.clone()).or_default();
+            match read {
+                Ok(text) => source.take(&file, text, &self.allowances),
+                Err(refusal) => (source.wrong, source.bad) = (vec![refusal], None),
+            }
+        }
+        self.assign();
+    }
+
+    /// One owner for each resource: who has it keeps it; else the first in the order of paths,
+    /// so that `/etc` comes before `/run`.
+    fn assign(&mut self) {
+        let (sources, owners) = (&self.sources, &mut self.owners);
+        let declares = |file: &AbsPath, name: &ResourceName| {
+            let good = sources.get(file).and_then(|source| source.good.as_ref());
+            good.is_some_and(|(_, declaration)| declaration.resource == *name)
+        };
+        owners.retain(|name, file| declares(file, name));
+        for (file, source) in sources {
+            if let Some((_, declaration)) = &source.good {
+                owners
+                    .entry(declaration.resource.clone())
+                    .or_insert_with(|| file.clone());
+            }
+        }
+        self.resources.retain(|name, _| owners.contains_key(name));
+        self.presences.retain(|name, _| owners.contains_key(name));
+        self.found.retain(|name, _| owners.contains_key(name));
+    }
+
+    /// The declarations in force, one for each resource.
+    pub fn in_force(&self) -> impl Iterator<Item = &Declaration> {
+        self.owners
+            .values()
+            .filter_map(|file| Some(&self.sources.get(file)?.good.as_ref()?.1))
+    }
+
+    /// Takes note of what was seen; says when to look again although nothing happened.
+    ///
+    /// `forget` drops devices that are gone, see [`sighting::merge`].
+    pub fn seen(
+        &mut self,
+        sightings: &BTreeMap<ResourceName, Sightings>,
+        now: Duration,
+        forget: bool,
+    ) -> Option<Duration> {
+        let mut again: Option<Duration> = None;
+        for (name, file) in &self.owners {
+            let good = self
+                .sources
+                .get(file)
+                .and_then(|source| source.good.as_ref());
+            let (Some((_, declaration)), Some(seen)) = (good, sightings.get(name)) else {
+                continue;
+            };
+            let known = self.resources.get(name);
+            let presences = self.presences.entry(name.clone()).or_default();
+            let mut merged = sighting::merge(
+                known.map(|known| &**known),
+                declaration,
+                seen,
+                presences,
+                (now, forget),
+            );
+            merged.resource.source = file.to_string();
+            // An equal one keeps its place, so that nobody has to compare it again.
+            if known.is_none_or(|known| **known != merged.resource) {
+                self.resources
+                    .insert(name.clone(), Arc::new(merged.resource));
+            }
+            let in_file = |problem: Refusal| problem.file(file.as_str());
+            self.found.insert(
+                name.clone(),
+                merged.problems.into_iter().map(in_file).collect(),
+            );
+            again = [again, merged.again_in].into_iter().flatten().min();
+        }
+        again
+    }
+
+    /// Lists every device as unhealthy for `why`, or ends that.
+    pub fn withhold(&mut self, why: Option<&str>) {
+        self.withheld = why.map(Arc::from);
+    }
+
+    /// Everything there is to lend now.
+    pub fn inventory(&self) -> Inventory {
+        let wrong = self
+            .sources
+            .values()
+            .flat_map(|source| source.wrong.iter().cloned());
+        let found = self.found.values().flatten().cloned();
+        Inventory {
+            resources: self.resources.clone(),
+            problems: wrong.chain(self.conflicts()).chain(found).collect(),
+            withheld: self.withheld.clone(),
+        }
+    }
+
+    /// Told on both sides: whoever reads one of the files learns of the other.
+    fn conflicts(&self) -> Vec<Refusal> {
+        let mut told = Vec::new();
+        for (file, source) in &self.sources {
+            let Some((_, declaration)) = &source.good else {
+                continue;
+            };
+            let name = &declaration.resource;
+            let Some(owner) = self.owners.get(name).filter(|owner| *owner != file) else {
+                continue;
+            };
+            let problem = |message: String, file: &AbsPath| {
+                let problem = Refusal::new(Reason::EntryDuplicate, message);
+                problem.field("spec.resource").file(file.as_str())
+            };
+            told.push(problem(
+                format!("{name} is declared by {owner} already, which is in force"),
+                file,
+            ));
+            told.push(problem(
+                format!("{name} is declared by {file} too, which is ignored"),
+                owner,
+            ));
+        }
+        told
+    }
+}
+
+fn after_boot(device: &mut Device, exists: impl Fn(&AbsPath) -> bool) {
+    if device.health == Health::Missing {
+        return;
+    }
+    if exists(&device.node) {
+        (device.health, device.reason) = (Health::Healthy, None);
+    } else {
+        let why = format!(
+            "{} has not been seen since the machine started",
+            device.node
+        );
+        (device.health, device.reason) = (Health::Unhealthy, Some(why));
+    }
+}
+
+impl Source {
+    fn take(&mut self, file: &AbsPath, text: String, allowances: &Allowances) {
+        let same = |known: Option<&String>| known == Some(&text);
+        if same(self.bad.as_ref()) {
+            return;
+        }
+        if !same(self.good.as_ref().map(|(text, _)| text)) {
+            match declaration::parse(file.as_str(), &text, allowances) {
+                Ok(declaration) => self.good = Some((text, declaration)),
+                Err(wrong) => {
+                    (self.wrong, self.bad) = (wrong, Some(text));
+                    return;
+                }
+            }
+        }
+        (self.wrong, self.bad) = (Vec::new(), None);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,159 @@
+use super::*;
+use crate::device::sighting::Look;
+
+const NOW: Duration = Duration::from_secs(1000);
+
+fn path(text: &str) -> AbsPath {
+    text.parse().unwrap()
+}
+
+fn text(resource: &str, node: &str) -> String {
+    format!(
+        "{{apiVersion: machinist.dev/v1, kind: DeviceDeclaration, metadata: {{name: x}}, \
+         spec: {{resource: {resource}, match: [{{path: {node}}}]}}}}"
+    )
+}
+
+fn files(given: &[(&str, &str)]) -> Files {
+    given
+        .iter()
+        .map(|(file, text)| (path(file), Ok((*text).to_owned())))
+        .collect()
+}
+
+/// Shows the ledger every path that a declaration in force names as a device.
+fn see(ledger: &mut Ledger, look: &Look) {
+    let sightings = ledger
+        .in_force()
+        .map(|declaration| {
+            let looks = declaration.paths.iter();
+            let looks = looks.filter_map(|glob| Some((glob.literal()?.clone(), look.clone())));
+            let seen = Sightings {
+                looks: looks.collect(),
+                cut: false,
+            };
+            (declaration.resource.clone(), seen)
+        })
+        .collect();
+    ledger.seen(&sightings, NOW, false);
+}
+
+fn there() -> Look {
+    Look::Device { numa: Vec::new() }
+}
+
+fn told(ledger: &Ledger) -> Vec<String> {
+    let inventory = ledger.inventory();
+    let resources = inventory.resources.values();
+    resources
+        .flat_map(|resource| {
+            let of = resource.name.clone();
+            resource
+                .devices
+                .iter()
+                .map(move |(id, device)| format!("{of} {id} {}", device.health))
+        })
+        .chain(inventory.problems.iter().map(ToString::to_string))
+        .collect()
+}
+
+#[test]
+fn a_broken_file_is_reported_and_its_last_good_version_stays_in_force() {
+    let mut ledger = Ledger::default();
+    let good = text("acme.dev/a", "/dev/a");
+    ledger.files(files(&[
+        ("/etc/a.yaml", &good),
+        ("/etc/b.yaml", &text("acme.dev/b", "/dev/b")),
+    ]));
+    see(&mut ledger, &there());
+    ledger.files(files(&[
+        ("/etc/a.yaml", "spec: {resource: [}"),
+        ("/etc/b.yaml", &text("acme.dev/b", "/dev/b")),
+    ]));
+    see(&mut ledger, &there());
+    let now = told(&ledger);
+    assert_eq!(now[..2], ["acme.dev/a a Healthy", "acme.dev/b b Healthy"]);
+    assert!(now[2].starts_with("/etc/a.yaml:1:"), "{now:?}");
+    ledger.files(files(&[("/etc/a.yaml", &good)]));
+    assert_eq!(told(&ledger), ["acme.dev/a a Healthy"]);
+}
+
+#[test]
+fn the_last_good_version_is_in_force_after_an_agent_restart_too() {
+    let mut before = Ledger::default();
+    before.files(files(&[("/etc/a.yaml", &text("acme.dev/a", "/dev/a"))]));
+    see(&mut before, &there());
+    before.files(files(&[("/etc/a.yaml", "broken")]));
+    let saved = serde_json::to_string(&before.save("boot-1")).unwrap();
+    let mut after = Ledger::default();
+    after.restore(serde_json::from_str(&saved).unwrap(), "boot-1", |_| false);
+    assert_eq!(told(&after), ["acme.dev/a a Healthy"]);
+    after.files(files(&[("/etc/a.yaml", "broken")]));
+    see(&mut after, &there());
+    assert_eq!(after.in_force().count(), 1);
+    assert_eq!(after.inventory().problems.len(), 1);
+}
+
+#[test]
+fn after_a_reboot_only_devices_whose_node_exists_start_healthy() {
+    let mut before = Ledger::default();
+    before.files(files(&[
+        ("/etc/a.yaml", &text("acme.dev/a", "/dev/a")),
+        ("/etc/b.yaml", &text("acme.dev/b", "/dev/b")),
+    ]));
+    see(&mut before, &there());
+    let mut after = Ledger::default();
+    after.restore(before.save("boot-1"), "boot-2", |node| {
+        node.as_str() == "/dev/b"
+    });
+    assert_eq!(
+        told(&after),
+        ["acme.dev/a a Unhealthy", "acme.dev/b b Healthy"]
+    );
+    let mut newer = Ledger::default();
+    newer.restore(
+        Saved {
+            version: 2,
+            ..before.save("boot-1")
+        },
+        "boot-1",
+        |_| true,
+    );
+    assert!(told(&newer).is_empty());
+}
+
+#[test]
+fn one_file_owns_a_resource_and_both_sides_are_told() {
+    let mut ledger = Ledger::default();
+    let (first, second) = (text("acme.dev/x", "/dev/a"), text("acme.dev/x", "/dev/b"));
+    ledger.files(files(&[("/run/b.yaml", &second)]));
+    ledger.files(files(&[("/etc/a.yaml", &first), ("/run/b.yaml", &second)]));
+    see(&mut ledger, &there());
+    assert_eq!(
+        told(&ledger),
+        [
+            "acme.dev/x b Healthy",
+            "/etc/a.yaml: spec.resource: acme.dev/x is declared by /run/b.yaml already, which is \
+             in force [EntryDuplicate]",
+            "/run/b.yaml: spec.resource: acme.dev/x is declared by /etc/a.yaml too, which is \
+             ignored [EntryDuplicate]",
+        ]
+    );
+    ledger.files(files(&[("/etc/a.yaml", &first)]));
+    see(&mut ledger, &there());
+    assert_eq!(told(&ledger), ["acme.dev/x a Healthy"]);
+}
+
+#[test]
+fn a_resource_that_did_not_change_keeps_its_place_in_memory() {
+    let mut ledger = Ledger::default();
+    ledger.files(files(&[("/etc/a.yaml", &text("acme.dev/a", "/dev/a"))]));
+    see(&mut ledger, &there());
+    let first = ledger.inventory();
+    see(&mut ledger, &there());
+    let (_, one) = first.resources.first_key_value().unwrap();
+    let second = ledger.inventory();
+    assert!(Arc::ptr_eq(one, second.resources.values().next().unwrap()));
+    see(&mut ledger, &Look::Absent);
+    assert_eq!(told(&ledger), ["acme.dev/a a Unhealthy"]);
+}

@@ -1,0 +1,22 @@
+//! What a device is, who may have it, and what a container then gets.
+//!
+//! All but [`registry`] and [`service`] is pure: the same declarations and the same facts give the
+//! same lists, choices and answers.
+
+pub mod allocation;
+pub mod declaration;
+pub mod glob;
+pub mod inventory;
+pub mod ledger;
+pub mod name;
+pub mod presence;
+pub mod registry;
+pub mod service;
+pub mod sighting;
+pub mod status;
+pub mod template;
+
+pub use crate::machine_config::Refusal;
+pub use declaration::{Allowances, Declaration};
+pub use inventory::{Device, Health, Inventory, Resource};
+pub use name::ResourceName;

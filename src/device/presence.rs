@@ -1,0 +1,91 @@
+//! Devices that come and go: when one that is back may be lent again.
+
+use std::time::Duration;
+
+/// Two departures within this time are flapping, not use: nobody pulls and plugs a stick twice in
+/// ten seconds on purpose, and loose cables and crashing firmware do.
+const FLAP_WINDOW: Duration = Duration::from_secs(10);
+/// How long a flapping device must stay before it is lent again; doubled with every further flap.
+const FIRST_HOLD: Duration = Duration::from_secs(1);
+/// The longest a device is held back: a minute without a flap shows that it is well.
+const LONGEST_HOLD: Duration = Duration::from_secs(60);
+
+/// One device's comings and goings. Times are since an arbitrary, fixed moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Presence {
+    present: bool,
+    since: Duration,
+    hold: Duration,
+    came_back: bool,
+}
+
+impl Presence {
+    /// A device at its first sight: believed at once.
+    pub const fn first(present: bool, now: Duration) -> Self {
+        Self {
+            present,
+            since: now,
+            hold: Duration::ZERO,
+            came_back: false,
+        }
+    }
+
+    /// Takes note of a look.
+    pub fn look(&mut self, present: bool, now: Duration) {
+        if present == self.present {
+            return;
+        }
+        let lasted = now.saturating_sub(self.since);
+        if !present {
+            let longer = self.hold.saturating_mul(2).clamp(FIRST_HOLD, LONGEST_HOLD);
+            let flapping = self.came_back && lasted < FLAP_WINDOW.max(self.hold);
+            self.hold = if flapping { longer } else { Duration::ZERO };
+        }
+        (self.present, self.since) = (present, now);
+        self.came_back |= present;
+    }
+
+    /// How much longer the device must stay before it is lent; zero when it may be now, none when
+    /// it is not there.
+    pub fn held_for(&self, now: Duration) -> Option<Duration> {
+        let there = now.saturating_sub(self.since);
+        self.present.then(|| self.hold.saturating_sub(there))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn s(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn a_device_that_was_unplugged_once_is_lent_again_at_once() {
+        let mut device = Presence::first(true, s(0));
+        device.look(false, s(100));
+        assert_eq!(device.held_for(s(100)), None);
+        device.look(true, s(101));
+        assert_eq!(device.held_for(s(101)), Some(s(0)));
+        device.look(false, s(200));
+        device.look(true, s(201));
+        assert_eq!(device.held_for(s(201)), Some(s(0)));
+    }
+
+    #[test]
+    fn a_flapping_device_has_to_stay_ever_longer_up_to_a_minute() {
+        let mut device = Presence::first(true, s(0));
+        let mut held = Vec::new();
+        for round in 1..10 {
+            device.look(false, s(round * 2));
+            device.look(true, s(round * 2 + 1));
+            held.push(device.held_for(s(round * 2 + 1)).unwrap().as_secs());
+        }
+        assert_eq!(held, [0, 1, 2, 4, 8, 16, 32, 60, 60]);
+        assert_eq!(device.held_for(s(19 + 60)), Some(s(0)));
+        device.look(false, s(200));
+        device.look(true, s(201));
+        assert_eq!(device.held_for(s(201)), Some(s(0)));
+    }
+}

@@ -1,0 +1,125 @@
+//! The one task that knows which devices there are: it reads declarations, looks below `/dev`,
+//! remembers, and publishes what can be lent.
+//!
+//! It wakes for events: names in the directories that matter, the kernel's device events, and
+//! requests. A slow rescan catches what all of them missed.
+
+mod announce;
+mod preview;
+mod saved;
+mod scan;
+mod task;
+mod watching;
+
+use std::sync::Arc;
+
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+pub use self::preview::{check, list, matches};
+use self::task::Task;
+use super::{Allowances, inventory::Inventory};
+use crate::{path::AbsPath, root::Root};
+
+/// Where declarations lie; the first directory wins a resource that both declare.
+pub const DECLARATION_DIRS: [&str; 2] = ["/etc/machinist/devices.d", "/run/machinist/devices.d"];
+
+/// Requests that may wait. There are two callers: the update driver and the admin socket.
+const ASKS: usize = 8;
+
+/// What the registry needs to know.
+#[derive(Clone, Debug)]
+pub struct RegistrySettings {
+    /// What declarations may do beyond the defaults.
+    pub allowances: Allowances,
+    /// Whether the kernel's device events concern this root: not so for a moved one.
+    pub uevents: bool,
+    /// How often everything is looked at without an event; none: as often as is sensible.
+    pub rescan: Option<std::time::Duration>,
+}
+
+/// Why a request was not carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AskError {
+    /// Too many requests wait already.
+    #[error("the device registry is busy")]
+    Busy,
+    /// The agent is shutting down.
+    #[error("the device registry has stopped")]
+    Stopped,
+}
+
+impl AskError {
+    /// Whether the same request may succeed later.
+    pub const fn again(self) -> bool {
+        matches!(self, Self::Busy)
+    }
+}
+
+#[derive(Debug)]
+enum Ask {
+    Withhold(Option<String>),
+    Rescan,
+}
+
+/// Everyone else's view of the registry. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Registry {
+    asks: mpsc::Sender<(Ask, oneshot::Sender<()>)>,
+    inventory: watch::Receiver<Arc<Inventory>>,
+}
+
+impl Registry {
+    /// Starts the registry. What an earlier agent saved is there when this returns; the first
+    /// look at the machine follows.
+    pub fn start(
+        root: Root,
+        settings: RegistrySettings,
+        stop: CancellationToken,
+        tasks: &TaskTracker,
+    ) -> Self {
+        let task = Task::new(root, settings);
+        let inventory = task.inventory();
+        let (asks, asked) = mpsc::channel(ASKS);
+        tasks.spawn(task.run(asked, stop));
+        Self { asks, inventory }
+    }
+
+    /// What can be lent, now and whenever it changes.
+    pub fn inventory(&self) -> watch::Receiver<Arc<Inventory>> {
+        self.inventory.clone()
+    }
+
+    /// Lends nothing any more, for a reason in words. Done when every device is listed as
+    /// unhealthy here; the kubelet is told within its debounce.
+    pub async fn withhold(&self, reason: impl Into<String>) -> Result<(), AskError> {
+        self.ask(Ask::Withhold(Some(reason.into()))).await
+    }
+
+    /// Ends withholding.
+    pub async fn release(&self) -> Result<(), AskError> {
+        self.ask(Ask::Withhold(None)).await
+    }
+
+    /// Reads and looks at everything now; done when what was found is published.
+    pub async fn rescan(&self) -> Result<(), AskError> {
+        self.ask(Ask::Rescan).await
+    }
+
+    async fn ask(&self, ask: Ask) -> Result<(), AskError> {
+        use mpsc::error::TrySendError as E;
+        let (reply, done) = oneshot::channel();
+        match self.asks.try_send((ask, reply)) {
+            Ok(()) => done.await.map_err(|_| AskError::Stopped),
+            Err(E::Full(_)) => Err(AskError::Busy),
+            Err(E::Closed(_)) => Err(AskError::Stopped),
+        }
+    }
+}
+
+fn declaration_dirs() -> Vec<AbsPath> {
+    DECLARATION_DIRS
+        .iter()
+        .filter_map(|dir| AbsPath::new(*dir).ok())
+        .collect()
+}

@@ -1,0 +1,43 @@
+//! Changes in words, for the log.
+
+use crate::device::inventory::Inventory;
+
+/// One line for each thing that became different.
+pub(super) fn announce(old: &Inventory, new: &Inventory) {
+    for problem in new
+        .problems
+        .iter()
+        .filter(|problem| !old.problems.contains(problem))
+    {
+        tracing::warn!("{problem}");
+    }
+    if old.withheld != new.withheld {
+        match &new.withheld {
+            Some(why) => tracing::info!("devices are withheld: {why}"),
+            None => tracing::info!("devices are lent again"),
+        }
+    }
+    for (name, resource) in &new.resources {
+        let before = old.resources.get(name);
+        if before.is_none() {
+            let devices = resource.devices.len();
+            let source = &resource.source;
+            tracing::info!(resource = %name, "{name} is declared in {source}: {devices} device(s)");
+        }
+        for (id, device) in &resource.devices {
+            let known = before.and_then(|before| before.devices.get(id));
+            if known.is_some_and(|known| known.health != device.health) {
+                let reason = device.reason.as_deref().unwrap_or("it is back");
+                let health = &device.health;
+                tracing::info!(resource = %name, "{id} of {name} is {health}: {reason}");
+            }
+        }
+    }
+    for name in old
+        .resources
+        .keys()
+        .filter(|name| !new.resources.contains_key(name))
+    {
+        tracing::info!(resource = %name, "{name} is gone: nobody declares it any more");
+    }
+}

@@ -1,0 +1,76 @@
+//! One look without a registry: for the command line.
+
+use std::time::Duration;
+
+use super::{
+    declaration_dirs,
+    scan::{Scan, Scanner, read_files},
+};
+use crate::{
+    device::{
+        Allowances, Refusal,
+        declaration::{self, Declaration},
+        inventory::Inventory,
+        ledger::{Files, Ledger},
+        sighting::{Look, Presences, merge},
+    },
+    path::AbsPath,
+    root::Root,
+};
+
+/// What a declaration would offer on this machine now, or all that is wrong with it. `file` is
+/// only named; `text` is its content. The declarations in force are left aside.
+///
+/// Devices that are named and not there are in it as missing.
+pub fn check(
+    root: &Root,
+    file: &str,
+    text: &str,
+    allowances: &Allowances,
+) -> Result<Inventory, Vec<Refusal>> {
+    let declaration = declaration::parse(file, text, allowances)?;
+    let seen = scan(root, std::iter::once(&declaration));
+    let seen = seen.sightings.into_values().next().unwrap_or_default();
+    let merged = merge(
+        None,
+        &declaration,
+        &seen,
+        &mut Presences::new(),
+        (Duration::ZERO, false),
+    );
+    let mut resource = merged.resource;
+    resource.source = file.to_owned();
+    let problems = merged
+        .problems
+        .into_iter()
+        .map(|problem| problem.file(file))
+        .collect();
+    Ok(Inventory {
+        resources: [(resource.name.clone(), resource.into())].into(),
+        problems,
+        withheld: None,
+    })
+}
+
+/// The paths of the device nodes that a declaration finds on this machine now.
+pub fn matches(root: &Root, declaration: &Declaration) -> Vec<AbsPath> {
+    let seen = scan(root, std::iter::once(declaration)).sightings;
+    let looks = seen.into_values().flat_map(|seen| seen.looks);
+    let devices = looks.filter(|(_, look)| matches!(look, Look::Device { .. }));
+    devices.map(|(path, _)| path).collect()
+}
+
+/// What the declarations of this root offer now, without an agent.
+pub fn list(root: &Root, allowances: Allowances) -> Inventory {
+    let user = nix::unistd::geteuid().as_raw();
+    let files: Files = read_files(root, &declaration_dirs(), user);
+    let mut ledger = Ledger::new(allowances);
+    ledger.files(files);
+    let seen = scan(root, ledger.in_force());
+    ledger.seen(&seen.sightings, Duration::ZERO, false);
+    ledger.inventory()
+}
+
+fn scan<'a>(root: &Root, declarations: impl Iterator<Item = &'a Declaration>) -> Scan {
+    Scanner::new(root.clone()).scan(declarations)
+}

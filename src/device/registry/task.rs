@@ -1,0 +1,329 @@
+//! The task that owns the ledger: wakes, looks, remembers, publishes.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use tokio::{
+    sync::{mpsc, oneshot, watch},
+    time::{Instant, sleep_until},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    Ask, RegistrySettings,
+    announce::announce,
+    declaration_dirs,
+    saved::{self, Keeper},
+    scan::{self, Scan, Scanner},
+    watching::{Depth, DirWatch},
+};
+use crate::{
+    device::{declaration::Declaration, inventory::Inventory, ledger::Ledger},
+    hardware::uevent::{Heard, UeventError, Uevents},
+    path::AbsPath,
+    root::Root,
+};
+
+/// Plugging one stick makes a handful of events, and udevd adds its links some milliseconds after
+/// the kernel's: one look for all of them.
+const DEBOUNCE: Duration = Duration::from_millis(50);
+/// How often everything is looked at without an event: events can be lost (full queues), and
+/// without the kernel's own there is inotify alone.
+const RESCAN: Duration = Duration::from_secs(300);
+const RESCAN_WITHOUT_UEVENTS: Duration = Duration::from_secs(60);
+/// How long after the start devices of an earlier boot may stay away before they are forgotten:
+/// slow buses and firmware take tens of seconds to bring theirs.
+const LATE: Duration = Duration::from_secs(60);
+/// When what has to be done next.
+#[derive(Debug, Default)]
+struct Due {
+    files: Option<Instant>,
+    look: Option<Instant>,
+    save: Option<Instant>,
+}
+
+impl Due {
+    /// The first event of a burst sets the time; later ones do not put it off.
+    fn soon(at: &mut Option<Instant>) {
+        let soon = Instant::now() + DEBOUNCE;
+        *at = Some(at.map_or(soon, |at| at.min(soon)));
+    }
+
+    fn passed(at: Option<Instant>) -> bool {
+        at.is_some_and(|at| at <= Instant::now())
+    }
+}
+
+pub(super) struct Task {
+    root: Root,
+    ledger: Ledger,
+    /// Away only while it looks on a blocking thread.
+    scanner: Option<Scanner>,
+    keeper: Keeper,
+    files: Option<DirWatch>,
+    nodes: Option<DirWatch>,
+    uevents: Option<Uevents>,
+    rescan: Option<Duration>,
+    publish: watch::Sender<Arc<Inventory>>,
+    started: Instant,
+    due: Due,
+    forgot: bool,
+}
+
+/// What woke the task.
+enum Woken {
+    Files,
+    Nodes,
+    Kernel(Result<Heard, UeventError>),
+    Time,
+    Asked(Ask, oneshot::Sender<()>),
+    Stop,
+}
+
+impl Task {
+    /// What an earlier agent saved is taken over; nothing was looked at yet.
+    pub(super) fn new(root: Root, settings: RegistrySettings) -> Self {
+        let mut ledger = Ledger::new(settings.allowances);
+        let mut keeper = Keeper::new(root.clone());
+        if let Some(saved) = keeper.load() {
+            ledger.restore(saved, keeper.boot_id(), |node| scan::is_device(&root, node));
+        }
+        Self {
+            files: watcher(&root),
+            nodes: watcher(&root),
+            uevents: settings.uevents.then(listen).flatten(),
+            rescan: settings.rescan,
+            scanner: Some(Scanner::new(root.clone())),
+            publish: watch::Sender::new(Arc::new(ledger.inventory())),
+            root,
+            ledger,
+            forgot: !keeper.is_new_boot(),
+            keeper,
+            started: Instant::now(),
+            due: Due::default(),
+        }
+    }
+
+    pub(super) fn inventory(&self) -> watch::Receiver<Arc<Inventory>> {
+        self.publish.subscribe()
+    }
+
+    pub(super) async fn run(
+        mut self,
+        mut asked: mpsc::Receiver<(Ask, oneshot::Sender<()>)>,
+        stop: CancellationToken,
+    ) {
+        self.refresh(true).await;
+        loop {
+            let alarm = self.alarm();
+            let woken = tokio::select! {
+                biased;
+                () = stop.cancelled() => Woken::Stop,
+                // Safe to drop: a request stays in the channel.
+                Some((ask, reply)) = asked.recv() => Woken::Asked(ask, reply),
+                // Safe to drop: events stay in the kernel's queues.
+                () = changed(&mut self.files) => Woken::Files,
+                () = changed(&mut self.nodes) => Woken::Nodes,
+                heard = hear(self.uevents.as_ref()) => Woken::Kernel(heard),
+                // Safe to drop: the time is worked out anew.
+                () = sleep_until(alarm) => Woken::Time,
+            };
+            match woken {
+                Woken::Stop => break,
+                woken => self.handle(woken).await,
+            }
+        }
+        self.keeper.save(&self.ledger).await;
+    }
+
+    async fn handle(&mut self, woken: Woken) {
+        match woken {
+            Woken::Files => Due::soon(&mut self.due.files),
+            Woken::Nodes => Due::soon(&mut self.due.look),
+            Woken::Kernel(Ok(Heard::Event(event))) if event.node.is_none() => {}
+            Woken::Kernel(Ok(_)) => {
+                self.scanner.iter_mut().for_each(Scanner::forget);
+                Due::soon(&mut self.due.look);
+            }
+            Woken::Kernel(Err(error)) => {
+                tracing::warn!(%error, "hot plug is found by watching /dev instead");
+                self.uevents = None;
+            }
+            Woken::Asked(Ask::Rescan, reply) => {
+                self.refresh(true).await;
+                // Whoever asked may have given up waiting.
+                let _ = reply.send(());
+            }
+            Woken::Asked(Ask::Withhold(why), reply) => {
+                self.ledger.withhold(why.as_deref());
+                self.publish();
+                let _ = reply.send(());
+            }
+            Woken::Time => self.on_time().await,
+            Woken::Stop => {}
+        }
+    }
+
+    async fn on_time(&mut self) {
+        if Due::passed(self.due.files) {
+            self.refresh(true).await;
+        } else if Due::passed(self.due.look) {
+            self.refresh(false).await;
+        }
+        if Due::passed(self.due.save) {
+            self.due.save = None;
+            self.keeper.save(&self.ledger).await;
+        }
+    }
+
+    /// The next moment at which there is something to do.
+    fn alarm(&self) -> Instant {
+        let due = [self.due.files, self.due.look, self.due.save];
+        due.into_iter()
+            .flatten()
+            .min()
+            .unwrap_or_else(|| Instant::now() + RESCAN)
+    }
+
+    /// Reads (when asked to), looks, remembers, publishes.
+    async fn refresh(&mut self, files: bool) {
+        if files {
+            self.due.files = None;
+            self.read().await;
+        }
+        // Watching new directories leaves a gap before the watch: one more look closes it.
+        for _ in 0..2 {
+            if !self.look().await {
+                break;
+            }
+        }
+        self.publish();
+    }
+
+    async fn read(&mut self) {
+        let root = self.root.clone();
+        let dirs = declaration_dirs();
+        if let Some(watch) = &mut self.files {
+            watch.set(
+                &dirs
+                    .iter()
+                    .map(|dir| declaration_watch(&root, dir))
+                    .collect(),
+            );
+        }
+        let user = nix::unistd::geteuid().as_raw();
+        let read = move || scan::read_files(&root, &dirs, user);
+        match tokio::task::spawn_blocking(read).await {
+            Ok(files) => self.ledger.files(files),
+            Err(error) => tracing::error!(%error, "reading the device declarations broke off"),
+        }
+    }
+
+    /// One look; says whether new directories are watched since, so that one more is needed.
+    async fn look(&mut self) -> bool {
+        let sensible = match self.uevents {
+            Some(_) => RESCAN,
+            None => RESCAN_WITHOUT_UEVENTS,
+        };
+        let slow = self.rescan.unwrap_or(sensible);
+        self.due.look = Some(Instant::now() + slow);
+        let mut scanner = self
+            .scanner
+            .take()
+            .unwrap_or_else(|| Scanner::new(self.root.clone()));
+        let declared: Vec<Declaration> = self.ledger.in_force().cloned().collect();
+        let looked = tokio::task::spawn_blocking(move || {
+            let scan = scanner.scan(declared.iter());
+            (scanner, scan)
+        });
+        let scan = match looked.await {
+            Ok((scanner, scan)) => {
+                self.scanner = Some(scanner);
+                scan
+            }
+            Err(error) => {
+                tracing::error!(%error, "looking for devices broke off");
+                return false;
+            }
+        };
+        self.take_note(&scan);
+        let dirs: BTreeMap<_, _> = scan
+            .dirs
+            .into_iter()
+            .map(|dir| (dir, Depth::Names))
+            .collect();
+        self.nodes.as_mut().is_some_and(|watch| watch.set(&dirs))
+    }
+
+    fn take_note(&mut self, scan: &Scan) {
+        let now = self.started.elapsed();
+        let late = now >= LATE && !self.forgot && self.keeper.is_new_boot();
+        self.forgot |= now >= LATE;
+        if let Some(wait) = self.ledger.seen(&scan.sightings, now, late) {
+            let again = Instant::now() + wait;
+            self.due.look = Some(self.due.look.map_or(again, |at| at.min(again)));
+        }
+        if !self.forgot {
+            let late = self.started + LATE;
+            self.due.look = Some(self.due.look.map_or(late, |at| at.min(late)));
+        }
+    }
+
+    fn publish(&mut self) {
+        let inventory = self.ledger.inventory();
+        let changed = self.publish.send_if_modified(|current| {
+            if **current == inventory {
+                return false;
+            }
+            announce(current, &inventory);
+            *current = Arc::new(inventory);
+            true
+        });
+        if changed {
+            self.due
+                .save
+                .get_or_insert_with(|| Instant::now() + saved::DELAY);
+        }
+    }
+}
+
+fn watcher(root: &Root) -> Option<DirWatch> {
+    DirWatch::new(root)
+        .inspect_err(
+            |error| tracing::warn!(%error, "no directory watch; devices are found by rescan"),
+        )
+        .ok()
+}
+
+fn listen() -> Option<Uevents> {
+    Uevents::listen()
+        .inspect_err(|error| tracing::info!(%error, "hot plug is found by watching /dev instead"))
+        .ok()
+}
+
+/// A directory of declarations is watched whole; while it is missing, the nearest one above.
+fn declaration_watch(root: &Root, dir: &AbsPath) -> (AbsPath, Depth) {
+    let nearest = scan::nearest_dir(root, dir);
+    let depth = if nearest == *dir {
+        Depth::Content
+    } else {
+        Depth::Names
+    };
+    (nearest, depth)
+}
+
+async fn changed(watch: &mut Option<DirWatch>) {
+    let Some(watching) = watch else {
+        return std::future::pending().await;
+    };
+    if let Err(error) = watching.changed().await {
+        tracing::warn!(%error, "a directory watch failed; devices are found by rescan");
+        *watch = None;
+    }
+}
+
+async fn hear(uevents: Option<&Uevents>) -> Result<Heard, UeventError> {
+    match uevents {
+        Some(uevents) => uevents.next().await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,74 @@
+//! Watches that follow a changing set of directories.
+
+use std::collections::BTreeMap;
+
+use crate::{
+    path::AbsPath,
+    root::{Root, RootError, Watch, WatchId, WatchKind},
+};
+
+/// Directories below which names matter; kept apart from what is written into files there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Depth {
+    /// Names that come and go.
+    Names,
+    /// Content as well.
+    Content,
+}
+
+/// More directories than declarations sensibly name; the slow rescan covers the rest.
+const MOST_DIRS: usize = 256;
+
+/// One inotify instance and what it is asked to watch.
+#[derive(Debug)]
+pub(super) struct DirWatch {
+    watch: Watch,
+    watched: BTreeMap<AbsPath, (WatchId, Depth)>,
+}
+
+impl DirWatch {
+    pub(super) fn new(root: &Root) -> Result<Self, RootError> {
+        Ok(Self {
+            watch: root.watch()?,
+            watched: BTreeMap::new(),
+        })
+    }
+
+    /// Watches exactly `wanted`; says whether one was added, and then all has to be looked at
+    /// again: what happened before is not told. Directories that cannot be watched are left out.
+    pub(super) fn set(&mut self, wanted: &BTreeMap<AbsPath, Depth>) -> bool {
+        let stale = |(dir, (_, depth)): (&AbsPath, &(WatchId, Depth))| {
+            (wanted.get(dir) != Some(depth)).then(|| dir.clone())
+        };
+        let stale: Vec<_> = self.watched.iter().filter_map(stale).collect();
+        for (id, _) in stale.iter().filter_map(|dir| self.watched.remove(dir)) {
+            // A watch that cannot be ended tells too much, never too little.
+            let _ = self.watch.remove(id);
+        }
+        let mut added = false;
+        for (dir, depth) in wanted.iter().take(MOST_DIRS) {
+            if self.watched.contains_key(dir) {
+                continue;
+            }
+            let id = match depth {
+                Depth::Names => self.watch.add_names(dir),
+                Depth::Content => self.watch.add(dir),
+            };
+            if let Ok(id) = id {
+                self.watched.insert(dir.clone(), (id, *depth));
+                added = true;
+            }
+        }
+        added
+    }
+
+    /// Waits until something happened in one of the directories. Safe to drop while waiting.
+    pub(super) async fn changed(&mut self) -> Result<(), RootError> {
+        for event in self.watch.next().await? {
+            if event.kind == WatchKind::DirGone {
+                self.watched.remove(&event.dir);
+            }
+        }
+        Ok(())
+    }
+}

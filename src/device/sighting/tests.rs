@@ -1,0 +1,170 @@
+use super::*;
+use crate::device::{Allowances, declaration};
+
+const NOW: Duration = Duration::from_secs(1000);
+
+fn declared(path: &str) -> Declaration {
+    let text = format!(
+        "{{apiVersion: machinist.dev/v1, kind: DeviceDeclaration, metadata: {{name: x}}, \
+         spec: {{resource: acme.dev/x, match: [{{path: \"{path}\"}}]}}}}"
+    );
+    declaration::parse("x.yaml", &text, &Allowances::default()).unwrap()
+}
+
+fn seen(looks: &[(&str, Look)]) -> Sightings {
+    let looks = looks
+        .iter()
+        .map(|(path, look)| (path.parse().unwrap(), look.clone()));
+    Sightings {
+        looks: looks.collect(),
+        cut: false,
+    }
+}
+
+fn there() -> Look {
+    Look::Device { numa: vec![1] }
+}
+
+fn told(merged: &Merged) -> Vec<String> {
+    let devices = merged.resource.devices.iter();
+    devices
+        .map(|(id, device)| {
+            format!(
+                "{id} {} {}",
+                device.health,
+                device.reason.as_deref().unwrap_or("-")
+            )
+        })
+        .collect()
+}
+
+#[test]
+fn a_device_that_vanishes_stays_listed_until_it_is_forgotten() {
+    let (declared, mut presences) = (declared("/dev/tty*"), Presences::new());
+    let both = seen(&[("/dev/ttyA", there()), ("/dev/ttyB", there())]);
+    let first = merge(None, &declared, &both, &mut presences, (NOW, false));
+    assert_eq!(told(&first), ["ttyA Healthy -", "ttyB Healthy -"]);
+    let one = seen(&[("/dev/ttyA", there())]);
+    let later = (NOW * 2, false);
+    let second = merge(
+        Some(&first.resource),
+        &declared,
+        &one,
+        &mut presences,
+        later,
+    );
+    assert_eq!(
+        told(&second),
+        ["ttyA Healthy -", "ttyB Unhealthy /dev/ttyB is gone"]
+    );
+    let third = merge(
+        Some(&second.resource),
+        &declared,
+        &one,
+        &mut presences,
+        (NOW * 3, true),
+    );
+    assert_eq!(told(&third), ["ttyA Healthy -"]);
+    assert_eq!(presences.len(), 1);
+}
+
+#[test]
+fn a_device_that_its_declaration_no_longer_covers_is_dropped() {
+    let mut presences = Presences::new();
+    let both = seen(&[("/dev/ttyA", there()), ("/dev/ttyB", there())]);
+    let first = merge(
+        None,
+        &declared("/dev/tty*"),
+        &both,
+        &mut presences,
+        (NOW, false),
+    );
+    let one = seen(&[("/dev/ttyA", there())]);
+    let only = declared("/dev/ttyA");
+    let second = merge(
+        Some(&first.resource),
+        &only,
+        &one,
+        &mut presences,
+        (NOW, false),
+    );
+    assert_eq!(told(&second), ["ttyA Healthy -"]);
+}
+
+#[test]
+fn what_never_was_is_missing_when_named_and_nothing_when_matched() {
+    let mut presences = Presences::new();
+    let absent = seen(&[("/dev/fuse", Look::Absent)]);
+    let merged = merge(
+        None,
+        &declared("/dev/fuse"),
+        &absent,
+        &mut presences,
+        (NOW, false),
+    );
+    assert_eq!(told(&merged), ["fuse Missing /dev/fuse does not exist"]);
+    assert_eq!(merged.resource.listed().count(), 0);
+    let file = seen(&[("/dev/fuse", Look::Other("a regular file".into()))]);
+    let merged = merge(
+        None,
+        &declared("/dev/fus?"),
+        &file,
+        &mut presences,
+        (NOW, false),
+    );
+    assert!(told(&merged).is_empty());
+}
+
+#[test]
+fn a_flapping_device_is_held_back_and_looked_at_again() {
+    let (declared, mut presences) = (declared("/dev/fuse"), Presences::new());
+    let (here, away) = (
+        seen(&[("/dev/fuse", there())]),
+        seen(&[("/dev/fuse", Look::Absent)]),
+    );
+    let mut known = merge(None, &declared, &here, &mut presences, (NOW, false));
+    for look in [&away, &here, &away, &here] {
+        known = merge(
+            Some(&known.resource),
+            &declared,
+            look,
+            &mut presences,
+            (NOW, false),
+        );
+    }
+    assert_eq!(
+        told(&known),
+        ["fuse Unhealthy /dev/fuse comes and goes; it must stay for a while"]
+    );
+    let wait = known.again_in.unwrap();
+    let after = (NOW + wait, false);
+    let known = merge(
+        Some(&known.resource),
+        &declared,
+        &here,
+        &mut presences,
+        after,
+    );
+    assert_eq!(
+        (told(&known), known.again_in),
+        (vec!["fuse Healthy -".to_owned()], None)
+    );
+}
+
+#[test]
+fn two_paths_with_one_id_are_reported() {
+    let mut presences = Presences::new();
+    let both = seen(&[("/dev/a-b", there()), ("/dev/a/b", there())]);
+    let merged = merge(
+        None,
+        &declared("/dev/*"),
+        &both,
+        &mut presences,
+        (NOW, false),
+    );
+    assert_eq!(merged.resource.devices.len(), 1);
+    assert_eq!(
+        merged.problems[0].message,
+        "/dev/a/b and /dev/a-b would both be called \"a-b\"; the first is left out"
+    );
+}

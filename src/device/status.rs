@@ -1,0 +1,161 @@
+//! Resources and devices as `status` shows them.
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Refusal,
+    inventory::{Inventory, Resource},
+    name::ResourceName,
+};
+
+/// Whether the kubelet has a resource.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Registration {
+    /// Whether it took the registration and reads the list.
+    pub registered: bool,
+    /// Since when it is as it is.
+    pub since: Timestamp,
+    /// Why it has not, in words; none when it has.
+    pub reason: Option<String>,
+}
+
+/// Whether there is a kubelet that takes device plugins.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct KubeletPresence {
+    /// Whether its socket is there and answers.
+    pub present: bool,
+    /// Since when it is as it is.
+    pub since: Timestamp,
+    /// Why it is not, in words; none when it is.
+    pub reason: Option<String>,
+}
+
+/// One device as the kubelet knows it: one entry for each share.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DeviceStatus {
+    /// The kubelet's id.
+    pub id: String,
+    /// `Healthy`, `Unhealthy`, or `Missing` for what this machine never had.
+    pub health: String,
+    /// Why it is not healthy, in words.
+    pub reason: Option<String>,
+    /// Who has it; null while that is not known.
+    pub holder: Option<String>,
+}
+
+/// One resource.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ResourceStatus {
+    /// Its name.
+    pub resource: ResourceName,
+    /// Who declared it: a file.
+    pub source: String,
+    /// Whether the kubelet has it.
+    pub registered: bool,
+    /// Its devices.
+    pub devices: Vec<DeviceStatus>,
+    /// Since when `registered` is as it is; for gates, not for scripts.
+    #[serde(skip)]
+    pub since: Option<Timestamp>,
+    /// Why it is not registered, in words; for people, not for scripts.
+    #[serde(skip)]
+    pub reason: Option<String>,
+}
+
+/// Everything about devices. `devices` is the array of the same name in `status -o json`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DevicesStatus {
+    /// All resources, by name.
+    pub devices: Vec<ResourceStatus>,
+    /// What is wrong with declarations.
+    pub problems: Vec<Refusal>,
+    /// Whether there is a kubelet; what the gate `DeviceManagerAbsent` goes by.
+    pub kubelet: KubeletPresence,
+    /// Why nothing is lent at the moment; null when it is.
+    pub withheld: Option<String>,
+}
+
+impl DevicesStatus {
+    /// Joins what there is with what the kubelet took.
+    pub fn of(
+        inventory: &Inventory,
+        kubelet: &KubeletPresence,
+        registration: impl Fn(&ResourceName) -> Option<Registration>,
+    ) -> Self {
+        let status = |resource: &Resource| {
+            let registration = registration(&resource.name);
+            ResourceStatus {
+                resource: resource.name.clone(),
+                source: resource.source.clone(),
+                registered: registration.as_ref().is_some_and(|one| one.registered),
+                devices: devices(inventory, resource),
+                since: registration.as_ref().map(|one| one.since),
+                reason: match registration {
+                    Some(one) => one.reason,
+                    None if resource.listed().next().is_none() => {
+                        Some("it has no device yet".to_owned())
+                    }
+                    None => kubelet.reason.clone(),
+                },
+            }
+        };
+        Self {
+            devices: inventory
+                .resources
+                .values()
+                .map(|one| status(one))
+                .collect(),
+            problems: inventory.problems.clone(),
+            kubelet: kubelet.clone(),
+            withheld: inventory.withheld.as_deref().map(str::to_owned),
+        }
+    }
+}
+
+fn devices(inventory: &Inventory, resource: &Resource) -> Vec<DeviceStatus> {
+    let shares = resource.devices.iter().flat_map(|(id, device)| {
+        let (health, reason) = inventory.verdict(device);
+        resource.share_ids(id).map(move |id| DeviceStatus {
+            id,
+            health: health.to_string(),
+            reason: reason.clone(),
+            holder: None,
+        })
+    });
+    shares.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::{super::inventory::tests::resource, *};
+
+    #[test]
+    fn the_array_has_the_documented_shape() {
+        let mut inventory = Inventory::default();
+        let fuse = resource(2, &[("fuse", &[])]);
+        inventory
+            .resources
+            .insert(fuse.name.clone(), Arc::new(fuse));
+        let kubelet = KubeletPresence {
+            present: false,
+            since: Timestamp::UNIX_EPOCH,
+            reason: Some("no kubelet here".into()),
+        };
+        let status = DevicesStatus::of(&inventory, &kubelet, |_| None);
+        let device = |id: &str| serde_json::json!({"id": id, "health": "Healthy", "reason": null, "holder": null});
+        assert_eq!(
+            serde_json::to_value(&status.devices).unwrap(),
+            serde_json::json!([{
+                "resource": "acme.dev/x", "source": "test", "registered": false,
+                "devices": [device("fuse::0"), device("fuse::1")],
+            }])
+        );
+    }
+}

@@ -1,0 +1,279 @@
+//! Facts about the running machine, for readiness gates and status. What a kernel does not offer
+//! is none, not an error.
+
+use std::time::Duration;
+
+use sysinfo::{MemoryRefreshKind, RefreshKind, System};
+
+use crate::path::AbsPath;
+
+/// What the machine says of itself at one moment.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Facts {
+    /// The running kernel's release, such as `6.1.0-18-amd64`.
+    pub kernel: Option<String>,
+    /// Time since the kernel was started.
+    pub uptime: Option<Duration>,
+    /// Average number of tasks that run or wait, over 1, 5 and 15 minutes.
+    pub load: Option<[f64; 3]>,
+    /// Memory and swap, in bytes.
+    pub memory: Option<Memory>,
+    /// Stalls by lack of CPU, memory and I/O.
+    pub pressure: Pressures,
+    /// The machine's mounts; none when they cannot be read.
+    pub mounts: Option<Vec<Mount>>,
+}
+
+/// Memory, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Memory {
+    /// All that the kernel manages.
+    pub total: u64,
+    /// What a new program could have without swapping.
+    pub available: u64,
+    /// All swap.
+    pub swap_total: u64,
+    /// Unused swap.
+    pub swap_free: u64,
+}
+
+/// Pressure of each kind; none where the kernel does not measure it.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Pressures {
+    /// `/proc/pressure/cpu`
+    pub cpu: Option<Pressure>,
+    /// `/proc/pressure/memory`
+    pub memory: Option<Pressure>,
+    /// `/proc/pressure/io`
+    pub io: Option<Pressure>,
+}
+
+/// One file of pressure stall information (Documentation/accounting/psi.rst of the kernel).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Pressure {
+    /// Time in which at least one task stalled.
+    pub some: Stall,
+    /// Time in which all tasks stalled; older kernels do not have it for the CPU.
+    pub full: Option<Stall>,
+}
+
+/// Share of time that was lost.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Stall {
+    /// Percent over the last 10 seconds.
+    pub avg10: f64,
+    /// Percent over the last minute.
+    pub avg60: f64,
+    /// Percent over the last 5 minutes.
+    pub avg300: f64,
+    /// All of it since boot.
+    pub total: Duration,
+}
+
+/// One line of `mountinfo` (proc_pid_mountinfo(5)).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mount {
+    /// Where it is mounted.
+    pub point: String,
+    /// Which part of its file system.
+    pub root: String,
+    /// The file system's kind, such as `ext4`.
+    pub kind: String,
+    /// What is mounted, as the kernel was told: a device, a share.
+    pub source: String,
+    /// Nothing can be written through this mount: the mount or its file system is read-only.
+    pub read_only: bool,
+}
+
+impl Facts {
+    /// Looks at the machine. `read` gives the text of a file below the machine's root, none when it
+    /// is missing or the kernel refuses it (`EOPNOTSUPP` with `psi=0`).
+    pub fn read(read: impl Fn(&AbsPath) -> Option<String>) -> Self {
+        let text = |path: &str| read(&AbsPath::new(path).ok()?);
+        let pressure = |path| Pressure::parse(&text(path)?);
+        Self {
+            kernel: System::kernel_version().ok(),
+            uptime: System::uptime().ok().map(Duration::from_secs),
+            load: System::load_average()
+                .ok()
+                .map(|it| [it.one, it.five, it.fifteen]),
+            memory: Memory::read(),
+            pressure: Pressures {
+                cpu: pressure("/proc/pressure/cpu"),
+                memory: pressure("/proc/pressure/memory"),
+                io: pressure("/proc/pressure/io"),
+            },
+            // PID 1's mounts: our own may be made read-only by our unit's sandbox.
+            mounts: text("/proc/1/mountinfo").map(|it| Mount::parse_all(&it)),
+        }
+    }
+
+    /// Whether `/` is read-only; none when that is not known.
+    pub fn root_read_only(&self) -> Option<bool> {
+        // The last one covers those before it.
+        let mut mounts = self.mounts.iter().flatten().rev();
+        mounts.find(|it| it.point == "/").map(|it| it.read_only)
+    }
+}
+
+impl Memory {
+    fn read() -> Option<Self> {
+        let only_memory = RefreshKind::nothing().with_memory(MemoryRefreshKind::everything());
+        let system = System::new_with_specifics(only_memory).ok()?;
+        Some(Self {
+            total: system.total_memory(),
+            available: system.available_memory(),
+            swap_total: system.total_swap(),
+            swap_free: system.free_swap(),
+        })
+    }
+}
+
+impl Pressure {
+    /// None when the text is not of the known shape. Lines and keys that are not known are skipped.
+    pub fn parse(text: &str) -> Option<Self> {
+        let stall = |kind: &str| {
+            let mut lines = text.lines().filter_map(|line| line.split_once(' '));
+            Stall::parse(lines.find(|(name, _)| *name == kind)?.1)
+        };
+        Some(Self {
+            some: stall("some")?,
+            full: stall("full"),
+        })
+    }
+}
+
+impl Stall {
+    fn parse(fields: &str) -> Option<Self> {
+        let value = |key: &str| {
+            let mut pairs = fields
+                .split_whitespace()
+                .filter_map(|it| it.split_once('='));
+            Some(pairs.find(|(name, _)| *name == key)?.1)
+        };
+        Some(Self {
+            avg10: value("avg10")?.parse().ok()?,
+            avg60: value("avg60")?.parse().ok()?,
+            avg300: value("avg300")?.parse().ok()?,
+            total: Duration::from_micros(value("total")?.parse().ok()?),
+        })
+    }
+}
+
+impl Mount {
+    /// The mounts in the order of the text; lines that are not of the known shape are skipped.
+    pub fn parse_all(text: &str) -> Vec<Self> {
+        text.lines().filter_map(Self::parse).collect()
+    }
+
+    fn parse(line: &str) -> Option<Self> {
+        // Optional fields of any number stand before the lone dash.
+        let (mount, file_system) = line.split_once(" - ")?;
+        let mut mount = mount.split(' ').skip(3);
+        let (root, point, options) = (mount.next()?, mount.next()?, mount.next()?);
+        let mut file_system = file_system.split(' ');
+        let (kind, source) = (file_system.next()?, file_system.next()?);
+        let own_options = file_system.next()?;
+        let read_only = |options: &str| options.split(',').any(|option| option == "ro");
+        Some(Self {
+            point: unescaped(point),
+            root: unescaped(root),
+            kind: kind.to_owned(),
+            source: unescaped(source),
+            read_only: read_only(options) || read_only(own_options),
+        })
+    }
+}
+
+/// The kernel writes space, tab, line feed and backslash as a backslash and three octal digits.
+fn unescaped(text: &str) -> String {
+    let mut parts = text.split('\\');
+    let mut plain = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let code = part.get(..3).and_then(|it| u8::from_str_radix(it, 8).ok());
+        match code {
+            Some(code) if code.is_ascii() => {
+                plain.push(char::from(code));
+                plain.push_str(&part[3..]);
+            }
+            _ => {
+                plain.push('\\');
+                plain.push_str(part);
+            }
+        }
+    }
+    plain
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MEMORY: &str = "some avg10=1.53 avg60=0.87 avg300=0.21 total=170000\n\
+                          full avg10=0.00 avg60=0.42 avg300=0.10 total=90000\n";
+
+    #[test]
+    fn pressure_is_read_as_the_kernel_writes_it() {
+        let pressure = Pressure::parse(MEMORY).unwrap();
+        assert_eq!(pressure.some.avg10, 1.53);
+        assert_eq!(pressure.some.total, Duration::from_millis(170));
+        assert_eq!(pressure.full.unwrap().avg60, 0.42);
+        let old = MEMORY.lines().next().unwrap();
+        assert_eq!(Pressure::parse(old).unwrap().full, None);
+        for broken in [
+            "",
+            "some",
+            "some avg10=x avg60=0 avg300=0 total=0",
+            "full avg10=0",
+        ] {
+            assert_eq!(Pressure::parse(broken), None, "{broken:?}");
+        }
+    }
+
+    #[test]
+    fn a_mount_is_read_only_by_its_own_flag_or_by_its_file_system() {
+        let text = "22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw,errors=remount-ro\n\
+                    30 22 8:2 /a /mnt/with\\040space ro,nosuid - xfs /dev/sdb rw\n\
+                    31 22 0:40 / /srv rw shared:3 master:2 - nfs4 host:/x\\134y ro,vers=4\n\
+                    a line of another shape\n";
+        let mounts = Mount::parse_all(text);
+        let seen: Vec<_> = mounts
+            .iter()
+            .map(|it| (it.point.as_str(), it.read_only))
+            .collect();
+        assert_eq!(
+            seen,
+            [("/", false), ("/mnt/with space", true), ("/srv", true)]
+        );
+        assert_eq!(
+            (mounts[1].root.as_str(), mounts[1].kind.as_str()),
+            ("/a", "xfs")
+        );
+        assert_eq!(mounts[2].source, "host:/x\\y");
+    }
+
+    #[test]
+    fn the_last_mount_on_the_root_decides() {
+        let line = |flag| format!("1 1 0:1 / / {flag} - ext4 /dev/x rw\n");
+        let facts = |text: String| {
+            Facts::read(move |path| (path.as_str() == "/proc/1/mountinfo").then(|| text.clone()))
+        };
+        let both = line("rw") + &line("ro");
+        assert_eq!(facts(both).root_read_only(), Some(true));
+        assert_eq!(facts(line("rw")).root_read_only(), Some(false));
+        assert_eq!(facts(String::new()).root_read_only(), None);
+    }
+
+    #[test]
+    fn what_the_kernel_does_not_offer_is_none() {
+        let facts = Facts::read(|_| None);
+        assert_eq!(facts.pressure, Pressures::default());
+        assert_eq!(facts.mounts, None);
+        assert!(
+            facts
+                .memory
+                .is_some_and(|it| it.total >= it.available && it.available > 0)
+        );
+        assert!(facts.uptime.is_some() && facts.kernel.is_some());
+    }
+}

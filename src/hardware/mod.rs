@@ -1,0 +1,4 @@
+//! The hardware and the kernel under us: what is measured, what comes and goes.
+
+pub mod facts;
+pub mod uevent;

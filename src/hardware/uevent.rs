@@ -1,0 +1,194 @@
+//! Devices that come and go, as the kernel tells it (netlink(7), NETLINK_KOBJECT_UEVENT).
+
+use std::{
+    io,
+    os::fd::{AsRawFd as _, OwnedFd},
+};
+
+use nix::{
+    errno::Errno,
+    sys::socket::{
+        AddressFamily, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recvfrom, setsockopt,
+        socket, sockopt::RcvBuf,
+    },
+};
+use tokio::io::{Interest, unix::AsyncFd};
+
+/// The group to which the kernel itself sends. Group 2 is udevd's, which stays in the host's
+/// network namespace and would be missing in a container.
+const KERNEL_GROUP: u32 = 1;
+
+/// The kernel's own limit for one event (UEVENT_BUFFER_SIZE) is 2 KiB; the rest is room for a
+/// header and for kernels to come.
+const LARGEST: usize = 8 * 1024;
+
+/// Room for some hundred events while the agent is busy, such as a hub full of sticks at boot.
+const QUEUE: usize = 256 * 1024;
+
+/// What the kernel tells of one device.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Uevent {
+    /// `add`, `remove`, `change`, `bind` and so on.
+    pub action: String,
+    /// Its place below `/sys`.
+    pub device_path: String,
+    /// Its class or bus, such as `tty`.
+    pub subsystem: Option<String>,
+    /// Its node below `/dev`, without `/dev/`; none for what has no node.
+    pub node: Option<String>,
+}
+
+impl Uevent {
+    /// Reads one message: `ACTION@PATH`, then `KEY=value` pairs, each ended by NUL. None for
+    /// anything else, such as what udevd sends.
+    pub fn parse(message: &[u8]) -> Option<Self> {
+        let mut fields = message.split(|byte| *byte == 0).map(std::str::from_utf8);
+        let (action, path) = fields.next()?.ok()?.split_once('@')?;
+        let mut event = Self {
+            action: action.to_owned(),
+            device_path: path.to_owned(),
+            ..Self::default()
+        };
+        // A value that is no UTF-8 is of no use here, and no reason to lose the rest.
+        for field in fields.flatten() {
+            match field.split_once('=') {
+                Some(("ACTION", action)) => action.clone_into(&mut event.action),
+                Some(("DEVPATH", path)) => path.clone_into(&mut event.device_path),
+                Some(("SUBSYSTEM", name)) => event.subsystem = Some(name.to_owned()),
+                Some(("DEVNAME", name)) => {
+                    event.node = Some(name.strip_prefix("/dev/").unwrap_or(name).to_owned());
+                }
+                _ => {}
+            }
+        }
+        let complete = !event.action.is_empty() && event.device_path.starts_with('/');
+        complete.then_some(event)
+    }
+}
+
+/// What waiting brought.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Heard {
+    /// One event.
+    Event(Uevent),
+    /// The kernel dropped some: look at everything again.
+    Lost,
+}
+
+/// Why there are no events.
+#[derive(Debug, thiserror::Error)]
+pub enum UeventError {
+    /// Not allowed, or not possible in this network namespace.
+    #[error("cannot listen to the kernel's device events")]
+    Listen(#[source] io::Error),
+    /// The socket failed.
+    #[error("cannot read the kernel's device events")]
+    Read(#[source] io::Error),
+}
+
+/// The kernel's device events. Any user may listen.
+#[derive(Debug)]
+pub struct Uevents {
+    socket: AsyncFd<OwnedFd>,
+}
+
+impl Uevents {
+    /// Starts to listen. Needs a tokio runtime with I/O.
+    pub fn listen() -> Result<Self, UeventError> {
+        let open = || {
+            let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+            let protocol = SockProtocol::NetlinkKObjectUEvent;
+            let socket = socket(AddressFamily::Netlink, SockType::Datagram, flags, protocol)?;
+            // A smaller queue only means more rescans.
+            let _ = setsockopt(&socket, RcvBuf, &QUEUE);
+            bind(socket.as_raw_fd(), &NetlinkAddr::new(0, KERNEL_GROUP))?;
+            watch_readable(socket)
+        };
+        Ok(Self {
+            socket: open().map_err(UeventError::Listen)?,
+        })
+    }
+
+    /// Waits for the next event. Safe to drop while waiting: one message is read in one step.
+    pub async fn next(&self) -> Result<Heard, UeventError> {
+        let mut buffer = vec![0; LARGEST];
+        loop {
+            let mut ready = self.socket.readable().await.map_err(UeventError::Read)?;
+            match ready.try_io(|socket| receive(socket.as_raw_fd(), &mut buffer)) {
+                Ok(Ok(Some(heard))) => return Ok(heard),
+                // Not from the kernel, or nothing we know.
+                Ok(Ok(None)) => {}
+                Ok(Err(error)) => return Err(UeventError::Read(error)),
+                // Readiness was stale.
+                Err(_) => {}
+            }
+        }
+    }
+}
+
+#[expect(
+    deprecated,
+    reason = "sound here: the descriptor is owned and moves in"
+)]
+fn watch_readable(socket: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+    AsyncFd::with_interest(socket, Interest::READABLE)
+}
+
+fn receive(socket: i32, buffer: &mut [u8]) -> io::Result<Option<Heard>> {
+    match recvfrom::<NetlinkAddr>(socket, buffer) {
+        // Port 0 is the kernel. Other processes may send to the group when they are privileged.
+        Ok((length, Some(from))) if from.pid() == 0 => {
+            Ok(Uevent::parse(&buffer[..length]).map(Heard::Event))
+        }
+        Ok(_) => Ok(None),
+        Err(Errno::ENOBUFS) => Ok(Some(Heard::Lost)),
+        Err(Errno::EINTR) => Ok(None),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const STICK: &[u8] = b"add@/devices/pci0000:00/usb1/1-1/ttyUSB0\0ACTION=add\0\
+        DEVPATH=/devices/pci0000:00/usb1/1-1/ttyUSB0\0SUBSYSTEM=tty\0MAJOR=188\0MINOR=0\0\
+        DEVNAME=ttyUSB0\0SEQNUM=4711\0";
+
+    #[test]
+    fn an_event_of_the_kernel_is_read() {
+        let event = Uevent::parse(STICK).unwrap();
+        assert_eq!(event.action, "add");
+        assert_eq!(event.subsystem.as_deref(), Some("tty"));
+        assert_eq!(event.node.as_deref(), Some("ttyUSB0"));
+        let bare = Uevent::parse(b"remove@/module/x").unwrap();
+        assert_eq!((bare.action.as_str(), bare.node), ("remove", None));
+    }
+
+    #[test]
+    fn anything_else_is_left_alone() {
+        for message in [
+            &b""[..],
+            b"\0",
+            b"libudev\0\xfe\xed\xca\xfe",
+            b"add",
+            b"@/x",
+            b"add@x",
+            b"\xff@/x",
+        ] {
+            assert_eq!(Uevent::parse(message), None, "{message:?}");
+        }
+        let odd = Uevent::parse(b"add@/x\0\xff\xfe=1\0=\0novalue\0DEVNAME=/dev/a\0").unwrap();
+        assert_eq!(odd.node.as_deref(), Some("a"));
+    }
+
+    proptest! {
+        #[test]
+        fn no_message_makes_it_panic(garbage in prop::collection::vec(any::<u8>(), 0..300)) {
+            let _ = Uevent::parse(&garbage);
+            let _ = Uevent::parse(&[STICK, &garbage].concat());
+        }
+    }
+}

@@ -1,0 +1,15 @@
+//! The kubelet's wire contracts, generated from `proto/` at build time.
+
+#![expect(
+    missing_docs,
+    clippy::too_many_lines,
+    reason = "generated code; its documentation is in proto/"
+)]
+
+/// Device plugins and their registration.
+pub mod v1beta1 {
+    tonic::include_proto!("v1beta1");
+
+    /// The only version that kubelets speak.
+    pub const VERSION: &str = "v1beta1";
+}

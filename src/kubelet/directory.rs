@@ -1,0 +1,333 @@
+//! The directory where plugins and the kubelet meet: whether it is there, who may serve in it, and
+//! whether there is a new kubelet.
+
+mod attach;
+
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+
+use tokio::{
+    sync::{Notify, watch},
+    task::JoinSet,
+    time::{Instant, sleep, sleep_until},
+};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tonic::transport::{Channel, Endpoint};
+
+use self::attach::Attached;
+use super::{
+    names::{DIRECTORY, KUBELET_SOCKET, is_ours},
+    plugin::{Kubelet, Resource, Shared},
+    state::Board,
+};
+use crate::{
+    device::{Inventory, ResourceName},
+    path::AbsPath,
+    root::{Identity, Kind, Root, RootError, Watch, WatchEvent, WatchKind},
+};
+
+/// Beside the sockets, so that it is shared by all who could serve there. No socket: the kubelet
+/// leaves it alone when it starts.
+const LOCK: &str = "m.lock";
+/// How often a directory that cannot be used is tried again.
+const FAULT_PAUSE: Duration = Duration::from_secs(60);
+/// Between `bind` and `listen` a socket refuses connections. The kubelet needs well below a
+/// millisecond for it; two seconds allow for a machine that is busy starting.
+const DIAL_WAIT: Duration = Duration::from_secs(2);
+const DIAL_FIRST_PAUSE: Duration = Duration::from_millis(1);
+const DIAL_LONGEST_PAUSE: Duration = Duration::from_millis(50);
+/// A starting kubelet removes our sockets a moment before it makes its own. Only when that does
+/// not come within this time did somebody else remove them.
+const REPAIR_WAIT: Duration = Duration::from_secs(1);
+
+/// After the lock file was removed its directory is likely to follow. Making a new one at once
+/// would be in the way of whoever clears up; the other end of a doubling wait is [`FAULT_PAUSE`].
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+
+/// Which socket it is; another kubelet makes another one.
+type SocketIdentity = (Identity, (i64, u32));
+
+/// The task that watches the directory and has the resources' tasks.
+pub(super) struct Directory {
+    root: Root,
+    inventory: watch::Receiver<Arc<Inventory>>,
+    board: Board,
+    tasks: TaskTracker,
+    stop: CancellationToken,
+    kubelet: watch::Sender<Option<Kubelet>>,
+    doubt: Arc<Notify>,
+    life: u64,
+    seen: Option<SocketIdentity>,
+    repair_at: Option<Instant>,
+}
+
+impl Directory {
+    pub(super) fn new(
+        root: Root,
+        inventory: watch::Receiver<Arc<Inventory>>,
+        board: Board,
+        tasks: TaskTracker,
+        stop: CancellationToken,
+    ) -> Self {
+        Self {
+            root,
+            inventory,
+            board,
+            tasks,
+            stop,
+            kubelet: watch::Sender::new(None),
+            doubt: Arc::new(Notify::new()),
+            life: 0,
+            seen: None,
+            repair_at: None,
+        }
+    }
+
+    pub(super) async fn run(mut self) {
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let attached = match self.attach().await {
+                Ok(Attached::Ours(watch, lock)) => {
+                    pause = FIRST_PAUSE;
+                    let left = self.attend(watch).await;
+                    self.kubelet.send_replace(None);
+                    self.seen = None;
+                    drop(lock);
+                    left.map(|()| Attached::Later(FIRST_PAUSE))
+                }
+                other => other,
+            };
+            match attached {
+                Ok(Attached::Later(time)) => sleep(time).await,
+                Ok(_) => {}
+                // Directories may vanish between any two calls; that is settled by looking again.
+                Err(error) => {
+                    if !error.is_not_found() {
+                        self.fault(&error);
+                    }
+                    sleep(pause).await;
+                    pause = (pause * 2).min(FAULT_PAUSE);
+                }
+            }
+        }
+    }
+
+    /// Published for the agent, which says it once where devices are declared: on a machine that
+    /// was never meant to have a kubelet it is no news.
+    fn absent(&self, why: &str) {
+        if self.board.presence(Some(why)) {
+            tracing::debug!("{why}");
+        }
+    }
+
+    fn fault(&self, error: &RootError) {
+        let cause = std::error::Error::source(error);
+        let why = cause.map_or(error.to_string(), |cause| format!("{error}: {cause}"));
+        if self.board.presence(Some(&why)) {
+            tracing::warn!("devices cannot be offered: {why}");
+        }
+    }
+
+    fn path(name: &str) -> Option<AbsPath> {
+        AbsPath::new(format!("{DIRECTORY}/{name}")).ok()
+    }
+
+    /// Works in the directory until it is gone.
+    async fn attend(&mut self, mut watch: Watch) -> Result<(), RootError> {
+        self.remove_stale()?;
+        let stop = self.stop.child_token();
+        let _ends_with_us = stop.clone().drop_guard();
+        let mut crew = JoinSet::new();
+        let mut at_work = BTreeSet::new();
+        self.look_anew(true).await;
+        loop {
+            self.staff(&mut crew, &mut at_work, &stop);
+            let repair_at = self.repair_at;
+            tokio::select! {
+                // Safe to drop: events stay in the kernel's queue.
+                events = watch.next() => if self.on_events(&events?).await { break },
+                // Safe to drop: a change stays marked as unseen.
+                changed = self.inventory.changed() => if changed.is_err() { break },
+                // Safe to drop: a task that ended stays in the set.
+                Some(ended) = crew.join_next() => {
+                    if let Ok(name) = ended {
+                        at_work.remove(&name);
+                    }
+                }
+                // Safe to drop: one doubt is remembered.
+                () = self.doubt.notified() => self.probe(),
+                // Safe to drop: the time stays.
+                () = until(repair_at) => {
+                    self.repair_at = None;
+                    self.kubelet.send_modify(|kubelet| {
+                        kubelet.iter_mut().for_each(|kubelet| kubelet.repair += 1);
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A task for each resource that has something to list. One that never had a device is not
+    /// registered: the Node object would keep its zero for ever.
+    fn staff(
+        &self,
+        crew: &mut JoinSet<ResourceName>,
+        at_work: &mut BTreeSet<ResourceName>,
+        stop: &CancellationToken,
+    ) {
+        let inventory = self.inventory.borrow().clone();
+        for (name, resource) in &inventory.resources {
+            if at_work.contains(name) || resource.listed().next().is_none() {
+                continue;
+            }
+            let shared = Shared {
+                root: self.root.clone(),
+                inventory: self.inventory.clone(),
+                kubelet: self.kubelet.subscribe(),
+                doubt: Arc::clone(&self.doubt),
+                board: self.board.clone(),
+                tasks: self.tasks.clone(),
+            };
+            at_work.insert(name.clone());
+            let task = Resource::new(name.clone(), shared, stop.clone());
+            crew.spawn_on(
+                self.tasks.track_future(task.run()),
+                &tokio::runtime::Handle::current(),
+            );
+        }
+    }
+
+    /// Sockets of an agent that did not end in order. The lock says that nobody serves them.
+    fn remove_stale(&self) -> Result<(), RootError> {
+        let Ok(directory) = AbsPath::new(DIRECTORY) else {
+            return Ok(());
+        };
+        for entry in self.root.list(&directory)? {
+            if entry.kind == Kind::Socket
+                && is_ours(&entry.name)
+                && let Some(path) = Self::path(&entry.name)
+            {
+                self.root.remove_file(&path)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Says whether the directory is gone.
+    async fn on_events(&mut self, events: &[WatchEvent]) -> bool {
+        let mut came = false;
+        let mut changed = false;
+        for event in events {
+            let name = event.name.as_deref().unwrap_or_default();
+            let appeared = matches!(event.kind, WatchKind::Created | WatchKind::MovedTo);
+            match event.kind {
+                WatchKind::DirGone => return true,
+                WatchKind::Overflow => {
+                    changed = true;
+                    self.expect_repair();
+                }
+                _ if name == KUBELET_SOCKET => {
+                    changed = true;
+                    came |= appeared;
+                }
+                // The lock holds nobody off any more. Besides, an open file keeps a removed directory
+                // from being reported as gone.
+                WatchKind::Deleted | WatchKind::MovedFrom if name == LOCK => return true,
+                _ if is_ours(name) && !appeared => self.expect_repair(),
+                _ => {}
+            }
+        }
+        if changed {
+            self.look_anew(came).await;
+        }
+        false
+    }
+
+    fn expect_repair(&mut self) {
+        self.repair_at
+            .get_or_insert_with(|| Instant::now() + REPAIR_WAIT);
+    }
+
+    fn socket(&self) -> Option<SocketIdentity> {
+        let stat = self.root.stat(&Self::path(KUBELET_SOCKET)?).ok()??;
+        (stat.kind == Kind::Socket).then_some((stat.identity, stat.mtime))
+    }
+
+    /// Looks at the kubelet's socket; dials it when it is another one, or when it `came`: file
+    /// systems use inode numbers again at once.
+    async fn look_anew(&mut self, came: bool) {
+        let Some(now) = self.socket() else {
+            self.seen = None;
+            self.kubelet.send_replace(None);
+            self.absent(&format!(
+                "no kubelet here: there is no {DIRECTORY}/{KUBELET_SOCKET}"
+            ));
+            return;
+        };
+        if !came && self.seen == Some(now) {
+            return;
+        }
+        let noticed = Instant::now();
+        self.seen = Some(now);
+        self.repair_at = None;
+        match self.dial().await {
+            Some(channel) => {
+                self.life += 1;
+                self.board.presence(None);
+                let (life, repair) = (self.life, 0);
+                self.kubelet.send_replace(Some(Kubelet {
+                    life,
+                    repair,
+                    channel,
+                    noticed,
+                }));
+            }
+            None => self.away(),
+        }
+    }
+
+    fn away(&mut self) {
+        self.kubelet.send_replace(None);
+        self.absent("no kubelet here: nobody answers on its socket");
+    }
+
+    /// Connects, again and again for a while.
+    async fn dial(&self) -> Option<Channel> {
+        // The address is resolved by the connector; links on the way are resolved in the root.
+        let path = self.root.canonical(&Self::path(KUBELET_SOCKET)?).ok()?;
+        let address = format!("unix:{}", self.root.host_path(&path).display());
+        let endpoint = Endpoint::from_shared(address).ok()?;
+        let (deadline, mut pause) = (Instant::now() + DIAL_WAIT, DIAL_FIRST_PAUSE);
+        loop {
+            match endpoint.connect().await {
+                Ok(channel) => return Some(channel),
+                Err(error) if Instant::now() >= deadline => {
+                    tracing::debug!(%error, "the kubelet's socket does not answer");
+                    return None;
+                }
+                Err(_) => sleep(pause).await,
+            }
+            pause = (pause * 2).min(DIAL_LONGEST_PAUSE);
+        }
+    }
+
+    /// A resource's stream ended: is the kubelet still there? Its death is no event of the
+    /// directory, because the socket file stays.
+    fn probe(&mut self) {
+        if self.kubelet.borrow().is_none() {
+            return;
+        }
+        let answers =
+            Self::path(KUBELET_SOCKET).is_some_and(|path| self.root.connect_unix(&path).is_ok());
+        if !answers {
+            self.away();
+        }
+    }
+}
+
+async fn until(at: Option<Instant>) {
+    match at {
+        Some(at) => sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}

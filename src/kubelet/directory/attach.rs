@@ -1,0 +1,90 @@
+//! Coming into the directory: waiting for it, and making sure that nobody else serves in it.
+
+use std::time::Duration;
+
+use super::{DIRECTORY, Directory, FAULT_PAUSE, LOCK};
+use crate::{
+    path::AbsPath,
+    root::{Lock, RootError, Watch, WatchEvent, WatchKind},
+};
+
+/// How often the lock is tried while another agent has it. A lock's release is no event, and this
+/// state is a mistake that a person has to end.
+const LOCK_PAUSE: Duration = Duration::from_secs(5);
+/// What the directory is good for at the moment.
+pub(super) enum Attached {
+    /// It is watched and locked.
+    Ours(Watch, Lock),
+    /// Something stands in the way; try again after this time.
+    Later(Duration),
+    /// Try again at once.
+    Again,
+}
+
+impl Directory {
+    /// Waits for the directory by events, then locks it.
+    pub(super) async fn attach(&mut self) -> Result<Attached, RootError> {
+        let Ok(directory) = AbsPath::new(DIRECTORY) else {
+            return Ok(Attached::Later(FAULT_PAUSE));
+        };
+        let mut watch = self.root.watch()?;
+        if !self.root.is_dir(&directory)? {
+            self.absent(&format!("no kubelet here: there is no {DIRECTORY}"));
+            self.wait_for(&directory, &mut watch).await?;
+            return Ok(Attached::Again);
+        }
+        match watch.add_names(&directory) {
+            Err(error) if error.is_not_found() => return Ok(Attached::Again),
+            added => added?,
+        };
+        let Some(lock) = Self::path(LOCK) else {
+            return Ok(Attached::Later(FAULT_PAUSE));
+        };
+        match self.root.lock(&lock)? {
+            Some(held) => Ok(Attached::Ours(watch, held)),
+            None => {
+                let why = format!("another agent serves devices here: it holds {lock}");
+                if self.board.presence(Some(&why)) {
+                    tracing::warn!("{why}");
+                }
+                Ok(Attached::Later(LOCK_PAUSE))
+            }
+        }
+    }
+
+    /// Waits until the next component on the way to `wanted` may have come to be.
+    async fn wait_for(&self, wanted: &AbsPath, watch: &mut Watch) -> Result<(), RootError> {
+        let mut awaited = wanted.clone();
+        while let Some(parent) = awaited.parent() {
+            if self.root.is_dir(&parent)? {
+                break;
+            }
+            awaited = parent;
+        }
+        let Some(nearest) = awaited.parent() else {
+            return Ok(());
+        };
+        watch.add_names(&nearest)?;
+        // What came before the watch is not told.
+        while !self.root.is_dir(&awaited)? {
+            let matters = |event: &WatchEvent| {
+                event
+                    .name
+                    .as_deref()
+                    .is_none_or(|name| name == awaited.file_name())
+            };
+            let events = watch.next().await?;
+            if events.iter().any(matches_gone) {
+                return Ok(());
+            }
+            if !events.iter().any(matters) {
+                continue;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn matches_gone(event: &WatchEvent) -> bool {
+    matches!(event.kind, WatchKind::DirGone | WatchKind::Overflow)
+}

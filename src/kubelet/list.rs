@@ -1,0 +1,213 @@
+//! The list that the kubelet gets: whole, only when it changed, and never too large.
+
+use std::{sync::Arc, time::Duration};
+
+use prost::Message as _;
+use tokio::{
+    sync::{mpsc, watch},
+    time::sleep,
+};
+use tokio_util::sync::CancellationToken;
+use tonic::Status;
+
+use super::api::v1beta1 as api;
+use crate::device::{Device, Health, Inventory, Resource, ResourceName};
+
+/// What the kubelet receives at most in one message: gRPC's default, which it does not raise. A
+/// larger one ends the stream, and with it every device of the resource.
+pub const LARGEST: usize = 4 * 1024 * 1024;
+
+/// How long changes are gathered. After each message the kubelet rewrites and syncs its whole
+/// checkpoint, so a burst should be one message; a person does not notice 50 ms.
+const DEBOUNCE: Duration = Duration::from_millis(50);
+
+/// One list, and how many ids had to be left out of it.
+#[derive(Debug)]
+pub(super) struct List {
+    pub(super) message: api::ListAndWatchResponse,
+    pub(super) cut: usize,
+}
+
+/// The list of `resource` as it is now; empty when nobody offers it any more.
+pub(super) fn list(inventory: &Inventory, name: &ResourceName) -> List {
+    let mut list = List {
+        message: api::ListAndWatchResponse::default(),
+        cut: 0,
+    };
+    let Some(resource) = inventory.resources.get(name) else {
+        return list;
+    };
+    let mut size = 0;
+    for (id, device) in resource.listed() {
+        let (health, _) = inventory.verdict(device);
+        for id in resource.share_ids(id) {
+            let device = to_wire(id, health, device);
+            let length = device.encoded_len();
+            // A field of a repeated message costs one byte for its number and a length.
+            size += 1 + prost::length_delimiter_len(length) + length;
+            if size > LARGEST {
+                list.cut += 1;
+            } else {
+                list.message.devices.push(device);
+            }
+        }
+    }
+    list
+}
+
+fn to_wire(id: String, health: Health, device: &Device) -> api::Device {
+    let nodes = device.numa.iter().map(|node| api::NumaNode {
+        id: i64::from(*node),
+    });
+    api::Device {
+        id,
+        health: if health == Health::Healthy {
+            "Healthy"
+        } else {
+            "Unhealthy"
+        }
+        .to_owned(),
+        topology: (!device.numa.is_empty()).then(|| api::TopologyInfo {
+            nodes: nodes.collect(),
+        }),
+    }
+}
+
+/// What a list is made of, kept to tell whether the next one differs on the wire.
+struct Sent {
+    resource: Option<Arc<Resource>>,
+    withheld: bool,
+}
+
+impl Sent {
+    fn of(inventory: &Inventory, name: &ResourceName) -> Self {
+        Self {
+            resource: inventory.resources.get(name).cloned(),
+            withheld: inventory.withheld.is_some(),
+        }
+    }
+
+    fn same(&self, other: &Self) -> bool {
+        self.withheld == other.withheld
+            && match (&self.resource, &other.resource) {
+                (None, None) => true,
+                (Some(one), Some(two)) => Arc::ptr_eq(one, two) || same_on_wire(one, two),
+                _ => false,
+            }
+    }
+}
+
+fn same_on_wire(one: &Resource, two: &Resource) -> bool {
+    let key = |(id, device): (&str, &Device)| (id.to_owned(), device.health, device.numa.clone());
+    one.share.replicas == two.share.replicas && one.listed().map(key).eq(two.listed().map(key))
+}
+
+/// Feeds one stream until the kubelet or the server ends it. The first list goes out at once.
+/// Ending it by `stop` says nothing about the devices: the list is not emptied.
+pub(super) async fn feed(
+    name: ResourceName,
+    mut inventory: watch::Receiver<Arc<Inventory>>,
+    to: mpsc::Sender<Result<api::ListAndWatchResponse, Status>>,
+    stop: CancellationToken,
+) {
+    let mut sent: Option<Sent> = None;
+    let mut cut = 0;
+    loop {
+        let now = inventory.borrow_and_update().clone();
+        let next = Sent::of(&now, &name);
+        if sent.as_ref().is_none_or(|sent| !sent.same(&next)) {
+            let list = list(&now, &name);
+            if list.cut != cut {
+                cut = list.cut;
+                tracing::warn!(resource = %name, cut, "the list exceeds the kubelet's 4 MiB; the last ids are left out");
+            }
+            drop(now);
+            tokio::select! {
+                // The stream ends with the server; a list that does not fit in is of no use then.
+                () = stop.cancelled() => return,
+                sending = to.send(Ok(list.message)) => if sending.is_err() { return },
+            }
+            sent = Some(next);
+        }
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = to.closed() => return,
+            // Safe to drop: a change stays marked as unseen.
+            changed = inventory.changed() => if changed.is_err() { return },
+        }
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = to.closed() => return,
+            () = sleep(DEBOUNCE) => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::{
+        inventory::{Recipe, Share},
+        name::LONGEST_ID,
+    };
+
+    fn inventory(count: usize, replicas: u32) -> Inventory {
+        let device = |at: usize| {
+            let id = format!("{at:0width$}", width = LONGEST_ID - 6);
+            let device = Device {
+                node: "/dev/null".parse().unwrap(),
+                health: Health::Healthy,
+                reason: None,
+                numa: vec![1],
+            };
+            (id, device)
+        };
+        let resource = Resource {
+            name: ResourceName::new("acme.dev/x").unwrap(),
+            source: String::new(),
+            share: Share {
+                replicas,
+                ..Share::ALONE
+            },
+            recipe: Recipe::default(),
+            devices: (0..count).map(device).collect(),
+        };
+        let mut inventory = Inventory::default();
+        inventory
+            .resources
+            .insert(resource.name.clone(), Arc::new(resource));
+        inventory
+    }
+
+    #[test]
+    fn a_list_never_exceeds_what_the_kubelet_takes() {
+        let name = ResourceName::new("acme.dev/x").unwrap();
+        let small = list(&inventory(10, 2), &name);
+        assert_eq!((small.message.devices.len(), small.cut), (20, 0));
+        let large = list(&inventory(100, 1024), &name);
+        let size = large.message.encoded_len();
+        assert!(size <= LARGEST && size > LARGEST - 200, "{size}");
+        assert_eq!(large.message.devices.len() + large.cut, 100 * 1024);
+    }
+
+    #[test]
+    fn devices_without_a_numa_node_carry_no_topology() {
+        let mut inventory = inventory(1, 1);
+        let name = ResourceName::new("acme.dev/x").unwrap();
+        assert!(
+            list(&inventory, &name).message.devices[0]
+                .topology
+                .is_some()
+        );
+        let resource = Arc::make_mut(inventory.resources.get_mut(&name).unwrap());
+        resource
+            .devices
+            .values_mut()
+            .for_each(|device| device.numa.clear());
+        assert!(
+            list(&inventory, &name).message.devices[0]
+                .topology
+                .is_none()
+        );
+    }
+}

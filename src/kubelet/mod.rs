@@ -1,0 +1,48 @@
+//! The kubelet's sockets: one device plugin for each resource, registered with whatever kubelet is
+//! there, again whenever it starts anew.
+//!
+//! The kubelet removes the sockets it finds in its directory when it starts, then makes its own.
+//! That socket's appearance is the only sign; `directory` watches for it, `plugin` has one task
+//! for each resource that serves first, registers second and sees that it stays so.
+
+pub mod api;
+mod directory;
+mod list;
+mod names;
+mod plugin;
+mod server;
+mod session;
+mod state;
+
+use std::sync::Arc;
+
+use tokio::sync::watch;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+pub use self::{
+    list::LARGEST,
+    names::{DIRECTORY, KUBELET_SOCKET},
+    state::KubeletState,
+};
+use crate::{device::Inventory, root::Root};
+
+/// Starts to offer what `inventory` says, and tells how that goes. Ends with `stop`, and then says
+/// nothing about the devices: pods keep what they have, and the next agent goes on.
+pub fn start(
+    root: Root,
+    inventory: watch::Receiver<Arc<Inventory>>,
+    stop: CancellationToken,
+    tasks: &TaskTracker,
+) -> watch::Receiver<KubeletState> {
+    let board = state::Board::new();
+    let told = board.subscribe();
+    let task = directory::Directory::new(root, inventory, board, tasks.clone(), stop.clone());
+    tasks.spawn(async move {
+        tokio::select! {
+            // Safe to drop: resource tasks have the same token and remove their own sockets.
+            () = stop.cancelled() => {}
+            () = task.run() => {}
+        }
+    });
+    told
+}

@@ -1,0 +1,55 @@
+//! Names of sockets.
+
+use crate::{
+    device::{ResourceName, name::hex16},
+    path::{AbsPath, BadPath},
+};
+
+/// Where plugins and the kubelet meet. The kubelet has this path built in.
+pub const DIRECTORY: &str = "/var/lib/kubelet/device-plugins";
+/// The kubelet's own socket in it.
+pub const KUBELET_SOCKET: &str = "kubelet.sock";
+
+/// Whether a file name is one of ours: `m-<16 hex>-<number>.sock`.
+pub(super) fn is_ours(name: &str) -> bool {
+    let parts = name
+        .strip_prefix("m-")
+        .and_then(|rest| rest.strip_suffix(".sock"));
+    parts
+        .and_then(|parts| parts.split_once('-'))
+        .is_some_and(|(resource, number)| {
+            let hex = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+            resource.len() == 16
+                && resource.bytes().all(hex)
+                && !number.is_empty()
+                && number.bytes().all(|byte| byte.is_ascii_digit())
+        })
+}
+
+/// The name says nothing, but fits whatever the resource is called: addresses hold 107 bytes.
+pub(super) fn socket_path(resource: &ResourceName, number: u64) -> Result<AbsPath, BadPath> {
+    let name = format!("{DIRECTORY}/m-{}-{number}.sock", hex16(resource.as_str()));
+    AbsPath::new(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn socket_names_fit_and_are_known_again() {
+        let name = ResourceName::new(format!("{}/{}", "a".repeat(240), "b".repeat(63))).unwrap();
+        let path = socket_path(&name, u64::MAX).unwrap();
+        assert!(path.as_str().len() <= 107, "{}", path.as_str().len());
+        assert!(is_ours(path.file_name()));
+        for other in [
+            "kubelet.sock",
+            "m-.sock",
+            "m-0123456789abcdef-.sock",
+            "m-0123456789ABCDEF-1.sock",
+            "nvidia.sock",
+        ] {
+            assert!(!is_ours(other), "{other}");
+        }
+    }
+}

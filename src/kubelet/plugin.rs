@@ -1,0 +1,299 @@
+//! One resource towards the kubelet: serve, register, see that it stays so.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::{
+    sync::{Notify, watch},
+    time::{Instant, timeout},
+};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tonic::{Code, transport::Channel};
+
+use super::{
+    api::v1beta1 as api,
+    server::options,
+    session::{ServeError, Session},
+    state::Board,
+};
+use crate::{
+    device::{Inventory, ResourceName},
+    root::Root,
+};
+
+/// The kubelet opens the stream from a task of its own right after it answered `Register`. One
+/// second is long for that, and short beside the ten of its node status.
+const STREAM_WAIT: Duration = Duration::from_secs(1);
+/// `Register` answers only after the kubelet dialled back, for which it takes ten seconds at most.
+const REGISTER_WAIT: Duration = Duration::from_secs(15);
+/// The first wait after a failure; doubled up to the longest.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// How long an emptied list is left to be read before the stream ends.
+const WITHDRAWAL: Duration = Duration::from_secs(1);
+
+/// One life of the kubelet, as far as it can be told from outside.
+#[derive(Clone, Debug)]
+pub(super) struct Kubelet {
+    /// Counts up with every new socket.
+    pub(super) life: u64,
+    /// Counts up when sockets of ours vanished although the kubelet lives.
+    pub(super) repair: u64,
+    /// Answers on the socket; shared by all resources.
+    pub(super) channel: Channel,
+    /// When its socket was noticed.
+    pub(super) noticed: Instant,
+}
+
+/// Why a registration did not come about.
+#[derive(Debug, thiserror::Error)]
+enum RegisterError {
+    #[error("cannot serve {resource}")]
+    Serve {
+        resource: ResourceName,
+        #[source]
+        source: ServeError,
+    },
+    #[error("the kubelet does not take {resource}: {message}")]
+    Refused {
+        resource: ResourceName,
+        message: String,
+    },
+    #[error("the kubelet does not answer")]
+    Away,
+    #[error("the kubelet took {resource} and did not ask for its devices")]
+    NoStream { resource: ResourceName },
+}
+
+/// What all resources share.
+#[derive(Clone, Debug)]
+pub(super) struct Shared {
+    pub(super) root: Root,
+    pub(super) inventory: watch::Receiver<Arc<Inventory>>,
+    pub(super) kubelet: watch::Receiver<Option<Kubelet>>,
+    /// Asks whoever watches the kubelet to see whether it still answers.
+    pub(super) doubt: Arc<Notify>,
+    pub(super) board: Board,
+    pub(super) tasks: TaskTracker,
+}
+
+/// The task of one resource.
+pub(super) struct Resource {
+    name: ResourceName,
+    shared: Shared,
+    stop: CancellationToken,
+    /// Registrations so far: each has a socket of its own name.
+    number: u64,
+}
+
+/// Why a session came to its end.
+enum Ended {
+    /// There is another kubelet, or our socket is gone.
+    NewKubelet,
+    /// The stream ended: the kubelet, alive or not, no longer listens to us.
+    Unheard,
+    /// Nobody offers the resource any more.
+    Withdrawn,
+    Stopped,
+}
+
+impl Resource {
+    pub(super) fn new(name: ResourceName, shared: Shared, stop: CancellationToken) -> Self {
+        Self {
+            name,
+            shared,
+            stop,
+            number: 0,
+        }
+    }
+
+    /// Runs until the resource is gone or the agent stops; gives back the name.
+    pub(super) async fn run(mut self) -> ResourceName {
+        let stop = self.stop.clone();
+        tokio::select! {
+            // Sessions stop serving and remove their socket when they are dropped.
+            () = stop.cancelled() => {}
+            () = self.keep() => self.shared.board.forget(&self.name),
+        }
+        self.name
+    }
+
+    /// Registers again and again, until the resource is gone.
+    async fn keep(&mut self) {
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let Some(kubelet) = self.kubelet().await else {
+                return;
+            };
+            let ended = match self.register(&kubelet).await {
+                Ok(session) => {
+                    self.taken(&kubelet);
+                    let began = Instant::now();
+                    let ended = self.stay(&session, &kubelet).await;
+                    self.finish(session, &ended).await;
+                    // A session that lasted was no failure, whatever ended it.
+                    if began.elapsed() > LONGEST_PAUSE {
+                        pause = FIRST_PAUSE;
+                    }
+                    ended
+                }
+                Err(error) => {
+                    self.failed(&error);
+                    Ended::Unheard
+                }
+            };
+            match ended {
+                Ended::Withdrawn | Ended::Stopped => return,
+                Ended::NewKubelet => pause = FIRST_PAUSE,
+                Ended::Unheard => {
+                    self.shared.doubt.notify_one();
+                    pause = self.pause(&kubelet, pause).await;
+                }
+            }
+            if self.is_gone() {
+                return;
+            }
+        }
+    }
+
+    /// Waits after a failure, or until there is a new kubelet; gives the next pause.
+    async fn pause(&mut self, failed: &Kubelet, pause: Duration) -> Duration {
+        let mut kubelet = self.shared.kubelet.clone();
+        let life = failed.life;
+        let newer = kubelet.wait_for(|now| now.as_ref().is_some_and(|now| now.life != life));
+        match timeout(pause, newer).await {
+            Ok(_) => FIRST_PAUSE,
+            Err(_) => (pause * 2).min(LONGEST_PAUSE),
+        }
+    }
+
+    fn taken(&self, kubelet: &Kubelet) {
+        let after = kubelet.noticed.elapsed();
+        if self.shared.board.registration(&self.name, None) {
+            let (name, after) = (&self.name, after.as_millis());
+            tracing::info!(resource = %name, "{name} is registered, {after} ms after the kubelet showed itself");
+        }
+    }
+
+    fn failed(&self, error: &RegisterError) {
+        let causes =
+            std::iter::successors(std::error::Error::source(error), |cause| cause.source());
+        let reason = causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"));
+        if self.shared.board.registration(&self.name, Some(&reason)) {
+            let name = &self.name;
+            tracing::warn!(resource = %name, "{name} is not registered: {reason}");
+        }
+    }
+
+    /// The kubelet as soon as there is one; none when the resource is gone before.
+    async fn kubelet(&mut self) -> Option<Kubelet> {
+        if self.shared.kubelet.borrow().is_none() {
+            self.shared
+                .board
+                .registration(&self.name, Some("there is no kubelet"));
+        }
+        let (name, shared) = (&self.name, &mut self.shared);
+        let gone = |inventory: &Arc<Inventory>| !inventory.resources.contains_key(name);
+        tokio::select! {
+            // Safe to drop: both only look at the latest value.
+            found = shared.kubelet.wait_for(Option::is_some) => found.ok()?.clone(),
+            _ = shared.inventory.wait_for(gone) => None,
+        }
+    }
+
+    fn is_gone(&self) -> bool {
+        !self
+            .shared
+            .inventory
+            .borrow()
+            .resources
+            .contains_key(&self.name)
+    }
+
+    /// Serves first, then registers, then waits for the kubelet to ask for the list.
+    async fn register(&mut self, kubelet: &Kubelet) -> Result<Session, RegisterError> {
+        let mut session = self.serve()?;
+        let request = api::RegisterRequest {
+            version: api::VERSION.to_owned(),
+            endpoint: session.socket.file_name().to_owned(),
+            resource_name: self.name.to_string(),
+            options: Some(options()),
+        };
+        let mut client = api::registration_client::RegistrationClient::new(kubelet.channel.clone());
+        match timeout(REGISTER_WAIT, client.register(request)).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(status)) if status.code() == Code::Unavailable => {
+                return Err(RegisterError::Away);
+            }
+            Ok(Err(status)) => {
+                let message = status.message().to_owned();
+                return Err(RegisterError::Refused {
+                    resource: self.name.clone(),
+                    message,
+                });
+            }
+            Err(_) => return Err(RegisterError::Away),
+        }
+        let asked = session.streams.wait_for(|streams| streams.opened > 0);
+        let in_time = matches!(timeout(STREAM_WAIT, asked).await, Ok(Ok(_)));
+        let unasked = || RegisterError::NoStream {
+            resource: self.name.clone(),
+        };
+        in_time.then_some(session).ok_or_else(unasked)
+    }
+
+    fn serve(&mut self) -> Result<Session, RegisterError> {
+        self.number += 1;
+        let served = Session::serve(&self.name, self.number, &self.shared, &self.stop);
+        served.map_err(|source| RegisterError::Serve {
+            resource: self.name.clone(),
+            source,
+        })
+    }
+
+    /// Waits for the end of a session that works.
+    async fn stay(&mut self, session: &Session, kubelet: &Kubelet) -> Ended {
+        let mut streams = session.streams.clone();
+        let (name, root) = (&self.name, &self.shared.root);
+        let gone = |inventory: &Arc<Inventory>| !inventory.resources.contains_key(name);
+        let socket_there = || root.stat(&session.socket).is_ok_and(|stat| stat.is_some());
+        let replaced = |now: &Option<Kubelet>| {
+            now.as_ref().is_some_and(|now| {
+                now.life != kubelet.life || now.repair != kubelet.repair && !socket_there()
+            })
+        };
+        // Safe to drop, all of them: they only look at latest values.
+        tokio::select! {
+            _ = self.shared.kubelet.wait_for(replaced) => Ended::NewKubelet,
+            ended = streams.wait_for(|streams| streams.open == 0) => match ended {
+                Ok(_) => Ended::Unheard,
+                Err(_) => Ended::Stopped,
+            },
+            _ = self.shared.inventory.wait_for(gone) => Ended::Withdrawn,
+        }
+    }
+
+    /// Ends a session. A kubelet before 1.37 that sees the old stream end *after* the next
+    /// registration cuts off the new one: towards a living kubelet the old one ends first.
+    async fn finish(&self, session: Session, ended: &Ended) {
+        let why = match ended {
+            Ended::NewKubelet => "the kubelet was restarted",
+            Ended::Unheard => "the kubelet does not listen any more",
+            Ended::Withdrawn | Ended::Stopped => "nobody offers it any more",
+        };
+        if self.shared.board.registration(&self.name, Some(why)) {
+            let name = &self.name;
+            tracing::info!(resource = %name, "{name} is no longer registered: {why}");
+        }
+        if matches!(ended, Ended::Withdrawn) {
+            let mut streams = session.streams.clone();
+            let read = streams.wait_for(|streams| streams.open == 0);
+            // The feed has sent the empty list; the kubelet does not end the stream by itself.
+            let _ = timeout(WITHDRAWAL, read).await;
+        }
+        let mut streams = session.streams.clone();
+        drop(session);
+        let closed = streams.wait_for(|streams| streams.open == 0);
+        // Streams to a kubelet that is gone end by themselves; nothing depends on it.
+        let _ = timeout(Duration::from_millis(100), closed).await;
+    }
+}

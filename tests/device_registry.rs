@@ -1,0 +1,139 @@
+//! What the device service finds and remembers, over a root in a temporary directory.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "a test may panic, and plays the outside world that makes files and devices"
+)]
+
+mod support {
+    pub(crate) mod machine;
+}
+
+use machinist::{
+    device::{
+        Allowances,
+        registry::{check, list},
+        status::DevicesStatus,
+    },
+    root::Root,
+};
+use support::machine::Machine;
+
+// One thread: nothing else runs between the start of the second agent and the look at its status.
+#[tokio::test]
+async fn an_agent_starts_with_the_list_that_the_one_before_it_saved() {
+    let machine = Machine::new();
+    machine.plug("ttyA");
+    machine.plug("ttyB");
+    machine.declare("tty.yaml", "acme.dev/tty", "/dev/tty?", 1);
+    let healths = |status: &DevicesStatus| -> Vec<String> {
+        let devices = status.devices.iter().flat_map(|one| &one.devices);
+        devices
+            .map(|device| format!("{}={}", device.id, device.health))
+            .collect()
+    };
+    let first = machine.agent();
+    first
+        .until("both", |status| {
+            healths(status) == ["ttyA=Healthy", "ttyB=Healthy"]
+        })
+        .await;
+    first.stop().await;
+    machine.unplug("ttyB");
+    let second = machine.agent();
+    let at_once = healths(&second.handle.status().borrow());
+    assert_eq!(at_once, ["ttyA=Healthy", "ttyB=Healthy"]);
+    second
+        .until("corrected", |status| {
+            healths(status) == ["ttyA=Healthy", "ttyB=Unhealthy"]
+        })
+        .await;
+    second.stop().await;
+    machine.boot("boot-2");
+    machine.unplug("ttyA");
+    machine.plug("ttyB");
+    let third = machine.agent();
+    let after_boot = healths(&third.handle.status().borrow());
+    assert_eq!(after_boot, ["ttyA=Unhealthy", "ttyB=Healthy"]);
+    third.stop().await;
+}
+
+#[test]
+fn a_file_is_checked_against_the_machine_without_an_agent() {
+    let machine = Machine::new();
+    machine.plug("ttyA");
+    machine.declare("tty.yaml", "acme.dev/tty", "/dev/tty?", 2);
+    let root = Root::open(machine.root()).unwrap();
+    let file = machine.path("etc/machinist/devices.d/tty.yaml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let found = check(&root, "tty.yaml", &text, &Allowances::default()).unwrap();
+    let resource = found.resources.values().next().unwrap();
+    assert_eq!(resource.devices.keys().collect::<Vec<_>>(), ["ttyA"]);
+    let wrong = check(
+        &root,
+        "tty.yaml",
+        &text.replace("path", "pfad"),
+        &Allowances::default(),
+    );
+    let wrong = wrong.unwrap_err();
+    assert_eq!((wrong[0].line, wrong[0].column), (Some(6), Some(12)));
+    let all = list(&root, Allowances::default());
+    assert_eq!(
+        all.resources.values().next().unwrap().source,
+        "/etc/machinist/devices.d/tty.yaml"
+    );
+}
+
+#[test]
+fn only_device_nodes_below_dev_are_lent_and_files_of_others_are_not_read() {
+    let machine = Machine::new();
+    machine.plug("tty0");
+    std::fs::create_dir_all(machine.path("dev/by-id")).unwrap();
+    std::fs::write(machine.path("etc/shadow"), "secret").unwrap();
+    for (link, to) in [
+        ("good", "../tty0"),
+        ("shadow", "../../etc/shadow"),
+        ("absolute", "/etc/shadow"),
+        ("loop", "loop"),
+        ("dangling", "../none"),
+    ] {
+        std::os::unix::fs::symlink(to, machine.path("dev/by-id").join(link)).unwrap();
+    }
+    nix::unistd::mkfifo(
+        &machine.path("dev/by-id/fifo"),
+        nix::sys::stat::Mode::S_IRUSR,
+    )
+    .unwrap();
+    machine.declare("x.yaml", "acme.dev/x", "/dev/by-id/*", 1);
+    machine.declare("y.yaml", "acme.dev/y", "/dev/by-id/shadow", 1);
+    machine.declare("loose.yaml", "acme.dev/loose", "/dev/tty0", 1);
+    let loose = machine.path("etc/machinist/devices.d/loose.yaml");
+    std::fs::set_permissions(loose, std::os::unix::fs::PermissionsExt::from_mode(0o666)).unwrap();
+    machine.write("large.yaml", &"#".repeat(64 * 1024 + 1));
+    let found = list(&Root::open(machine.root()).unwrap(), Allowances::default());
+    let listed: Vec<_> = found
+        .resources
+        .values()
+        .flat_map(|one| one.listed())
+        .collect();
+    assert_eq!(listed.len(), 1);
+    assert_eq!(
+        (listed[0].0, listed[0].1.node.as_str()),
+        ("by-id-good", "/dev/by-id/good")
+    );
+    let named = found.resources.values().next_back().unwrap();
+    assert_eq!(
+        named.devices["by-id-shadow"].reason.as_deref(),
+        Some("/dev/by-id/shadow is a link to /etc/shadow, outside /dev, no device node")
+    );
+    let problems: Vec<_> = found.problems.iter().map(ToString::to_string).collect();
+    assert!(
+        problems[0].contains("large.yaml: it is larger than 65536 bytes"),
+        "{problems:?}"
+    );
+    assert!(
+        problems[1].contains("loose.yaml: its mode 0666 lets others write"),
+        "{problems:?}"
+    );
+}

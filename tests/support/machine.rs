@@ -1,0 +1,128 @@
+//! A machine in a temporary directory, and an agent's device service on it.
+
+use std::{path::Path, sync::Arc, time::Duration};
+
+use machinist::{
+    device::{
+        service::{DevicesHandle, DevicesService, DevicesSettings},
+        status::DevicesStatus,
+    },
+    root::Root,
+};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+/// A moved root in which device nodes can be made.
+pub(crate) struct Machine {
+    dir: tempfile::TempDir,
+}
+
+impl Machine {
+    pub(crate) fn new() -> Self {
+        // Any user may make "whiteouts", character devices 0:0, but not on an overlay, which is
+        // what the temporary directory of a container often is.
+        for base in [std::env::temp_dir(), "/dev/shm".into()] {
+            let Ok(dir) = tempfile::tempdir_in(base) else {
+                continue;
+            };
+            let machine = Self { dir };
+            std::fs::create_dir_all(machine.path("dev")).unwrap();
+            if make_node(&machine.path("dev/probe")).is_ok() {
+                std::fs::remove_file(machine.path("dev/probe")).unwrap();
+                for dir in ["etc/machinist/devices.d", "proc/sys/kernel/random"] {
+                    std::fs::create_dir_all(machine.path(dir)).unwrap();
+                }
+                machine.boot("boot-1");
+                return machine;
+            }
+        }
+        panic!("no file system here on which device nodes can be made");
+    }
+
+    pub(crate) fn root(&self) -> &Path {
+        self.dir.path()
+    }
+
+    pub(crate) fn path(&self, below: &str) -> std::path::PathBuf {
+        self.root().join(below)
+    }
+
+    pub(crate) fn boot(&self, id: &str) {
+        std::fs::write(self.path("proc/sys/kernel/random/boot_id"), id).unwrap();
+    }
+
+    pub(crate) fn plug(&self, name: &str) {
+        let node = self.path("dev").join(name);
+        std::fs::create_dir_all(node.parent().unwrap()).unwrap();
+        make_node(&node).unwrap();
+    }
+
+    pub(crate) fn unplug(&self, name: &str) {
+        std::fs::remove_file(self.path("dev").join(name)).unwrap();
+    }
+
+    pub(crate) fn write(&self, file: &str, text: &str) {
+        std::fs::write(self.path("etc/machinist/devices.d").join(file), text).unwrap();
+    }
+
+    pub(crate) fn declare(&self, file: &str, resource: &str, path: &str, replicas: u32) {
+        self.write(
+            file,
+            &format!(
+                "apiVersion: machinist.dev/v1\nkind: DeviceDeclaration\nmetadata: {{name: x}}\n\
+                 spec:\n  resource: {resource}\n  match: [{{path: \"{path}\"}}]\n  \
+                 share: {{replicas: {replicas}}}\n"
+            ),
+        );
+    }
+
+    pub(crate) fn agent(&self) -> Agent {
+        let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
+        let root = Root::open(self.root()).unwrap();
+        let settings = DevicesSettings::default();
+        let handle = DevicesService::start(root, settings, stop.clone(), &tasks);
+        Agent {
+            handle,
+            stop,
+            tasks,
+        }
+    }
+}
+
+fn make_node(path: &Path) -> nix::Result<()> {
+    use nix::sys::stat::{Mode, SFlag, makedev, mknod};
+    let mode = Mode::from_bits_truncate(0o666);
+    mknod(path, SFlag::S_IFCHR, mode, makedev(1, 3))
+        .or_else(|_| mknod(path, SFlag::S_IFCHR, mode, makedev(0, 0)))
+}
+
+pub(crate) struct Agent {
+    pub(crate) handle: DevicesHandle,
+    stop: CancellationToken,
+    tasks: TaskTracker,
+}
+
+impl Agent {
+    pub(crate) async fn until(
+        &self,
+        what: &str,
+        wanted: impl Fn(&DevicesStatus) -> bool,
+    ) -> Arc<DevicesStatus> {
+        let mut status = self.handle.status();
+        let waiting = status.wait_for(|status| wanted(status));
+        match tokio::time::timeout(Duration::from_secs(5), waiting).await {
+            Ok(status) => status.unwrap().clone(),
+            Err(_) => panic!(
+                "not within 5 s: {what}; {:#?}",
+                self.handle.status().borrow()
+            ),
+        }
+    }
+
+    /// SIGTERM: everything ends, and every task is joined.
+    pub(crate) async fn stop(self) {
+        self.stop.cancel();
+        self.tasks.close();
+        let ended = tokio::time::timeout(Duration::from_secs(1), self.tasks.wait()).await;
+        assert!(ended.is_ok(), "{} tasks still run", self.tasks.len());
+    }
+}
