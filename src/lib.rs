@@ -4,7 +4,10 @@
 //! The library exists so that tests can use every room; the binary is `main.rs`. How the rooms hang
 //! together, and which may import which, is in `ARCHITECTURE.md`.
 
+pub mod admin;
+pub mod agent;
 pub mod backoff;
+pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod device;
@@ -19,6 +22,7 @@ pub mod readiness;
 pub mod reason;
 pub mod root;
 pub mod shutdown;
+pub mod source;
 pub mod status;
 pub mod systemd;
 pub mod telemetry;

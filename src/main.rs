@@ -1,3 +1,7 @@
-//! The `machinist` program. Its command line comes with the agent.
+//! The `machinist` program: arguments in, exit code out. Everything else is in the library.
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    machinist::cli::main(std::env::args_os()).into()
+}

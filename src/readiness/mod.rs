@@ -5,6 +5,8 @@
 //! as an argument.
 
 mod inputs;
+pub mod measure;
+pub mod report;
 mod verdict;
 
 pub use inputs::{

@@ -1,0 +1,131 @@
+//! What is answered at which path.
+
+use std::{fmt::Write, sync::Arc};
+
+use axum::{
+    Router,
+    extract::{RawQuery, State},
+    http::{
+        HeaderValue, StatusCode,
+        header::{CONNECTION, CONTENT_TYPE},
+    },
+    middleware::map_response,
+    response::{IntoResponse, Response},
+    routing::get,
+};
+use tokio::sync::watch;
+
+use super::Liveness;
+use crate::{
+    metrics::{self, Metrics},
+    readiness::Effect,
+    status::Status,
+};
+
+/// What the answers are made of. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Served {
+    /// The agent's state.
+    pub status: watch::Receiver<Arc<Status>>,
+    /// Whether the work loop turns.
+    pub liveness: Liveness,
+    /// What is measured.
+    pub metrics: Metrics,
+}
+
+/// What the loopback port answers.
+pub fn port_routes(served: Served) -> Router {
+    Router::new()
+        .route("/livez", get(alive))
+        .route("/healthz", get(alive))
+        .route("/readyz", get(ready))
+        .route("/readyz/agent", get(agent_ready))
+        .route("/metrics", get(measured))
+        .layer(map_response(close))
+        .with_state(served)
+}
+
+/// What the socket below the root answers.
+pub fn socket_routes(served: Served) -> Router {
+    Router::new()
+        .route("/status", get(status))
+        .layer(map_response(close))
+        .with_state(served)
+}
+
+type Answer = (StatusCode, String);
+
+/// One question per connection: probes come seconds apart, and an idle connection is memory.
+async fn close(mut response: Response) -> Response {
+    let headers = response.headers_mut();
+    headers.insert(CONNECTION, HeaderValue::from_static("close"));
+    response
+}
+
+async fn alive(State(served): State<Served>) -> Answer {
+    match served.liveness.check().await {
+        Ok(()) => (StatusCode::OK, "ok\n".to_owned()),
+        Err(silent) => {
+            let seconds = silent.as_secs();
+            stuck(format!("the work loop has been silent for {seconds} s\n"))
+        }
+    }
+}
+
+/// The agent works: its loop turns and it has judged the machine once.
+async fn agent_ready(State(served): State<Served>) -> Answer {
+    let started = served.status.borrow().gates.iter().next().is_some();
+    match started {
+        true => alive(State(served)).await,
+        false => stuck("starting\n".to_owned()),
+    }
+}
+
+async fn ready(State(served): State<Served>, RawQuery(query): RawQuery) -> Answer {
+    let status = Arc::clone(&served.status.borrow());
+    let verbose = query.is_some_and(|text| {
+        let mut flags = text.split('&');
+        flags.any(|flag| flag == "verbose" || flag.starts_with("verbose="))
+    });
+    let mut body = String::new();
+    if verbose {
+        for gate in status.gates.iter() {
+            let mark = match (gate.open, gate.effect) {
+                (true, _) | (_, Effect::Off) => "[+]",
+                (false, Effect::Warn) => "[!]",
+                (false, Effect::Hold) => "[-]",
+            };
+            // Writing to a String cannot fail.
+            let _ = writeln!(
+                body,
+                "{mark}{} {}: {}",
+                gate.name, gate.reason, gate.message
+            );
+        }
+    }
+    body.push_str(&status.summary());
+    body.push('\n');
+    match status.ready {
+        true => (StatusCode::OK, body),
+        false => stuck(body),
+    }
+}
+
+const fn stuck(why: String) -> Answer {
+    (StatusCode::SERVICE_UNAVAILABLE, why)
+}
+
+async fn measured(State(served): State<Served>) -> Response {
+    match served.metrics.text() {
+        Ok(page) => ([(CONTENT_TYPE, metrics::MEDIA_TYPE)], page).into_response(),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+    }
+}
+
+async fn status(State(served): State<Served>) -> Response {
+    let status = Arc::clone(&served.status.borrow());
+    match serde_json::to_vec(&*status) {
+        Ok(body) => ([(CONTENT_TYPE, "application/json")], body).into_response(),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+    }
+}

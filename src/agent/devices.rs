@@ -1,0 +1,101 @@
+//! The device side, as the status document and the gates see it.
+
+use std::sync::Arc;
+
+use tokio::sync::watch;
+
+use crate::{
+    config::{Job, Settings},
+    device::{
+        service::{DevicesHandle, DevicesService, DevicesSettings},
+        status::DevicesStatus,
+    },
+    readiness::{DeviceManager, report::DevicesView},
+    root::Root,
+    shutdown::Tasks,
+    status::{DeviceStatus, ResourceStatus},
+};
+
+/// Starts lending devices where that job is done here, and says how it goes.
+pub(super) fn start(
+    root: &Root,
+    settings: &Settings,
+    publish: watch::Sender<Arc<DevicesView>>,
+    tasks: &Tasks,
+) {
+    if !settings.does(Job::Devices) {
+        // The sender goes; the view stays as it is.
+        return;
+    }
+    let handle = DevicesService::start(
+        root.clone(),
+        DevicesSettings {
+            rescan: Some(settings.devices.rescan),
+            ..DevicesSettings::default()
+        },
+        tasks.token(),
+        tasks.tracker(),
+    );
+    tasks.spawn("device report", follow(handle, publish, tasks.token()));
+}
+
+async fn follow(
+    handle: DevicesHandle,
+    publish: watch::Sender<Arc<DevicesView>>,
+    stop: tokio_util::sync::CancellationToken,
+) {
+    let mut status = handle.status();
+    let mut said = String::new();
+    loop {
+        let now = status.borrow_and_update().clone();
+        say(&now, &mut said);
+        publish.send_replace(Arc::new(view(&now)));
+        tokio::select! {
+            () = stop.cancelled() => return,
+            // Safe to drop: a change that is missed is still marked unseen.
+            changed = status.changed() => if changed.is_err() { return },
+        }
+    }
+}
+
+/// One line when the kubelet's absence begins, none while it lasts.
+fn say(status: &DevicesStatus, said: &mut String) {
+    let now = match &status.kubelet.reason {
+        Some(reason) if !status.devices.is_empty() => reason.clone(),
+        _ => String::new(),
+    };
+    if !now.is_empty() && *said != now {
+        tracing::info!(
+            resources = status.devices.len(),
+            "{now}; devices are offered once there is one"
+        );
+    }
+    *said = now;
+}
+
+fn view(status: &DevicesStatus) -> DevicesView {
+    let manager = match &status.kubelet {
+        _ if status.devices.is_empty() => DeviceManager::Unneeded,
+        kubelet if kubelet.present => DeviceManager::Listening,
+        kubelet => DeviceManager::Absent(kubelet.since),
+    };
+    let resources = status.devices.iter().map(|resource| ResourceStatus {
+        resource: resource.resource.to_string(),
+        source: resource.source.clone(),
+        registered: resource.registered,
+        devices: resource
+            .devices
+            .iter()
+            .map(|device| DeviceStatus {
+                id: device.id.clone(),
+                health: device.health.clone(),
+                reason: device.reason.clone().unwrap_or_default(),
+                holder: device.holder.clone(),
+            })
+            .collect(),
+    });
+    DevicesView {
+        resources: resources.collect(),
+        manager,
+    }
+}

@@ -1,0 +1,120 @@
+//! Settings that change while the agent runs.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::sync::{Notify, watch};
+
+use crate::{
+    config::{Live, LoadError, Offer, Place, Settings},
+    plan::Capabilities,
+    root::Watch,
+    shutdown::Tasks,
+    update::run::Conduct,
+};
+
+/// An editor's save is several events; half a tenth of a second later they are over.
+const DEBOUNCE: Duration = Duration::from_millis(50);
+
+/// Keys that are read once, at the start.
+const AT_START: [&str; 9] = [
+    "source",
+    "jobs",
+    "owners",
+    "admin.listen",
+    "users.allowed",
+    "devices.rescan",
+    "readiness.diskSpace.paths",
+    "log.format",
+    "log.level",
+];
+
+/// Reads the settings again when their directory changes, or when `asked`. Bad ones change nothing
+/// and are said.
+pub(super) fn watch(
+    place: Place,
+    settings: Settings,
+    asked: Arc<Notify>,
+    tasks: &Tasks,
+) -> watch::Receiver<Arc<Settings>> {
+    let (to, current) = watch::channel(Arc::new(settings.clone()));
+    let stop = tasks.token();
+    tasks.spawn("settings", async move {
+        let mut live = Live::new(settings);
+        let mut watch = arm(&place);
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                // Safe to drop: a question stays.
+                () = asked.notified() => tracing::info!("the settings are read again, as asked"),
+                // Safe to drop: what inotify has queued is read by the next call.
+                () = changed(watch.as_mut()) => {}
+            }
+            tokio::time::sleep(DEBOUNCE).await;
+            // Before the reading: what changes while it lasts must not be missed.
+            watch = arm(&place);
+            offer(&mut live, place.read(), &to);
+        }
+    });
+    current
+}
+
+/// The driver's conduct, anew whenever the settings change.
+pub(super) fn conducts(
+    mut settings: watch::Receiver<Arc<Settings>>,
+    capabilities: Capabilities,
+    tasks: &Tasks,
+) -> watch::Receiver<Conduct> {
+    let now = super::conduct(&settings.borrow_and_update(), capabilities);
+    let (to, conducts) = watch::channel(now);
+    let stop = tasks.token();
+    tasks.spawn("conduct", async move {
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                // Safe to drop: a change that is missed is still marked unseen.
+                changed = settings.changed() => if changed.is_err() { return },
+            }
+            to.send_replace(super::conduct(&settings.borrow_and_update(), capabilities));
+        }
+    });
+    conducts
+}
+
+fn offer(live: &mut Live, read: Result<Settings, LoadError>, to: &watch::Sender<Arc<Settings>>) {
+    match live.offer(read) {
+        Offer::Same => {}
+        Offer::Taken(keys) => {
+            tracing::info!(keys = keys.join(", "), "settings changed");
+            for key in keys.iter().filter(|key| AT_START.contains(key)) {
+                tracing::warn!("{key} takes effect when the agent starts next");
+            }
+            to.send_replace(Arc::clone(live.settings()));
+        }
+        Offer::Refused(why) => {
+            tracing::warn!("the changed settings are refused and the last good ones stay: {why}");
+        }
+    }
+}
+
+/// Waits for a change; for ever where nothing can be watched.
+async fn changed(watch: Option<&mut Watch>) {
+    match watch {
+        Some(watch) => drop(watch.next().await),
+        None => std::future::pending().await,
+    }
+}
+
+/// Watches the directory and the drop-ins, and every directory above, because each may be replaced
+/// or not be there yet.
+fn arm(place: &Place) -> Option<Watch> {
+    let mut watch = place.root.watch().ok()?;
+    let mut armed = watch.add(&place.dir).is_ok();
+    for above in place.dir.ancestors() {
+        armed |= watch.add_names(&above).is_ok();
+    }
+    if let Ok(drop_ins) = place.dir.join("machinist.yaml.d") {
+        // Most machines have none; its coming is seen in the directory above it.
+        let _ = watch.add(&drop_ins);
+    }
+    armed.then_some(watch)
+}

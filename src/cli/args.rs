@@ -1,0 +1,167 @@
+//! The arguments that every command shares, and the list of commands.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use clap::{Args, Parser, Subcommand};
+
+use super::{
+    apply, completions, devices, history, man, plan, recover, render, rollback, run, settings,
+    status, verify,
+};
+use crate::{
+    config::{Fragment, LogFormat, Owners, Place, SettingsFile, Source},
+    path::AbsPath,
+    root::Root,
+};
+
+/// Applies machine config, lends devices to the kubelet and says whether the machine is fit for work.
+#[derive(Debug, Parser)]
+#[command(
+    name = "machinist",
+    version,
+    propagate_version = true,
+    after_help = "\
+Exit codes: 0 done or healthy; 1 failed, refused or no agent to ask; 2 changes pending or drift
+(plan, verify); 64 wrong usage or settings."
+)]
+pub struct Cli {
+    /// For every command.
+    #[command(flatten)]
+    pub global: Global,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Look after the machine: apply its config, lend its devices, say whether it is ready
+    Run(run::RunArgs),
+    /// Show what an update would change, why, and at which cost
+    Plan(plan::PlanArgs),
+    /// Apply a config once
+    Apply(apply::ApplyArgs),
+    /// Compare the machine with the config it is on
+    Verify(verify::VerifyArgs),
+    /// Go back to the config before
+    Rollback(rollback::RollbackArgs),
+    /// Merge configs into one
+    Render(render::RenderArgs),
+    /// Show finished updates
+    History(history::HistoryArgs),
+    /// List devices, check a declaration
+    Devices(devices::DevicesArgs),
+    /// Settle what a crash left, before anything else starts
+    #[command(hide = true)]
+    Recover(recover::RecoverArgs),
+    /// Show what the running agent says about this machine
+    Status(status::StatusArgs),
+    /// Show the effective settings and where each comes from
+    Settings(settings::SettingsArgs),
+    /// Print a completion script for a shell
+    Completions(completions::CompletionsArgs),
+    /// Print the manual page
+    Man(man::ManArgs),
+}
+
+/// Flags that every command takes, before or after its name.
+#[derive(Clone, Debug, Args)]
+pub struct Global {
+    /// Directory that every path of the machine hangs from
+    #[arg(long, global = true, value_name = "DIR", default_value = "/")]
+    pub root: PathBuf,
+    /// Directory with machinist.yaml and machinist.yaml.d, on your own file system
+    /// [default: etc/machinist below the root]
+    #[arg(long, global = true, value_name = "DIR")]
+    pub config: Option<PathBuf>,
+    /// What log lines on stderr look like [default: log.format of the settings, auto]
+    #[arg(
+        long,
+        global = true,
+        value_name = "FORMAT",
+        hide_possible_values = true
+    )]
+    pub log_format: Option<LogFormat>,
+    /// Log more; twice for everything
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub verbose: u8,
+}
+
+impl Global {
+    /// The root; it must exist.
+    pub fn open_root(&self) -> anyhow::Result<Root> {
+        Ok(Root::open(&self.root)?)
+    }
+
+    /// Where the settings come from, flags included.
+    pub fn settings_place(&self, root: &Root, flags: Fragment) -> anyhow::Result<Place> {
+        let (root, dir) = match &self.config {
+            Some(own) => (open_config(own)?, AbsPath::root()),
+            None => (root.clone(), AbsPath::new(SettingsFile::DEFAULT_DIR)?),
+        };
+        Ok(Place {
+            root,
+            dir,
+            environment: environment(),
+            flags: self.log_flags(flags),
+            own_uid: nix::unistd::geteuid().as_raw(),
+        })
+    }
+
+    fn log_flags(&self, mut flags: Fragment) -> Fragment {
+        if let Some(format) = self.log_format {
+            flags = flags.with_flag("--log-format", "log.format", format.as_str());
+        }
+        match self.verbose {
+            0 => flags,
+            1 => flags.with_flag("-v", "log.level", "debug"),
+            _ => flags.with_flag("-vv", "log.level", "trace"),
+        }
+    }
+}
+
+fn open_config(dir: &Path) -> anyhow::Result<Root> {
+    Root::open(dir).context("cannot open the directory that --config names")
+}
+
+/// What is no text names no setting.
+fn environment() -> Vec<(String, String)> {
+    let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
+        Some((name.into_string().ok()?, value.into_string().ok()?))
+    };
+    std::env::vars_os().filter_map(text).collect()
+}
+
+/// The config that `plan`, `apply` and `render` are about.
+#[derive(Clone, Debug, Args)]
+pub struct Wanted {
+    /// MachineConfig or Ignition files, merged in this order
+    #[arg(value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    /// Where configs come from: dir:PATH, or auto [default: source of the settings, auto]
+    #[arg(long, value_name = "SOURCE", value_parser = Source::from_flag, conflicts_with = "files")]
+    pub source: Option<Source>,
+}
+
+impl Wanted {
+    /// What the flags say about settings.
+    pub fn flags(&self) -> Fragment {
+        source_flag(Fragment::default(), self.source.as_ref())
+    }
+}
+
+pub(super) fn source_flag(flags: Fragment, source: Option<&Source>) -> Fragment {
+    match source {
+        Some(source) => flags.with_flag("--source", "source", source.to_string()),
+        None => flags,
+    }
+}
+
+pub(super) fn owners_flag(flags: Fragment, owners: Option<Owners>) -> Fragment {
+    match owners {
+        Some(owners) => flags.with_flag("--owners", "owners", owners.as_str()),
+        None => flags,
+    }
+}

@@ -1,0 +1,162 @@
+//! `machinist devices`: its commands and flags, and the list.
+
+use std::{fmt::Write, path::PathBuf};
+
+use clap::{Args, Subcommand};
+
+use super::{Exit, Format, Global, print_data, status::ask};
+use crate::{
+    device::{Allowances, declaration, registry},
+    root::Root,
+    status::ResourceStatus,
+};
+
+/// Arguments of `devices`.
+#[derive(Debug, Args)]
+pub struct DevicesArgs {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: DevicesCommand,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum DevicesCommand {
+    /// List the resources that the running agent lends
+    List(ListArgs),
+    /// Say what a declaration would match on this machine, now
+    Check(CheckArgs),
+}
+
+/// Flags of `devices list`.
+#[derive(Debug, Args)]
+pub struct ListArgs {
+    /// Form of the output: text, json or yaml
+    #[arg(
+        short,
+        long,
+        value_enum,
+        value_name = "FORMAT",
+        default_value = "text",
+        hide_possible_values = true
+    )]
+    pub output: Format,
+}
+
+/// Flags of `devices check`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Exits with 0 when the declaration is good, also when nothing matches it now.
+
+Example:
+  machinist devices check /etc/machinist/devices.d/serial.yaml")]
+pub struct CheckArgs {
+    /// The declaration
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// Form of the output: text, json or yaml
+    #[arg(
+        short,
+        long,
+        value_enum,
+        value_name = "FORMAT",
+        default_value = "text",
+        hide_possible_values = true
+    )]
+    pub output: Format,
+}
+
+pub(super) fn run(global: &Global, args: &DevicesArgs) -> anyhow::Result<Exit> {
+    match &args.command {
+        DevicesCommand::List(args) => list(global, args),
+        DevicesCommand::Check(args) => check(global, args),
+    }
+}
+
+fn check(global: &Global, args: &CheckArgs) -> anyhow::Result<Exit> {
+    let shown = args.file.display().to_string();
+    let whole = std::path::absolute(&args.file)?;
+    let slash = Root::open(std::path::Path::new("/"))?;
+    let text = slash.read_text(&crate::agent::plain(&whole)?, declaration::LARGEST as u64)?;
+    let declaration = match declaration::parse(&shown, &text, &Allowances::default()) {
+        Ok(declaration) => declaration,
+        Err(refusals) => {
+            for refusal in &refusals {
+                super::output::write_error(&format!("{refusal}\n"));
+            }
+            return Ok(Exit::Failed);
+        }
+    };
+    let found = registry::matches(&global.open_root()?, &declaration);
+    print_data(args.output, &found, |found| match found.is_empty() {
+        true => format!("{shown} is good; nothing on this machine matches it now\n"),
+        false => found.iter().map(|path| format!("{path}\n")).collect(),
+    })?;
+    Ok(Exit::Done)
+}
+
+fn list(global: &Global, args: &ListArgs) -> anyhow::Result<Exit> {
+    let status = ask(&global.open_root()?)?;
+    print_data(args.output, &status.devices, |resources| table(resources))?;
+    Ok(Exit::Done)
+}
+
+/// One row per device; columns as wide as they need to be.
+fn table(resources: &[ResourceStatus]) -> String {
+    let mut rows = vec![["RESOURCE", "DEVICE", "HEALTH", "HOLDER", "REASON"]];
+    for resource in resources {
+        for device in &resource.devices {
+            rows.push([
+                &resource.resource,
+                &device.id,
+                &device.health,
+                device.holder.as_deref().unwrap_or("-"),
+                &device.reason,
+            ]);
+        }
+    }
+    let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
+    let (a, b, c, d) = (width(0), width(1), width(2), width(3));
+    let mut text = String::new();
+    for [resource, device, health, holder, reason] in &rows {
+        let row = format!("{resource:<a$}  {device:<b$}  {health:<c$}  {holder:<d$}  {reason}");
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "{}", row.trim_end());
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::status::DeviceStatus;
+
+    #[test]
+    fn every_device_has_a_row() {
+        let device = |id: &str, holder: Option<&str>, reason: &str| DeviceStatus {
+            id: id.to_owned(),
+            health: if reason.is_empty() {
+                "Healthy"
+            } else {
+                "Unhealthy"
+            }
+            .to_owned(),
+            reason: reason.to_owned(),
+            holder: holder.map(str::to_owned),
+        };
+        let resources = [ResourceStatus {
+            resource: "machinist.dev/fuse".to_owned(),
+            source: "fuse.yaml".to_owned(),
+            registered: true,
+            devices: vec![
+                device("fuse-0", Some("default/pod"), ""),
+                device("fuse-1", None, "/dev/fuse is gone"),
+            ],
+        }];
+        insta::assert_snapshot!(table(&resources), @r"
+        RESOURCE            DEVICE  HEALTH     HOLDER       REASON
+        machinist.dev/fuse  fuse-0  Healthy    default/pod
+        machinist.dev/fuse  fuse-1  Unhealthy  -            /dev/fuse is gone
+        ");
+    }
+}

@@ -1,0 +1,35 @@
+//! `machinist man`.
+
+use anyhow::Context;
+use clap::{Args, CommandFactory};
+
+use super::{Cli, Exit, print};
+
+/// Arguments of `man`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  machinist man | man -l -
+  machinist man status > machinist-status.1")]
+pub struct ManArgs {
+    /// The command that the page is about [default: machinist itself]
+    #[arg(value_name = "COMMAND")]
+    pub about: Option<String>,
+}
+
+pub(super) fn run(args: &ManArgs) -> anyhow::Result<Exit> {
+    let mut all = Cli::command();
+    // Building hands the shared flags and the full names down to the commands.
+    all.build();
+    let about = match &args.about {
+        None => all,
+        Some(name) => all
+            .find_subcommand(name)
+            .with_context(|| format!("there is no command {name}"))?
+            .clone(),
+    };
+    let mut page = Vec::new();
+    clap_mangen::Man::new(about).render(&mut page)?;
+    print(&String::from_utf8(page)?)?;
+    Ok(Exit::Done)
+}

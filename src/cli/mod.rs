@@ -1,0 +1,114 @@
+//! The command line: arguments in, text on stdout, one exit code. Only this room prints to stdout.
+
+mod args;
+mod ask;
+mod completions;
+mod config;
+mod man;
+mod output;
+mod runtime;
+mod settings;
+mod status;
+
+pub mod apply;
+pub mod devices;
+pub mod history;
+pub mod plan;
+pub mod recover;
+pub mod render;
+pub mod rollback;
+pub mod run;
+pub mod verify;
+
+pub use args::{Cli, Command, Global, Wanted};
+pub use ask::{Answer, NoTerminal, confirm};
+pub use output::{Format, print, print_data};
+pub use runtime::{daemon, short, start_logging};
+
+use std::{ffi::OsString, process::ExitCode};
+
+use clap::Parser;
+
+use crate::{
+    config::LoadError,
+    telemetry::{TelemetryError, chain},
+};
+
+/// How a command ended. The numbers are a promise to scripts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    /// 0: done, healthy, nothing to do.
+    Done,
+    /// 1: failed, refused, nobody to ask.
+    Failed,
+    /// 2: changes are pending (`plan`), the machine drifted (`verify`).
+    Pending,
+    /// 64: wrong usage or settings (`EX_USAGE` of sysexits.h).
+    Usage,
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        match exit {
+            Exit::Done => Self::from(0),
+            Exit::Failed => Self::from(1),
+            Exit::Pending => Self::from(2),
+            Exit::Usage => Self::from(64),
+        }
+    }
+}
+
+/// Runs the command line and says how it ended. An error is printed once, here.
+pub fn main(arguments: impl IntoIterator<Item = OsString>) -> Exit {
+    let cli = match Cli::try_parse_from(arguments) {
+        Ok(cli) => cli,
+        Err(told) => return tell(&told),
+    };
+    match dispatch(cli) {
+        Ok(exit) => exit,
+        Err(error) => {
+            output::complain(&chain(error.as_ref()));
+            code_of(&error)
+        }
+    }
+}
+
+fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
+    let Cli { global, command } = cli;
+    match command {
+        Command::Run(args) => run::run(&global, &args),
+        Command::Plan(args) => plan::run(&global, &args),
+        Command::Apply(args) => apply::run(&global, &args),
+        Command::Verify(args) => verify::run(&global, &args),
+        Command::Rollback(args) => rollback::run(&global, &args),
+        Command::Render(args) => render::run(&global, &args),
+        Command::History(args) => history::run(&global, &args),
+        Command::Devices(args) => devices::run(&global, &args),
+        Command::Recover(args) => recover::run(&global, &args),
+        Command::Status(args) => status::run(&global, args),
+        Command::Settings(args) => settings::run(&global, args),
+        Command::Completions(args) => completions::run(args),
+        Command::Man(args) => man::run(&args),
+    }
+}
+
+/// Help and version go to stdout and are no errors; what clap refuses is wrong usage.
+fn tell(told: &clap::Error) -> Exit {
+    match (told.use_stderr(), told.print()) {
+        (true, _) => Exit::Usage,
+        (false, Err(error)) if error.kind() != std::io::ErrorKind::BrokenPipe => Exit::Failed,
+        (false, _) => Exit::Done,
+    }
+}
+
+fn code_of(error: &anyhow::Error) -> Exit {
+    let settings = matches!(error.downcast_ref(), Some(LoadError::Settings(_)));
+    let filter = matches!(error.downcast_ref(), Some(TelemetryError::Filter { .. }));
+    match settings || filter {
+        true => Exit::Usage,
+        false => Exit::Failed,
+    }
+}
+
+#[cfg(test)]
+mod tests;

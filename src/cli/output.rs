@@ -1,0 +1,60 @@
+//! Writing to stdout and stderr.
+
+use std::io::{self, Write};
+
+use clap::ValueEnum;
+use serde::Serialize;
+
+/// How data is printed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// For people.
+    #[default]
+    Text,
+    /// For scripts.
+    Json,
+    /// The same data as JSON, for people and scripts.
+    Yaml,
+}
+
+/// Writes text to stdout; colours only reach a terminal whose user wants them. A reader that has seen
+/// enough (`| head`) is no error.
+pub fn print(text: &str) -> io::Result<()> {
+    let mut stdout = anstream::stdout().lock();
+    match stdout
+        .write_all(text.as_bytes())
+        .and_then(|()| stdout.flush())
+    {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        written => written,
+    }
+}
+
+/// Writes data to stdout as JSON or YAML; `text` makes the form for people.
+pub fn print_data<T: Serialize>(
+    format: Format,
+    data: &T,
+    text: impl FnOnce(&T) -> String,
+) -> anyhow::Result<()> {
+    let page = match format {
+        Format::Text => text(data),
+        Format::Json => serde_json::to_string_pretty(data)? + "\n",
+        Format::Yaml => serde_saphyr::to_string(data)?,
+    };
+    Ok(print(&page)?)
+}
+
+/// Writes an error to stderr. When even that fails there is nobody left to tell.
+pub(super) fn complain(text: &str) {
+    let _ = writeln!(anstream::stderr(), "machinist: {text}");
+}
+
+/// Writes a warning to stderr.
+pub(super) fn warn(text: &str) {
+    let _ = writeln!(anstream::stderr(), "machinist: warning: {text}");
+}
+
+/// Writes text to stderr as it is.
+pub(super) fn write_error(text: &str) {
+    let _ = anstream::stderr().write_all(text.as_bytes());
+}

@@ -1,0 +1,62 @@
+//! `machinist plan`.
+
+use clap::Args;
+
+use super::{Exit, Format, Global, Wanted, config::Context, print_data, short};
+use crate::{
+    agent,
+    machine_config::Refusal,
+    plan::{Plan, PlanDocument},
+};
+
+/// Flags of `plan`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Changes nothing. Exits with 0 when nothing would change, 2 when something would, 1 when it is refused.
+
+Examples:
+  machinist plan
+  machinist plan --root ./sandbox --source dir:examples/machine
+  machinist plan 10-chrony.yaml -o json")]
+pub struct PlanArgs {
+    /// The config to plan for.
+    #[command(flatten)]
+    pub wanted: Wanted,
+    /// Form of the output: text, json or yaml
+    #[arg(
+        short,
+        long,
+        value_enum,
+        value_name = "FORMAT",
+        default_value = "text",
+        hide_possible_values = true
+    )]
+    pub output: Format,
+}
+
+pub(super) fn run(global: &Global, args: &PlanArgs) -> anyhow::Result<Exit> {
+    let context = Context::open(global, args.wanted.flags(), false)?;
+    let capabilities = agent::look_capabilities(&context.root, context.settings.owners);
+    let plan = match context.wanted(&args.wanted)? {
+        Err(refusals) => refused(refusals),
+        Ok(config) => {
+            let looked = short()?.block_on(agent::plan(&context.root, &config, capabilities))?;
+            looked.unwrap_or_else(refused)
+        }
+    };
+    let root = context.shown_root();
+    let document = PlanDocument::new(&root, &plan);
+    print_data(args.output, &document, |_| plan.to_text(true))?;
+    Ok(match (plan.refusals.is_empty(), plan.is_empty()) {
+        (false, _) => Exit::Failed,
+        (true, true) => Exit::Done,
+        (true, false) => Exit::Pending,
+    })
+}
+
+fn refused(refusals: Vec<Refusal>) -> Plan {
+    Plan {
+        refusals,
+        ..Plan::default()
+    }
+}

@@ -1,0 +1,54 @@
+//! `machinist recover`. Run by `machinist-recover.service` before ordinary services start.
+
+use clap::Args;
+
+use super::{Exit, Global, config::Context, print, short, start_logging};
+use crate::{
+    config::Fragment,
+    systemd::Systemd,
+    update::{
+        recover::recover,
+        store::{self, Store},
+    },
+};
+
+/// Flags of `recover`.
+#[derive(Debug, Args)]
+#[command(hide = true)]
+pub struct RecoverArgs {
+    /// Say what would be done, and change nothing
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
+pub(super) fn run(global: &Global, args: &RecoverArgs) -> anyhow::Result<Exit> {
+    let context = Context::open(global, Fragment::default(), false)?;
+    if args.dry_run {
+        let journal = store::peek(&context.root)?;
+        let open = journal.transactions.iter();
+        print(
+            &open
+                .map(|tx| format!("{}: {:?} {:?}\n", tx.id, tx.direction, tx.mark))
+                .collect::<String>(),
+        )?;
+        return Ok(Exit::Done);
+    }
+    start_logging(context.settings.log)?;
+    let store = Store::open(&context.root)?;
+    let (_, done) = recover(&store, true)?;
+    if done.is_empty() {
+        return Ok(Exit::Done);
+    }
+    tracing::info!(?done, "settled what an interrupted update left");
+    if done.units_changed && context.root.is_live() {
+        short()?.block_on(tell_manager(&Systemd::of(&context.root)))?;
+    }
+    Ok(Exit::Done)
+}
+
+/// Without the reload PID 1 runs the old units that it read before the files were settled.
+async fn tell_manager(manager: &Systemd) -> anyhow::Result<()> {
+    manager.daemon_reload().await?;
+    manager.default_target_again().await?;
+    Ok(())
+}

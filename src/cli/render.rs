@@ -1,0 +1,58 @@
+//! `machinist render`.
+
+use clap::Args;
+
+use super::{
+    Exit, Format, Global, Wanted,
+    config::{Context, complain_of},
+    print,
+};
+use crate::machine_config::{Order, to_machine_config_yaml};
+
+/// Flags of `render`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Merges configs into one, as they would be applied together.
+
+Examples:
+  machinist render 10-chrony.yaml 20-sysctl.yaml
+  machinist render --source dir:examples/machine -o json")]
+pub struct RenderArgs {
+    /// The configs to merge.
+    #[command(flatten)]
+    pub wanted: Wanted,
+    /// Form of the output: yaml or json
+    #[arg(
+        short,
+        long,
+        value_enum,
+        value_name = "FORMAT",
+        default_value = "yaml",
+        hide_possible_values = true
+    )]
+    pub output: Format,
+}
+
+pub(super) fn run(global: &Global, args: &RenderArgs) -> anyhow::Result<Exit> {
+    let context = Context::open(global, args.wanted.flags(), false)?;
+    let rendered = match args.wanted.files.is_empty() {
+        true => context.source()?.read(),
+        false => context.files(&args.wanted, Order::WorkerFirst)?,
+    };
+    let config = match rendered {
+        Ok(config) => config,
+        Err(refusals) => {
+            complain_of(&refusals);
+            return Ok(Exit::Failed);
+        }
+    };
+    let manifest = to_machine_config_yaml(&config);
+    match args.output {
+        Format::Json => {
+            let value: serde_json::Value = serde_saphyr::from_str(&manifest)?;
+            print(&(serde_json::to_string_pretty(&value)? + "\n"))?;
+        }
+        Format::Text | Format::Yaml => print(&manifest)?,
+    }
+    Ok(Exit::Done)
+}

@@ -1,0 +1,72 @@
+//! `machinist settings`.
+
+use std::fmt::Write;
+
+use clap::Args;
+use serde::Serialize;
+
+use super::{Exit, Format, Global, print_data};
+use crate::config::{Effective, Fragment};
+
+/// Flags of `settings`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Later wins, key by key: built-in defaults, machinist.yaml, machinist.yaml.d/*.yaml in name order,
+environment (MACHINIST_UPDATE__REBOOT=ask for update.reboot), flags.
+Exits with 64 when something cannot be used, after naming all of it.
+
+Examples:
+  machinist settings
+  machinist settings --config ./etc -o json")]
+pub struct SettingsArgs {
+    /// Form of the output: text, json or yaml
+    #[arg(
+        short,
+        long,
+        value_enum,
+        value_name = "FORMAT",
+        default_value = "text",
+        hide_possible_values = true
+    )]
+    pub output: Format,
+}
+
+/// The effective settings as data.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Document {
+    api_version: &'static str,
+    kind: &'static str,
+    settings: Vec<Effective>,
+}
+
+pub(super) fn run(global: &Global, args: SettingsArgs) -> anyhow::Result<Exit> {
+    let root = global.open_root()?;
+    let place = global.settings_place(&root, Fragment::default())?;
+    let document = Document {
+        api_version: "machinist.dev/v1",
+        kind: "Settings",
+        settings: place.read()?.effective,
+    };
+    print_data(args.output, &document, |document| table(&document.settings))?;
+    Ok(Exit::Done)
+}
+
+fn table(settings: &[Effective]) -> String {
+    let shown: Vec<_> = settings.iter().map(|one| plain(&one.value)).collect();
+    let keys = settings.iter().map(|one| one.key.len()).max().unwrap_or(0);
+    let values = shown.iter().map(String::len).max().unwrap_or(0);
+    let mut text = String::new();
+    for (one, value) in settings.iter().zip(&shown) {
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "{:<keys$}  {value:<values$}  {}", one.key, one.from);
+    }
+    text
+}
+
+fn plain(value: &serde_json::Value) -> String {
+    match value {
+        serde_json::Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}

@@ -1,0 +1,48 @@
+//! `machinist verify`.
+
+use clap::Args;
+
+use super::{Exit, Format, Global, config::Context, print_data};
+use crate::{
+    agent,
+    config::Fragment,
+    update::{look, store},
+};
+
+/// Flags of `verify`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Compares the machine with the config that was applied last, and changes nothing.
+Exits with 0 when they agree, 2 when they do not.
+
+Examples:
+  machinist verify
+  machinist verify --root ./sandbox -o json")]
+pub struct VerifyArgs {
+    /// Form of the output: text, json or yaml
+    #[arg(
+        short,
+        long,
+        value_enum,
+        value_name = "FORMAT",
+        default_value = "text",
+        hide_possible_values = true
+    )]
+    pub output: Format,
+}
+
+pub(super) fn run(global: &Global, args: &VerifyArgs) -> anyhow::Result<Exit> {
+    let context = Context::open(global, Fragment::default(), false)?;
+    let capabilities = agent::look_capabilities(&context.root, context.settings.owners);
+    let journal = store::peek(&context.root)?;
+    let drift = look::drift(&context.root, look::current(&journal), None, capabilities)?;
+    print_data(args.output, &drift, |drift| match drift.is_empty() {
+        true => "The machine is as the config asks.\n".to_owned(),
+        false => drift.iter().map(|drift| format!("{drift}\n")).collect(),
+    })?;
+    Ok(if drift.is_empty() {
+        Exit::Done
+    } else {
+        Exit::Pending
+    })
+}

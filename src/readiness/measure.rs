@@ -1,0 +1,161 @@
+//! What is measured on the host for the gates: pressure, free space, failed units, the clock.
+
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+
+use tokio::{
+    sync::{Notify, watch},
+    time::Instant,
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{FreeSpace, Pressure};
+use crate::{
+    hardware::facts::{self, Facts},
+    path::AbsPath,
+    root::Root,
+    systemd::Systemd,
+};
+
+/// How often the host is measured. Pressure is an average over a minute and disks fill over minutes;
+/// a look every two shows everything that lasts. Failed units are told of by systemd.
+const EVERY: Duration = Duration::from_secs(120);
+
+/// Units come and go in groups; what is looked at again this long after the first shows most of them,
+/// and a machine that starts a unit every second is looked at once a second at most.
+const BURST: Duration = Duration::from_millis(500);
+
+/// The clock is asked through a service that is started for the question and ends after half a
+/// minute; once it is synchronised it stays so for hours.
+const CLOCK_EVERY: u32 = 15;
+
+/// The mount table of a node with a thousand pods is some 200 KiB.
+const LONGEST_FACT: u64 = 4 << 20;
+
+/// One look at the host. A signal that does not exist here is none.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Signals {
+    /// Names of failed units; none without a service manager.
+    pub failed_units: Option<BTreeSet<String>>,
+    /// Pressure stall information; none when the kernel keeps none.
+    pub pressure: Option<Pressure>,
+    /// The watched file systems.
+    pub disk: Vec<FreeSpace>,
+    /// Whether the clock is synchronised; none when nothing can say so.
+    pub synchronised: Option<bool>,
+}
+
+/// Measures now, every two minutes, and soon after each notice in `units`; until `stop`.
+pub async fn measure(
+    root: Root,
+    systemd: Option<Systemd>,
+    disks: Vec<AbsPath>,
+    units: Arc<Notify>,
+    to: watch::Sender<Arc<Signals>>,
+    stop: CancellationToken,
+) {
+    tokio::select! {
+        () = stop.cancelled() => {}
+        // Safe to drop: it only asks. An answer may take as long as a service takes to start.
+        () = rounds(&root, systemd.as_ref(), &disks, &units, &to) => {}
+    }
+}
+
+async fn rounds(
+    root: &Root,
+    systemd: Option<&Systemd>,
+    disks: &[AbsPath],
+    units: &Notify,
+    to: &watch::Sender<Arc<Signals>>,
+) {
+    let mut round = 0_u32;
+    let mut synchronised = None;
+    loop {
+        // Only here: the clock's service is a unit as well, and asking at each notice would have
+        // the answer ask again.
+        if let Some(systemd) = systemd
+            && (round.is_multiple_of(CLOCK_EVERY) || synchronised != Some(true))
+        {
+            synchronised = systemd.timedate().ntp_synchronized().await.ok().flatten();
+        }
+        round = round.wrapping_add(1);
+        let next = Instant::now() + EVERY;
+        while Instant::now() < next {
+            let signals = look(root, systemd, disks, synchronised).await;
+            to.send_if_modified(|known| {
+                let differs = **known != signals;
+                if differs {
+                    *known = Arc::new(signals);
+                }
+                differs
+            });
+            tokio::select! {
+                // Safe to drop: the next look is due at a point in time.
+                () = tokio::time::sleep_until(next) => {}
+                // Safe to drop: a notice that is not taken now stays.
+                () = units.notified() => tokio::time::sleep(BURST).await,
+            }
+        }
+    }
+}
+
+async fn look(
+    root: &Root,
+    systemd: Option<&Systemd>,
+    disks: &[AbsPath],
+    synchronised: Option<bool>,
+) -> Signals {
+    let failed_units = match systemd {
+        Some(systemd) => systemd.failed_units().await.ok(),
+        None => None,
+    };
+    Signals {
+        failed_units: failed_units.map(|units| units.into_iter().collect()),
+        pressure: pressure(root),
+        disk: disks
+            .iter()
+            .filter_map(|path| free_space(root, path))
+            .collect(),
+        synchronised,
+    }
+}
+
+/// Puts a notice into `units` for every unit that came up, went down or failed, over one connection
+/// after the other, until `stop`.
+pub async fn follow_units(systemd: Systemd, units: Arc<Notify>, stop: CancellationToken) {
+    loop {
+        let broken = systemd.follow_units(|| units.notify_one());
+        tokio::select! {
+            () = stop.cancelled() => return,
+            // Safe to drop: the connection belongs to others as well, and only the listening ends.
+            ended = broken => if let Err(error) = ended {
+                tracing::debug!("{}", crate::telemetry::chain(&error));
+            },
+        }
+        tokio::select! {
+            () = stop.cancelled() => return,
+            // Safe to drop: nothing is lost but the pause.
+            () = tokio::time::sleep(EVERY) => units.notify_one(),
+        }
+    }
+}
+
+fn free_space(root: &Root, path: &AbsPath) -> Option<FreeSpace> {
+    let mount = root.mount(path).ok()?;
+    Some(FreeSpace {
+        path: path.to_string(),
+        free: mount.free_bytes,
+        size: mount.size_bytes,
+    })
+}
+
+/// Share of the last minute lost to waiting, in percent. None where one of the three is missing: a
+/// kernel measures all or none.
+fn pressure(root: &Root) -> Option<Pressure> {
+    let facts = Facts::read(|path| root.read_text(path, LONGEST_FACT).ok());
+    let some = |of: Option<facts::Pressure>| of.map(|pressure| pressure.some.avg60);
+    Some(Pressure {
+        cpu: some(facts.pressure.cpu)?,
+        memory: some(facts.pressure.memory)?,
+        io: some(facts.pressure.io)?,
+    })
+}

@@ -1,0 +1,283 @@
+//! Joins what the other tasks say into one status document and one list of gates, and tells systemd.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::{Boot, ConfigState, DevicesReturn, FailedUnits, Failure, Gates, Inputs};
+use crate::{
+    clock::Clock,
+    config::{DriftPolicy, Job, Settings},
+    metrics::Metrics,
+    readiness::measure::Signals,
+    status::{
+        ConfigStatus, DriftStatus, FailureStatus, Outcome, PhaseStatus, ResourceStatus, Status,
+        UpdateStatus,
+    },
+    update::{
+        journal::{self, UpdateRecord},
+        run::{Desired, UpdateReport},
+    },
+};
+
+/// Everything the reporter listens to.
+#[derive(Debug)]
+pub struct Sources {
+    /// The update driver.
+    pub update: watch::Receiver<Arc<UpdateReport>>,
+    /// The source of configs.
+    pub desired: watch::Receiver<Desired>,
+    /// Devices.
+    pub devices: watch::Receiver<Arc<DevicesView>>,
+    /// What is measured on the host.
+    pub signals: watch::Receiver<Arc<Signals>>,
+    /// The effective settings.
+    pub settings: watch::Receiver<Arc<Settings>>,
+}
+
+impl Sources {
+    /// The source was read, or nobody is to read one here.
+    fn started(&self) -> bool {
+        let asked = self.settings.borrow().does(Job::Config);
+        !asked || !matches!(*self.desired.borrow(), Desired::Unknown)
+    }
+}
+
+/// What the device side says, as the status document and the gates need it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct DevicesView {
+    /// Every resource.
+    pub resources: Vec<ResourceStatus>,
+    /// The kubelet's device manager.
+    pub manager: super::DeviceManager,
+}
+
+/// Where the result goes.
+#[derive(Debug)]
+pub struct Outlets {
+    /// The status document.
+    pub status: watch::Sender<Arc<Status>>,
+    /// Counts of what ended.
+    pub metrics: Metrics,
+    /// The time.
+    pub clock: Clock,
+}
+
+/// A burst of changes within one update is one document; a person sees no difference below this.
+const DEBOUNCE: Duration = Duration::from_millis(10);
+
+/// Publishes after every change, until `stop`. `told` hears every new document, and whether the first
+/// look at the source is behind us.
+pub async fn report(
+    mut from: Sources,
+    to: Outlets,
+    stop: CancellationToken,
+    told: impl Fn(&Status, bool) + Send,
+) {
+    let mut newest = from
+        .update
+        .borrow()
+        .updates
+        .first()
+        .map(|update| update.id.clone());
+    loop {
+        let (status, turns) = compose(&from, &to);
+        count(&from.update.borrow().updates, &mut newest, &to.metrics);
+        told(&status, from.started());
+        to.status.send_if_modified(|known| {
+            let differs = **known != status;
+            if differs {
+                *known = Arc::new(status);
+            }
+            differs
+        });
+        tokio::select! {
+            () = stop.cancelled() => return,
+            // Safe to drop, all of them: a change that is missed is still marked unseen.
+            Ok(()) = from.update.changed() => {}
+            Ok(()) = from.desired.changed() => {}
+            Ok(()) = from.devices.changed() => {}
+            Ok(()) = from.signals.changed() => {}
+            Ok(()) = from.settings.changed() => {}
+            // Safe to drop: the turn is found anew.
+            () = until(turns) => {}
+            else => return,
+        }
+        tokio::time::sleep(DEBOUNCE).await;
+    }
+}
+
+/// Waits so long; for ever when nothing turns by itself.
+async fn until(turns: Option<Duration>) {
+    match turns {
+        Some(wait) => tokio::time::sleep(wait).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// The status, and after which time it changes though nothing happens.
+fn compose(from: &Sources, to: &Outlets) -> (Status, Option<Duration>) {
+    let update = from.update.borrow().clone();
+    let settings = from.settings.borrow().clone();
+    let devices = from.devices.borrow().clone();
+    let before = to.status.borrow().clone();
+    let inputs = inputs(&update, &settings, &devices, &from.signals.borrow());
+    let (policy, now) = (&settings.readiness.policy, to.clock.now());
+    let gates = Gates::evaluate(&before.gates, &inputs, policy, now);
+    let turns = inputs.turns_at(policy, now);
+    let turns = turns.and_then(|turn| turn.duration_since(now).try_into().ok());
+    let status = Status {
+        ready: from.started() && gates.ready(),
+        phase: update.phase.name().to_owned(),
+        since: update.since,
+        failure: update.failure.as_ref().map(|failure| FailureStatus {
+            code: failure.code,
+            message: failure.message.clone(),
+            again: failure.again,
+        }),
+        config: config(&update),
+        gates,
+        devices: devices.resources.clone(),
+        updates: update.updates.iter().map(finished).collect(),
+        ..(*before).clone()
+    };
+    (status, turns)
+}
+
+fn config(update: &UpdateReport) -> ConfigStatus {
+    let name = |config: &Option<journal::ConfigName>| {
+        config
+            .as_ref()
+            .map(|config| config.name.clone())
+            .unwrap_or_default()
+    };
+    ConfigStatus {
+        current: name(&update.config.current),
+        desired: name(&update.config.desired),
+        digest: update
+            .config
+            .current
+            .as_ref()
+            .map(|config| config.digest.to_string())
+            .unwrap_or_default(),
+        drift: update
+            .drift
+            .iter()
+            .map(|drift| DriftStatus {
+                path: drift.path.to_string(),
+                kind: drift.kind,
+            })
+            .collect(),
+    }
+}
+
+fn inputs(
+    update: &UpdateReport,
+    settings: &Settings,
+    devices: &DevicesView,
+    host: &Signals,
+) -> Inputs {
+    let failure = update.failure.as_ref();
+    let failure = failure.map(|failure| Failure {
+        reason: failure.code,
+        message: failure.message.clone(),
+    });
+    let (failed, refused) = if update.unverified {
+        (failure, None)
+    } else {
+        (None, failure)
+    };
+    let drifted = update.drift.iter();
+    let drifted = drifted.filter(|drift| settings.drift.policy(&drift.path) != DriftPolicy::Ignore);
+    Inputs {
+        config: ConfigState {
+            unverified: update.unverified.then(|| config(update).desired),
+            failed,
+            drifted: drifted.map(|drift| drift.path.to_string()).collect(),
+            drift_holds: false,
+            refused,
+        },
+        boot: Boot {
+            current: update.boot.clone(),
+            ordered_at: update.reboot_needed_in.clone(),
+        },
+        device_manager: devices.manager.clone(),
+        devices: update
+            .devices_before
+            .as_ref()
+            .map(|(before, since)| DevicesReturn {
+                before: before.clone(),
+                now: allocatable(devices),
+                since: *since,
+            }),
+        failed_units: host.failed_units.as_ref().map(|now| FailedUnits {
+            before: update.failed_units_before.iter().cloned().collect(),
+            now: now.clone(),
+        }),
+        pressure: host.pressure,
+        disk: host.disk.clone(),
+        synchronised: host.synchronised,
+    }
+}
+
+/// Healthy devices of registered resources, by resource.
+pub fn allocatable(devices: &DevicesView) -> BTreeMap<String, usize> {
+    let healthy = |resource: &ResourceStatus| {
+        resource
+            .devices
+            .iter()
+            .filter(|device| device.health == "Healthy")
+            .count()
+    };
+    let registered = devices
+        .resources
+        .iter()
+        .filter(|resource| resource.registered);
+    registered
+        .map(|resource| (resource.resource.clone(), healthy(resource)))
+        .collect()
+}
+
+fn finished(update: &UpdateRecord) -> UpdateStatus {
+    UpdateStatus {
+        id: update.id.clone(),
+        from: update.from.clone(),
+        to: update.to.clone(),
+        started: update.started,
+        finished: Some(update.finished),
+        outcome: Some(outcome(update.outcome)),
+        reason: update.reason,
+        phases: update
+            .phases
+            .iter()
+            .map(|phase| PhaseStatus {
+                name: phase.name.clone(),
+                started: phase.started,
+                finished: phase.finished,
+            })
+            .collect(),
+    }
+}
+
+const fn outcome(outcome: journal::Outcome) -> Outcome {
+    match outcome {
+        journal::Outcome::Done => Outcome::Done,
+        journal::Outcome::AppliedOffline => Outcome::AppliedOffline,
+        journal::Outcome::RolledBack => Outcome::RolledBack,
+        journal::Outcome::Withdrawn => Outcome::Withdrawn,
+        journal::Outcome::Failed => Outcome::Failed,
+    }
+}
+
+/// Counts updates that ended since the last look; `newest` is the one that was newest then.
+fn count(updates: &[UpdateRecord], newest: &mut Option<String>, metrics: &Metrics) {
+    let known = newest.take();
+    for update in updates
+        .iter()
+        .take_while(|update| Some(&update.id) != known.as_ref())
+    {
+        metrics.update_ended(outcome(update.outcome));
+    }
+    *newest = updates.first().map(|update| update.id.clone());
+}

@@ -1,0 +1,28 @@
+//! The agent as a person meets it: the real binary on a temporary root, as any user, without systemd
+//! or Kubernetes. What it did is judged from outside: the files, the exit code, the log, the answers.
+
+#![allow(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    reason = "the tests run programs and look at trees past the code that is tested"
+)]
+
+#[path = "agent/answers.rs"]
+mod answers;
+#[path = "agent/commands.rs"]
+mod commands;
+#[path = "agent/crash.rs"]
+mod crash;
+#[path = "agent/drift.rs"]
+mod drift;
+#[path = "agent/ends.rs"]
+mod ends;
+#[path = "agent/follows.rs"]
+mod follows;
+#[path = "agent/harness.rs"]
+mod harness;
+#[path = "agent/refuses.rs"]
+mod refuses;
+#[path = "agent/shape.rs"]
+mod shape;

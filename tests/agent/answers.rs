@@ -1,0 +1,173 @@
+//! What the agent says about itself while it runs: the plan it prints, the log, the probes, the status
+//! in a second terminal.
+
+use std::{fs, net::TcpListener, os::unix::fs::PermissionsExt as _};
+
+use serde_json::{Value, json};
+
+use crate::{
+    harness::{Place, code, err, out, until},
+    shape,
+};
+
+#[test]
+fn a_first_run_makes_the_root_shows_the_plan_and_applies_the_examples() {
+    let place = Place::with_examples();
+    assert!(!place.root().exists());
+    let agent = place.settled();
+
+    let plan = agent.printed();
+    for said in [
+        // What …
+        "+ file /etc/chrony.conf (89 bytes)",
+        "+ unit example-greeting.service",
+        "+ mask of apt-daily-upgrade.timer",
+        // … why …
+        "new and enabled, so started (builtin:units)",
+        // … at which cost.
+        "On a running machine this update would cost: Restart",
+        "8 changes to the files; no machine runs in this root, so nothing else happens.",
+    ] {
+        assert!(plan.contains(said), "{said:?} in\n{plan}");
+    }
+
+    assert_eq!(
+        place.read("/etc/sysctl.d/90-inotify.conf").as_deref(),
+        Some("fs.inotify.max_user_instances = 1024\nfs.inotify.max_user_watches = 65536\n")
+    );
+    let journald = "[Journal]\nStorage=persistent\nSystemMaxUse=200M\n";
+    assert_eq!(
+        place
+            .read("/etc/systemd/journald.conf.d/10-size.conf")
+            .as_deref(),
+        Some(journald)
+    );
+    let chrony = fs::metadata(place.at("/etc/chrony.conf")).unwrap();
+    assert_eq!(chrony.permissions().mode(), 0o100_644);
+    let link = |path: &str| fs::read_link(place.at(path)).unwrap();
+    let units = "/etc/systemd/system";
+    assert_eq!(
+        link(&format!("{units}/apt-daily-upgrade.timer")).to_str(),
+        Some("/dev/null")
+    );
+    assert!(
+        link(&format!(
+            "{units}/multi-user.target.wants/example-greeting.service"
+        ))
+        .ends_with("example-greeting.service")
+    );
+    // Nothing is left of the staging, and no temporary name stands beside what was written.
+    assert_eq!(
+        fs::read_dir(place.at("/var/lib/machinist/tx"))
+            .unwrap()
+            .count(),
+        0
+    );
+    let objects: Vec<_> = place.tree().into_keys().collect();
+    let ours = objects.iter().filter(|path| path.starts_with("etc"));
+    assert_eq!(ours.count(), 17, "{objects:#?}");
+
+    agent.says("no kubelet here");
+    assert_eq!(agent.lines("kubelet").len(), 1);
+    assert_eq!(agent.lines("UserMissing").len(), 1);
+}
+
+#[test]
+fn probes_metrics_and_devices_answer() {
+    let place = Place::with_examples();
+    let agent = place.settled();
+    until("the devices", || agent.status()["devices"] != json!([]));
+    assert_eq!(agent.get("/livez"), (200, "ok\n".to_owned()));
+    assert_eq!(agent.get("/readyz"), (200, "ready\n".to_owned()));
+    assert_eq!(agent.get("/readyz/agent"), (200, "ok\n".to_owned()));
+    let (metrics_code, metrics) = agent.get("/metrics");
+    assert_eq!(metrics_code, 200);
+    for line in [
+        "machinist_updates_total{outcome=\"AppliedOffline\"} 1",
+        "machinist_ready 1",
+        "machinist_phase{phase=\"Idle\"} 1",
+        "machinist_resource_registered{resource=\"machinist.dev/fuse\"} 0",
+    ] {
+        assert!(metrics.contains(line), "{line} in\n{metrics}");
+    }
+    assert_eq!(metrics.lines().last(), Some("# EOF"));
+    assert_eq!(agent.get("/nonsense").0, 404);
+    // The status may name what not everybody on the network should know.
+    assert_eq!(agent.get("/status").0, 404);
+
+    let listed = out(&place.machinist(&["devices", "list"]));
+    assert!(listed.contains("machinist.dev/fuse  fuse::0"), "{listed}");
+    assert!(listed.contains("machinist.dev/fuse  fuse::1"), "{listed}");
+}
+
+#[test]
+fn a_second_terminal_sees_the_status_for_people_and_for_scripts() {
+    let place = Place::with_examples();
+    let agent = place.settled();
+    fs::write(place.at("/etc/chrony.conf"), "").unwrap();
+    fs::write(place.source().join("99-broken.yaml"), "- - :").unwrap();
+    until("drift and failure", || {
+        let status = agent.status();
+        let config = status["config"]["drift"] != json!([]) && !status["failure"].is_null();
+        config && status["devices"] != json!([])
+    });
+
+    let asked = place.machinist(&["status", "-o", "json"]);
+    assert_eq!((code(&asked), err(&asked).as_str()), (0, ""));
+    let document: Value = serde_json::from_slice(&asked.stdout).unwrap();
+    // An offline agent waits for nobody and holds no device; those have tests of their own.
+    let unseen = ["blockers[]"];
+    shape::check("status", &document, &unseen);
+    assert_eq!(document["admin"], agent.address());
+    assert_eq!(document["mode"], "offline");
+    assert_eq!(document["root"], place.root().to_str().unwrap());
+    assert_eq!(document["source"], place.source_flag());
+    assert_eq!(document["config"]["current"], document["updates"][0]["to"]);
+    let devices = &document["devices"][0];
+    assert_eq!(devices["resource"], "machinist.dev/fuse");
+    assert_eq!(devices["devices"].as_array().unwrap().len(), 2);
+
+    let asked = place.machinist(&["status"]);
+    assert_eq!((code(&asked), err(&asked).as_str()), (0, ""));
+    let page = out(&asked);
+    for said in [
+        "phase    Idle",
+        "gates\n",
+        "machinist.dev/fuse  0 of 2 healthy",
+        "updates\n",
+        "AppliedOffline",
+        "/etc/chrony.conf",
+        "ValueInvalid: the config is refused: ",
+        &agent.address(),
+    ] {
+        assert!(page.contains(said), "{said:?} in\n{page}");
+    }
+}
+
+#[test]
+fn a_taken_port_gives_the_next_one_and_a_chosen_one_is_refused() {
+    let place = Place::with_file("/etc/one", "zero");
+    // Somebody has the usual port, be it this test or whoever runs beside it.
+    let ours = TcpListener::bind("127.0.0.1:10480");
+    let mut agent = place.settled();
+    let address = agent.address();
+    assert_ne!(address, "127.0.0.1:10480");
+    assert!(address.starts_with("127.0.0.1:10"), "{address}");
+    assert_eq!(agent.status()["admin"], address.as_str());
+    assert_eq!(agent.get("/livez").0, 200);
+    drop(ours);
+
+    let other = Place::with_file("/etc/one", "zero");
+    let refused = other.with_source(&["run", "--admin", &address]);
+    assert_eq!(code(&refused), 1);
+    assert!(
+        err(&refused).contains(&format!(
+            "cannot listen on {address}, which admin.listen asks for"
+        )),
+        "{}",
+        err(&refused)
+    );
+    assert!(!other.at("/etc/one").exists());
+    agent.signal(nix::sys::signal::SIGTERM);
+    assert_eq!(agent.ended().0.code(), Some(0));
+}

@@ -1,0 +1,304 @@
+//! The commands that end by themselves: plan, apply, verify, rollback, history, render.
+
+use std::fs;
+
+use serde_json::Value;
+
+use crate::{
+    harness::{Place, code, err, manifest, out, until},
+    shape,
+};
+
+fn json(output: &std::process::Output) -> Value {
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
+fn plan_says_by_its_exit_code_whether_something_would_change_and_changes_nothing() {
+    let place = Place::with_examples();
+    // A root that is not there is no empty root.
+    let missing = place.with_source(&["plan"]);
+    assert_eq!(code(&missing), 1);
+    assert!(
+        err(&missing).contains("cannot open the root"),
+        "{}",
+        err(&missing)
+    );
+
+    fs::create_dir(place.root()).unwrap();
+    let pending = place.with_source(&["plan"]);
+    assert_eq!(code(&pending), 2);
+    assert!(out(&pending).contains("+ file /etc/chrony.conf"));
+    assert!(place.tree().is_empty(), "{:?}", place.tree());
+
+    assert_eq!(code(&place.with_source(&["apply", "--yes"])), 0);
+    let nothing = place.with_source(&["plan"]);
+    assert_eq!(code(&nothing), 0);
+    assert!(out(&nothing).contains("Nothing to do: the machine is as the config says."));
+    let document = json(&place.with_source(&["plan", "-o", "json"]));
+    assert_eq!(document["changes"], serde_json::json!([]));
+    assert_eq!(document["from"], document["to"]);
+}
+
+#[test]
+fn a_refused_plan_names_every_place_and_exits_with_1() {
+    let place = Place::with_examples();
+    fs::create_dir(place.root()).unwrap();
+    fs::write(
+        place.source().join("80-relative.yaml"),
+        manifest("80-relative", "etc/relative", "x"),
+    )
+    .unwrap();
+    let unit = "apiVersion: machineconfiguration.openshift.io/v1\nkind: MachineConfig\nmetadata:\n  name: unit\nspec:\n  config:\n    ignition:\n      version: 3.4.0\n    systemd:\n      units:\n      - enabled: true\n";
+    fs::write(place.source().join("81-unit.yaml"), unit).unwrap();
+    let refused = place.with_source(&["plan"]);
+    assert_eq!(code(&refused), 1);
+    for at in ["80-relative.yaml:11:15", "81-unit.yaml:11:"] {
+        assert!(out(&refused).contains(at), "{at} in {}", out(&refused));
+    }
+    let document = json(&place.with_source(&["plan", "-o", "json"]));
+    let seen = document["refusals"].as_array().unwrap();
+    assert_eq!(seen.len(), 2, "{document:#}");
+    assert_eq!(seen[0]["reason"], "PathInvalid");
+    assert_eq!(seen[0]["field"], "spec.config.storage.files[0].path");
+    assert_eq!(seen[1]["reason"], "UnitNameInvalid");
+
+    let apply = place.with_source(&["apply", "--yes"]);
+    assert_eq!(code(&apply), 1);
+    assert!(
+        err(&apply).contains("80-relative.yaml:11:15"),
+        "{}",
+        err(&apply)
+    );
+    assert!(!place.at("/etc").exists());
+}
+
+#[test]
+fn the_plan_document_has_every_key_that_scripts_rely_on() {
+    let place = Place::with_examples();
+    fs::create_dir_all(place.at("/etc")).unwrap();
+    // Something to modify, so that there is a before and a diff.
+    fs::write(place.at("/etc/chrony.conf"), "pool example.org\n").unwrap();
+    let planned = place.with_source(&["plan", "-o", "json"]);
+    assert_eq!((code(&planned), err(&planned).as_str()), (2, ""));
+    let document = json(&planned);
+    // Nothing runs in this root, so there is nothing to do but files; refusals have their own test.
+    shape::check("plan_json", &document, &["actions[]", "refusals[]"]);
+    let change = |name: &str| {
+        let changes = document["changes"].as_array().unwrap();
+        changes
+            .iter()
+            .find(|change| change["name"] == name)
+            .unwrap()
+            .clone()
+    };
+    let chrony = change("/etc/chrony.conf");
+    assert_eq!(chrony["change"], "Modify");
+    assert_eq!(chrony["fields"][0], "content");
+    assert_eq!(chrony["before"]["size"], 17);
+    assert_eq!(chrony["after"]["size"], 89);
+    assert_eq!(chrony["after"]["mode"], "0644");
+    assert!(
+        chrony["diff"]
+            .as_str()
+            .unwrap()
+            .contains("-pool example.org\n")
+    );
+    assert_eq!(change("apt-daily-upgrade.timer")["kind"], "Mask");
+    assert_eq!(document["root"], place.root().to_str().unwrap());
+
+    fs::write(
+        place.source().join("80.yaml"),
+        manifest("80", "relative", "x"),
+    )
+    .unwrap();
+    let refused = json(&place.with_source(&["plan", "-o", "json"]));
+    let unseen = ["actions[]", "changes[]", "warnings[]", "leftOut[]"];
+    shape::check("plan_json", &refused, &unseen);
+}
+
+#[test]
+fn apply_does_it_once_and_the_second_time_there_is_nothing_to_do() {
+    let place = Place::with_examples();
+    let asked = place.with_source(&["apply"]);
+    assert_eq!(code(&asked), 1);
+    assert!(err(&asked).contains("give --yes"), "{}", err(&asked));
+    assert!(!place.at("/etc").exists());
+
+    let first = place.with_source(&["apply", "--yes"]);
+    assert_eq!(code(&first), 0, "{}", err(&first));
+    assert!(out(&first).contains("AppliedOffline: the machine is on rendered-machine-"));
+    let tree = place.tree();
+    let inode = |path: &str| {
+        use std::os::unix::fs::MetadataExt as _;
+        fs::metadata(place.at(path)).unwrap().ino()
+    };
+    let before = inode("/etc/chrony.conf");
+    let again = place.with_source(&["apply", "--yes"]);
+    assert_eq!(code(&again), 0, "{}", err(&again));
+    assert!(
+        out(&again).contains("The machine is as the config asks."),
+        "{}",
+        out(&again)
+    );
+    assert_eq!((place.tree(), inode("/etc/chrony.conf")), (tree, before));
+    let history = json(&place.machinist(&["history", "-o", "json"]));
+    assert_eq!(history.as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn apply_takes_files_as_well() {
+    let place = Place::with_file("/etc/one", "zero");
+    let file = place.source().join("10-one.yaml");
+    let applied = place.machinist(&["apply", "--yes", "-o", "json", file.to_str().unwrap()]);
+    assert_eq!(code(&applied), 0, "{}", err(&applied));
+    assert_eq!(place.read("/etc/one").as_deref(), Some("zero"));
+    // Machine-readable output stands alone on stdout.
+    assert_eq!(json(&applied)["outcome"], "AppliedOffline");
+}
+
+#[test]
+fn verify_exits_with_0_or_2() {
+    let place = Place::with_examples();
+    assert_eq!(code(&place.with_source(&["apply", "--yes"])), 0);
+    let good = place.machinist(&["verify"]);
+    assert_eq!(
+        (code(&good), out(&good).as_str()),
+        (0, "The machine is as the config asks.\n")
+    );
+    assert_eq!(
+        json(&place.machinist(&["verify", "-o", "json"])),
+        serde_json::json!([])
+    );
+    fs::remove_file(place.at("/etc/chrony.conf")).unwrap();
+    let bad = place.machinist(&["verify"]);
+    assert_eq!(
+        (code(&bad), out(&bad).as_str()),
+        (2, "/etc/chrony.conf is missing\n")
+    );
+    assert_eq!(
+        json(&place.machinist(&["verify", "-o", "json"])),
+        serde_json::json!([{"path": "/etc/chrony.conf", "kind": "missing"}])
+    );
+}
+
+#[test]
+fn rollback_goes_back_and_history_tells_it() {
+    let place = Place::with_file("/etc/one", "first");
+    let none = place.machinist(&["rollback", "--yes"]);
+    assert_eq!(code(&none), 1);
+    fs::create_dir_all(place.at("/etc")).unwrap();
+    fs::write(place.at("/etc/two"), "mine").unwrap();
+    let apply = || assert_eq!(code(&place.with_source(&["apply", "--yes"])), 0);
+    apply();
+    let none = place.machinist(&["rollback", "--yes"]);
+    assert_eq!(code(&none), 1);
+    assert!(err(&none).contains("no earlier config"), "{}", err(&none));
+
+    let first = place.tree();
+    fs::write(
+        place.source().join("10-one.yaml"),
+        manifest("10-one", "/etc/one", "second"),
+    )
+    .unwrap();
+    fs::write(
+        place.source().join("20-two.yaml"),
+        manifest("20-two", "/etc/two", "theirs"),
+    )
+    .unwrap();
+    apply();
+    let second = place.tree();
+    assert_eq!(place.read("/etc/one").as_deref(), Some("second"));
+    assert_eq!(place.read("/etc/two").as_deref(), Some("theirs"));
+
+    let asked = place.machinist(&["rollback"]);
+    assert_eq!(code(&asked), 1);
+    assert_eq!(place.tree(), second);
+    let back = place.machinist(&["rollback", "--yes"]);
+    assert_eq!(code(&back), 0, "{}", err(&back));
+    // What stood there before machinist came is back, too.
+    assert_eq!(place.tree(), first);
+    assert_eq!(place.read("/etc/two").as_deref(), Some("mine"));
+
+    let history = out(&place.machinist(&["history"]));
+    assert_eq!(history.lines().count(), 3, "{history}");
+    assert_eq!(
+        out(&place.machinist(&["history", "-n", "1"]))
+            .lines()
+            .count(),
+        1
+    );
+    let told = json(&place.machinist(&["history", "-o", "json"]));
+    let names: Vec<_> = (0..3).map(|at| told[at]["to"].as_str().unwrap()).collect();
+    assert_eq!(
+        names[0], names[2],
+        "the newest first, and it went back: {told:#}"
+    );
+    assert_ne!(names[0], names[1]);
+}
+
+#[test]
+fn render_gives_one_config_with_a_name_that_follows_the_content() {
+    let place = Place::with_examples();
+    fs::create_dir(place.root()).unwrap();
+    let first = place.with_source(&["render"]);
+    assert_eq!((code(&first), err(&first).as_str()), (0, ""));
+    assert_eq!(out(&place.with_source(&["render"])), out(&first));
+    let document = json(&place.with_source(&["render", "-o", "json"]));
+    let name = document["metadata"]["name"].as_str().unwrap().to_owned();
+    assert!(out(&first).contains(&format!("name: \"{name}\"\n")));
+    // The name by which plan and status call it.
+    assert_eq!(
+        json(&place.with_source(&["plan", "-o", "json"]))["to"]["name"],
+        name.as_str()
+    );
+    // Names of files and of manifests are not content.
+    fs::rename(
+        place.source().join("10-chrony.yaml"),
+        place.source().join("11-chrony.yaml"),
+    )
+    .unwrap();
+    let named = |output: &Value| output["metadata"]["name"].as_str().unwrap().to_owned();
+    assert_eq!(
+        named(&json(&place.with_source(&["render", "-o", "json"]))),
+        name
+    );
+    fs::remove_file(place.source().join("11-chrony.yaml")).unwrap();
+    assert_ne!(
+        named(&json(&place.with_source(&["render", "-o", "json"]))),
+        name
+    );
+
+    // What is rendered is itself a config, and asks for the same.
+    let whole = place.path().join("whole.yaml");
+    fs::write(&whole, &first.stdout).unwrap();
+    let rendered = place.machinist(&["render", "-o", "json", whole.to_str().unwrap()]);
+    assert_eq!(code(&rendered), 0, "{}", err(&rendered));
+    assert_eq!(json(&rendered)["spec"], document["spec"]);
+}
+
+#[test]
+fn a_command_that_changes_the_machine_is_refused_beside_a_running_agent() {
+    let place = Place::with_file("/etc/one", "zero");
+    let agent = place.settled();
+    fs::write(
+        place.source().join("20-two.yaml"),
+        manifest("20-two", "/etc/two", "two"),
+    )
+    .unwrap();
+    until("the agent's own work", || place.read("/etc/two").is_some());
+    let other = place.path().join("other.yaml");
+    fs::write(&other, manifest("other", "/etc/other", "x")).unwrap();
+    let refused = place.machinist(&["apply", "--yes", other.to_str().unwrap()]);
+    assert_eq!(code(&refused), 1);
+    assert!(
+        err(&refused).contains("another machinist works on this root"),
+        "{}",
+        err(&refused)
+    );
+    assert!(!place.at("/etc/other").exists());
+    // Those that only look are welcome.
+    assert_eq!(code(&place.machinist(&["verify"])), 0);
+    assert_eq!(code(&place.with_source(&["plan"])), 0);
+    drop(agent);
+}

@@ -1,0 +1,125 @@
+//! kill -9 in the middle: the machine is on the old or the new config, and the next start completes.
+
+use std::{collections::BTreeMap, fs, os::unix::fs::MetadataExt as _, path::PathBuf};
+
+use crate::harness::{Agent, Place, code, err, manifest_of, until};
+
+/// Enough to be caught in the middle of.
+const FILES: usize = 400;
+
+fn save(place: &Place, content: &str) {
+    let files: Vec<_> = (0..FILES)
+        .map(|n| {
+            (
+                format!("/etc/many/{:02}/file{n:03}", n % 20),
+                format!("{content}{n}"),
+            )
+        })
+        .collect();
+    let file = place.source().join("10-many.yaml");
+    let fresh = place.source().join(".new");
+    fs::write(&fresh, manifest_of("10-many", &files)).unwrap();
+    fs::rename(fresh, file).unwrap();
+}
+
+/// How many files are of which config, by the first word of their content.
+fn count(place: &Place) -> BTreeMap<String, usize> {
+    let mut seen = BTreeMap::new();
+    for n in 0..FILES {
+        let path = format!("/etc/many/{:02}/file{n:03}", n % 20);
+        let text = place.read(&path).unwrap_or_default();
+        let word = text
+            .trim_end_matches(|c: char| c.is_ascii_digit())
+            .to_owned();
+        assert!(
+            word.is_empty() || text == format!("{word}{n}"),
+            "{path} holds {text:?}"
+        );
+        *seen.entry(word).or_default() += 1;
+    }
+    seen
+}
+
+fn all(word: &str) -> BTreeMap<String, usize> {
+    BTreeMap::from([(word.to_owned(), FILES)])
+}
+
+/// The journal's identity: it is replaced at every mark.
+fn journal(place: &Place) -> u64 {
+    let about = fs::metadata(place.at("/var/lib/machinist/journal"));
+    about.map_or(0, |about| about.ino())
+}
+
+/// Whether an update is under way on the disk.
+fn open(place: &Place) -> bool {
+    let dir = place.at("/var/lib/machinist/tx");
+    fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some())
+}
+
+/// Kills the agent in the middle of an update, `late` journal writes after it began.
+fn kill_in_the_middle(place: &Place, mut agent: Agent, content: &str, late: usize) {
+    let mut marks = Vec::from([journal(place)]);
+    save(place, content);
+    until("the middle of the update", || {
+        let now = journal(place);
+        if marks.last() != Some(&now) {
+            marks.push(now);
+        }
+        marks.len() > late && open(place)
+    });
+    agent.signal(nix::sys::signal::Signal::SIGKILL);
+    let (status, _) = agent.ended();
+    assert_eq!(status.code(), None);
+}
+
+#[test]
+fn killed_in_the_middle_the_next_start_completes() {
+    let place = Place::new();
+    save(&place, "zero");
+    let mut agent = place.settled();
+    let mut old = "zero";
+    for (late, new) in [(1, "one"), (2, "two"), (3, "three")] {
+        kill_in_the_middle(&place, agent, new, late);
+        eprintln!("killed at {:?}", count(&place));
+        agent = place.start();
+        until("the new config", || count(&place) == all(new));
+        agent.rests();
+        assert_eq!(
+            code(&place.machinist(&["verify"])),
+            0,
+            "from {old} to {new}"
+        );
+        assert!(!open(&place));
+        old = new;
+    }
+}
+
+#[test]
+fn recover_settles_an_interrupted_update_without_the_agent() {
+    let place = Place::new();
+    save(&place, "zero");
+    let mut old = "zero";
+    for (late, new) in [(1, "one"), (2, "two"), (3, "three")] {
+        let agent = place.start();
+        until("the config before", || count(&place) == all(old));
+        agent.rests();
+        kill_in_the_middle(&place, agent, new, late);
+        let before = count(&place);
+        let dry = place.machinist(&["recover", "--dry-run"]);
+        assert_eq!(code(&dry), 0, "{}", err(&dry));
+        assert_eq!(count(&place), before, "a dry run changes nothing");
+        let recovered = place.machinist(&["recover"]);
+        assert_eq!(code(&recovered), 0, "{}", err(&recovered));
+        let after = count(&place);
+        eprintln!("killed at {before:?}, recovered to {after:?}");
+        assert!(after == all(old) || after == all(new), "{after:?}");
+        let again = place.machinist(&["recover"]);
+        assert_eq!((code(&again), count(&place)), (0, after));
+        old = new;
+    }
+    let leftovers = |dir: PathBuf| fs::read_dir(dir).map_or(0, Iterator::count);
+    let agent = place.start();
+    until("the last config", || count(&place) == all(old));
+    agent.rests();
+    assert_eq!(leftovers(place.at("/var/lib/machinist/tx")), 0);
+}

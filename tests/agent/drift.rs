@@ -1,0 +1,197 @@
+//! An edit of a managed file is reported at once, by path, and so is its end.
+
+use std::{
+    fs,
+    os::unix::fs::{PermissionsExt as _, symlink},
+    time::{Duration, Instant},
+};
+
+use serde_json::{Value, json};
+
+use crate::harness::{Agent, Place, judge, until};
+
+/// From the edit to the report.
+const PROMISE: Duration = Duration::from_millis(500);
+const LIMIT: Duration = Duration::from_secs(3);
+
+const SYSCTL: &str = "/etc/sysctl.d/90-inotify.conf";
+const JOURNALD: &str = "/etc/systemd/journald.conf.d/10-size.conf";
+
+fn drift(agent: &Agent) -> Value {
+    agent.status()["config"]["drift"].clone()
+}
+
+/// From `act` until the status says exactly `expected`.
+fn report(agent: &Agent, expected: &Value, act: impl FnOnce()) -> Duration {
+    let start = Instant::now();
+    act();
+    until(&format!("the drift {expected}"), || {
+        drift(agent) == *expected
+    });
+    start.elapsed()
+}
+
+#[test]
+fn every_way_to_drift_is_reported_within_500_ms_and_cleared_when_it_ends() {
+    let place = Place::with_examples();
+    let agent = place.settled();
+    let file = place.at(SYSCTL);
+    let content = fs::read(&file).unwrap();
+    let mode = |bits| fs::set_permissions(&file, fs::Permissions::from_mode(bits)).unwrap();
+    let nothing = json!([]);
+    let one = |kind: &str| json!([{"path": SYSCTL, "kind": kind}]);
+    assert_eq!(drift(&agent), nothing);
+
+    let mut times = Vec::new();
+    let mut see = |expected: &Value, act: &dyn Fn()| times.push(report(&agent, expected, act));
+    see(&one("content"), &|| {
+        fs::write(&file, "vm.swappiness = 1\n").unwrap();
+    });
+    see(&nothing, &|| fs::write(&file, &content).unwrap());
+    see(&one("mode"), &|| mode(0o600));
+    see(&nothing, &|| mode(0o644));
+    see(&one("missing"), &|| fs::remove_file(&file).unwrap());
+    // As an editor puts it back: a new file renamed to the name.
+    let fresh = file.with_extension("new");
+    see(&nothing, &|| {
+        fs::write(&fresh, &content).unwrap();
+        fs::rename(&fresh, &file).unwrap();
+    });
+    see(&one("content"), &|| {
+        fs::remove_file(&file).unwrap();
+        symlink("/dev/null", &file).unwrap();
+    });
+    see(&nothing, &|| {
+        fs::write(&fresh, &content).unwrap();
+        fs::rename(&fresh, &file).unwrap();
+    });
+    judge("drift", PROMISE, LIMIT, &times);
+
+    // The log has each by path, once, and its end.
+    for said in ["has another content", "has another mode", "is missing"] {
+        let line = agent.says(&format!("{SYSCTL} {said}"));
+        assert!(line.contains("WARN") && line.contains("Drifted"), "{line}");
+    }
+    assert_eq!(agent.lines(&format!("{SYSCTL} is missing")).len(), 1);
+    agent.says_again("is as the config asks again", 4);
+}
+
+#[test]
+fn drift_warns_and_holds_nothing() {
+    let place = Place::with_examples();
+    let agent = place.settled();
+    fs::write(place.at(SYSCTL), "").unwrap();
+    let gate = || {
+        let status = agent.status();
+        let gates = status["gates"].as_array().unwrap().clone();
+        gates
+            .into_iter()
+            .find(|gate| gate["name"] == "Config")
+            .unwrap()
+    };
+    until("the gate's warning", || gate()["reason"] == "Drifted");
+    assert_eq!(gate()["open"], true);
+    assert!(gate()["message"].as_str().unwrap().contains(SYSCTL));
+    assert_eq!(agent.get("/readyz").0, 200);
+    let metrics = agent.get("/metrics").1;
+    assert!(
+        metrics.contains("machinist_drift_paths{kind=\"content\"} 1\n"),
+        "{metrics}"
+    );
+    assert_eq!(
+        place.read(SYSCTL).as_deref(),
+        Some(""),
+        "reported, not repaired"
+    );
+}
+
+#[test]
+fn a_directory_that_goes_and_comes_back_is_watched_again() {
+    let place = Place::with_examples();
+    let agent = place.settled();
+    let directory = place.at("/etc/systemd/journald.conf.d");
+    let content = fs::read(place.at(JOURNALD)).unwrap();
+    let missing = json!([{"path": JOURNALD, "kind": "missing"}]);
+    let mut times = Vec::new();
+    for _ in 0..3 {
+        times.push(report(&agent, &missing, || {
+            fs::remove_dir_all(&directory).unwrap();
+        }));
+        times.push(report(&agent, &json!([]), || {
+            fs::create_dir(&directory).unwrap();
+            fs::write(place.at(JOURNALD), &content).unwrap();
+        }));
+    }
+    // The new directory is watched, not only looked at.
+    times.push(report(
+        &agent,
+        &json!([{"path": JOURNALD, "kind": "content"}]),
+        || fs::write(place.at(JOURNALD), "[Journal]\n").unwrap(),
+    ));
+    judge("directory", PROMISE, LIMIT, &times);
+
+    // Several levels at once, and moved away instead of removed.
+    fs::write(place.at(JOURNALD), &content).unwrap();
+    until("peace", || drift(&agent) == json!([]));
+    let away = place.path().join("away");
+    report(
+        &agent,
+        &json!([
+            {"path": "/etc/machinist/devices.d/fuse.yaml", "kind": "missing"},
+        ]),
+        || fs::rename(place.at("/etc/machinist"), &away).unwrap(),
+    );
+    report(&agent, &json!([]), || {
+        fs::rename(&away, place.at("/etc/machinist")).unwrap();
+    });
+    report(
+        &agent,
+        &json!([
+            {"path": "/etc/machinist/devices.d/fuse.yaml", "kind": "content"},
+        ]),
+        || fs::write(place.at("/etc/machinist/devices.d/fuse.yaml"), "x: 1\n").unwrap(),
+    );
+}
+
+#[test]
+fn units_that_are_enabled_or_unmasked_by_hand_are_reported() {
+    let place = Place::with_examples();
+    let agent = place.settled();
+    let mask = place.at("/etc/systemd/system/apt-daily-upgrade.timer");
+    let wanted = place.at("/etc/systemd/system/multi-user.target.wants/example-greeting.service");
+    fs::remove_file(&mask).unwrap();
+    until("the mask", || drift(&agent).as_array().unwrap().len() == 1);
+    assert_eq!(place.machinist(&["verify"]).status.code(), Some(2));
+    fs::remove_file(&wanted).unwrap();
+    until("the enablement", || {
+        drift(&agent).as_array().unwrap().len() == 2
+    });
+    let seen = drift(&agent).to_string();
+    assert!(
+        seen.contains("apt-daily-upgrade.timer") && seen.contains("example-greeting.service"),
+        "{seen}"
+    );
+    symlink("/dev/null", &mask).unwrap();
+    symlink("/etc/systemd/system/example-greeting.service", &wanted).unwrap();
+    until("peace", || drift(&agent) == json!([]));
+}
+
+/// Many edits over more than one beat of the agent's idle loop: none is lost.
+#[test]
+fn a_burst_of_edits_over_several_seconds_ends_in_the_truth() {
+    let place = Place::with_examples();
+    let agent = place.settled();
+    let file = place.at(SYSCTL);
+    let content = fs::read(&file).unwrap();
+    for round in 0..60 {
+        if round % 2 == 0 {
+            fs::write(&file, "x = 1\n").unwrap();
+        } else {
+            fs::write(&file, &content).unwrap();
+        }
+    }
+    fs::write(&file, "y = 1\n").unwrap();
+    until("the last edit", || {
+        drift(&agent) == json!([{"path": SYSCTL, "kind": "content"}])
+    });
+}

@@ -1,0 +1,118 @@
+//! How the agent ends.
+
+use std::{fs, io::Write as _, net::TcpStream, os::fd::AsFd as _, process::Stdio, time::Duration};
+
+use nix::{
+    fcntl::{FcntlArg, OFlag, fcntl},
+    sys::signal::Signal::{SIGHUP, SIGINT, SIGTERM},
+};
+
+use crate::harness::{Agent, DEADLINE, Place, code, err, until};
+
+/// Somebody who pressed ^C waits this long without wondering.
+const SECOND: Duration = Duration::from_secs(1);
+
+#[test]
+fn control_c_and_sigterm_end_it_within_a_second_with_exit_0() {
+    let place = Place::with_examples();
+    for signal in [SIGINT, SIGTERM] {
+        let mut agent = place.start();
+        agent.rests();
+        // A client that never finishes its question keeps nobody alive.
+        let mut idle = TcpStream::connect(agent.address()).unwrap();
+        idle.write_all(b"GET /livez").unwrap();
+        agent.signal(signal);
+        let (status, took) = agent.ended();
+        eprintln!("{signal}: {took:?}");
+        assert_eq!(status.code(), Some(0), "{signal}");
+        assert!(took < SECOND, "{signal}: {took:?}");
+        assert_eq!(agent.lines("stopping").len(), 1);
+        assert_eq!(agent.lines("ERROR").len(), 0, "{:?}", agent.lines("ERROR"));
+        assert_eq!(code(&place.machinist(&["status"])), 1);
+    }
+}
+
+#[test]
+fn settings_are_taken_over_while_it_runs_and_bad_ones_change_nothing() {
+    let place = Place::with_file("/etc/one", "zero");
+    let agent = place.settled();
+    let file = place.at("/etc/machinist/machinist.yaml");
+    fs::create_dir(place.at("/etc/machinist")).unwrap();
+    fs::write(&file, "drift:\n  fullPass: 1h\n").unwrap();
+    let said = agent.says("settings changed");
+    assert!(said.contains("drift.fullPass"), "{said}");
+    fs::write(&file, "drift:\n  fullPass: soon\n").unwrap();
+    let said = agent.says("the last good ones stay");
+    assert!(said.contains("machinist.yaml"), "{said}");
+    // To hang up asks for the same, and ends nobody.
+    agent.signal(SIGHUP);
+    agent.says_again("the last good ones stay", 2);
+    assert_eq!(agent.get("/livez").0, 200);
+}
+
+/// An agent whose stdout nobody reads any more: it hangs while it prints the plan.
+fn stuck(place: &Place) -> Agent {
+    let (reader, writer) = nix::unistd::pipe2(OFlag::O_CLOEXEC).unwrap();
+    let flags = OFlag::from_bits_retain(fcntl(&writer, FcntlArg::F_GETFL).unwrap());
+    fcntl(&writer, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK)).unwrap();
+    while nix::unistd::write(writer.as_fd(), &[b'x'; 4096]).is_ok() {}
+    fcntl(&writer, FcntlArg::F_SETFL(flags)).unwrap();
+    let mut command = place.command(&["run", "--source", &place.source_flag()]);
+    command.stdout(Stdio::from(writer));
+    let mut agent = Agent::spawn_with_stdout(command, place.root());
+    agent.keep(reader);
+    // Its plan does not get out, and so nothing is applied; the probes answer all the same.
+    until("the plan", || agent.status()["phase"] == "Waiting");
+    assert_eq!(agent.get("/livez").0, 200);
+    agent
+}
+
+#[test]
+fn work_that_hangs_keeps_nobody_waiting() {
+    let place = Place::with_examples();
+    let mut agent = stuck(&place);
+    assert!(!place.at("/etc/chrony.conf").exists());
+    agent.signal(SIGTERM);
+    agent.says("stopping");
+    agent.signal(SIGTERM);
+    let (_, took) = agent.ended();
+    eprintln!("second signal: {took:?}");
+    assert!(took < SECOND, "{took:?}");
+}
+
+#[test]
+fn an_agent_that_was_ended_starts_again_and_has_nothing_to_do() {
+    let place = Place::with_examples();
+    let mut agent = place.settled();
+    agent.signal(SIGTERM);
+    assert_eq!(agent.ended().0.code(), Some(0));
+    let tree = place.tree();
+    let agent = place.start();
+    agent.rests();
+    assert_eq!(place.tree(), tree);
+    assert_eq!(agent.status()["updates"].as_array().unwrap().len(), 1);
+    assert!(agent.lines("begins").is_empty());
+}
+
+#[test]
+fn a_second_agent_on_the_same_root_is_refused_by_name() {
+    let place = Place::with_examples();
+    let agent = place.settled();
+    let start = std::time::Instant::now();
+    let second = place.with_source(&["run"]);
+    assert!(start.elapsed() < DEADLINE);
+    assert_eq!(code(&second), 1);
+    assert!(
+        err(&second)
+            .contains("another machinist works on this root: /var/lib/machinist/lock is held"),
+        "{}",
+        err(&second)
+    );
+    // The first one is none the worse for it.
+    assert_eq!(agent.get("/livez").0, 200);
+    assert_eq!(agent.status()["phase"], "Idle");
+    fs::write(place.at("/etc/chrony.conf"), "").unwrap();
+    until("drift", || {
+        agent.status()["config"]["drift"] != serde_json::json!([])
+    });
+}

@@ -1,0 +1,238 @@
+//! The source is followed: whatever way a person or a tool saves, the machine is as the source says
+//! soon after.
+
+use std::{
+    fs,
+    os::unix::fs::symlink,
+    time::{Duration, Instant},
+};
+
+use serde_json::json;
+
+use crate::harness::{Agent, Place, judge, manifest, until};
+
+/// From the save to the file on the machine.
+const PROMISE: Duration = Duration::from_millis(300);
+/// What nobody would call at once any more, even beside a compiler.
+const LIMIT: Duration = Duration::from_secs(2);
+
+/// From `save` until the machine's file holds `content`; none: until it is gone.
+fn reaction(place: &Place, path: &str, content: Option<&str>, save: impl FnOnce()) -> Duration {
+    let start = Instant::now();
+    save();
+    until(&format!("{content:?} in {path}"), || {
+        place.read(path).as_deref() == content
+    });
+    start.elapsed()
+}
+
+#[test]
+fn a_save_in_place_is_applied_within_300_ms() {
+    let place = Place::with_file("/etc/one", "zero");
+    let agent = place.settled();
+    let times: Vec<_> = (0..5)
+        .map(|round| {
+            agent.rests();
+            let content = format!("round{round}");
+            let text = manifest("10-one", "/etc/one", &content);
+            reaction(&place, "/etc/one", Some(&content), || {
+                fs::write(place.source().join("10-one.yaml"), text).unwrap();
+            })
+        })
+        .collect();
+    judge("save in place", PROMISE, LIMIT, &times);
+}
+
+#[test]
+fn an_editor_that_writes_beside_and_renames_over_is_followed() {
+    let place = Place::with_file("/etc/one", "zero");
+    let agent = place.settled();
+    let file = place.source().join("10-one.yaml");
+    let times: Vec<_> = (0..3)
+        .map(|round| {
+            agent.rests();
+            let content = format!("round{round}");
+            let text = manifest("10-one", "/etc/one", &content);
+            reaction(&place, "/etc/one", Some(&content), || {
+                // As vim does: a probe file, a backup by rename, the new file, the backup removed.
+                fs::write(place.source().join("4913"), "").unwrap();
+                fs::remove_file(place.source().join("4913")).unwrap();
+                fs::rename(&file, place.source().join("10-one.yaml~")).unwrap();
+                fs::write(&file, text).unwrap();
+                fs::remove_file(place.source().join("10-one.yaml~")).unwrap();
+            })
+        })
+        .collect();
+    judge("backup and new file", PROMISE, LIMIT, &times);
+    let times: Vec<_> = (3..6)
+        .map(|round| {
+            agent.rests();
+            let content = format!("round{round}");
+            let fresh = place.source().join(".10-one.yaml.swp");
+            fs::write(&fresh, manifest("10-one", "/etc/one", &content)).unwrap();
+            reaction(&place, "/etc/one", Some(&content), || {
+                fs::rename(&fresh, &file).unwrap();
+            })
+        })
+        .collect();
+    judge("rename over", PROMISE, LIMIT, &times);
+    // Between a vim's two renames the source is empty for an instant; nobody may have acted on that.
+    assert!(agent.lines("SourceEmpty").is_empty());
+}
+
+#[test]
+fn a_config_map_that_swaps_its_link_is_followed() {
+    let place = Place::new();
+    let source = place.source();
+    let version = |name: &str, content: &str| {
+        fs::create_dir(source.join(name)).unwrap();
+        let text = manifest("10-one", "/etc/one", content);
+        fs::write(source.join(name).join("10-one.yaml"), text).unwrap();
+    };
+    version("..2025_0", "zero");
+    symlink("..2025_0", source.join("..data")).unwrap();
+    symlink("..data/10-one.yaml", source.join("10-one.yaml")).unwrap();
+    let agent = place.settled();
+    let times: Vec<_> = (1..4)
+        .map(|round| {
+            agent.rests();
+            let (name, content) = (format!("..2025_{round}"), format!("round{round}"));
+            version(&name, &content);
+            symlink(&name, source.join("..data_tmp")).unwrap();
+            let took = reaction(&place, "/etc/one", Some(&content), || {
+                fs::rename(source.join("..data_tmp"), source.join("..data")).unwrap();
+            });
+            fs::remove_dir_all(source.join(format!("..2025_{}", round - 1))).unwrap();
+            took
+        })
+        .collect();
+    judge("link swap", PROMISE, LIMIT, &times);
+}
+
+#[test]
+fn links_to_files_and_directories_elsewhere_are_followed() {
+    let place = Place::new();
+    let elsewhere = place.path().join("elsewhere");
+    fs::create_dir(&elsewhere).unwrap();
+    let text = |content: &str| manifest("10-one", "/etc/one", content);
+    fs::write(elsewhere.join("shared.yaml"), text("zero")).unwrap();
+    symlink(
+        "../elsewhere/shared.yaml",
+        place.source().join("10-one.yaml"),
+    )
+    .unwrap();
+    let agent = place.settled();
+    reaction(&place, "/etc/one", Some("edited"), || {
+        fs::write(elsewhere.join("shared.yaml"), text("edited")).unwrap();
+    });
+    agent.rests();
+    drop(agent);
+
+    // The source itself is a link, as deployments by release have it.
+    let releases = place.path().join("releases");
+    for (name, content) in [("1", "first"), ("2", "second")] {
+        fs::create_dir_all(releases.join(name)).unwrap();
+        fs::write(releases.join(name).join("10-one.yaml"), text(content)).unwrap();
+    }
+    fs::rename(place.source(), place.path().join("was")).unwrap();
+    symlink("releases/1", place.source()).unwrap();
+    let agent = place.start();
+    until("the first release", || {
+        place.read("/etc/one").as_deref() == Some("first")
+    });
+    agent.rests();
+    symlink("releases/2", place.path().join("new")).unwrap();
+    reaction(&place, "/etc/one", Some("second"), || {
+        fs::rename(place.path().join("new"), place.source()).unwrap();
+    });
+}
+
+#[test]
+fn a_file_that_comes_is_applied_and_one_that_goes_is_taken_away() {
+    let place = Place::with_file("/etc/one", "zero");
+    let agent = place.settled();
+    let two = place.source().join("20-two.yaml");
+    let mut times = Vec::new();
+    for _ in 0..3 {
+        agent.rests();
+        times.push(reaction(&place, "/etc/two", Some("two"), || {
+            fs::write(&two, manifest("20-two", "/etc/two", "two")).unwrap();
+        }));
+        agent.rests();
+        times.push(reaction(&place, "/etc/two", None, || {
+            fs::remove_file(&two).unwrap();
+        }));
+    }
+    judge("add and remove", PROMISE, LIMIT, &times);
+    assert_eq!(place.read("/etc/one").as_deref(), Some("zero"));
+}
+
+#[test]
+fn an_empty_source_takes_nothing_away() {
+    let place = Place::with_examples();
+    let agent = place.settled();
+    let before = place.tree();
+    let away = place.path().join("away");
+    fs::create_dir(&away).unwrap();
+    for entry in fs::read_dir(place.source()).unwrap() {
+        let entry = entry.unwrap();
+        fs::rename(entry.path(), away.join(entry.file_name())).unwrap();
+    }
+    agent.says("[SourceEmpty]");
+    refused(&agent, "SourceEmpty");
+    assert_eq!(place.tree(), before);
+
+    // The same when the directory itself goes, and all is well when it is back.
+    fs::remove_dir(place.source()).unwrap();
+    agent.says("the source directory does not exist");
+    assert_eq!(place.tree(), before);
+    fs::rename(&away, place.source()).unwrap();
+    until("the failure's end", || agent.status()["failure"].is_null());
+    assert_eq!(place.tree(), before);
+    assert_eq!(agent.status()["updates"].as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn a_broken_file_keeps_the_last_good_config_and_is_named_by_line() {
+    let place = Place::with_file("/etc/one", "good");
+    let mut agent = place.settled();
+    let file = place.source().join("10-one.yaml");
+    fs::write(
+        &file,
+        "apiVersion: machineconfiguration.openshift.io/v1\nkind: MachineConfig\nmetadata: [\n",
+    )
+    .unwrap();
+    let said = agent.says(&format!("{}:", file.display()));
+    assert!(
+        said.contains(&format!("{}:3:11", file.display())),
+        "{}",
+        said
+    );
+    let gate = refused(&agent, "SyntaxInvalid");
+    assert_eq!(
+        (&gate["open"], &gate["reason"]),
+        (&json!(true), &json!("ConfigRefused"))
+    );
+    assert_eq!(place.read("/etc/one").as_deref(), Some("good"));
+    assert_eq!(agent.get("/readyz").0, 200);
+
+    fs::write(&file, manifest("10-one", "/etc/one", "better")).unwrap();
+    until("the good file", || {
+        place.read("/etc/one").as_deref() == Some("better")
+    });
+    until("the failure's end", || agent.status()["failure"].is_null());
+    agent.signal(nix::sys::signal::SIGTERM);
+    assert_eq!(agent.ended().0.code(), Some(0));
+}
+
+/// Waits until the status says why the source is refused; gives the gate `Config`.
+fn refused(agent: &Agent, code: &str) -> serde_json::Value {
+    until(code, || agent.status()["failure"]["code"] == code);
+    let status = agent.status();
+    assert_eq!(status["phase"], "Idle");
+    assert_eq!(status["ready"], true);
+    let gates = status["gates"].as_array().unwrap();
+    let gate = gates.iter().find(|gate| gate["name"] == "Config").unwrap();
+    assert_eq!(gate["reason"], "ConfigRefused");
+    gate.clone()
+}

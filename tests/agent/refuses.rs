@@ -1,0 +1,131 @@
+//! What is refused before anything starts.
+
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt as _,
+    path::PathBuf,
+    process::{Command, Output},
+};
+
+use crate::harness::{Place, code, err};
+
+#[test]
+fn settings_that_are_wrong_are_named_by_line_and_nothing_starts() {
+    let place = Place::with_examples();
+    fs::create_dir_all(place.at("/etc/machinist")).unwrap();
+    let file = place.at("/etc/machinist/machinist.yaml");
+    fs::write(
+        &file,
+        "update:\n  reboot: auto\n  rebot: never\nadmin:\n  listen: [1]\n",
+    )
+    .unwrap();
+    let refused = place.with_source(&["run"]);
+    assert_eq!(code(&refused), 64);
+    for said in [
+        "machinist.yaml:3:",
+        "update.rebot: unknown key; expected one of",
+        "machinist.yaml:5:",
+    ] {
+        assert!(err(&refused).contains(said), "{said} in {}", err(&refused));
+    }
+    let left: Vec<_> = place.tree().into_keys().collect();
+    assert_eq!(left.len(), 3, "nothing but the settings: {left:?}");
+    assert!(!place.at("/var").exists() && !place.at("/run").exists());
+
+    for arguments in [&["run", "--admin", "nonsense"][..], &["run", "--nonsense"]] {
+        let refused = place.with_source(arguments);
+        assert_eq!(code(&refused), 64, "{arguments:?}");
+    }
+}
+
+#[test]
+fn settings_from_the_environment_are_checked_the_same_way() {
+    let place = Place::with_examples();
+    let mut command = place.command(&["run", "--source", &place.source_flag()]);
+    let refused = command
+        .env("MACHINIST_UPDATE__REBOOT", "sometimes")
+        .output()
+        .unwrap();
+    assert_eq!(code(&refused), 64);
+    assert!(
+        err(&refused).contains("MACHINIST_UPDATE__REBOOT"),
+        "{}",
+        err(&refused)
+    );
+}
+
+/// Runs a command as an ordinary user; none, with the reason printed, where that cannot be done.
+fn as_nobody(place: &Place, test: &str, arguments: &[&str]) -> Option<Output> {
+    let output = |mut command: Command| Some(command.env_clear().output().unwrap());
+    let root = place.root();
+    let root = ["--root", root.to_str().unwrap()];
+    if !nix::unistd::geteuid().is_root() {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_machinist"));
+        command.args(arguments).args(root);
+        return output(command);
+    }
+    let setpriv = ["/usr/bin/setpriv", "/bin/setpriv"].map(PathBuf::from);
+    let Some(setpriv) = setpriv.iter().find(|path| path.exists()) else {
+        eprintln!("skipped: {test}: run by root, and there is no setpriv to become nobody");
+        return None;
+    };
+    // The build directory may be closed to others.
+    let binary = place.path().join("machinist");
+    fs::copy(env!("CARGO_BIN_EXE_machinist"), &binary).unwrap();
+    fs::set_permissions(&binary, fs::Permissions::from_mode(0o755)).unwrap();
+    fs::set_permissions(place.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let mut command = Command::new(setpriv);
+    command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
+    command.arg(binary).args(arguments).args(root);
+    output(command)
+}
+
+#[test]
+fn an_ordinary_user_is_refused_on_a_live_root_before_anything_is_written() {
+    let test = "an_ordinary_user_is_refused_on_a_live_root_before_anything_is_written";
+    let place = Place::with_examples();
+    // A manager runs below this root, or so it looks; and everybody could write.
+    fs::create_dir_all(place.at("/run/systemd/system")).unwrap();
+    for directory in ["/", "/run", "/run/systemd"] {
+        fs::set_permissions(place.at(directory), fs::Permissions::from_mode(0o777)).unwrap();
+    }
+    let before = place.tree();
+    let source = place.source_flag();
+    for command in [&["run"][..], &["apply", "--yes"]] {
+        let arguments = [command, &["--source", &source]].concat();
+        let Some(refused) = as_nobody(&place, test, &arguments) else {
+            return;
+        };
+        assert_eq!(code(&refused), 1, "{command:?}: {}", err(&refused));
+        assert!(
+            err(&refused).contains("CAP_CHOWN") && err(&refused).contains("--root DIR"),
+            "{command:?}: {}",
+            err(&refused)
+        );
+        assert_eq!(place.tree(), before, "{command:?}");
+        assert!(!place.at("/var").exists(), "{command:?}");
+        assert!(!place.at("/run/machinist").exists(), "{command:?}");
+    }
+    // To look is allowed.
+    let arguments = ["plan", "--source", &source, "-o", "json"];
+    let looked = as_nobody(&place, test, &arguments).unwrap();
+    assert_ne!(code(&looked), 64, "{}", err(&looked));
+    assert_eq!(place.tree(), before);
+}
+
+#[test]
+fn an_ordinary_user_applies_to_a_directory_and_owners_are_recorded() {
+    let test = "an_ordinary_user_applies_to_a_directory_and_owners_are_recorded";
+    let place = Place::with_examples();
+    fs::create_dir(place.root()).unwrap();
+    fs::set_permissions(place.root(), fs::Permissions::from_mode(0o777)).unwrap();
+    let source = place.source_flag();
+    let apply = ["apply", "--yes", "--source", &source];
+    let Some(applied) = as_nobody(&place, test, &apply) else {
+        return;
+    };
+    assert_eq!(code(&applied), 0, "{}", err(&applied));
+    assert!(place.at("/etc/chrony.conf").exists());
+    let verified = as_nobody(&place, test, &["verify"]).unwrap();
+    assert_eq!(code(&verified), 0, "{}", err(&verified));
+}

@@ -1,0 +1,192 @@
+//! The command line as scripts and people meet it: the real binary, its exit codes and its streams.
+#![expect(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    reason = "tests run the program and fail by panicking"
+)]
+
+use std::{
+    io::Read,
+    path::Path,
+    process::{Command, Output, Stdio},
+    sync::Arc,
+    time::Duration,
+};
+
+use jiff::Timestamp;
+use machinist::{
+    admin,
+    metrics::Metrics,
+    readiness::{Effect, Gate, GateName},
+    reason::Reason,
+    root::Root,
+    status::{Mode, Status},
+};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+fn machinist(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_machinist"))
+        .env_clear()
+        .args(arguments)
+        .output()
+        .unwrap()
+}
+
+fn code(arguments: &[&str]) -> Option<i32> {
+    machinist(arguments).status.code()
+}
+
+#[test]
+fn exit_codes_are_as_promised() {
+    let root = tempfile::tempdir().unwrap();
+    let root = root.path().to_str().unwrap();
+    for arguments in [
+        &["--help"][..],
+        &["--version"],
+        &["status", "--help"],
+        &["help", "settings"],
+    ] {
+        let output = machinist(arguments);
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}");
+        assert!(
+            !output.stdout.is_empty() && output.stderr.is_empty(),
+            "{arguments:?}"
+        );
+    }
+    for arguments in [
+        &[][..],
+        &["nonsense"],
+        &["status", "--nonsense"],
+        &["settings", "-o", "xml"],
+    ] {
+        let output = machinist(arguments);
+        assert_eq!(output.status.code(), Some(64), "{arguments:?}");
+        assert!(
+            output.stdout.is_empty() && !output.stderr.is_empty(),
+            "{arguments:?}"
+        );
+    }
+    assert_eq!(code(&["status", "--root", root]), Some(1));
+    assert_eq!(code(&["status", "--root", "/does/not/exist"]), Some(1));
+    assert_eq!(code(&["settings", "--root", root]), Some(0));
+    assert_eq!(
+        code(&["settings", "--root", root, "--config", "/does/not/exist"]),
+        Some(1)
+    );
+}
+
+#[test]
+fn an_error_is_one_line_with_its_causes_and_nothing_on_stdout() {
+    let output = machinist(&["status", "--root", "/does/not/exist"]);
+    assert!(output.stdout.is_empty());
+    assert_eq!(
+        String::from_utf8(output.stderr).unwrap(),
+        "machinist: cannot open the root /does/not/exist: No such file or directory (os error 2)\n"
+    );
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_is_no_error() {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_machinist"))
+        .args(["completions", "bash"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let mut told = String::new();
+    child
+        .stderr
+        .take()
+        .unwrap()
+        .read_to_string(&mut told)
+        .unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert_eq!(told, "");
+}
+
+#[test]
+fn shells_and_manuals_get_their_pages() {
+    for shell in ["bash", "zsh", "fish"] {
+        let output = machinist(&["completions", shell]);
+        let script = String::from_utf8(output.stdout).unwrap();
+        assert!(
+            script.contains("log-format") && script.contains("settings"),
+            "{shell}"
+        );
+    }
+    let page = |arguments| String::from_utf8(machinist(arguments).stdout).unwrap();
+    assert!(page(&["man"]).contains(".TH machinist 1"));
+    let status = page(&["man", "status"]);
+    assert!(
+        status.contains(".TH machinist-status 1") && status.contains("\\-\\-root"),
+        "{status}"
+    );
+    assert_eq!(code(&["man", "nonsense"]), Some(1));
+}
+
+/// A status whose `DiskSpace` gate is open or holds.
+fn status(root: &Path, open: bool) -> Arc<Status> {
+    let now = Timestamp::from_second(1_800_000_000).unwrap();
+    let mut status = Status::starting(root.display().to_string(), Mode::Offline, now);
+    status.gates = [Gate {
+        name: GateName::DiskSpace,
+        open,
+        effect: Effect::Hold,
+        since: now,
+        reason: Reason::DiskSpaceLow,
+        message: "/var is full".to_owned(),
+    }]
+    .into_iter()
+    .collect();
+    status.ready = status.gates.ready();
+    Arc::new(status)
+}
+
+#[tokio::test]
+async fn status_asks_the_agent_below_its_root() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = Root::open(directory.path()).unwrap();
+    root.make_dirs(&"/run/machinist".parse().unwrap(), 0o755)
+        .unwrap();
+    let (sender, receiver) = watch::channel(status(directory.path(), true));
+    let (_pulse, liveness) = admin::pulse(Duration::from_secs(60));
+    let metrics = Metrics::new(receiver.clone());
+    let routes = admin::socket_routes(admin::Served {
+        status: receiver,
+        liveness,
+        metrics,
+    });
+    let listener = root
+        .bind_unix(&admin::SOCKET.parse().unwrap(), admin::SOCKET_MODE)
+        .unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let listener = tokio::net::UnixListener::from_std(listener).unwrap();
+    let stop = CancellationToken::new();
+    let serving = tokio::spawn(admin::serve(listener, routes, stop.clone()));
+
+    let path = directory.path().display().to_string();
+    let ask = move |form: &'static str| {
+        let path = path.clone();
+        tokio::task::spawn_blocking(move || machinist(&["status", "--root", &path, "-o", form]))
+    };
+    let output = ask("json").await.unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    let seen: Status = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(&seen, &**sender.borrow());
+
+    sender.send_replace(status(directory.path(), false));
+    let output = ask("text").await.unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let page = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        page.contains("not ready") && page.contains("/var is full"),
+        "{page}"
+    );
+    assert!(!page.contains('\u{1b}'), "no colours into a pipe: {page}");
+
+    stop.cancel();
+    serving.await.unwrap();
+    assert_eq!(ask("text").await.unwrap().status.code(), Some(1));
+}

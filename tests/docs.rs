@@ -1,0 +1,264 @@
+//! The pages hold what the code does: links, codes, tables, examples, commands.
+#![expect(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    reason = "tests read the pages, lay out files, and fail by panicking"
+)]
+
+#[path = "docs/examples.rs"]
+mod examples;
+#[path = "docs/policies.rs"]
+mod policies;
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use clap::CommandFactory as _;
+use machinist::{
+    cli::Cli,
+    readiness::{Effect, GateName},
+    reason::Reason,
+    update::phase::Phase,
+};
+
+fn home() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn page(name: &str) -> String {
+    fs::read_to_string(home().join(name)).unwrap()
+}
+
+/// Every page a reader may meet, below the top level, `docs/`, `tests/` and `examples/`.
+fn pages() -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut open: Vec<PathBuf> = ["docs", "tests", "examples"]
+        .iter()
+        .map(|dir| home().join(dir))
+        .collect();
+    let top = fs::read_dir(home()).unwrap();
+    found.extend(top.map(|entry| entry.unwrap().path()));
+    while let Some(dir) = open.pop() {
+        for entry in fs::read_dir(dir).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                open.push(path);
+            } else {
+                found.push(path);
+            }
+        }
+    }
+    found.retain(|path| path.extension().is_some_and(|kind| kind == "md"));
+    found
+}
+
+/// The cells of every table row, without backticks.
+fn rows(text: &str) -> Vec<Vec<String>> {
+    let rows = text.lines().filter(|line| line.starts_with('|'));
+    rows.map(|row| {
+        let cells = row.trim_matches('|').split('|');
+        cells
+            .map(|cell| cell.trim().replace('`', ""))
+            .collect::<Vec<_>>()
+    })
+    .filter(|cells| !cells[0].starts_with("--"))
+    .collect()
+}
+
+/// The fenced blocks of one language, with the indentation of their fence taken away.
+fn blocks(text: &str, language: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut lines = text.lines();
+    while let Some(line) = lines.next() {
+        let indent = line.len() - line.trim_start().len();
+        if line.trim() != format!("```{language}") {
+            continue;
+        }
+        let block = lines.by_ref().take_while(|line| line.trim() != "```");
+        found.push(
+            block
+                .map(|line| line.get(indent..).unwrap_or_default().to_owned() + "\n")
+                .collect(),
+        );
+    }
+    found
+}
+
+/// A heading's anchor, as it is made by those who render the pages.
+fn anchor(heading: &str) -> String {
+    let kept = heading.trim_start_matches('#').trim().to_lowercase();
+    let kept = kept.chars().filter_map(|c| match c {
+        ' ' => Some('-'),
+        c if c.is_alphanumeric() || c == '-' || c == '_' => Some(c),
+        _ => None,
+    });
+    kept.collect()
+}
+
+#[test]
+fn every_link_leads_somewhere() {
+    let mut followed = 0;
+    for page in pages() {
+        let text = fs::read_to_string(&page).unwrap();
+        for rest in text.split("](").skip(1) {
+            let link = rest.split(')').next().unwrap();
+            if link.starts_with("https://") {
+                continue;
+            }
+            let (file, heading) = link.split_once('#').unwrap_or((link, ""));
+            let target = match file {
+                "" => page.clone(),
+                file => page.parent().unwrap().join(file),
+            };
+            assert!(target.exists(), "{}: {link}", page.display());
+            let known = || {
+                let text = fs::read_to_string(&target).unwrap();
+                let mut headings = text.lines().filter(|line| line.starts_with('#'));
+                headings.any(|line| anchor(line) == heading)
+            };
+            assert!(
+                heading.is_empty() || known(),
+                "{}: no heading for {link}",
+                page.display()
+            );
+            followed += 1;
+        }
+    }
+    assert!(followed > 20, "only {followed} links were found");
+}
+
+#[test]
+fn every_reason_code_is_explained_in_order_with_its_meaning() {
+    let explained: Vec<_> = rows(&page("docs/reasons.md"))
+        .into_iter()
+        .filter(|cells| cells[0] != "code")
+        .collect();
+    let told: Vec<_> = explained
+        .iter()
+        .map(|cells| (cells[0].as_str(), cells[1].clone()))
+        .collect();
+    let meant: Vec<_> = Reason::ALL
+        .iter()
+        .map(|code| {
+            (
+                code.as_str(),
+                code.meaning().replace('`', "").trim().to_owned(),
+            )
+        })
+        .collect();
+    assert_eq!(told, meant);
+    assert!(explained.iter().all(|cells| !cells[2].is_empty()));
+}
+
+#[test]
+fn codes_that_a_config_may_be_refused_with_exist() {
+    let is_code = |cell: &str| {
+        cell.starts_with(|c: char| c.is_ascii_uppercase())
+            && cell.chars().all(|c| c.is_ascii_alphanumeric())
+    };
+    let rows = rows(&page("docs/config.md"));
+    let codes: Vec<_> = rows
+        .iter()
+        .filter(|cells| cells.len() == 2 && is_code(&cells[1]))
+        .map(|cells| &cells[1])
+        .collect();
+    assert!(codes.len() > 10, "{codes:?}");
+    for code in codes {
+        let mut known = Reason::ALL.iter();
+        assert!(known.any(|known| known.as_str() == code), "{code}");
+    }
+}
+
+#[test]
+fn gates_and_phases_are_those_of_the_code() {
+    let gates: Vec<_> = rows(&page("docs/operations.md"))
+        .into_iter()
+        .filter(|cells| cells.len() == 4 && cells[0] != "gate")
+        .map(|cells| (cells[0].clone(), cells[1].clone()))
+        .collect();
+    let known: Vec<_> = GateName::ALL
+        .iter()
+        .map(|gate| {
+            let effect = match gate.default_effect() {
+                Effect::Hold => "hold",
+                Effect::Warn => "warn",
+                Effect::Off => "off",
+            };
+            (gate.as_str().to_owned(), effect.to_owned())
+        })
+        .collect();
+    assert_eq!(gates, known);
+    let interface = rows(&page("docs/interface.md"));
+    let phases = interface.iter().find(|cells| cells[0] == "phase").unwrap();
+    assert_eq!(phases[1], Phase::ALL.map(Phase::name).join(", "));
+}
+
+/// What stands after `machinist ` in backticks or at a prompt.
+fn commands(text: &str) -> BTreeSet<String> {
+    let marks = ["`machinist ", "&& machinist ", "--release -- "];
+    let rests = marks.iter().flat_map(|mark| text.split(mark).skip(1));
+    rests
+        .map(|rest| {
+            rest.split(|c: char| !c.is_ascii_lowercase())
+                .next()
+                .unwrap()
+        })
+        .filter(|word| !word.is_empty())
+        .map(str::to_owned)
+        .collect()
+}
+
+#[test]
+fn commands_that_pages_name_exist() {
+    let mut cli = Cli::command();
+    cli.build();
+    let known: BTreeSet<_> = cli.get_subcommands().map(|one| one.get_name()).collect();
+    let mut named = BTreeSet::new();
+    for page in pages() {
+        for command in commands(&fs::read_to_string(&page).unwrap()) {
+            // What is not served yet stands in a list that says so.
+            let later = ["controller", "gather"].contains(&&*command);
+            assert!(
+                later || known.contains(&*command),
+                "{}: {command}",
+                page.display()
+            );
+            named.insert(command);
+        }
+    }
+    assert!(named.len() > 8, "{named:?}");
+}
+
+#[test]
+fn each_command_has_a_manual_page_with_all_its_flags() {
+    let mut cli = Cli::command();
+    cli.build();
+    let main = examples::machinist(&["man"]);
+    let shown = |one: &&clap::Command| !one.is_hide_set() && one.get_name() != "help";
+    for command in cli.get_subcommands().filter(shown) {
+        let name = command.get_name();
+        let page = examples::machinist(&["man", name]);
+        assert!(page.contains(&format!(".TH machinist-{name} 1")), "{page}");
+        for option in command.get_arguments().filter_map(clap::Arg::get_long) {
+            let written = option.replace('-', "\\-");
+            assert!(page.contains(&written), "machinist-{name}: --{option}");
+        }
+        assert!(main.contains(&format!("machinist\\-{name}(1)")), "{name}");
+    }
+}
+
+#[test]
+fn the_drawing_shows_every_room() {
+    let drawing = page("ARCHITECTURE.md");
+    for entry in fs::read_dir(home().join("src")).unwrap() {
+        let path = entry.unwrap().path();
+        let room = path.file_stem().unwrap().to_str().unwrap().to_owned();
+        let shown = drawing
+            .split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
+            .any(|word| word == room);
+        assert!(shown, "{room}");
+    }
+}
