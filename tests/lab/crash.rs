@@ -1,0 +1,327 @@
+//! Crashes at random moments: the agent killed, the machine's power gone. Whatever was under way, the
+//! recovery leaves the old config or the new one, and the update then comes to its end.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant, SystemTime};
+
+use serde_json::{Value, json};
+
+use crate::support::agent::{digest, file, manifest};
+use crate::support::digest::{Tree, differences};
+use crate::support::{Machine, rounds, wait};
+
+/// Everything the configs of these tests are about, but the source and what is staged.
+const TREES: &[&str] = &["/etc", "/usr/lib/systemd/system", "/usr/local"];
+const OURS: &[&str] = &["/etc/.machinist", "/etc/machinist"];
+/// Short, so that most of an update is files; the units are not what is tested here. Nobody but the
+/// test starts the agent anew.
+const SETTINGS: &str = "actions: {settle: 50ms}\n";
+const ALONE: &str = "[Service]\nRestart=no\n";
+
+/// The same numbers for the same seed (splitmix64).
+struct Dice(u64);
+
+impl Dice {
+    /// Prints the seed; MACHINIST_LAB_SEED repeats a run's moments.
+    fn new() -> Self {
+        let given = std::env::var("MACHINIST_LAB_SEED").ok();
+        let clock = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let seed = match given {
+            Some(seed) => seed.parse().expect("MACHINIST_LAB_SEED is a number"),
+            None => u64::from(clock.unwrap().subsec_nanos()),
+        };
+        println!("lab: seed {seed} (repeat with MACHINIST_LAB_SEED={seed})");
+        Self(seed)
+    }
+
+    /// Evenly between the two.
+    fn between(&mut self, (from, to): (Duration, Duration)) -> Duration {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        let share =
+            f64::from(u32::try_from((mixed ^ (mixed >> 31)) >> 32).unwrap()) / 2f64.powi(32);
+        from + to.saturating_sub(from).mul_f64(share)
+    }
+}
+
+/// Some 250 objects that all differ between two letters: files and links that change, come and go, in
+/// directories that come and go as well, and units with drop-ins, enablement and masks.
+fn config(letter: &str, reboots: bool) -> String {
+    // No policy asks for anything below these.
+    let (certs, dispatch) = (
+        "/etc/containerd/certs.d",
+        "/etc/NetworkManager/dispatcher.d",
+    );
+    let mode = if letter == "a" { 0o644 } else { 0o600 };
+    let mut files = Vec::new();
+    for n in 0..200 {
+        let content = format!("{letter} {n}\n").repeat(n % 50 + 1);
+        let path = match n % 4 {
+            3 => format!("{certs}/only-{letter}-{}/hosts.toml", n / 40),
+            _ => format!("{certs}/host-{}/file-{n}", n % 10),
+        };
+        let path = if n % 4 == 3 {
+            format!("{path}.{n}")
+        } else {
+            path
+        };
+        files.push(file(&path, mode, &content));
+    }
+    if reboots {
+        files.push(file("/etc/example.conf", mode, letter));
+    }
+    let links: Vec<_> = (0..20)
+        .map(|n| json!({"path": format!("{dispatch}/link-{n}"), "target": format!("/srv/{letter}/{n}"), "overwrite": true}))
+        .collect();
+    let units: Vec<_> = (0..8)
+        .map(|n| {
+            let enabled = (n % 2 == 0) == (letter == "a");
+            json!({
+                "name": format!("crash-{n}.service"),
+                "enabled": enabled,
+                "mask": n == 7 && letter == "b",
+                "contents": format!(
+                    "[Unit]\nDescription={letter}\n[Service]\nType=oneshot\nRemainAfterExit=yes\n\
+                     ExecStart=/bin/true {letter}\n[Install]\nWantedBy=multi-user.target\n"),
+                "dropins": [{"name": format!("10-{letter}.conf"), "contents": format!("[Service]\nEnvironment=IS={letter}\n")}],
+            })
+        })
+        .collect();
+    manifest(
+        "50-crash",
+        json!({"files": files, "links": links}),
+        json!({"units": units}),
+    )
+}
+
+/// A machine that is sent from one config to the other and back.
+struct Crashing {
+    machine: Machine,
+    letter: &'static str,
+    /// What the machine looks like on each config.
+    looks: BTreeMap<&'static str, Tree>,
+    reboots: bool,
+    /// From the save of a config to the first and the last write of its update.
+    writes: (Duration, Duration),
+    /// From the save of a config to the end of its update, or to its reboot.
+    whole: (Duration, Duration),
+    /// The digest of the config it was verified on last.
+    verified: String,
+    found: BTreeMap<&'static str, usize>,
+}
+
+impl Crashing {
+    /// Goes from `a` to `b` and back undisturbed, and learns looks and times.
+    fn new(name: &str, reboots: bool) -> Self {
+        let mut machine = Machine::build(name)
+            .machinist()
+            .file("/etc/machinist/machinist.yaml", SETTINGS)
+            .file(
+                "/etc/systemd/system/machinist.service.d/10-alone.conf",
+                ALONE,
+            )
+            .boot();
+        machine.exec(&["systemctl", "enable", "--quiet", "machinist-recover"]);
+        // What a first and a second boot leave in /etc is there before anybody looks.
+        machine.reboot();
+        let zero = (Duration::ZERO, Duration::ZERO);
+        let mut crashing = Self {
+            machine,
+            letter: "b",
+            looks: BTreeMap::new(),
+            reboots,
+            writes: zero,
+            whole: zero,
+            verified: String::new(),
+            found: BTreeMap::new(),
+        };
+        for _ in 0..3 {
+            let asked = jiff::Timestamp::now();
+            crashing.ask("");
+            let status = crashing.run_to_the_end();
+            crashing.learn_times(asked, &status);
+            let look = crashing.look();
+            let known = crashing
+                .looks
+                .entry(crashing.letter)
+                .or_insert_with(|| look.clone());
+            let different = differences(known, &look);
+            assert_eq!(different, [""; 0], "twice on config {}", crashing.letter);
+        }
+        crashing
+    }
+
+    fn learn_times(&mut self, asked: jiff::Timestamp, status: &Value) {
+        let update = &status["updates"][0];
+        let since = |time: &Value| {
+            let time: jiff::Timestamp = time.as_str().unwrap().parse().unwrap();
+            Duration::try_from(time.duration_since(asked)).unwrap_or_default()
+        };
+        let phase = |name: &str| {
+            let phases = update["phases"].as_array().unwrap();
+            let found = phases.iter().find(|phase| phase["name"] == name);
+            found.unwrap_or_else(|| panic!("{name} is not in {update:#}"))
+        };
+        self.writes = (
+            since(&phase("Staging")["started"]),
+            since(&phase("Committing")["finished"]),
+        );
+        let end = if self.reboots {
+            &phase("RebootPending")["started"]
+        } else {
+            &update["finished"]
+        };
+        self.whole = (Duration::ZERO, since(end));
+    }
+
+    fn look(&self) -> Tree {
+        self.machine.tree(TREES, OURS)
+    }
+
+    fn other(&self) -> &'static str {
+        if self.letter == "a" { "b" } else { "a" }
+    }
+
+    /// Asks for the other config and runs `then` inside, at once after it.
+    fn ask(&mut self, then: &str) {
+        let other = config(self.other(), self.reboots);
+        self.machine.write("/etc/machinist/machine.d/.next", other);
+        self.machine.sh(&format!(
+            "cd /etc/machinist/machine.d; mv .next 50-crash.yaml; {then}"
+        ));
+    }
+
+    /// Starts the agent whenever it does not run, until the machine is verified on what is asked for.
+    fn run_to_the_end(&mut self) -> Value {
+        let status = wait::value("the update to come to its end", wait::seconds(90), || {
+            // While it reboots nothing can be started.
+            let start = ["systemctl", "start", "machinist"];
+            self.machine
+                .try_exec(&start)
+                .ok()
+                .filter(|done| done.status.success())?;
+            let status = self.machine.status()?;
+            let config = &status["config"];
+            // PID 1 loses its power a moment before the agent, who may have noted that and retries.
+            let failure = &status["failure"];
+            assert!(failure.is_null() || failure["again"] == true, "{status:#}");
+            let done = status["phase"] == "Idle"
+                && failure.is_null()
+                && config["current"] == config["desired"]
+                && config["digest"] != *self.verified;
+            done.then_some(status)
+        });
+        self.letter = self.other();
+        self.verified = digest(&status);
+        assert_eq!(status["updates"][0]["outcome"], "Done", "{status:#}");
+        status
+    }
+
+    /// What the recovery has left must be one of the two; counts which.
+    fn judge(&mut self, what: &str) {
+        let look = self.look();
+        let (old, new) = (&self.looks[self.letter], &self.looks[self.other()]);
+        let found = if look == *old {
+            "the old config"
+        } else if without_leftovers(&look, old, new) == *new {
+            "the new config"
+        } else {
+            panic!(
+                "{what}: a mix. Against the old: {:#?} Against the new: {:#?}",
+                differences(old, &look),
+                differences(new, &look)
+            )
+        };
+        *self.found.entry(found).or_default() += 1;
+    }
+
+    fn is_whole(&mut self, what: &str) {
+        self.run_to_the_end();
+        let different = differences(&self.looks[self.letter], &self.look());
+        assert_eq!(
+            different, [""; 0],
+            "{what}: not what config {} asks for",
+            self.letter
+        );
+    }
+}
+
+/// Directories that only the old config needed stay, empty, until the new one is verified.
+fn without_leftovers(look: &Tree, old: &Tree, new: &Tree) -> Tree {
+    let is_leftover = |path: &String, what: &String| {
+        let below = format!("{path}/");
+        let empty = !look.keys().any(|other| other.starts_with(&below));
+        empty && what.ends_with(" directory") && !new.contains_key(path) && old.contains_key(path)
+    };
+    let kept = look.iter().filter(|(path, what)| !is_leftover(path, what));
+    kept.map(|(path, what)| (path.clone(), what.clone()))
+        .collect()
+}
+
+#[test]
+fn after_a_kill_of_the_agent_at_any_moment_the_machine_is_on_one_config_and_gets_to_the_new_one() {
+    let mut dice = Dice::new();
+    let mut crashing = Crashing::new("killed", false);
+    println!(
+        "lab: figure: files written from {:.0?} to {:.0?}, done after {:.0?}",
+        crashing.writes.0, crashing.writes.1, crashing.whole.1
+    );
+    for round in 0..rounds(8, 50) {
+        // Two of three fall into the writing, which is the shorter part.
+        let after = dice.between(if round % 3 == 2 {
+            crashing.whole
+        } else {
+            crashing.writes
+        });
+        let what = format!("round {round}, killed after {after:.3?}");
+        let agent = crashing.machine.property("machinist", "MainPID");
+        crashing.ask(&format!(
+            "sleep {:.4}; kill -9 {agent}",
+            after.as_secs_f64()
+        ));
+        crashing
+            .machine
+            .wait("the agent to be dead", wait::seconds(10), || {
+                crashing.machine.property("machinist", "ActiveState") == "failed"
+            });
+        // As the boot does it; every fourth time the agent itself finds what is left.
+        if round % 4 != 3 {
+            crashing.machine.exec(&["machinist", "recover"]);
+            crashing.judge(&what);
+        }
+        crashing.is_whole(&what);
+    }
+    println!("lab: figure: after the recovery: {:?}", crashing.found);
+}
+
+#[test]
+fn after_a_power_loss_at_any_moment_the_boot_finds_one_config_and_the_update_ends() {
+    let mut dice = Dice::new();
+    let rounds = rounds(2, 10);
+    for (name, reboots) in [("powerless", false), ("powerless-reboot", true)] {
+        let mut crashing = Crashing::new(name, reboots);
+        for round in 0..rounds / 2 {
+            let after = dice.between(if round % 3 == 2 {
+                crashing.whole
+            } else {
+                crashing.writes
+            });
+            let what = format!("{name}, round {round}, no power after {after:.3?}");
+            crashing.ask("");
+            let moment = Instant::now() + after;
+            wait::until("the moment", wait::seconds(60), || Instant::now() >= moment);
+            crashing.machine.kill();
+            crashing.machine.power_on();
+            let recovery = crashing.machine.property("machinist-recover", "Result");
+            assert_eq!(recovery, "success", "{what}");
+            crashing.judge(&what);
+            crashing.is_whole(&what);
+        }
+        println!(
+            "lab: figure: {name}: after the recovery: {:?}",
+            crashing.found
+        );
+    }
+}

@@ -1,0 +1,173 @@
+//! Devices of a real machine, lent by a real kubelet to real pods.
+
+use std::time::Instant;
+
+use serde_json::{Value, json};
+
+use crate::support::agent::{example, file, manifest};
+use crate::support::api::condition;
+use crate::support::{Cluster, Machine, Node, lab, wait};
+
+const FUSE: &str = "machinist.dev/fuse";
+const TUN: &str = "machinist.dev/tun";
+
+const TUN_DECLARATION: &str = "apiVersion: machinist.dev/v1\nkind: DeviceDeclaration\n\
+    metadata: {name: tun}\nspec: {resource: machinist.dev/tun, match: [{path: /dev/net/tun}]}\n";
+
+fn allocatable(node: &Node<'_>, resource: &str) -> Option<String> {
+    let object = node.object();
+    let count = object["status"]["allocatable"][resource].as_str();
+    count.map(str::to_owned)
+}
+
+fn wait_allocatable(node: &Node<'_>, resource: &str, count: &str) {
+    let what = format!("{resource} {count} allocatable");
+    wait::until(&what, wait::seconds(60), || {
+        allocatable(node, resource).as_deref() == Some(count)
+    });
+}
+
+/// How often the agent has registered a resource so far.
+fn registrations(machine: &Machine, resource: &str) -> usize {
+    let line = format!("{resource} is registered,");
+    let story = machine.story();
+    story.iter().filter(|said| said.starts_with(&line)).count()
+}
+
+/// Does something that ends the registration, and says how long it was before the next one.
+fn registered_again(machine: &Machine, what: &str, act: impl FnOnce()) {
+    let before = registrations(machine, FUSE);
+    let start = Instant::now();
+    act();
+    machine.wait("the next registration", wait::seconds(30), || {
+        registrations(machine, FUSE) > before
+    });
+    println!(
+        "lab: figure: registered again {} ms after {what}",
+        start.elapsed().as_millis()
+    );
+    let said = machine.story();
+    let last = said.iter().rfind(|said| said.contains("is registered,"));
+    println!("lab: figure: of which the agent saw: {}", last.unwrap());
+    machine.wait_status(
+        "both resources to be registered",
+        wait::seconds(10),
+        |status| {
+            let devices = status["devices"].as_array().unwrap();
+            devices.len() == 2
+                && devices
+                    .iter()
+                    .all(|resource| resource["registered"] == true)
+        },
+    );
+}
+
+/// What tells one run of a pod from another.
+fn run_of(cluster: &Cluster, pod: &str) -> Value {
+    let pod = cluster.kubectl_json(&["get", "pod", pod]);
+    let container = &pod["status"]["containerStatuses"][0];
+    json!([
+        pod["metadata"]["uid"],
+        container["containerID"],
+        container["restartCount"]
+    ])
+}
+
+fn wait_pending(cluster: &Cluster, pod: &str) {
+    let about = "Insufficient machinist.dev/fuse";
+    cluster.wait_object("pod", pod, about, wait::seconds(30), |pod| {
+        let conditions = pod["status"]["conditions"].as_array();
+        let unscheduled = conditions.into_iter().flatten().any(|condition| {
+            condition["reason"] == "Unschedulable"
+                && condition["message"]
+                    .as_str()
+                    .is_some_and(|why| why.contains(about))
+        });
+        pod["status"]["phase"] == "Pending" && unscheduled
+    });
+}
+
+#[test]
+fn declared_devices_are_lent_to_pods_through_restarts_of_kubelet_and_agent() {
+    let cluster = Cluster::start(&lab().version);
+    let tun = file("/etc/machinist/devices.d/tun.yaml", 0o644, TUN_DECLARATION);
+    let tun = manifest("71-tun", json!({"files": [tun]}), Value::Null);
+    let machine = Machine::build("lender")
+        .machinist()
+        .config(example("70"))
+        .config(("71-tun.yaml".to_owned(), tun))
+        .boot();
+    let node = cluster.join(&machine);
+    let start = Instant::now();
+    machine.start_agent();
+    wait_allocatable(&node, FUSE, "2");
+    println!(
+        "lab: figure: allocatable {:.1?} after the agent's start",
+        start.elapsed()
+    );
+    wait_allocatable(&node, TUN, "1");
+    let ready = machine.wait_updated("", wait::seconds(30));
+    assert_eq!(ready["ready"], true, "{ready:#}");
+
+    // Two of two, with the node in them and the right to open it; a third waits; others see nothing.
+    for (pod, resource) in [("one", FUSE), ("two", FUSE), ("tunnel", TUN)] {
+        cluster.pod(pod, "lender", &[(resource, 1)]);
+    }
+    cluster.pod("none", "lender", &[]);
+    for pod in ["one", "two", "tunnel", "none"] {
+        cluster.wait_pod(pod, "Running", wait::seconds(60));
+    }
+    let inside = |pod: &str, line: &str| {
+        let shell = ["exec", pod, "--", "/bin/sh", "-c", line];
+        String::from_utf8(cluster.try_kubectl(&shell).stdout).unwrap()
+    };
+    for (pod, path, number) in [
+        ("one", "/dev/fuse", "a:e5"),
+        ("two", "/dev/fuse", "a:e5"),
+        ("tunnel", "/dev/net/tun", "a:c8"),
+    ] {
+        let look = format!("stat -c %t:%T {path}; exec 3<>{path} && echo open");
+        assert_eq!(inside(pod, &look), format!("{number}\nopen\n"), "{pod}");
+    }
+    let nothing = "ls /dev/fuse /dev/net/tun 2>/dev/null; echo looked";
+    assert_eq!(inside("none", nothing), "looked\n");
+    cluster.pod("three", "lender", &[(FUSE, 1)]);
+    wait_pending(&cluster, "three");
+
+    let pods = ["one", "two", "tunnel"];
+    let runs = pods.map(|pod| run_of(&cluster, pod));
+    registered_again(&machine, "systemctl restart kubelet began", || {
+        node.restart_kubelet()
+    });
+    node.wait_ready(wait::seconds(30));
+    wait_allocatable(&node, FUSE, "2");
+    registered_again(&machine, "systemctl restart machinist began", || {
+        machine.exec(&["systemctl", "restart", "machinist"]);
+    });
+    wait_allocatable(&node, FUSE, "2");
+    assert_eq!(
+        pods.map(|pod| run_of(&cluster, pod)),
+        runs,
+        "no pod noticed"
+    );
+    wait_pending(&cluster, "three");
+
+    // Without the agent nothing more is lent, and who has a device keeps it.
+    machine.exec(&["systemctl", "stop", "machinist"]);
+    wait_allocatable(&node, FUSE, "0");
+    assert_eq!(
+        pods.map(|pod| run_of(&cluster, pod)),
+        runs,
+        "no pod noticed"
+    );
+    registered_again(&machine, "systemctl start machinist began", || {
+        machine.exec(&["systemctl", "start", "machinist"]);
+    });
+    wait_allocatable(&node, FUSE, "2");
+
+    // What is given back is lent again.
+    cluster.kubectl(&["delete", "pod", "one", "--wait=false"]);
+    let three = cluster.wait_pod("three", "Running", wait::seconds(60));
+    assert_eq!(condition(&three, "Ready"), Some("True"));
+    assert_eq!(inside("three", "stat -c %t:%T /dev/fuse"), "a:e5\n");
+}

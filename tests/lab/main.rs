@@ -1,0 +1,21 @@
+//! The lab's tests: real machines, a real kubelet, a real API server. `tests/lab/run` starts them.
+#![allow(clippy::too_many_lines, reason = "a test of a machine is one story")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    unreachable_pub,
+    reason = "a test ends at the first surprise and says so; the crate's walls are not the lab's"
+)]
+
+mod clusters;
+mod crash;
+mod devices;
+mod machines;
+mod path;
+mod service;
+mod support;
+mod undo;

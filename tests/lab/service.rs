@@ -1,0 +1,332 @@
+//! The agent as a service: readiness in one set of words, bad input, and its manners.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use crate::path::{SOURCE, TREES};
+use crate::support::agent::{digest, example, needs_reboot};
+use crate::support::digest::differences;
+use crate::support::{Machine, rounds, wait};
+
+/// What the three outlets of the gates say, after all three say that the machine is ready or not.
+fn readiness(machine: &Machine, ready: bool) -> (String, Value) {
+    let code = if ready { 200 } else { 503 };
+    wait::value(
+        &format!("/readyz to answer {code}"),
+        wait::seconds(20),
+        || {
+            let (answer, words) = machine.probe("/readyz")?;
+            let status = machine.status()?;
+            let sentence = machine.property("machinist", "StatusText");
+            let same = sentence == words && status["ready"] == ready;
+            (answer == code && same).then_some((words, status))
+        },
+    )
+}
+
+fn gate<'a>(status: &'a Value, name: &str) -> &'a Value {
+    let gates = status["gates"].as_array().unwrap();
+    gates.iter().find(|gate| gate["name"] == name).unwrap()
+}
+
+/// A closed gate holds; its words are in `/readyz`, `STATUS=` and `machinist status` alike.
+fn holds(machine: &Machine, name: &str, about: &str) {
+    let (words, status) = readiness(machine, false);
+    println!("lab: /readyz 503: {words}");
+    let gate = gate(&status, name);
+    let message = gate["message"].as_str().unwrap();
+    assert_eq!(
+        (&gate["open"], &gate["effect"]),
+        (&json!(false), &json!("hold")),
+        "{gate}"
+    );
+    assert!(message.contains(about), "{message}");
+    assert!(words.contains(&format!("{name} ({message})")), "{words}");
+    let shown = machine.try_exec(&["machinist", "status"]).unwrap();
+    let text = String::from_utf8(shown.stdout).unwrap();
+    assert!(
+        text.contains("not ready") && text.contains(message),
+        "{text}"
+    );
+    assert_eq!(shown.status.code(), Some(1));
+    for (probe, code) in [("/livez", 200), ("/readyz/agent", 200)] {
+        assert_eq!(
+            machine.probe(probe).unwrap().0,
+            code,
+            "{probe} is about the agent alone"
+        );
+    }
+}
+
+#[test]
+fn readyz_is_503_while_a_gate_holds_and_names_it_in_the_same_words_as_status_and_systemd() {
+    let settings = "update: {reboot: never}\nactions: {settle: 200ms}\n";
+    let mut machine = Machine::build("gates")
+        .machinist()
+        .file("/etc/machinist/machinist.yaml", settings)
+        .config(example("10"))
+        .boot();
+    machine.start_agent();
+    let first = machine.wait_updated("", wait::seconds(30));
+
+    // The lab's clock is never synchronised: that gate is closed and only warns.
+    let (words, status) = readiness(&machine, true);
+    println!("lab: /readyz 200: {words}");
+    let clock = gate(&status, "TimeSync");
+    assert_eq!(
+        (&clock["open"], &clock["effect"]),
+        (&json!(false), &json!("warn"))
+    );
+    assert!(words.starts_with("ready; warnings: TimeSync ("), "{words}");
+
+    // A unit that fails after the update.
+    let start = std::time::Instant::now();
+    machine.sh("systemd-run --quiet --unit=breaks false");
+    holds(&machine, "FailedUnits", "breaks.service");
+    println!(
+        "lab: figure: a failed unit closes /readyz after {:.1?}",
+        start.elapsed()
+    );
+    machine.sh("systemctl reset-failed breaks");
+    readiness(&machine, true);
+
+    // A reboot that is left to a person.
+    let old = machine.boot_id();
+    machine.give_config("80-reboot.yaml", &needs_reboot("later\n"));
+    machine.wait_status("the reboot to be pending", wait::seconds(20), |status| {
+        status["phase"] == "RebootPending"
+    });
+    holds(&machine, "BootProven", "reboot has not happened");
+    assert_eq!(machine.read("/etc/example.conf"), b"later\n");
+    assert_eq!(machine.boot_id(), old);
+    machine.reboot();
+    let status = machine.wait_updated(&digest(&first), wait::seconds(30));
+    assert_eq!(status["updates"][0]["outcome"], "Done", "{status:#}");
+    readiness(&machine, true);
+}
+
+/// Name, text, the line that is wrong (by a word in it), what the message says beside file and line.
+const BAD: &[(&str, &str, &str, &[&str])] = &[
+    (
+        "broken YAML",
+        "kind: MachineConfig\nmetadata: {name: 90-bad\nspec: here\n",
+        "spec: here",
+        &["expected ',' or '}'", "SyntaxInvalid"],
+    ),
+    (
+        "an unknown field",
+        "storage:\n  files:\n  - path: /etc/bad.conf\n    colour: red\n",
+        "colour",
+        &[
+            "storage.files[0].colour",
+            "expected one of path,",
+            "FieldUnknown",
+        ],
+    ),
+    (
+        "a relative path",
+        "storage:\n  files:\n  - path: etc/bad.conf\n",
+        "etc/bad.conf",
+        &["storage.files[0].path", "no absolute path", "PathInvalid"],
+    ),
+    (
+        "a unit without a name",
+        "systemd:\n  units:\n  - enabled: true\n",
+        "enabled",
+        &["systemd.units[0]", "expected name", "UnitNameInvalid"],
+    ),
+];
+
+#[test]
+fn bad_input_is_refused_by_file_line_and_field_and_the_last_good_config_stays() {
+    let machine = Machine::build("refusing")
+        .machinist()
+        .config(example("10"))
+        .boot();
+    machine.start_agent();
+    let good = machine.wait_updated("", wait::seconds(30));
+    let agent = machine.property("machinist", "MainPID");
+    let busy = [SOURCE, &["/var/lib/machinist"]].concat();
+    let before = machine.tree(TREES, &busy);
+    for (what, text, marker, says) in BAD {
+        let told = machine.story().len();
+        let ignition = "ignition: {version: 3.5.0}\n";
+        let text = if text.starts_with("kind") {
+            (*text).to_owned()
+        } else {
+            format!("{ignition}{text}")
+        };
+        let line = 1 + text.lines().position(|line| line.contains(marker)).unwrap();
+        machine.give_config("90-bad.yaml", &text);
+        let status = machine.wait_status(what, wait::seconds(10), |status| {
+            gate(status, "Config")["reason"] == "ConfigRefused"
+        });
+        // The gate says so and stays open: the machine is as it was.
+        let config = gate(&status, "Config");
+        assert_eq!(config["open"], true, "{what}: {config}");
+        assert!(
+            config["message"]
+                .as_str()
+                .unwrap()
+                .contains("the last good config stays")
+        );
+        assert_eq!(machine.probe("/readyz").unwrap().0, 200, "{what}");
+        assert_eq!(
+            status["config"]["digest"], good["config"]["digest"],
+            "{what}"
+        );
+
+        let place = format!("/etc/machinist/machine.d/90-bad.yaml:{line}:");
+        let told = machine.story().split_off(told);
+        let complete =
+            |line: &&String| line.starts_with(&place) && says.iter().all(|s| line.contains(s));
+        assert!(
+            told.iter().any(|line| complete(&line)),
+            "{what}: {place} {says:?} is not in {told:#?}"
+        );
+        println!("{}", told.join("\n"));
+        let plan = machine.try_exec(&["machinist", "plan"]).unwrap();
+        assert_eq!(plan.status.code(), Some(1), "{what}");
+        assert_eq!(
+            differences(&before, &machine.tree(TREES, &busy)),
+            [""; 0],
+            "{what}"
+        );
+        machine.take_config("90-bad.yaml");
+        machine.wait_status("the refusal to go", wait::seconds(10), |status| {
+            status["failure"].is_null() && gate(status, "Config")["reason"] == "Ok"
+        });
+    }
+    assert_eq!(
+        machine.property("machinist", "MainPID"),
+        agent,
+        "the agent lives"
+    );
+    assert_eq!(machine.property("machinist", "NRestarts"), "0");
+
+    // The same at the start: a config that was broken while nobody looked.
+    machine.exec(&["systemctl", "stop", "machinist"]);
+    machine.give_config("90-bad.yaml", BAD[0].1);
+    machine.exec(&["systemctl", "start", "machinist"]);
+    let status = machine.wait_status("the start to refuse", wait::seconds(10), |status| {
+        gate(status, "Config")["reason"] == "ConfigRefused"
+    });
+    assert_eq!(status["config"]["digest"], good["config"]["digest"]);
+    assert_eq!(differences(&before, &machine.tree(TREES, &busy)), [""; 0]);
+}
+
+#[test]
+fn the_service_stops_within_a_second_stands_alone_and_idles_quietly() {
+    let machine = Machine::build("service")
+        .machinist()
+        .config(example("10"))
+        .config(example("70"))
+        .boot();
+    machine.start_agent();
+    machine.wait_updated("", wait::seconds(30));
+    assert_eq!(machine.property("machinist", "WatchdogUSec"), "5min");
+
+    let second = machine.try_exec(&["machinist", "run"]).unwrap();
+    let told = String::from_utf8(second.stderr).unwrap();
+    assert_eq!(second.status.code(), Some(1), "{told}");
+    assert!(
+        told.contains("another machinist works on this root"),
+        "{told}"
+    );
+
+    let security = machine.exec(&["systemd-analyze", "security", "--no-pager", "machinist"]);
+    println!(
+        "lab: figure: {}",
+        security.trim_end().lines().last().unwrap()
+    );
+
+    let agent = machine.property("machinist", "MainPID");
+    // By thread: those of the pool for blocking work come and go.
+    let switches = || -> BTreeMap<String, u64> {
+        let counts = format!("grep ^voluntary_ctxt /proc/{agent}/task/*/status");
+        let lines = machine.sh(&counts);
+        let counts = lines.lines().map(|line| {
+            let (thread, count) = line.rsplit_once(':').unwrap();
+            (thread.to_owned(), count.trim().parse().unwrap())
+        });
+        counts.collect()
+    };
+    let uptime = || {
+        machine
+            .sh("cut -d. -f1 /proc/uptime")
+            .trim()
+            .parse::<u64>()
+            .unwrap()
+    };
+    let window = rounds(15, 60) as u64;
+    // What the start has set off (timedated's half minute) is over in the long version.
+    let quiet = uptime() + rounds(0, 40) as u64;
+    machine.wait("the start to be over", wait::seconds(60), || {
+        uptime() >= quiet
+    });
+    let (before, start) = (switches(), uptime());
+    machine.wait("the measured time to pass", wait::seconds(120), || {
+        uptime() >= start + window
+    });
+    let after = switches();
+    let idle: u64 = before
+        .iter()
+        .filter_map(|(thread, count)| Some(after.get(thread)? - count))
+        .sum();
+    println!("lab: figure: {idle} voluntary context switches in {window} s idle");
+    let memory = machine.sh(&format!("grep -h VmRSS /proc/{agent}/status"));
+    println!("lab: figure: {} resident, debug build", memory.trim());
+
+    for _ in 0..rounds(3, 10) {
+        let start = std::time::Instant::now();
+        machine.exec(&["systemctl", "stop", "machinist"]);
+        let took = start.elapsed();
+        println!("lab: figure: systemctl stop took {took:.0?}");
+        assert!(took < wait::seconds(1), "{took:?}");
+        assert_eq!(machine.property("machinist", "Result"), "success");
+        machine.exec(&["systemctl", "start", "machinist"]);
+    }
+}
+
+#[test]
+fn a_watchdog_of_any_length_is_fed_while_the_loop_turns_and_ends_an_agent_that_hangs() {
+    let short = "[Service]\nWatchdogSec=2s\nRestartSec=0\n";
+    let machine = Machine::build("watched")
+        .machinist()
+        .file(
+            "/etc/systemd/system/machinist.service.d/10-short.conf",
+            short,
+        )
+        .config(example("10"))
+        .boot();
+    machine.start_agent();
+    machine.wait_updated("", wait::seconds(30));
+    let agent = machine.property("machinist", "MainPID");
+    let fed = || {
+        machine
+            .property("machinist", "WatchdogTimestampMonotonic")
+            .parse::<u64>()
+            .unwrap()
+    };
+    let start = fed();
+    machine.wait(
+        "the watchdog to be fed for twice its length",
+        wait::seconds(20),
+        || fed() > start + 4_000_000,
+    );
+    assert_eq!(
+        machine.property("machinist", "MainPID"),
+        agent,
+        "nobody ended it"
+    );
+
+    machine.exec(&["kill", "-STOP", &agent]);
+    machine.wait("a new agent", wait::seconds(20), || {
+        let now = machine.property("machinist", "MainPID");
+        now != agent && now != "0" && machine.status().is_some()
+    });
+    assert_eq!(machine.property("machinist", "NRestarts"), "1");
+    let journal = machine.journal("machinist");
+    assert!(journal.contains("Watchdog timeout"), "{journal}");
+}

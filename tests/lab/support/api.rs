@@ -1,0 +1,126 @@
+//! Asking and telling the API server, as an operator would: with kubectl.
+
+use std::io::Write;
+use std::process::{Output, Stdio};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::{Cluster, image, wait};
+
+impl Cluster {
+    /// Runs kubectl as cluster administrator and returns what it printed; a failure ends the test.
+    pub fn kubectl(&self, arguments: &[&str]) -> String {
+        successful(arguments, self.try_kubectl(arguments))
+    }
+
+    /// The same with `-o json`.
+    pub fn kubectl_json(&self, arguments: &[&str]) -> Value {
+        let text = self.kubectl(&[arguments, &["-o", "json"]].concat());
+        serde_json::from_str(&text).unwrap_or_else(|e| panic!("kubectl {arguments:?}: {e}"))
+    }
+
+    /// Runs kubectl; its failure is the caller's to judge.
+    pub fn try_kubectl(&self, arguments: &[&str]) -> Output {
+        self.try_kubectl_with(arguments, "")
+    }
+
+    /// Runs kubectl with something on its standard input, for `-f -`.
+    pub fn try_kubectl_with(&self, arguments: &[&str], input: &str) -> Output {
+        let mut command = self.component("kubectl");
+        command
+            .arg("--kubeconfig")
+            .arg(self.dir.join("admin.kubeconfig"))
+            .args(arguments);
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        // Closed at the end of the statement; a kubectl that does not read is no error here.
+        let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
+        child.wait_with_output().unwrap()
+    }
+
+    /// `kubectl apply` of YAML or JSON text.
+    pub fn apply(&self, manifest: &str) -> String {
+        let arguments = ["apply", "-f", "-"];
+        successful(&arguments, self.try_kubectl_with(&arguments, manifest))
+    }
+
+    /// An object as JSON, when it exists.
+    pub fn object(&self, kind: &str, name: &str) -> Option<Value> {
+        let output = self.try_kubectl(&["get", kind, name, "-o", "json"]);
+        serde_json::from_slice(&output.stdout).ok()
+    }
+
+    /// Asks for an object until `condition` holds for it; panics at the deadline.
+    pub fn wait_object(
+        &self,
+        kind: &str,
+        name: &str,
+        what: &str,
+        deadline: Duration,
+        mut condition: impl FnMut(&Value) -> bool,
+    ) -> Value {
+        wait::value(&format!("{kind}/{name}: {what}"), deadline, || {
+            self.object(kind, name).filter(&mut condition)
+        })
+    }
+
+    /// Makes a pod of the lab's busybox on a node, asking for so many of each resource.
+    pub fn pod(&self, name: &str, node: &str, resources: &[(&str, u32)]) {
+        let limits: serde_json::Map<_, _> = resources
+            .iter()
+            .map(|(what, n)| ((*what).to_owned(), json!(n.to_string())))
+            .collect();
+        let pod = json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": name, "labels": {"app": name}},
+            "spec": {
+                "hostNetwork": true,
+                "terminationGracePeriodSeconds": 2,
+                "automountServiceAccountToken": false,
+                "nodeSelector": {"kubernetes.io/hostname": node},
+                "containers": [{
+                    "name": "main", "image": image::PAUSE, "imagePullPolicy": "Never",
+                    "resources": {"limits": limits},
+                }],
+            },
+        });
+        self.apply(&pod.to_string());
+    }
+
+    /// Waits until a pod is in a phase; `Running` means with all of its containers ready.
+    pub fn wait_pod(&self, name: &str, phase: &str, deadline: Duration) -> Value {
+        self.wait_object("pod", name, phase, deadline, |pod| {
+            let ready = condition(pod, "Ready") == Some("True");
+            pod["status"]["phase"] == phase && (ready || phase != "Running")
+        })
+    }
+
+    /// Asks for the eviction of a pod, as `kubectl drain` does it.
+    pub fn evict(&self, pod: &str) -> Output {
+        let eviction = json!({
+            "apiVersion": "policy/v1", "kind": "Eviction",
+            "metadata": {"name": pod, "namespace": "default"},
+        });
+        let path = format!("/api/v1/namespaces/default/pods/{pod}/eviction");
+        self.try_kubectl_with(
+            &["create", "--raw", &path, "-f", "-"],
+            &eviction.to_string(),
+        )
+    }
+}
+
+/// The status of a condition of a node or pod: `True`, `False` or `Unknown`.
+pub fn condition<'a>(object: &'a Value, kind: &str) -> Option<&'a str> {
+    let all = object["status"]["conditions"].as_array()?;
+    all.iter().find(|condition| condition["type"] == kind)?["status"].as_str()
+}
+
+fn successful(arguments: &[&str], output: Output) -> String {
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "kubectl {arguments:?}: {error}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}

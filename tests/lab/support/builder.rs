@@ -1,0 +1,253 @@
+//! A machine before its first boot: a fresh copy of the base image and what a test puts into it.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+
+use super::supervisor::{Hardware, Supervisor};
+use super::{Machine, WORK, inside, lab, wait};
+
+/// A machine before its first boot.
+#[derive(Debug)]
+pub struct Builder {
+    name: String,
+    files: Vec<(String, Vec<u8>, u32)>,
+    links: Vec<(String, String)>,
+    binds: Vec<String>,
+    machinist: bool,
+}
+
+impl Builder {
+    pub(super) fn new(name: &str) -> Self {
+        let name = name.to_owned();
+        Self {
+            name,
+            files: vec![],
+            links: vec![],
+            binds: vec![],
+            machinist: false,
+        }
+    }
+
+    /// A file (0644) in place at the first boot.
+    pub fn file(self, path: &str, content: impl AsRef<[u8]>) -> Self {
+        self.file_with_mode(path, content, 0o644)
+    }
+
+    pub fn file_with_mode(mut self, path: &str, content: impl AsRef<[u8]>, mode: u32) -> Self {
+        self.files
+            .push((path.to_owned(), content.as_ref().to_owned(), mode));
+        self
+    }
+
+    /// A symbolic link in place at the first boot.
+    pub fn link(mut self, path: &str, target: &str) -> Self {
+        self.links.push((path.to_owned(), target.to_owned()));
+        self
+    }
+
+    /// A unit wanted by `multi-user.target` from the first boot on.
+    pub fn enable(self, unit: &str) -> Self {
+        let wants = format!("/etc/systemd/system/multi-user.target.wants/{unit}");
+        self.link(&wants, &format!("/usr/lib/systemd/system/{unit}"))
+    }
+
+    /// A directory or device of the host, visible at `path`.
+    pub fn bind(mut self, host: &Path, path: &str) -> Self {
+        self.binds.push(format!("--bind={}:{path}", host.display()));
+        self
+    }
+
+    /// The built binary and the repository's units, as [`Machine::install_machinist`] does it.
+    pub fn machinist(mut self) -> Self {
+        self.machinist = true;
+        self
+    }
+
+    /// Switches the machine on and waits until its manager has nothing left to start.
+    pub fn boot(self) -> Machine {
+        static NEXT: AtomicU8 = AtomicU8::new(0);
+        // In turn, so that an address is free for long before it is given again.
+        let address = format!(
+            "10.99.0.{}",
+            11 + NEXT.fetch_add(1, Ordering::Relaxed) % 240
+        );
+        let dir = Path::new(WORK).join(&self.name);
+        let root = dir.join("root");
+        copy_base(&dir, &root);
+        self.furnish(&root, &address);
+        let supervisor = Supervisor::new(Hardware {
+            name: self.name.clone(),
+            console: dir.join("console.log"),
+            binds: self.binds,
+            root,
+        });
+        let boot_time = Duration::ZERO;
+        let mut machine = Machine {
+            name: self.name,
+            address,
+            dir,
+            supervisor,
+            boot_time,
+        };
+        machine.power_on();
+        machine
+    }
+    /// Puts everything the machine has beyond the base image into its root.
+    fn furnish(&self, root: &Path, address: &str) {
+        let put = |path: &str, content: &[u8], mode| {
+            inside::write(root, path, content, Some(mode))
+                .unwrap_or_else(|e| panic!("cannot write {path} of {}: {e}", self.name));
+        };
+        put(
+            "/etc/hostname",
+            format!("{}\n", self.name).as_bytes(),
+            0o644,
+        );
+        let network = format!(
+            "[Match]\nName=host0\n[Network]\nAddress={address}/24\nGateway=10.99.0.1\n\
+             LinkLocalAddressing=no\nIPv6AcceptRA=no\n"
+        );
+        put(
+            "/etc/systemd/network/10-host0.network",
+            network.as_bytes(),
+            0o644,
+        );
+        for (path, content) in EVERY_MACHINE {
+            put(path, content.as_bytes(), 0o644);
+        }
+        if self.machinist {
+            machinist_files()
+                .iter()
+                .for_each(|(path, bytes, mode)| put(path, bytes, *mode));
+        }
+        self.files
+            .iter()
+            .for_each(|(path, bytes, mode)| put(path, bytes, *mode));
+        let masked = MASKED
+            .iter()
+            .map(|unit| (format!("/etc/systemd/system/{unit}"), "/dev/null"));
+        let enabled = [(
+            "/etc/systemd/system/multi-user.target.wants/systemd-networkd.service".to_owned(),
+            "/usr/lib/systemd/system/systemd-networkd.service",
+        )];
+        let given = self
+            .links
+            .iter()
+            .map(|(path, target)| (path.clone(), target.as_str()));
+        for (path, target) in masked.chain(enabled).chain(given) {
+            inside::link(root, &path, target).expect("a link in a fresh machine");
+        }
+    }
+}
+
+/// What every machine of the lab has beyond the base image.
+const EVERY_MACHINE: &[(&str, &str)] = &[
+    // Empty, not missing: systemd then makes an id without calling it the first boot ever.
+    ("/etc/machine-id", ""),
+    // Otherwise each shutdown waits 90 s for pods that ignore SIGTERM.
+    (
+        "/etc/systemd/system.conf.d/10-lab.conf",
+        "[Manager]\nDefaultTimeoutStopSec=5s\n",
+    ),
+    // Nobody answers for names here. A server out of reach would hold chronyd, and with it each
+    // shutdown, until the lookup times out.
+    ("/etc/resolv.conf", "# the lab has no name server\n"),
+    // The kernel's log is the host's and full of the other machines' words.
+    (
+        "/etc/systemd/journald.conf.d/10-lab.conf",
+        "[Journal]\nReadKMsg=no\n",
+    ),
+    // The clock is the host's: chronyd watches it and leaves it alone.
+    ("/etc/default/chrony", "DAEMON_OPTS=\"-x -F 1\"\n"),
+];
+
+/// Not a machine's business here: packages from the network, and a login on a console nobody sees.
+const MASKED: &[&str] = &[
+    "apt-daily.timer",
+    "apt-daily-upgrade.timer",
+    "console-getty.service",
+];
+
+/// A file of a machine: path, content, mode.
+type Given = (String, Vec<u8>, u32);
+
+/// The built binary, and every unit of the repository's `systemd/`.
+pub fn machinist_files() -> Vec<Given> {
+    let binary = fs::read(env!("CARGO_BIN_EXE_machinist")).expect("cargo built the binary");
+    let mut files = vec![("/usr/bin/machinist".to_owned(), binary, 0o755)];
+    let units = fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/systemd"));
+    for unit in units.into_iter().flatten().map(Result::unwrap) {
+        let name = unit
+            .file_name()
+            .into_string()
+            .expect("a unit's name is text");
+        if [".service", ".target", ".timer", ".path", ".mount"]
+            .iter()
+            .any(|s| name.ends_with(s))
+        {
+            let content = fs::read(unit.path()).unwrap();
+            files.push((format!("/usr/lib/systemd/system/{name}"), content, 0o644));
+        }
+    }
+    files
+}
+
+/// A copy of the base image that shares what the machine does not change.
+///
+/// An overlay costs nothing to make and to drop; where the work directory cannot carry one (an
+/// overlay itself, as in a container) the files are copied, sharing blocks if they can.
+fn copy_base(dir: &Path, root: &Path) {
+    assert!(
+        !dir.exists(),
+        "{} exists: two machines of one name?",
+        dir.display()
+    );
+    let (upper, work) = (dir.join("upper"), dir.join("work"));
+    for part in [&upper, &work, root] {
+        fs::create_dir_all(part).unwrap();
+    }
+    let options = format!(
+        "lowerdir={},upperdir={},workdir={},redirect_dir=on",
+        lab().base.display(),
+        upper.display(),
+        work.display()
+    );
+    let made = mount(
+        Some("machinist-lab"),
+        root,
+        Some("overlay"),
+        MsFlags::empty(),
+        Some(&*options),
+    );
+    if let Err(error) = made {
+        eprintln!("lab: no overlay in {WORK} ({error}): copying the base image");
+        let from = lab().base.join(".");
+        let mut copy = Command::new("cp");
+        copy.args(["--archive", "--reflink=auto"])
+            .arg(from)
+            .arg(root);
+        assert!(
+            copy.status().unwrap().success(),
+            "cannot copy the base image"
+        );
+    }
+}
+
+/// Takes the copy away, once nothing of the machine runs.
+pub fn remove_copy(dir: &Path) {
+    let root = dir.join("root");
+    // The kernel drops a dead machine's own mounts a moment after its last process.
+    wait::until("the machine's root to be free", wait::seconds(15), || {
+        matches!(
+            umount2(&root, MntFlags::UMOUNT_NOFOLLOW),
+            Ok(()) | Err(Errno::EINVAL)
+        )
+    });
+    fs::remove_dir_all(dir).unwrap();
+}

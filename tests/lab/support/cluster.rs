@@ -1,0 +1,251 @@
+//! A control plane on the lab's bridge: etcd, API server, controller-manager, scheduler.
+
+use std::fs::{self, File};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::cgroup::Group;
+use super::{Machine, Node, WORK, credentials, lab, wait};
+
+/// Seen: 3 s on idle cores; the rest is for busy ones.
+const START: Duration = wait::seconds(90);
+
+/// A running control plane; its processes end with it.
+#[derive(Debug)]
+pub struct Cluster {
+    pub(super) dir: PathBuf,
+    pub(super) group: Group,
+    processes: Vec<(String, Child)>,
+    /// From the start of etcd to an API server that calls itself ready.
+    pub start_time: Duration,
+}
+
+impl Cluster {
+    /// Starts a control plane of `version`, which is the one `tests/lab/run` was asked for.
+    pub fn start(version: &str) -> Self {
+        let prepared = &lab().version;
+        assert_eq!(
+            version, prepared,
+            "for this version: tests/lab/run --kube {version}"
+        );
+        let dir = Path::new(WORK).join("cluster");
+        assert!(
+            !dir.exists(),
+            "one cluster at a time: {} exists",
+            dir.display()
+        );
+        fs::create_dir_all(&dir).unwrap();
+        let start = Instant::now();
+        let group = Group::new("control-plane");
+        let mut cluster = Self {
+            dir,
+            group,
+            processes: vec![],
+            start_time: Duration::ZERO,
+        };
+        cluster.credentials();
+        cluster.spawn("etcd", &etcd(&cluster.dir));
+        cluster.spawn("kube-apiserver", &api_server(&cluster.dir));
+        cluster.wait_component("kube-apiserver", || {
+            let ready = cluster.try_kubectl(&["get", "--raw", "/readyz"]);
+            ready.status.success()
+        });
+        cluster.start_time = start.elapsed();
+        cluster.spawn("kube-controller-manager", &controller_manager(&cluster.dir));
+        cluster.spawn("kube-scheduler", &scheduler(&cluster.dir));
+        // The admission plugin refuses pods until their namespace has its account.
+        cluster.wait_component("kube-controller-manager", || {
+            let account = [
+                "get",
+                "serviceaccount/default",
+                "configmap/kube-root-ca.crt",
+            ];
+            cluster.try_kubectl(&account).status.success()
+        });
+        cluster
+    }
+
+    /// Makes `machine` a node of this cluster and waits until it is Ready.
+    pub fn join<'a>(&'a self, machine: &'a Machine) -> Node<'a> {
+        Node::join(self, machine)
+    }
+
+    /// A machine that has joined already, for instance in an earlier boot.
+    pub fn node<'a>(&'a self, machine: &'a Machine) -> Node<'a> {
+        Node::new(self, machine)
+    }
+
+    /// A kubeconfig, complete in one file, for a user of a group: `system:masters` may everything.
+    pub fn kubeconfig(&self, user: &str, group: &str) -> PathBuf {
+        credentials::kubeconfig(&self.dir, user, group)
+    }
+
+    /// What a component has written so far.
+    pub fn log(&self, component: &str) -> String {
+        fs::read_to_string(self.dir.join(format!("{component}.log"))).unwrap_or_default()
+    }
+
+    /// The audit log: one event per answered request, with user, verb, object and answer.
+    pub fn audit(&self) -> Vec<serde_json::Value> {
+        let log = fs::read_to_string(self.dir.join("audit.log")).unwrap_or_default();
+        // The last line may be half written.
+        log.lines()
+            .filter_map(|line| serde_json::from_str(line).ok())
+            .collect()
+    }
+
+    /// A component of the one binary, in the lab's network and in the control plane's group.
+    pub(super) fn component(&self, name: &str) -> Command {
+        let mut command = self.group.command(&lab().kube);
+        command
+            .arg(name)
+            .env("HOME", &self.dir)
+            .stdin(Stdio::null());
+        command
+    }
+
+    fn credentials(&self) {
+        credentials::authority(&self.dir);
+        let policy = "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\n\
+                      rules: [{level: Metadata}]\n";
+        fs::write(self.dir.join("audit.yaml"), policy).unwrap();
+        self.kubeconfig("admin", "system:masters");
+    }
+
+    fn spawn(&mut self, name: &str, flags: &[String]) {
+        let log = File::create(self.dir.join(format!("{name}.log"))).unwrap();
+        let mut command = self.component(name);
+        command
+            .args(flags)
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .process_group(0);
+        self.processes
+            .push((name.to_owned(), command.spawn().unwrap()));
+    }
+
+    fn wait_component(&self, name: &str, ready: impl FnMut() -> bool) {
+        let attempt = std::panic::AssertUnwindSafe(|| {
+            wait::until(&format!("{name} to be ready"), START, ready);
+        });
+        if let Err(panic) = std::panic::catch_unwind(attempt) {
+            eprintln!("--- {name}\n{}", tail(&self.log(name), 30));
+            std::panic::resume_unwind(panic);
+        }
+    }
+
+    /// What a failed test leaves for its reader.
+    fn last_words(&self) {
+        for arguments in [
+            &[
+                "get",
+                "nodes,pods,poddisruptionbudgets",
+                "--all-namespaces",
+                "-o",
+                "wide",
+            ][..],
+            &["get", "nodes", "-o", "yaml"],
+            &[
+                "get",
+                "events",
+                "--all-namespaces",
+                "--sort-by=.lastTimestamp",
+            ],
+        ] {
+            let output = self.try_kubectl(arguments);
+            let text = [output.stdout, output.stderr].concat();
+            eprintln!(
+                "--- kubectl {}\n{}",
+                arguments.join(" "),
+                String::from_utf8_lossy(&text)
+            );
+        }
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.last_words();
+        }
+        if lab().keep {
+            let (kube, config) = (lab().kube.display(), self.dir.join("admin.kubeconfig"));
+            let config = config.display();
+            println!(
+                "lab: API: nsenter --net={} {kube} kubectl --kubeconfig {config}",
+                super::NETWORK
+            );
+            return;
+        }
+        for (_, process) in self.processes.iter_mut().rev() {
+            let _ = process.kill();
+            let _ = process.wait();
+        }
+        self.group.remove();
+        let _ = fs::remove_dir_all(&self.dir);
+    }
+}
+
+fn tail(text: &str, lines: usize) -> String {
+    let all: Vec<_> = text.lines().collect();
+    all[all.len().saturating_sub(lines)..].join("\n")
+}
+
+fn etcd(dir: &Path) -> Vec<String> {
+    let client = "http://127.0.0.1:2379";
+    flags(&[
+        // The control plane never loses power in the lab; only machines do.
+        "--unsafe-no-fsync",
+        "--log-level=warn",
+        &format!("--listen-client-urls={client}"),
+        &format!("--advertise-client-urls={client}"),
+        "--listen-peer-urls=http://127.0.0.1:2380",
+        &format!("--data-dir={}", dir.join("etcd").display()),
+    ])
+}
+
+fn api_server(dir: &Path) -> Vec<String> {
+    let file = |flag: &str, name: &str| format!("--{flag}={}", dir.join(name).display());
+    flags(&[
+        "--etcd-servers=http://127.0.0.1:2379",
+        "--secure-port=443",
+        "--bind-address=0.0.0.0",
+        "--advertise-address=10.99.0.1",
+        "--authorization-mode=Node,RBAC",
+        "--enable-admission-plugins=NodeRestriction",
+        "--service-cluster-ip-range=10.96.0.0/24",
+        "--service-account-issuer=https://kubernetes.default.svc",
+        "--allow-privileged=true",
+        "--kubelet-preferred-address-types=InternalIP",
+        &file("cert-dir", "certificates"),
+        &file("service-account-key-file", "accounts.key"),
+        &file("service-account-signing-key-file", "accounts.key"),
+        &file("client-ca-file", "authority.crt"),
+        &file("audit-policy-file", "audit.yaml"),
+        &file("audit-log-path", "audit.log"),
+    ])
+}
+
+fn controller_manager(dir: &Path) -> Vec<String> {
+    let file = |flag: &str, name: &str| format!("--{flag}={}", dir.join(name).display());
+    flags(&[
+        "--leader-elect=false",
+        "--secure-port=0",
+        &file("kubeconfig", "admin.kubeconfig"),
+        &file("service-account-private-key-file", "accounts.key"),
+        // Self-signed: the server's file ends with the authority that pods are given.
+        &file("root-ca-file", "certificates/apiserver.crt"),
+    ])
+}
+
+fn scheduler(dir: &Path) -> Vec<String> {
+    let kubeconfig = format!("--kubeconfig={}", dir.join("admin.kubeconfig").display());
+    flags(&["--leader-elect=false", "--secure-port=0", &kubeconfig])
+}
+
+fn flags(flags: &[&str]) -> Vec<String> {
+    flags.iter().map(|flag| (*flag).to_owned()).collect()
+}

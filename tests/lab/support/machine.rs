@@ -1,0 +1,282 @@
+//! One machine: a systemd of its own on a fresh copy of the base image, which really reboots.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::builder::Builder;
+use super::digest::{self, Tree};
+use super::supervisor::Supervisor;
+use super::{builder, inside, lab, wait};
+
+/// From power-on to a manager without jobs; seen: 1 to 2 s on two cores.
+const BOOT: Duration = wait::seconds(60);
+/// No command a test runs inside takes longer, and a hanging one must not hang the lab.
+const COMMAND: &str = "180";
+
+/// A machine that is on from its boot to its drop.
+#[derive(Debug)]
+pub struct Machine {
+    pub(super) name: String,
+    pub(super) address: String,
+    pub(super) dir: PathBuf,
+    pub(super) supervisor: Supervisor,
+    /// From power-on to ready, the last time the harness waited for it.
+    pub boot_time: Duration,
+}
+
+impl Machine {
+    /// A fresh machine of this name, booted.
+    pub fn boot(name: &str) -> Self {
+        Self::build(name).boot()
+    }
+
+    /// A fresh machine to be given files before its first boot.
+    pub fn build(name: &str) -> Builder {
+        Builder::new(name)
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its address on the lab's bridge.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// The host's path of its root: stable while it is on, off or killed, but without what the
+    /// machine has mounted, such as `/run`.
+    pub fn root(&self) -> PathBuf {
+        self.dir.join("root")
+    }
+
+    /// Switches it on and waits until its manager has nothing left to start.
+    pub fn power_on(&mut self) {
+        let start = Instant::now();
+        self.press_power();
+        self.wait_ready(BOOT);
+        self.boot_time = start.elapsed();
+    }
+
+    /// Switches it on and returns at once, for boots that are meant to be watched.
+    pub fn press_power(&self) {
+        self.supervisor.power_on();
+    }
+
+    /// Shuts it down through logind and waits until it is off.
+    pub fn power_off(&self) {
+        self.logind("PowerOff");
+        let status = self.wait_off();
+        assert!(
+            status.is_some_and(|s| s.success()),
+            "{} did not power off: {status:?}",
+            self.name
+        );
+    }
+
+    /// Waits until it is off and returns how nspawn ended.
+    pub fn wait_off(&self) -> Option<std::process::ExitStatus> {
+        self.supervisor.wait_off()
+    }
+
+    /// A power loss: every process ends between two instructions, and the machine stays off.
+    pub fn kill(&self) {
+        self.supervisor.kill();
+    }
+
+    /// Reboots through logind, waits for the next boot to be ready and returns its boot id.
+    pub fn reboot(&mut self) -> String {
+        let (old, start) = (self.boot_id(), Instant::now());
+        self.logind("Reboot");
+        let new = self.wait_new_boot(&old, BOOT);
+        self.boot_time = start.elapsed();
+        new
+    }
+
+    /// Waits for a boot other than `old` to be ready, whoever asked for it; returns its boot id.
+    pub fn wait_new_boot(&self, old: &str, deadline: Duration) -> String {
+        let what = format!("{} to boot again after {old}", self.name);
+        let new = wait::value(&what, deadline, || {
+            self.current_boot_id().filter(|id| id != old)
+        });
+        self.wait_ready(deadline);
+        new
+    }
+
+    /// Waits until the manager inside has nothing left to start; failed units do not matter here.
+    pub fn wait_ready(&self, deadline: Duration) {
+        self.wait("the manager to finish starting", deadline, || {
+            let state = self.try_exec(&["systemctl", "is-system-running"]).ok();
+            let state = state.map(|o| String::from_utf8_lossy(&o.stdout).trim().to_owned());
+            matches!(
+                state.as_deref(),
+                Some("running" | "degraded" | "maintenance")
+            )
+        });
+    }
+
+    /// The id of this boot.
+    pub fn boot_id(&self) -> String {
+        self.current_boot_id()
+            .unwrap_or_else(|| panic!("{} is not running", self.name))
+    }
+
+    /// The id of this boot, when it has got as far as having one.
+    pub fn current_boot_id(&self) -> Option<String> {
+        let file = "/proc/sys/kernel/random/boot_id";
+        let id = self.try_read(file)?;
+        self.supervisor.init()?;
+        // Until nspawn has put the machine's own there, the host's shows.
+        let host = std::fs::read(file).expect("the host's boot id");
+        (id != host).then(|| String::from_utf8_lossy(&id).trim().to_owned())
+    }
+
+    /// Runs a command inside and returns what it printed; a failure ends the test.
+    pub fn exec(&self, command: &[&str]) -> String {
+        let output = self
+            .try_exec(command)
+            .unwrap_or_else(|e| panic!("{command:?}: {e}"));
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let (out, err) = (text(&output.stdout), text(&output.stderr));
+        let name = &self.name;
+        assert!(
+            output.status.success(),
+            "{command:?} in {name}: {}\n{out}{err}",
+            output.status
+        );
+        out
+    }
+
+    /// Runs a shell line inside and returns what it printed; a failure ends the test.
+    pub fn sh(&self, line: &str) -> String {
+        self.exec(&["sh", "-c", line])
+    }
+
+    /// Runs a command inside; an error when the machine is off.
+    pub fn try_exec(&self, command: &[&str]) -> std::io::Result<Output> {
+        self.command(command)?.output()
+    }
+
+    /// A command that will run inside, for tests that talk to it; 180 s at most.
+    pub fn command(&self, command: &[&str]) -> std::io::Result<Command> {
+        let init = self
+            .supervisor
+            .init()
+            .ok_or_else(|| std::io::Error::other("it is off"))?;
+        let mut enter = Command::new("timeout");
+        enter
+            .args([
+                "--kill-after=1",
+                COMMAND,
+                "nsenter",
+                "--all",
+                "--target",
+                &init.to_string(),
+            ])
+            .args([
+                "--",
+                "env",
+                "--ignore-environment",
+                "HOME=/root",
+                "LANG=C.UTF-8",
+                "TERM=dumb",
+            ])
+            .arg("PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
+            .args(command)
+            .stdin(Stdio::null());
+        Ok(enter)
+    }
+
+    /// Replaces a file, on or off; its parents are made and its mode is kept (0644 when new).
+    pub fn write(&self, path: &str, content: impl AsRef<[u8]>) {
+        inside::write(&self.live_root(), path, content.as_ref(), None)
+            .unwrap_or_else(|e| panic!("cannot write {path} of {}: {e}", self.name));
+    }
+
+    /// The content of a file, on or off.
+    pub fn read(&self, path: &str) -> Vec<u8> {
+        inside::read(&self.live_root(), path)
+            .unwrap_or_else(|e| panic!("cannot read {path} of {}: {e}", self.name))
+    }
+
+    /// The content of a file, when there is one.
+    pub fn try_read(&self, path: &str) -> Option<Vec<u8>> {
+        inside::read(&self.live_root(), path).ok()
+    }
+
+    /// Asks until `condition` holds; on failure the name of the machine is in the message.
+    pub fn wait(
+        &self,
+        what: &str,
+        deadline: Duration,
+        condition: impl FnMut() -> bool,
+    ) -> Duration {
+        wait::until(&format!("{what} ({})", self.name), deadline, condition)
+    }
+
+    /// A digest of everything at and below `paths`, taken from outside.
+    pub fn tree_digest(&self, paths: &[&str], excludes: &[&str]) -> String {
+        digest::digest(&self.tree(paths, excludes))
+    }
+
+    /// What [`Machine::tree_digest`] digests, for [`digest::differences`].
+    pub fn tree(&self, paths: &[&str], excludes: &[&str]) -> Tree {
+        digest::tree(&self.root(), paths, excludes)
+    }
+
+    /// The built binary to `/usr/bin`, the repository's units to `/usr/lib/systemd/system`.
+    pub fn install_machinist(&self) {
+        for (path, bytes, mode) in builder::machinist_files() {
+            inside::write(&self.live_root(), &path, &bytes, Some(mode))
+                .unwrap_or_else(|e| panic!("cannot install {path}: {e}"));
+        }
+        self.exec(&["systemctl", "daemon-reload"]);
+    }
+
+    fn logind(&self, method: &str) {
+        let manager = "org.freedesktop.login1.Manager";
+        let path = "/org/freedesktop/login1";
+        let login1 = "org.freedesktop.login1";
+        self.exec(&[
+            "busctl", "call", login1, path, manager, method, "b", "false",
+        ]);
+    }
+
+    /// The root as the machine sees it now, with its mounts while it is on.
+    fn live_root(&self) -> PathBuf {
+        match self.supervisor.init() {
+            Some(init) => {
+                let root = PathBuf::from(format!("/proc/{init}/root"));
+                let host = std::fs::metadata("/").expect("a root");
+                let own = std::fs::metadata(&root).map(|own| (own.dev(), own.ino()));
+                assert_ne!(
+                    own.ok(),
+                    Some((host.dev(), host.ino())),
+                    "that is the host's root"
+                );
+                root
+            }
+            None => self.root(),
+        }
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.last_words();
+        }
+        if lab().keep {
+            self.supervisor.abandon();
+            if let Some(init) = self.supervisor.init() {
+                println!("lab: {} stays up: nsenter --all --target {init}", self.name);
+            }
+            return;
+        }
+        self.supervisor.stop();
+        builder::remove_copy(&self.dir);
+    }
+}

@@ -1,0 +1,68 @@
+//! The harness: machines and clusters for tests, waits with deadlines, and what a failure prints.
+#![allow(
+    dead_code,
+    reason = "the harness offers more than the tests of one day use"
+)]
+
+pub mod agent;
+pub mod api;
+pub mod builder;
+pub mod cgroup;
+pub mod cluster;
+pub mod credentials;
+pub mod digest;
+pub mod image;
+pub mod inside;
+pub mod machine;
+pub mod node;
+pub mod report;
+pub mod supervisor;
+pub mod wait;
+
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
+pub use cluster::Cluster;
+pub use machine::Machine;
+pub use node::Node;
+
+/// What `tests/lab/run` prepared, read once from its environment.
+#[derive(Debug)]
+pub struct Lab {
+    /// The image every machine is a copy of.
+    pub base: PathBuf,
+    /// The binary that holds every Kubernetes component.
+    pub kube: PathBuf,
+    /// Its version, without the `v`.
+    pub version: String,
+    /// Machines and clusters outlive their test.
+    pub keep: bool,
+    long: bool,
+}
+
+/// Where machines and control planes keep their files while they exist.
+pub const WORK: &str = "/var/lib/machinist-lab";
+/// The network namespace with the bridge `lab0`, where all of the lab's traffic stays.
+pub const NETWORK: &str = "/run/netns/machinist-lab";
+
+/// The prepared lab; a test that was not started through `tests/lab/run` ends here.
+pub fn lab() -> &'static Lab {
+    static LAB: OnceLock<Lab> = OnceLock::new();
+    let path = |name: &str| PathBuf::from(variable(name));
+    LAB.get_or_init(|| Lab {
+        base: path("MACHINIST_LAB_BASE"),
+        kube: path("MACHINIST_LAB_KUBE"),
+        version: variable("MACHINIST_LAB_VERSION"),
+        keep: !variable("MACHINIST_LAB_KEEP").is_empty(),
+        long: !variable("MACHINIST_LAB_LONG").is_empty(),
+    })
+}
+
+/// How often to repeat: `short` on every run, `long` when it was asked for with `--long`.
+pub fn rounds(short: usize, long: usize) -> usize {
+    if lab().long { long } else { short }
+}
+
+fn variable(name: &str) -> String {
+    std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set: start through tests/lab/run"))
+}

@@ -1,0 +1,60 @@
+//! What a machine has to say for itself: its journal, and its last words after a failed test.
+
+use std::process::Command;
+
+use super::Machine;
+
+impl Machine {
+    /// This boot's journal of one unit, with the host's reader when the machine is off.
+    pub fn journal(&self, unit: &str) -> String {
+        self.journal_with(&["--boot", "--unit", unit])
+    }
+
+    /// The journal, selected by `journalctl` arguments.
+    pub fn journal_with(&self, arguments: &[&str]) -> String {
+        let reader = [
+            "journalctl",
+            "--no-pager",
+            "--quiet",
+            "--output=short-monotonic",
+        ];
+        let from_outside = || {
+            let mut command = Command::new(reader[0]);
+            command
+                .args(&reader[1..])
+                .arg("--directory")
+                .arg(self.root().join("var/log/journal"));
+            command.args(arguments).output()
+        };
+        let output = self
+            .try_exec(&[&reader[..], arguments].concat())
+            .or_else(|_| from_outside());
+        output
+            .map(|o| String::from_utf8_lossy(&o.stdout).into_owned())
+            .unwrap_or_default()
+    }
+
+    /// What a failed test leaves for its reader.
+    pub(super) fn last_words(&self) {
+        let name = &self.name;
+        eprintln!(
+            "--- {name}: end of its journal\n{}",
+            self.journal_with(&["--lines=80"])
+        );
+        if let Ok(status) = self.try_exec(&["/usr/bin/machinist", "status"]) {
+            let text = [status.stdout, status.stderr].concat();
+            eprintln!(
+                "--- {name}: machinist status\n{}",
+                String::from_utf8_lossy(&text)
+            );
+        }
+        if self.supervisor.init().is_none() {
+            let console = std::fs::read_to_string(self.dir.join("console.log")).unwrap_or_default();
+            let from = console.len().saturating_sub(4000);
+            eprintln!(
+                "--- {name} is off; end of its console\n{}",
+                console.get(from..).unwrap_or("")
+            );
+        }
+    }
+}

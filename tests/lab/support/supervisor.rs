@@ -1,0 +1,198 @@
+//! Keeps one machine's nspawn running: its power button and its reset line.
+
+use std::fs::{self, File};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::thread::{self, JoinHandle};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::cgroup::Group;
+use super::{lab, wait};
+
+/// How nspawn says that the machine asked for a reboot.
+const REBOOT: i32 = 133;
+
+/// What a machine is made of, as far as nspawn needs to know.
+#[derive(Debug, Clone)]
+pub struct Hardware {
+    pub name: String,
+    pub root: PathBuf,
+    pub console: PathBuf,
+    pub binds: Vec<String>,
+}
+
+/// The thread that starts nspawn, and starts it again at once whenever the machine reboots.
+#[derive(Debug)]
+pub struct Supervisor {
+    shared: Arc<(Mutex<State>, Condvar)>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    power: bool,
+    gone: bool,
+    nspawn: Option<u32>,
+    last_exit: Option<ExitStatus>,
+}
+
+impl Supervisor {
+    pub fn new(hardware: Hardware) -> Self {
+        let shared = Arc::new((Mutex::new(State::default()), Condvar::new()));
+        let thread = thread::spawn({
+            let shared = Arc::clone(&shared);
+            move || supervise(&hardware, &shared)
+        });
+        Self {
+            shared,
+            thread: Some(thread),
+        }
+    }
+
+    pub fn power_on(&self) {
+        self.lock().power = true;
+        self.shared.1.notify_all();
+    }
+
+    /// The machine ends between two instructions, as at a power loss; returns when it is gone.
+    pub fn kill(&self) {
+        let mut state = self.lock();
+        state.power = false;
+        // By id under the lock: the thread takes the id out before another process can have it,
+        // save for the instant between wait and lock, when the signal finds nobody.
+        if let Some(nspawn) = state.nspawn {
+            if let Some(init) = init_of(nspawn) {
+                let _ = kill(init, Signal::SIGKILL);
+            }
+            let _ = kill(pid(nspawn), Signal::SIGKILL);
+        }
+        drop(state);
+        self.wait_off();
+    }
+
+    /// Waits until nothing of the machine runs and returns how its last run ended.
+    pub fn wait_off(&self) -> Option<ExitStatus> {
+        wait::until("the machine to be off", wait::seconds(120), || {
+            let state = self.lock();
+            !state.power && state.nspawn.is_none()
+        });
+        self.lock().last_exit
+    }
+
+    /// The machine's first process, as the host numbers it, while there is one.
+    pub fn init(&self) -> Option<Pid> {
+        self.lock().nspawn.and_then(init_of)
+    }
+
+    /// Lets the machine run on without anybody to restart it.
+    pub fn abandon(&mut self) {
+        drop(self.thread.take());
+    }
+
+    /// Takes the machine's power for good.
+    pub fn stop(&mut self) {
+        let Some(thread) = self.thread.take() else {
+            return;
+        };
+        self.kill();
+        self.lock().gone = true;
+        self.shared.1.notify_all();
+        let _ = thread.join();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.shared
+            .0
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+fn supervise(hardware: &Hardware, (state, changed): &(Mutex<State>, Condvar)) {
+    loop {
+        let mut now = state.lock().unwrap();
+        now = changed.wait_while(now, |s| !s.power && !s.gone).unwrap();
+        if now.gone {
+            return;
+        }
+        let group = Group::new(&hardware.name);
+        let mut child = nspawn(hardware, &group).spawn().expect("sh starts");
+        now.nspawn = Some(child.id());
+        drop(now);
+        let status = child.wait().expect("a child can be waited for");
+        group.remove();
+        let mut now = state.lock().unwrap();
+        now.nspawn = None;
+        now.last_exit = Some(status);
+        if status.code() != Some(REBOOT) {
+            now.power = false;
+        }
+    }
+}
+
+fn nspawn(hardware: &Hardware, group: &Group) -> std::process::Command {
+    let mut command = group.command(Path::new("systemd-nspawn"));
+    command
+        .args([
+            "-q",
+            "--boot",
+            "--register=no",
+            "--keep-unit",
+            "--network-bridge=lab0",
+        ])
+        .args([
+            "--capability=all",
+            "--system-call-filter=@keyring @known bpf",
+        ])
+        .args([
+            "--resolv-conf=off",
+            "--bind=/dev/kmsg",
+            "--bind=/dev/fuse",
+            "--bind=/dev/net/tun",
+        ])
+        .arg(format!("--machine=lab-{}", hardware.name))
+        .arg(format!(
+            "--bind-ro={}:/usr/local/bin/kube",
+            lab().kube.display()
+        ))
+        .args(&hardware.binds)
+        .arg("-D")
+        .arg(&hardware.root)
+        .env("SYSTEMD_NSPAWN_API_VFS_WRITABLE", "1")
+        .stdin(Stdio::null())
+        .stdout(console(&hardware.console))
+        .stderr(console(&hardware.console))
+        // ^C is for the test; what it leaves behind is stopped by group.
+        .process_group(0);
+    command
+}
+
+fn console(path: &Path) -> File {
+    File::options()
+        .create(true)
+        .append(true)
+        .open(path)
+        .expect("a console log")
+}
+
+/// The child of nspawn that is process 1 in a namespace of its own.
+fn init_of(nspawn: u32) -> Option<Pid> {
+    let children = fs::read_to_string(format!("/proc/{nspawn}/task/{nspawn}/children")).ok()?;
+    children.split_whitespace().find_map(|child| {
+        let status = fs::read_to_string(format!("/proc/{child}/status")).ok()?;
+        let ids = status
+            .lines()
+            .find_map(|line| line.strip_prefix("NSpid:"))?;
+        let ids: Vec<_> = ids.split_whitespace().collect();
+        (ids.len() > 1 && ids.last() == Some(&"1"))
+            .then(|| child.parse().map(Pid::from_raw).ok())?
+    })
+}
+
+fn pid(id: u32) -> Pid {
+    Pid::from_raw(i32::try_from(id).expect("the kernel's ids are positive"))
+}
