@@ -1,0 +1,71 @@
+//! The figures that machinist is held to. Each is a ratio to something that runs beside it, or a
+//! count; the plain times are printed only to show what the ratios are made of.
+
+#![allow(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a benchmark prints, and ends at the first trouble"
+)]
+
+mod apply;
+mod idle;
+
+use std::{env, path::PathBuf, time::Duration};
+
+/// Where the trees are made: a directory on the disk to be measured.
+fn place() -> PathBuf {
+    env::var_os("MACHINIST_BENCH_DIR").map_or_else(env::temp_dir, PathBuf::from)
+}
+
+/// The binary under test; the one of this build where nobody names another.
+fn binary() -> PathBuf {
+    let built = || PathBuf::from(env!("CARGO_BIN_EXE_machinist"));
+    env::var_os("MACHINIST_BENCH_BINARY").map_or_else(built, PathBuf::from)
+}
+
+fn rounds(usual: usize) -> usize {
+    let asked = env::var("MACHINIST_BENCH_ROUNDS").ok();
+    asked.map_or(usual, |asked| asked.parse().unwrap())
+}
+
+fn median(times: &[Duration]) -> Duration {
+    let mut times = times.to_vec();
+    times.sort();
+    times[times.len() / 2]
+}
+
+fn milliseconds(time: Duration) -> f64 {
+    time.as_secs_f64() * 1000.0
+}
+
+/// One figure, what it is held to, and whether it holds.
+fn figure(what: &str, value: f64, unit: &str, goal: &str, holds: bool) {
+    let holds = if holds { "ok" } else { "MISSED" };
+    println!("{what:<52} {value:>9.1} {unit:<8} goal {goal:<8} {holds}");
+}
+
+fn main() {
+    println!("{}", about_this_machine());
+    apply::measure();
+    idle::measure();
+    let Some(binary) = env::var_os("MACHINIST_BENCH_DIST") else {
+        println!("dist binary: not built (--no-dist)");
+        return;
+    };
+    #[expect(clippy::cast_precision_loss, reason = "a size in megabytes")]
+    let size = std::fs::metadata(binary).unwrap().len() as f64 / 1e6;
+    figure("dist binary", size, "MB", "≤ 14", size <= 14.0);
+}
+
+fn about_this_machine() -> String {
+    let cores = std::thread::available_parallelism().unwrap();
+    let load = std::fs::read_to_string("/proc/loadavg").unwrap();
+    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    format!(
+        "kernel {}, {cores} cores, load {}, trees in {}",
+        kernel.trim(),
+        load.split(' ').next().unwrap(),
+        place().display()
+    )
+}
