@@ -1,0 +1,126 @@
+//! Examples on the pages are what the program takes and says.
+
+use std::{collections::BTreeSet, fs, path::Path, process::Command};
+
+use machinist::{
+    device::{Allowances, declaration},
+    machine_config::{self, Order, Rules},
+};
+use serde_json::Value;
+
+use super::{blocks, home, page};
+
+/// What the program prints on stdout.
+pub(super) fn machinist(arguments: &[&str]) -> String {
+    let output = Command::new(env!("CARGO_BIN_EXE_machinist"))
+        .args(arguments)
+        .output()
+        .unwrap();
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn declarations_on_the_page_are_good_and_ask_for_what_their_pods_want() {
+    let yaml = blocks(&page("docs/devices.md"), "yaml");
+    let (declarations, pods): (Vec<_>, Vec<_>) = yaml
+        .iter()
+        .partition(|text| text.contains("kind: DeviceDeclaration"));
+    assert_eq!((declarations.len(), pods.len()), (2, 2));
+    for (text, pod) in declarations.iter().zip(pods) {
+        let read = declaration::parse("docs/devices.md", text, &Allowances::default()).unwrap();
+        assert!(pod.contains(&format!("{}: 1", read.resource)), "{pod}");
+    }
+}
+
+#[test]
+fn configs_on_the_pages_are_good_and_both_spellings_are_one_machine() {
+    let read = |text: &String, name: &str| {
+        let files = vec![(name.to_owned(), text.clone().into_bytes())];
+        let (documents, _) =
+            machine_config::documents_from_files(files, &Rules::default()).unwrap();
+        machine_config::merge(documents, "machine", Order::AsGiven).unwrap()
+    };
+    let examples = blocks(&page("docs/config.md"), "yaml");
+    assert_eq!(examples.len(), 2);
+    let (manifest, _) = read(&examples[0], "a.yaml");
+    let (butane, _) = read(&examples[1], "a.bu");
+    assert_eq!(
+        machine_config::digest(&manifest),
+        machine_config::digest(&butane)
+    );
+    let nothing = blocks(&page("docs/operations.md"), "yaml");
+    let (nothing, warnings) = read(&nothing[0], "nothing.yaml");
+    assert!(nothing.files.is_empty() && nothing.units.is_empty() && warnings.is_empty());
+}
+
+/// Every path of keys in a document; elements of lists count as one.
+fn keys(value: &Value, at: &str, into: &mut BTreeSet<String>) {
+    match value {
+        Value::Object(fields) => {
+            for (key, field) in fields {
+                let at = format!("{at}.{key}");
+                keys(field, &at, into);
+                into.insert(at);
+            }
+        }
+        Value::Array(items) => items.iter().for_each(|item| keys(item, at, into)),
+        _ => {}
+    }
+}
+
+fn keys_of(text: &str) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    keys(&serde_json::from_str(text).unwrap(), "", &mut found);
+    found
+}
+
+#[test]
+fn the_status_on_the_page_has_the_pinned_shape() {
+    let pinned =
+        home().join("src/status/snapshots/machinist__status__tests__scripts_read_this_shape.snap");
+    let pinned = fs::read_to_string(pinned).unwrap();
+    let pinned = &pinned[pinned.find('{').unwrap()..];
+    let shown = &blocks(&page("docs/interface.md"), "json")[0];
+    assert_eq!(keys_of(shown), keys_of(pinned));
+}
+
+/// A plan of the program for `config`, on a root made of `files`.
+pub(super) fn plan(root: &Path, config: &str) -> String {
+    let file = root.join("config.yaml");
+    fs::write(&file, config).unwrap();
+    let arguments = ["plan", "-o", "json", "--root", root.to_str().unwrap()];
+    machinist(&[&arguments[..], &[file.to_str().unwrap()]].concat())
+}
+
+pub(super) fn manifest(files: &[(&str, &str)]) -> String {
+    let files = files.iter().map(|(path, text)| {
+        serde_json::json!({"path": path, "contents": {"source": format!("data:,{text}")}})
+    });
+    let files: Vec<_> = files.collect();
+    serde_json::json!({
+        "apiVersion": "machineconfiguration.openshift.io/v1",
+        "kind": "MachineConfig",
+        "metadata": {"name": "a"},
+        "spec": {"config": {"ignition": {"version": "3.5.0"}, "storage": {"files": files}}},
+    })
+    .to_string()
+}
+
+#[test]
+fn the_plan_on_the_page_has_the_shape_of_a_real_one() {
+    let root = tempfile::tempdir().unwrap();
+    fs::create_dir(root.path().join("etc")).unwrap();
+    fs::write(root.path().join("etc/a"), "old").unwrap();
+    let good = plan(root.path(), &manifest(&[("/etc/a", "new")]));
+    let bad = plan(root.path(), &manifest(&[("etc/a", "new")]));
+    let served: BTreeSet<_> = keys_of(&good).union(&keys_of(&bad)).cloned().collect();
+    let shown = keys_of(&blocks(&page("docs/interface.md"), "json")[1]);
+    let of_actions = |key: &&String| key.starts_with(".actions.");
+    let left: Vec<_> = shown
+        .difference(&served)
+        .filter(|key| !of_actions(key))
+        .collect();
+    assert!(left.is_empty(), "not served: {left:?}");
+    let hidden: Vec<_> = served.difference(&shown).collect();
+    assert!(hidden.is_empty(), "not shown: {hidden:?}");
+}

@@ -1,0 +1,291 @@
+//! The table of rooms: which may import which, and which outside crate is named where.
+
+use std::{collections::BTreeSet, fmt::Write as _};
+
+/// One row: rooms, what they may import, and why where that is not plain.
+pub(crate) struct Wall {
+    /// Rooms with the same wall. A room within a room has a row of its own when its wall is another.
+    pub(crate) rooms: &'static str,
+    /// Rooms that they may import; `*` for whatever they join.
+    pub(crate) may: &'static str,
+    pub(crate) why: &'static str,
+}
+
+impl Wall {
+    pub(crate) fn rooms(&self) -> impl Iterator<Item = &'static str> {
+        self.rooms.split(' ')
+    }
+
+    pub(crate) fn may(&self) -> impl Iterator<Item = &'static str> {
+        self.may.split(' ').filter(|may| !may.is_empty())
+    }
+}
+
+const fn wall(rooms: &'static str, may: &'static str, why: &'static str) -> Wall {
+    Wall { rooms, may, why }
+}
+
+pub(crate) const WALLS: &[Wall] = &[
+    wall("reason path digest clock backoff shutdown", "", ""),
+    wall("machine_config", "digest path reason", ""),
+    wall("plan", "digest machine_config path reason", ""),
+    wall("update::phase", "", ""),
+    wall("update::journal", "digest path plan reason", ""),
+    wall(
+        "device",
+        "machine_config path reason",
+        "refusals are the config's",
+    ),
+    wall("readiness", "reason", ""),
+    wall("status", "plan readiness reason", ""),
+    wall("root", "digest path reason", ""),
+    wall(
+        "systemd",
+        "path plan reason root update",
+        "it fulfils the port of the update loop",
+    ),
+    wall("hardware", "path", ""),
+    wall("kubelet", "device path root", "what is lent"),
+    wall(
+        "source",
+        "machine_config metrics path reason root telemetry update",
+        "it publishes what is desired",
+    ),
+    wall(
+        "update",
+        "backoff digest machine_config path plan reason root telemetry update::journal update::phase",
+        "",
+    ),
+    wall(
+        "device::registry",
+        "device digest hardware path reason root",
+        "",
+    ),
+    wall(
+        "device::service",
+        "device device::registry kubelet root",
+        "",
+    ),
+    wall(
+        "readiness::report readiness::measure",
+        "clock config hardware metrics path readiness readiness::measure root status systemd telemetry update update::journal",
+        "",
+    ),
+    wall("config", "path readiness reason root telemetry", ""),
+    wall("telemetry", "config", "what is logged, and how"),
+    wall("metrics", "status", ""),
+    wall(
+        "admin",
+        "config metrics path readiness reason root status",
+        "",
+    ),
+    wall("agent cli", "*", "they join the others"),
+];
+
+/// An outside path, where it may be named, and why there.
+pub(crate) struct Outside {
+    pub(crate) path: &'static str,
+    /// Modules and what is below them; `*` everywhere.
+    pub(crate) rooms: &'static [&'static str],
+    pub(crate) why: &'static str,
+}
+
+const fn outside(path: &'static str, rooms: &'static [&'static str], why: &'static str) -> Outside {
+    Outside { path, rooms, why }
+}
+
+/// Where things happen at the same time; the vocabulary is not among them.
+const DRIVERS: &[&str] = &[
+    "admin",
+    "agent",
+    "cli::runtime",
+    "device::registry",
+    "device::service",
+    "hardware::uevent",
+    "kubelet",
+    "metrics",
+    "readiness::measure",
+    "readiness::report",
+    "shutdown",
+    "source",
+    "systemd",
+    "update::run",
+];
+
+/// The closest row counts. What is not in `std` must have a row.
+pub(crate) const OUTSIDE: &[Outside] = &[
+    // The file system.
+    outside(
+        "std::fs",
+        &["root"],
+        "only the file room makes file system calls",
+    ),
+    outside("tokio::fs", &[], "the file room is synchronous"),
+    outside("rustix", &["root"], "file work is the file room's"),
+    outside("inotify", &["root"], "others are handed a root::Watch"),
+    // The kernel otherwise.
+    outside(
+        "nix",
+        &[
+            "hardware",
+            "systemd::private",
+            "device::registry",
+            "cli::args",
+            "telemetry",
+        ],
+        "netlink, who I am, whether stderr is the journal",
+    ),
+    outside("sysinfo", &["hardware"], "facts of the host"),
+    outside(
+        "std::env",
+        &["main", "cli", "systemd::notify"],
+        "surroundings are read at the edge",
+    ),
+    outside(
+        "std::process",
+        &["main", "cli"],
+        "exit codes; nobody starts children",
+    ),
+    outside("tokio::process", &[], "host programs run through systemd"),
+    outside(
+        "std::net",
+        &["admin", "cli", "config"],
+        "addresses of the port",
+    ),
+    outside(
+        "std::os",
+        &["root", "systemd", "hardware::uevent", "telemetry"],
+        "descriptors, and sockets that the root opened",
+    ),
+    outside("std::io::stdin", &["cli"], "who is asked"),
+    outside("std::io::stdout", &["cli"], "only the command line prints"),
+    outside(
+        "std::io::stderr",
+        &["cli", "telemetry"],
+        "the log, and errors at the edge",
+    ),
+    outside(
+        "std::thread",
+        &["shutdown"],
+        "whether a task ends by a panic",
+    ),
+    // The clock.
+    outside(
+        "std::time::SystemTime",
+        &[],
+        "ask the clock that was handed in",
+    ),
+    outside(
+        "jiff::Timestamp::now",
+        &["clock", "update::run", "kubelet::state"],
+        "journal and `since`: written down for people, compared with nothing",
+    ),
+    outside(
+        "std::time::Instant",
+        &[],
+        "tokio's can be stopped by a test",
+    ),
+    outside("jiff", &["*"], "times as data"),
+    // One room each.
+    outside("zbus", &["systemd"], "D-Bus is systemd's"),
+    outside("sd_notify", &["systemd"], ""),
+    outside("tonic", &["kubelet"], "gRPC is the kubelet's"),
+    outside("tonic_prost", &[], "only generated code names it"),
+    outside("prost", &["kubelet"], ""),
+    outside("axum", &["admin"], "HTTP is the admin room's"),
+    outside("prometheus_client", &["metrics"], ""),
+    outside("tracing_subscriber", &["telemetry"], ""),
+    outside("tracing_journald", &["telemetry"], ""),
+    outside(
+        "clap",
+        &["cli", "config::words"],
+        "flags are the command line's; settings that are a choice of words give their words to both",
+    ),
+    outside("clap_complete", &["cli"], ""),
+    outside("clap_mangen", &["cli"], ""),
+    outside(
+        "anyhow",
+        &["cli"],
+        "errors have types everywhere but at the edge",
+    ),
+    outside("anstream", &["cli"], "only the command line prints"),
+    outside(
+        "anstyle",
+        &["plan::text", "status::text"],
+        "colours as data",
+    ),
+    outside("data_url", &["machine_config"], ""),
+    outside("flate2", &["machine_config"], ""),
+    outside("granit_parser", &["machine_config"], ""),
+    outside(
+        "serde_saphyr",
+        &["cli", "config", "device::declaration"],
+        "YAML of our own documents",
+    ),
+    outside("sha2", &["digest", "machine_config", "device::name"], ""),
+    // Things that happen at the same time.
+    outside("tokio", DRIVERS, "the vocabulary is pure"),
+    outside("tokio_util", DRIVERS, "the vocabulary is pure"),
+    outside("tokio_stream", DRIVERS, "the vocabulary is pure"),
+    outside("futures_util", &["root::watch"], ""),
+    outside(
+        "tracing",
+        &[
+            "agent",
+            "cli",
+            "device::registry",
+            "kubelet",
+            "readiness::measure",
+            "shutdown",
+            "source",
+            "systemd",
+            "update",
+        ],
+        "the vocabulary says nothing by itself",
+    ),
+    // Everywhere.
+    outside("serde", &["*"], ""),
+    outside("serde_json", &["*"], ""),
+    outside("thiserror", &["*"], ""),
+];
+
+/// Every allowance of both tables, as the checker names it when it is used.
+pub(crate) fn allowances() -> BTreeSet<String> {
+    let walls = WALLS.iter().filter(|wall| wall.may != "*");
+    let walls = walls.flat_map(|wall| wall.may().map(|may| format!("{} → {may}", wall.rooms)));
+    let shared = |rooms: &[&str]| rooms == DRIVERS || rooms == ["*"];
+    let outside = OUTSIDE.iter().filter(|row| !shared(row.rooms));
+    let outside = outside.flat_map(|row| {
+        row.rooms
+            .iter()
+            .map(|room| format!("{} in {room}", row.path))
+    });
+    walls.chain(outside).collect()
+}
+
+/// The table as ARCHITECTURE.md shows it.
+pub(crate) fn as_markdown() -> String {
+    let code = |names: &str| {
+        let names = names.split(' ').filter(|name| !name.is_empty());
+        names
+            .map(|name| format!("`{name}`"))
+            .collect::<Vec<_>>()
+            .join(" ")
+    };
+    let mut table = String::from("| room | may import |\n|---|---|\n");
+    for Wall { rooms, may, why } in WALLS {
+        let may = match *may {
+            "" => "nothing of the crate".to_owned(),
+            "*" => "whatever they need".to_owned(),
+            may => code(may),
+        };
+        let why = if why.is_empty() {
+            String::new()
+        } else {
+            format!(" – {why}")
+        };
+        // Writing to a String cannot fail.
+        let _ = writeln!(table, "| {} | {may}{why} |", code(rooms));
+    }
+    table
+}
