@@ -110,3 +110,28 @@ fn an_undo_survives_a_power_cut_at_any_moment() {
     let (step, count) = if long() { (1, 50_000) } else { (2, 6) };
     all_good(&undone(Case::everything()), "undone", step, count);
 }
+
+#[test]
+fn a_second_power_cut_during_the_recovery_changes_nothing() {
+    let effort = |count| Effort {
+        seed: seed(),
+        count,
+    };
+    let (step, count) = if long() { (1, 1000) } else { (3, 3) };
+    let (mut recoveries, mut states) = (0, 0);
+    for recorded in [forward(Case::small()), undone(Case::small())] {
+        for recovery in recorded.recoveries(step, effort(count)) {
+            if recovery.log.is_empty() {
+                continue;
+            }
+            recoveries += 1;
+            for model in [Model::Ordered, Model::Strict] {
+                let found = recovery.cut(&recovery.log, as_at_boot, 1, model, effort(count));
+                states += found.states;
+                assert_eq!(found.bad, [""; 0], "seed {}", seed());
+            }
+        }
+    }
+    println!("{recoveries} recoveries cut short, {states} states");
+    assert!(recoveries > 10);
+}

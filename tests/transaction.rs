@@ -19,3 +19,5 @@ mod originals;
 mod random;
 #[path = "support/sandbox.rs"]
 mod sandbox;
+#[path = "transaction/strangers.rs"]
+mod strangers;

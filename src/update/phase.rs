@@ -91,6 +91,8 @@ pub enum Event {
     UndoFailed,
     /// The time to try again has come.
     Retry,
+    /// The same, for a reboot that could not be ordered: the config is in place already.
+    RebootDue,
 }
 
 /// What the driver must do next; one executor file each.
@@ -140,6 +142,7 @@ impl Phase {
             | (Self::Booted, Event::ActionsDone { .. }) => (Self::Verifying, Some(Effect::Verify)),
             (Self::Acting, Event::ActionsDone { reboot: true })
             | (Self::RebootPending, Event::Retry)
+            | (Self::Failed, Event::RebootDue)
             | (
                 Self::Planned,
                 Event::PlanRefused {

@@ -32,8 +32,9 @@ type Id = (u64, Option<(i64, u32)>);
 
 /// The log of an update, and who was who in it.
 pub(crate) struct Recorded {
-    pub(crate) case: Case,
+    pub(crate) case: Arc<Case>,
     pub(crate) log: Vec<Op>,
+    start: Tree,
     /// What each path held when the commit was about to begin.
     there: BTreeMap<AbsPath, Id>,
 }
@@ -74,12 +75,44 @@ impl Recorded {
         let there = std::mem::take(&mut *there.lock().unwrap());
         assert!(!there.is_empty(), "nothing was committed");
         let log = Recording::log(&recording);
-        Self { case, log, there }
+        Self {
+            start: case.start.clone(),
+            case: Arc::new(case),
+            log,
+            there,
+        }
+    }
+
+    /// The recovery from each state that may be left of the update, every `step` operations.
+    pub(crate) fn recoveries(&self, step: usize, effort: Effort) -> Vec<Self> {
+        let numbers = self.numbers(&self.log);
+        let mut seen = HashSet::new();
+        let mut all = Vec::new();
+        for cut in (0..=self.log.len()).step_by(step) {
+            let drawn = replay::drawn_at(cut, effort);
+            let states =
+                replay::states_with_inodes(&self.log, &self.start, cut, Model::Strict, drawn);
+            for (tree, inodes) in states.unwrap() {
+                if !seen.insert(hash(&(&tree, &inodes))) {
+                    continue;
+                }
+                let state = State {
+                    recorded: self,
+                    numbers: &numbers,
+                    tree: &tree,
+                    inodes: &inodes,
+                };
+                all.push(state.recovery());
+            }
+        }
+        all
     }
 
     /// The replay's number of each object that the journal may name, in this log or a mutant of it.
     fn numbers(&self, log: &[Op]) -> HashMap<Id, usize> {
-        let commit = log.iter().position(is_commit).unwrap();
+        let same = self.start == self.case.start;
+        // A recovery names only what was there when it began.
+        let commit = log.iter().position(is_commit).filter(|_| same).unwrap_or(0);
         let mut settled = log[..commit].to_vec();
         let file_systems: HashSet<u64> = log.iter().map(|op| op.fs).collect();
         settled.extend(file_systems.into_iter().map(|fs| Op {
@@ -89,9 +122,9 @@ impl Recorded {
         }));
         let effort = Effort { seed: 0, count: 2 };
         let model = Model::Ordered;
-        let start = &self.case.start;
         let mut states =
-            replay::states_with_inodes(&settled, start, settled.len(), model, effort).unwrap();
+            replay::states_with_inodes(&settled, &self.start, settled.len(), model, effort)
+                .unwrap();
         let (_, inodes) = states.next().unwrap();
         let pairs = self
             .there
@@ -114,8 +147,7 @@ impl Recorded {
         let (mut seen, mut completed) = (HashSet::new(), HashSet::new());
         for cut in (0..=log.len()).step_by(step) {
             let drawn = replay::drawn_at(cut, effort);
-            let states =
-                replay::states_with_inodes(log, &self.case.start, cut, model, drawn).unwrap();
+            let states = replay::states_with_inodes(log, &self.start, cut, model, drawn).unwrap();
             for (tree, inodes) in states {
                 if !seen.insert(hash(&(&tree, &inodes))) {
                     continue;
@@ -197,6 +229,20 @@ impl State<'_> {
         });
         std::fs::write(&path, journal.encode().unwrap()).unwrap();
         sandbox
+    }
+
+    fn recovery(&self) -> Recorded {
+        let sandbox = self.boot();
+        let start = Tree::capture(&sandbox.root()).unwrap();
+        let there = identities(&sandbox.root());
+        let (root, recording) = sandbox.root().recording();
+        as_at_boot(&Store::open(&root).unwrap()).unwrap();
+        Recorded {
+            case: Arc::clone(&self.recorded.case),
+            log: recording.log(),
+            start,
+            there,
+        }
     }
 
     fn check(

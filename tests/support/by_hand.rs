@@ -21,20 +21,35 @@ use crate::sandbox::{Written, conduct};
 pub(crate) struct ByHand {
     pub(crate) store: Store,
     pub(crate) journal: Journal,
+    live: bool,
 }
 
 impl ByHand {
     pub(crate) fn open(root: &Root) -> Self {
         let store = Store::open(root).unwrap();
         let (journal, _) = recover::recover(&store, false).unwrap();
-        Self { store, journal }
+        let live = false;
+        Self {
+            store,
+            journal,
+            live,
+        }
+    }
+
+    /// On a running machine whose service manager is not asked.
+    pub(crate) fn live(root: &Root) -> Self {
+        let live = true;
+        Self {
+            live,
+            ..Self::open(root)
+        }
     }
 
     /// Plans, records the intent and stages on top of whatever is open.
     pub(crate) fn stage(&mut self, to: &Written) -> Result<(), Vec<Refusal>> {
         let (store, journal) = (&self.store, &mut self.journal);
-        let capabilities: Capabilities = conduct(false).capabilities;
-        let policies = Policies::none();
+        let capabilities: Capabilities = conduct(self.live).capabilities;
+        let policies = Policies::default();
         let root = store.root();
         let looked = look::look(root, journal, &to.0, &policies, capabilities, None).unwrap();
         let plan = looked.plan?;
@@ -49,7 +64,7 @@ impl ByHand {
                 to: store.keep_config(&to.0).unwrap(),
                 drifted: &|_| false,
                 named: &named,
-                offline: true,
+                offline: !self.live,
                 chown: capabilities.chown,
                 now: Timestamp::now(),
             },

@@ -24,6 +24,7 @@ struct State {
     invocations: BTreeMap<String, String>,
     failed_units: Vec<String>,
     reboots_end: bool,
+    hanging: std::collections::BTreeSet<String>,
 }
 
 impl Script {
@@ -45,9 +46,42 @@ impl Script {
         self.with(|state| state.failing.insert(request.to_owned(), (reason, again)));
     }
 
+    /// Lets a request take until it is healed.
+    pub(crate) fn hangs(&self, request: &str) {
+        self.with(|state| state.hanging.insert(request.to_owned()));
+    }
+
     /// Lets it succeed again.
     pub(crate) fn heals(&self, request: &str) {
-        self.with(|state| state.failing.remove(request));
+        self.with(|state| {
+            state.failing.remove(request);
+            state.hanging.remove(request);
+        });
+    }
+
+    /// Waits until this was asked.
+    pub(crate) async fn until_asked(&self, request: &str) {
+        self.until_asked_times(request, 1).await;
+    }
+
+    /// Waits until this was asked so often.
+    pub(crate) async fn until_asked_times(&self, request: &str, times: usize) {
+        let asked = || {
+            self.asked()
+                .iter()
+                .filter(|asked| *asked == request)
+                .count()
+                >= times
+        };
+        let begun = std::time::Instant::now();
+        while !asked() {
+            assert!(
+                begun.elapsed() < Duration::from_secs(30),
+                "{request} was never asked, but {:?}",
+                self.asked()
+            );
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
     }
 
     /// The unit was started anew.
@@ -105,7 +139,12 @@ impl Services for Script {
         _: Duration,
         _: Duration,
     ) -> Result<(), ServiceError> {
-        self.ask(format!("{kind:?} {unit}"))
+        let request = format!("{kind:?} {unit}");
+        let answer = self.ask(request.clone());
+        while self.with(|state| state.hanging.contains(&request)) {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        answer
     }
 
     async fn failed_units(&self) -> Result<Vec<String>, ServiceError> {

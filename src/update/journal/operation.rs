@@ -20,6 +20,12 @@ pub struct OperationRecord {
     /// the original.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ours_before: Vec<AbsPath>,
+    /// What a directory held that goes as one: with more in it, or something else, it does not go.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held: Option<Digest>,
+    /// What a new directory holds: one that holds something else is no longer only ours to take away.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub brought: Option<Digest>,
 }
 
 /// An object inside a directory that is put in place as one.

@@ -24,13 +24,13 @@ impl<S: Services, A: Audience> Updater<S, A> {
         &mut self,
         stop: &CancellationToken,
     ) -> Result<Option<Event>, UpdateError> {
+        self.know_boots();
         let boot = self.boot_id();
-        let rebooted = boot.as_deref().is_some_and(|boot| {
-            self.journal
-                .transactions
-                .iter()
-                .any(|tx| tx.rebooted_since(boot))
-        });
+        // The newest counts: a recovery may have committed it in this boot, over one of the last.
+        let newest = self.journal.top();
+        let rebooted = newest
+            .zip(boot.as_deref())
+            .is_some_and(|(tx, boot)| tx.rebooted_since(boot));
         let count = self.journal.top().map_or(0, |tx| tx.actions.len());
         for index in 0..count {
             let Some(action) = self.action(index) else {

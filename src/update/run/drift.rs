@@ -158,6 +158,8 @@ impl<S: Services, A: Audience> Updater<S, A> {
     pub(super) async fn look_for_drift(&mut self, touched: Touched) -> Result<(), UpdateError> {
         if !self.journal.transactions.is_empty() {
             self.drift.armed_for = None;
+            // Looked at when the update is over; a deadline in the past would come at once again.
+            self.drift.full_pass = None;
             return Ok(());
         }
         let capabilities = self.conduct.capabilities;

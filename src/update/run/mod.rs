@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 use super::{
-    journal::{Direction, Failure, Journal},
+    journal::{Direction, Failure, Journal, Mark, Transaction},
     phase::{Effect, Event, Phase},
     ports::Services,
     recover::{self, RecoverError},
@@ -161,9 +161,18 @@ impl<S: Services, A: Audience> Updater<S, A> {
         let mut looked = self.barred;
         loop {
             let effect = match next.take() {
-                Some(Effect::Reboot) if self.conduct.reboot != RebootConduct::Auto => break,
+                Some(Effect::Reboot) if self.conduct.reboot != RebootConduct::Auto => {
+                    let Some(event) = self.look_at_desired() else {
+                        break;
+                    };
+                    looked = true;
+                    let (phase, effect) = self.phase.on(event);
+                    self.enter(phase);
+                    next = effect;
+                    continue;
+                }
                 Some(effect) => effect,
-                None if looked => break,
+                None if looked || self.is_stuck() => break,
                 None => {
                     looked = true;
                     self.phase = Phase::Planned;
@@ -181,8 +190,26 @@ impl<S: Services, A: Audience> Updater<S, A> {
         Ok(self.report.borrow().clone())
     }
 
+    /// Whether an open update has failed: it is not to be built upon.
+    fn is_stuck(&self) -> bool {
+        self.phase == Phase::Failed && !self.journal.transactions.is_empty()
+    }
+
+    /// A commit whose boot could not be told is taken for one of this boot: at worst the machine
+    /// reboots once more. Left open, no boot could ever prove itself a later one.
+    pub(super) fn know_boots(&mut self) {
+        let boot = self.boot_id();
+        let committed = |tx: &&mut Transaction| tx.mark == Mark::Committed;
+        for tx in self.journal.transactions.iter_mut().filter(committed) {
+            if tx.committed_boot.is_none() {
+                tx.committed_boot.clone_from(&boot);
+            }
+        }
+    }
+
     /// The phase that the journal proves, and what to do in it.
     fn resume(&mut self) -> Option<Effect> {
+        self.know_boots();
         let boot = self.boot_id();
         let Some(tx) = self.journal.top() else {
             self.phase = if self.journal.failure.is_some() {
@@ -322,10 +349,11 @@ impl<S: Services, A: Audience> Updater<S, A> {
         self.failures = self.failures.saturating_add(1);
     }
 
-    /// What is tried again: an undo that got stuck, or the whole update.
+    /// What is tried again: an undo that got stuck, a reboot, or the whole update.
     fn again(&self) -> Event {
         match self.journal.top() {
             Some(tx) if tx.direction == Direction::Undo => Event::Withdrawn,
+            Some(tx) if tx.mark == Mark::Committed => Event::RebootDue,
             _ => Event::Retry,
         }
     }

@@ -38,6 +38,10 @@ impl<S: Services, A: Audience> Updater<S, A> {
         stop: &CancellationToken,
     ) -> Result<Option<Event>, UpdateError> {
         self.publish();
+        if let Some(event) = self.look_at_desired() {
+            return Ok(Some(event));
+        }
+        self.know_boots();
         let Some(boot) = self.boot_id() else {
             self.failed(&NoBootId, Reason::BootUnverified, true);
             return Ok(Some(Event::StepFailed));

@@ -7,10 +7,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Audience, UpdateError, Updater, plan::Planned};
 use crate::{
+    digest::Digest,
+    machine_config::{MachineConfig, UnitName},
     path::AbsPath,
     plan::{Capabilities, Cost},
     reason::Reason,
-    root::Root,
+    root::{Kind, Root},
     update::{
         journal::{Journal, Mark},
         look,
@@ -166,11 +168,28 @@ fn stage(
     Ok(store.save(journal)?)
 }
 
-/// Whether a file of the config before is no longer as that config has it.
+/// Whether a file or link of the config before is no longer as that config has it.
 fn is_drifted(root: &Root, planned: &Planned, path: &AbsPath) -> bool {
-    let Some(file) = planned.from.files.get(path) else {
-        return false;
+    let kind = match root.stat(path) {
+        Ok(Some(stat)) => stat.kind,
+        _ => return false,
     };
-    root.digest(path)
-        .is_ok_and(|digest| digest != file.content.digest())
+    let from = &planned.from;
+    if let Some(link) = from.links.get(path) {
+        return root.read_link(path).ok().as_ref() != Some(&link.target);
+    }
+    let digest = from.files.get(path).map(|file| file.content.digest());
+    let digest = digest.or_else(|| Some(Digest::of(unit_text(from, path)?.as_bytes())));
+    digest.is_some_and(|digest| kind != Kind::File || root.digest(path).ok() != Some(digest))
+}
+
+/// What a config says of the unit file or drop-in at this path.
+fn unit_text<'a>(config: &'a MachineConfig, path: &AbsPath) -> Option<&'a str> {
+    let parent = path.parent()?;
+    let name = path.file_name();
+    let unit = |name: &str| config.units.get(&UnitName::new(name).ok()?);
+    match parent.file_name().strip_suffix(".d") {
+        Some(of) => unit(of)?.dropins.get(name).map(String::as_str),
+        None => unit(name).filter(|unit| !unit.mask)?.contents.as_deref(),
+    }
 }

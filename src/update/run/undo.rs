@@ -55,7 +55,10 @@ impl<S: Services, A: Audience> Updater<S, A> {
             .await?;
         if let Err(source) = reverted {
             self.failed(&Stuck { source }, Reason::UndoFailed, true);
-            self.save().await?;
+            // A full disk must not end the agent: the journal on it still says what to do.
+            if let Err(error) = self.save().await {
+                tracing::error!("{}", crate::telemetry::chain(&error));
+            }
             return Ok(Some(Event::UndoFailed));
         }
         if booted_into && !self.journal.top().is_some_and(|tx| tx.offline) {

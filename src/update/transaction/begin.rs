@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
-use super::{TransactionError, kind_name, object_at};
+use super::{TransactionError, kept, kind_name, object_at};
 use crate::{
     path::AbsPath,
     plan::{Node, NodeKind, Operation, OperationKind, Plan},
@@ -163,6 +163,9 @@ fn record(
         true => ours_below(journal, &target),
         false => Vec::new(),
     };
+    let held = directory
+        .then(|| kept::content(root, &target))
+        .transpose()?;
     let mut below = Vec::new();
     let mut recorded_owner = None;
     if let OperationKind::Put(node) = &operation.kind {
@@ -183,6 +186,8 @@ fn record(
         kind,
         below,
         ours_before,
+        held,
+        brought: None,
     })
 }
 
@@ -216,6 +221,8 @@ fn metadata(
         kind,
         below: Vec::new(),
         ours_before: Vec::new(),
+        held: None,
+        brought: None,
     })
 }
 

@@ -3,6 +3,7 @@
 use super::{
     SyncPoints, TransactionError,
     judge::{Verdict, judge},
+    kept,
 };
 use crate::{
     path::AbsPath,
@@ -21,12 +22,23 @@ pub fn commit(root: &Root, tx: &Transaction) -> Result<(), TransactionError> {
         let target = record.target.clone();
         match judge(root, record)? {
             Verdict::Done => {}
+            Verdict::NotDone if holds_more(root, record)? => {
+                return Err(TransactionError::Changed { target });
+            }
             Verdict::NotDone => forward(root, record)?,
             Verdict::Foreign => return Err(TransactionError::Changed { target }),
             Verdict::Unreachable => return Err(TransactionError::MountMissing { target }),
         }
     }
     sync.sync()
+}
+
+/// Whether somebody has put something into a directory that is about to go, or changed what is in it.
+fn holds_more(root: &Root, record: &OperationRecord) -> Result<bool, TransactionError> {
+    match record.held {
+        Some(held) => Ok(kept::content(root, &record.target)? != held),
+        None => Ok(false),
+    }
 }
 
 fn forward(root: &Root, record: &OperationRecord) -> Result<(), TransactionError> {

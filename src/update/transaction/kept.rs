@@ -2,8 +2,9 @@
 
 use super::TransactionError;
 use crate::{
+    digest::Digest,
     path::AbsPath,
-    root::Root,
+    root::{Kind, Root},
     update::{journal::Transaction, store::paths},
 };
 
@@ -16,6 +17,33 @@ pub(super) fn holder(slot: &AbsPath) -> AbsPath {
         return paths::state_dir();
     }
     slot.ancestors().nth(1).unwrap_or_else(AbsPath::root)
+}
+
+/// Stands for everything in a directory: names, kinds, contents.
+pub(super) fn content(root: &Root, dir: &AbsPath) -> Result<Digest, TransactionError> {
+    let mut lines = String::new();
+    list(root, dir, &mut lines)?;
+    Ok(Digest::of(lines.as_bytes()))
+}
+
+fn list(root: &Root, dir: &AbsPath, into: &mut String) -> Result<(), TransactionError> {
+    let listing = root.listing(dir)?;
+    // A name that cannot be shown can at least be counted.
+    into.push_str(&format!("{}\n", listing.unreadable_names));
+    for entry in listing.entries {
+        let path = dir.join(&entry.name)?;
+        let what = match entry.kind {
+            Kind::File => root.digest(&path)?.hex(),
+            Kind::Link => root.read_link(&path)?,
+            _ => String::new(),
+        };
+        into.push_str(&format!("{:?} {:?} {what:?}\n", entry.name, entry.kind));
+        if entry.kind == Kind::Directory {
+            list(root, &path, into)?;
+            into.push_str("..\n");
+        }
+    }
+    Ok(())
 }
 
 /// Moves an object to `drifted/<transaction>/`, beside the slot and on its mount, under a name that

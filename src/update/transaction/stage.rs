@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::{SyncPoints, TransactionError, kind_name, object_at};
+use super::{SyncPoints, TransactionError, kept, kind_name, object_at};
 use crate::{
     path::AbsPath,
     plan::{Node, NodeKind, Operation, OperationKind},
@@ -123,6 +123,9 @@ fn stage_one(
                 }
             }
             *after = object_at(root, slot)?;
+            if matches!(node.kind, NodeKind::Directory(_)) {
+                record.brought = Some(kept::content(root, slot)?);
+            }
         }
         OperationKind::Restore(_) => {
             *after = Some(object_at(root, slot)?.ok_or_else(not_the_plan)?);

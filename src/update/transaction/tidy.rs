@@ -95,8 +95,10 @@ fn keep_pre_image(
         complete(root, journal, record, &place)?;
         return Ok(None);
     }
+    if !waits {
+        return Ok(None);
+    }
     match keep {
-        _ if !waits => Ok(None),
         Keep::Drifted => {
             kept::set_aside(root, tx, slot, slot, target)?;
             Ok(Some(target.clone()))

@@ -1,0 +1,23 @@
+//! The driver of updates on a machine whose service manager follows a script.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    dead_code,
+    reason = "a test may panic, and plays the machine around the driver"
+)]
+
+#[path = "support/by_hand.rs"]
+mod by_hand;
+#[path = "update/driver.rs"]
+mod driver;
+#[path = "update/phases.rs"]
+mod phases;
+#[path = "update/reboots.rs"]
+mod reboots;
+#[path = "support/sandbox.rs"]
+mod sandbox;
+#[path = "support/services.rs"]
+mod services;
+#[path = "update/sources.rs"]
+mod sources;

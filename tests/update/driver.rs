@@ -1,0 +1,130 @@
+//! A driver that runs, and a test that waits for what it says.
+
+use std::{sync::Arc, time::Duration};
+
+use machinist::{
+    root::Tree,
+    update::{
+        phase::Phase,
+        run::{Conduct, Desired, UpdateError, UpdateReport, Updater},
+    },
+};
+use tokio::{sync::watch, task::JoinHandle};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    sandbox::{Quiet, Sandbox, Written, restarting},
+    services::Script,
+};
+
+pub(crate) const UNIT: &str = "x.service";
+
+/// A live machine in its first boot.
+pub(crate) fn machine() -> Sandbox {
+    let sandbox = Sandbox::new();
+    std::fs::create_dir_all(sandbox.path("/run/systemd/system")).unwrap();
+    boot(&sandbox, "boot-1");
+    sandbox.write("/etc/found", "found\n");
+    sandbox
+}
+
+/// The machine has started anew.
+pub(crate) fn boot(sandbox: &Sandbox, id: &str) {
+    sandbox.write("/proc/sys/kernel/random/boot_id", id);
+}
+
+/// What others see, without what the kernel says.
+pub(crate) fn tree(sandbox: &Sandbox) -> Tree {
+    let tree = crate::sandbox::without_staging(&sandbox.tree());
+    let machine = |path: &machinist::path::AbsPath| !path.as_str().starts_with("/proc");
+    Tree(
+        tree.0
+            .into_iter()
+            .filter(|(path, _)| machine(path))
+            .collect(),
+    )
+}
+
+/// The agent's driver, until it is stopped.
+pub(crate) struct Driver {
+    pub(crate) desired: watch::Sender<Desired>,
+    pub(crate) reports: watch::Receiver<Arc<UpdateReport>>,
+    /// How long a test waits for a report; longer than any back-off where the clock is paused.
+    pub(crate) patience: Duration,
+    stop: CancellationToken,
+    task: JoinHandle<Result<(), UpdateError>>,
+}
+
+impl Driver {
+    pub(crate) fn start(sandbox: &Sandbox, script: &Script, desired: Desired) -> Self {
+        Self::conducted(sandbox, script, desired, restarting(UNIT))
+    }
+
+    pub(crate) fn conducted(
+        sandbox: &Sandbox,
+        script: &Script,
+        desired: Desired,
+        conduct: Conduct,
+    ) -> Self {
+        let (desired, source) = watch::channel(desired);
+        let services = Some(script.clone());
+        let (updater, reports) =
+            Updater::new(&sandbox.root(), services, Quiet, conduct, source).unwrap();
+        let stop = CancellationToken::new();
+        let task = tokio::spawn(updater.run(stop.clone()));
+        Self {
+            desired,
+            reports,
+            patience: Duration::from_secs(30),
+            stop,
+            task,
+        }
+    }
+
+    pub(crate) fn wants(&self, config: &Written) {
+        self.desired.send_replace(config.desired());
+    }
+
+    /// The first report from now on that is as wanted.
+    pub(crate) async fn until(
+        &mut self,
+        what: &str,
+        wanted: impl Fn(&UpdateReport) -> bool,
+    ) -> Arc<UpdateReport> {
+        let mut reports = self.reports.clone();
+        let waiting = reports.wait_for(|report| wanted(report));
+        match tokio::time::timeout(self.patience, waiting).await {
+            Ok(Ok(report)) => Arc::clone(&report),
+            Ok(Err(_)) => panic!("the driver ended: {what}"),
+            Err(_) => {
+                let report = self.reports.borrow();
+                panic!(
+                    "never: {what}; {:?} {:?} {:?}",
+                    report.phase, report.failure, report.drift
+                )
+            }
+        }
+    }
+
+    pub(crate) async fn until_on(&mut self, config: &Written) -> Arc<UpdateReport> {
+        let digest = machinist::machine_config::digest(&config.0);
+        self.until(&format!("on {}", config.0.name), |report| {
+            let current = report.config.current.as_ref().map(|name| name.digest);
+            current == Some(digest) && report.phase == Phase::Idle && !report.unverified
+        })
+        .await
+    }
+
+    pub(crate) async fn until_failed(&mut self) -> Arc<UpdateReport> {
+        self.until("failed", |report| report.phase == Phase::Failed)
+            .await
+    }
+
+    /// SIGTERM, or what systemd does on its way down.
+    pub(crate) async fn stop(self) {
+        self.stop.cancel();
+        let ended = tokio::time::timeout(Duration::from_secs(30), self.task).await;
+        assert!(ended.is_ok(), "the driver does not stop");
+        ended.unwrap().unwrap().unwrap();
+    }
+}

@@ -1,0 +1,152 @@
+//! The table of phases, asked for everything.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use machinist::update::phase::{Effect, Event, Phase};
+
+fn events() -> Vec<Event> {
+    let mut all = vec![
+        Event::Desired,
+        Event::Withdrawn,
+        Event::PlanEmpty,
+        Event::PlanReady,
+        Event::Released,
+        Event::Replan,
+        Event::Staged,
+        Event::Committed,
+        Event::Verified,
+        Event::StepFailed,
+        Event::UndoFailed,
+        Event::Retry,
+        Event::RebootDue,
+    ];
+    for yes in [false, true] {
+        all.push(Event::PlanRefused {
+            reboot_pending: yes,
+        });
+        all.push(Event::ActionsDone { reboot: yes });
+        for withdrawn in [false, true] {
+            all.push(Event::Undone {
+                reboot: yes,
+                withdrawn,
+            });
+        }
+    }
+    all
+}
+
+/// The events that an effect may end with.
+fn answers(effect: Effect) -> Vec<Event> {
+    let refused = |reboot_pending| Event::PlanRefused { reboot_pending };
+    let done = |reboot| Event::ActionsDone { reboot };
+    let undone = |reboot, withdrawn| Event::Undone { reboot, withdrawn };
+    let mut all = match effect {
+        Effect::Plan => vec![
+            Event::PlanEmpty,
+            Event::PlanReady,
+            refused(true),
+            refused(false),
+        ],
+        Effect::AwaitRelease => return vec![Event::Released, Event::Withdrawn],
+        Effect::Stage => vec![Event::Staged, Event::Replan],
+        Effect::Commit => vec![Event::Committed],
+        Effect::Act => vec![done(true), done(false)],
+        Effect::Reboot => vec![Event::Desired, Event::Withdrawn],
+        Effect::Verify => vec![Event::Verified],
+        Effect::Undo => {
+            return vec![
+                undone(true, false),
+                undone(true, true),
+                undone(false, true),
+                undone(false, false),
+                Event::UndoFailed,
+            ];
+        }
+    };
+    all.push(Event::StepFailed);
+    all
+}
+
+#[test]
+fn every_phase_answers_every_event_and_stays_where_it_is_when_there_is_nothing_to_do() {
+    for phase in Phase::ALL {
+        for event in events() {
+            let (next, effect) = phase.on(event);
+            let waits = matches!(next, Phase::Idle | Phase::Failed);
+            if next != phase {
+                assert_eq!(
+                    effect.is_none(),
+                    waits,
+                    "{phase:?} {event:?} → {next:?} {effect:?}"
+                );
+            }
+            if effect.is_none() && !waits {
+                assert_eq!(next, phase, "{event:?} leaves {phase:?} with nothing to do");
+            }
+        }
+    }
+}
+
+#[test]
+fn every_answer_of_an_effect_leads_on() {
+    let ways = [
+        (Phase::Planned, Effect::Plan),
+        (Phase::Waiting, Effect::AwaitRelease),
+        (Phase::Staging, Effect::Stage),
+        (Phase::Committing, Effect::Commit),
+        (Phase::Acting, Effect::Act),
+        (Phase::Booted, Effect::Act),
+        (Phase::RebootPending, Effect::Reboot),
+        (Phase::Verifying, Effect::Verify),
+        (Phase::Undoing, Effect::Undo),
+    ];
+    for (phase, effect) in ways {
+        for event in answers(effect) {
+            let (next, _) = phase.on(event);
+            assert_ne!(next, phase, "{phase:?} is stuck after {event:?}");
+        }
+    }
+}
+
+/// Follows every sequence of events that effects and the outside may give, by what was reached.
+#[test]
+fn nothing_is_committed_unstaged_acted_on_uncommitted_or_verified_unfinished() {
+    type Marks = (bool, bool, bool);
+    let mut seen: BTreeSet<(String, Marks)> = BTreeSet::new();
+    let mut todo: VecDeque<(Phase, Option<Effect>, Marks)> = VecDeque::new();
+    // At the start, and as the journal may say at a later one.
+    todo.push_back((Phase::Idle, None, (false, false, false)));
+    todo.push_back((Phase::Acting, Some(Effect::Act), (true, true, false)));
+    todo.push_back((Phase::Booted, Some(Effect::Act), (true, true, false)));
+    todo.push_back((Phase::Undoing, Some(Effect::Undo), (true, true, false)));
+    while let Some((phase, effect, marks)) = todo.pop_front() {
+        if !seen.insert((format!("{phase:?} {effect:?}"), marks)) {
+            continue;
+        }
+        let (staged, committed, acted) = marks;
+        match effect {
+            Some(Effect::Commit) => assert!(staged),
+            Some(Effect::Act) => assert!(committed),
+            Some(Effect::Verify) => assert!(committed && acted),
+            _ => {}
+        }
+        let events = match effect {
+            Some(effect) => answers(effect),
+            None => vec![Event::Desired, Event::Withdrawn, Event::Retry],
+        };
+        for event in events {
+            let marks = match event {
+                Event::Staged => (true, false, false),
+                Event::Committed => (staged, staged, false),
+                Event::ActionsDone { .. } => (staged, committed, committed),
+                Event::Verified | Event::Undone { reboot: false, .. } => (false, false, false),
+                // Another config is staged on top.
+                Event::Released => (false, false, false),
+                _ => marks,
+            };
+            let (next, effect) = phase.on(event);
+            todo.push_back((next, effect, marks));
+        }
+    }
+    assert!(seen.len() > 15, "{}", seen.len());
+}
