@@ -20,7 +20,14 @@ pub enum Format {
 /// Writes text to stdout; colours only reach a terminal whose user wants them. A reader that has seen
 /// enough (`| head`) is no error.
 pub fn print(text: &str) -> io::Result<()> {
-    let mut stdout = anstream::stdout().lock();
+    let stdout = io::stdout();
+    // In one piece: a plan has thousands of lines, and each colour would be a write of its own.
+    let plain = match anstream::AutoStream::choice(&stdout) {
+        anstream::ColorChoice::Never => Some(anstream::adapter::strip_str(text).to_string()),
+        _ => None,
+    };
+    let text = plain.as_deref().unwrap_or(text);
+    let mut stdout = stdout.lock();
     match stdout
         .write_all(text.as_bytes())
         .and_then(|()| stdout.flush())

@@ -48,13 +48,17 @@ pub fn from_canonical_json(bytes: &[u8]) -> Result<MachineConfig, CanonicalError
     struct Version {
         schema: u32,
     }
-    let version: Version = serde_json::from_slice(bytes).map_err(CanonicalError::Syntax)?;
-    if version.schema != SCHEMA {
-        return Err(CanonicalError::SchemaUnknown(version.schema));
+    let form = serde_json::from_slice::<Form<MachineConfig>>(bytes);
+    match form {
+        Ok(form) if form.schema == SCHEMA => Ok(form.config),
+        // Another schema may say what this one has no words for, so that comes first.
+        form => match serde_json::from_slice(bytes).map_err(CanonicalError::Syntax)? {
+            Version { schema: SCHEMA } => {
+                form.map(|form| form.config).map_err(CanonicalError::Syntax)
+            }
+            Version { schema } => Err(CanonicalError::SchemaUnknown(schema)),
+        },
     }
-    let form: Form<MachineConfig> =
-        serde_json::from_slice(bytes).map_err(CanonicalError::Syntax)?;
-    Ok(form.config)
 }
 
 /// The digest of what `config` asks for: equal for equal machines, however they were written.

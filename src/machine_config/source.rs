@@ -149,20 +149,25 @@ fn hex(bytes: &[u8]) -> String {
 /// Base64 with padding, the form in which content is written out.
 pub(super) fn base64(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
-    for chunk in bytes.chunks(3) {
-        let at = |index: usize| u32::from(chunk.get(index).copied().unwrap_or(0));
-        let word = at(0) << 16 | at(1) << 8 | at(2);
-        for digit in 0..4_usize {
-            if digit > chunk.len() {
-                text.push('=');
-                continue;
-            }
-            let index = word >> (18 - 6 * digit) & 63;
-            text.push(char::from(DIGITS[index as usize]));
-        }
+    let mut text = Vec::with_capacity(bytes.len().div_ceil(3) * 4);
+    let digits = |word: u32| [18, 12, 6, 0].map(|shift| DIGITS[(word >> shift & 63) as usize]);
+    let (whole, rest) = bytes.as_chunks::<3>();
+    for [a, b, c] in whole {
+        text.extend(digits(u32::from_be_bytes([0, *a, *b, *c])));
     }
-    text
+    match rest {
+        [a, b] => {
+            text.extend_from_slice(&digits(u32::from_be_bytes([0, *a, *b, 0]))[..3]);
+            text.push(b'=');
+        }
+        [a] => {
+            text.extend_from_slice(&digits(u32::from_be_bytes([0, *a, 0, 0]))[..2]);
+            text.extend(b"==");
+        }
+        _ => {}
+    }
+    // ASCII is UTF-8, so nothing is ever replaced by the default.
+    String::from_utf8(text).unwrap_or_default()
 }
 
 #[cfg(test)]

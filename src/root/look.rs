@@ -63,20 +63,27 @@ impl Root {
     /// Like [`Root::read`], with what is known of the very file that was read: whose it is and who
     /// may write it.
     pub fn read_with_stat(&self, p: &AbsPath, limit: u64) -> Result<(Vec<u8>, Stat), RootError> {
-        let file = self.open_regular("read", p, Last::Follow)?;
-        let raw = walk::statx_of(&file).map_err(|error| self.failed("look at", p, error))?;
-        Ok((self.content(p, file, limit)?, Stat::of(&raw)))
+        let (file, stat) = self.open_regular("read", p, Last::Follow)?;
+        Ok((self.content(p, file, stat.size, limit)?, stat))
     }
 
     fn read_as(&self, p: &AbsPath, limit: u64, last: Last) -> Result<Vec<u8>, RootError> {
-        let file = self.open_regular("read", p, last)?;
-        self.content(p, file, limit)
+        let (file, stat) = self.open_regular("read", p, last)?;
+        self.content(p, file, stat.size, limit)
     }
 
-    fn content(&self, p: &AbsPath, file: File, limit: u64) -> Result<Vec<u8>, RootError> {
-        let mut content = Vec::new();
-        // One byte more than allowed tells "just fits" from "too long"; files below /proc and /sys
-        // give no usable size beforehand.
+    fn content(
+        &self,
+        p: &AbsPath,
+        file: File,
+        size: u64,
+        limit: u64,
+    ) -> Result<Vec<u8>, RootError> {
+        // A hint, so that a file is one read: files below /proc and /sys give no usable size, and any
+        // file may have grown.
+        let expected = usize::try_from(size.min(limit)).unwrap_or(0);
+        let mut content = Vec::with_capacity(expected.saturating_add(1));
+        // One byte more than allowed tells "just fits" from "too long".
         file.take(limit.saturating_add(1))
             .read_to_end(&mut content)
             .map_err(|error| self.failed("read", p, error))?;
@@ -91,7 +98,12 @@ impl Root {
 
     /// Opens for reading only what is a regular file: opening a FIFO would wait for a writer or
     /// wake one, and some devices act on being opened.
-    fn open_regular(&self, act: &'static str, p: &AbsPath, last: Last) -> Result<File, RootError> {
+    fn open_regular(
+        &self,
+        act: &'static str,
+        p: &AbsPath,
+        last: Last,
+    ) -> Result<(File, Stat), RootError> {
         let follow = if last == Last::Keep {
             OFlags::NOFOLLOW
         } else {
@@ -99,23 +111,22 @@ impl Root {
         };
         let checked = |flags| {
             let fd = self.open_raw(p.relative(), flags | follow, 0)?;
-            let kind = Stat::of(&walk::statx_of(&fd)?).kind;
-            io::Result::Ok((fd, kind))
+            let stat = Stat::of(&walk::statx_of(&fd)?);
+            io::Result::Ok((fd, stat))
         };
         let regular = |flags| match checked(flags) {
-            Ok((fd, Kind::File)) => Ok(fd),
-            Ok((_, found)) => Err(RootError::WrongKind {
+            Ok((fd, stat)) if stat.kind == Kind::File => Ok((fd, stat)),
+            Ok((_, stat)) => Err(RootError::WrongKind {
                 act,
                 path: self.host_path(p),
-                found,
+                found: stat.kind,
             }),
             Err(error) => Err(self.failed(act, p, error)),
         };
         // The second look is for an exchange between the two.
         regular(OFlags::PATH)?;
-        Ok(File::from(regular(
-            OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY,
-        )?))
+        let (fd, stat) = regular(OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY)?;
+        Ok((File::from(fd), stat))
     }
 
     /// Where the link at `p` leads, as it is written there.
@@ -152,7 +163,7 @@ impl Root {
 
     /// The SHA-256 of the regular file at `p`, which is not followed when it is a link.
     pub fn digest(&self, p: &AbsPath) -> Result<Digest, RootError> {
-        let mut file = self.open_regular("digest", p, Last::Keep)?;
+        let (mut file, _) = self.open_regular("digest", p, Last::Keep)?;
         let mut digester = Digester::new();
         let mut chunk = vec![0; DIGEST_CHUNK];
         loop {

@@ -170,11 +170,11 @@ impl Store {
 
     /// Keeps a config under its digest, once.
     pub fn keep_config(&self, config: &MachineConfig) -> Result<ConfigName, StoreError> {
-        let digest = machine_config::digest(config);
+        let text = machine_config::to_canonical_json(config);
+        let digest = Digest::of(&text);
         let place = config_path(&digest)?;
         if self.root.stat(&place)?.is_none() {
-            self.root
-                .replace(&place, &machine_config::to_canonical_json(config), 0o600)?;
+            self.root.replace(&place, &text, 0o600)?;
         }
         Ok(ConfigName {
             name: config.name.clone(),
@@ -230,11 +230,12 @@ pub fn config(root: &Root, name: Option<&ConfigName>) -> Result<MachineConfig, S
         digest: *digest,
         source,
     };
-    let mut config =
-        machine_config::from_canonical_json(&text).map_err(|error| bad(Box::new(error)))?;
-    if machine_config::digest(&config) != *digest {
+    // A config's digest is that of its stored form.
+    if Digest::of(&text) != *digest {
         return Err(bad("its content has another digest".into()));
     }
+    let mut config =
+        machine_config::from_canonical_json(&text).map_err(|error| bad(Box::new(error)))?;
     config.name.clone_from(name);
     Ok(config)
 }
