@@ -12,11 +12,13 @@ use crate::support::{Machine, rounds, wait};
 
 /// Everything the configs of these tests are about, but the source and what is staged.
 const TREES: &[&str] = &["/etc", "/usr/lib/systemd/system", "/usr/local"];
-const OURS: &[&str] = &["/etc/.machinist", "/etc/machinist"];
-/// Short, so that most of an update is files; the units are not what is tested here. Nobody but the
-/// test starts the agent anew.
+const OURS: &[&str] = &[STAGING, "/etc/machinist"];
+/// Short, so that most of an update is files; the units are not what is tested here.
 const SETTINGS: &str = "actions: {settle: 50ms}\n";
-const ALONE: &str = "[Service]\nRestart=no\n";
+/// What is dead stays dead until the test has looked: nobody starts it anew, and a boot does not start
+/// it while this file is there.
+const HELD: &str = "[Unit]\nConditionPathExists=!/etc/machinist/hold\n[Service]\nRestart=no\n";
+const HOLD: &str = "/etc/machinist/hold";
 
 /// The same numbers for the same seed (splitmix64).
 struct Dice(u64);
@@ -34,15 +36,14 @@ impl Dice {
         Self(seed)
     }
 
-    /// Evenly between the two.
-    fn between(&mut self, (from, to): (Duration, Duration)) -> Duration {
+    /// Evenly between nothing and this.
+    fn below(&mut self, limit: Duration) -> Duration {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        let share =
-            f64::from(u32::try_from((mixed ^ (mixed >> 31)) >> 32).unwrap()) / 2f64.powi(32);
-        from + to.saturating_sub(from).mul_f64(share)
+        let drawn = u32::try_from((mixed ^ (mixed >> 31)) >> 32).unwrap();
+        limit.mul_f64(f64::from(drawn) / 2f64.powi(32))
     }
 }
 
@@ -96,6 +97,16 @@ fn config(letter: &str, reboots: bool) -> String {
     )
 }
 
+/// Some time after the first write, or after the save.
+#[derive(Debug)]
+struct Moment {
+    writing: bool,
+    after: Duration,
+}
+
+/// Where an update's first write goes, on a machine whose service has mounts of its own.
+const STAGING: &str = "/etc/.machinist";
+
 /// A machine that is sent from one config to the other and back.
 struct Crashing {
     machine: Machine,
@@ -103,10 +114,10 @@ struct Crashing {
     /// What the machine looks like on each config.
     looks: BTreeMap<&'static str, Tree>,
     reboots: bool,
-    /// From the save of a config to the first and the last write of its update.
-    writes: (Duration, Duration),
+    /// From the first to the last write of an update.
+    writes: Duration,
     /// From the save of a config to the end of its update, or to its reboot.
-    whole: (Duration, Duration),
+    whole: Duration,
     /// The digest of the config it was verified on last.
     verified: String,
     found: BTreeMap<&'static str, usize>,
@@ -118,28 +129,25 @@ impl Crashing {
         let mut machine = Machine::build(name)
             .machinist()
             .file("/etc/machinist/machinist.yaml", SETTINGS)
-            .file(
-                "/etc/systemd/system/machinist.service.d/10-alone.conf",
-                ALONE,
-            )
+            .file("/etc/systemd/system/machinist.service.d/10-held.conf", HELD)
             .boot();
-        machine.exec(&["systemctl", "enable", "--quiet", "machinist-recover"]);
         // What a first and a second boot leave in /etc is there before anybody looks.
         machine.reboot();
-        let zero = (Duration::ZERO, Duration::ZERO);
         let mut crashing = Self {
             machine,
             letter: "b",
             looks: BTreeMap::new(),
             reboots,
-            writes: zero,
-            whole: zero,
+            writes: Duration::ZERO,
+            whole: Duration::ZERO,
             verified: String::new(),
             found: BTreeMap::new(),
         };
+        // The first start finds a config; later ones find the agent running.
         for _ in 0..3 {
             let asked = jiff::Timestamp::now();
             crashing.ask("");
+            crashing.machine.start_agent();
             let status = crashing.run_to_the_end();
             crashing.learn_times(asked, &status);
             let look = crashing.look();
@@ -164,16 +172,21 @@ impl Crashing {
             let found = phases.iter().find(|phase| phase["name"] == name);
             found.unwrap_or_else(|| panic!("{name} is not in {update:#}"))
         };
-        self.writes = (
-            since(&phase("Staging")["started"]),
-            since(&phase("Committing")["finished"]),
-        );
+        self.writes = since(&phase("Committing")["finished"]) - since(&phase("Staging")["started"]);
         let end = if self.reboots {
             &phase("RebootPending")["started"]
         } else {
             &update["finished"]
         };
-        self.whole = (Duration::ZERO, since(end));
+        self.whole = since(end);
+    }
+
+    /// Two of three moments fall into the writing, the shorter part, and are counted from its begin:
+    /// how long it takes until then depends on what else the host does.
+    fn moment(&self, round: usize, dice: &mut Dice) -> Moment {
+        let writing = round % 3 != 2;
+        let after = dice.below(if writing { self.writes } else { self.whole });
+        Moment { writing, after }
     }
 
     fn look(&self) -> Tree {
@@ -193,25 +206,18 @@ impl Crashing {
         ));
     }
 
-    /// Starts the agent whenever it does not run, until the machine is verified on what is asked for.
+    /// Waits until the machine is verified on what is asked for.
     fn run_to_the_end(&mut self) -> Value {
-        let status = wait::value("the update to come to its end", wait::seconds(90), || {
-            // While it reboots nothing can be started.
-            let start = ["systemctl", "start", "machinist"];
-            self.machine
-                .try_exec(&start)
-                .ok()
-                .filter(|done| done.status.success())?;
-            let status = self.machine.status()?;
+        let what = "the update to come to its end";
+        let status = self.machine.wait_status(what, wait::seconds(90), |status| {
             let config = &status["config"];
             // PID 1 loses its power a moment before the agent, who may have noted that and retries.
             let failure = &status["failure"];
             assert!(failure.is_null() || failure["again"] == true, "{status:#}");
-            let done = status["phase"] == "Idle"
+            status["phase"] == "Idle"
                 && failure.is_null()
                 && config["current"] == config["desired"]
-                && config["digest"] != *self.verified;
-            done.then_some(status)
+                && config["digest"] != *self.verified
         });
         self.letter = self.other();
         self.verified = digest(&status);
@@ -264,23 +270,19 @@ fn without_leftovers(look: &Tree, old: &Tree, new: &Tree) -> Tree {
 fn after_a_kill_of_the_agent_at_any_moment_the_machine_is_on_one_config_and_gets_to_the_new_one() {
     let mut dice = Dice::new();
     let mut crashing = Crashing::new("killed", false);
-    println!(
-        "lab: figure: files written from {:.0?} to {:.0?}, done after {:.0?}",
-        crashing.writes.0, crashing.writes.1, crashing.whole.1
-    );
+    let (writes, whole) = (crashing.writes, crashing.whole);
+    println!("lab: figure: files are written for {writes:.0?} of {whole:.1?}");
     for round in 0..rounds(8, 50) {
-        // Two of three fall into the writing, which is the shorter part.
-        let after = dice.between(if round % 3 == 2 {
-            crashing.whole
-        } else {
-            crashing.writes
-        });
-        let what = format!("round {round}, killed after {after:.3?}");
+        let moment = crashing.moment(round, &mut dice);
+        let what = format!("round {round}, killed at {moment:?}");
         let agent = crashing.machine.property("machinist", "MainPID");
-        crashing.ask(&format!(
-            "sleep {:.4}; kill -9 {agent}",
-            after.as_secs_f64()
-        ));
+        let staged = if moment.writing {
+            format!("until set -- {STAGING}/*/* && [ -e \"$1\" ]; do sleep 0.002; done;")
+        } else {
+            String::new()
+        };
+        let after = moment.after.as_secs_f64();
+        crashing.ask(&format!("{staged} sleep {after:.4}; kill -9 {agent}"));
         crashing
             .machine
             .wait("the agent to be dead", wait::seconds(10), || {
@@ -291,6 +293,7 @@ fn after_a_kill_of_the_agent_at_any_moment_the_machine_is_on_one_config_and_gets
             crashing.machine.exec(&["machinist", "recover"]);
             crashing.judge(&what);
         }
+        crashing.machine.exec(&["systemctl", "start", "machinist"]);
         crashing.is_whole(&what);
     }
     println!("lab: figure: after the recovery: {:?}", crashing.found);
@@ -303,20 +306,26 @@ fn after_a_power_loss_at_any_moment_the_boot_finds_one_config_and_the_update_end
     for (name, reboots) in [("powerless", false), ("powerless-reboot", true)] {
         let mut crashing = Crashing::new(name, reboots);
         for round in 0..rounds / 2 {
-            let after = dice.between(if round % 3 == 2 {
-                crashing.whole
-            } else {
-                crashing.writes
-            });
-            let what = format!("{name}, round {round}, no power after {after:.3?}");
+            let moment = crashing.moment(round, &mut dice);
+            let what = format!("{name}, round {round}, no power at {moment:?}");
             crashing.ask("");
-            let moment = Instant::now() + after;
-            wait::until("the moment", wait::seconds(60), || Instant::now() >= moment);
+            let staging = crashing
+                .machine
+                .root()
+                .join(STAGING.trim_start_matches('/'));
+            wait::until("the moment to count from", wait::seconds(60), || {
+                !moment.writing || staging.exists()
+            });
+            let then = Instant::now() + moment.after;
+            wait::until("the moment", wait::seconds(60), || Instant::now() >= then);
             crashing.machine.kill();
+            crashing.machine.write(HOLD, "");
             crashing.machine.power_on();
             let recovery = crashing.machine.property("machinist-recover", "Result");
             assert_eq!(recovery, "success", "{what}");
             crashing.judge(&what);
+            let go_on = format!("rm {HOLD}; systemctl start machinist");
+            crashing.machine.sh(&go_on);
             crashing.is_whole(&what);
         }
         println!(
