@@ -2,34 +2,31 @@
 //! whichever ends first – a signal, or a task that cannot go on.
 
 mod devices;
+mod once;
 mod serve;
 mod settings;
+mod setup;
 
-use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use tokio::sync::{Notify, watch};
+
+pub use once::{apply_once, plan};
+pub use setup::{capabilities, conduct, look_capabilities, plain, source};
 
 use crate::{
     admin::{self, Served},
     clock::Clock,
-    config::{Job, Owners, Place, Reboot, Settings, Source},
-    machine_config::{MachineConfig, Refusal},
+    config::{Job, Place, Settings},
     metrics::Metrics,
-    path::AbsPath,
-    plan::{Capabilities, Plan, Policies},
+    plan::Plan,
     readiness::report::{self, DevicesView, Outlets, Sources},
     reason::Reason,
     root::{Root, RootError},
     shutdown::{self, Tasks, Unclean},
     source::DirectorySource,
     systemd::{Notifier, Systemd},
-    update::{
-        look::{self, LookError},
-        run::{
-            Audience, Conduct, Desired, RebootConduct, TICK, UpdateError, UpdateReport, Updater,
-        },
-        store,
-    },
+    update::run::{Audience, Desired, TICK, UpdateError, Updater},
 };
 
 /// What the agent is started with.
@@ -86,119 +83,6 @@ impl AgentError {
             _ => Reason::Io,
         }
     }
-}
-
-/// What this process can do to that root; refused where a live machine needs more.
-pub fn capabilities(root: &Root, owners: Owners) -> Result<Capabilities, AgentError> {
-    let live = root.is_live();
-    let chown = match (owners, live, root.can_chown()) {
-        (Owners::Record, true, _) => return Err(AgentError::RecordOnLive),
-        (_, true, false) => return Err(AgentError::NotRoot),
-        (Owners::Record, ..) => false,
-        (Owners::Set, ..) => true,
-        (Owners::Auto, _, may) => may,
-    };
-    Ok(Capabilities {
-        live,
-        chown,
-        os: false,
-    })
-}
-
-/// As [`capabilities`], for those who only look: nothing is refused.
-pub fn look_capabilities(root: &Root, owners: Owners) -> Capabilities {
-    let fallback = Capabilities {
-        live: root.is_live(),
-        chown: root.can_chown(),
-        os: false,
-    };
-    capabilities(root, owners).unwrap_or(fallback)
-}
-
-/// The plan from where the machine is to `config`, or every reason against it. Nothing is changed.
-pub async fn plan(
-    root: &Root,
-    config: &MachineConfig,
-    capabilities: Capabilities,
-) -> Result<Result<Plan, Vec<Refusal>>, LookError> {
-    let journal = store::peek(root).map_err(LookError::Store)?;
-    let policies = Policies::default();
-    let units = match capabilities.live {
-        true => Some(look::units(&Systemd::of(root), root, &journal, config, &policies).await?),
-        false => None,
-    };
-    Ok(look::look(
-        root,
-        &journal,
-        config,
-        &policies,
-        capabilities,
-        units.as_ref(),
-    )?
-    .plan)
-}
-
-/// The driver's conduct, from the settings.
-pub fn conduct(settings: &Settings, capabilities: Capabilities) -> Conduct {
-    Conduct {
-        reboot: match settings.update.reboot {
-            Reboot::Auto => RebootConduct::Auto,
-            Reboot::Ask => RebootConduct::Ask,
-            Reboot::Never => RebootConduct::Never,
-        },
-        job_timeout: settings.actions.job_timeout,
-        settle: settings.actions.settle,
-        full_pass: settings.drift.full_pass,
-        capabilities,
-        policies: Arc::new(Policies::default()),
-    }
-}
-
-/// The directory that the settings name.
-pub fn source(
-    root: &Root,
-    settings: &Settings,
-    chosen: &Source,
-) -> Result<DirectorySource, AgentError> {
-    let users = settings.users_allowed.clone();
-    let (tree, dir, shown) = match chosen {
-        Source::Directory(dir) => (
-            root.clone(),
-            dir.clone(),
-            root.host_path(dir).display().to_string(),
-        ),
-        Source::CallersDirectory(given) => {
-            let given = given.trim_end_matches('/');
-            let whole = std::path::absolute(PathBuf::from(given))
-                .map_err(|e| AgentError::System("find the source", e))?;
-            let slash = Root::open(std::path::Path::new("/")).map_err(AgentError::Socket)?;
-            (slash, plain(&whole)?, given.to_owned())
-        }
-        Source::Auto => (
-            root.clone(),
-            AbsPath::new(Source::DEFAULT_DIR)?,
-            Source::DEFAULT_DIR.to_owned(),
-        ),
-    };
-    Ok(DirectorySource {
-        tree,
-        dir,
-        shown,
-        users,
-    })
-}
-
-/// An absolute path without the `.` and `..` that a shell user may write.
-pub fn plain(path: &std::path::Path) -> Result<AbsPath, crate::path::BadPath> {
-    let mut parts: Vec<String> = Vec::new();
-    for part in path.components() {
-        match part {
-            std::path::Component::Normal(name) => parts.push(name.to_string_lossy().into_owned()),
-            std::path::Component::ParentDir => drop(parts.pop()),
-            _ => {}
-        }
-    }
-    AbsPath::new(format!("/{}", parts.join("/")))
 }
 
 /// What the driver's loop tells the rest of the agent.
@@ -300,8 +184,8 @@ async fn build(
         liveness,
         metrics: metrics.clone(),
     };
-    let address = serve::serve(&root, &settings, tasks, served).await?;
-    status.send_modify(|status| Arc::make_mut(status).admin = address);
+    let doors = serve::bind(&root, &settings).await?;
+    status.send_modify(|status| Arc::make_mut(status).admin.clone_from(&doors.address));
 
     // Only now: without the lock and the port this is not the agent of this machine, and whoever is
     // has the kubelet's sockets.
@@ -331,6 +215,7 @@ async fn build(
         Arc::clone(notifier),
         tasks,
     );
+    doors.open(served, tasks);
     Ok(driver)
 }
 
@@ -366,40 +251,5 @@ async fn drive(
             Ok(ended) => ended.map(|()| Drive::Stopped).map_err(|e| Box::new(e).into()),
             Err(lost) => Err(Box::new(UpdateError::Lost(lost)).into()),
         },
-    }
-}
-
-/// A report of one update that ends by itself, for `apply` and `rollback`.
-pub async fn apply_once(
-    root: &Root,
-    settings: &Settings,
-    desired: Desired,
-    approve: impl Fn(&Plan) -> bool + Send + Sync + 'static,
-) -> Result<Arc<UpdateReport>, AgentError> {
-    let capabilities = capabilities(root, settings.owners)?;
-    let systemd = capabilities.live.then(|| Systemd::of(root));
-    let (_keep, desired) = watch::channel(desired);
-    let once = Once(approve);
-    let conduct = conduct(settings, capabilities);
-    let (driver, _) = Updater::new(root, systemd, once, conduct, desired).map_err(Box::new)?;
-    let stop = tokio_util::sync::CancellationToken::new();
-    Ok(driver.run_once(stop).await.map_err(Box::new)?)
-}
-
-struct Once<F>(F);
-
-impl<F: Fn(&Plan) -> bool + Send + Sync + 'static> Audience for Once<F> {
-    fn approve(&self, plan: &Plan) -> bool {
-        (self.0)(plan)
-    }
-
-    fn beat(&self) {}
-
-    async fn asked(&self) {
-        std::future::pending().await
-    }
-
-    fn allocatable(&self) -> BTreeMap<String, usize> {
-        BTreeMap::new()
     }
 }

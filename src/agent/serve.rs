@@ -6,7 +6,7 @@ use std::sync::{
 };
 
 use tokio::{
-    net::UnixListener,
+    net::{TcpListener, UnixListener},
     sync::{Notify, watch},
 };
 
@@ -61,13 +61,16 @@ pub(super) fn measure(
     signals
 }
 
-/// Opens the port and the socket below the root. Returns the port's address as it is reached.
-pub(super) async fn serve(
-    root: &Root,
-    settings: &Settings,
-    tasks: &Tasks,
-    served: Served,
-) -> Result<String, AgentError> {
+/// The port and the socket below the root. Who connects already waits until they are open.
+pub(super) struct Doors {
+    /// The port's address as it is reached.
+    pub(super) address: String,
+    port: TcpListener,
+    socket: UnixListener,
+}
+
+/// Takes the port and the socket: what can fail.
+pub(super) async fn bind(root: &Root, settings: &Settings) -> Result<Doors, AgentError> {
     let port = admin::bind(settings.admin).await?;
     let address = port
         .local_addr()
@@ -83,20 +86,32 @@ pub(super) async fn serve(
     let asynchronous = listener
         .set_nonblocking(true)
         .and_then(|()| UnixListener::from_std(listener));
-    let listener = asynchronous.map_err(|e| AgentError::System("serve the status socket", e))?;
-    tasks.spawn(
-        "port",
-        admin::serve(port, admin::port_routes(served.clone()), tasks.token()),
-    );
-    tasks.spawn(
-        "socket",
-        admin::serve(listener, admin::socket_routes(served), tasks.token()),
-    );
-    Ok(address.to_string())
+    let socket = asynchronous.map_err(|e| AgentError::System("serve the status socket", e))?;
+    let address = address.to_string();
+    Ok(Doors {
+        address,
+        port,
+        socket,
+    })
 }
 
-/// Publishes the status, and tells systemd: ready once the source was read, and one sentence always.
+impl Doors {
+    /// Answers from now on. The status must have been published: nobody is shown a placeholder.
+    pub(super) fn open(self, served: Served, tasks: &Tasks) {
+        tasks.spawn(
+            "port",
+            admin::serve(self.port, admin::port_routes(served.clone()), tasks.token()),
+        );
+        tasks.spawn(
+            "socket",
+            admin::serve(self.socket, admin::socket_routes(served), tasks.token()),
+        );
+    }
+}
+
+/// Publishes the status, for the first time before this returns, and tells systemd: ready once the source was read, and one sentence always.
 pub(super) fn publish(from: Sources, to: Outlets, notifier: Arc<Notifier>, tasks: &Tasks) {
+    report::publish(&from, &to);
     let told = AtomicBool::new(false);
     let tell = move |status: &Status, started: bool| {
         if started && !told.swap(true, Ordering::Relaxed) {

@@ -82,16 +82,10 @@ pub async fn report(
         .first()
         .map(|update| update.id.clone());
     loop {
-        let (status, turns) = compose(&from, &to);
         count(&from.update.borrow().updates, &mut newest, &to.metrics);
+        let turns = publish(&from, &to);
+        let status = to.status.borrow().clone();
         told(&status, from.started());
-        to.status.send_if_modified(|known| {
-            let differs = **known != status;
-            if differs {
-                *known = Arc::new(status);
-            }
-            differs
-        });
         tokio::select! {
             () = stop.cancelled() => return,
             // Safe to drop, all of them: a change that is missed is still marked unseen.
@@ -108,6 +102,19 @@ pub async fn report(
     }
 }
 
+/// Publishes what is known now. Returns after which time it changes though nothing happens.
+pub fn publish(from: &Sources, to: &Outlets) -> Option<Duration> {
+    let (status, turns) = compose(from, to);
+    to.status.send_if_modified(|known| {
+        let differs = **known != status;
+        if differs {
+            *known = Arc::new(status);
+        }
+        differs
+    });
+    turns
+}
+
 /// Waits so long; for ever when nothing turns by itself.
 async fn until(turns: Option<Duration>) {
     match turns {
@@ -116,7 +123,6 @@ async fn until(turns: Option<Duration>) {
     }
 }
 
-/// The status, and after which time it changes though nothing happens.
 fn compose(from: &Sources, to: &Outlets) -> (Status, Option<Duration>) {
     let update = from.update.borrow().clone();
     let settings = from.settings.borrow().clone();

@@ -86,6 +86,22 @@ async fn the_next_boot_verifies_and_no_second_reboot_is_asked_for() {
 }
 
 #[tokio::test]
+async fn before_its_first_turn_the_driver_already_tells_what_the_journal_proves() {
+    let (sandbox, script) = (machine(), Script::new());
+    let driver = auto(&sandbox, &script, &one());
+    script.until_asked("reboot Logind").await;
+    driver.stop().await;
+    boot(&sandbox, "boot-2");
+    let (_keep, desired) = watch::channel(one().desired());
+    let (services, conduct) = (Some(script), conduct(true));
+    let (_updater, reports) =
+        Updater::new(&sandbox.root(), services, Quiet, conduct, desired).unwrap();
+    let report = reports.borrow();
+    assert_eq!(report.phase, Phase::Booted);
+    assert!(report.unverified);
+}
+
+#[tokio::test]
 async fn a_reboot_that_does_not_happen_is_tried_three_ways_and_then_said() {
     let (sandbox, script) = (machine(), Script::new());
     script.reboots_do_not_happen();

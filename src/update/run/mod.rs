@@ -73,6 +73,8 @@ pub struct Updater<S, A> {
     /// Failures in a row, for the back-off.
     failures: u32,
     drift: drift::DriftWatch,
+    /// What the journal says is to be done first.
+    next: Option<Effect>,
 }
 
 impl<S, A> std::fmt::Debug for Updater<S, A> {
@@ -98,7 +100,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
         let store = Store::open(root)?;
         let (journal, barred) = settled(&store)?;
         let (report, reports) = watch::channel(Arc::new(UpdateReport::default()));
-        let updater = Self {
+        let mut updater = Self {
             root: root.clone(),
             store: Arc::new(store),
             journal,
@@ -115,7 +117,10 @@ impl<S: Services, A: Audience> Updater<S, A> {
             replans: 0,
             failures: 0,
             drift: drift::DriftWatch::default(),
+            next: None,
         };
+        // Before the first turn, so that whoever asks meanwhile is told the truth.
+        updater.next = updater.resume();
         updater.publish();
         Ok((updater, reports))
     }
@@ -129,8 +134,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
 
     /// Turns until `stop`; what is in flight then is left so that the next start goes on with it.
     pub async fn run(mut self, stop: CancellationToken) -> Result<(), UpdateError> {
-        let mut next = self.resume();
-        self.publish();
+        let mut next = self.next.take();
         if self.barred {
             self.while_turning(stop.cancelled()).await;
             return Ok(());
@@ -157,7 +161,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
         mut self,
         stop: CancellationToken,
     ) -> Result<Arc<UpdateReport>, UpdateError> {
-        let mut next = self.resume();
+        let mut next = self.next.take();
         let mut looked = self.barred;
         loop {
             let effect = match next.take() {
@@ -208,29 +212,34 @@ impl<S: Services, A: Audience> Updater<S, A> {
     }
 
     /// The phase that the journal proves, and what to do in it.
+    fn proven(&self) -> (Phase, Option<Effect>) {
+        let Some(tx) = self.journal.top() else {
+            return match self.journal.failure {
+                Some(_) => (Phase::Failed, None),
+                None => (Phase::Idle, None),
+            };
+        };
+        match (tx.direction, self.boot_id()) {
+            (Direction::Undo, _) => (Phase::Undoing, Some(Effect::Undo)),
+            (_, Some(boot)) if tx.rebooted_since(&boot) => (Phase::Booted, Some(Effect::Act)),
+            _ => (Phase::Acting, Some(Effect::Act)),
+        }
+    }
+
+    /// Enters that phase and says so. Returns what to do in it.
     fn resume(&mut self) -> Option<Effect> {
         self.know_boots();
-        let boot = self.boot_id();
-        let Some(tx) = self.journal.top() else {
-            self.phase = if self.journal.failure.is_some() {
-                Phase::Failed
-            } else {
-                Phase::Idle
-            };
+        let (phase, effect) = self.proven();
+        let Some(to) = self.journal.top().map(|tx| tx.to.name.clone()) else {
+            self.phase = phase;
             return None;
         };
-        let (phase, effect) = match (tx.direction, boot) {
-            (Direction::Undo, _) => (Phase::Undoing, Effect::Undo),
-            (_, Some(boot)) if tx.rebooted_since(&boot) => (Phase::Booted, Effect::Act),
-            _ => (Phase::Acting, Effect::Act),
-        };
-        let to = tx.to.name.clone();
         self.enter(phase);
         self.span().in_scope(|| match phase {
             Phase::Booted => tracing::info!("the machine has booted into {to}"),
             phase => tracing::info!("going on with the update to {to}: {}", phase.name()),
         });
-        Some(effect)
+        effect
     }
 
     /// What every line of an update carries in the log.

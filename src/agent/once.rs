@@ -1,0 +1,77 @@
+//! One plan or one update that ends by itself, for the command line.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use tokio::sync::watch;
+
+use super::{AgentError, setup};
+use crate::{
+    config::Settings,
+    machine_config::{MachineConfig, Refusal},
+    plan::{Capabilities, Plan, Policies},
+    root::Root,
+    systemd::Systemd,
+    update::{
+        look::{self, LookError},
+        run::{Audience, Desired, UpdateReport, Updater},
+        store,
+    },
+};
+
+/// The plan from where the machine is to `config`, or every reason against it. Nothing is changed.
+pub async fn plan(
+    root: &Root,
+    config: &MachineConfig,
+    capabilities: Capabilities,
+) -> Result<Result<Plan, Vec<Refusal>>, LookError> {
+    let journal = store::peek(root).map_err(LookError::Store)?;
+    let policies = Policies::default();
+    let units = match capabilities.live {
+        true => Some(look::units(&Systemd::of(root), root, &journal, config, &policies).await?),
+        false => None,
+    };
+    Ok(look::look(
+        root,
+        &journal,
+        config,
+        &policies,
+        capabilities,
+        units.as_ref(),
+    )?
+    .plan)
+}
+
+/// A report of one update that ends by itself, for `apply` and `rollback`.
+pub async fn apply_once(
+    root: &Root,
+    settings: &Settings,
+    desired: Desired,
+    approve: impl Fn(&Plan) -> bool + Send + Sync + 'static,
+) -> Result<Arc<UpdateReport>, AgentError> {
+    let capabilities = setup::capabilities(root, settings.owners)?;
+    let systemd = capabilities.live.then(|| Systemd::of(root));
+    let (_keep, desired) = watch::channel(desired);
+    let once = Once(approve);
+    let conduct = setup::conduct(settings, capabilities);
+    let (driver, _) = Updater::new(root, systemd, once, conduct, desired).map_err(Box::new)?;
+    let stop = tokio_util::sync::CancellationToken::new();
+    Ok(driver.run_once(stop).await.map_err(Box::new)?)
+}
+
+struct Once<F>(F);
+
+impl<F: Fn(&Plan) -> bool + Send + Sync + 'static> Audience for Once<F> {
+    fn approve(&self, plan: &Plan) -> bool {
+        (self.0)(plan)
+    }
+
+    fn beat(&self) {}
+
+    async fn asked(&self) {
+        std::future::pending().await
+    }
+
+    fn allocatable(&self) -> BTreeMap<String, usize> {
+        BTreeMap::new()
+    }
+}

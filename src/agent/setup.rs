@@ -1,0 +1,103 @@
+//! What settings mean for this machine: capabilities, conduct, source.
+
+use std::{path::PathBuf, sync::Arc};
+
+use super::AgentError;
+use crate::{
+    config::{Owners, Reboot, Settings, Source},
+    path::AbsPath,
+    plan::{Capabilities, Policies},
+    root::Root,
+    source::DirectorySource,
+    update::run::{Conduct, RebootConduct},
+};
+
+/// What this process can do to that root; refused where a live machine needs more.
+pub fn capabilities(root: &Root, owners: Owners) -> Result<Capabilities, AgentError> {
+    let live = root.is_live();
+    let chown = match (owners, live, root.can_chown()) {
+        (Owners::Record, true, _) => return Err(AgentError::RecordOnLive),
+        (_, true, false) => return Err(AgentError::NotRoot),
+        (Owners::Record, ..) => false,
+        (Owners::Set, ..) => true,
+        (Owners::Auto, _, may) => may,
+    };
+    Ok(Capabilities {
+        live,
+        chown,
+        os: false,
+    })
+}
+
+/// As [`capabilities`], for those who only look: nothing is refused.
+pub fn look_capabilities(root: &Root, owners: Owners) -> Capabilities {
+    let fallback = Capabilities {
+        live: root.is_live(),
+        chown: root.can_chown(),
+        os: false,
+    };
+    capabilities(root, owners).unwrap_or(fallback)
+}
+
+/// The driver's conduct, from the settings.
+pub fn conduct(settings: &Settings, capabilities: Capabilities) -> Conduct {
+    Conduct {
+        reboot: match settings.update.reboot {
+            Reboot::Auto => RebootConduct::Auto,
+            Reboot::Ask => RebootConduct::Ask,
+            Reboot::Never => RebootConduct::Never,
+        },
+        job_timeout: settings.actions.job_timeout,
+        settle: settings.actions.settle,
+        full_pass: settings.drift.full_pass,
+        capabilities,
+        policies: Arc::new(Policies::default()),
+    }
+}
+
+/// The directory that the settings name.
+pub fn source(
+    root: &Root,
+    settings: &Settings,
+    chosen: &Source,
+) -> Result<DirectorySource, AgentError> {
+    let users = settings.users_allowed.clone();
+    let (tree, dir, shown) = match chosen {
+        Source::Directory(dir) => (
+            root.clone(),
+            dir.clone(),
+            root.host_path(dir).display().to_string(),
+        ),
+        Source::CallersDirectory(given) => {
+            let given = given.trim_end_matches('/');
+            let whole = std::path::absolute(PathBuf::from(given))
+                .map_err(|e| AgentError::System("find the source", e))?;
+            let slash = Root::open(std::path::Path::new("/")).map_err(AgentError::Socket)?;
+            (slash, plain(&whole)?, given.to_owned())
+        }
+        Source::Auto => (
+            root.clone(),
+            AbsPath::new(Source::DEFAULT_DIR)?,
+            Source::DEFAULT_DIR.to_owned(),
+        ),
+    };
+    Ok(DirectorySource {
+        tree,
+        dir,
+        shown,
+        users,
+    })
+}
+
+/// An absolute path without the `.` and `..` that a shell user may write.
+pub fn plain(path: &std::path::Path) -> Result<AbsPath, crate::path::BadPath> {
+    let mut parts: Vec<String> = Vec::new();
+    for part in path.components() {
+        match part {
+            std::path::Component::Normal(name) => parts.push(name.to_string_lossy().into_owned()),
+            std::path::Component::ParentDir => drop(parts.pop()),
+            _ => {}
+        }
+    }
+    AbsPath::new(format!("/{}", parts.join("/")))
+}
