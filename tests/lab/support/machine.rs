@@ -173,11 +173,19 @@ impl Machine {
                 COMMAND,
                 "nsenter",
                 "--all",
+                "--no-fork",
                 "--target",
                 &init.to_string(),
             ])
             .args([
                 "--",
+                // Forks into the machine and waits. nsenter would do that itself, and stop when its
+                // child is stopped, as a shutdown does with everything; nobody outside would let it go
+                // on, and the machine would not end before its child was waited for.
+                "sh",
+                "-c",
+                "\"$@\"; exit $?",
+                "sh",
                 "env",
                 "--ignore-environment",
                 "HOME=/root",
