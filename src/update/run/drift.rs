@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use super::{Audience, UpdateError, Updater};
+use super::{Audience, UpdateError, Updater, turn::sleep_until};
 use crate::{
     path::AbsPath,
     plan::Drift,
@@ -64,8 +64,8 @@ impl DriftWatch {
                 // Safe to drop: what inotify has queued is read by the next call.
                 events = next(&mut self.watch) => self.gather(events),
                 // Safe to drop, both: the deadlines are absolute.
-                () = super::sleep_until(gathered_at) => return self.take(),
-                () = super::sleep_until(full_pass) => return Touched::All,
+                () = sleep_until(gathered_at) => return self.take(),
+                () = sleep_until(full_pass) => return Touched::All,
             }
         }
     }

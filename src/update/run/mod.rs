@@ -11,11 +11,13 @@ mod drift;
 mod plan;
 mod reboot;
 mod report;
+mod resume;
 mod stage;
+mod turn;
 mod undo;
 mod verify;
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use tokio::sync::watch;
@@ -23,10 +25,10 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 use super::{
-    journal::{Direction, Failure, Journal, Mark, Transaction},
+    journal::{Failure, Journal},
     phase::{Effect, Event, Phase},
     ports::Services,
-    recover::{self, RecoverError},
+    recover::RecoverError,
     store::{Store, StoreError},
 };
 use crate::{backoff::Backoff, reason::Reason, root::Root};
@@ -98,7 +100,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
         desired: watch::Receiver<Desired>,
     ) -> Result<(Self, watch::Receiver<Arc<UpdateReport>>), UpdateError> {
         let store = Store::open(root)?;
-        let (journal, barred) = settled(&store)?;
+        let (journal, barred) = resume::settled(&store)?;
         let (report, reports) = watch::channel(Arc::new(UpdateReport::default()));
         let mut updater = Self {
             root: root.clone(),
@@ -199,49 +201,6 @@ impl<S: Services, A: Audience> Updater<S, A> {
         self.phase == Phase::Failed && !self.journal.transactions.is_empty()
     }
 
-    /// A commit whose boot could not be told is taken for one of this boot: at worst the machine
-    /// reboots once more. Left open, no boot could ever prove itself a later one.
-    pub(super) fn know_boots(&mut self) {
-        let boot = self.boot_id();
-        let committed = |tx: &&mut Transaction| tx.mark == Mark::Committed;
-        for tx in self.journal.transactions.iter_mut().filter(committed) {
-            if tx.committed_boot.is_none() {
-                tx.committed_boot.clone_from(&boot);
-            }
-        }
-    }
-
-    /// The phase that the journal proves, and what to do in it.
-    fn proven(&self) -> (Phase, Option<Effect>) {
-        let Some(tx) = self.journal.top() else {
-            return match self.journal.failure {
-                Some(_) => (Phase::Failed, None),
-                None => (Phase::Idle, None),
-            };
-        };
-        match (tx.direction, self.boot_id()) {
-            (Direction::Undo, _) => (Phase::Undoing, Some(Effect::Undo)),
-            (_, Some(boot)) if tx.rebooted_since(&boot) => (Phase::Booted, Some(Effect::Act)),
-            _ => (Phase::Acting, Some(Effect::Act)),
-        }
-    }
-
-    /// Enters that phase and says so. Returns what to do in it.
-    fn resume(&mut self) -> Option<Effect> {
-        self.know_boots();
-        let (phase, effect) = self.proven();
-        let Some(to) = self.journal.top().map(|tx| tx.to.name.clone()) else {
-            self.phase = phase;
-            return None;
-        };
-        self.enter(phase);
-        self.span().in_scope(|| match phase {
-            Phase::Booted => tracing::info!("the machine has booted into {to}"),
-            phase => tracing::info!("going on with the update to {to}: {}", phase.name()),
-        });
-        effect
-    }
-
     /// What every line of an update carries in the log.
     fn span(&self) -> tracing::Span {
         let transaction = self.journal.top().map(|tx| tx.id.as_str());
@@ -274,75 +233,6 @@ impl<S: Services, A: Audience> Updater<S, A> {
         })
     }
 
-    /// Waits for something to do. None: asked to stop.
-    async fn wait(&mut self, stop: &CancellationToken) -> Result<Option<Event>, UpdateError> {
-        if let Some(event) = self.look_at_desired() {
-            return Ok(Some(event));
-        }
-        self.arm_drift().await?;
-        let retry = self.retry_after();
-        let mut tick = tokio::time::interval(self.audience.tick());
-        loop {
-            tokio::select! {
-                () = stop.cancelled() => return Ok(None),
-                // Safe to drop: a change that is missed here is still marked unseen.
-                changed = self.desired.changed() => {
-                    if changed.is_err() {
-                        stop.cancelled().await;
-                        return Ok(None);
-                    }
-                    if let Some(event) = self.look_at_desired() {
-                        return Ok(Some(event));
-                    }
-                }
-                // Safe to drop: what inotify has queued is read by the next call.
-                touched = self.drift.touched() => self.look_for_drift(touched).await?,
-                // Safe to drop: the deadline is absolute.
-                () = sleep_until(retry) => return Ok(Some(self.again())),
-                // Safe to drop, both: a tick that is missed comes again, and a question stays.
-                _ = tick.tick() => self.audience.beat(),
-                () = self.audience.asked() => self.audience.beat(),
-                // Safe to drop: a change that is missed here is still marked unseen.
-                conduct = changed(&mut self.conducts) => {
-                    self.conduct = conduct;
-                    if self.phase == Phase::RebootPending {
-                        return Ok(Some(Event::Retry));
-                    }
-                }
-            }
-        }
-    }
-
-    /// Runs something that may take long while the loop keeps turning.
-    async fn while_turning<T>(&self, work: impl Future<Output = T>) -> T {
-        let mut tick = tokio::time::interval(self.audience.tick());
-        tokio::pin!(work);
-        loop {
-            tokio::select! {
-                done = &mut work => return done,
-                // Safe to drop, both: a tick that is missed comes again, and a question stays.
-                _ = tick.tick() => self.audience.beat(),
-                () = self.audience.asked() => self.audience.beat(),
-            }
-        }
-    }
-
-    /// Runs blocking work with the journal in hand; it is never cut short.
-    async fn blocking<T: Send + 'static>(
-        &mut self,
-        work: impl FnOnce(&Store, &mut Journal) -> T + Send + 'static,
-    ) -> Result<T, UpdateError> {
-        let mut journal = std::mem::take(&mut self.journal);
-        let store = Arc::clone(&self.store);
-        let task = tokio::task::spawn_blocking(move || {
-            let done = work(&store, &mut journal);
-            (journal, done)
-        });
-        let (journal, done) = self.while_turning(task).await.map_err(UpdateError::Lost)?;
-        self.journal = journal;
-        Ok(done)
-    }
-
     /// Records a failure of the current transaction, or of the config that has none yet.
     fn failed(&mut self, error: &dyn std::error::Error, code: Reason, again: bool) {
         let digest = self.planned.as_ref().map(|planned| planned.digest);
@@ -356,26 +246,6 @@ impl<S: Services, A: Audience> Updater<S, A> {
             digest,
         });
         self.failures = self.failures.saturating_add(1);
-    }
-
-    /// What is tried again: an undo that got stuck, a reboot, or the whole update.
-    fn again(&self) -> Event {
-        match self.journal.top() {
-            Some(tx) if tx.direction == Direction::Undo => Event::Withdrawn,
-            Some(tx) if tx.mark == Mark::Committed => Event::RebootDue,
-            _ => Event::Retry,
-        }
-    }
-
-    /// When a passing failure is tried again; none when there is none.
-    fn retry_after(&self) -> Option<tokio::time::Instant> {
-        let again = self
-            .journal
-            .failure
-            .as_ref()
-            .is_some_and(|failure| failure.again);
-        let wait = RETRY.wait(self.failures.saturating_sub(1), crate::backoff::jitter());
-        (again && self.phase == Phase::Failed).then(|| tokio::time::Instant::now() + wait)
     }
 
     fn enter(&mut self, phase: Phase) {
@@ -399,52 +269,5 @@ impl<S: Services, A: Audience> Updater<S, A> {
             );
         }
         self.publish();
-    }
-}
-
-/// The journal after recovery. One that cannot be trusted is left as it is, and the failure stands in
-/// its place: the agent lives, says so, and changes nothing.
-fn settled(store: &Store) -> Result<(Journal, bool), RecoverError> {
-    match recover::recover(store, false) {
-        Ok((journal, recovered)) => {
-            if !recovered.is_empty() {
-                tracing::info!(?recovered, "settled what an interrupted update left");
-            }
-            Ok((journal, false))
-        }
-        Err(RecoverError::Store(error @ StoreError::Journal { .. })) => {
-            let message = crate::telemetry::chain(&error);
-            tracing::error!(reason = %error.reason(), "{message}; nothing is changed on this machine");
-            let failure = Failure {
-                code: error.reason(),
-                message,
-                again: false,
-                digest: None,
-            };
-            let journal = Journal {
-                failure: Some(failure),
-                ..Journal::default()
-            };
-            Ok((journal, true))
-        }
-        Err(error) => Err(error),
-    }
-}
-
-/// The next conduct; for ever without one to come.
-async fn changed(conducts: &mut Option<watch::Receiver<Conduct>>) -> Conduct {
-    if let Some(conducts) = conducts
-        && conducts.changed().await.is_ok()
-    {
-        return conducts.borrow_and_update().clone();
-    }
-    std::future::pending().await
-}
-
-/// Sleeps until then; for ever without a time.
-async fn sleep_until(then: Option<tokio::time::Instant>) {
-    match then {
-        Some(then) => tokio::time::sleep_until(then).await,
-        None => std::future::pending().await,
     }
 }

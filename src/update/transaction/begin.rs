@@ -1,20 +1,21 @@
 //! Intent: where everything will be staged, and what is there now.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 
-use super::{TransactionError, kept, kind_name, object_at};
+use super::{
+    TransactionError, kept, kind_name, object_at,
+    ours::{is_ours, ours_below, released},
+    places::Places,
+};
 use crate::{
     path::AbsPath,
     plan::{Node, NodeKind, Operation, OperationKind, Plan},
     root::{Kind, Root},
-    update::{
-        journal::{
-            ActionRecord, ActionState, Below, ConfigName, Direction, Journal, Keep, Mark,
-            OperationRecord, OperationRecordKind, Transaction,
-        },
-        store::paths,
+    update::journal::{
+        ActionRecord, ActionState, Below, ConfigName, Direction, Journal, Keep, Mark,
+        OperationRecord, OperationRecordKind, Transaction,
     },
 };
 
@@ -226,65 +227,6 @@ fn metadata(
     })
 }
 
-/// Whether what lies at this path now is machinist's: what it found there is kept elsewhere, or there
-/// was nothing. The newest open transaction that touched the path decides, then the base.
-fn is_ours(journal: &Journal, target: &AbsPath) -> bool {
-    for tx in journal.transactions.iter().rev() {
-        for record in tx.operations.iter().rev() {
-            if record.target == *target {
-                return match &record.kind {
-                    OperationRecordKind::Exchange {
-                        removal, foreign, ..
-                    } => !removal && !foreign,
-                    OperationRecordKind::Metadata { .. } => true,
-                };
-            }
-            if record.below.iter().any(|below| below.path == *target) {
-                return true;
-            }
-            let exchanged = matches!(record.kind, OperationRecordKind::Exchange { .. });
-            if exchanged && target.is_under(&record.target) {
-                // The directory that held it went as a whole.
-                return false;
-            }
-        }
-    }
-    let kept = journal.originals.contains_key(target);
-    kept || journal.owned.contains_key(target) || journal.made.contains(target)
-}
-
-/// Everything of ours below a directory, the deepest first.
-fn ours_below(journal: &Journal, target: &AbsPath) -> Vec<AbsPath> {
-    let operations = journal.transactions.iter().flat_map(|tx| &tx.operations);
-    let open = operations.flat_map(|record| {
-        let below = record.below.iter().map(|below| &below.path);
-        below.chain(std::iter::once(&record.target))
-    });
-    let known = journal.owned.keys().chain(&journal.made).chain(open);
-    let inside: BTreeSet<_> = known
-        .filter(|path| path.is_under(target) && *path != target && is_ours(journal, path))
-        .collect();
-    inside.into_iter().rev().cloned().collect()
-}
-
-/// What the configs before had and the one after does not speak of.
-fn released(journal: &Journal, named: &BTreeSet<AbsPath>) -> BTreeSet<AbsPath> {
-    let kept = journal.owned.keys().chain(journal.originals.keys());
-    let mut all: BTreeSet<AbsPath> = kept.chain(&journal.adopted).cloned().collect();
-    for tx in &journal.transactions {
-        all.extend(tx.adopted.iter().cloned());
-        for record in &tx.operations {
-            all.insert(record.target.clone());
-            all.extend(record.below.iter().map(|below| below.path.clone()));
-        }
-    }
-    let above: BTreeSet<AbsPath> = named.iter().flat_map(AbsPath::ancestors).collect();
-    // What stands in for a directory that is needed comes back when it is not needed any more.
-    let needed = |path: &AbsPath| above.contains(path) && journal.originals.contains_key(path);
-    all.retain(|path| !named.contains(path) && !needed(path));
-    all
-}
-
 fn list_below(
     at: &AbsPath,
     node: &Node,
@@ -306,63 +248,4 @@ fn list_below(
         list_below(&path, child, chown, into)?;
     }
     Ok(())
-}
-
-/// Staging directories by mount.
-///
-/// One mount, one directory: the state directory where the target shares its mount, else
-/// `/etc/.machinist/` on the mount of `/etc`, else `.machinist/` at the mount's top. Never the
-/// target's own directory, because daemons read whole directories and no name is invisible to all of
-/// them. Mounts are told apart by mount id: device numbers are equal across bind mounts that cannot
-/// be renamed between.
-struct Places<'a> {
-    root: &'a Root,
-    id: &'a str,
-    by_mount: BTreeMap<u64, AbsPath>,
-    by_parent: BTreeMap<AbsPath, AbsPath>,
-    used: Vec<AbsPath>,
-}
-
-impl<'a> Places<'a> {
-    fn new(root: &'a Root, id: &'a str) -> Result<Self, TransactionError> {
-        let state = paths::state_dir();
-        let mut by_mount = BTreeMap::new();
-        let etc = AbsPath::root().join("etc")?;
-        by_mount.insert(root.mount(&etc)?.id, etc.join(&format!(".machinist/{id}"))?);
-        by_mount.insert(root.mount(&state)?.id, state.join(&format!("tx/{id}"))?);
-        Ok(Self {
-            root,
-            id,
-            by_mount,
-            by_parent: BTreeMap::new(),
-            used: Vec::new(),
-        })
-    }
-
-    /// For an object that is exchanged: on the mount of the directory that holds it.
-    fn staging_for(&mut self, target: &AbsPath) -> Result<AbsPath, TransactionError> {
-        self.staging_in(&target.parent().unwrap_or_else(AbsPath::root))
-    }
-
-    /// On the mount of this directory, which may be the mount's top.
-    fn staging_in(&mut self, parent: &AbsPath) -> Result<AbsPath, TransactionError> {
-        if let Some(known) = self.by_parent.get(parent) {
-            return Ok(known.clone());
-        }
-        let mount = self.root.mount(parent)?;
-        let place = match self.by_mount.get(&mount.id) {
-            Some(place) => place.clone(),
-            None => mount.top.join(&format!(".machinist/{}", self.id))?,
-        };
-        self.by_mount.insert(mount.id, place.clone());
-        self.by_parent.insert(parent.clone(), place.clone());
-        if !self.used.contains(&place) {
-            self.used.push(place.clone());
-        }
-        Ok(place)
-    }
-
-    fn used(self) -> Vec<AbsPath> {
-        self.used
-    }
 }

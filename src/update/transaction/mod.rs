@@ -20,6 +20,8 @@ mod commit;
 mod finish;
 mod judge;
 mod kept;
+mod ours;
+mod places;
 mod stage;
 mod tidy;
 mod undo;

@@ -1,0 +1,126 @@
+//! The text form: two lines, a header that every version can read and a body whose SHA-256 the header
+//! holds. Unknown body fields are ignored, so a version may add fields; one that changes what a field
+//! *means* raises `min_reader`.
+
+use serde::{Deserialize, Serialize};
+
+use super::Journal;
+use crate::{digest::Digest, reason::Reason};
+
+/// The layout this version writes.
+const SCHEMA: u32 = 1;
+/// The oldest reader that understands what this version writes.
+const MIN_READER: u32 = 1;
+
+/// Why a text is no journal we may act on.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadJournal {
+    /// Torn, edited or something else.
+    #[error("the journal is unreadable: {0}")]
+    Unreadable(String),
+    /// Written by a version whose meaning we do not know.
+    #[error("the journal needs a reader of schema {needed}; this version reads up to {SCHEMA}")]
+    TooNew {
+        /// The reader it asks for.
+        needed: u32,
+    },
+}
+
+impl BadJournal {
+    /// The reason code of the failure.
+    pub const fn reason(&self) -> Reason {
+        match self {
+            Self::Unreadable(_) => Reason::JournalUnreadable,
+            Self::TooNew { .. } => Reason::JournalTooNew,
+        }
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Header {
+    machinist_journal: u32,
+    min_reader: u32,
+    checksum: Digest,
+}
+
+impl Journal {
+    /// The text that is kept on disk.
+    pub fn encode(&self) -> Result<Vec<u8>, serde_json::Error> {
+        let body = serde_json::to_vec(self)?;
+        let header = Header {
+            machinist_journal: SCHEMA,
+            min_reader: MIN_READER,
+            checksum: Digest::of(&body),
+        };
+        let mut text = serde_json::to_vec(&header)?;
+        text.push(b'\n');
+        text.extend(body);
+        text.push(b'\n');
+        Ok(text)
+    }
+
+    /// Reads what [`Journal::encode`] wrote, by this version or another.
+    pub fn decode(text: &[u8]) -> Result<Self, BadJournal> {
+        let unreadable = |why: String| BadJournal::Unreadable(why);
+        let split = text.iter().position(|byte| *byte == b'\n');
+        let (header, rest) =
+            text.split_at(split.ok_or_else(|| unreadable("it has no header".into()))?);
+        let header: Header = serde_json::from_slice(header)
+            .map_err(|error| unreadable(format!("its header: {error}")))?;
+        if header.min_reader > SCHEMA {
+            return Err(BadJournal::TooNew {
+                needed: header.min_reader,
+            });
+        }
+        let body = rest
+            .strip_prefix(b"\n")
+            .and_then(|rest| rest.strip_suffix(b"\n"))
+            .unwrap_or_default();
+        if Digest::of(body) != header.checksum {
+            return Err(unreadable("its checksum does not match".into()));
+        }
+        serde_json::from_slice(body).map_err(|error| unreadable(format!("its body: {error}")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_journal_is_read_back_and_a_torn_one_never_believed() {
+        let journal = Journal {
+            machine_id: Some("m".into()),
+            ..Journal::default()
+        };
+        let text = journal.encode().unwrap();
+        assert_eq!(Journal::decode(&text).as_ref(), Ok(&journal));
+        for cut in 0..text.len() {
+            assert!(
+                matches!(
+                    Journal::decode(&text[..cut]),
+                    Err(BadJournal::Unreadable(_))
+                ),
+                "{cut}"
+            );
+        }
+        for at in 0..text.len() {
+            let mut flipped = text.clone();
+            flipped[at] ^= 1;
+            // A flip in the header's version number can go unnoticed, one in the body cannot.
+            let read = Journal::decode(&flipped);
+            assert!(
+                read.is_err() || read.as_ref() == Ok(&journal),
+                "{at}: {read:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_journal_of_a_newer_version_is_named_as_such() {
+        let text = br#"{"machinistJournal":9,"minReader":2,"checksum":"sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"}
+"#;
+        assert_eq!(Journal::decode(text), Err(BadJournal::TooNew { needed: 2 }));
+    }
+}

@@ -1,0 +1,182 @@
+//! One transaction, as it is written down.
+
+use std::collections::BTreeSet;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::{ConfigName, Failure, OperationRecord, Outcome, PhaseRecord, UpdateRecord};
+use crate::{path::AbsPath, plan::ActionKind};
+
+/// One attempt to take the tree from one config to another.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Transaction {
+    /// Names staging directories and log fields.
+    pub id: String,
+    /// How far it is.
+    pub mark: Mark,
+    /// Where it goes. An undo is never undone.
+    pub direction: Direction,
+    /// The config before; none on first contact.
+    pub from: Option<ConfigName>,
+    /// The config after.
+    pub to: ConfigName,
+    /// When the intent was recorded.
+    pub started: Timestamp,
+    /// Staging directories, to be emptied when the transaction ends.
+    pub staging: Vec<AbsPath>,
+    /// What is done to the tree, in commit order.
+    pub operations: Vec<OperationRecord>,
+    /// Paths that stood as asked already and that this config names first.
+    pub adopted: BTreeSet<AbsPath>,
+    /// Paths of the configs before that this config does not name: whatever is found there later is
+    /// somebody else's.
+    #[serde(default)]
+    pub released: BTreeSet<AbsPath>,
+    /// What is done afterwards, in order.
+    pub actions: Vec<ActionRecord>,
+    /// The boot in which `Committed` was reached; a reboot since means another one.
+    pub committed_boot: Option<String>,
+    /// Boots begun while this transaction was committed and not verified.
+    pub boots: u32,
+    /// The reboot that was ordered.
+    pub reboot: Option<RebootRecord>,
+    /// Why it is undone, once it is.
+    pub undo_reason: Option<Failure>,
+    /// An undo has brought everything back and that is durable; only its reboot may be missing.
+    pub reverted: bool,
+    /// The machine had booted into the config that is undone: it must boot once more.
+    pub booted_into: bool,
+    /// The config was applied to a root that no manager runs below.
+    pub offline: bool,
+    /// When each phase began and ended.
+    pub phases: Vec<PhaseRecord>,
+}
+
+/// How far a transaction is. What a crash leaves is judged by this alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Mark {
+    /// The operation list is durable; nothing of the machine has changed. A crash drops it.
+    Intent,
+    /// Every new object is durable in staging. A crash goes forward.
+    Staged,
+    /// Every operation is done and durable. A crash acts on.
+    Committed,
+    /// The disk and the boot were checked. A crash repeats the tidying.
+    Verified,
+}
+
+/// Which way a transaction goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Direction {
+    /// Towards `to`.
+    Forward,
+    /// Back to `from`.
+    Undo,
+}
+
+/// One action and how far it is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ActionRecord {
+    /// What is done.
+    pub kind: ActionKind,
+    /// To which unit.
+    pub unit: Option<String>,
+    /// Whether it was begun, under which circumstances, and whether it ended well.
+    pub state: ActionState,
+}
+
+/// How far an action is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(
+    tag = "state",
+    rename_all = "camelCase",
+    rename_all_fields = "camelCase"
+)]
+pub enum ActionState {
+    /// Not begun.
+    Pending,
+    /// Recorded just before it was done. Done after all when the unit's invocation has changed or the
+    /// machine has rebooted since.
+    Started {
+        /// The boot it was begun in.
+        boot: String,
+        /// The unit's invocation before.
+        invocation: Option<String>,
+    },
+    /// Ended well.
+    Done,
+}
+
+/// A reboot that was asked for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RebootRecord {
+    /// The boot that should end.
+    pub boot: String,
+    /// How often it was asked for.
+    pub attempts: u32,
+    /// When it was asked for last.
+    pub ordered: Timestamp,
+}
+
+impl Transaction {
+    /// Whether an action asks for a reboot.
+    pub fn wants_reboot(&self) -> bool {
+        self.actions
+            .iter()
+            .any(|action| action.kind == ActionKind::Reboot)
+    }
+
+    /// Whether the machine has started anew since the commit.
+    pub fn rebooted_since(&self, boot: &str) -> bool {
+        self.committed_boot
+            .as_deref()
+            .is_some_and(|committed| committed != boot)
+    }
+
+    /// Begins a phase in the record and ends the one before.
+    pub fn enter(&mut self, name: &str, now: Timestamp) {
+        if self
+            .phases
+            .last()
+            .is_some_and(|phase| phase.name == name && phase.finished.is_none())
+        {
+            return;
+        }
+        self.leave(now);
+        self.phases.push(PhaseRecord {
+            name: name.to_owned(),
+            started: now,
+            finished: None,
+        });
+    }
+
+    /// Ends the phase that lasts.
+    pub fn leave(&mut self, now: Timestamp) {
+        if let Some(phase) = self.phases.last_mut() {
+            phase.finished.get_or_insert(now);
+        }
+    }
+
+    /// What `history` keeps of it.
+    pub fn record(&self, outcome: Outcome, now: Timestamp) -> UpdateRecord {
+        UpdateRecord {
+            id: self.id.clone(),
+            from: self
+                .from
+                .as_ref()
+                .map(|from| from.name.clone())
+                .unwrap_or_default(),
+            to: self.to.name.clone(),
+            digest: self.to.digest,
+            started: self.started,
+            finished: now,
+            outcome,
+            reason: self.undo_reason.as_ref().map(|failure| failure.code),
+            phases: self.phases.clone(),
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! Waiting, and working while the loop keeps turning.
+
+use std::{future::Future, sync::Arc};
+
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::{Audience, Conduct, RETRY, UpdateError, Updater};
+use crate::update::{
+    journal::{Direction, Journal, Mark},
+    phase::{Event, Phase},
+    ports::Services,
+    store::Store,
+};
+
+impl<S: Services, A: Audience> Updater<S, A> {
+    /// Waits for something to do. None: asked to stop.
+    pub(super) async fn wait(
+        &mut self,
+        stop: &CancellationToken,
+    ) -> Result<Option<Event>, UpdateError> {
+        if let Some(event) = self.look_at_desired() {
+            return Ok(Some(event));
+        }
+        self.arm_drift().await?;
+        let retry = self.retry_after();
+        let mut tick = tokio::time::interval(self.audience.tick());
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return Ok(None),
+                // Safe to drop: a change that is missed here is still marked unseen.
+                changed = self.desired.changed() => {
+                    if changed.is_err() {
+                        stop.cancelled().await;
+                        return Ok(None);
+                    }
+                    if let Some(event) = self.look_at_desired() {
+                        return Ok(Some(event));
+                    }
+                }
+                // Safe to drop: what inotify has queued is read by the next call.
+                touched = self.drift.touched() => self.look_for_drift(touched).await?,
+                // Safe to drop: the deadline is absolute.
+                () = sleep_until(retry) => return Ok(Some(self.again())),
+                // Safe to drop, both: a tick that is missed comes again, and a question stays.
+                _ = tick.tick() => self.audience.beat(),
+                () = self.audience.asked() => self.audience.beat(),
+                // Safe to drop: a change that is missed here is still marked unseen.
+                conduct = changed(&mut self.conducts) => {
+                    self.conduct = conduct;
+                    if self.phase == Phase::RebootPending {
+                        return Ok(Some(Event::Retry));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Runs something that may take long while the loop keeps turning.
+    pub(super) async fn while_turning<T>(&self, work: impl Future<Output = T>) -> T {
+        let mut tick = tokio::time::interval(self.audience.tick());
+        tokio::pin!(work);
+        loop {
+            tokio::select! {
+                done = &mut work => return done,
+                // Safe to drop, both: a tick that is missed comes again, and a question stays.
+                _ = tick.tick() => self.audience.beat(),
+                () = self.audience.asked() => self.audience.beat(),
+            }
+        }
+    }
+
+    /// Runs blocking work with the journal in hand; it is never cut short.
+    pub(super) async fn blocking<T: Send + 'static>(
+        &mut self,
+        work: impl FnOnce(&Store, &mut Journal) -> T + Send + 'static,
+    ) -> Result<T, UpdateError> {
+        let mut journal = std::mem::take(&mut self.journal);
+        let store = Arc::clone(&self.store);
+        let task = tokio::task::spawn_blocking(move || {
+            let done = work(&store, &mut journal);
+            (journal, done)
+        });
+        let (journal, done) = self.while_turning(task).await.map_err(UpdateError::Lost)?;
+        self.journal = journal;
+        Ok(done)
+    }
+
+    /// What is tried again: an undo that got stuck, a reboot, or the whole update.
+    fn again(&self) -> Event {
+        match self.journal.top() {
+            Some(tx) if tx.direction == Direction::Undo => Event::Withdrawn,
+            Some(tx) if tx.mark == Mark::Committed => Event::RebootDue,
+            _ => Event::Retry,
+        }
+    }
+
+    /// When a passing failure is tried again; none when there is none.
+    fn retry_after(&self) -> Option<tokio::time::Instant> {
+        let again = self
+            .journal
+            .failure
+            .as_ref()
+            .is_some_and(|failure| failure.again);
+        let wait = RETRY.wait(self.failures.saturating_sub(1), crate::backoff::jitter());
+        (again && self.phase == Phase::Failed).then(|| tokio::time::Instant::now() + wait)
+    }
+}
+
+/// The next conduct; for ever without one to come.
+async fn changed(conducts: &mut Option<watch::Receiver<Conduct>>) -> Conduct {
+    if let Some(conducts) = conducts
+        && conducts.changed().await.is_ok()
+    {
+        return conducts.borrow_and_update().clone();
+    }
+    std::future::pending().await
+}
+
+/// Sleeps until then; for ever without a time.
+pub(super) async fn sleep_until(then: Option<tokio::time::Instant>) {
+    match then {
+        Some(then) => tokio::time::sleep_until(then).await,
+        None => std::future::pending().await,
+    }
+}

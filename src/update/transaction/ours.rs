@@ -1,0 +1,67 @@
+//! Telling machinist's own objects from everybody else's, by what the journal says.
+
+use std::collections::BTreeSet;
+
+use crate::{
+    path::AbsPath,
+    update::journal::{Journal, OperationRecordKind},
+};
+
+/// Whether what lies at this path now is machinist's: what it found there is kept elsewhere, or there
+/// was nothing. The newest open transaction that touched the path decides, then the base.
+pub(super) fn is_ours(journal: &Journal, target: &AbsPath) -> bool {
+    for tx in journal.transactions.iter().rev() {
+        for record in tx.operations.iter().rev() {
+            if record.target == *target {
+                return match &record.kind {
+                    OperationRecordKind::Exchange {
+                        removal, foreign, ..
+                    } => !removal && !foreign,
+                    OperationRecordKind::Metadata { .. } => true,
+                };
+            }
+            if record.below.iter().any(|below| below.path == *target) {
+                return true;
+            }
+            let exchanged = matches!(record.kind, OperationRecordKind::Exchange { .. });
+            if exchanged && target.is_under(&record.target) {
+                // The directory that held it went as a whole.
+                return false;
+            }
+        }
+    }
+    let kept = journal.originals.contains_key(target);
+    kept || journal.owned.contains_key(target) || journal.made.contains(target)
+}
+
+/// Everything of ours below a directory, the deepest first.
+pub(super) fn ours_below(journal: &Journal, target: &AbsPath) -> Vec<AbsPath> {
+    let operations = journal.transactions.iter().flat_map(|tx| &tx.operations);
+    let open = operations.flat_map(|record| {
+        let below = record.below.iter().map(|below| &below.path);
+        below.chain(std::iter::once(&record.target))
+    });
+    let known = journal.owned.keys().chain(&journal.made).chain(open);
+    let inside: BTreeSet<_> = known
+        .filter(|path| path.is_under(target) && *path != target && is_ours(journal, path))
+        .collect();
+    inside.into_iter().rev().cloned().collect()
+}
+
+/// What the configs before had and the one after does not speak of.
+pub(super) fn released(journal: &Journal, named: &BTreeSet<AbsPath>) -> BTreeSet<AbsPath> {
+    let kept = journal.owned.keys().chain(journal.originals.keys());
+    let mut all: BTreeSet<AbsPath> = kept.chain(&journal.adopted).cloned().collect();
+    for tx in &journal.transactions {
+        all.extend(tx.adopted.iter().cloned());
+        for record in &tx.operations {
+            all.insert(record.target.clone());
+            all.extend(record.below.iter().map(|below| below.path.clone()));
+        }
+    }
+    let above: BTreeSet<AbsPath> = named.iter().flat_map(AbsPath::ancestors).collect();
+    // What stands in for a directory that is needed comes back when it is not needed any more.
+    let needed = |path: &AbsPath| above.contains(path) && journal.originals.contains_key(path);
+    all.retain(|path| !named.contains(path) && !needed(path));
+    all
+}

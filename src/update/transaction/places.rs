@@ -1,0 +1,65 @@
+//! Where new objects are built: beside the machine's own files, on the target's own mount.
+
+use std::collections::BTreeMap;
+
+use super::TransactionError;
+use crate::{path::AbsPath, root::Root, update::store::paths};
+
+/// Staging directories by mount.
+///
+/// One mount, one directory: the state directory where the target shares its mount, else
+/// `/etc/.machinist/` on the mount of `/etc`, else `.machinist/` at the mount's top. Never the
+/// target's own directory, because daemons read whole directories and no name is invisible to all of
+/// them. Mounts are told apart by mount id: device numbers are equal across bind mounts that cannot
+/// be renamed between.
+pub(super) struct Places<'a> {
+    root: &'a Root,
+    id: &'a str,
+    by_mount: BTreeMap<u64, AbsPath>,
+    by_parent: BTreeMap<AbsPath, AbsPath>,
+    used: Vec<AbsPath>,
+}
+
+impl<'a> Places<'a> {
+    pub(super) fn new(root: &'a Root, id: &'a str) -> Result<Self, TransactionError> {
+        let state = paths::state_dir();
+        let mut by_mount = BTreeMap::new();
+        let etc = AbsPath::root().join("etc")?;
+        by_mount.insert(root.mount(&etc)?.id, etc.join(&format!(".machinist/{id}"))?);
+        by_mount.insert(root.mount(&state)?.id, state.join(&format!("tx/{id}"))?);
+        Ok(Self {
+            root,
+            id,
+            by_mount,
+            by_parent: BTreeMap::new(),
+            used: Vec::new(),
+        })
+    }
+
+    /// For an object that is exchanged: on the mount of the directory that holds it.
+    pub(super) fn staging_for(&mut self, target: &AbsPath) -> Result<AbsPath, TransactionError> {
+        self.staging_in(&target.parent().unwrap_or_else(AbsPath::root))
+    }
+
+    /// On the mount of this directory, which may be the mount's top.
+    pub(super) fn staging_in(&mut self, parent: &AbsPath) -> Result<AbsPath, TransactionError> {
+        if let Some(known) = self.by_parent.get(parent) {
+            return Ok(known.clone());
+        }
+        let mount = self.root.mount(parent)?;
+        let place = match self.by_mount.get(&mount.id) {
+            Some(place) => place.clone(),
+            None => mount.top.join(&format!(".machinist/{}", self.id))?,
+        };
+        self.by_mount.insert(mount.id, place.clone());
+        self.by_parent.insert(parent.clone(), place.clone());
+        if !self.used.contains(&place) {
+            self.used.push(place.clone());
+        }
+        Ok(place)
+    }
+
+    pub(super) fn used(self) -> Vec<AbsPath> {
+        self.used
+    }
+}
