@@ -4,7 +4,7 @@
 
 use super::{
     document::{Reading, read_kernel},
-    ignition::{self, Dialect},
+    ignition::{self, Dialect, Known},
     parts::Parts,
     reader::Field,
 };
@@ -36,12 +36,7 @@ pub(super) fn read(field: &Field<'_>, reading: &mut Reading<'_>) -> Parts {
         );
         section.finish(&mut reading.problems);
     }
-    let known = [
-        ("ignition", 0),
-        ("bootDevice", 0),
-        ("grub", 0),
-        ("kernelArguments", 0),
-    ];
+    let known = ["ignition", "bootDevice", "grub", "kernelArguments"].map(Known::new);
     let why = "it concerns the first boot or the boot loader";
     ignition::refuse_known(&mut object, &known, Dialect::Butane, why, reading);
     ignition::read_sections(&mut object, Dialect::Butane, &mut parts, reading);

@@ -1,6 +1,6 @@
 //! Many files, each with its documents.
 
-use super::{Document, Refusal, Rules, parse};
+use super::{Document, Refusal, Rules, parse, source, tree};
 use crate::reason::Reason;
 
 /// Endings of the files that hold machine config.
@@ -31,10 +31,10 @@ pub fn documents_from_files(
             ));
             continue;
         }
-        let text = match String::from_utf8(bytes) {
+        let text = match text_of(bytes) {
             Ok(text) => text,
-            Err(error) => {
-                refusals.push(not_utf8(name, &error));
+            Err(refusal) => {
+                refusals.push(refusal.file(name));
                 continue;
             }
         };
@@ -50,11 +50,25 @@ pub fn documents_from_files(
     }
 }
 
-fn not_utf8(name: String, error: &std::string::FromUtf8Error) -> Refusal {
+/// The text of a file, which may be packed: OpenShift keeps configs like that in some places.
+fn text_of(bytes: Vec<u8>) -> Result<String, Refusal> {
+    // The first bytes of every gzip file (RFC 1952), and of no text in UTF-8.
+    let bytes = if bytes.starts_with(&[0x1f, 0x8b]) {
+        source::gunzip(&bytes, tree::LONGEST_TEXT).map_err(|_| {
+            let message = "the file begins as gzip does, but cannot be unpacked";
+            let most = format!("at most {} bytes in it", tree::LONGEST_TEXT);
+            Refusal::new(Reason::SyntaxInvalid, message).expected(most)
+        })?
+    } else {
+        bytes
+    };
+    String::from_utf8(bytes).map_err(|error| not_utf8(&error))
+}
+
+fn not_utf8(error: &std::string::FromUtf8Error) -> Refusal {
     let good = &error.as_bytes()[..error.utf8_error().valid_up_to()];
     let line = 1 + good.iter().filter(|byte| **byte == b'\n').count();
     let mut refusal = Refusal::new(Reason::SyntaxInvalid, "this is no UTF-8 text");
-    refusal.file = Some(name);
     refusal.line = u32::try_from(line).ok();
     refusal
 }

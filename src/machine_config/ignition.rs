@@ -1,7 +1,8 @@
-//! Ignition 3.0–3.6, and the sections that Butane shares with it.
+//! Ignition 3.0–3.6 and 2.0–2.2, and the sections that Butane shares with them.
 //!
 //! Read by hand rather than into a deserialiser's types: that stops at the first mistake, and a
-//! person should see all of them, with their places.
+//! person should see all of them, with their places. Ignition 2 is read as what it says, not turned
+//! into Ignition 3 first, so that a mistake is told in the words of the document.
 
 mod contents;
 mod passwd;
@@ -17,21 +18,29 @@ use super::{
 };
 use crate::reason::Reason;
 
-/// The newest minor version of Ignition 3 that is read.
+/// The newest minor versions that are read. Of Ignition 2 these are the ones that OpenShift
+/// translates for its users; what 2.3 brought concerns disks.
 const NEWEST: u8 = 6;
+const NEWEST_OF_TWO: u8 = 2;
 
-const ACCEPTED: &str = "3.0.0, 3.1.0, 3.2.0, 3.3.0, 3.4.0, 3.5.0 or 3.6.0";
+const ACCEPTED: &str = "2.0.0, 2.1.0, 2.2.0, 3.0.0, 3.1.0, 3.2.0, 3.3.0, 3.4.0, 3.5.0 or 3.6.0";
 
 /// How fields are spelled, and which there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Dialect {
+    /// Ignition 2 with this minor version.
+    Two(u8),
     /// Ignition 3 with this minor version.
-    Ignition(u8),
+    Three(u8),
     /// Butane: snake case, and content without data URLs.
     Butane,
 }
 
 impl Dialect {
+    pub(super) fn is_two(self) -> bool {
+        matches!(self, Self::Two(_))
+    }
+
     /// A field's name, given as Ignition spells it.
     pub(super) fn key(self, camel: &str) -> String {
         if self != Self::Butane {
@@ -48,9 +57,43 @@ impl Dialect {
     }
 }
 
-/// A field that the format knows and machinist does not carry out: its name, and the minor version
-/// of Ignition 3 that brought it.
-pub(super) type Known = (&'static str, u8);
+/// A field of the formats that did not come with their first version.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Known {
+    name: &'static str,
+    two: Option<u8>,
+    three: Option<u8>,
+}
+
+impl Known {
+    /// A field that every version knows.
+    pub(super) const fn new(name: &'static str) -> Self {
+        Self {
+            name,
+            two: Some(0),
+            three: Some(0),
+        }
+    }
+
+    /// It came with this minor version of Ignition 2; none is a field that Ignition 2 never had.
+    const fn two(self, two: Option<u8>) -> Self {
+        Self { two, ..self }
+    }
+
+    /// The same for Ignition 3.
+    const fn three(self, three: Option<u8>) -> Self {
+        Self { three, ..self }
+    }
+
+    /// The minor version that brought it, and the one that the document states.
+    fn since(self, dialect: Dialect) -> Option<(u8, u8)> {
+        match dialect {
+            Dialect::Two(minor) => self.two.map(|since| (since, minor)),
+            Dialect::Three(minor) => self.three.map(|since| (since, minor)),
+            Dialect::Butane => self.three.map(|_| (0, 0)),
+        }
+    }
+}
 
 /// Reads an Ignition config after checking its version.
 pub(super) fn read(field: &Field<'_>, reading: &mut Reading<'_>) -> Parts {
@@ -64,27 +107,24 @@ pub(super) fn read(field: &Field<'_>, reading: &mut Reading<'_>) -> Parts {
     let Some(mut ignition) = ignition.object(&mut reading.problems) else {
         return parts;
     };
-    let Some(minor) = read_version(&mut ignition, reading) else {
+    let Some(dialect) = read_version(&mut ignition, reading) else {
         return parts;
     };
-    let dialect = Dialect::Ignition(minor);
     let why = "nothing is fetched from elsewhere";
-    let known: [Known; 4] = [
-        ("config", 0),
-        ("proxy", 1),
-        ("security", 0),
-        ("timeouts", 0),
+    let known = [
+        Known::new("config"),
+        Known::new("proxy").two(None).three(Some(1)),
+        Known::new("security").two(Some(2)),
+        Known::new("timeouts").two(Some(1)),
     ];
     refuse_known(&mut ignition, &known, dialect, why, reading);
     ignition.finish(&mut reading.problems);
     let why = "kernel arguments go into spec.kernelArguments of a MachineConfig";
-    refuse_known(
-        &mut object,
-        &[("kernelArguments", 3)],
-        dialect,
-        why,
-        reading,
-    );
+    let known = [Known::new("kernelArguments").two(None).three(Some(3))];
+    refuse_known(&mut object, &known, dialect, why, reading);
+    let why = "write the files of systemd-networkd below /etc/systemd/network";
+    let known = [Known::new("networkd").three(None)];
+    refuse_known(&mut object, &known, dialect, why, reading);
     read_sections(&mut object, dialect, &mut parts, reading);
     object.finish(&mut reading.problems);
     parts
@@ -108,21 +148,23 @@ pub(super) fn read_sections(
     }
 }
 
-fn read_version(ignition: &mut Object<'_>, reading: &mut Reading<'_>) -> Option<u8> {
+fn read_version(ignition: &mut Object<'_>, reading: &mut Reading<'_>) -> Option<Dialect> {
     let field = ignition.need("version", &mut reading.problems)?;
     let version = field.text(&mut reading.problems)?;
-    let minor = version
-        .strip_prefix("3.")
-        .and_then(|rest| rest.strip_suffix(".0"))
-        .filter(|digits| digits.len() == 1)
-        .and_then(|digits| digits.parse().ok())
-        .filter(|minor| *minor <= NEWEST);
-    if minor.is_none() {
+    let minor = |major: &str, newest: u8| -> Option<u8> {
+        let rest = version.strip_prefix(major)?.strip_suffix(".0")?;
+        let minor = rest.parse().ok().filter(|minor| *minor <= newest)?;
+        (rest.len() == 1).then_some(minor)
+    };
+    let dialect = minor("3.", NEWEST)
+        .map(Dialect::Three)
+        .or_else(|| minor("2.", NEWEST_OF_TWO).map(Dialect::Two));
+    if dialect.is_none() {
         let message = format!("Ignition {version:?} is not read");
         let reason = Reason::VersionUnsupported;
         field.refuse(&mut reading.problems, reason, message, Some(ACCEPTED));
     }
-    minor
+    dialect
 }
 
 /// Refuses by name what the format knows and machinist does not do. Empty values say nothing, and
@@ -134,24 +176,38 @@ pub(super) fn refuse_known(
     why: &str,
     reading: &mut Reading<'_>,
 ) {
-    for (name, since) in known {
-        let key = dialect.key(name);
-        let too_new = matches!(dialect, Dialect::Ignition(minor) if minor < *since);
-        let Some(field) = object
-            .get(&key)
-            .filter(|field| too_new || !field.is_hollow())
-        else {
+    for known in known {
+        let Some(field) = is_there(object, *known, dialect, reading) else {
             continue;
         };
-        let (reason, message) = if too_new {
-            let message = format!("{key} came with Ignition 3.{since}.0");
-            (Reason::FieldUnknown, message)
-        } else {
+        if !field.is_hollow() {
+            let key = dialect.key(known.name);
             let message = format!("{key} is not supported: {why}");
-            (Reason::FeatureUnsupported, message)
-        };
-        field.refuse(&mut reading.problems, reason, message, None);
+            let reason = Reason::FeatureUnsupported;
+            field.refuse(&mut reading.problems, reason, message, None);
+        }
     }
+}
+
+/// The field, where the stated version knows it; it is refused where only a newer one does. What no
+/// version of the format has is left for [`Object::finish`].
+fn is_there<'n>(
+    object: &mut Object<'n>,
+    known: Known,
+    dialect: Dialect,
+    reading: &mut Reading<'_>,
+) -> Option<Field<'n>> {
+    let (since, minor) = known.since(dialect)?;
+    let key = dialect.key(known.name);
+    let field = object.get(&key)?;
+    if minor >= since {
+        return Some(field);
+    }
+    let major = if dialect.is_two() { 2 } else { 3 };
+    let message = format!("{key} came with Ignition {major}.{since}.0");
+    let reason = Reason::FieldUnknown;
+    field.refuse(&mut reading.problems, reason, message, None);
+    None
 }
 
 /// Adds an entry under its key, or refuses the second one of a document.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, btree_map::Entry};
 
 use super::{
-    Directory, Document, File, Link, MachineConfig, Owner, Refusal, Unit, User, canonical,
+    Content, Directory, Document, File, Link, MachineConfig, Owner, Refusal, Unit, User, canonical,
     conflict,
     parts::{FilePart, LinkPart, NodePart, Parts, UnitPart},
     unit_check,
@@ -44,6 +44,7 @@ pub fn merge(
     for document in documents {
         lay_over(&mut parts, document.parts);
     }
+    refusals.extend(appended_to_nothing(&parts));
     let mut config = finish(parts);
     refusals.extend(conflict::find(&config));
     let mut warnings = Vec::new();
@@ -77,6 +78,21 @@ fn same_names(documents: &[Document]) -> Vec<Refusal> {
             conflict::place(&first.origin)
         );
         refusals.push(Refusal::new(Reason::EntryDuplicate, message).at(&document.origin));
+    }
+    refusals
+}
+
+/// Files that get an end, but whose beginning no document gives: what they hold would depend on what
+/// the machine has there, and each application would append once more.
+fn appended_to_nothing(parts: &Parts) -> Vec<Refusal> {
+    let mut refusals = Vec::new();
+    for (path, file) in &parts.files {
+        if let (Some(origin), None) = (&file.append_origin, &file.content) {
+            let message =
+                format!("append to {path}, whose contents no config gives, is not supported");
+            let refusal = Refusal::new(Reason::FeatureUnsupported, message).at(origin);
+            refusals.push(refusal.expected("contents for this path, here or in another config"));
+        }
     }
     refusals
 }
@@ -131,10 +147,22 @@ impl NodePart {
 
 impl FilePart {
     /// Content counts as one field, already decoded: a compression that an earlier document stated
-    /// says nothing about the content of a later one.
-    fn lay_over(&mut self, above: Self) {
+    /// says nothing about the content of a later one. What is appended stays, as Ignition has it.
+    pub(super) fn lay_over(&mut self, above: Self) {
         self.node.lay_over(above.node);
         keep(&mut self.content, above.content);
+        self.append.extend(above.append);
+        keep(&mut self.append_origin, above.append_origin);
+    }
+
+    fn whole_content(content: Option<Content>, append: &[Content]) -> Content {
+        let content = content.unwrap_or_default();
+        if append.is_empty() {
+            return content;
+        }
+        let mut bytes = content.bytes().to_vec();
+        append.iter().for_each(|part| bytes.extend(part.bytes()));
+        Content::new(bytes)
     }
 }
 
@@ -155,7 +183,8 @@ impl UnitPart {
     }
 }
 
-fn add_keys(below: &mut User, above: User) {
+/// Appends the keys that are not there yet.
+pub(super) fn add_keys(below: &mut User, above: User) {
     for key in above.ssh_authorized_keys {
         if !below.ssh_authorized_keys.contains(&key) {
             below.ssh_authorized_keys.push(key);
@@ -171,7 +200,7 @@ fn finish(mut parts: Parts) -> MachineConfig {
     MachineConfig {
         name: String::new(),
         files: values(parts.files, |part| File {
-            content: part.content.unwrap_or_default(),
+            content: FilePart::whole_content(part.content, &part.append),
             mode: part.node.mode.unwrap_or(FILE_MODE),
             user: part.node.user.unwrap_or(Owner::ROOT),
             group: part.node.group.unwrap_or(Owner::ROOT),

@@ -33,6 +33,10 @@ pub(super) struct NodePart {
 pub(super) struct FilePart {
     pub(super) node: NodePart,
     pub(super) content: Option<Content>,
+    /// What comes after the content, in this order.
+    pub(super) append: Vec<Content>,
+    /// Where the last appending was asked for.
+    pub(super) append_origin: Option<Origin>,
 }
 
 #[derive(Clone, Debug, Default)]

@@ -128,6 +128,11 @@ impl<'n> Field<'n> {
         }
     }
 
+    /// Whether it says true; what it should say is another question.
+    pub(super) fn is_true(&self) -> bool {
+        self.scalar() == Some(Scalar::Flag(true))
+    }
+
     pub(super) fn integer(&self, problems: &mut Problems) -> Option<i64> {
         match self.scalar() {
             Some(Scalar::Integer(number)) => Some(number),

@@ -7,9 +7,11 @@ use super::{
         reader::{Field, Object},
         source::{self, BadSource},
     },
-    Dialect, refuse_known,
+    Dialect, Known, refuse_known,
 };
 use crate::reason::Reason;
+
+const HEADERS: Known = Known::new("httpHeaders").two(None).three(Some(1));
 
 /// What a file holds; none when nothing is said of it.
 pub(super) fn read(
@@ -18,12 +20,12 @@ pub(super) fn read(
     reading: &mut Reading<'_>,
 ) -> Option<Content> {
     let why = "nothing is fetched";
-    refuse_known(&mut contents, &[("httpHeaders", 1)], dialect, why, reading);
+    refuse_known(&mut contents, &[HEADERS], dialect, why, reading);
     let source = contents.get("source");
     let inline = (dialect == Dialect::Butane)
         .then(|| {
             let why = "it reads another file; put its text into contents.inline";
-            refuse_known(&mut contents, &[("local", 0)], dialect, why, reading);
+            refuse_known(&mut contents, &[Known::new("local")], dialect, why, reading);
             contents.get("inline")
         })
         .flatten();

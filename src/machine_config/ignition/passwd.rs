@@ -4,6 +4,7 @@ use super::{
     super::{
         User,
         document::Reading,
+        merge::add_keys,
         parts::Parts,
         reader::{Field, Object},
     },
@@ -11,23 +12,26 @@ use super::{
 };
 use crate::reason::Reason;
 
-/// Everything else that Ignition can say of a user.
+/// Everything else that Ignition can say of a user. Ignition 2.0 said most of it below `create`.
 const OTHER_FIELDS: [Known; 13] = [
-    ("gecos", 0),
-    ("groups", 0),
-    ("homeDir", 0),
-    ("noCreateHome", 0),
-    ("noLogInit", 0),
-    ("noUserGroup", 0),
-    ("passwordHash", 0),
-    ("primaryGroup", 0),
-    ("shell", 0),
-    ("shouldExist", 2),
-    ("system", 0),
-    ("uid", 0),
-    // Butane only; Ignition has refused it as unknown before this list is asked.
-    ("sshAuthorizedKeysLocal", 0),
+    Known::new("create").three(None),
+    since_two_one("gecos"),
+    since_two_one("groups"),
+    since_two_one("homeDir"),
+    since_two_one("noCreateHome"),
+    since_two_one("noLogInit"),
+    since_two_one("noUserGroup"),
+    Known::new("passwordHash"),
+    since_two_one("primaryGroup"),
+    since_two_one("shell"),
+    Known::new("shouldExist").two(None).three(Some(2)),
+    since_two_one("system"),
+    since_two_one("uid"),
 ];
+
+const fn since_two_one(name: &'static str) -> Known {
+    Known::new(name).two(Some(1))
+}
 
 pub(super) fn read(
     mut passwd: Object<'_>,
@@ -36,10 +40,13 @@ pub(super) fn read(
     reading: &mut Reading<'_>,
 ) {
     let why = "only the keys of users that exist are managed";
-    refuse_known(&mut passwd, &[("groups", 0)], dialect, why, reading);
+    refuse_known(&mut passwd, &[Known::new("groups")], dialect, why, reading);
     for field in passwd.items("users", &mut reading.problems) {
         if let Some((name, user)) = read_user(&field, dialect, reading) {
-            insert(&mut parts.users, name, user, &field, reading);
+            match parts.users.get_mut(&name) {
+                Some(before) if dialect.is_two() => add_keys(before, user),
+                _ => insert(&mut parts.users, name, user, &field, reading),
+            }
         }
     }
     passwd.finish(&mut reading.problems);
@@ -52,12 +59,12 @@ fn read_user(
 ) -> Option<(String, User)> {
     let mut object = field.object(&mut reading.problems)?;
     let name = read_name(&mut object, reading);
-    let known = match dialect {
-        Dialect::Butane => &OTHER_FIELDS[..],
-        Dialect::Ignition(_) => &OTHER_FIELDS[..OTHER_FIELDS.len() - 1],
-    };
     let why = "of a user only its keys are managed";
-    refuse_known(&mut object, known, dialect, why, reading);
+    refuse_known(&mut object, &OTHER_FIELDS, dialect, why, reading);
+    if dialect == Dialect::Butane {
+        let known = [Known::new("sshAuthorizedKeysLocal")];
+        refuse_known(&mut object, &known, dialect, why, reading);
+    }
     let mut user = User {
         origin: field.origin(&reading.problems),
         ..User::default()

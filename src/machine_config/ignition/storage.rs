@@ -1,5 +1,7 @@
 //! Files, directories and links.
 
+use std::collections::BTreeMap;
+
 use super::{
     super::{
         Owner,
@@ -7,7 +9,7 @@ use super::{
         parts::{FilePart, LinkPart, NodePart, Parts},
         reader::{Field, Object},
     },
-    Dialect, Known, contents, insert, refuse_known,
+    Dialect, Known, contents, insert, is_there, refuse_known,
 };
 use crate::{path::AbsPath, reason::Reason};
 
@@ -38,29 +40,64 @@ pub(super) fn read(
     parts: &mut Parts,
     reading: &mut Reading<'_>,
 ) {
-    let known: [Known; 4] = [("disks", 0), ("filesystems", 0), ("raid", 0), ("luks", 2)];
+    let known = [
+        Known::new("disks"),
+        Known::new("filesystems"),
+        Known::new("raid"),
+        Known::new("luks").two(None).three(Some(2)),
+    ];
     let why = "disks are laid out when a machine is installed";
     refuse_known(&mut storage, &known, dialect, why, reading);
     if dialect == Dialect::Butane {
         let why = "it reads other files; give each file with contents.inline";
-        refuse_known(&mut storage, &[("trees", 0)], dialect, why, reading);
+        refuse_known(&mut storage, &[Known::new("trees")], dialect, why, reading);
     }
     for field in storage.items("files", &mut reading.problems) {
         if let Some((path, file)) = read_file(&field, dialect, reading) {
-            insert(&mut parts.files, path, file, &field, reading);
+            add_file(&mut parts.files, path, file, &field, dialect, reading);
         }
     }
-    for field in storage.items("directories", &mut reading.problems) {
-        if let Some((path, directory)) = read_directory(&field, reading) {
+    let late = |name| Known::new(name).two(Some(1));
+    for field in items(&mut storage, late("directories"), dialect, reading) {
+        if let Some((path, directory)) = read_directory(&field, dialect, reading) {
             insert(&mut parts.directories, path, directory, &field, reading);
         }
     }
-    for field in storage.items("links", &mut reading.problems) {
-        if let Some((path, link)) = read_link(&field, reading) {
+    for field in items(&mut storage, late("links"), dialect, reading) {
+        if let Some((path, link)) = read_link(&field, dialect, reading) {
             insert(&mut parts.links, path, link, &field, reading);
         }
     }
     storage.finish(&mut reading.problems);
+}
+
+fn items<'n>(
+    object: &mut Object<'n>,
+    known: Known,
+    dialect: Dialect,
+    reading: &mut Reading<'_>,
+) -> Vec<Field<'n>> {
+    match is_there(object, known, dialect, reading) {
+        Some(list) => list.items(&mut reading.problems),
+        None => Vec::new(),
+    }
+}
+
+/// Adds a file. In Ignition 2 one file may stand in a config several times: the last one counts,
+/// and those with `append` add to what came before them.
+fn add_file(
+    files: &mut BTreeMap<AbsPath, FilePart>,
+    path: AbsPath,
+    file: FilePart,
+    field: &Field<'_>,
+    dialect: Dialect,
+    reading: &mut Reading<'_>,
+) {
+    match files.get_mut(&path) {
+        Some(before) if dialect.is_two() && file.append_origin.is_some() => before.lay_over(file),
+        Some(before) if dialect.is_two() => *before = file,
+        _ => insert(files, path, file, field, reading),
+    }
 }
 
 fn read_file(
@@ -70,30 +107,80 @@ fn read_file(
 ) -> Option<(AbsPath, FilePart)> {
     let mut object = field.object(&mut reading.problems)?;
     let path = read_path(&mut object, reading);
-    let mut node = read_node(&mut object, reading);
-    node.mode = read_mode(&mut object, reading);
-    let why = "parts of files have no owner; give the whole file";
-    refuse_known(&mut object, &[("append", 0)], dialect, why, reading);
-    let content = object
+    let mut file = FilePart {
+        node: read_node(&mut object, dialect, reading),
+        ..FilePart::default()
+    };
+    file.node.mode = read_mode(&mut object, reading);
+    let append = is_there(
+        &mut object,
+        Known::new("append").two(Some(2)),
+        dialect,
+        reading,
+    );
+    file.content = object
         .object("contents", &mut reading.problems)
         .and_then(|object| contents::read(object, dialect, reading));
+    match append {
+        Some(append) if dialect.is_two() => append_all(&mut file, &append, &mut object, reading),
+        Some(append) => {
+            let parts = append.items(&mut reading.problems);
+            let read = |part: Field<'_>, reading: &mut Reading<'_>| {
+                contents::read(part.object(&mut reading.problems)?, dialect, reading)
+            };
+            file.append = parts
+                .into_iter()
+                .filter_map(|part| read(part, reading))
+                .collect();
+            file.append_origin =
+                (!file.append.is_empty()).then(|| append.origin(&reading.problems));
+        }
+        None => {}
+    }
     object.finish(&mut reading.problems);
-    Some((path?, FilePart { node, content }))
+    Some((path?, file))
 }
 
-fn read_directory(field: &Field<'_>, reading: &mut Reading<'_>) -> Option<(AbsPath, NodePart)> {
+/// Ignition 2 says by a flag that the contents are to be appended.
+fn append_all(
+    file: &mut FilePart,
+    append: &Field<'_>,
+    object: &mut Object<'_>,
+    reading: &mut Reading<'_>,
+) {
+    if append.flag(&mut reading.problems) != Some(true) {
+        return;
+    }
+    // Its type was judged with the other fields of the node.
+    if object.get("overwrite").is_some_and(|field| field.is_true()) {
+        let message = "append and overwrite exclude each other";
+        append.refuse(&mut reading.problems, Reason::ValueInvalid, message, None);
+    }
+    file.append = file.content.take().into_iter().collect();
+    file.append_origin = Some(append.origin(&reading.problems));
+}
+
+fn read_directory(
+    field: &Field<'_>,
+    dialect: Dialect,
+    reading: &mut Reading<'_>,
+) -> Option<(AbsPath, NodePart)> {
     let mut object = field.object(&mut reading.problems)?;
     let path = read_path(&mut object, reading);
-    let mut node = read_node(&mut object, reading);
+    let mut node = read_node(&mut object, dialect, reading);
     node.mode = read_mode(&mut object, reading);
     object.finish(&mut reading.problems);
     Some((path?, node))
 }
 
-fn read_link(field: &Field<'_>, reading: &mut Reading<'_>) -> Option<(AbsPath, LinkPart)> {
+fn read_link(
+    field: &Field<'_>,
+    dialect: Dialect,
+    reading: &mut Reading<'_>,
+) -> Option<(AbsPath, LinkPart)> {
     let mut object = field.object(&mut reading.problems)?;
     let path = read_path(&mut object, reading);
-    let node = read_node(&mut object, reading);
+    let node = read_node(&mut object, dialect, reading);
     if let Some(hard) = object.get("hard")
         && hard.flag(&mut reading.problems) == Some(true)
     {
@@ -144,21 +231,49 @@ fn read_path(object: &mut Object<'_>, reading: &mut Reading<'_>) -> Option<AbsPa
 }
 
 /// Owner and origin. `overwrite` is read and means nothing: what the config names, it owns.
-fn read_node(object: &mut Object<'_>, reading: &mut Reading<'_>) -> NodePart {
-    object.flag("overwrite", &mut reading.problems);
+fn read_node(object: &mut Object<'_>, dialect: Dialect, reading: &mut Reading<'_>) -> NodePart {
+    if dialect.is_two() {
+        read_filesystem(object, reading);
+    }
+    let overwrite = Known::new("overwrite").two(Some(2));
+    if let Some(field) = is_there(object, overwrite, dialect, reading) {
+        field.flag(&mut reading.problems);
+    }
     NodePart {
         mode: None,
-        user: read_owner(object, "user", reading),
-        group: read_owner(object, "group", reading),
+        user: read_owner(object, "user", dialect, reading),
+        group: read_owner(object, "group", dialect, reading),
         origin: object.field.origin(&reading.problems),
+    }
+}
+
+/// Ignition 2 names a file system that the path hangs from. `root` is the one that is there without
+/// being laid out.
+fn read_filesystem(object: &mut Object<'_>, reading: &mut Reading<'_>) {
+    let Some(field) = object.need("filesystem", &mut reading.problems) else {
+        return;
+    };
+    if let Some(name) = field.text(&mut reading.problems)
+        && name != "root"
+    {
+        let message = format!("the file system {name:?} is not supported");
+        let reason = Reason::FeatureUnsupported;
+        field.refuse(&mut reading.problems, reason, message, Some("root"));
     }
 }
 
 /// An owner; the id counts where both are given. `root` is 0 on every machine, and one spelling of
 /// it gives one digest.
-fn read_owner(object: &mut Object<'_>, key: &str, reading: &mut Reading<'_>) -> Option<Owner> {
+fn read_owner(
+    object: &mut Object<'_>,
+    key: &str,
+    dialect: Dialect,
+    reading: &mut Reading<'_>,
+) -> Option<Owner> {
+    let mut owner = object.object(key, &mut reading.problems)?;
+    let name = Known::new("name").two(Some(1));
+    let name = is_there(&mut owner, name, dialect, reading);
     let problems = &mut reading.problems;
-    let mut owner = object.object(key, problems)?;
     let id = owner.get("id").and_then(|field| {
         let number = field.integer(problems)?;
         // The last number means "leave it" to chown.
@@ -174,7 +289,7 @@ fn read_owner(object: &mut Object<'_>, key: &str, reading: &mut Reading<'_>) -> 
         }
         id
     });
-    let name = owner.get("name").and_then(|field| {
+    let name = name.and_then(|field| {
         let name = field.text(problems)?;
         if name.contains([':', '/', '\0', '\n']) {
             let message = format!("{name:?} is no name of a user or group");

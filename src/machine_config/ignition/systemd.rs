@@ -7,7 +7,7 @@ use super::{
         parts::{Parts, UnitPart},
         reader::{Field, Object},
     },
-    Dialect, insert, refuse_known,
+    Dialect, Known, insert, is_there, refuse_known,
 };
 use crate::reason::Reason;
 
@@ -19,7 +19,15 @@ pub(super) fn read(
 ) {
     for field in systemd.items("units", &mut reading.problems) {
         if let Some((name, unit)) = read_unit(&field, dialect, reading) {
-            insert(&mut parts.units, name, unit, &field, reading);
+            match parts.units.get_mut(&name) {
+                Some(before) if dialect.is_two() => {
+                    let earlier = std::mem::replace(before, unit);
+                    for (name, drop_in) in earlier.drop_ins {
+                        before.drop_ins.entry(name).or_insert(drop_in);
+                    }
+                }
+                _ => insert(&mut parts.units, name, unit, &field, reading),
+            }
         }
     }
     systemd.finish(&mut reading.problems);
@@ -34,7 +42,7 @@ fn read_unit(
     let name = read_unit_name(&mut object, reading);
     let mut unit = UnitPart {
         contents: read_text(&mut object, dialect, reading),
-        enabled: object.flag("enabled", &mut reading.problems),
+        enabled: read_enabled(&mut object, dialect, reading),
         mask: object.flag("mask", &mut reading.problems),
         origin: field.origin(&reading.problems),
         ..UnitPart::default()
@@ -46,6 +54,28 @@ fn read_unit(
     }
     object.finish(&mut reading.problems);
     Some((name?, unit))
+}
+
+/// Ignition 2 has two fields for it. The older one, `enable`, could only ever enable.
+fn read_enabled(
+    object: &mut Object<'_>,
+    dialect: Dialect,
+    reading: &mut Reading<'_>,
+) -> Option<bool> {
+    let enabled = is_there(object, Known::new("enabled").two(Some(1)), dialect, reading);
+    let enabled = enabled.and_then(|field| field.flag(&mut reading.problems));
+    if !dialect.is_two() {
+        return enabled;
+    }
+    let enable = object.get("enable");
+    let asked = enable
+        .as_ref()
+        .and_then(|field| field.flag(&mut reading.problems));
+    if let (Some(field), Some(true), Some(false)) = (enable, asked, enabled) {
+        let message = "enable and enabled contradict each other";
+        field.refuse(&mut reading.problems, Reason::ValueInvalid, message, None);
+    }
+    enabled.or_else(|| (asked == Some(true)).then_some(true))
 }
 
 fn read_unit_name(object: &mut Object<'_>, reading: &mut Reading<'_>) -> Option<UnitName> {
@@ -112,7 +142,13 @@ fn read_text(
 ) -> Option<String> {
     if dialect == Dialect::Butane {
         let why = "it reads another file; put its text into contents";
-        refuse_known(object, &[("contentsLocal", 0)], dialect, why, reading);
+        refuse_known(
+            object,
+            &[Known::new("contentsLocal")],
+            dialect,
+            why,
+            reading,
+        );
     }
     let field = object.get("contents")?;
     let text = field.text(&mut reading.problems)?;
