@@ -6,36 +6,20 @@ use std::{
     io::Write as _,
     os::unix::fs::PermissionsExt as _,
     path::Path,
-    process::Command,
-    sync::Arc,
     time::{Duration, Instant},
 };
 
-use machinist::{
-    agent,
-    config::{Fragment, Place, Settings},
-    machine_config::{self, MachineConfig, Order, Rules},
-    root::Root,
-    update::run::Desired,
-};
-use tokio::runtime::Runtime;
+use machinist::machine_config;
 
-use crate::{binary, figure, median, milliseconds, place, rounds};
+use crate::{
+    figure, median, milliseconds, place, ratio, rounds,
+    tree::{Machinist, config, make_directories, path},
+};
 
 const FILES: usize = 1000;
 const SIZE: usize = 4096;
-/// Twenty directories, as `/etc` has its `.d`s.
-const DIRECTORIES: usize = 20;
-
-/// Below the tree, without the first slash.
-fn path(n: usize) -> String {
-    format!("etc/bench/{:02}.d/file-{n:04}.conf", n % DIRECTORIES)
-}
-
 fn content(round: usize, n: usize) -> String {
-    let mut text = format!("round{round}file{n}");
-    text.extend(std::iter::repeat_n('x', SIZE - text.len()));
-    text
+    crate::tree::content(round, n, SIZE)
 }
 
 /// The four ways, in the order in which a round goes through them.
@@ -65,7 +49,6 @@ pub(crate) fn measure() {
             milliseconds(*most)
         );
     }
-    let ratio = |a: &[Duration], b: &[Duration]| median(a).as_secs_f64() / median(b).as_secs_f64();
     let (to_floor, to_each) = (ratio(&ours, &floor), ratio(&each, &ours));
     // Where fsync costs next to nothing, one sync for all cannot be three times as quick.
     let fsync = ratio(&each, &floor);
@@ -93,7 +76,7 @@ fn times(dir: &Path, rounds: usize) -> [Vec<Duration>; 4] {
     let mut times = [const { Vec::new() }; 4];
     // The first round only makes the files that the others change.
     for round in 0..=rounds {
-        let config = machinist.config(round);
+        let config = config(FILES, |n| content(round, n));
         let manifest = dir.join("manifest.yaml");
         fs::write(&manifest, machine_config::to_machine_config_yaml(&config)).unwrap();
         let took = [
@@ -114,7 +97,7 @@ fn times(dir: &Path, rounds: usize) -> [Vec<Duration>; 4] {
 }
 
 /// The time of `act` with nobody's dirty pages in the way.
-fn timed(place: &Path, act: impl FnOnce()) -> Duration {
+pub(crate) fn timed(place: &Path, act: impl FnOnce()) -> Duration {
     sync(place);
     let start = Instant::now();
     act();
@@ -123,12 +106,6 @@ fn timed(place: &Path, act: impl FnOnce()) -> Duration {
 
 fn sync(place: &Path) {
     rustix::fs::syncfs(File::open(place).unwrap()).unwrap();
-}
-
-fn make_directories(tree: &Path) {
-    for n in 0..DIRECTORIES {
-        fs::create_dir_all(tree.join(path(n)).parent().unwrap()).unwrap();
-    }
 }
 
 /// Writes a file beside its place and renames it there.
@@ -157,68 +134,4 @@ fn one_sync(tree: &Path, round: usize) {
         replace(tree, round, n, false);
     }
     sync(tree);
-}
-
-/// A root with what is needed to apply to it.
-struct Machinist {
-    root: Root,
-    settings: Settings,
-    runtime: Runtime,
-}
-
-impl Machinist {
-    fn new(tree: &Path) -> Self {
-        make_directories(tree);
-        let root = Root::open(tree).unwrap();
-        let place = Place {
-            root: root.clone(),
-            dir: "/etc/machinist".parse().unwrap(),
-            environment: Vec::new(),
-            flags: Fragment::default(),
-            own_uid: rustix::process::geteuid().as_raw(),
-        };
-        Self {
-            settings: place.read().unwrap(),
-            root,
-            runtime: machinist::cli::daemon().unwrap(),
-        }
-    }
-
-    fn config(&self, round: usize) -> MachineConfig {
-        let files = (0..FILES).map(|n| {
-            let (path, content) = (path(n), content(round, n));
-            format!("      - path: /{path}\n        mode: 0644\n        contents:\n          source: data:,{content}\n")
-        });
-        let text = format!(
-            "apiVersion: machineconfiguration.openshift.io/v1\nkind: MachineConfig\nmetadata:\n  name: bench\nspec:\n  config:\n    ignition:\n      version: 3.4.0\n    storage:\n      files:\n{}",
-            files.collect::<String>()
-        );
-        let files = vec![("bench.yaml".to_owned(), text.into_bytes())];
-        let (documents, _) =
-            machine_config::documents_from_files(files, &Rules::default()).unwrap();
-        machine_config::merge(documents, "bench", Order::AsGiven)
-            .unwrap()
-            .0
-    }
-
-    /// Plan, intent, stage, sync, commit, sync, verify: everything between a config and its being done.
-    fn apply(&self, config: MachineConfig) {
-        let digest = machine_config::digest(&config);
-        let desired = Desired::Config(Arc::new(config), digest);
-        let applied = agent::apply_once(&self.root, &self.settings, desired, |_| true);
-        let report = self.runtime.block_on(applied).unwrap();
-        assert_eq!(report.failure, None);
-    }
-
-    /// The same as a person runs it: with the start of the process and the reading of the manifest.
-    fn apply_by_command(&self, manifest: &Path) {
-        let mut command = Command::new(binary());
-        command.args(["apply", "--yes", "-o", "json", "--root"]);
-        let output = command
-            .arg(self.root.display())
-            .arg(manifest)
-            .output()
-            .unwrap();
-        assert!(output.status.success(), "{output:?}");
-    }
 }

@@ -10,6 +10,8 @@
 
 mod apply;
 mod idle;
+mod large;
+mod tree;
 
 use std::{env, path::PathBuf, time::Duration};
 
@@ -35,6 +37,10 @@ fn median(times: &[Duration]) -> Duration {
     times[times.len() / 2]
 }
 
+fn ratio(a: &[Duration], b: &[Duration]) -> f64 {
+    median(a).as_secs_f64() / median(b).as_secs_f64()
+}
+
 fn milliseconds(time: Duration) -> f64 {
     time.as_secs_f64() * 1000.0
 }
@@ -48,6 +54,7 @@ fn figure(what: &str, value: f64, unit: &str, goal: &str, holds: bool) {
 fn main() {
     println!("{}", about_this_machine());
     apply::measure();
+    large::measure();
     idle::measure();
     let Some(binary) = env::var_os("MACHINIST_BENCH_DIST") else {
         println!("dist binary: not built (--no-dist)");

@@ -1,0 +1,197 @@
+//! Large configs: one change among many files, verifying, going back, and the memory it takes.
+
+use std::{
+    fs,
+    path::Path,
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use machinist::machine_config;
+
+use crate::{
+    apply::timed,
+    binary, figure, median, milliseconds, place, ratio, rounds,
+    tree::{Machinist, config, content, path},
+};
+
+const FILES: usize = 5000;
+/// 5,000 of these are what etcd takes as one MachineConfig: 1.5 MiB with their base64.
+const SMALL: usize = 200;
+/// 5,000 of these are 500 MiB.
+const LARGE: usize = 100 << 10;
+/// The files that are changed and taken back.
+const CHANGED: usize = 1000;
+
+pub(crate) fn measure() {
+    println!("\n{FILES} files");
+    one_of_many();
+    verify();
+    undo();
+    memory();
+}
+
+/// One changed file of 5,000, beside rewriting all of them.
+fn one_of_many() {
+    let dir = tempfile::tempdir_in(place()).unwrap();
+    let machinist = Machinist::new(&dir.path().join("root"));
+    let (mut one, mut all) = (Vec::new(), Vec::new());
+    machinist.apply(config(FILES, |n| content(0, n, SMALL)));
+    for round in 1..=rounds(5) {
+        let change = |n| content(if n == round { round } else { 0 }, n, SMALL);
+        let changed = config(FILES, change);
+        one.push(timed(dir.path(), || machinist.apply(changed)));
+        all.push(timed(dir.path(), || {
+            rewrite(&dir.path().join("all"), round)
+        }));
+    }
+    let times = ratio(&all, &one);
+    println!(
+        "one changed: {:.1} ms; all written anew, fsync each: {:.1} ms",
+        milliseconds(median(&one)),
+        milliseconds(median(&all))
+    );
+    let what = "rewriting all / one of 5,000 changed";
+    figure(what, times, "times", "≥ 100", times >= 100.0);
+}
+
+fn rewrite(tree: &Path, round: usize) {
+    for n in 0..FILES {
+        let target = tree.join(path(n));
+        fs::create_dir_all(target.parent().unwrap()).unwrap();
+        let beside = target.with_extension("tmp");
+        fs::write(&beside, content(round, n, SMALL)).unwrap();
+        fs::File::open(&beside).unwrap().sync_all().unwrap();
+        fs::rename(&beside, &target).unwrap();
+    }
+}
+
+/// `verify` of 500 MiB that lie in the page cache, beside sha256sum on as many cores.
+fn verify() {
+    let dir = tempfile::tempdir_in(place()).unwrap();
+    let tree = dir.path().join("root");
+    let machinist = Machinist::new(&tree);
+    machinist.apply(config(FILES, |n| content(0, n, LARGE)));
+    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    let cores = thread::available_parallelism().unwrap();
+    let sums = format!(
+        "find {}/etc/bench -type f -print0 | xargs -0 -n 100 -P {cores} sha256sum",
+        tree.display()
+    );
+    // The first round brings the files into the cache.
+    for round in 0..=rounds(5) {
+        let start = Instant::now();
+        machinist.command(&["verify"]);
+        let mine = start.elapsed();
+        let start = Instant::now();
+        let output = Command::new("sh").args(["-c", &sums]).output().unwrap();
+        let other = start.elapsed();
+        assert_eq!(output.stdout.split(|b| *b == b'\n').count(), FILES + 1);
+        if round > 0 {
+            ours.push(mine);
+            theirs.push(other);
+        }
+    }
+    println!(
+        "verify: {:.1} ms; sha256sum on {cores} cores: {:.1} ms",
+        milliseconds(median(&ours)),
+        milliseconds(median(&theirs))
+    );
+    let times = ratio(&ours, &theirs);
+    let what = "verify 500 MiB / sha256sum";
+    figure(what, times, "times", "≤ 1.2", times <= 1.2);
+}
+
+/// 1,000 changed files and their rollback.
+fn undo() {
+    let dir = tempfile::tempdir_in(place()).unwrap();
+    let machinist = Machinist::new(&dir.path().join("root"));
+    let (mut there, mut back) = (Vec::new(), Vec::new());
+    let manifest = dir.path().join("manifest.yaml");
+    let of = |round| config(CHANGED, |n| content(round, n, 4096));
+    machinist.apply(of(0));
+    for round in 1..=rounds(5) {
+        fs::write(
+            &manifest,
+            machine_config::to_machine_config_yaml(&of(round)),
+        )
+        .unwrap();
+        there.push(timed(dir.path(), || machinist.apply_by_command(&manifest)));
+        back.push(timed(dir.path(), || {
+            machinist.command(&["rollback", "--yes"]);
+        }));
+        machinist.apply(of(0));
+    }
+    println!(
+        "apply {CHANGED}: {:.1} ms; back: {:.1} ms",
+        milliseconds(median(&there)),
+        milliseconds(median(&back))
+    );
+    let times = ratio(&back, &there);
+    figure("undo / apply", times, "times", "≤ 1", times <= 1.0);
+}
+
+/// The most that an agent takes while it applies 5,000 files, against what it takes before.
+fn memory() {
+    let dir = tempfile::tempdir_in(place()).unwrap();
+    let (root, source) = (dir.path().join("root"), dir.path().join("source"));
+    fs::create_dir_all(&source).unwrap();
+    let mut agent = Agent(
+        Command::new(binary())
+            .args(["run", "--root"])
+            .arg(&root)
+            .arg(format!("--source=dir:{}", source.display()))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap(),
+    );
+    thread::sleep(Duration::from_secs(3));
+    let idle = agent.peak();
+    let manifest = machine_config::to_machine_config_yaml(&config(FILES, |n| content(0, n, SMALL)));
+    fs::write(source.join(".next"), &manifest).unwrap();
+    fs::rename(source.join(".next"), source.join("50-large.yaml")).unwrap();
+    let last = root.join(path(FILES - 1));
+    let start = Instant::now();
+    while !last.exists() {
+        assert!(start.elapsed() < Duration::from_secs(60), "never applied");
+        assert!(agent.0.try_wait().unwrap().is_none(), "it ended");
+        thread::sleep(Duration::from_millis(10));
+    }
+    thread::sleep(Duration::from_secs(2));
+    let more = agent.peak() - idle;
+    println!(
+        "a MachineConfig of {:.1} MiB",
+        manifest.len() as f64 / f64::from(1 << 20)
+    );
+    figure(
+        "more memory while applying it",
+        more,
+        "MiB",
+        "≤ 16",
+        more <= 16.0,
+    );
+}
+
+struct Agent(Child);
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Agent {
+    /// The most resident memory so far, in MiB.
+    fn peak(&self) -> f64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.0.id())).unwrap();
+        let line = status
+            .lines()
+            .find_map(|line| line.strip_prefix("VmHWM:"))
+            .unwrap();
+        let kib: f64 = line.split_whitespace().next().unwrap().parse().unwrap();
+        kib / 1024.0
+    }
+}

@@ -1,0 +1,115 @@
+//! A root that machinist works on, and the configs it is given.
+
+use std::{fs, path::Path, process::Command, sync::Arc};
+
+use machinist::{
+    agent,
+    config::{Fragment, Place, Settings},
+    machine_config::{self, MachineConfig, Order, Rules},
+    root::Root,
+    update::run::Desired,
+};
+use tokio::runtime::Runtime;
+
+use crate::binary;
+
+/// Twenty directories, as `/etc` has its `.d`s.
+const DIRECTORIES: usize = 20;
+
+/// Below the tree, without the first slash.
+pub(crate) fn path(n: usize) -> String {
+    format!("etc/bench/{:02}.d/file-{n:04}.conf", n % DIRECTORIES)
+}
+
+/// What file `n` holds in a round: that many bytes, other ones in each.
+pub(crate) fn content(round: usize, n: usize, size: usize) -> String {
+    let mut text = format!("round{round}file{n}");
+    text.extend(std::iter::repeat_n('x', size - text.len()));
+    text
+}
+
+pub(crate) fn make_directories(tree: &Path) {
+    for n in 0..DIRECTORIES {
+        fs::create_dir_all(tree.join(path(n)).parent().unwrap()).unwrap();
+    }
+}
+
+/// A config of files, the content of each by its number.
+pub(crate) fn config(files: usize, content: impl Fn(usize) -> String) -> MachineConfig {
+    // A manifest of hundreds of megabytes is no manifest: one document for each thousand.
+    let manifest = |numbers: std::ops::Range<usize>| {
+        let first = numbers.start;
+        let entries = numbers.map(|n| {
+            format!(
+                "      - path: /{}\n        mode: 0644\n        contents:\n          source: data:,{}\n",
+                path(n),
+                content(n)
+            )
+        });
+        format!(
+            "apiVersion: machineconfiguration.openshift.io/v1\nkind: MachineConfig\nmetadata:\n  name: bench-{first}\nspec:\n  config:\n    ignition:\n      version: 3.4.0\n    storage:\n      files:\n{}",
+            entries.collect::<String>()
+        )
+    };
+    let documents = (0..files).step_by(50).flat_map(|first| {
+        let text = manifest(first..files.min(first + 50)).into_bytes();
+        let files = vec![(format!("bench-{first:05}.yaml"), text)];
+        machine_config::documents_from_files(files, &Rules::default())
+            .unwrap()
+            .0
+    });
+    machine_config::merge(documents.collect(), "bench", Order::AsGiven)
+        .unwrap()
+        .0
+}
+
+/// A root with what is needed to apply to it.
+pub(crate) struct Machinist {
+    pub(crate) root: Root,
+    settings: Settings,
+    runtime: Runtime,
+}
+
+impl Machinist {
+    pub(crate) fn new(tree: &Path) -> Self {
+        make_directories(tree);
+        let root = Root::open(tree).unwrap();
+        let place = Place {
+            root: root.clone(),
+            dir: "/etc/machinist".parse().unwrap(),
+            environment: Vec::new(),
+            flags: Fragment::default(),
+            own_uid: rustix::process::geteuid().as_raw(),
+        };
+        Self {
+            settings: place.read().unwrap(),
+            root,
+            runtime: machinist::cli::daemon().unwrap(),
+        }
+    }
+
+    /// Plan, intent, stage, sync, commit, sync, verify: everything between a config and its being done.
+    pub(crate) fn apply(&self, config: MachineConfig) {
+        let digest = machine_config::digest(&config);
+        let desired = Desired::Config(Arc::new(config), digest);
+        let applied = agent::apply_once(&self.root, &self.settings, desired, |_| true);
+        let report = self.runtime.block_on(applied).unwrap();
+        assert_eq!(report.failure, None);
+    }
+
+    /// The same as a person runs it: with the start of the process and the reading of the manifest.
+    pub(crate) fn apply_by_command(&self, manifest: &Path) {
+        self.command(&["apply", "--yes", "-o", "json", manifest.to_str().unwrap()]);
+    }
+
+    /// Runs a subcommand on this root; it must succeed.
+    pub(crate) fn command(&self, arguments: &[&str]) {
+        let output = Command::new(binary())
+            .args(arguments)
+            .arg("--root")
+            .arg(self.root.display())
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{output:?}");
+    }
+}
