@@ -7,7 +7,11 @@ mod serve;
 mod settings;
 mod setup;
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use tokio::sync::{Notify, watch};
 
@@ -18,6 +22,7 @@ use crate::{
     admin::{self, Served},
     clock::Clock,
     config::{Job, Place, Settings},
+    hardware::gateway,
     metrics::Metrics,
     plan::Plan,
     readiness::report::{self, DevicesView, Outlets, Sources},
@@ -114,8 +119,28 @@ impl Audience for Listener {
         self.pulse.asked().await;
     }
 
+    async fn gateways(&self) -> BTreeSet<String> {
+        gateways().await
+    }
+
     fn allocatable(&self) -> BTreeMap<String, usize> {
         report::allocatable(&self.devices.borrow())
+    }
+}
+
+/// A gateway that was found so lately is there; another is looked for before it is called silent. The
+/// kernel itself takes five seconds before it looks for one that it has an old address of.
+const FOUND_LATELY: Duration = Duration::from_secs(300);
+const LOOKED_FOR: Duration = Duration::from_secs(7);
+
+/// Default gateways that answer, for the driver; none where the kernel does not tell.
+async fn gateways() -> BTreeSet<String> {
+    match gateway::answering(FOUND_LATELY, LOOKED_FOR).await {
+        Ok(found) => found.iter().map(ToString::to_string).collect(),
+        Err(error) => {
+            tracing::debug!("cannot look for the gateways: {error}");
+            BTreeSet::new()
+        }
     }
 }
 

@@ -105,6 +105,8 @@ reasons! {
     UnitDied,
     /// The service manager cannot be reached.
     ManagerUnreachable,
+    /// The machine is not as well with the new config as it was before.
+    MachineUnwell,
     /// The disk does not hold what the config says after it was applied.
     VerifyFailed,
     /// The reboot was asked for and did not happen.

@@ -1,6 +1,9 @@
 //! One plan or one update that ends by itself, for the command line.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use tokio::sync::watch;
 
@@ -66,6 +69,10 @@ impl<F: Fn(&Plan) -> bool + Send + Sync + 'static> Audience for Once<F> {
     }
 
     fn beat(&self) {}
+
+    async fn gateways(&self) -> BTreeSet<String> {
+        super::gateways().await
+    }
 
     async fn asked(&self) {
         std::future::pending().await

@@ -35,7 +35,7 @@ pub(super) fn run(global: &Global, args: &RecoverArgs) -> anyhow::Result<Exit> {
     }
     start_logging(context.settings.log)?;
     let store = Store::open(&context.root)?;
-    let (_, done) = recover(&store, true)?;
+    let (_, done) = recover(&store)?;
     if done.is_empty() {
         return Ok(Exit::Done);
     }

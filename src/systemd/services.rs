@@ -3,22 +3,19 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use super::{
-    Active, Lines, Load, Method, RebootFlags, Systemd, SystemdError, Trouble, UnitState, Verb,
+    Active, Lines, Load, Method, RebootFlags, SystemState, Systemd, SystemdError, Trouble,
+    UnitState, Verb,
 };
 use crate::{
     path::AbsPath,
     plan::{ActionKind, UnitFacts},
     reason::Reason,
     root::Root,
-    update::ports::{RebootMethod, ServiceError, Services},
+    update::ports::{RebootMethod, ServiceError, Services, Startup},
 };
 
 /// How long logind may take to announce a reboot it has accepted. The announcement is its first act.
 const RECEIPT: Duration = Duration::from_secs(10);
-
-/// How long an announced reboot may take beyond the delay that inhibitors may ask for: stop time-outs
-/// are 90 s by default and some services bring their own, so ten minutes are patient and finite.
-const MARGIN: Duration = Duration::from_secs(600);
 
 impl Systemd {
     /// The manager of a live root, through the sockets below it.
@@ -131,6 +128,15 @@ impl Services for Systemd {
         }
     }
 
+    async fn startup(&self) -> Result<Startup, ServiceError> {
+        Ok(match self.system_state().await? {
+            SystemState::Initializing | SystemState::Starting => Startup::Starting,
+            SystemState::Running | SystemState::Degraded | SystemState::Other => Startup::Finished,
+            SystemState::Maintenance => Startup::Maintenance,
+            SystemState::Stopping => Startup::Stopping,
+        })
+    }
+
     async fn failed_units(&self) -> Result<Vec<String>, ServiceError> {
         Ok(Self::failed_units(self).await?)
     }
@@ -175,7 +181,7 @@ impl Services for Systemd {
         }
     }
 
-    async fn reboot_over(&self) -> ServiceError {
+    async fn reboot_over(&self, limit: Duration) -> ServiceError {
         let login = self.login();
         let delay = login.inhibit_delay_max().await.unwrap_or_default();
         let called_off = async {
@@ -187,7 +193,7 @@ impl Services for Systemd {
             }
             None
         };
-        let deadline = tokio::time::Instant::now() + delay + MARGIN;
+        let deadline = tokio::time::Instant::now() + delay + limit;
         if tokio::time::timeout_at(deadline, called_off)
             .await
             .ok()

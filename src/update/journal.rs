@@ -39,6 +39,8 @@ pub struct Journal {
     pub adopted: BTreeSet<AbsPath>,
     /// Units that had failed before the last update, or at the first start where there was none.
     pub failed_units: Vec<String>,
+    /// How the machine was before the oldest open transaction, or before the last update.
+    pub machine_before: Option<MachineBefore>,
     /// Allocatable devices by resource before the last update that rebooted, and when that was.
     pub devices_before: Option<(BTreeMap<String, usize>, Timestamp)>,
     /// Unverified transactions, oldest first.
@@ -47,6 +49,18 @@ pub struct Journal {
     pub failure: Option<Failure>,
     /// Finished updates, oldest first, at most [`HISTORY`].
     pub history: Vec<UpdateRecord>,
+}
+
+/// What the machine had before an update and must have again after it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct MachineBefore {
+    /// Its boot had come to an end, as it should.
+    pub up: bool,
+    /// Services of a node that ran.
+    pub running: BTreeSet<String>,
+    /// Default gateways that answered.
+    pub gateways: BTreeSet<String>,
 }
 
 /// A config by name and content.

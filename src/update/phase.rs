@@ -6,7 +6,7 @@
 //!  ├── PlanEmpty ──────┘  └─────────────────── Replan ───────────────────┘                   Committed
 //!  │   PlanRefused                                                                               ↓
 //!  └── Verified ── Verifying ←─────────────── ActionsDone ←──────────────────────────────────  Acting
-//!                      ↑                                                                         │
+//!                      ↑    └── RebootDue, to RebootPending: the boot is not well                  │
 //!                    Booted ←··· the next start, in a new boot ···· RebootPending ←── ActionsDone, reboot
 //! ```
 //!
@@ -91,7 +91,8 @@ pub enum Event {
     UndoFailed,
     /// The time to try again has come.
     Retry,
-    /// The same, for a reboot that could not be ordered: the config is in place already.
+    /// The same, for a reboot that could not be ordered, or whose boot did not come up well: the
+    /// config is in place already.
     RebootDue,
 }
 
@@ -123,7 +124,7 @@ impl Phase {
     pub fn on(self, event: Event) -> (Self, Option<Effect>) {
         match (self, event) {
             (Self::Idle | Self::Planned | Self::Waiting | Self::Failed, Event::Desired)
-            | (Self::RebootPending, Event::Desired)
+            | (Self::RebootPending | Self::Verifying, Event::Desired)
             | (Self::Failed, Event::Retry)
             | (Self::Staging, Event::Replan) => (Self::Planned, Some(Effect::Plan)),
             (
@@ -142,7 +143,7 @@ impl Phase {
             | (Self::Booted, Event::ActionsDone { .. }) => (Self::Verifying, Some(Effect::Verify)),
             (Self::Acting, Event::ActionsDone { reboot: true })
             | (Self::RebootPending, Event::Retry)
-            | (Self::Failed, Event::RebootDue)
+            | (Self::Verifying | Self::Failed, Event::RebootDue)
             | (
                 Self::Planned,
                 Event::PlanRefused {
@@ -157,7 +158,7 @@ impl Phase {
                 Self::Staging | Self::Committing | Self::Acting | Self::Booted | Self::Verifying,
                 Event::StepFailed,
             )
-            | (Self::RebootPending | Self::Failed, Event::Withdrawn) => {
+            | (Self::RebootPending | Self::Verifying | Self::Failed, Event::Withdrawn) => {
                 (Self::Undoing, Some(Effect::Undo))
             }
             (Self::Undoing, Event::Undone { reboot: true, .. }) => {

@@ -20,6 +20,19 @@ pub struct ServiceError {
     pub source: Box<dyn Error + Send + Sync>,
 }
 
+/// How far the service manager has come with the boot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Startup {
+    /// It has still units to start.
+    Starting,
+    /// All that the boot asks for was started, some units in vain perhaps.
+    Finished,
+    /// Rescue or emergency mode.
+    Maintenance,
+    /// The machine goes down.
+    Stopping,
+}
+
 /// How a reboot is asked for, most polite first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RebootMethod {
@@ -64,6 +77,9 @@ pub trait Services: Send + Sync + 'static {
         settle: Duration,
     ) -> impl Future<Output = Result<(), ServiceError>> + Send;
 
+    /// How far the boot is.
+    fn startup(&self) -> impl Future<Output = Result<Startup, ServiceError>> + Send;
+
     /// Units in state `failed`, by name.
     fn failed_units(&self) -> impl Future<Output = Result<Vec<String>, ServiceError>> + Send;
 
@@ -81,7 +97,7 @@ pub trait Services: Send + Sync + 'static {
         why: &str,
     ) -> impl Future<Output = Result<(), ServiceError>> + Send;
 
-    /// Waits until an accepted reboot is called off, or until so much time has passed that it cannot
-    /// be coming any more.
-    fn reboot_over(&self) -> impl Future<Output = ServiceError> + Send;
+    /// Waits until an accepted reboot is called off, or until `limit` has passed, beyond what the
+    /// holders of locks may delay it: then it is taken not to come any more.
+    fn reboot_over(&self, limit: Duration) -> impl Future<Output = ServiceError> + Send;
 }

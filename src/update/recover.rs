@@ -62,8 +62,8 @@ impl RecoverError {
 }
 
 /// Brings every open transaction to a state that is the old or the new config, and says so in the
-/// journal. With `at_boot` the boot is counted for those that wait for their verification.
-pub fn recover(store: &Store, at_boot: bool) -> Result<(Journal, Recovered), RecoverError> {
+/// journal. The running boot is counted, once, for those that wait for their verification.
+pub fn recover(store: &Store) -> Result<(Journal, Recovered), RecoverError> {
     let mut journal = store.load()?;
     let mut done = Recovered::default();
     let boot = store::boot_id(store.root()).map_err(StoreError::from)?;
@@ -78,17 +78,31 @@ pub fn recover(store: &Store, at_boot: bool) -> Result<(Journal, Recovered), Rec
             reverse(store, &mut journal, index, &error)?;
             done.reversed.push(journal.transactions[index].id.clone());
         }
-        let tx = &mut journal.transactions[index];
-        if at_boot && tx.mark == Mark::Committed {
-            tx.boots += 1;
-        }
+    }
+    let mut counted = false;
+    for tx in &mut journal.transactions {
+        counted |= boot.as_deref().is_some_and(|boot| count(tx, boot));
     }
     let open = |tx: &Transaction| tx.mark != Mark::Intent || tx.direction == Direction::Undo;
     journal.transactions.retain(open);
-    if !done.is_empty() || at_boot && !journal.transactions.is_empty() {
+    if !done.is_empty() || counted {
         store.save(&journal)?;
     }
     Ok((journal, done))
+}
+
+/// Counts a boot that was begun with an unverified config. Whoever sees it first does so – recovery,
+/// guard or agent – and it is durable before anybody may order the next one: that is what keeps
+/// machines from rebooting for ever, also where the recovery's unit is not there.
+fn count(tx: &mut Transaction, boot: &str) -> bool {
+    let waits = tx.direction == Direction::Forward && tx.mark == Mark::Committed;
+    let known = tx.counted_boot.as_deref() == Some(boot);
+    if !waits || known || !tx.rebooted_since(boot) {
+        return false;
+    }
+    tx.boots += 1;
+    tx.counted_boot = Some(boot.to_owned());
+    true
 }
 
 /// Takes one transaction to where a reader of the tree may see it. Gives the error when it must go

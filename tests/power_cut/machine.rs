@@ -43,7 +43,7 @@ pub(crate) struct Recorded {
 pub(crate) type Recover = fn(&Store) -> Result<Journal, RecoverError>;
 
 pub(crate) fn as_at_boot(store: &Store) -> Result<Journal, RecoverError> {
-    recover::recover(store, true).map(|(journal, _)| journal)
+    recover::recover(store).map(|(journal, _)| journal)
 }
 
 /// What was found over all states.

@@ -27,7 +27,7 @@ pub(crate) struct ByHand {
 impl ByHand {
     pub(crate) fn open(root: &Root) -> Self {
         let store = Store::open(root).unwrap();
-        let (journal, _) = recover::recover(&store, false).unwrap();
+        let (journal, _) = recover::recover(&store).unwrap();
         let live = false;
         Self {
             store,

@@ -15,7 +15,7 @@ use machinist::{
     root::{Object, Root, Tree},
     update::{
         journal::Journal,
-        ports::{RebootMethod, ServiceError, Services},
+        ports::{RebootMethod, ServiceError, Services, Startup},
         run::{Audience, Conduct, Desired, RebootConduct, UpdateError, UpdateReport, Updater},
         store,
     },
@@ -255,6 +255,9 @@ pub(crate) fn difference(one: &Tree, other: &Tree) -> String {
 pub(crate) fn conduct(live: bool) -> Conduct {
     Conduct {
         reboot: RebootConduct::Auto,
+        verify_timeout: Duration::from_secs(60),
+        boot_attempts: 2,
+        reboot_timeout: Duration::from_secs(60),
         job_timeout: Duration::from_secs(1),
         settle: Duration::ZERO,
         full_pass: Duration::from_secs(3600),
@@ -340,6 +343,9 @@ impl Services for Nobody {
     ) -> Result<(), ServiceError> {
         unreachable!("no manager runs here")
     }
+    async fn startup(&self) -> Result<Startup, ServiceError> {
+        unreachable!("no manager runs here")
+    }
     async fn failed_units(&self) -> Result<Vec<String>, ServiceError> {
         unreachable!("no manager runs here")
     }
@@ -349,7 +355,7 @@ impl Services for Nobody {
     async fn reboot(&self, _: RebootMethod, _: &str) -> Result<(), ServiceError> {
         unreachable!("no manager runs here")
     }
-    fn reboot_over(&self) -> impl Future<Output = ServiceError> + Send {
+    fn reboot_over(&self, _: Duration) -> impl Future<Output = ServiceError> + Send {
         pending()
     }
 }

@@ -10,7 +10,7 @@ use std::{
 use machinist::{
     plan::{ActionKind, UnitFacts},
     reason::Reason,
-    update::ports::{RebootMethod, ServiceError, Services},
+    update::ports::{RebootMethod, ServiceError, Services, Startup},
 };
 
 /// What was asked of the manager, and what it answers.
@@ -23,6 +23,8 @@ struct State {
     failing: BTreeMap<String, (Reason, bool)>,
     invocations: BTreeMap<String, String>,
     failed_units: Vec<String>,
+    startup: Option<Startup>,
+    states: BTreeMap<String, String>,
     reboots_end: bool,
     hanging: std::collections::BTreeSet<String>,
 }
@@ -98,6 +100,16 @@ impl Script {
         self.with(|state| state.failed_units = units);
     }
 
+    /// How far the boot is from now on.
+    pub(crate) fn is_at(&self, startup: Startup) {
+        self.with(|state| state.startup = Some(startup));
+    }
+
+    /// The unit's state from now on; every other is active.
+    pub(crate) fn unit_is(&self, unit: &str, active: &str) {
+        self.with(|state| state.states.insert(unit.to_owned(), active.to_owned()));
+    }
+
     /// An accepted reboot is called off instead of being waited for.
     pub(crate) fn reboots_do_not_happen(&self) {
         self.with(|state| state.reboots_end = true);
@@ -147,6 +159,10 @@ impl Services for Script {
         answer
     }
 
+    async fn startup(&self) -> Result<Startup, ServiceError> {
+        Ok(self.with(|state| state.startup.unwrap_or(Startup::Finished)))
+    }
+
     async fn failed_units(&self) -> Result<Vec<String>, ServiceError> {
         Ok(self.with(|state| state.failed_units.clone()))
     }
@@ -155,10 +171,12 @@ impl Services for Script {
         &self,
         names: &[String],
     ) -> Result<BTreeMap<String, UnitFacts>, ServiceError> {
+        let states = self.with(|state| state.states.clone());
         let running = |name: &String| {
+            let active = states.get(name).map_or("active", String::as_str);
             let facts = UnitFacts {
                 load: Some("loaded".to_owned()),
-                active: Some("active".to_owned()),
+                active: Some(active.to_owned()),
                 ..UnitFacts::default()
             };
             (name.clone(), facts)
@@ -170,7 +188,7 @@ impl Services for Script {
         self.ask(format!("reboot {method:?}"))
     }
 
-    fn reboot_over(&self) -> impl Future<Output = ServiceError> + Send {
+    fn reboot_over(&self, _: Duration) -> impl Future<Output = ServiceError> + Send {
         let ends = self.with(|state| state.reboots_end);
         async move {
             if !ends {

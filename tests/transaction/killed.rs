@@ -45,7 +45,7 @@ fn length(case: &Case) -> usize {
 /// What `machinist recover` does at boot.
 fn recovered(sandbox: &Sandbox, what: &str) {
     let store = Store::open(&sandbox.root()).unwrap();
-    recover::recover(&store, true).unwrap_or_else(|error| panic!("{what}: {error:?}"));
+    recover::recover(&store).unwrap_or_else(|error| panic!("{what}: {error:?}"));
 }
 
 fn must_be_old_or_new(case: &Case, sandbox: &Sandbox, what: &str) {

@@ -101,6 +101,7 @@ const DRIVERS: &[&str] = &[
     "cli::runtime",
     "device::registry",
     "device::service",
+    "hardware::gateway",
     "hardware::uevent",
     "kubelet",
     "metrics",
@@ -149,12 +150,12 @@ pub(crate) const OUTSIDE: &[Outside] = &[
     outside("tokio::process", &[], "host programs run through systemd"),
     outside(
         "std::net",
-        &["admin", "cli", "config"],
-        "addresses of the port",
+        &["admin", "cli", "config", "hardware::gateway"],
+        "addresses of the port, and of gateways",
     ),
     outside(
         "std::os",
-        &["root", "systemd", "hardware::uevent", "telemetry"],
+        &["root", "systemd", "hardware", "telemetry"],
         "descriptors, and sockets that the root opened",
     ),
     outside("std::io::stdin", &["cli"], "who is asked"),

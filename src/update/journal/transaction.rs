@@ -38,8 +38,12 @@ pub struct Transaction {
     pub actions: Vec<ActionRecord>,
     /// The boot in which `Committed` was reached; a reboot since means another one.
     pub committed_boot: Option<String>,
-    /// Boots begun while this transaction was committed and not verified.
+    /// Boots begun while this transaction was committed and not verified; the one in which it was
+    /// committed is none of them.
     pub boots: u32,
+    /// The last boot that was counted: no boot counts twice.
+    #[serde(default)]
+    pub counted_boot: Option<String>,
     /// The reboot that was ordered.
     pub reboot: Option<RebootRecord>,
     /// Why it is undone, once it is.

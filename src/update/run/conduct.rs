@@ -1,6 +1,10 @@
 //! What the driver is told, and whom it tells.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use crate::{
     digest::Digest,
@@ -39,6 +43,12 @@ impl Desired {
 pub struct Conduct {
     /// Order a reboot when one is needed; otherwise wait for a person.
     pub reboot: RebootConduct,
+    /// How long a boot may take to be as well as the one before the update.
+    pub verify_timeout: Duration,
+    /// Boots with an unverified update, after which it is undone.
+    pub boot_attempts: u32,
+    /// How long an accepted reboot may take.
+    pub reboot_timeout: Duration,
     /// How long a job may take.
     pub job_timeout: Duration,
     /// How long a restarted unit is watched.
@@ -74,6 +84,10 @@ pub trait Audience: Send + Sync + 'static {
     }
     /// Waits until somebody asks whether the loop turns; it then beats. Dropped without harm.
     fn asked(&self) -> impl Future<Output = ()> + Send;
+    /// Default gateways that answer, by address. Nobody knows any where this is not told.
+    fn gateways(&self) -> impl Future<Output = BTreeSet<String>> + Send {
+        async { BTreeSet::new() }
+    }
     /// Allocatable devices by resource, as they are now.
     fn allocatable(&self) -> BTreeMap<String, usize>;
 }

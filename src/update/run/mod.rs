@@ -8,6 +8,7 @@ mod act;
 mod commit;
 mod conduct;
 mod drift;
+mod evidence;
 mod plan;
 mod reboot;
 mod report;
@@ -222,7 +223,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
             Effect::Commit => self.commit().await?,
             Effect::Act => return self.act(stop).await,
             Effect::Reboot => return self.reboot(stop).await,
-            Effect::Verify => self.verify().await?,
+            Effect::Verify => return self.verify(stop).await,
             Effect::Undo => return self.undo(stop).await,
         };
         // Blocking work is never cut short, but nothing new is begun after a stop.

@@ -75,7 +75,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
                     tokio::select! {
                         // What was hoped for: systemd stops us on its way down.
                         () = stop.cancelled() => return Ok(None),
-                        error = self.while_turning(services.reboot_over()) => error,
+                        error = self.while_turning(services.reboot_over(self.conduct.reboot_timeout)) => error,
                     }
                 }
                 Err(error) => error,

@@ -57,7 +57,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
 /// The journal after recovery. One that cannot be trusted is left as it is, and the failure stands in
 /// its place: the agent lives, says so, and changes nothing.
 pub(super) fn settled(store: &Store) -> Result<(Journal, bool), RecoverError> {
-    match recover::recover(store, false) {
+    match recover::recover(store) {
         Ok((journal, recovered)) => {
             if !recovered.is_empty() {
                 tracing::info!(?recovered, "settled what an interrupted update left");

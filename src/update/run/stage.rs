@@ -37,12 +37,20 @@ impl<S: Services, A: Audience> Updater<S, A> {
             Err(event) => return Ok(event),
         };
         let devices = self.audience.allocatable();
+        // What an update that is not verified yet has left is no measure of the next one.
+        let before = match self.journal.transactions.is_empty() {
+            true => Some((self.machine_before().await, failed_units)),
+            false => None,
+        };
         let Capabilities { live, chown, .. } = self.conduct.capabilities;
         let flag = Arc::new(Stop::new(false));
         let raised = tokio::spawn(raise(Arc::clone(&flag), stop.clone()));
         let (staged, planned) = self
             .blocking(move |store, journal| {
-                journal.failed_units = failed_units;
+                if let Some((machine, failed_units)) = before {
+                    journal.machine_before = machine;
+                    journal.failed_units = failed_units;
+                }
                 if planned.plan.cost == Cost::Reboot {
                     journal.devices_before = Some((devices, Timestamp::now()));
                 }

@@ -2,11 +2,20 @@
 
 use jiff::Timestamp;
 
-use super::{Audience, UpdateError, Updater};
+use tokio_util::sync::CancellationToken;
+
+use super::{Audience, RebootConduct, UpdateError, Updater, evidence::Judged};
 use crate::{
     plan::Drift,
     reason::Reason,
-    update::{journal::Outcome, look, phase::Event, ports::Services, recover, transaction},
+    update::{
+        guard::{self, Fault},
+        journal::{Failure, Outcome},
+        look,
+        phase::Event,
+        ports::Services,
+        recover, transaction,
+    },
 };
 
 #[derive(Debug, thiserror::Error)]
@@ -17,12 +26,51 @@ struct NotAsAsked(Vec<Drift>);
 #[error("the machine has not rebooted since the commit")]
 struct OldBoot;
 
+#[derive(Debug, thiserror::Error)]
+#[error("the machine is not as well as before: {}", guard::sentence(.0))]
+struct Unwell(Vec<Fault>);
+
 impl<S: Services, A: Audience> Updater<S, A> {
-    pub(super) async fn verify(&mut self) -> Result<Event, UpdateError> {
+    /// The machine first, until it is well; the disk then, once. None: asked to stop.
+    pub(super) async fn verify(
+        &mut self,
+        stop: &CancellationToken,
+    ) -> Result<Option<Event>, UpdateError> {
         if !self.booted_where_needed() {
             self.failed(&OldBoot, Reason::BootUnverified, false);
-            return Ok(Event::StepFailed);
+            return Ok(Some(Event::StepFailed));
         }
+        Ok(match self.judge(stop).await? {
+            Judged::Well => Some(self.check_disk().await?),
+            Judged::Unwell(faults) => Some(self.unwell(faults)),
+            Judged::Event(event) => Some(event),
+            Judged::Stopped => None,
+        })
+    }
+
+    /// Bad luck is given another boot; after `update.bootAttempts` of them the config is to blame. A
+    /// boot is not asked for where a person orders them.
+    fn unwell(&mut self, faults: Vec<Fault>) -> Event {
+        let boots = self.journal.transactions.iter().map(|tx| tx.boots).max();
+        let boots = boots.unwrap_or_default();
+        let more = boots < self.conduct.boot_attempts && self.has_booted();
+        let error = Unwell(faults);
+        if !more || self.conduct.reboot != RebootConduct::Auto {
+            self.failed(&error, Reason::MachineUnwell, false);
+            return Event::StepFailed;
+        }
+        let message = error.to_string();
+        tracing::error!(reason = %Reason::MachineUnwell, boots, "{message}; booting once more");
+        self.journal.failure = Some(Failure {
+            code: Reason::MachineUnwell,
+            message,
+            again: true,
+            digest: None,
+        });
+        Event::RebootDue
+    }
+
+    async fn check_disk(&mut self) -> Result<Event, UpdateError> {
         let capabilities = self.conduct.capabilities;
         match self
             .blocking(move |store, journal| {

@@ -76,6 +76,7 @@ pub fn begin(
         actions: actions(journal, from.plan),
         committed_boot: None,
         boots: 0,
+        counted_boot: None,
         reboot: None,
         undo_reason: None,
         reverted: false,

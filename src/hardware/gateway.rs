@@ -1,0 +1,339 @@
+//! Whether the machine's way out is there: the default gateways, and which of them answer.
+//!
+//! The evidence is the kernel's own, from rtnetlink(7): a gateway answers when it was found on its
+//! link (ARP, or neighbour discovery in IPv6), which is what any packet through it needs. An echo
+//! request would prove less often: many gateways do not answer those. To make the kernel look now, one
+//! empty datagram goes to the discard port; what becomes of it does not matter.
+
+use std::{
+    collections::BTreeSet,
+    io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket},
+    os::fd::{AsRawFd as _, OwnedFd},
+    time::Duration,
+};
+
+use nix::sys::{
+    socket::{
+        AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, recv, sendto,
+        setsockopt, socket, sockopt::ReceiveTimeout,
+    },
+    time::TimeVal,
+};
+
+/// linux/rtnetlink.h: requests, their answers, and the types that they list.
+const GET_ROUTE: u16 = 26;
+const NEW_ROUTE: u16 = 24;
+const GET_NEIGHBOUR: u16 = 30;
+const NEW_NEIGHBOUR: u16 = 28;
+/// linux/netlink.h: the end of a list, an error, "a request for all there is".
+const DONE: u16 = 3;
+const ERROR: u16 = 2;
+const REQUEST_DUMP: u16 = 0x301;
+/// Header of every message, fixed parts of a route and of a neighbour.
+const HEADER: usize = 16;
+const ROUTE: usize = 12;
+const NEIGHBOUR: usize = 12;
+/// Route attributes: interface, gateway. Neighbour attributes: address, times.
+const RTA_OIF: u16 = 4;
+const RTA_GATEWAY: u16 = 5;
+const NDA_DST: u16 = 1;
+const NDA_CACHEINFO: u16 = 3;
+/// linux/rtnetlink.h: the table that `ip route` shows, an ordinary route.
+const MAIN_TABLE: u8 = 254;
+const UNICAST: u8 = 1;
+/// linux/neighbour.h: found a moment ago; found some time ago; needs no finding.
+const REACHABLE: u16 = 0x02;
+const STALE_DELAY_PROBE: u16 = 0x04 | 0x08 | 0x10;
+const FIXED: u16 = 0x40 | 0x80;
+/// Times of the kernel's interface are in hundredths of a second (USER_HZ), on every architecture
+/// that we run on.
+const TICKS: u32 = 100;
+/// Nobody listens there (RFC 863).
+const DISCARD: u16 = 9;
+/// A dump's answers come in parts of at most this size (NLMSG_GOODSIZE is a page, 32 KiB the most).
+const LARGEST: usize = 64 << 10;
+/// Between two looks at the neighbours.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// A default gateway and the interface that leads to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Gateway {
+    address: IpAddr,
+    interface: u32,
+}
+
+/// What the kernel knows of a neighbour.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Neighbour {
+    at: Gateway,
+    state: u16,
+    /// Time since it was found last, in ticks.
+    confirmed: Option<u32>,
+}
+
+/// The default gateways that answer, or have answered within `recent`. Those that have not are asked,
+/// and waited for `patience` long at most.
+pub async fn answering(recent: Duration, patience: Duration) -> io::Result<BTreeSet<IpAddr>> {
+    let until = tokio::time::Instant::now() + patience;
+    let mut asked = BTreeSet::new();
+    loop {
+        let (gateways, neighbours) = (gateways()?, neighbours()?);
+        let answers = |gateway: &Gateway| {
+            let mut known = neighbours.iter().filter(|known| known.at == *gateway);
+            known.any(|known| known.answers(recent))
+        };
+        let (good, silent): (BTreeSet<Gateway>, BTreeSet<Gateway>) =
+            gateways.into_iter().partition(answers);
+        if silent.is_empty() || tokio::time::Instant::now() >= until {
+            return Ok(good.into_iter().map(|gateway| gateway.address).collect());
+        }
+        for gateway in silent {
+            if asked.insert(gateway) {
+                // An interface without an address cannot; that the gateway is silent says it all.
+                let _ = ask(gateway);
+            }
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+impl Neighbour {
+    fn answers(&self, recent: Duration) -> bool {
+        let ago = self
+            .confirmed
+            .map(|ticks| Duration::from_secs(u64::from(ticks / TICKS)));
+        let lately = ago.is_some_and(|ago| ago < recent);
+        self.state & (REACHABLE | FIXED) != 0 || self.state & STALE_DELAY_PROBE != 0 && lately
+    }
+}
+
+fn ask(gateway: Gateway) -> io::Result<()> {
+    let (from, to): (SocketAddr, SocketAddr) = match gateway.address {
+        IpAddr::V4(address) => ((Ipv4Addr::UNSPECIFIED, 0).into(), (address, DISCARD).into()),
+        IpAddr::V6(address) => (
+            (Ipv6Addr::UNSPECIFIED, 0).into(),
+            SocketAddrV6::new(address, DISCARD, 0, gateway.interface).into(),
+        ),
+    };
+    let socket = UdpSocket::bind(from)?;
+    socket.set_nonblocking(true)?;
+    socket.send_to(&[], to).map(drop)
+}
+
+fn gateways() -> io::Result<BTreeSet<Gateway>> {
+    let messages = list(GET_ROUTE, NEW_ROUTE, ROUTE)?;
+    Ok(messages.iter().filter_map(|m| default_route(m)).collect())
+}
+
+fn neighbours() -> io::Result<Vec<Neighbour>> {
+    let messages = list(GET_NEIGHBOUR, NEW_NEIGHBOUR, NEIGHBOUR)?;
+    Ok(messages.iter().filter_map(|m| neighbour(m)).collect())
+}
+
+/// `struct rtmsg` and its attributes.
+fn default_route(message: &[u8]) -> Option<Gateway> {
+    let (to, table, kind) = (*message.get(1)?, *message.get(4)?, *message.get(7)?);
+    if to != 0 || table != MAIN_TABLE || kind != UNICAST {
+        return None;
+    }
+    let mut gateway = (None, None);
+    for (name, value) in attributes(message.get(ROUTE..)?) {
+        match name {
+            RTA_GATEWAY => gateway.0 = address(value),
+            RTA_OIF => gateway.1 = number(value),
+            _ => {}
+        }
+    }
+    Some(Gateway {
+        address: gateway.0?,
+        interface: gateway.1?,
+    })
+}
+
+/// `struct ndmsg` and its attributes.
+fn neighbour(message: &[u8]) -> Option<Neighbour> {
+    let interface = number(message.get(4..8)?)?;
+    let state = u16::from_ne_bytes(message.get(8..10)?.try_into().ok()?);
+    let mut found = (None, None);
+    for (name, value) in attributes(message.get(NEIGHBOUR..)?) {
+        match name {
+            NDA_DST => found.0 = address(value),
+            NDA_CACHEINFO => found.1 = number(value),
+            _ => {}
+        }
+    }
+    Some(Neighbour {
+        at: Gateway {
+            address: found.0?,
+            interface,
+        },
+        state,
+        confirmed: found.1,
+    })
+}
+
+fn address(bytes: &[u8]) -> Option<IpAddr> {
+    let four = || <[u8; 4]>::try_from(bytes).ok().map(IpAddr::from);
+    let sixteen = || <[u8; 16]>::try_from(bytes).ok().map(IpAddr::from);
+    four().or_else(sixteen)
+}
+
+/// The first four bytes, in the machine's own order.
+fn number(bytes: &[u8]) -> Option<u32> {
+    Some(u32::from_ne_bytes(bytes.get(..4)?.try_into().ok()?))
+}
+
+/// Name and value of each attribute; what is cut short ends the list.
+fn attributes(mut bytes: &[u8]) -> Vec<(u16, &[u8])> {
+    let mut found = Vec::new();
+    while let Some(head) = bytes.get(..4) {
+        let length = usize::from(u16::from_ne_bytes([head[0], head[1]]));
+        let name = u16::from_ne_bytes([head[2], head[3]]);
+        let Some(value) = bytes.get(4..length) else {
+            break;
+        };
+        found.push((name, value));
+        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
+    }
+    found
+}
+
+/// Everything of one kind that the kernel knows, without the messages' headers.
+fn list(request: u16, answer: u16, fixed: usize) -> io::Result<Vec<Vec<u8>>> {
+    let socket = socket(
+        AddressFamily::Netlink,
+        SockType::Raw,
+        SockFlag::SOCK_CLOEXEC,
+        SockProtocol::NetlinkRoute,
+    )?;
+    // The kernel answers at once; this only keeps a surprise from hanging us.
+    setsockopt(&socket, ReceiveTimeout, &TimeVal::new(1, 0))?;
+    let length = HEADER + fixed;
+    let mut message = vec![0; length];
+    message[..4].copy_from_slice(&u32::try_from(length).unwrap_or_default().to_ne_bytes());
+    message[4..6].copy_from_slice(&request.to_ne_bytes());
+    message[6..8].copy_from_slice(&REQUEST_DUMP.to_ne_bytes());
+    let kernel = NetlinkAddr::new(0, 0);
+    sendto(socket.as_raw_fd(), &message, &kernel, MsgFlags::empty())?;
+    let mut found = Vec::new();
+    while take(&socket, answer, &mut found)? {}
+    Ok(found)
+}
+
+/// Reads one datagram of answers; false after the last.
+fn take(socket: &OwnedFd, answer: u16, found: &mut Vec<Vec<u8>>) -> io::Result<bool> {
+    let mut buffer = vec![0; LARGEST];
+    let count = recv(socket.as_raw_fd(), &mut buffer, MsgFlags::empty())?;
+    let mut rest = buffer.get(..count).unwrap_or_default();
+    while let Some(header) = rest.get(..HEADER) {
+        let length = number(header).unwrap_or_default();
+        let length = usize::try_from(length).unwrap_or_default();
+        let kind = u16::from_ne_bytes([header[4], header[5]]);
+        let Some(body) = rest.get(HEADER..length) else {
+            break;
+        };
+        match kind {
+            DONE => return Ok(false),
+            ERROR => return Err(io::Error::other("the kernel refuses to list it")),
+            kind if kind == answer => found.push(body.to_vec()),
+            _ => {}
+        }
+        rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
+    }
+    Ok(count > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attribute(name: u16, value: &[u8]) -> Vec<u8> {
+        let length = u16::try_from(value.len() + 4).unwrap();
+        let mut bytes = [length.to_ne_bytes(), name.to_ne_bytes()].concat();
+        bytes.extend(value);
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        bytes
+    }
+
+    fn route(to: u8, table: u8, kind: u8) -> Vec<u8> {
+        let mut bytes = vec![2, to, 0, 0, table, 3, 0, kind, 0, 0, 0, 0];
+        bytes.extend(attribute(15, &254_u32.to_ne_bytes()));
+        bytes.extend(attribute(RTA_GATEWAY, &[192, 0, 2, 1]));
+        bytes.extend(attribute(RTA_OIF, &7_u32.to_ne_bytes()));
+        bytes
+    }
+
+    #[test]
+    fn only_a_default_route_of_the_main_table_has_a_default_gateway() {
+        let gateway = Gateway {
+            address: "192.0.2.1".parse().unwrap(),
+            interface: 7,
+        };
+        assert_eq!(default_route(&route(0, 254, 1)), Some(gateway));
+        for other in [route(24, 254, 1), route(0, 255, 1), route(0, 254, 7)] {
+            assert_eq!(default_route(&other), None, "{other:?}");
+        }
+        let whole = route(0, 254, 1);
+        for cut in 0..whole.len() {
+            assert_eq!(default_route(&whole[..cut]), None, "{cut}");
+        }
+    }
+
+    #[test]
+    fn a_neighbour_answers_that_was_found_now_or_lately() {
+        let minute = Duration::from_secs(60);
+        for (state, seconds_ago, answers) in [
+            (0x02, 1000, true),
+            (0x40, 1000, true),
+            (0x80, 1000, true),
+            (0x04, 30, true),
+            (0x08, 59, true),
+            (0x10, 60, false),
+            (0x04, 1000, false),
+            (0x01, 0, false),
+            (0x20, 0, false),
+            (0x00, 0, false),
+        ] {
+            let mut bytes = vec![2, 0, 0, 0];
+            bytes.extend(7_u32.to_ne_bytes());
+            bytes.extend(u16::to_ne_bytes(state));
+            bytes.extend([0, 1]);
+            bytes.extend(attribute(NDA_DST, &[192, 0, 2, 1]));
+            let times = u32::to_ne_bytes(seconds_ago * TICKS);
+            bytes.extend(attribute(NDA_CACHEINFO, &[times, [0; 4]].concat()));
+            let neighbour = neighbour(&bytes).unwrap();
+            assert_eq!(neighbour.at.interface, 7);
+            assert_eq!(
+                neighbour.answers(minute),
+                answers,
+                "{state:#x} {seconds_ago}"
+            );
+        }
+    }
+
+    /// The oracle is `/proc/net/route`: destination and mask of a default route are zero there.
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "the kernel's page is the oracle")]
+    fn the_gateways_are_those_that_the_kernel_shows_elsewhere() {
+        let Ok(table) = std::fs::read_to_string("/proc/net/route") else {
+            return;
+        };
+        let shown: BTreeSet<_> = table
+            .lines()
+            .skip(1)
+            .map(|line| line.split_whitespace().collect::<Vec<_>>())
+            .filter(|row| row[1] == "00000000" && row[7] == "00000000" && row[2] != "00000000")
+            .map(|row| Ipv4Addr::from(u32::from_str_radix(row[2], 16).unwrap().to_ne_bytes()))
+            .collect();
+        let found = gateways().unwrap();
+        let found: BTreeSet<_> = found
+            .iter()
+            .filter_map(|gateway| match gateway.address {
+                IpAddr::V4(address) => Some(address),
+                IpAddr::V6(_) => None,
+            })
+            .collect();
+        assert_eq!(found, shown);
+    }
+}

@@ -1,0 +1,213 @@
+//! Looking at the machine before an update and after it, and waiting until it is well again.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::{Audience, UpdateError, Updater};
+use crate::{
+    path::AbsPath,
+    reason::Reason,
+    telemetry::chain,
+    update::{
+        guard::{self, Evidence, Fault, NODE_SERVICES},
+        journal::{Failure, MachineBefore},
+        phase::Event,
+        ports::{Services, Startup},
+        store,
+    },
+};
+
+/// Between two looks. A boot takes many seconds and a look some milliseconds.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// How long an update without a reboot may take to be as well as before, `update.verifyTimeout` at
+/// most: its units have been started and watched already, and a network that is set up anew needs
+/// seconds.
+const WITHOUT_BOOT: Duration = Duration::from_secs(60);
+
+/// A boot must have been well for this many times `actions.settle`: a kubelet that lacks something
+/// takes longer to give up than a service that cannot read its config.
+const STEADY: u32 = 5;
+
+/// Far longer than any kernel command line (4 KiB on most architectures).
+const LONGEST_COMMAND_LINE: u64 = 64 << 10;
+
+/// How a wait for a machine that is well came to its end.
+#[derive(Debug)]
+pub(super) enum Judged {
+    /// It is.
+    Well,
+    /// It was not within its time.
+    Unwell(Vec<Fault>),
+    /// Something else is to be done.
+    Event(Event),
+    /// The driver is to stop.
+    Stopped,
+}
+
+/// Which start of each service is running, or that nobody knows.
+type Starts = BTreeMap<String, Option<String>>;
+
+impl<S: Services, A: Audience> Updater<S, A> {
+    /// What the machine must have again after the update; none for a root that nobody runs.
+    pub(super) async fn machine_before(&self) -> Option<MachineBefore> {
+        let services = self.services.clone()?;
+        let look = async {
+            let startup = services.startup().await;
+            let names: Vec<_> = NODE_SERVICES.map(str::to_owned).into();
+            let facts = services.unit_facts(&names).await.unwrap_or_default();
+            let running = facts.into_iter().filter(|(_, facts)| {
+                let active = facts.active.as_deref();
+                active.is_some_and(guard::runs)
+            });
+            MachineBefore {
+                up: startup.is_ok_and(|startup| startup == Startup::Finished),
+                running: running.map(|(unit, _)| unit).collect(),
+                gateways: self.audience.gateways().await,
+            }
+        };
+        Some(self.while_turning(look).await)
+    }
+
+    /// Looks until the machine is as well as before the update, or for as long as that may take.
+    pub(super) async fn judge(&mut self, stop: &CancellationToken) -> Result<Judged, UpdateError> {
+        let offline = self.journal.top().is_some_and(|tx| tx.offline);
+        let (Some(services), false) = (self.services.clone(), offline) else {
+            return Ok(Judged::Well);
+        };
+        let booted = self.has_booted();
+        let mut limit = self.conduct.verify_timeout;
+        let mut steady = self.conduct.settle * STEADY;
+        if !booted {
+            (limit, steady) = (limit.min(WITHOUT_BOOT), Duration::ZERO);
+        }
+        let until = Instant::now() + limit;
+        let mut well: Option<(Instant, Starts)> = None;
+        loop {
+            let (mut faults, starts) = self
+                .while_turning(self.look_for_faults(&*services, booted))
+                .await;
+            let now = Instant::now();
+            match &well {
+                Some((_, known)) if faults.is_empty() && *known != starts => {
+                    faults = restarted(known, &starts);
+                    well = None;
+                }
+                Some((since, _)) if faults.is_empty() && now >= *since + steady => {
+                    return Ok(Judged::Well);
+                }
+                None if faults.is_empty() && steady.is_zero() => return Ok(Judged::Well),
+                None if faults.is_empty() => well = Some((now, starts)),
+                Some(_) if faults.is_empty() => {}
+                _ => well = None,
+            }
+            if now >= until && (!faults.is_empty() || now >= until + steady) {
+                return Ok(Judged::Unwell(faults));
+            }
+            self.tell(&faults).await?;
+            tokio::select! {
+                () = stop.cancelled() => return Ok(Judged::Stopped),
+                // Safe to drop: the next look is due all the same.
+                () = self.while_turning(tokio::time::sleep(LOOK)) => {}
+            }
+            let changed = self.desired.has_changed().unwrap_or(false);
+            if changed && let Some(event) = self.look_at_desired() {
+                return Ok(Judged::Event(event));
+            }
+        }
+    }
+
+    /// Whether the machine has started anew with any of what is not verified.
+    pub(super) fn has_booted(&self) -> bool {
+        let boot = self.boot_id();
+        let boot = boot.as_deref();
+        let mut open = self.journal.transactions.iter();
+        boot.is_some_and(|boot| open.any(|tx| tx.rebooted_since(boot)))
+    }
+
+    async fn look_for_faults(&self, services: &S, booted: bool) -> (Vec<Fault>, Starts) {
+        let before = self.journal.machine_before.clone().unwrap_or_default();
+        let mut starts = Starts::new();
+        for unit in &before.running {
+            let start = services.invocation(unit).await.ok().flatten();
+            starts.insert(unit.clone(), start);
+        }
+        let names: Vec<_> = before.running.iter().cloned().collect();
+        let facts = services.unit_facts(&names).await.unwrap_or_default();
+        let state = |(unit, facts): (_, crate::plan::UnitFacts)| Some((unit, facts.active?));
+        let failed = services.failed_units().await;
+        let startup = services.startup().await;
+        if let Some(error) = startup.as_ref().err().or(failed.as_ref().err()) {
+            tracing::debug!("{}", chain(error));
+        }
+        let evidence = Evidence {
+            // Both are told by the same manager: one answer of two is no answer.
+            startup: startup.ok().filter(|_| failed.is_ok()),
+            failed_units: failed.unwrap_or_default().into_iter().collect(),
+            services: facts.into_iter().filter_map(state).collect(),
+            gateways: match before.gateways.is_empty() {
+                true => before.gateways.clone(),
+                false => self.audience.gateways().await,
+            },
+            missing_arguments: self.missing_arguments(),
+        };
+        let failed_before = &self.journal.failed_units;
+        (
+            guard::faults(&before, failed_before, &evidence, booted),
+            starts,
+        )
+    }
+
+    /// Arguments of the config that the running kernel was not given.
+    fn missing_arguments(&self) -> Vec<String> {
+        let to = self.journal.top().map(|tx| &tx.to);
+        let wanted = match store::config(&self.root, to) {
+            Ok(config) => config.kernel_arguments,
+            // The check of the disk reads the same config and says what is wrong with it.
+            Err(_) => return Vec::new(),
+        };
+        if wanted.is_empty() {
+            return wanted;
+        }
+        let given = AbsPath::new("/proc/cmdline").ok();
+        let given = given.and_then(|path| self.root.read_text(&path, LONGEST_COMMAND_LINE).ok());
+        let given = given.unwrap_or_default();
+        let has = |argument: &str| given.split_whitespace().any(|given| given == argument);
+        let missing = wanted.into_iter();
+        missing
+            .filter(|wanted| !wanted.split_whitespace().all(has))
+            .collect()
+    }
+
+    /// Says what is not well yet, once: in the log, and for status in the journal, where the agent
+    /// reads it while somebody else judges the boot.
+    async fn tell(&mut self, faults: &[Fault]) -> Result<(), UpdateError> {
+        let message = guard::sentence(faults);
+        let said = self.journal.failure.as_ref();
+        let said = said.filter(|said| said.code == Reason::MachineUnwell);
+        if faults.is_empty() || said.is_some_and(|said| said.message == message) {
+            return Ok(());
+        }
+        tracing::info!("not verified yet: {message}");
+        self.journal.failure = Some(Failure {
+            code: Reason::MachineUnwell,
+            message,
+            again: true,
+            digest: None,
+        });
+        self.publish();
+        self.save().await
+    }
+}
+
+/// Services of which another start runs than at the last look.
+fn restarted(before: &Starts, now: &Starts) -> Vec<Fault> {
+    let differ = before
+        .iter()
+        .filter(|(unit, start)| now.get(*unit) != Some(start));
+    differ
+        .map(|(unit, _)| Fault::Restarts(unit.clone()))
+        .collect()
+}

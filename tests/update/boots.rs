@@ -1,0 +1,246 @@
+//! Boots with a new config that do not come up as well as the one before.
+
+use machinist::{
+    digest::Digest,
+    machine_config,
+    reason::Reason,
+    update::{
+        journal::Outcome,
+        phase::Phase,
+        ports::Startup,
+        recover,
+        run::{Conduct, RebootConduct},
+        store::Store,
+    },
+};
+
+use crate::{
+    driver::{Driver, boot, machine, tree},
+    sandbox::{Sandbox, Written, conduct, config, difference},
+    services::Script,
+};
+
+pub(crate) const KUBELET: &str = "kubelet.service";
+
+/// A file without a rule of its own: the built-in policies say reboot.
+pub(crate) fn one() -> Written {
+    config("one").file("/etc/found", "one\n", 0o644)
+}
+
+fn two() -> Written {
+    config("two").file("/etc/other", "two\n", 0o644)
+}
+
+fn auto(sandbox: &Sandbox, script: &Script, config: &Written) -> Driver {
+    let mut driver = Driver::conducted(sandbox, script, config.desired(), conduct(true));
+    driver.patience = std::time::Duration::from_secs(3600);
+    driver
+}
+
+fn digest(config: &Written) -> Option<Digest> {
+    Some(machine_config::digest(&config.0))
+}
+
+/// From the order of a reboot to the next boot.
+pub(crate) async fn into_the_boot(sandbox: &Sandbox, script: &Script, id: &str, orders: usize) {
+    let driver = auto(sandbox, script, &one());
+    script.until_asked_times("reboot Logind", orders).await;
+    driver.stop().await;
+    boot(sandbox, id);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_boot_that_is_never_well_is_tried_once_more_then_undone_and_the_config_left_alone() {
+    let (sandbox, script) = (machine(), Script::new());
+    let before = tree(&sandbox);
+    into_the_boot(&sandbox, &script, "boot-2", 1).await;
+    script.unit_is(KUBELET, "activating");
+    into_the_boot(&sandbox, &script, "boot-3", 2).await;
+    assert_eq!(sandbox.read("/etc/found").unwrap(), "one\n");
+    into_the_boot(&sandbox, &script, "boot-4", 3).await;
+    assert_eq!(tree(&sandbox), before);
+    // Back on the config before, whatever the kubelet does: nothing is judged any more.
+    let mut driver = auto(&sandbox, &script, &one());
+    let report = driver.until_failed().await;
+    let failure = report.failure.as_ref().unwrap();
+    assert_eq!(failure.code, Reason::MachineUnwell);
+    assert_eq!(
+        failure.message,
+        "the machine is not as well as before: kubelet.service is activating and ran before"
+    );
+    assert_eq!((failure.again, failure.digest), (false, digest(&one())));
+    assert_eq!(report.updates[0].outcome, Outcome::RolledBack);
+    assert_eq!(report.updates[0].reason, Some(Reason::MachineUnwell));
+    assert!(!report.unverified);
+    driver.stop().await;
+    // Not tried again by the next start either, nor by the next boot; another config is.
+    boot(&sandbox, "boot-5");
+    let mut driver = auto(&sandbox, &script, &one());
+    driver.until_failed().await;
+    let asked = script.asked();
+    driver.wants(&two());
+    script.until_asked_times("reboot Logind", 4).await;
+    driver.stop().await;
+    let reboot = "reboot Logind".to_owned();
+    assert_eq!(asked, vec![reboot; 3]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_boot_that_becomes_well_is_verified_and_its_first_look_is_not_believed() {
+    let (sandbox, script) = (machine(), Script::new());
+    into_the_boot(&sandbox, &script, "boot-2", 1).await;
+    script.is_at(Startup::Starting);
+    script.failed(&["late.service"]);
+    let mut driver = auto(&sandbox, &script, &one());
+    let said = |words: &'static str| {
+        move |report: &machinist::update::run::UpdateReport| {
+            let failure = report.failure.as_ref();
+            report.phase == Phase::Verifying && failure.is_some_and(|f| f.message == words)
+        }
+    };
+    let both = "the boot is not over, late.service failed";
+    driver.until(both, said(both)).await;
+    script.is_at(Startup::Finished);
+    let one_left = "late.service failed";
+    driver.until(one_left, said(one_left)).await;
+    script.failed(&[]);
+    let report = driver.until_on(&one()).await;
+    assert_eq!(report.failure, None);
+    driver.stop().await;
+    assert_eq!(script.asked(), ["reboot Logind"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_service_that_is_started_again_and_again_is_not_well_though_each_look_finds_it_active() {
+    let (sandbox, script) = (machine(), Script::new());
+    script.invoked(KUBELET, "0");
+    into_the_boot(&sandbox, &script, "boot-2", 1).await;
+    let settle = std::time::Duration::from_secs(2);
+    let conduct = Conduct {
+        settle,
+        boot_attempts: 1,
+        ..conduct(true)
+    };
+    let mut driver = Driver::conducted(&sandbox, &script, one().desired(), conduct);
+    driver.patience = std::time::Duration::from_secs(3600);
+    let crashing = tokio::spawn({
+        let script = script.clone();
+        async move {
+            for start in 1.. {
+                script.invoked(KUBELET, &start.to_string());
+                tokio::time::sleep(std::time::Duration::from_millis(2500)).await;
+            }
+        }
+    });
+    script.until_asked_times("reboot Logind", 2).await;
+    crashing.abort();
+    let failure = driver.reports.borrow().failure.clone().unwrap();
+    let words = "the machine is not as well as before: kubelet.service does not stay up";
+    assert_eq!(failure.message, words);
+    driver.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_reboot_only_services_and_gateways_count() {
+    let (sandbox, script) = (machine(), Script::new());
+    let nothing = config("nothing");
+    let restarts = || crate::sandbox::restarting("x.service");
+    let mut driver = Driver::conducted(&sandbox, &script, nothing.desired(), restarts());
+    driver.patience = std::time::Duration::from_secs(3600);
+    driver.until_on(&nothing).await;
+    script.hangs("Restart x.service");
+    driver.wants(&one());
+    script.until_asked("Restart x.service").await;
+    // Both fail while the unit is restarted; the one that is no node's service is not looked at.
+    script.failed(&["backup.service"]);
+    script.unit_is("containerd.service", "inactive");
+    script.heals("Restart x.service");
+    let report = driver.until_failed().await;
+    let failure = report.failure.as_ref().unwrap();
+    assert_eq!(failure.code, Reason::MachineUnwell);
+    assert_eq!(
+        failure.message,
+        "the machine is not as well as before: containerd.service is inactive and ran before"
+    );
+    assert_eq!(report.updates[0].outcome, Outcome::RolledBack);
+    script.unit_is("containerd.service", "active");
+    driver.wants(&two());
+    driver.until_on(&two()).await;
+    driver.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_boot_that_nobody_may_order_again_is_undone_and_left_to_a_person() {
+    let (sandbox, script) = (machine(), Script::new());
+    let before = tree(&sandbox);
+    into_the_boot(&sandbox, &script, "boot-2", 1).await;
+    script.is_at(Startup::Maintenance);
+    let conduct = Conduct {
+        reboot: RebootConduct::Never,
+        ..conduct(true)
+    };
+    let mut driver = Driver::conducted(&sandbox, &script, one().desired(), conduct);
+    driver.patience = std::time::Duration::from_secs(3600);
+    driver
+        .until("the files to be back", |report| {
+            report.phase == Phase::RebootPending
+        })
+        .await;
+    let after = tree(&sandbox);
+    assert!(after == before, "{}", difference(&before, &after));
+    driver.stop().await;
+    assert_eq!(script.asked(), ["reboot Logind"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_config_ends_the_wait_for_a_boot_that_is_not_well() {
+    let (sandbox, script) = (machine(), Script::new());
+    let nothing = config("nothing");
+    let mut driver = auto(&sandbox, &script, &nothing);
+    driver.until_on(&nothing).await;
+    let before = tree(&sandbox);
+    driver.stop().await;
+    into_the_boot(&sandbox, &script, "boot-2", 1).await;
+    script.is_at(Startup::Maintenance);
+    let mut driver = auto(&sandbox, &script, &one());
+    driver
+        .until("judging", |report| {
+            report.phase == Phase::Verifying && report.failure.is_some()
+        })
+        .await;
+    // Taken back: one more boot, and nothing of it stays.
+    driver.wants(&nothing);
+    script.until_asked_times("reboot Logind", 2).await;
+    driver.stop().await;
+    assert_eq!(tree(&sandbox), before);
+    boot(&sandbox, "boot-3");
+    let mut driver = auto(&sandbox, &script, &nothing);
+    let report = driver.until_on(&nothing).await;
+    assert_eq!(report.updates[0].outcome, Outcome::Withdrawn);
+    driver.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_boot_counts_once_however_often_somebody_looks_and_what_it_broke_is_no_measure() {
+    let (sandbox, script) = (machine(), Script::new());
+    into_the_boot(&sandbox, &script, "boot-2", 1).await;
+    assert_eq!(sandbox.journal().transactions[0].boots, 0);
+    for _ in 0..3 {
+        recover::recover(&Store::open(&sandbox.root()).unwrap()).unwrap();
+    }
+    assert_eq!(sandbox.journal().transactions[0].boots, 1);
+    let known = sandbox.journal().machine_before.unwrap();
+    assert!(known.up && known.running.contains(KUBELET));
+    // A second config that comes while the first one's boot is not well.
+    script.unit_is(KUBELET, "failed");
+    let mut driver = auto(&sandbox, &script, &one());
+    driver
+        .until("judging", |report| report.failure.is_some())
+        .await;
+    driver.wants(&two());
+    script.until_asked_times("reboot Logind", 2).await;
+    driver.stop().await;
+    let journal = sandbox.journal();
+    assert_eq!(journal.transactions.len(), 2);
+    assert_eq!(journal.machine_before, Some(known));
+}
