@@ -48,15 +48,15 @@ fn each_value_comes_from_the_last_place_that_says_it() {
     let dir = root.path().join("etc/machinist");
     write(
         &dir.join("machinist.yaml"),
-        "update:\n  reboot: ask\n  osTimeout: 2h\nowners: set\n",
+        "update:\n  reboot: ask\n  rebootTimeout: 2h\nowners: set\n",
     );
     write(
         &dir.join("machinist.yaml.d/20.yaml"),
-        "update: {osTimeout: 4h}\n",
+        "update: {rebootTimeout: 4h}\n",
     );
     write(
         &dir.join("machinist.yaml.d/10.yaml"),
-        "update: {osTimeout: 3h}\n",
+        "update: {rebootTimeout: 3h}\n",
     );
     let environment = [("MACHINIST_UPDATE__REBOOT", "never")];
     let output = settings(root.path(), &["-o", "json", "-v"], &environment);
@@ -65,7 +65,7 @@ fn each_value_comes_from_the_last_place_that_says_it() {
     let reboot = entry(&document, "update.reboot");
     assert_eq!(reboot["value"], "never");
     assert_eq!(reboot["from"]["name"], "MACHINIST_UPDATE__REBOOT");
-    let timeout = entry(&document, "update.osTimeout");
+    let timeout = entry(&document, "update.rebootTimeout");
     assert_eq!(timeout["value"], "4h");
     let file = timeout["from"]["name"].as_str().unwrap();
     assert!(file.ends_with("/machinist.yaml.d/20.yaml"), "{file}");

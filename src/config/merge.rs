@@ -70,7 +70,6 @@ impl Update {
             verify_timeout: read.take_if("update.verifyTimeout", minutes(30), positive),
             boot_attempts: read.take_if("update.bootAttempts", 2, attempts),
             reboot_timeout: read.take_if("update.rebootTimeout", minutes(30), positive),
-            os_timeout: read.take_if("update.osTimeout", minutes(60), positive),
         }
     }
 }

@@ -47,17 +47,15 @@ pub struct Update {
     /// `update.reboot`. Default `auto`: a machine that is configured by config is expected to follow
     /// it; the plan tells beforehand which change costs a reboot.
     pub reboot: Reboot,
-    /// `update.verifyTimeout`: how long a boot may take to be verified. Default 30 min: bare metal
-    /// alone takes above 15 to come up.
+    /// `update.verifyTimeout`: how long a boot may take to be as well as before. Default 30 min:
+    /// kubelets and runtimes of large nodes take minutes, storage that is checked takes more.
     pub verify_timeout: Duration,
-    /// `update.bootAttempts`: boots that may end unverified before the update is undone, 1 to 10.
+    /// `update.bootAttempts`: boots that may be unwell before the update is undone, 1 to 10.
     /// Default 2: one bad boot can be bad luck.
     pub boot_attempts: u32,
-    /// `update.rebootTimeout`: how long after the order a reboot counts as overdue. Default 30 min.
+    /// `update.rebootTimeout`: how long after it was accepted a reboot counts as overdue. Default
+    /// 30 min: services are stopped one after another, with 90 s each by default.
     pub reboot_timeout: Duration,
-    /// `update.osTimeout`: how long the OS step may take. Default 60 min: images are large and
-    /// registries slow.
-    pub os_timeout: Duration,
 }
 
 /// How actions are carried out.

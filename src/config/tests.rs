@@ -68,11 +68,11 @@ fn the_last_word_wins_key_by_key_and_is_remembered() {
         files: vec![
             file(
                 "m.yaml",
-                "update:\n  reboot: ask\n  bootAttempts: 3\n  osTimeout: 1h30m\nowners: set\n",
+                "update:\n  reboot: ask\n  bootAttempts: 3\n  rebootTimeout: 1h30m\nowners: set\n",
             ),
             file(
                 "m.yaml.d/10.yaml",
-                "update: {bootAttempts: 4, osTimeout: 10m}\n",
+                "update: {bootAttempts: 4, rebootTimeout: 10m}\n",
             ),
         ],
         environment: [
@@ -92,7 +92,7 @@ fn the_last_word_wins_key_by_key_and_is_remembered() {
     })
     .unwrap();
     assert_eq!(settings.update.reboot, Reboot::Ask);
-    assert_eq!(settings.update.os_timeout, Duration::from_secs(600));
+    assert_eq!(settings.update.reboot_timeout, Duration::from_secs(600));
     assert_eq!(settings.update.boot_attempts, 5);
     assert_eq!(settings.jobs, [Job::Config, Job::Readiness]);
     assert_eq!(settings.owners, Owners::Record);
@@ -105,7 +105,7 @@ fn the_last_word_wins_key_by_key_and_is_remembered() {
     assert_eq!(policy.effect(GateName::Config), Effect::Hold);
     for (key, from) in [
         ("update.reboot", "m.yaml:2:11"),
-        ("update.osTimeout", "m.yaml.d/10.yaml:1:38"),
+        ("update.rebootTimeout", "m.yaml.d/10.yaml:1:42"),
         ("update.bootAttempts", "MACHINIST_UPDATE__BOOT_ATTEMPTS"),
         ("owners", "--owners"),
         ("update.verifyTimeout", "default"),
@@ -167,7 +167,7 @@ fn a_wrong_value_is_named_with_its_place_and_what_was_expected() {
     let table = [
         ("update: {reboot: maybe}", r#"m.yaml:1:18: update.reboot: found "maybe"; expected one of auto, ask, never"#),
         ("update:\n  verifyTimeout: 30\n", r#"m.yaml:2:18: update.verifyTimeout: found "30"; expected a duration such as 30s, 5m or 1h30m"#),
-        ("update: {osTimeout: 0s}", r#"m.yaml:1:21: update.osTimeout: found "0s"; expected a duration above zero"#),
+        ("update: {rebootTimeout: 0s}", r#"m.yaml:1:25: update.rebootTimeout: found "0s"; expected a duration above zero"#),
         ("update: {bootAttempts: 11}", r#"m.yaml:1:24: update.bootAttempts: found "11"; expected a number from 1 to 10"#),
         ("jobs: config", r#"m.yaml:1:7: jobs: found "config"; expected a list"#),
         ("jobs: []", "m.yaml:1:7: jobs: found a list; expected at least one job, each once"),
