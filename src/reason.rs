@@ -123,6 +123,8 @@ reasons! {
     JournalUnreadable,
     /// The journal was written by a newer version.
     JournalTooNew,
+    /// The stored copy of the config that the machine is on is missing or damaged.
+    StoredConfigLost,
     /// A file system that the transaction needs is not mounted.
     MountMissing,
     /// Another process holds the transaction lock.

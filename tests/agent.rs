@@ -26,3 +26,5 @@ mod harness;
 mod refuses;
 #[path = "agent/shape.rs"]
 mod shape;
+#[path = "agent/trouble.rs"]
+mod trouble;

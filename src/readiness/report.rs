@@ -189,7 +189,7 @@ fn inputs(
         reason: failure.code,
         message: failure.message.clone(),
     });
-    let (failed, refused) = if update.unverified {
+    let (failed, refused) = if update.unverified || update.unknown {
         (failure, None)
     } else {
         (None, failure)

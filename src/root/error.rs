@@ -117,20 +117,24 @@ impl RootError {
         matches!(number, Some(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP))
     }
 
-    /// Whether the same call may succeed later without anybody changing what was asked for.
+    /// Whether the same call may succeed later without anybody changing what was asked for. A disk
+    /// that gives errors or has become read-only, and a file that was made immutable, are put right
+    /// while the machine runs.
     pub fn again(&self) -> bool {
         use io::ErrorKind as K;
         let starved = matches!(
             self.raw_os_error().map(Errno::from_raw_os_error),
-            Some(Errno::NFILE | Errno::MFILE | Errno::NOMEM)
+            Some(Errno::NFILE | Errno::MFILE | Errno::NOMEM | Errno::IO)
         );
         starved
+            || self.reason() == Reason::Immutable
             || matches!(
                 self.kind(),
                 K::WouldBlock
                     | K::Interrupted
                     | K::ResourceBusy
                     | K::StorageFull
+                    | K::ReadOnlyFilesystem
                     | K::QuotaExceeded
                     | K::TimedOut
                     | K::StaleNetworkFileHandle

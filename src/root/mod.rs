@@ -25,6 +25,7 @@ mod sync;
 #[cfg(test)]
 mod tests;
 mod tree;
+mod turns;
 mod walk;
 mod watch;
 

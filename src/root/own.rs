@@ -32,7 +32,7 @@ impl Root {
 
     /// Opens or makes the file at `p` and locks it. A writer that had the lock before may have
     /// renamed it away; then there is a new one to open.
-    fn claim(&self, p: &AbsPath) -> io::Result<OwnedFd> {
+    pub(super) fn claim(&self, p: &AbsPath) -> io::Result<OwnedFd> {
         loop {
             let file = self.open_or_new(p)?;
             rustix::fs::flock(&file, FlockOperation::LockExclusive)?;
@@ -56,8 +56,20 @@ impl Root {
             match self.create_new(p, 0o600) {
                 // Somebody else made it between the two calls.
                 Err(error) if error.kind() == K::AlreadyExists => {}
-                made => return made,
+                made => {
+                    let file = made?;
+                    self.unmask(p, &file)?;
+                    return Ok(file);
+                }
             }
+        }
+    }
+
+    /// A umask may have left a new file without the rights that its owner needs to open it again.
+    fn unmask(&self, p: &AbsPath, file: &OwnedFd) -> io::Result<()> {
+        match super::Stat::of(&walk::statx_of(file)?).mode {
+            0o600 => Ok(()),
+            _ => self.set_mode(p, file, 0o600),
         }
     }
 

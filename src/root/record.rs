@@ -29,6 +29,8 @@ pub enum Act {
     Create(u32),
     /// The whole content of the file was replaced by this.
     Write(Vec<u8>),
+    /// Blocks for so many bytes were set aside for the file; its content and length stay.
+    Reserve(u64),
     /// A directory of this mode came to be.
     MakeDir(u32),
     /// A symbolic link to this target came to be.

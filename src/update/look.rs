@@ -10,7 +10,7 @@ use super::{
     transaction,
 };
 use crate::{
-    machine_config::{MachineConfig, Refusal},
+    machine_config::{self, MachineConfig, Refusal},
     path::AbsPath,
     plan::{self, Capabilities, Drift, Plan, Policies, UnitFacts},
     reason::Reason,
@@ -75,7 +75,11 @@ pub async fn units<S: Services>(
     to: &MachineConfig,
     policies: &Policies,
 ) -> Result<BTreeMap<String, UnitFacts>, LookError> {
-    let from = store::config(root, current(journal)).map_err(LookError::Store)?;
+    let from = match store::config(root, current(journal)) {
+        // Planning will say so, or find that it does not matter.
+        Err(StoreError::Config { .. }) => MachineConfig::default(),
+        from => from.map_err(LookError::Store)?,
+    };
     let named = from
         .units
         .keys()
@@ -103,7 +107,46 @@ pub fn look(
     capabilities: Capabilities,
     units: Option<&BTreeMap<String, UnitFacts>>,
 ) -> Result<Looked, LookError> {
-    let from = store::config(root, current(journal)).map_err(LookError::Store)?;
+    let from = match store::config(root, current(journal)) {
+        Err(lost @ StoreError::Config { .. }) => match current(journal) {
+            // The very config whose copy is lost.
+            Some(name) if name.digest == machine_config::digest(to) => to.clone(),
+            _ => {
+                let looked = look_from(
+                    root,
+                    journal,
+                    MachineConfig::default(),
+                    (to, policies),
+                    capabilities,
+                    units,
+                )?;
+                return match is_all_there(journal, &looked) {
+                    true => Ok(looked),
+                    false => Err(LookError::Store(lost)),
+                };
+            }
+        },
+        from => from.map_err(LookError::Store)?,
+    };
+    look_from(root, journal, from, (to, policies), capabilities, units)
+}
+
+/// Whether the disk holds what is asked for, and nothing of ours beside it: then it does not matter that
+/// nobody knows the config before.
+fn is_all_there(journal: &Journal, looked: &Looked) -> bool {
+    let asked = |path| looked.named.contains(path);
+    let same = looked.plan.as_ref().is_ok_and(Plan::is_empty);
+    same && journal.transactions.is_empty() && journal.owned.keys().all(asked)
+}
+
+fn look_from(
+    root: &Root,
+    journal: &Journal,
+    from: MachineConfig,
+    (to, policies): (&MachineConfig, &Policies),
+    capabilities: Capabilities,
+    units: Option<&BTreeMap<String, UnitFacts>>,
+) -> Result<Looked, LookError> {
     let known = Known {
         live_units: units,
         originals: transaction::originals(journal),

@@ -16,11 +16,23 @@ use std::error::Error;
 use crate::{digest::Digest, reason::Reason, telemetry};
 use journal::Failure;
 
+/// Longest message of a failure, in bytes: the journal has kept room for it before it was known, and
+/// thousands of paths in one sentence help nobody.
+const LONGEST_MESSAGE: usize = 4 << 10;
+
+fn bounded(mut message: String) -> String {
+    if message.len() > LONGEST_MESSAGE {
+        message.truncate(message.floor_char_boundary(LONGEST_MESSAGE));
+        message.push('…');
+    }
+    message
+}
+
 /// Puts an error into the form that the journal, status and metrics carry.
 fn failure(error: &dyn Error, code: Reason, again: bool, digest: Digest) -> Failure {
     Failure {
         code,
-        message: telemetry::chain(error),
+        message: bounded(telemetry::chain(error)),
         again,
         digest: Some(digest),
     }

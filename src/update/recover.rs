@@ -6,6 +6,7 @@
 
 use crate::{
     path::AbsPath,
+    reason::Reason,
     root::Root,
     update::{
         journal::{Direction, Journal, Mark, Transaction},
@@ -52,6 +53,14 @@ pub enum RecoverError {
 }
 
 impl RecoverError {
+    /// The code that status and metrics carry.
+    pub fn reason(&self) -> Reason {
+        match self {
+            Self::Transaction { source, .. } => source.reason(),
+            Self::Store(error) => error.reason(),
+        }
+    }
+
     /// A transaction's error with its id; for `map_err`.
     pub(super) fn of(id: &str) -> impl Fn(TransactionError) -> Self + '_ {
         move |source| Self::Transaction {
@@ -174,8 +183,15 @@ fn reverse(
 /// Repeats the tidying after a verification and forgets the transactions.
 pub fn settle(store: &Store, journal: &mut Journal) -> Result<(), RecoverError> {
     let id = journal.top().map(|tx| tx.id.clone()).unwrap_or_default();
-    let base = store::config(store.root(), journal.base.as_ref())?;
-    let wanted = |dir: &AbsPath| base.directories.contains_key(dir);
+    // Without the base's text nobody knows which directories it names: all of them stay.
+    let base = match store::config(store.root(), journal.base.as_ref()) {
+        Err(StoreError::Config { .. }) => None,
+        config => Some(config?),
+    };
+    let wanted = |dir: &AbsPath| {
+        let base = base.as_ref();
+        base.is_none_or(|base| base.directories.contains_key(dir))
+    };
     let drifted =
         transaction::tidy(store.root(), journal, &wanted).map_err(RecoverError::of(&id))?;
     for path in drifted {

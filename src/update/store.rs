@@ -1,12 +1,14 @@
 //! The state directory: the journal, the applied configs, the lock that makes one writer.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use crate::{
     digest::Digest,
     machine_config::{self, MachineConfig},
     path::AbsPath,
     reason::Reason,
     root::{Lock, Root, RootError},
-    update::journal::{BadJournal, ConfigName, Journal},
+    update::journal::{BadJournal, ConfigName, Direction, Journal, Mark},
 };
 
 /// Far above any journal we write (5,000 operations take about 2 MB), far below what hurts.
@@ -14,10 +16,21 @@ const LARGEST_JOURNAL: u64 = 64 << 20;
 /// A MachineConfig in a cluster is at most 1.5 MB; a directory of them may hold more.
 const LARGEST_CONFIG: u64 = 256 << 20;
 
+/// What a transaction's record may grow by from its commit to the end of its undo: the reasons, each
+/// of a bounded length, the phases, the boots. Twice what was seen in tests.
+const GROWTH: u64 = 16 << 10;
+/// The same for each action: the boot and the invocation it was begun with.
+const ACTION_GROWTH: u64 = 512;
+/// A reader without the lock may meet a journal that is being written over; it looks again.
+const LOOKS: u32 = 3;
+
 /// The state directory of one root, held by one writer.
 #[derive(Debug)]
 pub struct Store {
     root: Root,
+    /// Whether the journal's name is known to be durable: only then its spare may be written over,
+    /// because until then it may be the spare that a power cut leaves under the name.
+    settled: AtomicBool,
     _lock: Lock,
 }
 
@@ -40,10 +53,12 @@ pub enum StoreError {
         source: BadJournal,
     },
     /// A stored config is not what its name says.
-    #[error("cannot read the stored config {digest}")]
+    #[error(
+        "the stored copy of config {name} cannot be used: give the machine {name} once more, unchanged"
+    )]
     Config {
-        /// The config asked for.
-        digest: Digest,
+        /// The config asked for, by name and digest.
+        name: String,
         /// What is wrong with it.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
@@ -71,7 +86,8 @@ impl StoreError {
         match self {
             Self::Locked { .. } => Reason::Locked,
             Self::Journal { source, .. } => source.reason(),
-            Self::Config { .. } | Self::Encode(_) => Reason::Io,
+            Self::Config { .. } => Reason::StoredConfigLost,
+            Self::Encode(_) => Reason::Io,
             Self::Root(error) => error.reason(),
         }
     }
@@ -137,6 +153,7 @@ impl Store {
         })?;
         Ok(Self {
             root: root.clone(),
+            settled: AtomicBool::new(false),
             _lock: lock,
         })
     }
@@ -163,23 +180,53 @@ impl Store {
     }
 
     /// Makes the journal durable: nothing that follows it may happen before this returns.
+    ///
+    /// Before the journal says that anything of the machine may change, there is room for everything
+    /// that it may have to say until that is undone: going back needs no space.
     pub fn save(&self, journal: &Journal) -> Result<(), StoreError> {
         let text = journal.encode().map_err(StoreError::Encode)?;
-        Ok(self.root.replace(&paths::journal(), &text, 0o600)?)
+        if may_begin(journal) {
+            if self.root.stat(&paths::journal())?.is_none() {
+                let before = Journal {
+                    transactions: Vec::new(),
+                    ..journal.clone()
+                };
+                self.write(before.encode().map_err(StoreError::Encode)?, true)?;
+            }
+            let room = text.len() as u64 + growth(journal);
+            self.root.keep_room(&paths::journal(), room)?;
+        }
+        self.write(text, journal.transactions.is_empty())
+    }
+
+    fn write(&self, text: Vec<u8>, trim: bool) -> Result<(), StoreError> {
+        if !self.settled.swap(false, Ordering::Relaxed) {
+            self.root.sync_dir(&paths::state_dir())?;
+        }
+        let least = text.len() as u64;
+        let padded = |length| Journal::padded(text, usize::try_from(length).unwrap_or_default());
+        self.root
+            .take_turns(&paths::journal(), (least, trim), padded, 0o600)?;
+        self.settled.store(true, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Keeps a config under its digest, once.
     pub fn keep_config(&self, config: &MachineConfig) -> Result<ConfigName, StoreError> {
         let text = machine_config::to_canonical_json(config);
         let digest = Digest::of(&text);
-        let place = config_path(&digest)?;
-        if self.root.stat(&place)?.is_none() {
-            self.root.replace(&place, &text, 0o600)?;
-        }
-        Ok(ConfigName {
+        let name = ConfigName {
             name: config.name.clone(),
             digest,
-        })
+        };
+        match config_text(&self.root, &name) {
+            Ok(_) => {}
+            Err(StoreError::Config { .. }) => {
+                self.root.replace(&config_path(&digest), &text, 0o600)?;
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(name)
     }
 
     /// Forgets configs that neither the base, an open transaction nor the history names.
@@ -205,8 +252,30 @@ impl Store {
     }
 }
 
+/// Whether the newest transaction has not touched the machine yet and may be about to.
+fn may_begin(journal: &Journal) -> bool {
+    let ahead = |mark, direction| mark < Mark::Committed && direction == Direction::Forward;
+    journal.top().is_some_and(|tx| ahead(tx.mark, tx.direction))
+}
+
+fn growth(journal: &Journal) -> u64 {
+    let open = &journal.transactions;
+    let actions = open.iter().map(|tx| tx.actions.len()).sum::<usize>() as u64;
+    GROWTH * (open.len() as u64 + 1) + ACTION_GROWTH * actions
+}
+
 /// The journal without the lock, for those who only look.
 pub fn peek(root: &Root) -> Result<Journal, StoreError> {
+    let mut looks = 1;
+    loop {
+        match read_journal(root) {
+            Err(StoreError::Journal { .. }) if looks < LOOKS => looks += 1,
+            read => return read,
+        }
+    }
+}
+
+fn read_journal(root: &Root) -> Result<Journal, StoreError> {
     match root.read_nofollow(&paths::journal(), LARGEST_JOURNAL) {
         Ok(text) => Journal::decode(&text).map_err(|source| StoreError::Journal {
             path: paths::journal(),
@@ -222,22 +291,41 @@ pub fn peek(root: &Root) -> Result<Journal, StoreError> {
 
 /// A stored config; the empty one where `name` is none.
 pub fn config(root: &Root, name: Option<&ConfigName>) -> Result<MachineConfig, StoreError> {
-    let Some(ConfigName { name, digest }) = name else {
+    let Some(name) = name else {
         return Ok(MachineConfig::default());
     };
-    let text = root.read_nofollow(&config_path(digest)?, LARGEST_CONFIG)?;
-    let bad = |source: Box<dyn std::error::Error + Send + Sync>| StoreError::Config {
-        digest: *digest,
-        source,
-    };
-    // A config's digest is that of its stored form.
-    if Digest::of(&text) != *digest {
-        return Err(bad("its content has another digest".into()));
-    }
+    let text = config_text(root, name)?;
     let mut config =
-        machine_config::from_canonical_json(&text).map_err(|error| bad(Box::new(error)))?;
-    config.name.clone_from(name);
+        machine_config::from_canonical_json(&text).map_err(|error| lost(name, error))?;
+    config.name.clone_from(&name.name);
     Ok(config)
+}
+
+/// The text of a stored config, which is what its digest is the digest of.
+fn config_text(root: &Root, name: &ConfigName) -> Result<Vec<u8>, StoreError> {
+    let text = match root.read_nofollow(&config_path(&name.digest), LARGEST_CONFIG) {
+        Ok(text) => text,
+        Err(error @ (RootError::WrongKind { .. } | RootError::TooLarge { .. })) => {
+            return Err(lost(name, error));
+        }
+        Err(error) if error.is_not_found() => return Err(lost(name, error)),
+        Err(error) => return Err(error.into()),
+    };
+    match Digest::of(&text) == name.digest {
+        true => Ok(text),
+        false => Err(lost(name, OtherContent(name.digest))),
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("{}/{} holds something else", paths::configs(), .0.hex())]
+struct OtherContent(Digest);
+
+fn lost(name: &ConfigName, source: impl std::error::Error + Send + Sync + 'static) -> StoreError {
+    StoreError::Config {
+        name: name.name.clone(),
+        source: Box::new(source),
+    }
 }
 
 /// The boot id below the root; none where no kernel runs for it (offline, in a sandbox).
@@ -257,11 +345,9 @@ fn read_id(root: &Root, path: &AbsPath) -> Result<Option<String>, RootError> {
     }
 }
 
-fn config_path(digest: &Digest) -> Result<AbsPath, StoreError> {
+fn config_path(digest: &Digest) -> AbsPath {
+    let name = digest.hex();
     paths::configs()
-        .join(&digest.hex())
-        .map_err(|error| StoreError::Config {
-            digest: *digest,
-            source: Box::new(error),
-        })
+        .join(&name)
+        .unwrap_or_else(|_| paths::configs())
 }

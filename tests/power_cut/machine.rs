@@ -175,7 +175,8 @@ fn is_commit(op: &Op) -> bool {
     let staged =
         |path: &AbsPath| path.as_str().contains("/tx/") || path.as_str().contains("/.machinist/");
     match &op.act {
-        Act::Exchange(_) => true,
+        // The journal and its spare take turns in the same way.
+        Act::Exchange(with) => !with.as_str().ends_with("/machinist/journal"),
         Act::Rename(to) => staged(&op.path) != staged(to),
         _ => false,
     }

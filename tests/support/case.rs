@@ -128,6 +128,12 @@ impl Case {
         Sandbox::holding(&self.start, self.mounts)
     }
 
+    /// The same on a file system of the test's own.
+    pub(crate) fn sandbox_on(&self, disk: &std::path::Path) -> Sandbox {
+        let dir = tempfile::tempdir_in(disk).unwrap();
+        Sandbox::holding_in(dir, &self.start, self.mounts)
+    }
+
     /// A machine that holds this tree.
     pub(crate) fn holding(&self, tree: &Tree) -> Sandbox {
         Sandbox::holding(tree, self.mounts)

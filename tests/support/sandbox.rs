@@ -154,8 +154,13 @@ impl Sandbox {
 
     /// One that holds exactly `tree`.
     pub(crate) fn holding(tree: &Tree, tops: &[&str]) -> Self {
+        Self::holding_in(temporary(), tree, tops)
+    }
+
+    /// The same in a directory of the test's own.
+    pub(crate) fn holding_in(dir: tempfile::TempDir, tree: &Tree, tops: &[&str]) -> Self {
         let sandbox = Self {
-            dir: temporary(),
+            dir,
             mounts: tops.iter().map(|top| at(top)).collect(),
         };
         tree.materialise(&Root::open(sandbox.dir.path()).unwrap())

@@ -10,7 +10,7 @@ use std::{
 };
 
 use machinist::{
-    root::{Act, Op, Root},
+    root::{Op, Root},
     update::{recover, store::Store},
 };
 use nix::libc;
@@ -138,28 +138,4 @@ fn one_failing_operation_fails_the_update_and_nothing_else() {
     }
     println!("{length} operations: {failed} updates failed and said so, {ended} ended the agent");
     assert!(failed > 50);
-}
-
-#[test]
-fn a_disk_that_fills_up_at_any_operation_costs_nothing_but_the_update() {
-    let case = Case::everything();
-    let length = length(&case);
-    let takes_space = |op: &Op| {
-        matches!(
-            op.act,
-            Act::Create(_) | Act::Write(_) | Act::MakeDir(_) | Act::MakeLink(_)
-        )
-    };
-    for number in (0..length).step_by(if long() { 1 } else { 3 }) {
-        let what = format!("full from operation {number} of {length} on");
-        let sandbox = case.sandbox();
-        let (root, _) = failing(sandbox.root(), move |at, op| {
-            (at >= number && takes_space(op)).then_some(libc::ENOSPC)
-        });
-        drop(apply(&root, &case.to));
-        drop(root);
-        recovered(&sandbox, &what);
-        must_be_old_or_new(&case, &sandbox, &what);
-        must_reach_new(&case, &sandbox, &what);
-    }
 }

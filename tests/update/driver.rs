@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use machinist::{
-    root::Tree,
+    root::{Root, Tree},
     update::{
         phase::Phase,
         run::{Conduct, Desired, UpdateError, UpdateReport, Updater},
@@ -66,10 +66,14 @@ impl Driver {
         desired: Desired,
         conduct: Conduct,
     ) -> Self {
+        Self::on(&sandbox.root(), script, desired, conduct)
+    }
+
+    /// On a root with instruments.
+    pub(crate) fn on(root: &Root, script: &Script, desired: Desired, conduct: Conduct) -> Self {
         let (desired, source) = watch::channel(desired);
         let services = Some(script.clone());
-        let (updater, reports) =
-            Updater::new(&sandbox.root(), services, Quiet, conduct, source).unwrap();
+        let (updater, reports) = Updater::new(root, services, Quiet, conduct, source).unwrap();
         let stop = CancellationToken::new();
         let task = tokio::spawn(updater.run(stop.clone()));
         Self {

@@ -197,8 +197,9 @@ impl Reader {
             Act::SyncDir => steps.settle_where(|step| {
                 concerns_inode(&step.change, ino) || concerns_entries_of(&step.change, ino)
             }),
-            // Trees do not hold extended attributes. The others are taken before.
+            // Trees hold neither extended attributes nor room. The others are taken before.
             Act::SetAttribute(..)
+            | Act::Reserve(_)
             | Act::SyncFs
             | Act::Create(_)
             | Act::MakeDir(_)

@@ -317,9 +317,9 @@ fn a_fault_takes_the_place_of_the_operation_and_has_its_reason() {
     for (errno, reason, again) in [
         (rustix::io::Errno::NOSPC, Reason::NoSpace, true),
         (rustix::io::Errno::DQUOT, Reason::NoSpace, true),
-        (rustix::io::Errno::ROFS, Reason::ReadOnly, false),
+        (rustix::io::Errno::ROFS, Reason::ReadOnly, true),
         (rustix::io::Errno::ACCESS, Reason::PermissionMissing, false),
-        (rustix::io::Errno::IO, Reason::Io, false),
+        (rustix::io::Errno::IO, Reason::Io, true),
     ] {
         let place = Place::new();
         let file = place.file("/etc/f", "old");

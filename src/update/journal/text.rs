@@ -60,6 +60,16 @@ impl Journal {
         Ok(text)
     }
 
+    /// Lengthens an encoded journal to at least `length` bytes, with spaces in the header, which no
+    /// reader minds.
+    pub fn padded(mut text: Vec<u8>, length: usize) -> Vec<u8> {
+        let missing = length.saturating_sub(text.len());
+        if let Some(end) = text.iter().position(|byte| *byte == b'\n') {
+            text.splice(end..end, std::iter::repeat_n(b' ', missing));
+        }
+        text
+    }
+
     /// Reads what [`Journal::encode`] wrote, by this version or another.
     pub fn decode(text: &[u8]) -> Result<Self, BadJournal> {
         let unreadable = |why: String| BadJournal::Unreadable(why);

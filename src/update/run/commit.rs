@@ -1,12 +1,15 @@
 //! Committing what is staged.
 
 use super::{Audience, UpdateError, Updater};
-use crate::update::{
-    journal::{Journal, Mark},
-    phase::Event,
-    ports::Services,
-    store::{self, Store, StoreError},
-    transaction::{self, TransactionError},
+use crate::{
+    reason::Reason,
+    update::{
+        journal::{Journal, Mark},
+        phase::Event,
+        ports::Services,
+        store::{self, Store, StoreError},
+        transaction::{self, TransactionError},
+    },
 };
 
 impl<S: Services, A: Audience> Updater<S, A> {
@@ -14,7 +17,12 @@ impl<S: Services, A: Audience> Updater<S, A> {
         match self.blocking(commit).await? {
             Ok(()) => Ok(Event::Committed),
             Err(error) => {
-                self.failed(&error, error.reason(), error.again());
+                let code = match error.reason() {
+                    // Nothing more is known than that it happened here.
+                    Reason::Io => Reason::CommitFailed,
+                    known => known,
+                };
+                self.failed(&error, code, error.again());
                 Ok(Event::StepFailed)
             }
         }

@@ -5,13 +5,13 @@ use std::{
     time::Duration,
 };
 
-use super::{Audience, UpdateError, Updater, turn::sleep_until};
+use super::{Audience, Desired, UpdateError, Updater, turn::sleep_until};
 use crate::{
     path::AbsPath,
     plan::Drift,
     reason::Reason,
     root::{Root, RootError, Watch, WatchEvent, WatchKind},
-    update::{look, ports::Services},
+    update::{look, phase::Phase, ports::Services},
 };
 
 /// How long a burst of events is gathered: an editor's save is several events within a few
@@ -188,9 +188,22 @@ impl<S: Services, A: Audience> Updater<S, A> {
             .await?;
         match found {
             Ok(found) => self.note_drift(asked.as_ref(), found),
+            Err(error) if error.reason() == Reason::StoredConfigLost => {
+                self.drift.armed_for = None;
+                self.note_lost(&error);
+            }
             Err(error) => tracing::warn!("{}", crate::telemetry::chain(&error)),
         }
         Ok(())
+    }
+
+    /// What the machine should look like is not known any more. The source may have it still, and is
+    /// asked first.
+    fn note_lost(&mut self, error: &look::LookError) {
+        if self.phase == Phase::Idle && !matches!(*self.desired.borrow(), Desired::Unknown) {
+            self.failed(error, error.reason(), error.again());
+            self.enter(Phase::Failed);
+        }
     }
 
     fn note_drift(&mut self, asked: Option<&BTreeSet<AbsPath>>, found: Vec<Drift>) {

@@ -14,6 +14,7 @@ mod reboot;
 mod report;
 mod resume;
 mod stage;
+mod trouble;
 mod turn;
 mod undo;
 mod verify;
@@ -32,9 +33,10 @@ use super::{
     recover::RecoverError,
     store::{Store, StoreError},
 };
-use crate::{backoff::Backoff, reason::Reason, root::Root};
+use crate::{backoff::Backoff, digest::Digest, reason::Reason, root::Root};
 pub use conduct::{Audience, Conduct, Desired, RebootConduct, TICK};
 pub use report::{ConfigState, UpdateReport};
+use trouble::Regained;
 
 /// Waits before a passing error is tried again.
 const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(300));
@@ -48,6 +50,9 @@ pub enum UpdateError {
     /// The state cannot be read or written.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// The state directory could not be opened; the report says why.
+    #[error("the state directory is not open")]
+    NoState,
     /// The task that does blocking work was lost.
     #[error("a task of the update was lost")]
     Lost(#[source] tokio::task::JoinError),
@@ -56,7 +61,8 @@ pub enum UpdateError {
 /// The driver of one root.
 pub struct Updater<S, A> {
     root: Root,
-    store: Arc<Store>,
+    /// None while the state directory cannot be opened.
+    store: Option<Arc<Store>>,
     /// Empty while it is lent to blocking work.
     journal: Journal,
     services: Option<Arc<S>>,
@@ -67,9 +73,11 @@ pub struct Updater<S, A> {
     desired: watch::Receiver<Desired>,
     report: watch::Sender<Arc<UpdateReport>>,
     phase: Phase,
-    /// The journal is not to be trusted: nothing is planned, and nothing is written.
-    barred: bool,
+    /// The state cannot be read or written: nothing is planned, and nothing of the machine changes.
+    trouble: Option<trouble::Trouble>,
     since: Timestamp,
+    /// The config of which there is a good copy in the state directory.
+    kept: Option<Digest>,
     /// The plan that is being carried out, with the config it leads to.
     planned: Option<plan::Planned>,
     replans: u32,
@@ -100,13 +108,12 @@ impl<S: Services, A: Audience> Updater<S, A> {
         conduct: Conduct,
         desired: watch::Receiver<Desired>,
     ) -> Result<(Self, watch::Receiver<Arc<UpdateReport>>), UpdateError> {
-        let store = Store::open(root)?;
-        let (journal, barred) = resume::settled(&store)?;
+        let opened = trouble::open(root, None)?;
         let (report, reports) = watch::channel(Arc::new(UpdateReport::default()));
         let mut updater = Self {
             root: root.clone(),
-            store: Arc::new(store),
-            journal,
+            store: opened.store,
+            journal: opened.journal,
             services: services.map(Arc::new),
             audience: Arc::new(audience),
             conduct,
@@ -114,8 +121,9 @@ impl<S: Services, A: Audience> Updater<S, A> {
             desired,
             report,
             phase: Phase::Idle,
-            barred,
+            trouble: opened.trouble,
             since: Timestamp::now(),
+            kept: None,
             planned: None,
             replans: 0,
             failures: 0,
@@ -138,19 +146,29 @@ impl<S: Services, A: Audience> Updater<S, A> {
     /// Turns until `stop`; what is in flight then is left so that the next start goes on with it.
     pub async fn run(mut self, stop: CancellationToken) -> Result<(), UpdateError> {
         let mut next = self.next.take();
-        if self.barred {
-            self.while_turning(stop.cancelled()).await;
-            return Ok(());
-        }
         loop {
-            let event = match next.take() {
+            if self.trouble.is_some() {
+                match self.regain(&stop).await? {
+                    Regained::Stopped => return Ok(()),
+                    Regained::At(effect) => next = effect,
+                }
+                continue;
+            }
+            let turned = match next.take() {
                 Some(effect) => {
                     let span = self.span();
-                    self.carry_out(effect, &stop).instrument(span).await?
+                    self.carry_out(effect, &stop).instrument(span).await
                 }
-                None => self.wait(&stop).await?,
+                None => self.wait(&stop).await,
             };
-            let Some(event) = event else { return Ok(()) };
+            let event = match turned {
+                Ok(Some(event)) => event,
+                Ok(None) => return Ok(()),
+                Err(error) => {
+                    self.troubled(error)?;
+                    continue;
+                }
+            };
             let (phase, effect) = self.phase.on(event);
             self.enter(phase);
             next = effect;
@@ -165,7 +183,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
         stop: CancellationToken,
     ) -> Result<Arc<UpdateReport>, UpdateError> {
         let mut next = self.next.take();
-        let mut looked = self.barred;
+        let mut looked = self.trouble.is_some();
         loop {
             let effect = match next.take() {
                 Some(Effect::Reboot) if self.conduct.reboot != RebootConduct::Auto => {
@@ -242,7 +260,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
         tracing::error!(reason = %code, again, "{message}");
         self.journal.failure = Some(Failure {
             code,
-            message,
+            message: super::bounded(message),
             again,
             digest,
         });

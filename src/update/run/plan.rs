@@ -38,6 +38,15 @@ pub(super) struct Planned {
 #[error("the config is refused: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
 struct Refused(Vec<Refusal>);
 
+/// Whether the machine may come to allow it while the config stays as it is: room comes back, a file
+/// system is mounted anew, a flag is taken off. Anything else a person must change, and says so with the config.
+fn passes(reason: Reason) -> bool {
+    matches!(
+        reason,
+        Reason::NoSpace | Reason::ReadOnly | Reason::Immutable
+    )
+}
+
 /// The desired config was taken away between two looks.
 #[derive(Debug, thiserror::Error)]
 #[error("there is no desired config to plan for")]
@@ -78,6 +87,8 @@ impl<S: Services, A: Audience> Updater<S, A> {
             return Ok(Event::StepFailed);
         };
         let Some(Looked { plan, from, named }) = self.look(&to).await? else {
+            // Else it would be tried again at once, without a pause.
+            self.remember_failure(digest);
             return Ok(Event::StepFailed);
         };
         let planned = match plan {
@@ -93,10 +104,14 @@ impl<S: Services, A: Audience> Updater<S, A> {
                     .first()
                     .map_or(Reason::ConfigRefused, |refusal| refusal.reason);
                 self.planned = None;
-                self.failed(&Refused(refusals), code, false);
+                let passes = refusals.iter().all(|refusal| passes(refusal.reason));
+                self.failed(&Refused(refusals), code, passes);
                 self.remember_failure(digest);
                 let reboot_pending = !self.journal.transactions.is_empty();
-                return Ok(Event::PlanRefused { reboot_pending });
+                return Ok(match passes && !reboot_pending {
+                    true => Event::StepFailed,
+                    false => Event::PlanRefused { reboot_pending },
+                });
             }
         };
         for warning in &planned.plan.warnings {
@@ -157,6 +172,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
             .blocking(move |store, journal| take_on(store, journal, &planned, adopted))
             .await?;
         saved?;
+        self.failures = 0;
         if !known {
             let config = self.config_name();
             tracing::info!("the machine already is what {config} asks for");
@@ -221,6 +237,22 @@ impl<S: Services, A: Audience> Updater<S, A> {
             _ if failure.is_some_and(|failure| failure.digest == Some(digest)) => None,
             _ => Some(Event::Desired),
         }
+    }
+
+    /// Keeps a copy of the config that the machine is on whenever the source still has it: one that was
+    /// damaged or lost is there again.
+    pub(super) async fn keep_desired(&mut self) -> Result<(), UpdateError> {
+        let Desired::Config(config, digest) = self.desired.borrow().clone() else {
+            return Ok(());
+        };
+        let current = look::current(&self.journal).map(|name| name.digest);
+        if current != Some(digest) || self.kept == current {
+            return Ok(());
+        }
+        self.blocking(move |store, _| store.keep_config(&config))
+            .await??;
+        self.kept = current;
+        Ok(())
     }
 
     fn note_refused(&mut self, refusals: &[Refusal]) {

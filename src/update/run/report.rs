@@ -33,6 +33,8 @@ pub struct UpdateReport {
     pub drift: Vec<Drift>,
     /// The plan that is being carried out.
     pub plan: Option<Arc<Plan>>,
+    /// The journal cannot be read: nobody can tell which config the machine is on.
+    pub unknown: bool,
     /// Effects are on the disk that are not verified yet.
     pub unverified: bool,
     /// The running boot; none offline.
@@ -74,7 +76,8 @@ impl<S: Services, A: Audience> Updater<S, A> {
                     _ => None,
                 },
             },
-            failure: self.journal.failure.clone(),
+            failure: self.failure(),
+            unknown: self.trouble.as_ref().is_some_and(|trouble| trouble.unknown),
             refused: match desired {
                 Desired::Refused(refusals) => refusals,
                 _ => Arc::default(),
@@ -94,6 +97,12 @@ impl<S: Services, A: Audience> Updater<S, A> {
             updates: self.journal.history.iter().rev().cloned().collect(),
         };
         self.report.send_replace(Arc::new(report));
+    }
+
+    /// Why nothing goes on, or why the last update did not succeed.
+    fn failure(&self) -> Option<Failure> {
+        let trouble = self.trouble.as_ref().map(|trouble| &trouble.failure);
+        trouble.or(self.journal.failure.as_ref()).cloned()
     }
 
     /// The boot id below the root; none where no kernel runs for it or it cannot be read.

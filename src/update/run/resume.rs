@@ -2,11 +2,9 @@
 
 use super::{Audience, Updater};
 use crate::update::{
-    journal::{Direction, Failure, Journal, Mark, Transaction},
+    journal::{Direction, Mark, Transaction},
     phase::{Effect, Phase},
     ports::Services,
-    recover::{self, RecoverError},
-    store::{Store, StoreError},
 };
 
 impl<S: Services, A: Audience> Updater<S, A> {
@@ -39,6 +37,10 @@ impl<S: Services, A: Audience> Updater<S, A> {
 
     /// Enters that phase and says so. Returns what to do in it.
     pub(super) fn resume(&mut self) -> Option<Effect> {
+        if self.trouble.is_some() {
+            self.phase = Phase::Failed;
+            return None;
+        }
         self.know_boots();
         let (phase, effect) = self.proven();
         let Some(to) = self.journal.top().map(|tx| tx.to.name.clone()) else {
@@ -51,34 +53,5 @@ impl<S: Services, A: Audience> Updater<S, A> {
             phase => tracing::info!("going on with the update to {to}: {}", phase.name()),
         });
         effect
-    }
-}
-
-/// The journal after recovery. One that cannot be trusted is left as it is, and the failure stands in
-/// its place: the agent lives, says so, and changes nothing.
-pub(super) fn settled(store: &Store) -> Result<(Journal, bool), RecoverError> {
-    match recover::recover(store) {
-        Ok((journal, recovered)) => {
-            if !recovered.is_empty() {
-                tracing::info!(?recovered, "settled what an interrupted update left");
-            }
-            Ok((journal, false))
-        }
-        Err(RecoverError::Store(error @ StoreError::Journal { .. })) => {
-            let message = crate::telemetry::chain(&error);
-            tracing::error!(reason = %error.reason(), "{message}; nothing is changed on this machine");
-            let failure = Failure {
-                code: error.reason(),
-                message,
-                again: false,
-                digest: None,
-            };
-            let journal = Journal {
-                failure: Some(failure),
-                ..Journal::default()
-            };
-            Ok((journal, true))
-        }
-        Err(error) => Err(error),
     }
 }

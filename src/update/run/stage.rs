@@ -168,7 +168,11 @@ fn stage(
         "update to {to} begins: {changes} change(s), cost: {cost:?}"
     );
     journal.transactions.push(tx);
-    store.save(journal)?;
+    if let Err(error) = store.save(journal) {
+        // Nothing was begun, and nothing has to be taken back.
+        journal.transactions.pop();
+        return Err(error.into());
+    }
     if let Some(tx) = journal.top_mut() {
         transaction::stage(root, tx, &planned.plan.operations, how.chown, how.stop)?;
         tx.mark = Mark::Staged;

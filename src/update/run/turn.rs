@@ -1,6 +1,6 @@
 //! Waiting, and working while the loop keeps turning.
 
-use std::{future::Future, sync::Arc};
+use std::future::Future;
 
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -22,6 +22,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
         if let Some(event) = self.look_at_desired() {
             return Ok(Some(event));
         }
+        self.keep_desired().await?;
         self.arm_drift().await?;
         let retry = self.retry_after();
         let mut tick = tokio::time::interval(self.audience.tick());
@@ -75,8 +76,8 @@ impl<S: Services, A: Audience> Updater<S, A> {
         &mut self,
         work: impl FnOnce(&Store, &mut Journal) -> T + Send + 'static,
     ) -> Result<T, UpdateError> {
+        let store = self.store.clone().ok_or(UpdateError::NoState)?;
         let mut journal = std::mem::take(&mut self.journal);
-        let store = Arc::clone(&self.store);
         let task = tokio::task::spawn_blocking(move || {
             let done = work(&store, &mut journal);
             (journal, done)

@@ -53,6 +53,10 @@ impl<S: Services, A: Audience> Updater<S, A> {
                 revert(store, journal, &reason, booted_into, boot.as_deref())
             })
             .await?;
+        if let Err(TransactionError::Store(error)) = reverted {
+            // Not a step was taken that the journal does not know of.
+            return Err(error.into());
+        }
         if let Err(source) = reverted {
             self.failed(&Stuck { source }, Reason::UndoFailed, true);
             // A full disk must not end the agent: the journal on it still says what to do.

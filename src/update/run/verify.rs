@@ -71,6 +71,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
     }
 
     async fn check_disk(&mut self) -> Result<Event, UpdateError> {
+        self.keep_desired().await?;
         let capabilities = self.conduct.capabilities;
         match self
             .blocking(move |store, journal| {

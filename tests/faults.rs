@@ -1,0 +1,27 @@
+//! Disks that fill up, give errors or become read-only in the middle of an update: the agent lives, the
+//! tree is the old config or the new one, and once the fault is gone the update completes.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::disallowed_methods,
+    dead_code,
+    reason = "a test may panic, count aloud, and play everybody else who writes into the tree"
+)]
+
+#[path = "support/by_hand.rs"]
+mod by_hand;
+#[path = "support/case.rs"]
+mod case;
+#[path = "update/driver.rs"]
+mod driver;
+#[path = "faults/full.rs"]
+mod full;
+#[path = "faults/injected.rs"]
+mod injected;
+#[path = "faults/lost.rs"]
+mod lost;
+#[path = "support/sandbox.rs"]
+mod sandbox;
+#[path = "support/services.rs"]
+mod services;

@@ -1,0 +1,239 @@
+//! Errors in place of operations: once, or until somebody repairs the disk.
+
+use std::{
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use machinist::{
+    reason::Reason,
+    root::{Act, Op, Root, Tree},
+    update::{journal::Mark, phase::Phase},
+};
+use nix::libc;
+
+use crate::{
+    case::{Case, plain},
+    driver::{Driver, UNIT},
+    sandbox::{Sandbox, difference, long, restarting},
+    services::Script,
+};
+
+const ERRORS: [i32; 4] = [libc::ENOSPC, libc::EDQUOT, libc::EIO, libc::EROFS];
+
+/// A disk on which operations fail from a number on.
+pub(crate) struct Disk {
+    count: Arc<AtomicUsize>,
+    healthy: Arc<AtomicBool>,
+}
+
+impl Disk {
+    pub(crate) fn of(
+        root: Root,
+        fails: impl Fn(usize, &Op) -> Option<i32> + Send + Sync + 'static,
+    ) -> (Root, Self) {
+        let disk = Self {
+            count: Arc::default(),
+            healthy: Arc::default(),
+        };
+        let (count, healthy) = (Arc::clone(&disk.count), Arc::clone(&disk.healthy));
+        let hook = move |op: &Op| {
+            let number = count.fetch_add(1, Ordering::Relaxed);
+            if healthy.load(Ordering::Relaxed) {
+                return None;
+            }
+            fails(number, op).map(io::Error::from_raw_os_error)
+        };
+        (root.with_fault(Arc::new(hook)), disk)
+    }
+
+    pub(crate) fn heal(&self) {
+        self.healthy.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Runs with a clock that jumps to the next deadline whenever everybody waits.
+pub(crate) fn paused<T>(work: impl Future<Output = T>) -> T {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_all().start_paused(true).build().unwrap();
+    runtime.block_on(work)
+}
+
+/// The agent's driver for this case; hours of a paused clock pass in no time.
+pub(crate) fn drive(case: &Case, root: &Root) -> Driver {
+    let (script, conduct) = (Script::new(), restarting(UNIT));
+    let mut driver = Driver::on(root, &script, case.to.desired(), conduct);
+    driver.patience = Duration::from_secs(24 * 3600);
+    driver
+}
+
+/// How many operations the update takes.
+pub(crate) async fn length(case: &Case) -> usize {
+    let sandbox = case.sandbox();
+    let (root, disk) = Disk::of(sandbox.root(), |_, _| None);
+    let mut driver = drive(case, &root);
+    driver.until_on(&case.to).await;
+    driver.stop().await;
+    disk.count.load(Ordering::Relaxed)
+}
+
+pub(crate) fn must_be_new(case: &Case, sandbox: &Sandbox, what: &str) {
+    let tree = plain(&sandbox.tree());
+    assert!(tree == case.new, "{what}\n{}", difference(&case.new, &tree));
+    assert_eq!(sandbox.journal().transactions, [], "{what}");
+}
+
+pub(crate) fn must_be_old_or_new(case: &Case, sandbox: &Sandbox, what: &str) {
+    let tree = Tree::capture(&sandbox.root()).unwrap();
+    let told = || {
+        let seen = crate::sandbox::without_staging(&tree);
+        let old = crate::sandbox::without_staging(&case.old);
+        format!("{what}\nto old:\n{}", difference(&old, &seen))
+    };
+    assert!(case.is_old_or_new(&tree), "{}", told());
+}
+
+#[test]
+fn an_operation_that_fails_once_only_delays_the_update() {
+    let case = Case::everything();
+    paused(async move {
+        let length = length(&case).await;
+        assert!(length > 100, "{length}");
+        let mut runs = 0;
+        for number in 0..length {
+            for (index, errno) in ERRORS.into_iter().enumerate() {
+                if !long() && number % ERRORS.len() != index {
+                    continue;
+                }
+                let what = format!("operation {number} of {length} fails with {errno}");
+                let sandbox = case.sandbox();
+                let fails = move |at, _: &Op| (at == number).then_some(errno);
+                let (root, _) = Disk::of(sandbox.root(), fails);
+                let mut driver = drive(&case, &root);
+                driver.until_on(&case.to).await;
+                driver.stop().await;
+                must_be_new(&case, &sandbox, &what);
+                runs += 1;
+            }
+        }
+        println!("{length} operations, {runs} updates with one failure each");
+    });
+}
+
+/// Whether an operation needs room that was not set aside for it before.
+fn needs_room(kept: &AtomicU64, op: &Op) -> bool {
+    let spare = op.path.as_str().ends_with("/.journal.new");
+    match &op.act {
+        Act::Create(_) | Act::MakeDir(_) | Act::MakeLink(_) | Act::Reserve(_) => true,
+        Act::Write(bytes) if spare => bytes.len() as u64 > kept.load(Ordering::Relaxed),
+        Act::Write(_) => true,
+        _ => false,
+    }
+}
+
+#[test]
+fn a_disk_that_fills_up_at_any_moment_is_waited_for_on_one_config_or_the_other() {
+    let case = Case::everything();
+    paused(async move {
+        let length = length(&case).await;
+        let (mut went_back, mut went_on) = (0, 0);
+        for number in (0..length).step_by(if long() { 1 } else { 4 }) {
+            let errno = ERRORS[number / 4 % 2];
+            let what = format!("full ({errno}) from operation {number} of {length} on");
+            let sandbox = case.sandbox();
+            let kept = AtomicU64::new(0);
+            let fails = move |at, op: &Op| {
+                if at >= number && needs_room(&kept, op) {
+                    return Some(errno);
+                }
+                if let Act::Reserve(room) = &op.act {
+                    kept.store(*room, Ordering::Relaxed);
+                }
+                None
+            };
+            let (root, disk) = Disk::of(sandbox.root(), fails);
+            let mut driver = drive(&case, &root);
+            let new = machinist::machine_config::digest(&case.to.0);
+            let report = driver
+                .until("an end", |report| {
+                    let current = report.config.current.as_ref().map(|name| name.digest);
+                    let on = current == Some(new) && report.phase == Phase::Idle;
+                    on || report.phase == Phase::Failed
+                })
+                .await;
+            must_be_old_or_new(&case, &sandbox, &what);
+            let journal = sandbox.journal();
+            match &report.failure {
+                Some(failure) => {
+                    assert_eq!(failure.code, Reason::NoSpace, "{what}: {failure:?}");
+                    assert!(failure.again, "{what}");
+                    // Going back needs no room: nothing of the update is left on the machine.
+                    let open = journal.transactions.iter();
+                    let open: Vec<_> = open.filter(|tx| tx.mark != Mark::Verified).collect();
+                    assert!(open.is_empty(), "{what}: {open:?}");
+                    went_back += 1;
+                }
+                None => went_on += 1,
+            }
+            disk.heal();
+            driver.until_on(&case.to).await;
+            driver.stop().await;
+            must_be_new(&case, &sandbox, &what);
+        }
+        println!(
+            "{length} operations: {went_back} updates went back and came again, {went_on} went on"
+        );
+        assert!(went_back > 10 && went_on > 3);
+    });
+}
+
+#[test]
+fn a_disk_that_breaks_at_any_moment_is_waited_for() {
+    let case = Case::everything();
+    paused(async move {
+        let length = length(&case).await;
+        for number in (0..length).step_by(if long() { 1 } else { 4 }) {
+            let errno = ERRORS[2 + number / 4 % 2];
+            let what = format!("broken ({errno}) from operation {number} of {length} on");
+            let sandbox = case.sandbox();
+            let fails = move |at, _: &Op| (at >= number).then_some(errno);
+            let (root, disk) = Disk::of(sandbox.root(), fails);
+            let mut driver = drive(&case, &root);
+            let report = driver.until_failed().await;
+            let failure = report.failure.clone().unwrap();
+            let known = [
+                Reason::Io,
+                Reason::ReadOnly,
+                Reason::CommitFailed,
+                Reason::UndoFailed,
+            ];
+            assert!(known.contains(&failure.code), "{what}: {failure:?}");
+            assert!(failure.again, "{what}: {failure:?}");
+            disk.heal();
+            driver.until_on(&case.to).await;
+            driver.stop().await;
+            must_be_new(&case, &sandbox, &what);
+        }
+    });
+}
+
+#[test]
+fn a_state_directory_that_is_read_only_at_the_start_is_waited_for() {
+    let case = Case::small();
+    paused(async move {
+        let sandbox = case.sandbox();
+        let (root, disk) = Disk::of(sandbox.root(), |_, _| Some(libc::EROFS));
+        let mut driver = drive(&case, &root);
+        let report = driver.until_failed().await;
+        assert_eq!(report.failure.as_ref().unwrap().code, Reason::ReadOnly);
+        assert_eq!(report.config.current.as_ref().unwrap().name, "from");
+        disk.heal();
+        driver.until_on(&case.to).await;
+        driver.stop().await;
+        must_be_new(&case, &sandbox, "read-only at the start");
+    });
+}
