@@ -214,7 +214,7 @@ async fn build(
 
     // Only now: without the lock and the port this is not the agent of this machine, and whoever is
     // has the kubelet's sockets.
-    devices::start(&root, &settings, lend, tasks);
+    devices::start(&root, &settings, lend, metrics.clone(), tasks);
     let signals = serve::measure(&root, &settings, systemd, tasks);
     if settings.does(Job::Config) {
         let read = Arc::new(metrics.clone());

@@ -129,7 +129,7 @@ impl DirectorySource {
         metrics: Arc<Metrics>,
         stop: CancellationToken,
     ) {
-        let mut watching = Watching::arm(&self.tree, &self.dir);
+        let mut watching = self.arm().await;
         self.publish(&desired, &metrics, false).await;
         loop {
             tokio::select! {
@@ -139,12 +139,18 @@ impl DirectorySource {
             }
             watching.settle(DEBOUNCE).await;
             // The directory may have been replaced, or its links may lead elsewhere now.
-            watching = Watching::arm(&self.tree, &self.dir);
+            watching = self.arm().await;
             if !self.publish(&desired, &metrics, true).await {
                 watching.settle(PATIENCE).await;
                 self.publish(&desired, &metrics, false).await;
             }
         }
+    }
+
+    async fn arm(&self) -> Watching {
+        let source = self.clone();
+        let armed = move || Watching::arm(&source.tree, &source.dir);
+        tokio::task::spawn_blocking(armed).await.unwrap_or_default()
     }
 
     /// Reads once and publishes. With `patient` a refusal is kept back and `false` returned.
@@ -164,10 +170,20 @@ impl DirectorySource {
             Ok(Ok((config, digest))) => Desired::Config(Arc::new(config), digest),
             Ok(Err(_)) if patient => return false,
             Ok(Err(refusals)) => Desired::Refused(Arc::new(refusals)),
-            Err(_) => return true,
+            // A defect of the reader must not look like a source that nobody changed.
+            Err(lost) => {
+                let refusal = self.refusal(
+                    Reason::SourceUnreadable,
+                    &format!("reading broke off: {lost}"),
+                );
+                Desired::Refused(Arc::new(vec![refusal]))
+            }
         };
         metrics.source_was_read(match &read {
             Desired::Config(..) => SourceRead::Accepted,
+            Desired::Refused(refusals) if refusals.iter().any(is_unreadable) => {
+                SourceRead::Unreadable
+            }
             _ => SourceRead::Refused,
         });
         desired.send_if_modified(|known| {
@@ -179,4 +195,8 @@ impl DirectorySource {
         });
         true
     }
+}
+
+fn is_unreadable(refusal: &Refusal) -> bool {
+    refusal.reason == Reason::SourceUnreadable
 }

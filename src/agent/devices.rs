@@ -7,9 +7,11 @@ use tokio::sync::watch;
 use crate::{
     config::{Job, Settings},
     device::{
+        Allowances,
         service::{DevicesHandle, DevicesService, DevicesSettings},
-        status::DevicesStatus,
+        status::{Attempts, DevicesStatus},
     },
+    metrics::Metrics,
     readiness::{DeviceManager, report::DevicesView},
     root::Root,
     shutdown::Tasks,
@@ -21,6 +23,7 @@ pub(super) fn start(
     root: &Root,
     settings: &Settings,
     publish: watch::Sender<Arc<DevicesView>>,
+    metrics: Metrics,
     tasks: &Tasks,
 ) {
     if !settings.does(Job::Devices) {
@@ -30,24 +33,30 @@ pub(super) fn start(
     let handle = DevicesService::start(
         root.clone(),
         DevicesSettings {
-            rescan: Some(settings.devices.rescan),
-            ..DevicesSettings::default()
+            allowances: Allowances::default(),
+            uevents: None,
+            rescan: settings.devices.rescan,
         },
-        tasks.token(),
-        tasks.tracker(),
+        tasks,
     );
-    tasks.spawn("device report", follow(handle, publish, tasks.token()));
+    tasks.spawn(
+        "device report",
+        follow(handle, publish, metrics, tasks.token()),
+    );
 }
 
 async fn follow(
     handle: DevicesHandle,
     publish: watch::Sender<Arc<DevicesView>>,
+    metrics: Metrics,
     stop: tokio_util::sync::CancellationToken,
 ) {
     let mut status = handle.status();
     let mut said = String::new();
+    let mut counted = Attempts::default();
     loop {
         let now = status.borrow_and_update().clone();
+        count(&metrics, &mut counted, now.attempts);
         say(&now, &mut said);
         publish.send_replace(Arc::new(view(&now)));
         tokio::select! {
@@ -56,6 +65,12 @@ async fn follow(
             changed = status.changed() => if changed.is_err() { return },
         }
     }
+}
+
+fn count(metrics: &Metrics, counted: &mut Attempts, now: Attempts) {
+    (counted.accepted..now.accepted).for_each(|_| metrics.registered(true));
+    (counted.failed..now.failed).for_each(|_| metrics.registered(false));
+    *counted = now;
 }
 
 /// One line when the kubelet's absence begins, none while it lasts.

@@ -30,7 +30,10 @@ pub async fn plan(
     let journal = store::peek(root).map_err(LookError::Store)?;
     let policies = Policies::default();
     let units = match capabilities.live {
-        true => Some(look::units(&Systemd::of(root), root, &journal, config, &policies).await?),
+        true => {
+            let names = look::unit_names(root, &journal, config, &policies)?;
+            Some(look::units(&Systemd::of(root), &names).await?)
+        }
         false => None,
     };
     Ok(look::look(

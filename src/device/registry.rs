@@ -14,12 +14,11 @@ mod watching;
 use std::sync::Arc;
 
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 pub use self::preview::{check, list, matches};
 use self::task::Task;
 use super::{Allowances, inventory::Inventory};
-use crate::{path::AbsPath, root::Root};
+use crate::{path::AbsPath, root::Root, shutdown::Tasks};
 
 /// Where declarations lie; the first directory wins a resource that both declare.
 pub const DECLARATION_DIRS: [&str; 2] = ["/etc/machinist/devices.d", "/run/machinist/devices.d"];
@@ -35,7 +34,7 @@ pub struct RegistrySettings {
     /// Whether the kernel's device events concern this root: not so for a moved one.
     pub uevents: bool,
     /// How often everything is looked at without an event; none: as often as is sensible.
-    pub rescan: Option<std::time::Duration>,
+    pub rescan: std::time::Duration,
 }
 
 /// Why a request was not carried out.
@@ -72,16 +71,11 @@ pub struct Registry {
 impl Registry {
     /// Starts the registry. What an earlier agent saved is there when this returns; the first
     /// look at the machine follows.
-    pub fn start(
-        root: Root,
-        settings: RegistrySettings,
-        stop: CancellationToken,
-        tasks: &TaskTracker,
-    ) -> Self {
+    pub fn start(root: Root, settings: RegistrySettings, tasks: &Tasks) -> Self {
         let task = Task::new(root, settings);
         let inventory = task.inventory();
         let (asks, asked) = mpsc::channel(ASKS);
-        tasks.spawn(task.run(asked, stop));
+        tasks.spawn("devices", task.run(asked, tasks.token()));
         Self { asks, inventory }
     }
 

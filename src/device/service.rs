@@ -3,7 +3,6 @@
 use std::{sync::Arc, time::Duration};
 
 use tokio::sync::watch;
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
     Allowances,
@@ -13,17 +12,18 @@ use super::{
 use crate::{
     kubelet::{self, KubeletState},
     root::Root,
+    shutdown::Tasks,
 };
 
 /// What the service needs to know.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct DevicesSettings {
     /// What declarations may do beyond the defaults.
     pub allowances: Allowances,
     /// Whether the kernel's device events are listened to; when not said, on a live root only.
     pub uevents: Option<bool>,
-    /// How often hardware is looked at without an event; none: as often as is sensible.
-    pub rescan: Option<Duration>,
+    /// How often hardware is looked at without an event.
+    pub rescan: Duration,
 }
 
 /// The service; see [`DevicesService::start`].
@@ -38,27 +38,23 @@ pub struct DevicesHandle {
 }
 
 impl DevicesService {
-    /// Starts everything. Ends with `stop`, without withdrawing anything from the kubelet.
-    pub fn start(
-        root: Root,
-        settings: DevicesSettings,
-        stop: CancellationToken,
-        tasks: &TaskTracker,
-    ) -> DevicesHandle {
+    /// Starts everything. Ends with `tasks`, without withdrawing anything from the kubelet.
+    pub fn start(root: Root, settings: DevicesSettings, tasks: &Tasks) -> DevicesHandle {
         let uevents = settings.uevents.unwrap_or_else(|| root.is_live());
         let settings = RegistrySettings {
             allowances: settings.allowances,
             uevents,
             rescan: settings.rescan,
         };
-        let registry = Registry::start(root.clone(), settings, stop.clone(), tasks);
-        let kubelet = kubelet::start(root, registry.inventory(), stop.clone(), tasks);
+        let registry = Registry::start(root.clone(), settings, tasks);
+        let kubelet = kubelet::start(root, registry.inventory(), tasks);
         let joined = Joined {
             inventory: registry.inventory(),
             kubelet,
         };
         let (publish, status) = watch::channel(Arc::new(joined.now()));
-        tasks.spawn(async move {
+        let stop = tasks.token();
+        tasks.spawn("device status", async move {
             tokio::select! {
                 // Safe to drop: nothing is kept between two changes.
                 () = stop.cancelled() => {}
@@ -101,7 +97,12 @@ impl Joined {
         let kubelet = self.kubelet.borrow().clone();
         let inventory = self.inventory.borrow().clone();
         let registration = |name: &super::ResourceName| kubelet.registrations.get(name).cloned();
-        DevicesStatus::of(&inventory, &kubelet.presence, registration)
+        DevicesStatus::of(
+            &inventory,
+            &kubelet.presence,
+            kubelet.attempts,
+            registration,
+        )
     }
 
     async fn follow(mut self, publish: watch::Sender<Arc<DevicesStatus>>) {

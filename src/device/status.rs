@@ -32,6 +32,15 @@ pub struct KubeletPresence {
     pub reason: Option<String>,
 }
 
+/// How often a resource was offered to the kubelet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Attempts {
+    /// It took the registration and asked for the list.
+    pub accepted: u64,
+    /// It did not.
+    pub failed: u64,
+}
+
 /// One device as the kubelet knows it: one entry for each share.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -78,6 +87,9 @@ pub struct DevicesStatus {
     pub kubelet: KubeletPresence,
     /// Why nothing is lent at the moment; null when it is.
     pub withheld: Option<String>,
+    /// Registrations tried since the start; for metrics.
+    #[serde(skip)]
+    pub attempts: Attempts,
 }
 
 impl DevicesStatus {
@@ -85,6 +97,7 @@ impl DevicesStatus {
     pub fn of(
         inventory: &Inventory,
         kubelet: &KubeletPresence,
+        attempts: Attempts,
         registration: impl Fn(&ResourceName) -> Option<Registration>,
     ) -> Self {
         let status = |resource: &Resource| {
@@ -113,6 +126,7 @@ impl DevicesStatus {
             problems: inventory.problems.clone(),
             kubelet: kubelet.clone(),
             withheld: inventory.withheld.as_deref().map(str::to_owned),
+            attempts,
         }
     }
 }
@@ -148,7 +162,7 @@ mod tests {
             since: Timestamp::UNIX_EPOCH,
             reason: Some("no kubelet here".into()),
         };
-        let status = DevicesStatus::of(&inventory, &kubelet, |_| None);
+        let status = DevicesStatus::of(&inventory, &kubelet, Attempts::default(), |_| None);
         let device = |id: &str| serde_json::json!({"id": id, "health": "Healthy", "reason": null, "holder": null});
         assert_eq!(
             serde_json::to_value(&status.devices).unwrap(),

@@ -10,7 +10,7 @@ use tokio::{
     task::JoinSet,
     time::{Instant, sleep, sleep_until},
 };
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tokio_util::sync::CancellationToken;
 use tonic::transport::{Channel, Endpoint};
 
 use self::attach::Attached;
@@ -23,6 +23,8 @@ use crate::{
     device::{Inventory, ResourceName},
     path::AbsPath,
     root::{Identity, Kind, Root, RootError, Watch, WatchEvent, WatchKind},
+    shutdown::Tasks,
+    telemetry::chain,
 };
 
 /// Beside the sockets, so that it is shared by all who could serve there. No socket: the kubelet
@@ -51,7 +53,7 @@ pub(super) struct Directory {
     root: Root,
     inventory: watch::Receiver<Arc<Inventory>>,
     board: Board,
-    tasks: TaskTracker,
+    tasks: Tasks,
     stop: CancellationToken,
     kubelet: watch::Sender<Option<Kubelet>>,
     doubt: Arc<Notify>,
@@ -65,15 +67,14 @@ impl Directory {
         root: Root,
         inventory: watch::Receiver<Arc<Inventory>>,
         board: Board,
-        tasks: TaskTracker,
-        stop: CancellationToken,
+        tasks: Tasks,
     ) -> Self {
         Self {
             root,
             inventory,
             board,
+            stop: tasks.token(),
             tasks,
-            stop,
             kubelet: watch::Sender::new(None),
             doubt: Arc::new(Notify::new()),
             life: 0,
@@ -120,8 +121,7 @@ impl Directory {
     }
 
     fn fault(&self, error: &RootError) {
-        let cause = std::error::Error::source(error);
-        let why = cause.map_or(error.to_string(), |cause| format!("{error}: {cause}"));
+        let why = chain(error);
         if self.board.presence(Some(&why)) {
             tracing::warn!("devices cannot be offered: {why}");
         }
@@ -148,11 +148,13 @@ impl Directory {
                 // Safe to drop: a change stays marked as unseen.
                 changed = self.inventory.changed() => if changed.is_err() { break },
                 // Safe to drop: a task that ended stays in the set.
-                Some(ended) = crew.join_next() => {
-                    if let Ok(name) = ended {
-                        at_work.remove(&name);
-                    }
-                }
+                Some(ended) = crew.join_next() => match ended {
+                    Ok(name) => drop(at_work.remove(&name)),
+                    // Ends this task, and with it the daemon: a resource that nobody serves any more
+                    // must not look served.
+                    Err(lost) if lost.is_panic() => std::panic::resume_unwind(lost.into_panic()),
+                    Err(_) => {}
+                },
                 // Safe to drop: one doubt is remembered.
                 () = self.doubt.notified() => self.probe(),
                 // Safe to drop: the time stays.
@@ -191,7 +193,7 @@ impl Directory {
             at_work.insert(name.clone());
             let task = Resource::new(name.clone(), shared, stop.clone());
             crew.spawn_on(
-                self.tasks.track_future(task.run()),
+                self.tasks.tracker().track_future(task.run()),
                 &tokio::runtime::Handle::current(),
             );
         }

@@ -16,28 +16,26 @@ mod state;
 
 use std::sync::Arc;
 
-use tokio::sync::watch;
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
-
 pub use self::{
     list::LARGEST,
     names::{DIRECTORY, KUBELET_SOCKET},
     state::KubeletState,
 };
-use crate::{device::Inventory, root::Root};
+use crate::{device::Inventory, root::Root, shutdown::Tasks};
+use tokio::sync::watch;
 
-/// Starts to offer what `inventory` says, and tells how that goes. Ends with `stop`, and then says
+/// Starts to offer what `inventory` says, and tells how that goes. Ends with `tasks`, and then says
 /// nothing about the devices: pods keep what they have, and the next agent goes on.
 pub fn start(
     root: Root,
     inventory: watch::Receiver<Arc<Inventory>>,
-    stop: CancellationToken,
-    tasks: &TaskTracker,
+    tasks: &Tasks,
 ) -> watch::Receiver<KubeletState> {
     let board = state::Board::new();
     let told = board.subscribe();
-    let task = directory::Directory::new(root, inventory, board, tasks.clone(), stop.clone());
-    tasks.spawn(async move {
+    let task = directory::Directory::new(root, inventory, board, tasks.clone());
+    let stop = tasks.token();
+    tasks.spawn("device plugins", async move {
         tokio::select! {
             // Safe to drop: resource tasks have the same token and remove their own sockets.
             () = stop.cancelled() => {}

@@ -6,7 +6,7 @@ use tokio::{
     sync::{Notify, watch},
     time::{Instant, timeout},
 };
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tokio_util::sync::CancellationToken;
 use tonic::{Code, transport::Channel};
 
 use super::{
@@ -18,6 +18,8 @@ use super::{
 use crate::{
     device::{Inventory, ResourceName},
     root::Root,
+    shutdown::Tasks,
+    telemetry::chain,
 };
 
 /// The kubelet opens the stream from a task of its own right after it answered `Register`. One
@@ -73,7 +75,7 @@ pub(super) struct Shared {
     /// Asks whoever watches the kubelet to see whether it still answers.
     pub(super) doubt: Arc<Notify>,
     pub(super) board: Board,
-    pub(super) tasks: TaskTracker,
+    pub(super) tasks: Tasks,
 }
 
 /// The task of one resource.
@@ -168,6 +170,7 @@ impl Resource {
 
     fn taken(&self, kubelet: &Kubelet) {
         let after = kubelet.noticed.elapsed();
+        self.shared.board.attempted(true);
         if self.shared.board.registration(&self.name, None) {
             let (name, after) = (&self.name, after.as_millis());
             tracing::info!(resource = %name, "{name} is registered, {after} ms after the kubelet showed itself");
@@ -175,9 +178,8 @@ impl Resource {
     }
 
     fn failed(&self, error: &RegisterError) {
-        let causes =
-            std::iter::successors(std::error::Error::source(error), |cause| cause.source());
-        let reason = causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"));
+        let reason = chain(error);
+        self.shared.board.attempted(false);
         if self.shared.board.registration(&self.name, Some(&reason)) {
             let name = &self.name;
             tracing::warn!(resource = %name, "{name} is not registered: {reason}");

@@ -4,13 +4,16 @@ use std::{pin::Pin, sync::Arc};
 
 use tokio::sync::{mpsc, watch};
 use tokio_stream::{Stream, wrappers::ReceiverStream};
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
 use super::{api::v1beta1 as api, list};
-use crate::device::{
-    Inventory, Resource, ResourceName,
-    allocation::{self, AllocationError, Grant, Wish},
+use crate::{
+    device::{
+        Inventory, Resource, ResourceName,
+        allocation::{self, AllocationError, Grant, Wish},
+    },
+    shutdown::Tasks,
 };
 
 /// The request lists every free id; gRPC's default of 4 MiB would be too small for what the
@@ -31,7 +34,7 @@ pub(super) struct Plugin {
     pub(super) inventory: watch::Receiver<Arc<Inventory>>,
     pub(super) streams: Arc<watch::Sender<Streams>>,
     pub(super) stop: CancellationToken,
-    pub(super) tasks: TaskTracker,
+    pub(super) tasks: Tasks,
 }
 
 impl Plugin {
@@ -85,7 +88,7 @@ impl api::device_plugin_server::DevicePlugin for Plugin {
             count.opened += 1;
             count.open += 1;
         });
-        self.tasks.spawn(async move {
+        self.tasks.spawn("device list", async move {
             feed.await;
             streams.send_modify(|count| count.open -= 1);
         });

@@ -83,7 +83,7 @@ impl Session {
         let service = DevicePluginServer::new(plugin).max_decoding_message_size(LARGEST_REQUEST);
         let server = Server::builder().add_service(service);
         let (until, name) = (session.stop.clone().cancelled_owned(), name.clone());
-        shared.tasks.spawn(async move {
+        shared.tasks.spawn("device plugin", async move {
             if let Err(error) = server.serve_with_incoming_shutdown(incoming, until).await {
                 tracing::warn!(resource = %name, "the server of {name} broke off: {error}");
             }

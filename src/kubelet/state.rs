@@ -7,7 +7,7 @@ use tokio::sync::watch;
 
 use crate::device::{
     ResourceName,
-    status::{KubeletPresence, Registration},
+    status::{Attempts, KubeletPresence, Registration},
 };
 
 /// The kubelet, and what it took from us.
@@ -17,6 +17,8 @@ pub struct KubeletState {
     pub presence: KubeletPresence,
     /// By resource; resources without a device so far are missing.
     pub registrations: BTreeMap<ResourceName, Registration>,
+    /// Registrations tried since the start.
+    pub attempts: Attempts,
 }
 
 /// Where the tasks of this room write what they know. Cheap to clone.
@@ -33,6 +35,7 @@ impl Board {
         let state = KubeletState {
             presence,
             registrations: BTreeMap::new(),
+            attempts: Attempts::default(),
         };
         Self(Arc::new(watch::Sender::new(state)))
     }
@@ -75,6 +78,17 @@ impl Board {
             state.registrations.insert(resource.clone(), now);
             true
         })
+    }
+
+    /// Counts an attempt to register a resource.
+    pub(super) fn attempted(&self, accepted: bool) {
+        self.0.send_modify(|state| {
+            let count = match accepted {
+                true => &mut state.attempts.accepted,
+                false => &mut state.attempts.failed,
+            };
+            *count += 1;
+        });
     }
 
     pub(super) fn forget(&self, resource: &ResourceName) {

@@ -36,7 +36,7 @@ pub(super) fn decode(source: &str) -> Result<Vec<u8>, BadSource> {
     if source.is_empty() {
         return Ok(Vec::new());
     }
-    let scheme = source.split(':').next().unwrap_or_default();
+    let (scheme, rest) = source.split_once(':').unwrap_or_default();
     match scheme.to_ascii_lowercase().as_str() {
         "data" => {}
         "http" | "https" | "tftp" | "s3" | "gs" | "arn" => {
@@ -48,7 +48,7 @@ pub(super) fn decode(source: &str) -> Result<Vec<u8>, BadSource> {
             return Err(bad(Reason::ValueInvalid, message, Some("data:,TEXT")));
         }
     }
-    let Some((header, body)) = source[scheme.len() + 1..].split_once(',') else {
+    let Some((header, body)) = rest.split_once(',') else {
         let message = "the data URL has no comma before its data";
         return Err(bad(Reason::ValueInvalid, message, Some("data:,TEXT")));
     };

@@ -73,6 +73,18 @@ pub(super) fn combine<'a>(needs: impl IntoIterator<Item = (&'a Need, &'a str)>) 
         .collect()
 }
 
+/// Actions of several plans, each once, in the order in which they are done.
+pub fn in_order(
+    actions: impl IntoIterator<Item = (ActionKind, Option<String>)>,
+) -> Vec<(ActionKind, Option<String>)> {
+    let needs = actions.into_iter().map(|(kind, unit)| Need { kind, unit });
+    let ranked: BTreeMap<Rank, Need> = needs.map(|need| (Rank::of(&need), need)).collect();
+    ranked
+        .into_values()
+        .map(|need| (need.kind, need.unit))
+        .collect()
+}
+
 /// The order of actions. A socket is started before the service behind it, which would otherwise
 /// hold its address; machinist itself comes last.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
@@ -162,6 +174,31 @@ mod tests {
                 "Restart z.socket",
                 "Restart z.service",
                 "Restart machinist.service",
+            ]
+        );
+    }
+
+    #[test]
+    fn actions_of_several_plans_are_each_done_once() {
+        let unit = |kind, unit: &str| (kind, Some(unit.to_owned()));
+        let (restart, reload) = (ActionKind::Restart, ActionKind::Reload);
+        let all = [
+            unit(restart, "b.service"),
+            unit(restart, "a.service"),
+            unit(restart, "machinist.service"),
+            unit(restart, "b.service"),
+            (ActionKind::DaemonReload, None),
+            unit(reload, "b.service"),
+            unit(restart, "a.service"),
+        ];
+        assert_eq!(
+            in_order(all),
+            [
+                (ActionKind::DaemonReload, None),
+                unit(reload, "b.service"),
+                unit(restart, "a.service"),
+                unit(restart, "b.service"),
+                unit(restart, "machinist.service"),
             ]
         );
     }

@@ -31,6 +31,7 @@ mod text;
 mod units;
 mod verdict;
 
+pub use actions::in_order;
 pub use asked::{Asked, also, asked, links_of_unit};
 pub use between::between;
 pub use document::PlanDocument;

@@ -108,13 +108,17 @@ async fn look(
         Some(systemd) => systemd.failed_units().await.ok(),
         None => None,
     };
+    let (root, disks) = (root.clone(), disks.to_vec());
+    // A dead network file system answers statfs late, or never.
+    let host = tokio::task::spawn_blocking(move || {
+        let disk = disks.iter().filter_map(|path| free_space(&root, path));
+        (pressure(&root), disk.collect())
+    });
+    let (pressure, disk) = host.await.unwrap_or_default();
     Signals {
         failed_units: failed_units.map(|units| units.into_iter().collect()),
-        pressure: pressure(root),
-        disk: disks
-            .iter()
-            .filter_map(|path| free_space(root, path))
-            .collect(),
+        pressure,
+        disk,
         synchronised,
     }
 }

@@ -7,7 +7,8 @@ use std::{
 
 use crate::{
     path::AbsPath,
-    root::{Kind, Root, Watch, WatchEvent},
+    root::{Kind, Root, RootError, Watch, WatchEvent, WatchId},
+    telemetry::chain,
 };
 
 /// As many links as the kernel follows (path_resolution(7)).
@@ -39,14 +40,13 @@ impl Watching {
             }
         }
         armed.whole.insert(place);
-        armed.watch = tree.watch().ok();
+        armed.watch = tree.watch().inspect_err(complain).ok();
         if let Some(watch) = &mut armed.watch {
             for dir in armed.names.keys().filter(|dir| !armed.whole.contains(*dir)) {
-                // Missing: its name is watched for in the directory above it.
-                let _ = watch.add_names(dir);
+                told(watch.add_names(dir));
             }
             for dir in &armed.whole {
-                let _ = watch.add(dir);
+                told(watch.add(dir));
             }
         }
         armed
@@ -110,4 +110,17 @@ impl Watching {
         let settled = async { while tokio::time::timeout(quiet, self.changed()).await.is_ok() {} };
         let _ = tokio::time::timeout(quiet * 10, settled).await;
     }
+}
+
+/// What is missing is watched for in the directory above it; anything else makes us blind.
+fn told(watched: Result<WatchId, RootError>) {
+    if let Err(error) = watched
+        && !error.is_not_found()
+    {
+        complain(&error);
+    }
+}
+
+fn complain(error: &RootError) {
+    tracing::warn!("changes of the source may not be noticed: {}", chain(error));
 }

@@ -177,7 +177,7 @@ impl Frame {
         let mut previous = FIXED;
         let mut start = FIXED;
         while start < end {
-            let Some(stop) = self.field_end(&message, start) else {
+            let Some(stop) = self.field_end(&message, start).filter(|stop| *stop <= end) else {
                 return message;
             };
             if message[start] != SENDER {

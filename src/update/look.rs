@@ -67,14 +67,13 @@ pub fn current(journal: &Journal) -> Option<&ConfigName> {
     journal.top().map(|tx| &tx.to).or(journal.base.as_ref())
 }
 
-/// What the manager says of every unit that a config names or a policy acts on.
-pub async fn units<S: Services>(
-    services: &S,
+/// Every unit that a config names or a policy acts on. Blocking.
+pub fn unit_names(
     root: &Root,
     journal: &Journal,
     to: &MachineConfig,
     policies: &Policies,
-) -> Result<BTreeMap<String, UnitFacts>, LookError> {
+) -> Result<Vec<String>, LookError> {
     let from = match store::config(root, current(journal)) {
         // Planning will say so, or find that it does not matter.
         Err(StoreError::Config { .. }) => MachineConfig::default(),
@@ -88,14 +87,17 @@ pub async fn units<S: Services>(
     let mut names: BTreeSet<String> = named.collect();
     names.extend(policies.unit_names());
     // A template is no unit that could be asked about.
-    let names: Vec<_> = names
-        .into_iter()
-        .filter(|name| !name.contains("@."))
-        .collect();
-    services
-        .unit_facts(&names)
-        .await
-        .map_err(LookError::Services)
+    let no_template = |name: &String| !name.contains("@.");
+    Ok(names.into_iter().filter(no_template).collect())
+}
+
+/// What the manager says of them.
+pub async fn units<S: Services>(
+    services: &S,
+    names: &[String],
+) -> Result<BTreeMap<String, UnitFacts>, LookError> {
+    let asked = services.unit_facts(names).await;
+    asked.map_err(LookError::Services)
 }
 
 /// Observes once and plans. Blocking.

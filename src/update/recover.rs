@@ -125,7 +125,7 @@ fn bring_to_an_end(
     match (tx.direction, tx.mark) {
         (Direction::Undo, _) if tx.reverted => {}
         (Direction::Undo, _) => {
-            transaction::undo(root, tx).map_err(RecoverError::of(&tx.id))?;
+            kept_aside(&transaction::undo(root, tx).map_err(RecoverError::of(&tx.id))?);
             done.units_changed |= touches_units(tx);
             done.reversed.push(tx.id.clone());
             tx.reverted = true;
@@ -174,10 +174,17 @@ fn reverse(
     let Some(tx) = journal.transactions.get_mut(index) else {
         return Ok(());
     };
-    transaction::undo(store.root(), tx).map_err(RecoverError::of(&tx.id))?;
+    kept_aside(&transaction::undo(store.root(), tx).map_err(RecoverError::of(&tx.id))?);
     tx.reverted = true;
     tx.committed_boot = store::boot_id(store.root()).map_err(StoreError::from)?;
     Ok(())
+}
+
+/// Says whose work was moved out of the way.
+fn kept_aside(drifted: &[AbsPath]) {
+    for path in drifted {
+        tracing::warn!(%path, "somebody had changed this file; their version is kept below drifted/");
+    }
 }
 
 /// Repeats the tidying after a verification and forgets the transactions.
@@ -194,9 +201,7 @@ pub fn settle(store: &Store, journal: &mut Journal) -> Result<(), RecoverError> 
     };
     let drifted =
         transaction::tidy(store.root(), journal, &wanted).map_err(RecoverError::of(&id))?;
-    for path in drifted {
-        tracing::warn!(%path, "somebody had changed this file; their version is kept below drifted/");
-    }
+    kept_aside(&drifted);
     journal.transactions.retain(|tx| tx.mark != Mark::Verified);
     store.save(journal)?;
     store.forget_configs(journal)?;

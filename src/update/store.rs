@@ -174,6 +174,9 @@ impl Store {
         if journal.machine_id != machine {
             journal.history.clear();
             journal.failure = None;
+            journal.failed_units.clear();
+            journal.devices_before = None;
+            journal.machine_before = None;
             journal.machine_id = machine;
         }
         Ok(journal)

@@ -71,7 +71,11 @@ fn as_nobody(place: &Place, test: &str, arguments: &[&str]) -> Option<Output> {
     };
     // The build directory may be closed to others.
     let binary = place.path().join("machinist");
-    fs::copy(env!("CARGO_BIN_EXE_machinist"), &binary).unwrap();
+    // By another process: a child that some other test forks meanwhile would keep a file open for
+    // writing that this one had open, and such a file cannot be executed.
+    let mut copy = Command::new("cp");
+    copy.arg(env!("CARGO_BIN_EXE_machinist")).arg(&binary);
+    assert_eq!(code(&output(copy)), 0);
     fs::set_permissions(&binary, fs::Permissions::from_mode(0o755)).unwrap();
     fs::set_permissions(place.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let mut command = Command::new(setpriv);

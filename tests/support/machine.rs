@@ -4,12 +4,13 @@ use std::{path::Path, sync::Arc, time::Duration};
 
 use machinist::{
     device::{
+        Allowances,
         service::{DevicesHandle, DevicesService, DevicesSettings},
         status::DevicesStatus,
     },
     root::Root,
+    shutdown::Tasks,
 };
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 /// A moved root in which device nodes can be made.
 pub(crate) struct Machine {
@@ -76,15 +77,15 @@ impl Machine {
     }
 
     pub(crate) fn agent(&self) -> Agent {
-        let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
+        let tasks = Tasks::new();
         let root = Root::open(self.root()).unwrap();
-        let settings = DevicesSettings::default();
-        let handle = DevicesService::start(root, settings, stop.clone(), &tasks);
-        Agent {
-            handle,
-            stop,
-            tasks,
-        }
+        let settings = DevicesSettings {
+            allowances: Allowances::default(),
+            uevents: None,
+            rescan: Duration::from_secs(600),
+        };
+        let handle = DevicesService::start(root, settings, &tasks);
+        Agent { handle, tasks }
     }
 }
 
@@ -97,8 +98,7 @@ fn make_node(path: &Path) -> nix::Result<()> {
 
 pub(crate) struct Agent {
     pub(crate) handle: DevicesHandle,
-    stop: CancellationToken,
-    tasks: TaskTracker,
+    tasks: Tasks,
 }
 
 impl Agent {
@@ -120,9 +120,6 @@ impl Agent {
 
     /// SIGTERM: everything ends, and every task is joined.
     pub(crate) async fn stop(self) {
-        self.stop.cancel();
-        self.tasks.close();
-        let ended = tokio::time::timeout(Duration::from_secs(1), self.tasks.wait()).await;
-        assert!(ended.is_ok(), "{} tasks still run", self.tasks.len());
+        self.tasks.finish(Duration::from_secs(1)).await.unwrap();
     }
 }

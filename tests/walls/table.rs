@@ -45,7 +45,11 @@ pub(crate) const WALLS: &[Wall] = &[
         "it fulfils the port of the update loop",
     ),
     wall("hardware", "path", ""),
-    wall("kubelet", "device path root", "what is lent"),
+    wall(
+        "kubelet",
+        "device path root shutdown telemetry",
+        "what is lent",
+    ),
     wall(
         "source",
         "machine_config metrics path reason root telemetry update",
@@ -58,12 +62,12 @@ pub(crate) const WALLS: &[Wall] = &[
     ),
     wall(
         "device::registry",
-        "device digest hardware path reason root",
+        "device digest hardware path reason root shutdown telemetry",
         "",
     ),
     wall(
         "device::service",
-        "device device::registry kubelet root",
+        "device device::registry kubelet root shutdown",
         "",
     ),
     wall(

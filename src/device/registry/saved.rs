@@ -7,6 +7,7 @@ use crate::{
     digest::Digest,
     path::AbsPath,
     root::Root,
+    telemetry::chain,
 };
 
 /// Where it lies.
@@ -60,7 +61,7 @@ impl Keeper {
             Ok(bytes) => bytes,
             Err(error) if error.is_not_found() => return None,
             Err(error) => {
-                tracing::warn!(%error, "the saved device list is not used");
+                tracing::warn!("the saved device list is not used: {}", chain(&error));
                 return None;
             }
         };
@@ -100,7 +101,7 @@ impl Keeper {
             Ok(Ok(())) => (self.last, self.failed) = (Some(digest), false),
             Ok(Err(error)) => {
                 if !self.failed {
-                    tracing::warn!(%error, "the device list is not saved");
+                    tracing::warn!("the device list is not saved: {}", chain(&error));
                 }
                 self.failed = true;
             }

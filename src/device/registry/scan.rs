@@ -14,6 +14,7 @@ use crate::{
     path::AbsPath,
     reason::Reason,
     root::{Kind, Root, RootError, Stat},
+    telemetry::chain,
 };
 
 /// More declarations than any machine has; the rest is reported and left.
@@ -113,11 +114,6 @@ fn owner_fault(stat: &Stat, user: u32) -> Option<String> {
     loose.then(|| format!("its mode {:04o} lets others write", stat.mode))
 }
 
-fn chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(error.source(), |cause| cause.source());
-    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
-}
-
 /// What one look brought.
 #[derive(Debug, Default)]
 pub(super) struct Scan {
@@ -151,19 +147,33 @@ impl Scanner {
         let mut scan = Scan::default();
         for declaration in all {
             let mut seen = Sightings::default();
+            let mut whole = true;
             for glob in &declaration.paths {
-                self.expand(glob, &mut seen, &mut scan.dirs);
+                whole &= self.expand(glob, &mut seen, &mut scan.dirs);
             }
-            scan.sightings.insert(declaration.resource.clone(), seen);
+            if whole {
+                scan.sightings.insert(declaration.resource.clone(), seen);
+            }
         }
         scan
     }
 
-    fn expand(&mut self, glob: &Glob, seen: &mut Sightings, dirs: &mut BTreeSet<AbsPath>) {
+    /// Looks at everything that matches; false when a directory could not be read, and then nothing is
+    /// known: what is lent stays as it is.
+    fn expand(&mut self, glob: &Glob, seen: &mut Sightings, dirs: &mut BTreeSet<AbsPath>) -> bool {
         let root = &self.root;
+        let mut whole = true;
         let (paths, cut) = glob.expand(MOST_DEVICES, |dir| {
             dirs.insert(nearest_dir(root, dir));
-            let entries = root.list(dir).unwrap_or_default();
+            let entries = match root.list(dir) {
+                Ok(entries) => entries,
+                Err(error) if error.is_not_found() => Vec::new(),
+                Err(error) => {
+                    tracing::warn!("cannot look for devices: {}", chain(&error));
+                    whole = false;
+                    Vec::new()
+                }
+            };
             entries.into_iter().map(|entry| entry.name).collect()
         });
         seen.cut |= cut;
@@ -173,11 +183,12 @@ impl Scanner {
             }
             if seen.looks.len() >= MOST_DEVICES {
                 seen.cut = true;
-                return;
+                return whole;
             }
             let look = self.look(&path);
             seen.looks.insert(path, look);
         }
+        whole
     }
 
     /// What stands at `path`, links followed.

@@ -21,14 +21,14 @@ use crate::{
     hardware::uevent::{Heard, UeventError, Uevents},
     path::AbsPath,
     root::Root,
+    telemetry::chain,
 };
 
 /// Plugging one stick makes a handful of events, and udevd adds its links some milliseconds after
 /// the kernel's: one look for all of them.
 const DEBOUNCE: Duration = Duration::from_millis(50);
-/// How often everything is looked at without an event: events can be lost (full queues), and
-/// without the kernel's own there is inotify alone.
-const RESCAN: Duration = Duration::from_secs(300);
+/// How often everything is looked at where the kernel's own events are not heard: inotify alone knows
+/// nothing of what has no node in `/dev` yet.
 const RESCAN_WITHOUT_UEVENTS: Duration = Duration::from_secs(60);
 /// How long after the start devices of an earlier boot may stay away before they are forgotten:
 /// slow buses and firmware take tens of seconds to bring theirs.
@@ -62,7 +62,8 @@ pub(super) struct Task {
     files: Option<DirWatch>,
     nodes: Option<DirWatch>,
     uevents: Option<Uevents>,
-    rescan: Option<Duration>,
+    /// How often everything is looked at without an event, for events can be lost (full queues).
+    rescan: Duration,
     publish: watch::Sender<Arc<Inventory>>,
     started: Instant,
     due: Due,
@@ -145,7 +146,10 @@ impl Task {
                 Due::soon(&mut self.due.look);
             }
             Woken::Kernel(Err(error)) => {
-                tracing::warn!(%error, "hot plug is found by watching /dev instead");
+                tracing::warn!(
+                    "hot plug is found by watching /dev instead: {}",
+                    chain(&error)
+                );
                 self.uevents = None;
             }
             Woken::Asked(Ask::Rescan, reply) => {
@@ -181,7 +185,7 @@ impl Task {
         due.into_iter()
             .flatten()
             .min()
-            .unwrap_or_else(|| Instant::now() + RESCAN)
+            .unwrap_or_else(|| Instant::now() + self.rescan)
     }
 
     /// Reads (when asked to), looks, remembers, publishes.
@@ -220,11 +224,10 @@ impl Task {
 
     /// One look; says whether new directories are watched since, so that one more is needed.
     async fn look(&mut self) -> bool {
-        let sensible = match self.uevents {
-            Some(_) => RESCAN,
-            None => RESCAN_WITHOUT_UEVENTS,
+        let slow = match self.uevents {
+            Some(_) => self.rescan,
+            None => self.rescan.min(RESCAN_WITHOUT_UEVENTS),
         };
-        let slow = self.rescan.unwrap_or(sensible);
         self.due.look = Some(Instant::now() + slow);
         let mut scanner = self
             .scanner
@@ -288,15 +291,23 @@ impl Task {
 
 fn watcher(root: &Root) -> Option<DirWatch> {
     DirWatch::new(root)
-        .inspect_err(
-            |error| tracing::warn!(%error, "no directory watch; devices are found by rescan"),
-        )
+        .inspect_err(|error| {
+            tracing::warn!(
+                "no directory watch; devices are found by rescan: {}",
+                chain(error)
+            )
+        })
         .ok()
 }
 
 fn listen() -> Option<Uevents> {
     Uevents::listen()
-        .inspect_err(|error| tracing::info!(%error, "hot plug is found by watching /dev instead"))
+        .inspect_err(|error| {
+            tracing::info!(
+                "hot plug is found by watching /dev instead: {}",
+                chain(error)
+            )
+        })
         .ok()
 }
 
@@ -316,7 +327,10 @@ async fn changed(watch: &mut Option<DirWatch>) {
         return std::future::pending().await;
     };
     if let Err(error) = watching.changed().await {
-        tracing::warn!(%error, "a directory watch failed; devices are found by rescan");
+        tracing::warn!(
+            "a directory watch failed; devices are found by rescan: {}",
+            chain(&error)
+        );
         *watch = None;
     }
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use crate::{
     path::AbsPath,
     root::{Root, RootError, Watch, WatchId, WatchKind},
+    telemetry::chain,
 };
 
 /// Directories below which names matter; kept apart from what is written into files there.
@@ -24,6 +25,8 @@ const MOST_DIRS: usize = 256;
 pub(super) struct DirWatch {
     watch: Watch,
     watched: BTreeMap<AbsPath, (WatchId, Depth)>,
+    /// That a watch cannot be had was said.
+    complained: bool,
 }
 
 impl DirWatch {
@@ -31,6 +34,7 @@ impl DirWatch {
         Ok(Self {
             watch: root.watch()?,
             watched: BTreeMap::new(),
+            complained: false,
         })
     }
 
@@ -54,9 +58,18 @@ impl DirWatch {
                 Depth::Names => self.watch.add_names(dir),
                 Depth::Content => self.watch.add(dir),
             };
-            if let Ok(id) = id {
-                self.watched.insert(dir.clone(), (id, *depth));
-                added = true;
+            match id {
+                Ok(id) => {
+                    self.watched.insert(dir.clone(), (id, *depth));
+                    added = true;
+                }
+                Err(error) if error.is_not_found() => {}
+                // Every look comes by here; it is news once.
+                Err(error) if !self.complained => {
+                    self.complained = true;
+                    tracing::warn!("hot plug may be noticed late: {}", chain(&error));
+                }
+                Err(_) => {}
             }
         }
         added

@@ -8,6 +8,10 @@ use serde::{Deserialize, Serialize};
 use super::{ConfigName, Failure, OperationRecord, Outcome, PhaseRecord, UpdateRecord};
 use crate::{path::AbsPath, plan::ActionKind};
 
+/// Most phases that are kept of one transaction: an undo that gets stuck is tried again for ever, and
+/// the journal must not grow with it. How it began and how it goes now are kept, the middle is not.
+const MOST_PHASES: usize = 64;
+
 /// One attempt to take the tree from one config to another.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -151,6 +155,9 @@ impl Transaction {
             return;
         }
         self.leave(now);
+        if self.phases.len() >= MOST_PHASES {
+            self.phases.remove(MOST_PHASES / 2);
+        }
         self.phases.push(PhaseRecord {
             name: name.to_owned(),
             started: now,

@@ -123,16 +123,21 @@ impl DriftWatch {
             }
         }
         let mut watch = root.watch()?;
+        let mut blind = None;
         for (dir, names) in &self.names {
             let holds = names.values().any(|part| *part == Part::Owned);
             // One that is missing is seen to come in the directory above it.
-            let _ = match holds {
+            let watched = match holds {
                 true => watch.add(dir),
                 false => watch.add_names(dir),
             };
+            match watched {
+                Err(error) if !error.is_not_found() => blind = Some(error),
+                _ => {}
+            }
         }
         self.watch = Some(watch);
-        Ok(())
+        blind.map_or(Ok(()), Err)
     }
 }
 
@@ -170,7 +175,10 @@ impl<S: Services, A: Audience> Updater<S, A> {
                 self.drift.full_pass = Some(tokio::time::Instant::now() + self.conduct.full_pass);
                 let owned: Vec<_> = self.journal.owned.keys().cloned().collect();
                 if let Err(error) = self.drift.arm(&self.root, &owned) {
-                    tracing::warn!(%error, "cannot watch the managed files; only the slow pass finds drift");
+                    tracing::warn!(
+                        "cannot watch all managed files; the slow pass finds the other drift: {}",
+                        crate::telemetry::chain(&error)
+                    );
                 }
                 None
             }

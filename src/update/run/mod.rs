@@ -146,6 +146,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
     /// Turns until `stop`; what is in flight then is left so that the next start goes on with it.
     pub async fn run(mut self, stop: CancellationToken) -> Result<(), UpdateError> {
         let mut next = self.next.take();
+        self.know_failed_units().await?;
         loop {
             if self.trouble.is_some() {
                 match self.regain(&stop).await? {

@@ -131,11 +131,20 @@ impl<S: Services, A: Audience> Updater<S, A> {
     ) -> Result<Option<Looked>, UpdateError> {
         let policies = Arc::clone(&self.conduct.policies);
         let capabilities = self.conduct.capabilities;
-        let units = match &self.services {
+        let units = match self.services.clone() {
             None => Ok(None),
             Some(services) => {
-                let asked = look::units(&**services, &self.root, &self.journal, to, &policies);
-                self.while_turning(asked).await.map(Some)
+                let (to, policies) = (Arc::clone(to), Arc::clone(&policies));
+                let names = move |store: &Store, journal: &mut Journal| {
+                    look::unit_names(store.root(), journal, &to, &policies)
+                };
+                match self.blocking(names).await? {
+                    Err(error) => Err(error),
+                    Ok(names) => {
+                        let asked = look::units(&*services, &names);
+                        self.while_turning(asked).await.map(Some)
+                    }
+                }
             }
         };
         let looked = match units {

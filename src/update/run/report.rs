@@ -134,6 +134,29 @@ impl<S: Services, A: Audience> Updater<S, A> {
             .await??)
     }
 
+    /// On a machine that no update has touched, what has failed by now is no fault of one.
+    pub(super) async fn know_failed_units(&mut self) -> Result<(), UpdateError> {
+        let touched = self.journal.base.is_some() || !self.journal.transactions.is_empty();
+        if touched || self.trouble.is_some() || !self.journal.failed_units.is_empty() {
+            return Ok(());
+        }
+        match self.failed_units().await {
+            Ok(units) if !units.is_empty() => {
+                self.journal.failed_units = units;
+                self.publish();
+                match self.save().await {
+                    Err(error) => self.troubled(error),
+                    Ok(()) => Ok(()),
+                }
+            }
+            Ok(_) => Ok(()),
+            Err(error) => {
+                tracing::debug!("{}", crate::telemetry::chain(&error));
+                Ok(())
+            }
+        }
+    }
+
     /// Units that have failed by now; none where nobody can tell.
     pub(super) async fn failed_units(
         &self,

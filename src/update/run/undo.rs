@@ -6,7 +6,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Audience, UpdateError, Updater};
 use crate::{
-    plan::ActionKind,
+    plan::{self, ActionKind},
     reason::Reason,
     update::{
         journal::{ActionState, Direction, Failure, Journal, Mark, Outcome},
@@ -110,23 +110,14 @@ impl<S: Services, A: Audience> Updater<S, A> {
         let Some(services) = self.services.clone() else {
             return Ok(true);
         };
-        let begun = self
-            .journal
-            .transactions
-            .iter()
-            .rev()
-            .flat_map(|tx| &tx.actions);
-        let mut begun: Vec<_> = begun
-            .filter(|action| action.state != ActionState::Pending)
-            .cloned()
-            .collect();
-        begun.sort_by_key(|action| action.kind);
-        begun.dedup_by_key(|action| (action.kind, action.unit.clone()));
-        for action in begun {
-            let unit = action.unit.unwrap_or_default();
+        let begun = self.journal.transactions.iter().flat_map(|tx| &tx.actions);
+        let begun = begun.filter(|action| action.state != ActionState::Pending);
+        let begun = plan::in_order(begun.map(|action| (action.kind, action.unit.clone())));
+        for (kind, unit) in begun {
+            let unit = unit.unwrap_or_default();
             let (limit, settle) = (self.conduct.job_timeout, self.conduct.settle);
             let again = async {
-                match action.kind {
+                match kind {
                     ActionKind::DaemonReload => services.daemon_reload().await,
                     ActionKind::Drain | ActionKind::Reboot | ActionKind::SoftReboot => Ok(()),
                     kind => services.act(kind, &unit, limit, settle).await,

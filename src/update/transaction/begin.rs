@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     path::AbsPath,
-    plan::{Node, NodeKind, Operation, OperationKind, Plan},
+    plan::{self, Node, NodeKind, Operation, OperationKind, Plan},
     root::{Kind, Root},
     update::journal::{
         ActionRecord, ActionState, Below, ConfigName, Direction, Journal, Keep, Mark,
@@ -114,22 +114,13 @@ fn actions(journal: &Journal, plan: &Plan) -> Vec<ActionRecord> {
         .actions
         .iter()
         .map(|action| (action.kind, action.unit.clone()));
-    let mut all: Vec<_> = owed.chain(planned).collect();
-    all.sort_by_key(|(kind, _)| *kind);
-    let mut records: Vec<ActionRecord> = Vec::with_capacity(all.len());
-    for (kind, unit) in all {
-        if !records
-            .iter()
-            .any(|known| known.kind == kind && known.unit == unit)
-        {
-            records.push(ActionRecord {
-                kind,
-                unit,
-                state: ActionState::Pending,
-            });
-        }
-    }
-    records
+    let record = |(kind, unit)| ActionRecord {
+        kind,
+        unit,
+        state: ActionState::Pending,
+    };
+    let all = plan::in_order(owed.chain(planned));
+    all.into_iter().map(record).collect()
 }
 
 fn record(
