@@ -16,6 +16,8 @@
 mod by_hand;
 #[path = "support/case.rs"]
 mod case;
+#[path = "power_cut/cases.rs"]
+mod cases;
 #[path = "power_cut/machine.rs"]
 mod machine;
 #[path = "power_cut/mutants.rs"]
@@ -25,13 +27,18 @@ mod sandbox;
 #[path = "support/services.rs"]
 mod services;
 
+use std::collections::HashSet;
+
 use machinist::{
     reason::Reason,
-    root::replay::{Effort, Model},
+    root::{
+        Root,
+        replay::{Effort, Model},
+    },
 };
 
 use case::Case;
-use machine::{Recorded, as_at_boot};
+use machine::{Found, Recorded, as_at_boot};
 use sandbox::{apply, from_environment, long, once, restarting};
 use services::Script;
 
@@ -134,4 +141,74 @@ fn a_second_power_cut_during_the_recovery_changes_nothing() {
     }
     println!("{recoveries} recoveries cut short, {states} states");
     assert!(recoveries > 10);
+}
+
+/// Tries each idea and counts the distinct trees over all of them.
+#[test]
+fn every_idea_of_an_update_survives_a_power_cut_at_any_moment() {
+    let (step, count) = if long() { (1, 20_000) } else { (5, 2) };
+    let (mut trees, mut states) = (HashSet::new(), 0);
+    let mut tally = |found: Found, what: &str| {
+        assert!(
+            found.bad.is_empty(),
+            "{what}, seed {}: {} bad states; the first: {}",
+            seed(),
+            found.bad.len(),
+            found.bad[0]
+        );
+        states += found.states;
+        trees.extend(found.trees);
+    };
+    for (name, case, way) in cases::all() {
+        let recorded = Recorded::of(case, |root, case| way.run(root, case));
+        for model in [Model::Ordered, Model::Strict] {
+            let effort = Effort {
+                seed: seed(),
+                count,
+            };
+            let found = recorded.cut(&recorded.log, as_at_boot, step, model, effort);
+            tally(found, &format!("{name}, {model:?}"));
+        }
+    }
+    let ideas = cases::all().len();
+    println!(
+        "{ideas} ideas: {states} states, {} distinct trees, seed {}",
+        trees.len(),
+        seed()
+    );
+    assert!(!long() || trees.len() >= 20_000);
+}
+
+/// Killed first, so that a part of what was done is not durable, and settled; then the power fails.
+#[test]
+fn a_power_cut_after_a_kill_leaves_one_config_or_the_other() {
+    let effort = Effort {
+        seed: seed(),
+        count: if long() { 200 } else { 3 },
+    };
+    let (mut kills, mut states) = (0, 0);
+    for update in [
+        |root: &Root, case: &Case| drop(apply(root, &case.to)),
+        takes_back,
+    ] {
+        for number in (0..).step_by(if long() { 1 } else { 7 }) {
+            let (recorded, killed) = Recorded::killed(Case::small(), number, update);
+            if !killed {
+                break;
+            }
+            kills += 1;
+            let step = if long() { 1 } else { 4 };
+            let found = recorded.cut(&recorded.log, as_at_boot, step, Model::Strict, effort);
+            states += found.states;
+            assert_eq!(found.bad, [""; 0], "killed at {number}, seed {}", seed());
+        }
+    }
+    println!("{kills} kills, {states} states, seed {}", seed());
+    assert!(kills > 10);
+}
+
+fn takes_back(root: &Root, case: &Case) {
+    let script = Script::new();
+    script.fails("Restart x.service", Reason::JobFailed, false);
+    drop(once(root, Some(script), restarting("x.service"), &case.to));
 }

@@ -1,7 +1,7 @@
 //! A recorded update, and what recovery makes of every state that a power cut may leave of it.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet, VecDeque},
     hash::{DefaultHasher, Hasher as _},
     io,
     sync::{Arc, Mutex},
@@ -11,7 +11,7 @@ use machinist::{
     machine_config,
     path::AbsPath,
     root::{
-        Act, Object, Op, Recording, Root, Tree,
+        Act, Object, Op, Root, Tree,
         replay::{self, Effort, Inodes, Model},
     },
     update::{
@@ -35,8 +35,10 @@ pub(crate) struct Recorded {
     pub(crate) case: Arc<Case>,
     pub(crate) log: Vec<Op>,
     start: Tree,
-    /// What each path held when the commit was about to begin.
+    /// What each path held at the start.
     there: BTreeMap<AbsPath, Id>,
+    /// What was made since, in order.
+    born: Vec<(AbsPath, Id)>,
 }
 
 /// How the tests recover: by the code under test, or by a mutant of it.
@@ -50,6 +52,8 @@ pub(crate) fn as_at_boot(store: &Store) -> Result<Journal, RecoverError> {
 #[derive(Debug, Default)]
 pub(crate) struct Found {
     pub(crate) states: usize,
+    /// The distinct trees that were rebuilt, without a look at who is who in them.
+    pub(crate) trees: HashSet<u64>,
     pub(crate) results: HashSet<u64>,
     pub(crate) went_back: usize,
     pub(crate) went_on: usize,
@@ -60,27 +64,36 @@ pub(crate) struct Found {
 impl Recorded {
     /// Runs `update` on the case's machine and writes down what it does.
     pub(crate) fn of(case: Case, update: impl FnOnce(&Root, &Case)) -> Self {
+        Self::killed(case, usize::MAX, update).0
+    }
+
+    /// The same, killed before its `number`-th operation and settled by a recovery; says whether it
+    /// came so far.
+    pub(crate) fn killed(
+        case: Case,
+        number: usize,
+        update: impl FnOnce(&Root, &Case),
+    ) -> (Self, bool) {
         let sandbox = case.sandbox();
-        let there = Arc::new(Mutex::new(BTreeMap::new()));
-        let (root, recording) = sandbox.root().recording();
-        let (plain_root, seen) = (sandbox.root(), Arc::clone(&there));
-        let hook = move |op: &Op| -> Option<io::Error> {
-            let mut seen = seen.lock().unwrap();
-            if is_commit(op) && seen.is_empty() {
-                *seen = identities(&plain_root);
-            }
-            None
-        };
-        update(&root.with_fault(Arc::new(hook)), &case);
-        let there = std::mem::take(&mut *there.lock().unwrap());
-        assert!(!there.is_empty(), "nothing was committed");
-        let log = Recording::log(&recording);
-        Self {
+        let there = identities(&sandbox.root());
+        let (mut log, mut born) = written_down(&sandbox, number, |root| update(root, &case));
+        let came_so_far = log.len() >= number;
+        if came_so_far {
+            let known: HashSet<Id> = born.iter().map(|(_, id)| *id).collect();
+            let (more, later) = written_down(&sandbox, usize::MAX, |root| {
+                as_at_boot(&Store::open(root).unwrap()).unwrap();
+            });
+            log.extend(more);
+            born.extend(later.into_iter().filter(|(_, id)| !known.contains(id)));
+        }
+        let recorded = Self {
             start: case.start.clone(),
             case: Arc::new(case),
             log,
             there,
-        }
+            born,
+        };
+        (recorded, came_so_far)
     }
 
     /// The recovery from each state that may be left of the update, every `step` operations.
@@ -110,27 +123,25 @@ impl Recorded {
 
     /// The replay's number of each object that the journal may name, in this log or a mutant of it.
     fn numbers(&self, log: &[Op]) -> HashMap<Id, usize> {
-        let same = self.start == self.case.start;
-        // A recovery names only what was there when it began.
-        let commit = log.iter().position(is_commit).filter(|_| same).unwrap_or(0);
-        let mut settled = log[..commit].to_vec();
-        let file_systems: HashSet<u64> = log.iter().map(|op| op.fs).collect();
-        settled.extend(file_systems.into_iter().map(|fs| Op {
-            fs,
-            path: AbsPath::root(),
-            act: Act::SyncFs,
-        }));
-        let effort = Effort { seed: 0, count: 2 };
-        let model = Model::Ordered;
-        let mut states =
-            replay::states_with_inodes(&settled, &self.start, settled.len(), model, effort)
-                .unwrap();
-        let (_, inodes) = states.next().unwrap();
-        let pairs = self
-            .there
-            .iter()
-            .filter_map(|(path, id)| Some((*id, *inodes.get(path)?)));
-        pairs.collect()
+        let effort = Effort { seed: 0, count: 1 };
+        let states = replay::states_with_inodes(&[], &self.start, 0, Model::Ordered, effort);
+        let (_, inodes) = states.unwrap().next().unwrap();
+        let there = self.there.iter();
+        let mut numbers: HashMap<Id, usize> = there
+            .filter_map(|(path, id)| Some((*id, *inodes.get(path)?)))
+            .collect();
+        let mut born: HashMap<&AbsPath, VecDeque<Id>> = HashMap::new();
+        for (path, id) in &self.born {
+            born.entry(path).or_default().push_back(*id);
+        }
+        // The replay counts on from the objects of the start, as the log makes more.
+        let made = log.iter().filter(|op| makes(op));
+        for (number, op) in (self.start.0.len()..).zip(made) {
+            if let Some(id) = born.get_mut(&op.path).and_then(VecDeque::pop_front) {
+                numbers.insert(id, number);
+            }
+        }
+        numbers
     }
 
     /// Cuts the power at every moment of `log` and recovers from every state that may be left.
@@ -153,6 +164,7 @@ impl Recorded {
                     continue;
                 }
                 found.states += 1;
+                found.trees.insert(hash(&tree));
                 let state = State {
                     recorded: self,
                     numbers: &numbers,
@@ -170,16 +182,47 @@ impl Recorded {
     }
 }
 
-/// The first renames of a commit are between staging and the machine.
-fn is_commit(op: &Op) -> bool {
-    let staged =
-        |path: &AbsPath| path.as_str().contains("/tx/") || path.as_str().contains("/.machinist/");
-    match &op.act {
-        // The journal and its spare take turns in the same way.
-        Act::Exchange(with) => !with.as_str().ends_with("/machinist/journal"),
-        Act::Rename(to) => staged(&op.path) != staged(to),
-        _ => false,
+/// What `work` does to the tree until it is killed before its `number`-th operation, and what it makes.
+fn written_down(
+    sandbox: &Sandbox,
+    number: usize,
+    work: impl FnOnce(&Root),
+) -> (Vec<Op>, Vec<(AbsPath, Id)>) {
+    #[derive(Default)]
+    struct Seen {
+        count: usize,
+        last: Option<AbsPath>,
+        born: Vec<(AbsPath, Id)>,
     }
+    let (root, recording) = sandbox.root().recording();
+    let seen = Arc::new(Mutex::new(Seen::default()));
+    let (plain_root, seen_too) = (sandbox.root(), Arc::clone(&seen));
+    let hook = move |op: &Op| -> Option<io::Error> {
+        let mut seen = seen_too.lock().unwrap();
+        // What the operation before has made is there now, unless it failed.
+        if let Some(path) = seen.last.take()
+            && let Some(stat) = plain_root.stat(&path).unwrap()
+        {
+            let id = (stat.identity.ino, stat.identity.birth);
+            if !seen.born.iter().any(|(_, known)| *known == id) {
+                seen.born.push((path, id));
+            }
+        }
+        seen.last = makes(op).then(|| op.path.clone());
+        seen.count += 1;
+        (seen.count > number).then(|| io::Error::from_raw_os_error(nix::libc::EIO))
+    };
+    work(&root.with_fault(Arc::new(hook)));
+    let born = std::mem::take(&mut seen.lock().unwrap().born);
+    (recording.log(), born)
+}
+
+/// Whether the operation makes an object.
+fn makes(op: &Op) -> bool {
+    matches!(
+        op.act,
+        Act::Create(_) | Act::MakeDir(_) | Act::MakeLink(_) | Act::MakeSocket
+    )
 }
 
 fn identities(root: &Root) -> BTreeMap<AbsPath, Id> {
@@ -236,13 +279,15 @@ impl State<'_> {
         let sandbox = self.boot();
         let start = Tree::capture(&sandbox.root()).unwrap();
         let there = identities(&sandbox.root());
-        let (root, recording) = sandbox.root().recording();
-        as_at_boot(&Store::open(&root).unwrap()).unwrap();
+        let (log, born) = written_down(&sandbox, usize::MAX, |root| {
+            as_at_boot(&Store::open(root).unwrap()).unwrap();
+        });
         Recorded {
             case: Arc::clone(&self.recorded.case),
-            log: recording.log(),
+            log,
             start,
             there,
+            born,
         }
     }
 
@@ -288,10 +333,11 @@ impl State<'_> {
     fn nothing_torn(&self) -> Result<(), String> {
         let case = &self.recorded.case;
         for (path, node) in without_staging(self.tree).0 {
-            let known = [&case.old, &case.new].map(|tree| tree.0.get(&path));
+            let known = [&case.old, &case.new, &case.committed];
+            let mut known = known.into_iter().chain(&case.between);
             // A directory's mode and owner are two operations.
             let directory = node.object == Object::Directory;
-            if !known.contains(&Some(&node)) && !directory {
+            if !directory && !known.any(|tree| tree.0.get(&path) == Some(&node)) {
                 return Err(format!("a reader sees {path} torn: {node:?}"));
             }
         }
@@ -313,7 +359,7 @@ impl State<'_> {
                 .undo()
                 .map_err(|error| format!("the undo fails: {error:?}"))?;
             let tree = plain(&other.tree());
-            if tree != case.old {
+            if tree != case.old && !case.between.contains(&tree) {
                 return Err(format!("the undo gives\n{}", difference(&case.old, &tree)));
             }
         }
@@ -344,6 +390,8 @@ fn signature(tree: &Tree, journal: &Journal) -> u64 {
     each_id(&mut journal, |id| (id.ino, id.birth) = (0, None));
     let mut tree = tree.clone();
     tree.0.remove(&at("/var/lib/machinist/journal"));
+    // What lies in the spare is never read.
+    tree.0.remove(&at("/var/lib/machinist/.journal.new"));
     hash(&(tree, format!("{journal:?}")))
 }
 

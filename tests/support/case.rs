@@ -2,7 +2,10 @@
 
 use machinist::root::Tree;
 
-use crate::sandbox::{Sandbox, Written, at, config, without_staging};
+use crate::{
+    by_hand::ByHand,
+    sandbox::{Sandbox, Written, at, config, without_staging},
+};
 
 pub(crate) const MOUNTS: &[&str] = &["/data", "/etc"];
 
@@ -18,6 +21,8 @@ pub(crate) struct Case {
     pub(crate) new: Tree,
     /// The same before directories that nothing needs any more are removed.
     pub(crate) committed: Tree,
+    /// After updates in between, where there are such.
+    pub(crate) between: Vec<Tree>,
     mounts: &'static [&'static str],
 }
 
@@ -101,17 +106,35 @@ impl Case {
         Self::of(sandbox, from, to, TWO)
     }
 
-    fn of(sandbox: Sandbox, from: Written, to: Written, mounts: &'static [&'static str]) -> Self {
+    pub(crate) fn of(
+        sandbox: Sandbox,
+        from: Written,
+        to: Written,
+        mounts: &'static [&'static str],
+    ) -> Self {
+        Self::through(sandbox, from, &[], to, mounts)
+    }
+
+    /// From one config to another, with others in between.
+    pub(crate) fn through(
+        sandbox: Sandbox,
+        from: Written,
+        between: &[Written],
+        to: Written,
+        mounts: &'static [&'static str],
+    ) -> Self {
         sandbox.applied(&from);
         let start = Tree::capture(&sandbox.root()).unwrap();
         let old = plain(&sandbox.tree());
+        let mut passed = Vec::new();
+        for config in between {
+            passed.push(committed(&sandbox, config));
+            sandbox.applied(config);
+            passed.push(plain(&sandbox.tree()));
+        }
+        let committed = committed(&sandbox, &to);
         sandbox.applied(&to);
         let new = plain(&sandbox.tree());
-        let mut committed = new.clone();
-        let made = at("/srv/made");
-        if let Some(node) = old.0.get(&made) {
-            committed.0.insert(made, node.clone());
-        }
         Self {
             from,
             to,
@@ -119,6 +142,7 @@ impl Case {
             old,
             new,
             committed,
+            between: passed,
             mounts,
         }
     }
@@ -143,9 +167,20 @@ impl Case {
     pub(crate) fn is_old_or_new(&self, tree: &Tree) -> bool {
         let tree = without_staging(tree);
         [&self.old, &self.committed, &self.new]
-            .map(without_staging)
-            .contains(&tree)
+            .into_iter()
+            .chain(&self.between)
+            .any(|known| without_staging(known) == tree)
     }
+}
+
+/// What the commit alone makes of the tree; it is taken back.
+fn committed(sandbox: &Sandbox, to: &Written) -> Tree {
+    let mut update = ByHand::open(&sandbox.root());
+    update.stage(to).unwrap();
+    update.commit().unwrap();
+    let tree = without_staging(&sandbox.tree());
+    update.undo().unwrap();
+    tree
 }
 
 /// A tree as others see it, with the names below `originals/` made equal: they hold the time.

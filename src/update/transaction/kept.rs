@@ -71,13 +71,17 @@ pub(super) fn set_aside(
     Ok(root.move_new(object, &place)?)
 }
 
-/// Makes durable what was moved to `originals/` and `drifted/` of this transaction.
+/// Makes durable what was moved to `originals/` and `drifted/` of this transaction, and the names of these
+/// directories: whoever made them may have been killed before their names were durable.
 pub(super) fn sync(root: &Root, tx: &Transaction) -> Result<(), TransactionError> {
     for holder in tx.staging.iter().map(holder_of_staging) {
         for below in ["originals".to_owned(), format!("drifted/{}", tx.id)] {
             let dir = holder.join(&below)?;
             if root.stat(&dir)?.is_some() {
-                root.sync_dir(&dir)?;
+                let above = dir.ancestors().take_while(|dir| dir.is_under(&holder));
+                for dir in std::iter::once(dir.clone()).chain(above) {
+                    root.sync_dir(&dir)?;
+                }
             }
         }
     }
