@@ -28,8 +28,8 @@ const LOOKS: u32 = 3;
 #[derive(Debug)]
 pub struct Store {
     root: Root,
-    /// Whether the journal's name is known to be durable: only then its spare may be written over,
-    /// because until then it may be the spare that a power cut leaves under the name.
+    /// Whether the journal's name is known to be durable. Until then a power cut may leave the spare
+    /// under that name: neither may the journal be acted on, nor the spare be written over.
     settled: AtomicBool,
     _lock: Lock,
 }
@@ -168,7 +168,10 @@ impl Store {
     /// The journal of another machine (a cloned image) keeps nothing but what lies on the disk with
     /// it: the base, what is owned and where originals are. Open transactions are kept too, because
     /// the clone may have been taken in the middle of one.
+    ///
+    /// What is read is durable: whoever wrote it may have been killed before it was.
     pub fn load(&self) -> Result<Journal, StoreError> {
+        self.settle()?;
         let mut journal = peek(&self.root)?;
         let machine = machine_id(&self.root)?;
         if journal.machine_id != machine {
@@ -202,10 +205,17 @@ impl Store {
         self.write(text, journal.transactions.is_empty())
     }
 
-    fn write(&self, text: Vec<u8>, trim: bool) -> Result<(), StoreError> {
-        if !self.settled.swap(false, Ordering::Relaxed) {
+    fn settle(&self) -> Result<(), StoreError> {
+        if !self.settled.load(Ordering::Relaxed) {
             self.root.sync_dir(&paths::state_dir())?;
+            self.settled.store(true, Ordering::Relaxed);
         }
+        Ok(())
+    }
+
+    fn write(&self, text: Vec<u8>, trim: bool) -> Result<(), StoreError> {
+        self.settle()?;
+        self.settled.store(false, Ordering::Relaxed);
         let least = text.len() as u64;
         let padded = |length| Journal::padded(text, usize::try_from(length).unwrap_or_default());
         self.root

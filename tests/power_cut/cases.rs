@@ -8,7 +8,7 @@ use machinist::{
 use crate::{
     by_hand::ByHand,
     case::Case,
-    sandbox::{Sandbox, Written, apply, at, config},
+    sandbox::{Sandbox, Written, apply, at, config, long},
 };
 
 /// How the update of a case goes.
@@ -276,10 +276,35 @@ fn sequences() -> Vec<(&'static str, Case, Way)> {
     };
     let case = || Case::of(furnished(DATA), base(), wide(), DATA);
     let row = Case::through(furnished(DATA), base(), &middle(), wide(), DATA);
-    vec![
+    let mut all = vec![
+        ("everything", Case::everything(), Way::Forward),
+        ("everything, withdrawn", Case::everything(), Way::Withdrawn),
+        (
+            "everything, withdrawn early",
+            Case::everything(),
+            Way::WithdrawnEarly,
+        ),
+    ];
+    if long() {
+        // More objects than are synced one by one: what may be left of them is drawn.
+        all.push(("many", many(), Way::Forward));
+        all.push(("many, withdrawn", many(), Way::Withdrawn));
+    }
+    all.extend([
         ("two configs in a row", row, Way::InARow(middle)),
         ("withdrawn after the commit", case(), Way::Withdrawn),
         ("withdrawn before the commit", case(), Way::WithdrawnEarly),
         ("several at once", case(), Way::Forward),
-    ]
+    ]);
+    all
+}
+
+fn many() -> Case {
+    let (mut from, mut to) = (base(), to());
+    for number in 0..70 {
+        let path = format!("/{}/many-{number}", ["etc", "data", "srv"][number % 3]);
+        from = from.file(&path, "from\n", 0o644);
+        to = to.file(&path, "to\n", 0o644);
+    }
+    Case::of(furnished(THREE), from, to, THREE)
 }
