@@ -49,19 +49,7 @@ impl Case {
             .link("/etc/link", "motd")
             .file("/etc/kind", "a file at first\n", 0o644)
             .dir("/srv/tree", 0o755);
-        let to = config("to")
-            .file("/etc/motd", "second\n", 0o640)
-            .file("/etc/found", "replaced\n", 0o644)
-            .file("/etc/new/deep/file", "in a tree\n", 0o644)
-            .file("/etc/new/deep/other", "in a tree as well\n", 0o600)
-            .link("/etc/new/link", "deep/file")
-            .file("/data/both", "two\n", 0o644)
-            .file("/data/found", "replaced\n", 0o600)
-            .link("/etc/link", "found")
-            .dir("/etc/kind", 0o750)
-            .dir("/srv/dir", 0o711)
-            .dir("/srv/tree", 0o700);
-        Self::of(sandbox, from, to, MOUNTS)
+        Self::of(sandbox, from, wanted(), MOUNTS)
     }
 
     /// Few operations: a tree, a link, a removal, a file on another mount.
@@ -171,6 +159,22 @@ impl Case {
             .chain(&self.between)
             .any(|known| without_staging(known) == tree)
     }
+}
+
+/// The config that [`Case::everything`] leads to.
+pub(crate) fn wanted() -> Written {
+    config("to")
+        .file("/etc/motd", "second\n", 0o640)
+        .file("/etc/found", "replaced\n", 0o644)
+        .file("/etc/new/deep/file", "in a tree\n", 0o644)
+        .file("/etc/new/deep/other", "in a tree as well\n", 0o600)
+        .link("/etc/new/link", "deep/file")
+        .file("/data/both", "two\n", 0o644)
+        .file("/data/found", "replaced\n", 0o600)
+        .link("/etc/link", "found")
+        .dir("/etc/kind", 0o750)
+        .dir("/srv/dir", 0o711)
+        .dir("/srv/tree", 0o700)
 }
 
 /// What the commit alone makes of the tree; it is taken back.

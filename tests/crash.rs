@@ -1,0 +1,27 @@
+//! kill -9 at every place of an update's life, and at random ones: the next start finds one config or the
+//! other and ends where it should.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::disallowed_methods,
+    dead_code,
+    reason = "a test may panic, count aloud, and play everybody else who writes into the tree"
+)]
+
+#[path = "support/by_hand.rs"]
+mod by_hand;
+#[path = "support/case.rs"]
+mod case;
+#[path = "crash/child.rs"]
+mod child;
+#[path = "update/driver.rs"]
+mod driver;
+#[path = "crash/matrix.rs"]
+mod matrix;
+#[path = "crash/moments.rs"]
+mod moments;
+#[path = "support/sandbox.rs"]
+mod sandbox;
+#[path = "support/services.rs"]
+mod services;

@@ -1,0 +1,200 @@
+//! A process of its own that drives one update and kills itself, as hard as `kill -9`, at a chosen place.
+
+use std::{
+    path::Path,
+    process::{Command, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use machinist::{reason::Reason, root::Op};
+use serde::{Deserialize, Serialize};
+use tracing::field::{Field, Visit};
+use tracing_subscriber::{Layer, layer::SubscriberExt as _};
+
+use crate::{
+    driver::{Driver, UNIT},
+    sandbox::{at, conduct, restarting},
+    services::Script,
+};
+
+/// Names the order of a child; its absence means that this is no child.
+const ORDER: &str = "MACHINIST_TEST_CRASH";
+
+/// How the update goes when nobody kills anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Course {
+    /// A unit is restarted, and the update verified.
+    Restart,
+    /// The machine reboots before the verification.
+    Reboot,
+    /// The unit does not come up, and the update is taken back.
+    Undo,
+}
+
+/// Where the process dies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Place {
+    /// When the phase of this name begins, before anything is done in it.
+    Entering(usize),
+    /// When it has ended, before anything is done in the next.
+    Leaving(usize),
+    /// Before this operation on the tree, counted from the start of the process.
+    Operation(usize),
+}
+
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Order {
+    pub(crate) root: std::path::PathBuf,
+    pub(crate) course: Course,
+    pub(crate) place: Option<Place>,
+}
+
+/// What became of a child.
+pub(crate) struct Ended {
+    pub(crate) killed: bool,
+    /// What it had asked of its service manager.
+    pub(crate) asked: Vec<String>,
+    /// How many operations it did.
+    pub(crate) operations: usize,
+}
+
+impl Order {
+    pub(crate) fn run(&self) -> Ended {
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args(["child::drives_one_update", "--exact", "--nocapture"])
+            .env(ORDER, serde_json::to_string(self).unwrap())
+            .stderr(Stdio::inherit())
+            .output()
+            .unwrap();
+        let said = String::from_utf8(child.stdout).unwrap();
+        let of = |key: &'static str| {
+            let lines = said.lines().map(str::trim_start);
+            lines.filter_map(move |line| line.strip_prefix(key))
+        };
+        let killed = std::os::unix::process::ExitStatusExt::signal(&child.status) == Some(9);
+        assert!(killed || child.status.success(), "{said}");
+        Ended {
+            killed,
+            asked: of("ASKED ").map(str::to_owned).collect(),
+            operations: of("DONE ").next().map_or(0, |count| count.parse().unwrap()),
+        }
+    }
+}
+
+fn die(script: &Script) -> ! {
+    tell(script);
+    nix::sys::signal::raise(nix::sys::signal::SIGKILL).unwrap();
+    unreachable!("nobody survives SIGKILL")
+}
+
+/// One write per line, past the test harness.
+fn tell(script: &Script) {
+    use std::io::Write as _;
+    let lines: String = script
+        .asked()
+        .iter()
+        .map(|asked| format!("\nASKED {asked}\n"))
+        .collect();
+    std::io::stdout().write_all(lines.as_bytes()).unwrap();
+    std::io::stdout().flush().unwrap();
+}
+
+/// Kills the process when the driver says that it passes from one phase to another.
+struct AtPhase {
+    place: Place,
+    script: Script,
+}
+
+#[derive(Default)]
+struct Passage {
+    phase: String,
+    from: String,
+}
+
+impl Visit for Passage {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        match field.name() {
+            "phase" => self.phase = value.to_owned(),
+            "from" => self.from = value.to_owned(),
+            _ => {}
+        }
+    }
+
+    fn record_debug(&mut self, _: &Field, _: &dyn std::fmt::Debug) {}
+}
+
+impl<S: tracing::Subscriber> Layer<S> for AtPhase {
+    fn on_event(&self, event: &tracing::Event<'_>, _: tracing_subscriber::layer::Context<'_, S>) {
+        let mut passage = Passage::default();
+        event.record(&mut passage);
+        let name = |index: usize| machinist::update::phase::Phase::ALL[index].name();
+        let here = match self.place {
+            Place::Entering(index) => passage.phase == name(index) && !passage.from.is_empty(),
+            Place::Leaving(index) => passage.from == name(index),
+            Place::Operation(_) => false,
+        };
+        if here {
+            die(&self.script);
+        }
+    }
+}
+
+#[test]
+fn drives_one_update() {
+    let Ok(order) = std::env::var(ORDER) else {
+        return;
+    };
+    let order: Order = serde_json::from_str(&order).unwrap();
+    let to = crate::case::wanted();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(drive(&order, to));
+}
+
+async fn drive(order: &Order, to: crate::sandbox::Written) {
+    let script = Script::new();
+    let (course, place) = (order.course, order.place);
+    if course == Course::Undo {
+        script.fails(&format!("Restart {UNIT}"), Reason::JobFailed, false);
+    }
+    let count = Arc::new(AtomicUsize::new(0));
+    let (counted, told) = (Arc::clone(&count), script.clone());
+    let hook = move |_: &Op| {
+        let number = counted.fetch_add(1, Ordering::Relaxed);
+        if place == Some(Place::Operation(number)) {
+            die(&told);
+        }
+        None
+    };
+    let mounts = crate::case::MOUNTS.iter().map(|top| at(top)).collect();
+    let root = machinist::root::Root::open(Path::new(&order.root)).unwrap();
+    let root = root
+        .with_pretended_mounts(mounts)
+        .with_fault(Arc::new(hook));
+    if let Some(place) = place {
+        let at_phase = AtPhase {
+            place,
+            script: script.clone(),
+        };
+        let layered = tracing_subscriber::registry().with(at_phase);
+        tracing::subscriber::set_global_default(layered).unwrap();
+    }
+    let conduct = match course {
+        Course::Reboot => conduct(true),
+        _ => restarting(UNIT),
+    };
+    let mut driver = Driver::on(&root, &script, to.desired(), conduct);
+    match course {
+        Course::Restart => drop(driver.until_on(&to).await),
+        Course::Reboot => script.until_asked("reboot Logind").await,
+        Course::Undo => drop(driver.until_failed().await),
+    }
+    driver.stop().await;
+    tell(&script);
+    println!("\nDONE {}", count.load(Ordering::Relaxed));
+}
