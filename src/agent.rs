@@ -2,6 +2,7 @@
 //! whichever ends first – a signal, or a task that cannot go on.
 
 mod devices;
+pub mod guard;
 mod once;
 mod serve;
 mod settings;
@@ -202,8 +203,9 @@ async fn build(
         show,
     };
     let conduct = conduct(&settings, capabilities);
-    let (driver, update) = Updater::new(&root, systemd.clone(), listener, conduct, desired.clone())
-        .map_err(Box::new)?;
+    let (driver, update) =
+        Updater::beside_the_guard(&root, systemd.clone(), listener, conduct, desired.clone())
+            .map_err(Box::new)?;
     let served = Served {
         status: statuses,
         liveness,

@@ -13,6 +13,8 @@ mod boots;
 mod by_hand;
 #[path = "update/driver.rs"]
 mod driver;
+#[path = "update/guarded.rs"]
+mod guarded;
 #[path = "update/phases.rs"]
 mod phases;
 #[path = "update/reboots.rs"]

@@ -64,7 +64,8 @@ pub async fn apply_once(
     Ok(driver.run_once(stop).await.map_err(Box::new)?)
 }
 
-struct Once<F>(F);
+/// Asked once, and nobody but the one who asks listens.
+pub(super) struct Once<F>(pub(super) F);
 
 impl<F: Fn(&Plan) -> bool + Send + Sync + 'static> Audience for Once<F> {
     fn approve(&self, plan: &Plan) -> bool {

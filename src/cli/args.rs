@@ -6,8 +6,8 @@ use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
 
 use super::{
-    apply, completions, devices, history, man, plan, recover, render, rollback, run, settings,
-    status, verify,
+    apply, completions, devices, guard, history, man, plan, recover, render, rollback, run,
+    settings, status, verify,
 };
 use crate::{
     config::{Fragment, LogFormat, Owners, Place, SettingsFile, Source},
@@ -56,6 +56,9 @@ pub enum Command {
     /// Settle what a crash left, before anything else starts
     #[command(hide = true)]
     Recover(recover::RecoverArgs),
+    /// Judge the running boot, and take an update back that it does not bear
+    #[command(hide = true)]
+    Guard(guard::GuardArgs),
     /// Show what the running agent says about this machine
     Status(status::StatusArgs),
     /// Show the effective settings and where each comes from

@@ -12,6 +12,7 @@ mod status;
 
 pub mod apply;
 pub mod devices;
+pub mod guard;
 pub mod history;
 pub mod plan;
 pub mod recover;
@@ -85,6 +86,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         Command::History(args) => history::run(&global, &args),
         Command::Devices(args) => devices::run(&global, &args),
         Command::Recover(args) => recover::run(&global, &args),
+        Command::Guard(args) => guard::run(&global, &args),
         Command::Status(args) => status::run(&global, args),
         Command::Settings(args) => settings::run(&global, args),
         Command::Completions(args) => completions::run(args),

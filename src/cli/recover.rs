@@ -2,9 +2,8 @@
 
 use clap::Args;
 
-use super::{Exit, Global, config::Context, print, short, start_logging};
+use super::{Exit, Global, guard::settings, print, short, start_logging};
 use crate::{
-    config::Fragment,
     systemd::Systemd,
     update::{
         recover::recover,
@@ -22,9 +21,9 @@ pub struct RecoverArgs {
 }
 
 pub(super) fn run(global: &Global, args: &RecoverArgs) -> anyhow::Result<Exit> {
-    let context = Context::open(global, Fragment::default(), false)?;
+    let root = global.open_root()?;
     if args.dry_run {
-        let journal = store::peek(&context.root)?;
+        let journal = store::peek(&root)?;
         let open = journal.transactions.iter();
         print(
             &open
@@ -33,15 +32,17 @@ pub(super) fn run(global: &Global, args: &RecoverArgs) -> anyhow::Result<Exit> {
         )?;
         return Ok(Exit::Done);
     }
-    start_logging(context.settings.log)?;
-    let store = Store::open(&context.root)?;
+    // The update that a crash interrupted may be the one that spoils the settings.
+    let (settings, _) = settings(global, &root)?;
+    start_logging(settings.log)?;
+    let store = Store::open(&root)?;
     let (_, done) = recover(&store)?;
     if done.is_empty() {
         return Ok(Exit::Done);
     }
     tracing::info!(?done, "settled what an interrupted update left");
-    if done.units_changed && context.root.is_live() {
-        short()?.block_on(tell_manager(&Systemd::of(&context.root)))?;
+    if done.units_changed && root.is_live() {
+        short()?.block_on(tell_manager(&Systemd::of(&root)))?;
     }
     Ok(Exit::Done)
 }

@@ -135,14 +135,14 @@ pub fn runs(state: &str) -> bool {
     matches!(state, "active" | "reloading" | "refreshing")
 }
 
-/// Whether this boot is to be judged, or the judgement's undo to be finished: the machine has booted
-/// with an update that is not verified.
+/// Whether this boot is to be judged, or the undo after a judgement to be finished: the machine has
+/// booted with an update that is not verified. An update that was committed in this boot is the
+/// agent's, which still has to act on it.
 pub fn is_due(journal: &Journal, boot: &str) -> bool {
-    let due = |tx: &super::journal::Transaction| match tx.direction {
-        Direction::Undo => true,
+    journal.top().is_some_and(|tx| match tx.direction {
+        Direction::Undo => tx.booted_into,
         Direction::Forward => tx.mark == Mark::Committed && tx.rebooted_since(boot),
-    };
-    journal.transactions.iter().any(due)
+    })
 }
 
 #[cfg(test)]

@@ -73,7 +73,27 @@ impl Driver {
     pub(crate) fn on(root: &Root, script: &Script, desired: Desired, conduct: Conduct) -> Self {
         let (desired, source) = watch::channel(desired);
         let services = Some(script.clone());
-        let (updater, reports) = Updater::new(root, services, Quiet, conduct, source).unwrap();
+        let made = Updater::new(root, services, Quiet, conduct, source);
+        Self::turning(made.unwrap(), desired)
+    }
+
+    /// As the agent starts it in a boot that may be the guard's.
+    pub(crate) fn beside_the_guard(
+        sandbox: &Sandbox,
+        script: &Script,
+        desired: Desired,
+        conduct: Conduct,
+    ) -> Result<Self, UpdateError> {
+        let (desired, source) = watch::channel(desired);
+        let services = Some(script.clone());
+        let made = Updater::beside_the_guard(&sandbox.root(), services, Quiet, conduct, source);
+        Ok(Self::turning(made?, desired))
+    }
+
+    fn turning(
+        (updater, reports): (Updater<Script, Quiet>, watch::Receiver<Arc<UpdateReport>>),
+        desired: watch::Sender<Desired>,
+    ) -> Self {
         let stop = CancellationToken::new();
         let task = tokio::spawn(updater.run(stop.clone()));
         Self {

@@ -184,7 +184,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
     /// Says what is not well yet, once: in the log, and for status in the journal, where the agent
     /// reads it while somebody else judges the boot.
     async fn tell(&mut self, faults: &[Fault]) -> Result<(), UpdateError> {
-        let message = guard::sentence(faults);
+        let message = crate::update::bounded(guard::sentence(faults));
         let said = self.journal.failure.as_ref();
         let said = said.filter(|said| said.code == Reason::MachineUnwell);
         if faults.is_empty() || said.is_some_and(|said| said.message == message) {

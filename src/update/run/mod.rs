@@ -9,6 +9,7 @@ mod commit;
 mod conduct;
 mod drift;
 mod evidence;
+mod guard;
 mod plan;
 mod reboot;
 mod report;
@@ -36,7 +37,7 @@ use super::{
 use crate::{backoff::Backoff, digest::Digest, reason::Reason, root::Root};
 pub use conduct::{Audience, Conduct, Desired, RebootConduct, TICK};
 pub use report::{ConfigState, UpdateReport};
-use trouble::Regained;
+use trouble::{Opened, Regained};
 
 /// Waits before a passing error is tried again.
 const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(300));
@@ -61,7 +62,7 @@ pub enum UpdateError {
 /// The driver of one root.
 pub struct Updater<S, A> {
     root: Root,
-    /// None while the state directory cannot be opened.
+    /// None while the state directory cannot be opened, or while the guard judges the boot.
     store: Option<Arc<Store>>,
     /// Empty while it is lent to blocking work.
     journal: Journal,
@@ -109,6 +110,17 @@ impl<S: Services, A: Audience> Updater<S, A> {
         desired: watch::Receiver<Desired>,
     ) -> Result<(Self, watch::Receiver<Arc<UpdateReport>>), UpdateError> {
         let opened = trouble::open(root, None)?;
+        Ok(Self::of(root, opened, services, audience, conduct, desired))
+    }
+
+    fn of(
+        root: &Root,
+        opened: Opened,
+        services: Option<S>,
+        audience: A,
+        conduct: Conduct,
+        desired: watch::Receiver<Desired>,
+    ) -> (Self, watch::Receiver<Arc<UpdateReport>>) {
         let (report, reports) = watch::channel(Arc::new(UpdateReport::default()));
         let mut updater = Self {
             root: root.clone(),
@@ -131,9 +143,12 @@ impl<S: Services, A: Audience> Updater<S, A> {
             next: None,
         };
         // Before the first turn, so that whoever asks meanwhile is told the truth.
-        updater.next = updater.resume();
+        match updater.is_beside_the_guard() {
+            true => updater.phase = guard::shown_phase(&updater.journal),
+            false => updater.next = updater.resume(),
+        }
         updater.publish();
-        Ok((updater, reports))
+        (updater, reports)
     }
 
     /// Lets the conduct change while the driver turns; a change counts from the next step on.
@@ -145,6 +160,9 @@ impl<S: Services, A: Audience> Updater<S, A> {
 
     /// Turns until `stop`; what is in flight then is left so that the next start goes on with it.
     pub async fn run(mut self, stop: CancellationToken) -> Result<(), UpdateError> {
+        if !self.await_the_guard(&stop).await? {
+            return Ok(());
+        }
         let mut next = self.next.take();
         self.know_failed_units().await?;
         loop {

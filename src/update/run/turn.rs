@@ -88,7 +88,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
     }
 
     /// What is tried again: an undo that got stuck, a reboot, or the whole update.
-    fn again(&self) -> Event {
+    pub(super) fn again(&self) -> Event {
         match self.journal.top() {
             Some(tx) if tx.direction == Direction::Undo => Event::Withdrawn,
             Some(tx) if tx.mark == Mark::Committed => Event::RebootDue,
@@ -97,7 +97,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
     }
 
     /// When a passing failure is tried again; none when there is none.
-    fn retry_after(&self) -> Option<tokio::time::Instant> {
+    pub(super) fn retry_after(&self) -> Option<tokio::time::Instant> {
         let again = self
             .journal
             .failure

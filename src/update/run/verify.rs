@@ -59,7 +59,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
             self.failed(&error, Reason::MachineUnwell, false);
             return Event::StepFailed;
         }
-        let message = error.to_string();
+        let message = crate::update::bounded(error.to_string());
         tracing::error!(reason = %Reason::MachineUnwell, boots, "{message}; booting once more");
         self.journal.failure = Some(Failure {
             code: Reason::MachineUnwell,

@@ -1,0 +1,109 @@
+//! The guard of one boot: takes the lock, and the update driver judges. Where the agent has the lock
+//! already, it judges by the same rules; the guard then only sees to it that somebody does.
+
+use std::time::Duration;
+
+use tokio::{sync::watch, time::Instant};
+use tokio_util::sync::CancellationToken;
+
+use super::{AgentError, capabilities, conduct, once::Once};
+use crate::{
+    admin::ask_status,
+    config::Settings,
+    plan::ActionKind,
+    root::Root,
+    shutdown::{Signals, Tasks},
+    systemd::Systemd,
+    telemetry::chain,
+    update::{
+        guard,
+        journal::Journal,
+        ports::Services as _,
+        run::{Desired, UpdateError, Updater},
+        store::{self, StoreError},
+    },
+};
+
+/// How often a lock that somebody else holds is tried again.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// The agent's unit, which is ended when it holds the lock and says nothing.
+const AGENT: &str = "machinist.service";
+
+/// Whether an update waits for the verdict on the boot that runs below `root`.
+pub fn is_due(root: &Root) -> Result<bool, StoreError> {
+    Ok(due(root)?.is_some())
+}
+
+fn due(root: &Root) -> Result<Option<Journal>, StoreError> {
+    let boot = store::boot_id(root)?;
+    let journal = store::peek(root)?;
+    let due = root.is_live() && boot.is_some_and(|boot| guard::is_due(&journal, &boot));
+    Ok(due.then_some(journal))
+}
+
+/// Judges the running boot where that is due, and does what follows from it: verifies, boots again,
+/// or takes the update back. Returns when nothing is left to do, or with the machine.
+///
+/// A signal stops it between two steps, a second one at once: leave the process then. What a step has
+/// begun is settled as after a crash.
+pub async fn run(root: &Root, settings: &Settings) -> Result<(), AgentError> {
+    let signals = Signals::listen().map_err(|e| AgentError::System("listen for signals", e))?;
+    let tasks = Tasks::new();
+    tokio::select! {
+        judged = judge(root, settings, tasks.token()) => judged,
+        () = signals.obey(&tasks, || {}) => Ok(()),
+    }
+}
+
+async fn judge(
+    root: &Root,
+    settings: &Settings,
+    stop: CancellationToken,
+) -> Result<(), AgentError> {
+    let capabilities = capabilities(root, settings.owners)?;
+    let systemd = Systemd::of(root);
+    let mut patience = Instant::now() + settings.update.verify_timeout;
+    while due(root)
+        .map_err(|error| Box::new(UpdateError::Store(error)))?
+        .is_some()
+    {
+        let (_keep, desired) = watch::channel(Desired::Unknown);
+        let conduct = conduct(settings, capabilities);
+        let once = Once(|_: &_| false);
+        match Updater::new(root, Some(systemd.clone()), once, conduct, desired) {
+            Ok((driver, _)) => {
+                driver.judge_boot(stop).await.map_err(Box::new)?;
+                return Ok(());
+            }
+            Err(error) if error.is_locked() => {}
+            Err(error) => return Err(Box::new(error).into()),
+        }
+        if Instant::now() >= patience {
+            end_a_silent_agent(root, &systemd, settings).await;
+            patience = Instant::now() + settings.update.verify_timeout;
+        }
+        tokio::select! {
+            () = stop.cancelled() => return Ok(()),
+            // Safe to drop: the next try is due all the same.
+            () = tokio::time::sleep(LOOK) => {}
+        }
+    }
+    Ok(())
+}
+
+/// An agent that holds the lock and does not answer will not judge this boot.
+async fn end_a_silent_agent(root: &Root, systemd: &Systemd, settings: &Settings) {
+    let asked = root.clone();
+    let answer = tokio::task::spawn_blocking(move || ask_status(&asked)).await;
+    match answer {
+        Ok(Err(error)) => tracing::warn!("the lock is held, and {}", chain(&error)),
+        _ => return,
+    }
+    let limit = settings.actions.job_timeout;
+    let stopped = systemd.act(ActionKind::Stop, AGENT, limit, Duration::ZERO);
+    match stopped.await {
+        Ok(()) => tracing::warn!("{AGENT} was stopped: it held the lock and was silent"),
+        Err(error) => tracing::error!(reason = %error.reason, "{}", chain(&error)),
+    }
+}

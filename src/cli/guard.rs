@@ -1,0 +1,69 @@
+//! `machinist guard`. Run by `machinist-guard.service` at every boot; ends at once when no update
+//! waits for the verdict on it.
+
+use clap::Args;
+
+use super::{Exit, Global, config::Context, daemon, print, start_logging};
+use crate::{
+    agent::guard,
+    config::{self, Fragment, Inputs, Reboot, Settings},
+    root::Root,
+    telemetry::chain,
+    update::store,
+};
+
+/// Flags of `guard`.
+#[derive(Debug, Args)]
+#[command(hide = true)]
+pub struct GuardArgs {
+    /// Say whether the boot is to be judged, and change nothing
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
+pub(super) fn run(global: &Global, args: &GuardArgs) -> anyhow::Result<Exit> {
+    let root = global.open_root()?;
+    let due = guard::is_due(&root)?;
+    if args.dry_run {
+        print(if due {
+            "this boot is to be judged\n"
+        } else {
+            "nothing to judge\n"
+        })?;
+        return Ok(Exit::Done);
+    }
+    if !due {
+        return Ok(Exit::Done);
+    }
+    let (settings, problem) = settings(global, &root)?;
+    start_logging(settings.log)?;
+    if let Some(problem) = problem {
+        tracing::warn!("the settings cannot be used, the defaults are: {problem}");
+    }
+    let runtime = daemon()?;
+    let ended = runtime.block_on(guard::run(&root, &settings));
+    runtime.shutdown_background();
+    ended?;
+    Ok(Exit::Done)
+}
+
+/// The settings; where the very update that is open has spoilt them, the defaults. A reboot is then
+/// ordered only where the agent had, by the owner's leave, ordered the one into this update.
+pub(super) fn settings(global: &Global, root: &Root) -> anyhow::Result<(Settings, Option<String>)> {
+    let problem = match Context::open(global, Fragment::default(), false) {
+        Ok(context) => return Ok((context.settings, None)),
+        Err(error) => chain(error.as_ref()),
+    };
+    let mut settings = config::load(Inputs {
+        files: Vec::new(),
+        environment: Vec::new(),
+        flags: Fragment::default(),
+        own_uid: 0,
+    })?;
+    let journal = store::peek(root)?;
+    let ordered = journal.transactions.iter().any(|tx| tx.reboot.is_some());
+    if !ordered {
+        settings.update.reboot = Reboot::Never;
+    }
+    Ok((settings, Some(problem)))
+}

@@ -1,0 +1,204 @@
+//! The guard of a boot, and the agent beside it.
+
+use std::{sync::Arc, time::Duration};
+
+use machinist::{
+    reason::Reason,
+    update::{
+        journal::{Direction, Outcome},
+        phase::Phase,
+        ports::Startup,
+        recover,
+        run::{Conduct, Desired, RebootConduct, UpdateReport, Updater},
+        store::Store,
+    },
+};
+use tokio::{sync::watch, task::JoinHandle};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    boots::{KUBELET, into_the_boot, one},
+    driver::{Driver, boot, machine, tree},
+    sandbox::{Quiet, Sandbox, conduct, config},
+    services::Script,
+};
+
+/// What `machinist guard` runs in a boot.
+struct Guard {
+    stop: CancellationToken,
+    task: JoinHandle<Arc<UpdateReport>>,
+}
+
+impl Guard {
+    /// As in a boot: recovery has looked before.
+    fn start(sandbox: &Sandbox, script: &Script, reboot: RebootConduct) -> Self {
+        recover::recover(&Store::open(&sandbox.root()).unwrap()).unwrap();
+        let (_, desired) = watch::channel(Desired::Unknown);
+        let conduct = Conduct {
+            reboot,
+            ..conduct(true)
+        };
+        let services = Some(script.clone());
+        let (updater, _) =
+            Updater::new(&sandbox.root(), services, Quiet, conduct, desired).unwrap();
+        let stop = CancellationToken::new();
+        let judging = updater.judge_boot(stop.clone());
+        let task = tokio::spawn(async move { judging.await.unwrap() });
+        Self { stop, task }
+    }
+
+    async fn ends(self) -> Arc<UpdateReport> {
+        let ended = tokio::time::timeout(Duration::from_secs(3600), self.task);
+        ended.await.unwrap().unwrap()
+    }
+
+    /// systemd stops it, as at a shutdown.
+    async fn stop(self) {
+        self.stop.cancel();
+        self.ends().await;
+    }
+}
+
+fn beside(sandbox: &Sandbox, script: &Script, desired: Desired) -> Driver {
+    let mut driver = Driver::beside_the_guard(sandbox, script, desired, conduct(true)).unwrap();
+    driver.patience = Duration::from_secs(3600);
+    driver
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_guard_alone_takes_a_machine_back_that_never_becomes_well_and_then_leaves_it() {
+    let (sandbox, script) = (machine(), Script::new());
+    let before = tree(&sandbox);
+    into_the_boot(&sandbox, &script, "boot-2", 1).await;
+    script.is_at(Startup::Maintenance);
+    let guard = Guard::start(&sandbox, &script, RebootConduct::Auto);
+    script.until_asked_times("reboot Logind", 2).await;
+    guard.stop().await;
+    boot(&sandbox, "boot-3");
+    let guard = Guard::start(&sandbox, &script, RebootConduct::Auto);
+    script.until_asked_times("reboot Logind", 3).await;
+    assert_eq!(tree(&sandbox), before);
+    guard.stop().await;
+    boot(&sandbox, "boot-4");
+    let report = Guard::start(&sandbox, &script, RebootConduct::Auto)
+        .ends()
+        .await;
+    assert_eq!(report.updates[0].outcome, Outcome::RolledBack);
+    assert_eq!(report.updates[0].reason, Some(Reason::MachineUnwell));
+    assert_eq!(sandbox.journal().transactions, []);
+    // Emergency mode or not, nobody orders another reboot: not the guard, and not the agent.
+    boot(&sandbox, "boot-5");
+    Guard::start(&sandbox, &script, RebootConduct::Auto)
+        .ends()
+        .await;
+    let mut driver = beside(&sandbox, &script, one().desired());
+    driver.until_failed().await;
+    driver.stop().await;
+    assert_eq!(script.asked(), ["reboot Logind"; 3]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_guard_that_dies_at_any_point_is_followed_by_one_that_goes_on() {
+    let (sandbox, script) = (machine(), Script::new());
+    let before = tree(&sandbox);
+    into_the_boot(&sandbox, &script, "boot-2", 1).await;
+    script.unit_is(KUBELET, "failed");
+    for _ in 0..3 {
+        let guard = Guard::start(&sandbox, &script, RebootConduct::Auto);
+        tokio::time::sleep(Duration::from_secs(20)).await;
+        guard.task.abort();
+        let _ = guard.task.await;
+    }
+    assert_eq!(sandbox.journal().transactions[0].boots, 1);
+    let guard = Guard::start(&sandbox, &script, RebootConduct::Auto);
+    script.until_asked_times("reboot Logind", 2).await;
+    guard.stop().await;
+    boot(&sandbox, "boot-3");
+    let guard = Guard::start(&sandbox, &script, RebootConduct::Auto);
+    script.until_asked_times("reboot Logind", 3).await;
+    // The power goes while the undo waits for its reboot: recovery has it in the journal.
+    guard.task.abort();
+    let _ = guard.task.await;
+    boot(&sandbox, "boot-4");
+    let report = Guard::start(&sandbox, &script, RebootConduct::Auto)
+        .ends()
+        .await;
+    assert_eq!(report.updates[0].outcome, Outcome::RolledBack);
+    assert_eq!(tree(&sandbox), before);
+    assert_eq!(script.asked().len(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn while_the_guard_judges_the_agent_shows_it_and_changes_nothing_and_goes_on_afterwards() {
+    let (sandbox, script) = (machine(), Script::new());
+    into_the_boot(&sandbox, &script, "boot-2", 1).await;
+    script.unit_is(KUBELET, "activating");
+    let guard = Guard::start(&sandbox, &script, RebootConduct::Auto);
+    let two = config("two").file("/etc/other", "two\n", 0o644);
+    let mut driver = beside(&sandbox, &script, two.desired());
+    let report = driver
+        .until("what the guard says", |report| report.failure.is_some())
+        .await;
+    assert_eq!((report.phase, report.unverified), (Phase::Verifying, true));
+    let failure = report.failure.as_ref().unwrap();
+    assert_eq!(
+        failure.message,
+        "kubelet.service is activating and ran before"
+    );
+    assert_eq!(report.config.desired.as_ref().unwrap().name, "two");
+    assert_eq!(sandbox.read("/etc/other"), None);
+    script.unit_is(KUBELET, "active");
+    let judged = guard.ends().await;
+    assert_eq!(judged.updates[0].outcome, Outcome::Done);
+    assert!(!judged.unverified);
+    // The config that was asked for meanwhile.
+    script.until_asked_times("reboot Logind", 2).await;
+    assert_eq!(sandbox.read("/etc/other").unwrap(), "two\n");
+    driver.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_that_is_no_guards_ends_the_agent_as_before() {
+    let sandbox = machine();
+    let store = Store::open(&sandbox.root()).unwrap();
+    let start =
+        || Driver::beside_the_guard(&sandbox, &Script::new(), one().desired(), conduct(true));
+    assert!(start().err().unwrap().is_locked());
+    drop(store);
+    start().unwrap().stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_update_that_only_was_committed_in_this_boot_is_the_agents() {
+    let (sandbox, script) = (machine(), Script::new());
+    let driver = Driver::conducted(&sandbox, &script, one().desired(), conduct(true));
+    script.until_asked("reboot Logind").await;
+    driver.stop().await;
+    // The guard was started by hand in the same boot.
+    let report = Guard::start(&sandbox, &script, RebootConduct::Auto)
+        .ends()
+        .await;
+    assert!(report.unverified);
+    assert_eq!(script.asked(), ["reboot Logind"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_reboots_are_a_persons_the_guard_brings_the_files_back_and_ends() {
+    let (sandbox, script) = (machine(), Script::new());
+    let before = tree(&sandbox);
+    into_the_boot(&sandbox, &script, "boot-2", 1).await;
+    script.is_at(Startup::Maintenance);
+    let report = Guard::start(&sandbox, &script, RebootConduct::Ask)
+        .ends()
+        .await;
+    assert_eq!(report.failure.as_ref().unwrap().code, Reason::MachineUnwell);
+    assert_eq!(tree(&sandbox), before);
+    let journal = sandbox.journal();
+    assert_eq!(journal.transactions[0].direction, Direction::Undo);
+    assert_eq!(script.asked(), ["reboot Logind"]);
+    boot(&sandbox, "boot-3");
+    Guard::start(&sandbox, &script, RebootConduct::Ask)
+        .ends()
+        .await;
+    assert_eq!(sandbox.journal().transactions, []);
+}
