@@ -318,6 +318,11 @@ async fn a_transient_unit_leaves_no_failed_unit_behind() {
         "{heard}"
     );
     assert!(heard.contains("/sbin/restorecon"), "{heard}");
+    // Else it would wait for a target that emergency mode has stopped.
+    assert!(
+        heard.contains("DefaultDependencies=OwnedVariant(Bool(false))"),
+        "{heard}"
+    );
 }
 
 #[tokio::test(start_paused = true)]

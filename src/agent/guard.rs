@@ -10,7 +10,7 @@ use super::{AgentError, capabilities, conduct, once::Once};
 use crate::{
     admin::ask_status,
     config::Settings,
-    plan::ActionKind,
+    plan::{ActionKind, UnitFacts},
     root::Root,
     shutdown::{Signals, Tasks},
     systemd::Systemd,
@@ -18,7 +18,7 @@ use crate::{
     update::{
         guard,
         journal::Journal,
-        ports::Services as _,
+        ports::{ServiceError, Services},
         run::{Desired, UpdateError, Updater},
         store::{self, StoreError},
     },
@@ -27,7 +27,7 @@ use crate::{
 /// How often a lock that somebody else holds is tried again.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// The agent's unit, which is ended when it holds the lock and says nothing.
+/// The agent's unit, which is restarted when it holds the lock and says nothing.
 const AGENT: &str = "machinist.service";
 
 /// Whether an update waits for the verdict on the boot that runs below `root`.
@@ -80,7 +80,7 @@ async fn judge(
             Err(error) => return Err(Box::new(error).into()),
         }
         if Instant::now() >= patience {
-            end_a_silent_agent(root, &systemd, settings).await;
+            restart_a_silent_agent(root, &systemd, settings).await;
             patience = Instant::now() + settings.update.verify_timeout;
         }
         tokio::select! {
@@ -92,18 +92,32 @@ async fn judge(
     Ok(())
 }
 
-/// An agent that holds the lock and does not answer will not judge this boot.
-async fn end_a_silent_agent(root: &Root, systemd: &Systemd, settings: &Settings) {
+/// An agent that holds the lock and does not answer will not judge this boot. A new one may, unless the
+/// guard comes first. Where the agent does not even run, a person's command has the lock.
+async fn restart_a_silent_agent(root: &Root, systemd: &Systemd, settings: &Settings) {
     let asked = root.clone();
-    let answer = tokio::task::spawn_blocking(move || ask_status(&asked)).await;
-    match answer {
+    match tokio::task::spawn_blocking(move || ask_status(&asked)).await {
         Ok(Err(error)) => tracing::warn!("the lock is held, and {}", chain(&error)),
         _ => return,
     }
-    let limit = settings.actions.job_timeout;
-    let stopped = systemd.act(ActionKind::Stop, AGENT, limit, Duration::ZERO);
-    match stopped.await {
-        Ok(()) => tracing::warn!("{AGENT} was stopped: it held the lock and was silent"),
+    let (limit, settle) = (settings.actions.job_timeout, Duration::ZERO);
+    let restarted = async {
+        if !runs(systemd.unit_facts(&[AGENT.to_owned()]).await?.get(AGENT)) {
+            return Ok::<_, ServiceError>(false);
+        }
+        systemd
+            .act(ActionKind::Restart, AGENT, limit, settle)
+            .await
+            .map(|()| true)
+    };
+    match restarted.await {
+        Ok(true) => tracing::warn!("{AGENT} was restarted: it held the lock and was silent"),
+        Ok(false) => tracing::warn!("{AGENT} does not run; a command holds the lock"),
         Err(error) => tracing::error!(reason = %error.reason, "{}", chain(&error)),
     }
+}
+
+fn runs(agent: Option<&UnitFacts>) -> bool {
+    let state = agent.and_then(|facts| facts.active.as_deref());
+    state.is_some_and(guard::runs)
 }

@@ -268,6 +268,9 @@ async fn start_transient(
     let properties = [
         ("Description", Variant::from(description)),
         ("Type", "oneshot".into()),
+        // In emergency mode there is no sysinit.target that it could wait for, and asking for that
+        // would end the mode.
+        ("DefaultDependencies", false.into()),
         ("CollectMode", "inactive-or-failed".into()),
         ("ExecStart", exec.into()),
     ];

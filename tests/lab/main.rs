@@ -14,6 +14,7 @@
 mod clusters;
 mod crash;
 mod devices;
+mod guard;
 mod machines;
 mod path;
 mod service;
