@@ -1,6 +1,8 @@
 //! Where the desired config comes from on a machine without a cluster: a directory of manifests,
 //! read whole, watched, and read again whenever something in it changes.
 
+mod local;
+mod walk;
 mod watching;
 
 use std::{sync::Arc, time::Duration};
@@ -8,6 +10,8 @@ use std::{sync::Arc, time::Duration};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+pub use local::LocalFiles;
+use local::Used;
 use watching::Watching;
 
 use crate::{
@@ -53,11 +57,31 @@ impl DirectorySource {
     /// Reads and merges everything in the directory. Files are taken in the order of their names;
     /// hidden files and names with an unknown ending are left out.
     pub fn read(&self) -> Result<machine_config::MachineConfig, Vec<Refusal>> {
-        let files = self.files().map_err(|refusal| vec![refusal])?;
+        self.read_all().0
+    }
+
+    /// Says beside the config which local files it was made of, or would have been.
+    fn read_all(&self) -> (Result<machine_config::MachineConfig, Vec<Refusal>>, Used) {
+        let files = match self.files() {
+            Ok(files) => files,
+            Err(refusal) => return (Err(vec![refusal]), Used::default()),
+        };
+        let mut local = LocalFiles::new(self.tree.clone());
+        for (name, _) in &files {
+            local.text(name, self.dir.clone());
+        }
+        (self.merge(files, &local), local.used())
+    }
+
+    fn merge(
+        &self,
+        files: Vec<(String, Vec<u8>)>,
+        local: &LocalFiles,
+    ) -> Result<machine_config::MachineConfig, Vec<Refusal>> {
         let rules = Rules {
             users: self.users.iter().cloned().collect(),
         };
-        let (documents, warnings) = machine_config::documents_from_files(files, &rules)?;
+        let (documents, warnings) = machine_config::documents_from_files(files, &rules, local)?;
         if documents.is_empty() {
             return Err(vec![self.refusal(
                 Reason::SourceEmpty,
@@ -129,9 +153,25 @@ impl DirectorySource {
         metrics: Arc<Metrics>,
         stop: CancellationToken,
     ) {
-        let mut watching = self.arm().await;
-        self.publish(&desired, &metrics, false).await;
+        let mut watching = self.arm(Used::default()).await;
+        let mut used = Used::default();
+        let mut patient = false;
         loop {
+            // Twice when the manifests use files that were not watched: those may have changed between
+            // the reading and the watch.
+            for _ in 0..2 {
+                let mut published = self.publish(&desired, &metrics, patient).await;
+                if !published.0 {
+                    watching.settle(PATIENCE).await;
+                    published = self.publish(&desired, &metrics, false).await;
+                }
+                used = published.1;
+                patient = false;
+                if watching.covers(&used) {
+                    break;
+                }
+                watching = self.arm(used.clone()).await;
+            }
             tokio::select! {
                 () = stop.cancelled() => return,
                 // Safe to drop: what inotify has queued is read by the next call.
@@ -139,44 +179,43 @@ impl DirectorySource {
             }
             watching.settle(DEBOUNCE).await;
             // The directory may have been replaced, or its links may lead elsewhere now.
-            watching = self.arm().await;
-            if !self.publish(&desired, &metrics, true).await {
-                watching.settle(PATIENCE).await;
-                self.publish(&desired, &metrics, false).await;
-            }
+            watching = self.arm(used.clone()).await;
+            patient = true;
         }
     }
 
-    async fn arm(&self) -> Watching {
+    async fn arm(&self, used: Used) -> Watching {
         let source = self.clone();
-        let armed = move || Watching::arm(&source.tree, &source.dir);
+        let armed = move || Watching::arm(&source.tree, &source.dir, used);
         tokio::task::spawn_blocking(armed).await.unwrap_or_default()
     }
 
-    /// Reads once and publishes. With `patient` a refusal is kept back and `false` returned.
+    /// Reads once and publishes. With `patient` a refusal is kept back and false given; and the local
+    /// files that were used.
     async fn publish(
         &self,
         desired: &watch::Sender<Desired>,
         metrics: &Metrics,
         patient: bool,
-    ) -> bool {
+    ) -> (bool, Used) {
         let source = self.clone();
         let read = tokio::task::spawn_blocking(move || {
-            let config = source.read()?;
-            let digest = machine_config::digest(&config);
-            Ok((config, digest))
+            let (config, used) = source.read_all();
+            let config = config.map(|config| {
+                let digest = machine_config::digest(&config);
+                (config, digest)
+            });
+            (config, used)
         });
-        let read = match read.await {
-            Ok(Ok((config, digest))) => Desired::Config(Arc::new(config), digest),
-            Ok(Err(_)) if patient => return false,
-            Ok(Err(refusals)) => Desired::Refused(Arc::new(refusals)),
+        let (read, used) = match read.await {
+            Ok((Ok((config, digest)), used)) => (Desired::Config(Arc::new(config), digest), used),
+            Ok((Err(_), used)) if patient => return (false, used),
+            Ok((Err(refusals), used)) => (Desired::Refused(Arc::new(refusals)), used),
             // A defect of the reader must not look like a source that nobody changed.
             Err(lost) => {
-                let refusal = self.refusal(
-                    Reason::SourceUnreadable,
-                    &format!("reading broke off: {lost}"),
-                );
-                Desired::Refused(Arc::new(vec![refusal]))
+                let why = format!("reading broke off: {lost}");
+                let refusal = self.refusal(Reason::SourceUnreadable, &why);
+                (Desired::Refused(Arc::new(vec![refusal])), Used::default())
             }
         };
         metrics.source_was_read(match &read {
@@ -193,7 +232,7 @@ impl DirectorySource {
             }
             differs
         });
-        true
+        (true, used)
     }
 }
 

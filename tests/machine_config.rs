@@ -8,6 +8,9 @@ mod golden;
 #[path = "machine_config/hostile.rs"]
 mod hostile;
 #[cfg(test)]
+#[path = "machine_config/local.rs"]
+mod local;
+#[cfg(test)]
 #[path = "machine_config/properties.rs"]
 mod properties;
 #[cfg(test)]

@@ -7,10 +7,11 @@ use crate::{
     agent,
     config::{Fragment, Place, Settings},
     machine_config::{self, MachineConfig, Order, Refusal, Rules},
+    path::AbsPath,
     plan::Plan,
     reason::Reason,
     root::Root,
-    source::{DirectorySource, POOL},
+    source::{DirectorySource, LocalFiles, POOL},
 };
 
 /// The root with its settings.
@@ -64,6 +65,7 @@ impl Context {
     ) -> anyhow::Result<Result<MachineConfig, Vec<Refusal>>> {
         let slash = Root::open(std::path::Path::new("/"))?;
         let mut files = Vec::new();
+        let mut local = LocalFiles::new(slash.clone());
         for file in &wanted.files {
             let shown = file.display().to_string();
             if !machine_config::is_config_name(&shown) {
@@ -72,12 +74,14 @@ impl Context {
             }
             let whole =
                 std::path::absolute(file).with_context(|| format!("cannot find {shown}"))?;
-            files.push((shown, slash.read(&agent::plain(&whole)?, LARGEST)?));
+            let whole = agent::plain(&whole)?;
+            local.text(&shown, whole.parent().unwrap_or_else(AbsPath::root));
+            files.push((shown, slash.read(&whole, LARGEST)?));
         }
         let rules = Rules {
             users: self.settings.users_allowed.iter().cloned().collect(),
         };
-        let merged = machine_config::documents_from_files(files, &rules).and_then(
+        let merged = machine_config::documents_from_files(files, &rules, &local).and_then(
             |(documents, warnings)| {
                 if documents.is_empty() {
                     let message = "the files hold no config; nothing is taken away because of it";

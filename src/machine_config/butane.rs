@@ -1,6 +1,6 @@
 //! Butane, the form of Ignition that people write: content inline instead of data URLs.
 //!
-//! Only what has a meaning on a machine that runs; what reads other files is refused by name.
+//! Only what has a meaning on a machine that runs. Other files are read through [`super::Local`].
 
 use super::{
     document::{Reading, read_kernel},

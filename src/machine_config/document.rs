@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{
-    Origin, Refusal, butane, ignition,
+    Local, NoLocal, Origin, Refusal, butane, ignition,
     parts::Parts,
     problems::Problems,
     reader::{Field, Object},
@@ -50,6 +50,10 @@ pub(super) struct Reading<'a> {
     pub(super) rules: &'a Rules,
     /// How many decoded bytes the rest of the text may still have.
     pub(super) budget: usize,
+    /// What the text is called.
+    pub(super) text: &'a str,
+    /// What lies beside it.
+    pub(super) local: &'a dyn Local,
     /// What documents without a name of their own are called.
     stem: &'a str,
 }
@@ -57,13 +61,25 @@ pub(super) struct Reading<'a> {
 /// Reads every document of a text: YAML or JSON, one or several, `kind: List` too.
 ///
 /// `origin_file` is the file's name as the user knows it. All that is wrong is told, with its place;
-/// one refusal anywhere refuses the whole text.
+/// one refusal anywhere refuses the whole text. What Butane would read from other files is refused.
 pub fn parse(text: &str, origin_file: &str, rules: &Rules) -> Result<Vec<Document>, Vec<Refusal>> {
+    parse_with(text, origin_file, rules, &NoLocal)
+}
+
+/// Like [`parse`], with the files that Butane may read.
+pub(super) fn parse_with(
+    text: &str,
+    origin_file: &str,
+    rules: &Rules,
+    local: &dyn Local,
+) -> Result<Vec<Document>, Vec<Refusal>> {
     let file_name = origin_file.rsplit('/').next().unwrap_or_default();
     let mut reading = Reading {
         problems: Problems::new(origin_file),
         rules,
         budget: source::MOST_DECODED,
+        text: origin_file,
+        local,
         stem: file_name
             .rsplit_once('.')
             .map_or(file_name, |(stem, _)| stem),

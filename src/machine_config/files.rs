@@ -1,6 +1,6 @@
 //! Many files, each with its documents.
 
-use super::{Document, Refusal, Rules, parse, source, tree};
+use super::{Document, Local, Refusal, Rules, document, source, tree};
 use crate::reason::Reason;
 
 /// Endings of the files that hold machine config.
@@ -15,10 +15,11 @@ pub fn is_config_name(name: &str) -> bool {
 }
 
 /// Reads the documents of many files, given by name as the user knows it and in the order in which
-/// they are to be merged. The second part of the answer warns of files that are left out.
+/// they are to be merged, with what lies beside them. The second part of the answer warns of files that are left out.
 pub fn documents_from_files(
     files: Vec<(String, Vec<u8>)>,
     rules: &Rules,
+    local: &dyn Local,
 ) -> Result<(Vec<Document>, Vec<String>), Vec<Refusal>> {
     let mut documents = Vec::new();
     let mut warnings = Vec::new();
@@ -38,7 +39,7 @@ pub fn documents_from_files(
                 continue;
             }
         };
-        match parse(&text, &name, rules) {
+        match document::parse_with(&text, &name, rules, local) {
             Ok(found) => documents.extend(found),
             Err(found) => refusals.extend(found),
         }

@@ -5,9 +5,11 @@
 //! into Ignition 3 first, so that a mistake is told in the words of the document.
 
 mod contents;
+mod local;
 mod passwd;
 mod storage;
 mod systemd;
+mod trees;
 
 use std::collections::{BTreeMap, btree_map::Entry};
 

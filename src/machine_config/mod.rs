@@ -10,6 +10,7 @@ mod document;
 mod entry;
 mod files;
 mod ignition;
+mod local;
 mod manifest;
 mod merge;
 mod parts;
@@ -30,6 +31,7 @@ pub use entry::{
     Content, Directory, EntryKind, File, Link, MachineConfig, Origin, Owner, Unit, UnitName, User,
 };
 pub use files::{documents_from_files, is_config_name};
+pub use local::{Local, LocalEntry, LocalError, LocalKind, NoLocal};
 pub use manifest::to_machine_config_yaml;
 pub use merge::{Order, merge};
 pub use refusal::Refusal;

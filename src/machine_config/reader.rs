@@ -1,6 +1,6 @@
 //! Reads fields of a located tree; what is wrong with them goes to [`Problems`].
 
-use std::rc::Rc;
+use std::{cmp::Reverse, rc::Rc};
 
 use super::{
     Origin, Refusal,
@@ -263,7 +263,10 @@ impl<'n> Object<'n> {
             same.count()
         };
         // Half of what was written, so that `kernelArgs` finds its field and `x` finds none.
-        let meant = self.known.iter().max_by_key(shared)?;
+        let meant = self
+            .known
+            .iter()
+            .max_by_key(|known| (shared(known), Reverse(known.len())))?;
         if 2 * shared(&meant) > key.len() {
             Some(meant.clone())
         } else {

@@ -5,16 +5,14 @@ use std::{
     time::Duration,
 };
 
+use super::{local::Used, walk};
 use crate::{
     path::AbsPath,
     root::{Kind, Root, RootError, Watch, WatchEvent, WatchId},
     telemetry::chain,
 };
 
-/// As many links as the kernel follows (path_resolution(7)).
-const MOST_LINKS: usize = 40;
-
-/// Watches on a directory, on the directories its links lead into, and on every name on the way to
+/// Watches on a directory, on the directories its links lead into, on files that its manifests use, and on every name on the way to
 /// them: a parent that is replaced, or a link that leads elsewhere now, is a change as well.
 #[derive(Debug, Default)]
 pub(super) struct Watching {
@@ -23,23 +21,33 @@ pub(super) struct Watching {
     whole: BTreeSet<AbsPath>,
     /// Directories in which only these names count.
     names: BTreeMap<AbsPath, BTreeSet<String>>,
+    used: Used,
 }
 
 impl Watching {
     /// What is not there yet is seen to come.
-    pub(super) fn arm(tree: &Root, dir: &AbsPath) -> Self {
+    pub(super) fn arm(tree: &Root, dir: &AbsPath, used: Used) -> Self {
         let mut armed = Self::default();
-        let Some(place) = armed.walk(tree, dir) else {
-            return armed;
-        };
-        for entry in tree.list(&place).unwrap_or_default() {
-            let link = place.join(&entry.name).ok();
-            let link = link.filter(|_| entry.kind == Kind::Link);
-            if let Some(leads_to) = link.and_then(|link| armed.walk(tree, &link)) {
-                armed.whole.extend(leads_to.parent());
+        for file in &used.files {
+            if let Some(place) = armed.walk(tree, file) {
+                armed.whole.extend(place.parent());
             }
         }
-        armed.whole.insert(place);
+        for directory in &used.directories {
+            let place = armed.walk(tree, directory);
+            armed.whole.extend(place);
+        }
+        armed.used = used;
+        if let Some(place) = armed.walk(tree, dir) {
+            for entry in tree.list(&place).unwrap_or_default() {
+                let link = place.join(&entry.name).ok();
+                let link = link.filter(|_| entry.kind == Kind::Link);
+                if let Some(leads_to) = link.and_then(|link| armed.walk(tree, &link)) {
+                    armed.whole.extend(leads_to.parent());
+                }
+            }
+            armed.whole.insert(place);
+        }
         armed.watch = tree.watch().inspect_err(complain).ok();
         if let Some(watch) = &mut armed.watch {
             for dir in armed.names.keys().filter(|dir| !armed.whole.contains(*dir)) {
@@ -55,32 +63,16 @@ impl Watching {
     /// Notes every name on the way to `path` and gives the place without links; none for a way that
     /// leads in a circle.
     fn walk(&mut self, tree: &Root, path: &AbsPath) -> Option<AbsPath> {
-        let mut todo: Vec<String> = path.components().rev().map(str::to_owned).collect();
-        let (mut at, mut links) = (AbsPath::root(), 0);
-        while let Some(part) = todo.pop() {
-            match part.as_str() {
-                "" | "." => continue,
-                ".." => {
-                    at = at.parent().unwrap_or(at);
-                    continue;
-                }
-                _ => {}
-            }
-            let next = at.join(&part).ok()?;
-            self.names.entry(at.clone()).or_default().insert(part);
-            match tree.read_link(&next) {
-                Ok(_) if links == MOST_LINKS => return None,
-                Ok(text) => {
-                    links += 1;
-                    if text.starts_with('/') {
-                        at = AbsPath::root();
-                    }
-                    todo.extend(text.split('/').rev().map(str::to_owned));
-                }
-                Err(_) => at = next,
-            }
-        }
-        Some(at)
+        let mut note = |dir: &AbsPath, name: &str| {
+            let names = self.names.entry(dir.clone()).or_default();
+            names.insert(name.to_owned());
+        };
+        walk::follow(tree, &AbsPath::root(), path.relative(), false, &mut note).ok()
+    }
+
+    /// Whether everything that was `used` is watched.
+    pub(super) fn covers(&self, used: &Used) -> bool {
+        self.used == *used
     }
 
     fn counts(&self, event: &WatchEvent) -> bool {

@@ -278,6 +278,32 @@ fn render_gives_one_config_with_a_name_that_follows_the_content() {
 }
 
 #[test]
+fn a_butane_config_on_the_command_line_reads_the_files_beside_it() {
+    let place = Place::new();
+    fs::create_dir(place.root()).unwrap();
+    let beside = place.path().join("elsewhere");
+    fs::create_dir(&beside).unwrap();
+    fs::write(beside.join("text"), "from a file\n").unwrap();
+    let config = beside.join("a.bu");
+    let write = |local: &str| {
+        let files = format!("[{{path: /etc/one, contents: {{local: {local}}}}}]");
+        let text = format!("variant: fcos\nversion: 1.6.0\nstorage: {{files: {files}}}\n");
+        fs::write(&config, text).unwrap();
+    };
+    let apply = || place.machinist(&["apply", "--yes", config.to_str().unwrap()]);
+    write("text");
+    let applied = apply();
+    assert_eq!(code(&applied), 0, "{}", err(&applied));
+    assert_eq!(place.read("/etc/one").as_deref(), Some("from a file\n"));
+    write("../text");
+    let refused = apply();
+    assert_eq!(code(&refused), 1);
+    let told = format!("{}{}", out(&refused), err(&refused));
+    let at = "a.bu:3:54: storage.files[0].contents.local:\n    \"../text\" leads out";
+    assert!(told.contains(at), "{told}");
+}
+
+#[test]
 fn a_command_that_changes_the_machine_is_refused_beside_a_running_agent() {
     let place = Place::with_file("/etc/one", "zero");
     let agent = place.settled();

@@ -148,6 +148,48 @@ fn links_to_files_and_directories_elsewhere_are_followed() {
 }
 
 #[test]
+fn what_a_butane_config_reads_is_followed_like_the_config() {
+    let place = Place::new();
+    let source = place.source();
+    fs::create_dir_all(source.join("tree/etc/app")).unwrap();
+    fs::write(source.join("tree/etc/app/a"), "zero").unwrap();
+    fs::write(source.join("text"), "zero").unwrap();
+    let text = "variant: fcos\nversion: 1.6.0\nstorage:\n  trees: [{local: tree}]\n  files:\n  \
+                - {path: /etc/one, contents: {local: files/one}}\n  \
+                - {path: /etc/two, contents: {local: text}}\n";
+    fs::write(source.join("10-one.bu"), text).unwrap();
+
+    // A file that is missing refuses the config; its coming is noticed, its directory's too.
+    let agent = place.start();
+    refused(&agent, "SourceUnreadable");
+    reaction(&place, "/etc/one", Some("zero"), || {
+        fs::create_dir(source.join("files")).unwrap();
+        fs::write(source.join("files/one"), "zero").unwrap();
+    });
+    assert_eq!(place.read("/etc/app/a").as_deref(), Some("zero"));
+    for (file, path) in [("files/one", "/etc/one"), ("text", "/etc/two")] {
+        agent.rests();
+        let times = [reaction(&place, path, Some("edited"), || {
+            fs::write(source.join(file), "edited").unwrap();
+        })];
+        judge(file, PROMISE, LIMIT, &times);
+    }
+    agent.rests();
+    reaction(&place, "/etc/app/new/b", Some("b"), || {
+        fs::create_dir(source.join("tree/etc/app/new")).unwrap();
+        fs::write(source.join("tree/etc/app/new/b"), "b").unwrap();
+    });
+    agent.rests();
+    reaction(&place, "/etc/app/a", None, || {
+        fs::remove_file(source.join("tree/etc/app/a")).unwrap();
+    });
+    agent.rests();
+    reaction(&place, "/etc/app/new/b", Some("bb"), || {
+        fs::write(source.join("tree/etc/app/new/b"), "bb").unwrap();
+    });
+}
+
+#[test]
 fn a_file_that_comes_is_applied_and_one_that_goes_is_taken_away() {
     let place = Place::with_file("/etc/one", "zero");
     let agent = place.settled();

@@ -54,7 +54,7 @@ pub(crate) fn config(files: usize, content: impl Fn(usize) -> String) -> Machine
     let documents = (0..files).step_by(50).flat_map(|first| {
         let text = manifest(first..files.min(first + 50)).into_bytes();
         let files = vec![(format!("bench-{first:05}.yaml"), text)];
-        machine_config::documents_from_files(files, &Rules::default())
+        machine_config::documents_from_files(files, &Rules::default(), &machine_config::NoLocal)
             .unwrap()
             .0
     });

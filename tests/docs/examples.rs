@@ -5,6 +5,9 @@ use std::{collections::BTreeSet, fs, path::Path, process::Command};
 use machinist::{
     device::{Allowances, declaration},
     machine_config::{self, Order, Rules},
+    path::AbsPath,
+    root::Root,
+    source::LocalFiles,
 };
 use serde_json::Value;
 
@@ -34,16 +37,28 @@ fn declarations_on_the_page_are_good_and_ask_for_what_their_pods_want() {
 
 #[test]
 fn configs_on_the_pages_are_good_and_both_spellings_are_one_machine() {
+    // What the page's Butane config reads.
+    let beside = tempfile::tempdir().unwrap();
+    fs::create_dir_all(beside.path().join("web")).unwrap();
+    fs::create_dir_all(beside.path().join("files")).unwrap();
+    fs::write(beside.path().join("web/index.html"), "hello").unwrap();
+    fs::write(beside.path().join("files/motd"), "hello").unwrap();
+    let unit = "[Service]\nExecStart=/bin/true\n[Install]\nWantedBy=multi-user.target\n";
+    fs::write(beside.path().join("files/web.service"), unit).unwrap();
+    let mut local = LocalFiles::new(Root::open(beside.path()).unwrap());
+    local.text("a.bu", AbsPath::root());
     let read = |text: &String, name: &str| {
         let files = vec![(name.to_owned(), text.clone().into_bytes())];
         let (documents, _) =
-            machine_config::documents_from_files(files, &Rules::default()).unwrap();
+            machine_config::documents_from_files(files, &Rules::default(), &local).unwrap();
         machine_config::merge(documents, "machine", Order::AsGiven).unwrap()
     };
     let examples = blocks(&page("docs/config.md"), "yaml");
-    assert_eq!(examples.len(), 2);
-    let (manifest, _) = read(&examples[0], "a.yaml");
-    let (butane, _) = read(&examples[1], "a.bu");
+    assert_eq!(examples.len(), 3);
+    let (reads_files, warnings) = read(&examples[0], "a.bu");
+    assert!(reads_files.files.len() == 2 && warnings.is_empty());
+    let (manifest, _) = read(&examples[1], "a.yaml");
+    let (butane, _) = read(&examples[2], "a.bu");
     assert_eq!(
         machine_config::digest(&manifest),
         machine_config::digest(&butane)

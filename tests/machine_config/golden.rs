@@ -1,10 +1,16 @@
-//! `tests/golden/input/NN-name/`: every file but `expected.txt` is input, in the order of the names;
-//! `expected.txt` is what comes of it. `MACHINIST_BLESS=1` writes it anew, to be looked at.
+//! `tests/golden/input/NN-name/`: every file but `expected.txt` is input, in the order of the names,
+//! and directories hold what Butane reads beside it; `expected.txt` is what comes of it. `MACHINIST_BLESS=1` writes it anew, to be looked at.
 
 use std::{fmt::Write as _, fs, path::Path};
 
-use machinist::machine_config::{
-    self, CanonicalError, MachineConfig, Order, Owner, Refusal, Rules, documents_from_files, merge,
+use machinist::{
+    machine_config::{
+        self, CanonicalError, MachineConfig, NoLocal, Order, Owner, Refusal, Rules,
+        documents_from_files, merge,
+    },
+    path::AbsPath,
+    root::Root,
+    source::LocalFiles,
 };
 
 fn directory(below: &str) -> std::path::PathBuf {
@@ -15,7 +21,7 @@ fn files(directory: &Path) -> Vec<(String, Vec<u8>)> {
     let mut files: Vec<_> = fs::read_dir(directory)
         .unwrap()
         .map(|entry| entry.unwrap())
-        .filter(|entry| entry.file_name() != "expected.txt")
+        .filter(|entry| entry.file_name() != "expected.txt" && entry.path().is_file())
         .map(|entry| {
             let name = entry.file_name().into_string().unwrap();
             (name, fs::read(entry.path()).unwrap())
@@ -25,8 +31,15 @@ fn files(directory: &Path) -> Vec<(String, Vec<u8>)> {
     files
 }
 
-fn result(files: Vec<(String, Vec<u8>)>) -> Result<(MachineConfig, Vec<String>), Vec<Refusal>> {
-    let (documents, mut warnings) = documents_from_files(files, &Rules::default())?;
+fn result(
+    directory: &Path,
+    files: Vec<(String, Vec<u8>)>,
+) -> Result<(MachineConfig, Vec<String>), Vec<Refusal>> {
+    let mut local = LocalFiles::new(Root::open(directory).unwrap());
+    for (name, _) in &files {
+        local.text(name, AbsPath::root());
+    }
+    let (documents, mut warnings) = documents_from_files(files, &Rules::default(), &local)?;
     let (config, more) = merge(documents, "worker", Order::AsGiven)?;
     warnings.extend(more);
     Ok((config, warnings))
@@ -98,7 +111,7 @@ fn every_golden_input_gives_what_is_written_beside_it() {
     for case in fs::read_dir(directory("tests/golden/input")).unwrap() {
         let case = case.unwrap().path();
         cases += 1;
-        let got = match result(files(&case)) {
+        let got = match result(&case, files(&case)) {
             Ok((config, warnings)) => summary(&config, &warnings),
             Err(refusals) => refusals.iter().fold(String::new(), |mut text, refusal| {
                 let _ = writeln!(text, "{refusal}");
@@ -121,7 +134,8 @@ fn every_golden_input_gives_what_is_written_beside_it() {
 
 #[test]
 fn the_example_machine_is_accepted_whole() {
-    let (config, warnings) = result(files(&directory("examples/machine"))).unwrap();
+    let examples = directory("examples/machine");
+    let (config, warnings) = result(&examples, files(&examples)).unwrap();
     assert!(warnings.is_empty(), "{warnings:?}");
     let paths: Vec<&str> = config.files.keys().map(|path| path.as_str()).collect();
     assert_eq!(
@@ -150,7 +164,7 @@ fn the_stored_form_of_a_config_does_not_change_between_versions() {
                    "directories":[{"path":"/d"}],"links":[{"path":"/l","target":"x"}]},
         "systemd":{"units":[{"name":"a.socket","mask":true,"dropins":[{"name":"b.conf"}]}]},
         "passwd":{"users":[{"name":"core","sshAuthorizedKeys":["k"]}]}}"#;
-    let (config, _) = result(vec![("a.ign".into(), input.to_vec())]).unwrap();
+    let (config, _) = result(Path::new("/"), vec![("a.ign".into(), input.to_vec())]).unwrap();
     let stored = String::from_utf8(machine_config::to_canonical_json(&config)).unwrap();
     assert_eq!(
         stored,
@@ -209,7 +223,8 @@ fn a_pool_of_its_own_overrides_the_workers_whatever_the_names() {
         file_manifest("50-base", "worker", "middle"),
     ];
     let winner = |order| {
-        let (documents, _) = documents_from_files(files.clone(), &Rules::default()).unwrap();
+        let (documents, _) =
+            documents_from_files(files.clone(), &Rules::default(), &NoLocal).unwrap();
         let (config, _) = merge(documents, "infra", order).unwrap();
         assert!(config.name.starts_with("rendered-infra-"));
         config.files[&"/etc/x".parse().unwrap()]
@@ -225,11 +240,11 @@ fn a_pool_of_its_own_overrides_the_workers_whatever_the_names() {
 fn users_beyond_core_need_a_rule_that_allows_them() {
     let config = br#"{"ignition":{"version":"3.5.0"},"passwd":{"users":[{"name":"bob"}]}}"#;
     let files = vec![("a.ign".to_owned(), config.to_vec())];
-    assert!(documents_from_files(files.clone(), &Rules::default()).is_err());
+    assert!(documents_from_files(files.clone(), &Rules::default(), &NoLocal).is_err());
     let rules = Rules {
         users: ["bob".to_owned()].into(),
     };
-    assert!(documents_from_files(files, &rules).is_ok());
+    assert!(documents_from_files(files, &rules, &NoLocal).is_ok());
 }
 
 #[test]

@@ -7,7 +7,7 @@ use super::{
         reader::{Field, Object},
         source::{self, BadSource},
     },
-    Dialect, Known, refuse_known,
+    Dialect, Known, local, refuse_known,
 };
 use crate::reason::Reason;
 
@@ -21,14 +21,7 @@ pub(super) fn read(
 ) -> Option<Content> {
     let why = "nothing is fetched";
     refuse_known(&mut contents, &[HEADERS], dialect, why, reading);
-    let source = contents.get("source");
-    let inline = (dialect == Dialect::Butane)
-        .then(|| {
-            let why = "it reads another file; put its text into contents.inline";
-            refuse_known(&mut contents, &[Known::new("local")], dialect, why, reading);
-            contents.get("inline")
-        })
-        .flatten();
+    let given = read_given(&mut contents, dialect, reading);
     let gzip = read_compression(&mut contents, reading);
     let hash = contents
         .object("verification", &mut reading.problems)
@@ -37,20 +30,8 @@ pub(super) fn read(
             verification.finish(&mut reading.problems);
             hash
         });
-    let field = match (source, inline) {
-        (Some(_), Some(inline)) => {
-            let message = "source and inline exclude each other";
-            let reason = Reason::ValueInvalid;
-            inline.refuse(&mut reading.problems, reason, message, None);
-            None
-        }
-        (Some(source), None) => Some((source, false)),
-        (None, Some(inline)) => Some((inline, true)),
-        (None, None) => None,
-    };
     contents.finish(&mut reading.problems);
-    let (field, literal) = field?;
-    let bytes = read_bytes(&field, literal, gzip && !literal, reading)?;
+    let bytes = read_bytes(&given?, gzip, reading)?;
     if let Some(hash) = hash
         && let Some(wanted) = hash.text(&mut reading.problems)
         && !wanted.is_empty()
@@ -59,6 +40,41 @@ pub(super) fn read(
         refuse_source(&hash, bad, reading);
     }
     Some(Content::new(bytes))
+}
+
+/// The ways to give contents; Ignition has the first alone.
+enum Given<'n> {
+    /// A URL.
+    Source(Field<'n>),
+    /// The text itself.
+    Inline(Field<'n>),
+    /// A file beside the config.
+    Local(Field<'n>),
+}
+
+fn read_given<'n>(
+    contents: &mut Object<'n>,
+    dialect: Dialect,
+    reading: &mut Reading<'_>,
+) -> Option<Given<'n>> {
+    let mut given: Vec<_> = contents
+        .get("source")
+        .map(Given::Source)
+        .into_iter()
+        .collect();
+    if dialect == Dialect::Butane {
+        given.extend(contents.get("inline").map(Given::Inline));
+        given.extend(contents.get("local").map(Given::Local));
+    }
+    let last = given.pop();
+    if let (Some(Given::Source(field) | Given::Inline(field) | Given::Local(field)), false) =
+        (&last, given.is_empty())
+    {
+        let message = "source, inline and local exclude each other";
+        field.refuse(&mut reading.problems, Reason::ValueInvalid, message, None);
+        return None;
+    }
+    last
 }
 
 fn read_compression(contents: &mut Object<'_>, reading: &mut Reading<'_>) -> bool {
@@ -77,19 +93,19 @@ fn read_compression(contents: &mut Object<'_>, reading: &mut Reading<'_>) -> boo
     }
 }
 
-fn read_bytes(
-    field: &Field<'_>,
-    literal: bool,
-    gzip: bool,
-    reading: &mut Reading<'_>,
-) -> Option<Vec<u8>> {
-    let text = field.text(&mut reading.problems)?;
-    let decoded = if literal {
-        Ok(text.as_bytes().to_vec())
-    } else {
-        source::decode(text)
+fn read_bytes(given: &Given<'_>, gzip: bool, reading: &mut Reading<'_>) -> Option<Vec<u8>> {
+    let (field, packed) = match given {
+        Given::Local(field) => (field, Ok(local::bytes(field, reading)?)),
+        Given::Inline(field) => {
+            let text = field.text(&mut reading.problems)?;
+            (field, Ok(text.as_bytes().to_vec()))
+        }
+        Given::Source(field) => {
+            let text = field.text(&mut reading.problems)?;
+            (field, source::decode(text))
+        }
     };
-    let unpacked = decoded.and_then(|bytes| match gzip && !text.is_empty() {
+    let unpacked = packed.and_then(|bytes| match gzip && !bytes.is_empty() {
         true => source::gunzip(&bytes, reading.budget),
         false if bytes.len() > reading.budget => Err(source::too_much()),
         false => Ok(bytes),

@@ -8,7 +8,7 @@ use super::{
         parts::Parts,
         reader::{Field, Object},
     },
-    Dialect, Known, insert, refuse_known,
+    Dialect, Known, insert, local, refuse_known,
 };
 use crate::reason::Reason;
 
@@ -61,20 +61,29 @@ fn read_user(
     let name = read_name(&mut object, reading);
     let why = "of a user only its keys are managed";
     refuse_known(&mut object, &OTHER_FIELDS, dialect, why, reading);
-    if dialect == Dialect::Butane {
-        let known = [Known::new("sshAuthorizedKeysLocal")];
-        refuse_known(&mut object, &known, dialect, why, reading);
-    }
     let mut user = User {
         origin: field.origin(&reading.problems),
         ..User::default()
     };
     let key = dialect.key("sshAuthorizedKeys");
+    let mut keys = Vec::new();
     for field in object.items(&key, &mut reading.problems) {
-        for line in read_keys(&field, reading) {
-            if !user.ssh_authorized_keys.contains(&line) {
-                user.ssh_authorized_keys.push(line);
+        if let Some(text) = field.text(&mut reading.problems) {
+            keys.extend(read_keys(&field, text, reading));
+        }
+    }
+    if dialect == Dialect::Butane {
+        for field in object.items("ssh_authorized_keys_local", &mut reading.problems) {
+            if let Some(text) = local::text(&field, reading) {
+                let lines = read_keys(&field, &text, reading);
+                // Files with keys may hold comments, which are none.
+                keys.extend(lines.into_iter().filter(|line| !line.starts_with('#')));
             }
+        }
+    }
+    for key in keys {
+        if !user.ssh_authorized_keys.contains(&key) {
+            user.ssh_authorized_keys.push(key);
         }
     }
     object.finish(&mut reading.problems);
@@ -102,10 +111,7 @@ fn read_name(object: &mut Object<'_>, reading: &mut Reading<'_>) -> Option<Strin
 }
 
 /// The keys of one entry. People paste several lines into one; each is a key.
-fn read_keys(field: &Field<'_>, reading: &mut Reading<'_>) -> Vec<String> {
-    let Some(text) = field.text(&mut reading.problems) else {
-        return Vec::new();
-    };
+fn read_keys(field: &Field<'_>, text: &str, reading: &mut Reading<'_>) -> Vec<String> {
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     let lines: Vec<String> = lines.map(str::to_owned).collect();
     if lines.iter().any(|line| line.chars().any(char::is_control)) {

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use super::{
     super::{
-        Owner,
+        Owner, Refusal,
         document::Reading,
         parts::{FilePart, LinkPart, NodePart, Parts},
         reader::{Field, Object},
     },
-    Dialect, Known, contents, insert, is_there, refuse_known,
+    Dialect, Known, contents, insert, is_there, refuse_known, trees,
 };
 use crate::{path::AbsPath, reason::Reason};
 
@@ -48,10 +48,6 @@ pub(super) fn read(
     ];
     let why = "disks are laid out when a machine is installed";
     refuse_known(&mut storage, &known, dialect, why, reading);
-    if dialect == Dialect::Butane {
-        let why = "it reads other files; give each file with contents.inline";
-        refuse_known(&mut storage, &[Known::new("trees")], dialect, why, reading);
-    }
     for field in storage.items("files", &mut reading.problems) {
         if let Some((path, file)) = read_file(&field, dialect, reading) {
             add_file(&mut parts.files, path, file, &field, dialect, reading);
@@ -68,7 +64,19 @@ pub(super) fn read(
             insert(&mut parts.links, path, link, &field, reading);
         }
     }
+    if dialect == Dialect::Butane {
+        trees::read(&mut storage, parts, reading);
+        refuse_targetless(parts, reading);
+    }
     storage.finish(&mut reading.problems);
+}
+
+/// Links of Butane that neither they nor a tree gave a target.
+fn refuse_targetless(parts: &Parts, reading: &mut Reading<'_>) {
+    for link in parts.links.values().filter(|link| link.target.is_empty()) {
+        let refusal = Refusal::new(Reason::ValueInvalid, "target is missing");
+        reading.problems.push(refusal.at(&link.node.origin));
+    }
 }
 
 fn items<'n>(
@@ -188,45 +196,56 @@ fn read_link(
         let reason = Reason::FeatureUnsupported;
         hard.refuse(&mut reading.problems, reason, message, Some("false"));
     }
-    let target = object
-        .need("target", &mut reading.problems)
-        .and_then(|target| {
-            let text = target.text(&mut reading.problems)?;
-            if !text.is_empty() && text.len() < 4096 && !text.contains('\0') {
-                return Some(text.to_owned());
-            }
-            let message = "the target is empty, too long or holds a NUL byte";
-            target.refuse(&mut reading.problems, Reason::PathInvalid, message, None);
-            None
-        });
+    let target = match object.get("target") {
+        Some(field) => read_target(&field, reading),
+        // A tree may give it.
+        None if dialect == Dialect::Butane => Some(String::new()),
+        None => object
+            .need("target", &mut reading.problems)
+            .map(|_| String::new()),
+    };
     object.finish(&mut reading.problems);
     let target = target?;
     Some((path?, LinkPart { node, target }))
 }
 
+fn read_target(field: &Field<'_>, reading: &mut Reading<'_>) -> Option<String> {
+    let text = field.text(&mut reading.problems)?;
+    if !text.is_empty() && text.len() < 4096 && !text.contains('\0') {
+        return Some(text.to_owned());
+    }
+    let message = "the target is empty, too long or holds a NUL byte";
+    field.refuse(&mut reading.problems, Reason::PathInvalid, message, None);
+    None
+}
+
 fn read_path(object: &mut Object<'_>, reading: &mut Reading<'_>) -> Option<AbsPath> {
     let field = object.need("path", &mut reading.problems)?;
     let text = field.text(&mut reading.problems)?;
-    let mut refuse = |message: String| {
-        field.refuse(&mut reading.problems, Reason::PathInvalid, message, None);
-        None
-    };
-    let path = match AbsPath::new(text) {
-        Ok(path) => path,
-        Err(error) => return refuse(error.to_string()),
-    };
+    let path = AbsPath::new(text).map_err(|error| error.to_string());
+    match path.and_then(allowed) {
+        Ok(path) => Some(path),
+        Err(message) => {
+            field.refuse(&mut reading.problems, Reason::PathInvalid, message, None);
+            None
+        }
+    }
+}
+
+/// The path, unless nothing is written there; then why.
+pub(super) fn allowed(path: AbsPath) -> Result<AbsPath, String> {
     if path == AbsPath::root() {
-        return refuse("/ itself cannot be an entry".to_owned());
+        return Err("/ itself cannot be an entry".to_owned());
     }
     if path.components().any(|part| part == STAGING) {
-        return refuse(format!(
-            "{text}: {STAGING} is where machinist stages changes"
+        return Err(format!(
+            "{path}: {STAGING} is where machinist stages changes"
         ));
     }
     let below = |above: &str| AbsPath::new(above).is_ok_and(|above| path.is_under(&above));
     match FORBIDDEN.iter().find(|(above, _)| below(above)) {
-        Some((above, why)) => refuse(format!("{text} lies in {above}, and {why}")),
-        None => Some(path),
+        Some((above, why)) => Err(format!("{path} lies in {above}, and {why}")),
+        None => Ok(path),
     }
 }
 

@@ -7,7 +7,7 @@ use super::{
         parts::{Parts, UnitPart},
         reader::{Field, Object},
     },
-    Dialect, Known, insert, is_there, refuse_known,
+    Dialect, Known, insert, is_there, local,
 };
 use crate::reason::Reason;
 
@@ -140,26 +140,40 @@ fn read_text(
     dialect: Dialect,
     reading: &mut Reading<'_>,
 ) -> Option<String> {
-    if dialect == Dialect::Butane {
-        let why = "it reads another file; put its text into contents";
-        refuse_known(
-            object,
-            &[Known::new("contentsLocal")],
-            dialect,
-            why,
-            reading,
-        );
+    let contents = object.get("contents");
+    let local = match dialect {
+        Dialect::Butane => object.get("contents_local"),
+        _ => None,
+    };
+    match (contents, local) {
+        (Some(_), Some(local)) => {
+            let message = "contents and contents_local exclude each other";
+            let reason = Reason::ValueInvalid;
+            local.refuse(&mut reading.problems, reason, message, None);
+            None
+        }
+        (Some(field), None) => {
+            let text = field.text(&mut reading.problems)?;
+            check_text(&field, text, "the unit", reading);
+            Some(text.to_owned())
+        }
+        (None, Some(field)) => {
+            let text = local::text(&field, reading)?;
+            check_text(&field, &text, field.spelling(), reading);
+            Some(text)
+        }
+        (None, None) => None,
     }
-    let field = object.get("contents")?;
-    let text = field.text(&mut reading.problems)?;
+}
+
+fn check_text(field: &Field<'_>, text: &str, what: &str, reading: &mut Reading<'_>) {
+    let reason = Reason::UnitInvalid;
     if text.contains('\0') {
-        let message = "the unit holds a NUL byte";
-        field.refuse(&mut reading.problems, Reason::UnitInvalid, message, None);
+        let message = format!("{what} holds a NUL byte");
+        field.refuse(&mut reading.problems, reason, message, None);
     }
     for fault in UnitFile::read(text).1 {
-        let message = format!("the unit's {fault}");
-        let reason = Reason::UnitInvalid;
+        let message = format!("{what}'s {fault}");
         field.refuse_line(&mut reading.problems, reason, fault.line, message);
     }
-    Some(text.to_owned())
 }

@@ -1,0 +1,79 @@
+//! Butane's `local` and its like: contents that lie beside the text.
+
+use super::super::{
+    document::Reading,
+    reader::Field,
+    source::{self, BadSource},
+};
+use crate::{path::AbsPath, reason::Reason};
+
+/// The path that a field gives, hung from the text's directory.
+pub(super) fn path(field: &Field<'_>, reading: &mut Reading<'_>) -> Option<AbsPath> {
+    const EXPECTED: &str = "a path below the directory of this text, such as files/motd";
+    let written = field.text(&mut reading.problems)?;
+    let mut plain = written;
+    while let Some(rest) = plain.strip_prefix("./") {
+        plain = rest;
+    }
+    let plain = plain.strip_suffix('/').unwrap_or(plain);
+    let message = if plain.is_empty() || plain == "." {
+        format!("{written:?} names no file")
+    } else if written.starts_with('/') {
+        format!("{written:?} does not begin in the directory of this text")
+    } else if plain.split('/').any(|part| part == "..") {
+        format!("{written:?} leads out of the directory of this text")
+    } else {
+        match AbsPath::new(format!("/{plain}")) {
+            Ok(path) => return Some(path),
+            Err(_) => format!("{written:?} is no plain path"),
+        }
+    };
+    let reason = Reason::PathInvalid;
+    field.refuse(&mut reading.problems, reason, message, Some(EXPECTED));
+    None
+}
+
+/// The bytes of the file that a field names. They are not counted as content of the text yet: they
+/// may have to be unpacked.
+pub(super) fn bytes(field: &Field<'_>, reading: &mut Reading<'_>) -> Option<Vec<u8>> {
+    let path = path(field, reading)?;
+    read(field, &path, reading)
+}
+
+/// The bytes of a file, counted as content of the text.
+pub(super) fn bytes_at(
+    field: &Field<'_>,
+    path: &AbsPath,
+    reading: &mut Reading<'_>,
+) -> Option<Vec<u8>> {
+    let bytes = read(field, path, reading)?;
+    reading.budget -= bytes.len();
+    Some(bytes)
+}
+
+fn read(field: &Field<'_>, path: &AbsPath, reading: &mut Reading<'_>) -> Option<Vec<u8>> {
+    let refused = match reading.local.read(reading.text, path) {
+        Ok(bytes) if bytes.len() <= reading.budget => return Some(bytes),
+        Ok(_) => source::too_much(),
+        Err(error) => BadSource {
+            reason: error.reason,
+            message: error.message,
+            expected: None,
+        },
+    };
+    let problems = &mut reading.problems;
+    field.refuse(problems, refused.reason, refused.message, refused.expected);
+    None
+}
+
+/// The text of the file that a field names.
+pub(super) fn text(field: &Field<'_>, reading: &mut Reading<'_>) -> Option<String> {
+    let path = path(field, reading)?;
+    let bytes = bytes_at(field, &path, reading)?;
+    let text = String::from_utf8(bytes).ok();
+    if text.is_none() {
+        let message = format!("{} is no UTF-8 text", field.spelling());
+        field.refuse(&mut reading.problems, Reason::ValueInvalid, message, None);
+    }
+    text
+}

@@ -1,0 +1,173 @@
+//! Files beside a manifest, for Butane's `local` and trees: read below the manifest's own directory,
+//! and remembered, so that their changes are noticed like the manifest's.
+
+use std::{
+    cell::RefCell,
+    collections::{BTreeMap, BTreeSet},
+};
+
+use super::{
+    LARGEST_FILE, MOST_FILES,
+    walk::{self, Lost},
+};
+use crate::{
+    machine_config::{Local, LocalEntry, LocalError, LocalKind},
+    path::AbsPath,
+    reason::Reason,
+    root::{Kind, Root, RootError},
+};
+
+/// The directories that texts stand in.
+#[derive(Debug)]
+pub struct LocalFiles {
+    tree: Root,
+    /// By the text's name as the user knows it.
+    dirs: BTreeMap<String, AbsPath>,
+    used: RefCell<Used>,
+}
+
+/// What was asked for, whether it was there or not.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Used {
+    /// Files.
+    pub(super) files: BTreeSet<AbsPath>,
+    /// Directories in which every name counts.
+    pub(super) directories: BTreeSet<AbsPath>,
+}
+
+impl LocalFiles {
+    /// No texts yet; what lies beside them is found in `tree`.
+    pub fn new(tree: Root) -> Self {
+        Self {
+            tree,
+            dirs: BTreeMap::new(),
+            used: RefCell::default(),
+        }
+    }
+
+    /// Says in which directory a text stands.
+    pub fn text(&mut self, name: impl Into<String>, dir: AbsPath) {
+        self.dirs.insert(name.into(), dir);
+    }
+
+    /// What the texts have asked for.
+    pub(super) fn used(self) -> Used {
+        self.used.into_inner()
+    }
+
+    /// The place that a path leads to.
+    fn place(&self, text: &str, path: &AbsPath) -> Result<AbsPath, LocalError> {
+        let shown = path.relative();
+        let dir = self.dirs.get(text).ok_or_else(|| {
+            let message =
+                format!("{shown} cannot be read: the directory of this text is not known");
+            LocalError::new(Reason::SourceUnreadable, message)
+        })?;
+        let lost = |lost: Lost| {
+            let message = match lost {
+                Lost::Circle => format!("{shown} leads in a circle"),
+                Lost::Outside(link) => {
+                    format!("{shown} leads out of the directory of this text by the link {link}")
+                }
+            };
+            LocalError::new(Reason::PathInvalid, message)
+        };
+        let root = AbsPath::root();
+        let base = walk::follow(&self.tree, &root, dir.relative(), false, &mut |_, _| {});
+        let base = base.map_err(lost)?;
+        let written = base
+            .join(shown)
+            .map_err(|error| LocalError::new(Reason::PathInvalid, error.to_string()))?;
+        self.used.borrow_mut().files.insert(written);
+        walk::follow(&self.tree, &base, shown, true, &mut |_, _| {}).map_err(lost)
+    }
+
+    fn expect(&self, path: &AbsPath, place: &AbsPath, kind: Kind) -> Result<(), LocalError> {
+        let shown = path.relative();
+        let message = match self.tree.stat(place).map_err(|e| failed(shown, &e))? {
+            Some(stat) if stat.kind == kind => return Ok(()),
+            Some(stat) => format!(
+                "{shown} is a {}, not a {}",
+                stat.kind.as_str(),
+                kind.as_str()
+            ),
+            None => format!("{shown} is not there"),
+        };
+        Err(LocalError::new(Reason::SourceUnreadable, message))
+    }
+
+    fn entries(
+        &self,
+        shown: &str,
+        top: &AbsPath,
+        dir: &AbsPath,
+        found: &mut Vec<LocalEntry>,
+    ) -> Result<(), LocalError> {
+        self.used.borrow_mut().directories.insert(dir.clone());
+        let listing = self.tree.listing(dir).map_err(|e| failed(shown, &e))?;
+        if listing.unreadable_names > 0 {
+            let message = format!("{shown} holds names that are not UTF-8");
+            return Err(LocalError::new(Reason::PathInvalid, message));
+        }
+        for entry in listing.entries {
+            let path = dir
+                .join(&entry.name)
+                .map_err(|error| LocalError::new(Reason::PathInvalid, error.to_string()))?;
+            let kind = match entry.kind {
+                Kind::Directory => {
+                    self.entries(shown, top, &path, found)?;
+                    continue;
+                }
+                Kind::File => {
+                    let stat = self.tree.stat(&path).map_err(|e| failed(shown, &e))?;
+                    LocalKind::File {
+                        executable: stat.is_some_and(|stat| stat.mode & 0o111 != 0),
+                    }
+                }
+                Kind::Link => {
+                    LocalKind::Link(self.tree.read_link(&path).map_err(|e| failed(shown, &e))?)
+                }
+                other => LocalKind::Other(other.as_str()),
+            };
+            let below = path.as_str()[top.as_str().len()..].trim_start_matches('/');
+            found.push(LocalEntry {
+                path: below.to_owned(),
+                kind,
+            });
+            if found.len() > MOST_FILES {
+                let message = format!("{shown} holds more than {MOST_FILES} files");
+                return Err(LocalError::new(Reason::ValueInvalid, message));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Local for LocalFiles {
+    fn read(&self, text: &str, path: &AbsPath) -> Result<Vec<u8>, LocalError> {
+        let place = self.place(text, path)?;
+        self.expect(path, &place, Kind::File)?;
+        self.tree
+            .read_nofollow(&place, LARGEST_FILE)
+            .map_err(|error| failed(path.relative(), &error))
+    }
+
+    fn tree(&self, text: &str, path: &AbsPath) -> Result<Vec<LocalEntry>, LocalError> {
+        let place = self.place(text, path)?;
+        self.expect(path, &place, Kind::Directory)?;
+        let mut found = Vec::new();
+        self.entries(path.relative(), &place, &place, &mut found)?;
+        found.sort_by(|a, b| a.path.cmp(&b.path));
+        Ok(found)
+    }
+}
+
+fn failed(shown: &str, error: &RootError) -> LocalError {
+    let message = match error {
+        RootError::TooLarge { limit, .. } => format!("{shown} has more than {limit} bytes"),
+        // Gone between two looks; the watch has seen it too.
+        gone if gone.is_not_found() => format!("{shown} is not there"),
+        other => format!("{shown}: {}", crate::telemetry::chain(other)),
+    };
+    LocalError::new(Reason::SourceUnreadable, message)
+}

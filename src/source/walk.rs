@@ -1,0 +1,61 @@
+//! Following a path by hand, so that every name on the way is known.
+
+use crate::{path::AbsPath, root::Root};
+
+/// As many links as the kernel follows (path_resolution(7)).
+const MOST_LINKS: usize = 40;
+
+/// Why a path leads nowhere that may be looked at.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Lost {
+    /// Links that lead to one another.
+    Circle,
+    /// This link leads out of the directory that bounds the walk.
+    Outside(AbsPath),
+}
+
+/// Follows `path` (components, separated by slashes) from the directory `from`, which holds no links,
+/// and gives the place without links. What does not exist is kept as it is written. With `bounded`
+/// nothing above `from` is reached, not even on the way; an absolute link never leads inside.
+///
+/// `note` is told of every directory and the name that was asked for in it.
+pub(super) fn follow(
+    tree: &Root,
+    from: &AbsPath,
+    path: &str,
+    bounded: bool,
+    note: &mut dyn FnMut(&AbsPath, &str),
+) -> Result<AbsPath, Lost> {
+    let mut todo: Vec<String> = path.split('/').rev().map(str::to_owned).collect();
+    let (mut at, mut links, mut last_link) = (from.clone(), 0, from.clone());
+    while let Some(part) = todo.pop() {
+        match part.as_str() {
+            "" | "." => continue,
+            ".." if bounded && at == *from => return Err(Lost::Outside(last_link)),
+            ".." => {
+                at = at.parent().unwrap_or(at);
+                continue;
+            }
+            _ => {}
+        }
+        let next = at.join(&part).map_err(|_| Lost::Circle)?;
+        note(&at, &part);
+        let Ok(text) = tree.read_link(&next) else {
+            at = next;
+            continue;
+        };
+        if links == MOST_LINKS {
+            return Err(Lost::Circle);
+        }
+        links += 1;
+        last_link = next;
+        if text.starts_with('/') {
+            if bounded {
+                return Err(Lost::Outside(last_link));
+            }
+            at = AbsPath::root();
+        }
+        todo.extend(text.split('/').rev().map(str::to_owned));
+    }
+    Ok(at)
+}

@@ -1,0 +1,87 @@
+//! Butane's local files: what is read beside a text, and what is not.
+
+use std::{fs, time::Instant};
+
+use machinist::{
+    machine_config::{
+        Document, Local, LocalEntry, LocalError, Refusal, Rules, documents_from_files,
+    },
+    path::AbsPath,
+    reason::Reason,
+    root::Root,
+    source::LocalFiles,
+};
+
+fn butane(locals: &[&str]) -> Vec<(String, Vec<u8>)> {
+    let mut text = "variant: fcos\nversion: 1.6.0\nstorage:\n  files:\n".to_owned();
+    for (number, local) in locals.iter().enumerate() {
+        text.push_str(&format!(
+            "  - {{path: /etc/{number}, contents: {{local: {local}}}}}\n"
+        ));
+    }
+    vec![("a.bu".to_owned(), text.into_bytes())]
+}
+
+fn read(locals: &[&str], local: &dyn Local) -> Result<Vec<Document>, Vec<Refusal>> {
+    documents_from_files(butane(locals), &Rules::default(), local).map(|(documents, _)| documents)
+}
+
+/// Any file, of that many bytes.
+#[derive(Debug)]
+struct Zeros(usize);
+
+impl Local for Zeros {
+    fn read(&self, text: &str, _: &AbsPath) -> Result<Vec<u8>, LocalError> {
+        assert_eq!(text, "a.bu");
+        Ok(vec![0; self.0])
+    }
+
+    fn tree(&self, _: &str, _: &AbsPath) -> Result<Vec<LocalEntry>, LocalError> {
+        Err(LocalError::new(Reason::SourceUnreadable, "no trees here"))
+    }
+}
+
+#[test]
+fn local_files_count_for_the_size_of_a_text() {
+    let five = Zeros(5 << 20);
+    assert!(read(&["a"; 12], &five).is_ok());
+    let refusals = read(&["a"; 13], &five).unwrap_err();
+    assert_eq!(refusals.len(), 1);
+    assert!(refusals[0].message.contains("67108864"), "{}", refusals[0]);
+}
+
+#[test]
+fn what_is_no_small_regular_file_is_refused_and_never_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("large"), vec![0; (8 << 20) + 1]).unwrap();
+    nix::unistd::mkfifo(&dir.path().join("pipe"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let mut local = LocalFiles::new(Root::open(dir.path()).unwrap());
+    local.text("a.bu", AbsPath::root());
+    let began = Instant::now();
+    let refusals = read(&["large", "pipe"], &local).unwrap_err();
+    assert!(began.elapsed().as_secs() < 5);
+    let messages: Vec<_> = refusals.iter().map(|r| r.message.as_str()).collect();
+    assert_eq!(
+        messages,
+        [
+            "large has more than 8388608 bytes",
+            "pipe is a named pipe, not a regular file"
+        ]
+    );
+}
+
+#[test]
+fn every_text_has_its_own_directory() {
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["one", "two"] {
+        fs::create_dir(dir.path().join(name)).unwrap();
+        fs::write(dir.path().join(name).join("file"), name).unwrap();
+    }
+    let mut local = LocalFiles::new(Root::open(dir.path()).unwrap());
+    local.text("one/a.bu", "/one".parse().unwrap());
+    local.text("two/a.bu", "/two".parse().unwrap());
+    let path = "/file".parse().unwrap();
+    assert_eq!(local.read("one/a.bu", &path).unwrap(), b"one");
+    assert_eq!(local.read("two/a.bu", &path).unwrap(), b"two");
+    assert!(local.read("three/a.bu", &path).is_err());
+}
