@@ -14,6 +14,9 @@ use crate::reason::Reason;
 /// The label that says which pool a MachineConfig belongs to.
 const ROLE_LABEL: &str = "machineconfiguration.openshift.io/role";
 
+/// The annotation of what OpenShift's controller made itself.
+const GENERATED: &str = "machineconfiguration.openshift.io/generated-by-controller-version";
+
 /// What may be asked for, beyond what the formats themselves say.
 #[derive(Clone, Debug)]
 pub struct Rules {
@@ -39,6 +42,8 @@ pub struct Document {
     pub name: String,
     /// The value of the role label.
     pub role: Option<String>,
+    /// Whether a controller made it: the OS image in it is but the default.
+    pub(super) generated: bool,
     /// Where it begins.
     pub origin: Origin,
     pub(super) parts: Parts,
@@ -99,6 +104,7 @@ pub(super) fn parse_with(
 
 fn read_document(field: &Field<'_>, reading: &mut Reading<'_>) -> Vec<Document> {
     let problems = &mut reading.problems;
+    problems.enter(None);
     let Some(mut object) = field.object(problems) else {
         return Vec::new();
     };
@@ -155,6 +161,7 @@ fn bare(
         parts: read(field, reading),
         name,
         role: None,
+        generated: false,
     }
 }
 
@@ -166,18 +173,24 @@ fn butane_document(
     let Some(metadata) = object.get("metadata") else {
         return bare(field, reading, butane::read);
     };
-    let (name, role) = read_metadata(&metadata, reading);
+    let metadata = read_metadata(&metadata, reading);
     Document {
         origin: field.origin(&reading.problems),
         parts: butane::read(field, reading),
-        name,
-        role,
+        name: metadata.name,
+        role: metadata.role,
+        generated: metadata.generated,
     }
 }
 
 fn machine_config(mut object: Object<'_>, reading: &mut Reading<'_>) -> Document {
     const VERSION: &str = "machineconfiguration.openshift.io/v1";
     object.get("kind");
+    // The name first: every refusal from here on bears it.
+    let metadata = match object.need("metadata", &mut reading.problems) {
+        Some(metadata) => read_metadata(&metadata, reading),
+        None => Metadata::nameless(reading),
+    };
     if let Some(version) = object.need("apiVersion", &mut reading.problems)
         && version
             .text(&mut reading.problems)
@@ -187,10 +200,6 @@ fn machine_config(mut object: Object<'_>, reading: &mut Reading<'_>) -> Document
         let reason = Reason::VersionUnsupported;
         version.refuse(&mut reading.problems, reason, message, Some(VERSION));
     }
-    let (name, role) = match object.need("metadata", &mut reading.problems) {
-        Some(metadata) => read_metadata(&metadata, reading),
-        None => (reading.stem.to_owned(), None),
-    };
     let origin = object.field.origin(&reading.problems);
     let parts = object
         .object("spec", &mut reading.problems)
@@ -198,22 +207,44 @@ fn machine_config(mut object: Object<'_>, reading: &mut Reading<'_>) -> Document
     object.get("status");
     object.finish(&mut reading.problems);
     Document {
-        name,
-        role,
+        name: metadata.name,
+        role: metadata.role,
+        generated: metadata.generated,
         origin,
         parts: parts.unwrap_or_default(),
     }
 }
 
-/// Name and role. Everything else that the API server keeps in metadata says nothing about a machine.
-fn read_metadata(metadata: &Field<'_>, reading: &mut Reading<'_>) -> (String, Option<String>) {
+/// What metadata says that counts.
+struct Metadata {
+    name: String,
+    role: Option<String>,
+    generated: bool,
+}
+
+impl Metadata {
+    fn nameless(reading: &Reading<'_>) -> Self {
+        Self {
+            name: reading.stem.to_owned(),
+            role: None,
+            generated: false,
+        }
+    }
+}
+
+/// Name, role and who made it. Everything else that the API server keeps in metadata says nothing
+/// about a machine.
+fn read_metadata(metadata: &Field<'_>, reading: &mut Reading<'_>) -> Metadata {
+    let mut read = Metadata::nameless(reading);
     let problems = &mut reading.problems;
-    let stem = reading.stem.to_owned();
     let Some(mut object) = metadata.object(problems) else {
-        return (stem, None);
+        return read;
     };
-    let name = object.need("name", problems).and_then(|field| {
-        let name = field.text(problems)?;
+    if let Some(field) = object.need("name", problems)
+        && let Some(name) = field.text(problems)
+    {
+        problems.enter(Some(name));
+        name.clone_into(&mut read.name);
         if !is_object_name(name) {
             field.refuse(
                 problems,
@@ -222,20 +253,21 @@ fn read_metadata(metadata: &Field<'_>, reading: &mut Reading<'_>) -> (String, Op
                 Some("small letters, digits, - and . with a letter or digit at both ends"),
             );
         }
-        Some(name.to_owned())
-    });
-    problems.enter(name.as_deref());
-    let mut role = None;
+    }
     if let Some(labels) = object.object("labels", problems) {
         for (label, value) in labels.entries() {
             if label == ROLE_LABEL {
-                role = value.text(problems).map(str::to_owned);
+                read.role = value.text(problems).map(str::to_owned);
             }
         }
         labels.ignore_rest();
     }
+    if let Some(annotations) = object.object("annotations", problems) {
+        let mut all = annotations.entries();
+        read.generated = all.any(|(key, value)| key == GENERATED && !value.is_hollow());
+    }
     object.ignore_rest();
-    (name.unwrap_or(stem), role)
+    read
 }
 
 /// RFC 1123 subdomains, which the API server demands of names.
@@ -298,7 +330,9 @@ pub(super) fn read_kernel(
     if let Some(field) = object.get(type_key) {
         match field.text(problems) {
             None | Some("" | "default") => {}
-            Some(kind @ ("realtime" | "64k-pages")) => parts.kernel_type = Some(kind.to_owned()),
+            Some(kind @ ("realtime" | "64k-pages")) => {
+                parts.kernel_type = Some((kind.to_owned(), field.origin(problems)));
+            }
             Some(other) => {
                 let message = format!("{other:?} is no kernel type");
                 let expected = Some("default, realtime or 64k-pages");

@@ -28,7 +28,8 @@ pub enum Order {
 ///
 /// Files, directories and links are merged by path, units and drop-ins by name, each field by
 /// itself: what a later document does not say stays. Keys are appended, without repeating one;
-/// kernel arguments are appended, repetitions kept; extensions are a set. Gives the warnings beside
+/// kernel arguments are appended, repetitions kept; extensions are a set. An OS image that a controller
+/// put in gives way to one that a person put in, whatever their order. Gives the warnings beside
 /// the config. Its name is [`rendered_name`](super::rendered_name).
 pub fn merge(
     mut documents: Vec<Document>,
@@ -41,9 +42,15 @@ pub fn merge(
         documents.sort_by(|a, b| (rank(a), &a.name).cmp(&(rank(b), &b.name)));
     }
     let mut parts = Parts::default();
-    for document in documents {
+    let mut default_image = None;
+    for mut document in documents {
+        if document.generated {
+            keep(&mut default_image, document.parts.os_image_url.take());
+        }
         lay_over(&mut parts, document.parts);
     }
+    parts.os_image_url = parts.os_image_url.or(default_image);
+    refusals.extend(kernel_without_headers(&parts));
     refusals.extend(appended_to_nothing(&parts));
     let mut config = finish(parts);
     refusals.extend(conflict::find(&config));
@@ -80,6 +87,14 @@ fn same_names(documents: &[Document]) -> Vec<Refusal> {
         refusals.push(Refusal::new(Reason::EntryDuplicate, message).at(&document.origin));
     }
     refusals
+}
+
+/// What `kernel-devel` holds is for the default kernel.
+fn kernel_without_headers(parts: &Parts) -> Option<Refusal> {
+    let (kind, origin) = parts.kernel_type.as_ref()?;
+    let devel = parts.extensions.iter().any(|name| name == "kernel-devel");
+    let message = format!("the extension kernel-devel does not go with the kernel {kind}");
+    devel.then(|| Refusal::new(Reason::ValueInvalid, message).at(origin))
 }
 
 /// Files that get an end, but whose beginning no document gives: what they hold would depend on what
@@ -230,7 +245,7 @@ fn finish(mut parts: Parts) -> MachineConfig {
         kernel_arguments: parts.kernel_arguments,
         os_image_url: parts.os_image_url,
         extensions: parts.extensions,
-        kernel_type: parts.kernel_type,
+        kernel_type: parts.kernel_type.map(|(kind, _)| kind),
         fips: parts.fips,
     }
 }

@@ -16,7 +16,8 @@ pub(super) struct Parts {
     pub(super) kernel_arguments: Vec<String>,
     pub(super) os_image_url: Option<String>,
     pub(super) extensions: Vec<String>,
-    pub(super) kernel_type: Option<String>,
+    /// With the place where it is said.
+    pub(super) kernel_type: Option<(String, Origin)>,
     pub(super) fips: bool,
 }
 

@@ -50,7 +50,7 @@ impl<'n> Field<'n> {
         expected: Option<&str>,
     ) {
         let mut refusal = Refusal::new(reason, message).at(&self.origin(problems));
-        refusal.expected = expected.map(str::to_owned);
+        refusal.expected = expected.map(Box::from);
         problems.push(refusal);
     }
 
@@ -240,7 +240,7 @@ impl<'n> Object<'n> {
             let path = self.below(&key.text);
             let origin = problems.origin(key.place, Some(&path));
             let mut refusal = Refusal::new(Reason::FieldUnknown, "this field is not known");
-            refusal.expected = self.nearest(&key.text);
+            refusal.expected = self.nearest(&key.text).map(Into::into);
             problems.push(refusal.at(&origin));
         }
     }

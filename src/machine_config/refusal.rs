@@ -12,6 +12,9 @@ use crate::reason::Reason;
 pub struct Refusal {
     /// The stable code.
     pub reason: Reason,
+    /// The document it stands in: the MachineConfig's name, or the file's for what has none.
+    #[serde(default)]
+    pub config: Option<Box<str>>,
     /// The file it stands in, as the user named it; none for what has no file.
     pub file: Option<String>,
     /// Line, counted from 1.
@@ -21,9 +24,9 @@ pub struct Refusal {
     /// The path of the field, such as `spec.config.storage.files[0].path`.
     pub field: Option<String>,
     /// What is wrong, as one sentence without a final dot.
-    pub message: String,
+    pub message: Box<str>,
     /// What was expected instead, where that can be said.
-    pub expected: Option<String>,
+    pub expected: Option<Box<str>>,
 }
 
 impl Refusal {
@@ -31,11 +34,12 @@ impl Refusal {
     pub fn new(reason: Reason, message: impl Into<String>) -> Self {
         Self {
             reason,
+            config: None,
             file: None,
             line: None,
             column: None,
             field: None,
-            message: message.into(),
+            message: message.into().into(),
             expected: None,
         }
     }
@@ -43,6 +47,7 @@ impl Refusal {
     /// Adds the place where it was written.
     #[must_use]
     pub fn at(mut self, origin: &Origin) -> Self {
+        self.config = origin.config.as_deref().map(Box::from);
         self.file = origin.file.clone();
         self.line = origin.line;
         self.column = origin.column;
@@ -67,12 +72,24 @@ impl Refusal {
     /// Adds what was expected.
     #[must_use]
     pub fn expected(mut self, what: impl Into<String>) -> Self {
-        self.expected = Some(what.into());
+        self.expected = Some(what.into().into());
         self
     }
 }
 
-/// `machine.d/10-x.yaml:4:7: spec.config.storage.files[0].path: "etc/x" is … (expected …) [PathInvalid]`
+impl Refusal {
+    /// The document's name, unless the file's says as much.
+    fn shown_config(&self) -> Option<&str> {
+        let config = self.config.as_deref()?;
+        let file = self.file.as_deref().unwrap_or_default();
+        let name = file.rsplit('/').next().unwrap_or_default();
+        let stem = name.rsplit_once('.').map_or(name, |(stem, _)| stem);
+        (stem != config).then_some(config)
+    }
+}
+
+/// `machine.d/10-x.yaml:4:7: spec.config.storage.files[0].path: "etc/x" is … (expected …) [PathInvalid]`,
+/// with the document's name before the field where the file is called otherwise.
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(file) = &self.file {
@@ -82,6 +99,9 @@ impl fmt::Display for Refusal {
                 (Some(line), None) => write!(f, "{line}: ")?,
                 _ => f.write_str(" ")?,
             }
+        }
+        if let Some(config) = self.shown_config() {
+            write!(f, "in {config}: ")?;
         }
         if let Some(field) = &self.field {
             write!(f, "{field}: ")?;

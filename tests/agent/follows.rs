@@ -168,10 +168,15 @@ fn what_a_butane_config_reads_is_followed_like_the_config() {
     });
     assert_eq!(place.read("/etc/app/a").as_deref(), Some("zero"));
     for (file, path) in [("files/one", "/etc/one"), ("text", "/etc/two")] {
-        agent.rests();
-        let times = [reaction(&place, path, Some("edited"), || {
-            fs::write(source.join(file), "edited").unwrap();
-        })];
+        let times: Vec<_> = (0..3)
+            .map(|round| {
+                agent.rests();
+                let content = format!("round{round}");
+                reaction(&place, path, Some(&content), || {
+                    fs::write(source.join(file), &content).unwrap();
+                })
+            })
+            .collect();
         judge(file, PROMISE, LIMIT, &times);
     }
     agent.rests();

@@ -112,7 +112,7 @@ fn endless_mistakes_are_cut_off_and_counted() {
     }
     let refusals = refusals(&text);
     assert_eq!(refusals.len(), 1001);
-    assert_eq!(refusals[1000].message, "500 more are not listed");
+    assert_eq!(&*refusals[1000].message, "500 more are not listed");
 }
 
 /// A valid text for mutations to start from.

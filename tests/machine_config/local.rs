@@ -60,7 +60,7 @@ fn what_is_no_small_regular_file_is_refused_and_never_waited_for() {
     let began = Instant::now();
     let refusals = read(&["large", "pipe"], &local).unwrap_err();
     assert!(began.elapsed().as_secs() < 5);
-    let messages: Vec<_> = refusals.iter().map(|r| r.message.as_str()).collect();
+    let messages: Vec<_> = refusals.iter().map(|r| &*r.message).collect();
     assert_eq!(
         messages,
         [

@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, io::Write as _};
 
 use machinist::machine_config::{
-    Document, MachineConfig, Order, Rules, digest, from_canonical_json, merge, parse,
-    to_canonical_json, to_machine_config_yaml,
+    Document, MachineConfig, NoLocal, Order, Rules, digest, documents_from_files,
+    from_canonical_json, merge, parse, to_canonical_json, to_machine_config_yaml,
 };
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
@@ -101,18 +101,26 @@ fn model() -> impl Strategy<Value = Model> {
 }
 
 /// Choices between spellings that mean the same, taken bit by bit.
-struct Choices(u64);
+struct Choices {
+    seed: u64,
+    /// Whether a default may be left out. Over another document's field that is no spelling: what is
+    /// not said stays.
+    terse: bool,
+}
 
 impl Choices {
     fn next(&mut self, among: u64) -> u64 {
-        self.0 = self
-            .0
+        self.seed = self
+            .seed
             .wrapping_mul(6_364_136_223_846_793_005)
             .wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % among
+        (self.seed >> 33) % among
     }
     fn flip(&mut self) -> bool {
         self.next(2) == 0
+    }
+    fn says(&mut self) -> bool {
+        self.flip() || !self.terse
     }
 }
 
@@ -160,20 +168,24 @@ fn base64(bytes: &[u8]) -> String {
 }
 
 fn ignition(model: &Model, choices: &mut Choices) -> Value {
+    let two = choices.next(4) == 0;
     let mut files: Vec<Value> = Vec::new();
     for (path, file) in &model.files {
         let mut entry = json!({"path": path, "contents": contents(&file.bytes, choices)});
         let fields = entry.as_object_mut().unwrap();
-        if file.mode != 0o644 || choices.flip() {
+        if file.mode != 0o644 || choices.says() {
             fields.insert("mode".into(), json!(file.mode));
         }
         for (key, owner) in [("user", &file.owner.0), ("group", &file.owner.1)] {
-            if *owner != json!({"id": 0}) || choices.flip() {
+            if *owner != json!({"id": 0}) || choices.says() {
                 fields.insert(key.into(), owner.clone());
             }
         }
         if choices.flip() {
             fields.insert("overwrite".into(), json!(choices.flip()));
+        }
+        if two {
+            fields.insert("filesystem".into(), json!("root"));
         }
         files.push(entry);
     }
@@ -189,13 +201,21 @@ fn ignition(model: &Model, choices: &mut Choices) -> Value {
         if drop_ins.is_empty() && choices.flip() {
             entry.as_object_mut().unwrap().remove("dropins");
         }
+        if two && unit.enabled && choices.flip() {
+            let fields = entry.as_object_mut().unwrap();
+            let said = fields.remove("enabled").unwrap();
+            fields.insert("enable".into(), said);
+        }
         units.push(entry);
     }
     if choices.flip() {
         files.reverse();
         units.reverse();
     }
-    let version = format!("3.{}.0", choices.next(7));
+    let version = match two {
+        true => "2.2.0".to_owned(),
+        false => format!("3.{}.0", choices.next(7)),
+    };
     json!({
         "ignition": {"version": version}, "storage": {"files": files}, "systemd": {"units": units},
         "passwd": {"users": [{"name": "core", "sshAuthorizedKeys": model.keys}]},
@@ -217,11 +237,24 @@ fn spell(name: &str, model: &Model, choices: &mut Choices) -> String {
     }
 }
 
-fn document(number: usize, model: &Model, seed: u64) -> Document {
-    let text = spell(&format!("{number:02}-x"), model, &mut Choices(seed));
-    let mut documents = parse(&text, "a.yaml", &Rules::default())
+fn spelled(number: usize, model: &Model, mut choices: Choices) -> Document {
+    let text = spell(&format!("{number:02}-x"), model, &mut choices);
+    let packed = match choices.flip() {
+        true => text.clone().into_bytes(),
+        false => {
+            let mut packer = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+            packer.write_all(text.as_bytes()).unwrap();
+            packer.finish().unwrap()
+        }
+    };
+    let files = vec![("a.yaml".to_owned(), packed)];
+    let (mut documents, _) = documents_from_files(files, &Rules::default(), &NoLocal)
         .unwrap_or_else(|refusals| panic!("{}\n{text}", refusals[0]));
     documents.pop().unwrap()
+}
+
+fn document(number: usize, model: &Model, seed: u64) -> Document {
+    spelled(number, model, Choices { seed, terse: true })
 }
 
 fn merged(documents: Vec<Document>, order: Order) -> MachineConfig {
@@ -252,20 +285,25 @@ proptest! {
     }
 
     #[test]
-    fn the_order_of_the_inputs_does_not_count_for_a_pool(
+    fn neither_the_order_nor_the_spelling_of_the_inputs_counts_for_a_pool(
         (models, shuffled) in prop::collection::vec(model(), 1..5).prop_flat_map(|models| {
             let indices: Vec<usize> = (0..models.len()).collect();
             (Just(models), Just(indices).prop_shuffle())
         }),
-        seed: u64,
+        seeds: [u64; 2],
     ) {
-        let all = |order: &[usize]| -> Vec<Document> {
-            order.iter().map(|&index| document(index, &models[index], seed)).collect()
+        let all = |order: &[usize], seed: u64| -> Vec<Document> {
+            let one = |&index: &usize| {
+                let seed = seed.wrapping_add(index as u64);
+                spelled(index, &models[index], Choices { seed, terse: false })
+            };
+            order.iter().map(one).collect()
         };
         let sorted: Vec<usize> = (0..models.len()).collect();
-        let one = merged(all(&sorted), Order::WorkerFirst);
-        let other = merged(all(&shuffled), Order::WorkerFirst);
+        let one = merged(all(&sorted, seeds[0]), Order::WorkerFirst);
+        let other = merged(all(&shuffled, seeds[1]), Order::WorkerFirst);
         prop_assert_eq!(&one.name, &other.name);
+        prop_assert_eq!(one.name.clone(), format!("rendered-infra-{}", &digest(&one).hex()[..32]));
         prop_assert_eq!(one, other);
     }
 

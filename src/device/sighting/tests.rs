@@ -164,7 +164,7 @@ fn two_paths_with_one_id_are_reported() {
     );
     assert_eq!(merged.resource.devices.len(), 1);
     assert_eq!(
-        merged.problems[0].message,
+        &*merged.problems[0].message,
         "/dev/a/b and /dev/a-b would both be called \"a-b\"; the first is left out"
     );
 }
