@@ -3,6 +3,7 @@
 
 mod devices;
 pub mod guard;
+mod held;
 mod once;
 mod serve;
 mod settings;
@@ -193,7 +194,8 @@ async fn build(
     } = setup;
     let systemd = capabilities.live.then(|| Systemd::of(&root));
     let metrics = Metrics::new(statuses.clone());
-    let (desired_out, desired) = watch::channel(Desired::default());
+    let (said_out, said) = watch::channel(Desired::default());
+    let (holding, ends) = held::Holding::new(&root, said.clone());
     let (pulse, liveness) = admin::pulse(SILENT);
     let (lend, lent) = watch::channel(Arc::new(DevicesView::default()));
     let listener = Listener {
@@ -204,8 +206,9 @@ async fn build(
     };
     let conduct = conduct(&settings, capabilities);
     let (driver, update) =
-        Updater::beside_the_guard(&root, systemd.clone(), listener, conduct, desired.clone())
+        Updater::beside_the_guard(&root, systemd.clone(), listener, conduct, ends.desired)
             .map_err(Box::new)?;
+    let driver = driver.listening(ends.words);
     let served = Served {
         status: statuses,
         liveness,
@@ -213,37 +216,40 @@ async fn build(
     };
     let doors = serve::bind(&root, &settings).await?;
     status.send_modify(|status| Arc::make_mut(status).admin.clone_from(&doors.address));
+    let (control, asks) = serve::control(place.own_uid, &settings);
 
     // Only now: without the lock and the port this is not the agent of this machine, and whoever is
     // has the kubelet's sockets.
     devices::start(&root, &settings, lend, metrics.clone(), tasks);
     let signals = serve::measure(&root, &settings, systemd, tasks);
     if settings.does(Job::Config) {
-        let read = Arc::new(metrics.clone());
-        tasks.spawn("source", source.follow(desired_out, read, tasks.token()));
+        follow(source, said_out, &metrics, tasks);
+        tasks.spawn("held config", holding.run(asks, tasks.token()));
     }
     let settings = settings::watch(place, settings, Arc::clone(asked), tasks);
     let driver = driver.following(settings::conducts(settings.clone(), capabilities, tasks));
     let from = Sources {
         update,
-        desired,
+        desired: said,
+        held: ends.held,
         devices: lent,
         signals,
         settings,
     };
-    let clock = Clock::system();
-    serve::publish(
-        from,
-        Outlets {
-            status,
-            metrics,
-            clock,
-        },
-        Arc::clone(notifier),
-        tasks,
-    );
-    doors.open(served, tasks);
+    let to = Outlets {
+        status,
+        metrics,
+        clock: Clock::system(),
+    };
+    serve::publish(from, to, Arc::clone(notifier), tasks);
+    doors.open(served, control, tasks);
     Ok(driver)
+}
+
+/// Reads the source now and whenever it changes.
+fn follow(source: DirectorySource, said: watch::Sender<Desired>, metrics: &Metrics, tasks: &Tasks) {
+    let read = Arc::new(metrics.clone());
+    tasks.spawn("source", source.follow(said, read, tasks.token()));
 }
 
 /// How the driver's turning ended.

@@ -43,6 +43,12 @@ pub struct Status {
     pub failure: Option<FailureStatus>,
     /// Which config is here, and which is wanted.
     pub config: ConfigStatus,
+    /// The config that a person holds the machine on, whatever the source says.
+    #[serde(default)]
+    pub held: Option<HeldStatus>,
+    /// The number of the last word of a person that the agent has taken up, since its start.
+    #[serde(default)]
+    pub asked: u64,
     /// Every gate.
     pub gates: Gates,
     /// What an update waits for.
@@ -87,8 +93,25 @@ pub struct ConfigStatus {
     pub desired: String,
     /// `sha256:…` of the verified config; empty before the first one.
     pub digest: String,
+    /// `sha256:…` of the desired config; empty when none was read.
+    #[serde(default)]
+    pub desired_digest: String,
     /// What is not as the verified config says.
     pub drift: Vec<DriftStatus>,
+}
+
+/// A config that a person chose beside the source.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct HeldStatus {
+    /// Its name.
+    pub config: String,
+    /// `sha256:…` of it.
+    pub digest: String,
+    /// The command that asked for it: `rollback` or `apply`.
+    pub by: String,
+    /// Since when.
+    pub since: Timestamp,
 }
 
 /// One path that is not as configured.
@@ -153,8 +176,8 @@ pub struct DeviceStatus {
 pub struct UpdateStatus {
     /// The transaction's id.
     pub id: String,
-    /// The config before; empty for the first one.
-    pub from: String,
+    /// The config before; none for the first one.
+    pub from: Option<String>,
     /// The config it went to.
     pub to: String,
     /// When it began.
@@ -226,6 +249,8 @@ impl Status {
             since: now,
             failure: None,
             config: ConfigStatus::default(),
+            held: None,
+            asked: 0,
             gates: Gates::default(),
             blockers: Vec::new(),
             devices: Vec::new(),

@@ -10,6 +10,8 @@
 
 #[path = "agent/answers.rs"]
 mod answers;
+#[path = "agent/beside.rs"]
+mod beside;
 #[path = "agent/commands.rs"]
 mod commands;
 #[path = "agent/crash.rs"]

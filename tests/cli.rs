@@ -153,11 +153,12 @@ async fn status_asks_the_agent_below_its_root() {
     let (sender, receiver) = watch::channel(status(directory.path(), true));
     let (_pulse, liveness) = admin::pulse(Duration::from_secs(60));
     let metrics = Metrics::new(receiver.clone());
-    let routes = admin::socket_routes(admin::Served {
+    let served = admin::Served {
         status: receiver,
         liveness,
         metrics,
-    });
+    };
+    let routes = admin::socket_routes(served, None);
     let listener = root
         .bind_unix(&admin::SOCKET.parse().unwrap(), admin::SOCKET_MODE)
         .unwrap();

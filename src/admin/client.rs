@@ -1,4 +1,4 @@
-//! Asking the running agent for its status.
+//! Asking the running agent: for its status, and for a config.
 
 use std::{
     io::{self, Read, Write},
@@ -6,7 +6,10 @@ use std::{
     time::Duration,
 };
 
-use super::SOCKET;
+use super::{
+    SOCKET,
+    control::{BY, NAME, PATH, Taken},
+};
 use crate::{
     path::AbsPath,
     root::{Root, RootError},
@@ -33,10 +36,30 @@ pub enum AskError {
     /// The agent answered something else.
     #[error("the agent's answer cannot be understood: {0}")]
     Understand(String),
+    /// The agent answered that it will not.
+    #[error("the agent refuses: {0}")]
+    Refused(String),
 }
 
 /// The status document of the agent that runs below `root`, as it sent it. Blocks.
 pub fn ask_status(root: &Root) -> Result<String, AskError> {
+    ask(root, b"GET /status HTTP/1.0\r\nHost: machinist\r\n\r\n")
+}
+
+/// Asks the agent below `root` to take the machine to a config, given in its stored form. Blocks until
+/// the agent has taken the question up, not until the config is in place.
+pub fn ask_for_config(root: &Root, by: &str, name: &str, config: &[u8]) -> Result<Taken, AskError> {
+    let mut question = format!(
+        "POST {PATH} HTTP/1.0\r\nHost: machinist\r\n{BY}: {by}\r\n{NAME}: {name}\r\nContent-Length: {}\r\n\r\n",
+        config.len()
+    )
+    .into_bytes();
+    question.extend(config);
+    let answer = ask(root, &question)?;
+    serde_json::from_str(&answer).map_err(|error| AskError::Understand(error.to_string()))
+}
+
+fn ask(root: &Root, question: &[u8]) -> Result<String, AskError> {
     let socket = AbsPath::new(SOCKET).map_err(|bad| AskError::Understand(bad.to_string()))?;
     let stream = root.connect_unix(&socket).map_err(|error| {
         let nobody = error.is_not_found() || error.kind() == io::ErrorKind::ConnectionRefused;
@@ -49,13 +72,13 @@ pub fn ask_status(root: &Root) -> Result<String, AskError> {
         .set_read_timeout(Some(PATIENCE))
         .and_then(|()| stream.set_write_timeout(Some(PATIENCE)))
         .map_err(AskError::Answer)?;
-    let answer = exchange(stream).map_err(AskError::Answer)?;
+    let answer = exchange(stream, question).map_err(AskError::Answer)?;
     body(&answer)
 }
 
 /// HTTP/1.0, so that the end of the answer is the end of the connection.
-fn exchange(mut stream: impl Read + Write) -> io::Result<String> {
-    stream.write_all(b"GET /status HTTP/1.0\r\nHost: machinist\r\n\r\n")?;
+fn exchange(mut stream: impl Read + Write, question: &[u8]) -> io::Result<String> {
+    stream.write_all(question)?;
     let mut answer = String::new();
     stream.take(LONGEST_ANSWER).read_to_string(&mut answer)?;
     Ok(answer)
@@ -68,6 +91,10 @@ fn body(answer: &str) -> Result<String, AskError> {
     let first = head.lines().next().unwrap_or_default();
     match first.split(' ').nth(1) {
         Some("200") => Ok(body.to_owned()),
+        Some("404") => Err(AskError::Refused(
+            "it applies no configs (see `jobs` in its settings)".to_owned(),
+        )),
+        Some("403" | "409" | "503") => Err(AskError::Refused(body.trim_end().to_owned())),
         _ => Err(AskError::Understand(first.to_owned())),
     }
 }

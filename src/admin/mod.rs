@@ -8,26 +8,36 @@
 //! | `/readyz/agent` | the agent itself works, whatever the gates say | 503 |
 //! | `/metrics` | always | |
 //! | `/status` (socket only) | always: the status document as JSON | |
+//! | `POST /config` (socket only) | root, or the agent's own user, gives a config to hold the machine on | 403, 409, 503 and why |
 
 mod client;
+mod control;
+mod guard;
 mod port;
 mod pulse;
 mod routes;
 
-pub use client::{AskError, ask_status};
+pub use client::{AskError, ask_for_config, ask_status};
+pub use control::{Ask, Control, Taken};
+pub use guard::{Guarded, Peer};
 pub use port::{BindError, bind};
 pub use pulse::{Liveness, Pulse, pulse};
 pub use routes::{Served, port_routes, socket_routes};
 
 use std::time::Duration;
 
-use axum::{Router, serve::Listener};
+use axum::{
+    Router,
+    extract::connect_info::Connected,
+    serve::{IncomingStream, Listener},
+};
 use tokio_util::sync::CancellationToken;
 
 /// The status socket, below the root.
 pub const SOCKET: &str = "/run/machinist/agent.sock";
 
-/// Who may connect: everybody. The status holds no secrets, and nothing can be changed through it.
+/// Who may connect: everybody. The status holds no secrets; who asks for a change is judged by the
+/// credentials that the kernel tells of the connection.
 pub const SOCKET_MODE: u32 = 0o666;
 
 /// How long answers under way may take when the agent stops. They are written from memory; who has
@@ -37,11 +47,12 @@ const LAST_ANSWERS: Duration = Duration::from_millis(250);
 /// Serves until `stop` is cancelled.
 pub async fn serve<L>(listener: L, routes: Router, stop: CancellationToken)
 where
-    L: Listener,
-    L::Addr: std::fmt::Debug,
+    Guarded<L>: Listener<Addr = Peer>,
+    Peer: for<'a> Connected<IncomingStream<'a, Guarded<L>>>,
 {
     let graceful = stop.clone().cancelled_owned();
-    let serving = axum::serve(listener, routes).with_graceful_shutdown(graceful);
+    let routes = routes.into_make_service_with_connect_info::<Peer>();
+    let serving = axum::serve(Guarded::new(listener), routes).with_graceful_shutdown(graceful);
     let too_late = async {
         stop.cancelled().await;
         tokio::time::sleep(LAST_ANSWERS).await;

@@ -4,18 +4,21 @@ use std::{fmt::Write, sync::Arc};
 
 use axum::{
     Router,
-    extract::{RawQuery, State},
+    extract::{DefaultBodyLimit, RawQuery, State},
     http::{
         HeaderValue, StatusCode,
         header::{CONNECTION, CONTENT_TYPE},
     },
     middleware::map_response,
     response::{IntoResponse, Response},
-    routing::get,
+    routing::{get, post},
 };
 use tokio::sync::watch;
 
-use super::Liveness;
+use super::{
+    Liveness,
+    control::{self, Control},
+};
 use crate::{
     metrics::{self, Metrics},
     readiness::Effect,
@@ -46,11 +49,21 @@ pub fn port_routes(served: Served) -> Router {
 }
 
 /// What the socket below the root answers.
-pub fn socket_routes(served: Served) -> Router {
-    Router::new()
+///
+/// Without `control` nothing can be asked for.
+pub fn socket_routes(served: Served, control: Option<Control>) -> Router {
+    let routes = Router::new()
         .route("/status", get(status))
+        .with_state(served);
+    let asking = control.map(|control| {
+        Router::new()
+            .route(control::PATH, post(control::ask))
+            .layer(DefaultBodyLimit::max(control::LARGEST))
+            .with_state(control)
+    });
+    routes
+        .merge(asking.unwrap_or_default())
         .layer(map_response(close))
-        .with_state(served)
 }
 
 type Answer = (StatusCode, String);

@@ -7,14 +7,14 @@ use std::sync::{
 
 use tokio::{
     net::{TcpListener, UnixListener},
-    sync::{Notify, watch},
+    sync::{Notify, mpsc, watch},
 };
 
 use super::{AgentError, Setup};
 use crate::{
-    admin::{self, Served},
+    admin::{self, Ask, Control, Served},
     clock::Clock,
-    config::Settings,
+    config::{Job, Settings},
     path::AbsPath,
     plan::Capabilities,
     readiness::measure::{self, Signals},
@@ -61,6 +61,18 @@ pub(super) fn measure(
     signals
 }
 
+/// As many questions as wait for an answer: persons ask one at a time.
+const QUESTIONS: usize = 4;
+
+/// The two ends of what may be asked for over the socket.
+///
+/// Where configs are not this agent's job, none are taken.
+pub(super) fn control(own_uid: u32, settings: &Settings) -> (Option<Control>, mpsc::Receiver<Ask>) {
+    let (to, asks) = mpsc::channel(QUESTIONS);
+    let control = Some(Control { to, own_uid });
+    (control.filter(|_| settings.does(Job::Config)), asks)
+}
+
 /// The port and the socket below the root. Who connects already waits until they are open.
 pub(super) struct Doors {
     /// The port's address as it is reached.
@@ -97,14 +109,18 @@ pub(super) async fn bind(root: &Root, settings: &Settings) -> Result<Doors, Agen
 
 impl Doors {
     /// Answers from now on. The status must have been published: nobody is shown a placeholder.
-    pub(super) fn open(self, served: Served, tasks: &Tasks) {
+    pub(super) fn open(self, served: Served, control: Option<Control>, tasks: &Tasks) {
         tasks.spawn(
             "port",
             admin::serve(self.port, admin::port_routes(served.clone()), tasks.token()),
         );
         tasks.spawn(
             "socket",
-            admin::serve(self.socket, admin::socket_routes(served), tasks.token()),
+            admin::serve(
+                self.socket,
+                admin::socket_routes(served, control),
+                tasks.token(),
+            ),
         );
     }
 }

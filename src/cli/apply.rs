@@ -13,15 +13,21 @@ use clap::Args;
 use super::{
     Answer, Exit, Format, Global, NoTerminal, Wanted,
     args::owners_flag,
+    beside,
     config::{Context, complain_of},
     confirm, daemon, print, print_data, start_logging,
 };
 use crate::{
     agent,
+    clock::Clock,
     config::{Fragment, Owners},
+    digest::Digest,
     machine_config::{self, MachineConfig},
     plan::Plan,
+    root::Root,
+    telemetry::chain,
     update::{
+        hold::Hold,
         journal::UpdateRecord,
         run::{Desired, UpdateReport},
         store,
@@ -32,6 +38,9 @@ use crate::{
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Shows the plan and asks before it changes anything; without a terminal it needs --yes.
+Where an agent runs it is asked to do it: now, also outside update.windows and with the reboot that
+update.reboot: ask holds back. Files other than its source's are held until the source changes, or
+until apply is called without files.
 
 Examples:
   machinist apply 10-chrony.yaml
@@ -75,29 +84,62 @@ pub(super) fn run(global: &Global, args: &ApplyArgs) -> anyhow::Result<Exit> {
             return Ok(Exit::Failed);
         }
     };
-    once(&context, config, args.yes, args.output)
+    let how = How {
+        by: "apply",
+        yes: args.yes,
+        output: args.output,
+    };
+    match beside::agent(&context)? {
+        Some(agent) => beside::ask(&context, &agent, &config, how),
+        None => once(&context, config, None, how),
+    }
 }
 
-/// Plans, asks, applies, reports. Shared with `rollback`.
+/// How a config is to be applied.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct How {
+    /// The command that wants it.
+    pub(super) by: &'static str,
+    /// Do not ask.
+    pub(super) yes: bool,
+    /// Form of the output.
+    pub(super) output: Format,
+}
+
+/// Plans, asks, applies, reports. Shared with `rollback`, which leaves word for the agent that starts
+/// next: `over` is the config that it is not to go on to.
 pub(super) fn once(
     context: &Context,
     config: MachineConfig,
-    yes: bool,
-    output: Format,
+    over: Option<Digest>,
+    how: How,
 ) -> anyhow::Result<Exit> {
+    let How { by, yes, output } = how;
     let refused = Arc::new(AtomicBool::new(false));
     let said_no = Arc::clone(&refused);
+    let digest = machine_config::digest(&config);
+    let config = Arc::new(config);
+    let hold = over.map(|over| Hold {
+        config: Arc::clone(&config),
+        digest,
+        over: Some(over),
+        by: by.to_owned(),
+        since: Clock::system().now(),
+    });
+    let (root, held) = (context.root.clone(), hold.clone());
     let approve = move |plan: &Plan| {
         if output == Format::Text {
             // Nobody reads: what is asked next is asked on the terminal.
             let _ = print(&plan.to_text(true));
         }
         let agreed = matches!(confirm("Apply this?", yes), Ok(Answer::Yes));
+        // Before anything happens: a reboot may end this command.
+        let held = held.as_ref().filter(|_| agreed);
+        let agreed = agreed && held.is_none_or(|hold| kept(hold, &root));
         said_no.store(!agreed, Ordering::Relaxed);
         agreed
     };
-    let digest = machine_config::digest(&config);
-    let desired = Desired::Config(Arc::new(config), digest);
+    let desired = Desired::Config(config, digest);
     if !yes && !std::io::stdin().is_terminal() {
         return Err(NoTerminal.into());
     }
@@ -113,7 +155,20 @@ pub(super) fn once(
         super::output::warn("nothing was changed");
         return Ok(Exit::Failed);
     }
+    match hold.filter(|_| report.failure.is_none()) {
+        Some(hold) => hold.save(&context.root)?,
+        None => Hold::forget(&context.root)?,
+    }
     finish(&report, before.as_deref(), output)
+}
+
+/// Leaves word for the agent; said when that fails, since nothing is changed without.
+fn kept(hold: &Hold, root: &Root) -> bool {
+    let saved = hold.save(root);
+    if let Err(error) = &saved {
+        super::output::complain(&chain(error));
+    }
+    saved.is_ok()
 }
 
 /// The id of the last update in a history.

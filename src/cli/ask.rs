@@ -16,6 +16,11 @@ pub enum Answer {
 #[error("nobody can be asked, since stdin is no terminal: give --yes to go on without asking")]
 pub struct NoTerminal;
 
+/// Whether there is somebody to ask.
+pub(super) fn can_ask() -> bool {
+    io::stdin().is_terminal()
+}
+
 /// Asks `question` on stderr and reads one line from stdin. `yes` answers beforehand (`--yes`).
 pub fn confirm(question: &str, yes: bool) -> anyhow::Result<Answer> {
     if yes {

@@ -2,6 +2,7 @@
 
 mod args;
 mod ask;
+mod beside;
 mod completions;
 mod config;
 mod man;

@@ -1,27 +1,38 @@
 //! `machinist rollback`.
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use clap::Args;
 
-use super::{Exit, Format, Global, apply, config::Context, start_logging};
+use super::{
+    Exit, Format, Global,
+    apply::{self, How},
+    beside,
+    config::Context,
+    start_logging,
+};
 use crate::{
     config::Fragment,
     update::{
         journal::{ConfigName, Journal, Outcome},
-        store,
+        look, store,
     },
 };
 
 /// Flags of `rollback`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Goes back to the config before the last update: undoes an update under way, or applies the earlier
-config anew. Shows the plan and asks; without a terminal it needs --yes.
+Goes back to an earlier config: undoes an update under way, or applies the earlier config anew.
+Shows the plan and asks; without a terminal it needs --yes.
+The agent holds the machine there until its source changes or somebody calls machinist apply.
 
 Examples:
   machinist rollback
+  machinist rollback --to 2
   machinist rollback --root ./sandbox --yes")]
 pub struct RollbackArgs {
+    /// How many configs to go back, or the name of one that history shows
+    #[arg(long, value_name = "N|NAME", default_value = "1")]
+    pub to: String,
     /// Do not ask
     #[arg(short, long)]
     pub yes: bool,
@@ -31,17 +42,25 @@ pub(super) fn run(global: &Global, args: &RollbackArgs) -> anyhow::Result<Exit> 
     let context = Context::open(global, Fragment::default(), false)?;
     start_logging(context.settings.log)?;
     let journal = store::peek(&context.root)?;
-    let earlier = earlier(&journal).context("there is no earlier config to go back to")?;
-    let config = store::config(&context.root, Some(&earlier))?;
-    apply::once(&context, config, args.yes, Format::Text)
+    let earlier = chosen(&earlier(&journal), &args.to)?;
+    let config = store::config(&context.root, Some(&earlier))
+        .with_context(|| format!("{} is not kept any more", earlier.name))?;
+    let how = How {
+        by: "rollback",
+        yes: args.yes,
+        output: Format::Text,
+    };
+    let left = look::current(&journal).map(|left| left.digest);
+    match beside::agent(&context)? {
+        Some(agent) => beside::ask(&context, &agent, &config, how),
+        None => apply::once(&context, config, left, how),
+    }
 }
 
-/// The verified config while an update is under way; else the one before it.
-fn earlier(journal: &Journal) -> Option<ConfigName> {
-    let base = journal.base.as_ref()?;
-    if !journal.transactions.is_empty() {
-        return Some(base.clone());
-    }
+/// The configs to go back to, newest first: the verified one while an update is under way, then those
+/// that were in force before it, each once.
+fn earlier(journal: &Journal) -> Vec<ConfigName> {
+    let now = look::current(journal).map(|now| now.digest);
     let done = journal
         .history
         .iter()
@@ -51,7 +70,29 @@ fn earlier(journal: &Journal) -> Option<ConfigName> {
         name: update.to.clone(),
         digest: update.digest,
     });
-    before
-        .into_iter()
-        .find(|config| config.digest != base.digest)
+    let mut all: Vec<ConfigName> = Vec::new();
+    for config in journal.base.iter().cloned().chain(before) {
+        let known = all.iter().any(|one| one.digest == config.digest);
+        if Some(config.digest) != now && !known {
+            all.push(config);
+        }
+    }
+    all
+}
+
+fn chosen(earlier: &[ConfigName], to: &str) -> anyhow::Result<ConfigName> {
+    let count = earlier.len();
+    let found = match to.parse::<usize>() {
+        Ok(0) => bail!("--to counts from 1, the config before this one"),
+        Ok(back) => earlier.get(back - 1),
+        Err(_) => earlier.iter().find(|config| config.name == to),
+    };
+    match (found, count) {
+        (Some(config), _) => Ok(config.clone()),
+        (None, 0) => bail!("there is no earlier config to go back to"),
+        (None, _) if to.parse::<usize>().is_ok() => {
+            bail!("there are only {count} earlier configs to go back to")
+        }
+        (None, _) => bail!("no earlier config is called {to}; machinist history lists them"),
+    }
 }

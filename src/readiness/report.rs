@@ -12,8 +12,8 @@ use crate::{
     metrics::Metrics,
     readiness::measure::Signals,
     status::{
-        ConfigStatus, DriftStatus, FailureStatus, Outcome, PhaseStatus, ResourceStatus, Status,
-        UpdateStatus,
+        ConfigStatus, DriftStatus, FailureStatus, HeldStatus, Outcome, PhaseStatus, ResourceStatus,
+        Status, UpdateStatus,
     },
     update::{
         journal::{self, UpdateRecord},
@@ -28,6 +28,8 @@ pub struct Sources {
     pub update: watch::Receiver<Arc<UpdateReport>>,
     /// The source of configs.
     pub desired: watch::Receiver<Desired>,
+    /// What a person holds the machine on.
+    pub held: watch::Receiver<Option<HeldStatus>>,
     /// Devices.
     pub devices: watch::Receiver<Arc<DevicesView>>,
     /// What is measured on the host.
@@ -91,6 +93,7 @@ pub async fn report(
             // Safe to drop, all of them: a change that is missed is still marked unseen.
             Ok(()) = from.update.changed() => {}
             Ok(()) = from.desired.changed() => {}
+            Ok(()) = from.held.changed() => {}
             Ok(()) = from.devices.changed() => {}
             Ok(()) = from.signals.changed() => {}
             Ok(()) = from.settings.changed() => {}
@@ -143,6 +146,8 @@ fn compose(from: &Sources, to: &Outlets) -> (Status, Option<Duration>) {
             again: failure.again,
         }),
         config: config(&update),
+        held: from.held.borrow().clone(),
+        asked: update.asked,
         gates,
         devices: devices.resources.clone(),
         updates: update.updates.iter().map(finished).collect(),
@@ -164,6 +169,12 @@ fn config(update: &UpdateReport) -> ConfigStatus {
         digest: update
             .config
             .current
+            .as_ref()
+            .map(|config| config.digest.to_string())
+            .unwrap_or_default(),
+        desired_digest: update
+            .config
+            .desired
             .as_ref()
             .map(|config| config.digest.to_string())
             .unwrap_or_default(),
@@ -248,7 +259,7 @@ pub fn allocatable(devices: &DevicesView) -> BTreeMap<String, usize> {
 fn finished(update: &UpdateRecord) -> UpdateStatus {
     UpdateStatus {
         id: update.id.clone(),
-        from: update.from.clone(),
+        from: Some(update.from.clone()).filter(|from| !from.is_empty()),
         to: update.to.clone(),
         started: update.started,
         finished: Some(update.finished),

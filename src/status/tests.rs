@@ -80,7 +80,7 @@ fn devices() -> Vec<ResourceStatus> {
 fn updates() -> Vec<UpdateStatus> {
     vec![UpdateStatus {
         id: "0001".to_owned(),
-        from: String::new(),
+        from: None,
         to: "machine-1".to_owned(),
         started: at("2026-11-20T12:00:00Z"),
         finished: Some(at("2026-11-20T12:01:05Z")),
@@ -106,7 +106,15 @@ fn full() -> Status {
         message: "chronyd.service: the restart failed".to_owned(),
         again: true,
     });
+    status.held = Some(HeldStatus {
+        config: "machine-2".to_owned(),
+        digest: "sha256:22".to_owned(),
+        by: "rollback".to_owned(),
+        since: at("2026-11-21T12:00:02Z"),
+    });
+    status.asked = 1;
     status.config = ConfigStatus {
+        desired_digest: "sha256:22".to_owned(),
         current: "machine-1".to_owned(),
         desired: "machine-2".to_owned(),
         digest: "sha256:00ff".to_owned(),
@@ -152,6 +160,8 @@ fn what_has_no_value_is_null_and_never_left_out() {
         "since",
         "failure",
         "config",
+        "held",
+        "asked",
         "gates",
         "blockers",
         "devices",

@@ -50,6 +50,14 @@ fn head(out: &mut String, status: &Status, now: Timestamp) -> fmt::Result {
         rows.push(("failure", text));
     }
     rows.push(("config", config(status)));
+    if let Some(held) = &status.held {
+        let since = ago(held.since, now);
+        let text = format!(
+            "{DOUBT}{}{DOUBT:#}, for {since}, until the source changes or somebody applies it",
+            held.by
+        );
+        rows.push(("held by", text));
+    }
     rows.push(("source", or_dash(&status.source).to_owned()));
     rows.push(("admin", or_dash(&status.admin).to_owned()));
     for (name, value) in rows {
@@ -160,7 +168,10 @@ fn updates(out: &mut String, updates: &[UpdateStatus], now: Timestamp) -> fmt::R
         let reason = update
             .reason
             .map_or(String::new(), |reason| format!("  {reason}"));
-        let (from, to) = (or_dash(&update.from), &update.to);
+        let (from, to) = (
+            or_dash(update.from.as_deref().unwrap_or_default()),
+            &update.to,
+        );
         writeln!(
             out,
             "  {began}  {outcome:<14}  in {took:<7}  {from} → {to}{reason}"

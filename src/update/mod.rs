@@ -1,6 +1,7 @@
 //! The life of one update: what is recorded, what is done in which order, what survives a crash.
 
 pub mod guard;
+pub mod hold;
 pub mod journal;
 pub mod look;
 pub mod observe;

@@ -113,6 +113,11 @@ pub mod paths {
         state("/journal")
     }
 
+    /// The config that a person holds the machine on.
+    pub fn held() -> AbsPath {
+        state("/held")
+    }
+
     /// The lock of the one writer.
     pub fn lock() -> AbsPath {
         state("/lock")

@@ -115,8 +115,9 @@ fn a_second_terminal_sees_the_status_for_people_and_for_scripts() {
     let asked = place.machinist(&["status", "-o", "json"]);
     assert_eq!((code(&asked), err(&asked).as_str()), (0, ""));
     let document: Value = serde_json::from_slice(&asked.stdout).unwrap();
-    // An offline agent waits for nobody and holds no device; those have tests of their own.
-    let unseen = ["blockers[]"];
+    // An offline agent waits for nobody, holds no device and is held by nobody; those have tests of
+    // their own.
+    let unseen = ["blockers[]", "held."];
     shape::check("status", &document, &unseen);
     assert_eq!(document["admin"], agent.address());
     assert_eq!(document["mode"], "offline");

@@ -5,7 +5,7 @@ use std::fs;
 use serde_json::Value;
 
 use crate::{
-    harness::{Place, code, err, manifest, out, until},
+    harness::{Place, code, err, manifest, out},
     shape,
 };
 
@@ -301,30 +301,4 @@ fn a_butane_config_on_the_command_line_reads_the_files_beside_it() {
     let told = format!("{}{}", out(&refused), err(&refused));
     let at = "a.bu:3:54: storage.files[0].contents.local:\n    \"../text\" leads out";
     assert!(told.contains(at), "{told}");
-}
-
-#[test]
-fn a_command_that_changes_the_machine_is_refused_beside_a_running_agent() {
-    let place = Place::with_file("/etc/one", "zero");
-    let agent = place.settled();
-    fs::write(
-        place.source().join("20-two.yaml"),
-        manifest("20-two", "/etc/two", "two"),
-    )
-    .unwrap();
-    until("the agent's own work", || place.read("/etc/two").is_some());
-    let other = place.path().join("other.yaml");
-    fs::write(&other, manifest("other", "/etc/other", "x")).unwrap();
-    let refused = place.machinist(&["apply", "--yes", other.to_str().unwrap()]);
-    assert_eq!(code(&refused), 1);
-    assert!(
-        err(&refused).contains("another machinist works on this root"),
-        "{}",
-        err(&refused)
-    );
-    assert!(!place.at("/etc/other").exists());
-    // Those that only look are welcome.
-    assert_eq!(code(&place.machinist(&["verify"])), 0);
-    assert_eq!(code(&place.with_source(&["plan"])), 0);
-    drop(agent);
 }

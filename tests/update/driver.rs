@@ -48,6 +48,7 @@ pub(crate) fn tree(sandbox: &Sandbox) -> Tree {
 /// The agent's driver, until it is stopped.
 pub(crate) struct Driver {
     pub(crate) desired: watch::Sender<Desired>,
+    words: watch::Sender<u64>,
     pub(crate) reports: watch::Receiver<Arc<UpdateReport>>,
     /// How long a test waits for a report; longer than any back-off where the clock is paused.
     pub(crate) patience: Duration,
@@ -94,10 +95,12 @@ impl Driver {
         (updater, reports): (Updater<Script, Quiet>, watch::Receiver<Arc<UpdateReport>>),
         desired: watch::Sender<Desired>,
     ) -> Self {
+        let (words, heard) = watch::channel(0);
         let stop = CancellationToken::new();
-        let task = tokio::spawn(updater.run(stop.clone()));
+        let task = tokio::spawn(updater.listening(heard).run(stop.clone()));
         Self {
             desired,
+            words,
             reports,
             patience: Duration::from_secs(30),
             stop,
@@ -107,6 +110,12 @@ impl Driver {
 
     pub(crate) fn wants(&self, config: &Written) {
         self.desired.send_replace(config.desired());
+    }
+
+    /// A person asks for what is desired.
+    pub(crate) fn word(&self) {
+        self.desired
+            .send_modify(|_| self.words.send_modify(|word| *word += 1));
     }
 
     /// The first report from now on that is as wanted.

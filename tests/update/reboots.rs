@@ -355,3 +355,34 @@ async fn trying_again_does_not_pile_up_transactions() {
     driver.stop().await;
     assert_eq!(sandbox.journal().transactions.len(), 1);
 }
+
+#[tokio::test]
+async fn a_reboot_that_is_left_to_a_person_is_ordered_when_the_person_asks() {
+    let (sandbox, script) = (machine(), Script::new());
+    let mut driver = start(&sandbox, &script, &one(), RebootConduct::Ask);
+    let pending = |report: &UpdateReport| report.phase == Phase::RebootPending;
+    driver.until("the reboot is left", pending).await;
+    assert_eq!(reboots(&script), 0);
+    driver.word();
+    script.until_asked("reboot Logind").await;
+    driver.stop().await;
+
+    // The word was for that update: the next one asks again.
+    boot(&sandbox, "boot-2");
+    let mut driver = start(&sandbox, &script, &one(), RebootConduct::Ask);
+    driver.until_on(&one()).await;
+    driver.wants(&two());
+    driver.until("the next reboot is left", pending).await;
+    assert_eq!(reboots(&script), 1);
+    driver.stop().await;
+
+    let (sandbox, script) = (machine(), Script::new());
+    let mut driver = start(&sandbox, &script, &one(), RebootConduct::Never);
+    driver.until("the reboot is left", pending).await;
+    driver.word();
+    driver
+        .until("the word is heard", |report| report.asked == 1)
+        .await;
+    assert_eq!(reboots(&script), 0, "never is never");
+    driver.stop().await;
+}

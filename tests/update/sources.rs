@@ -286,3 +286,22 @@ fn a_journal_that_cannot_be_trusted_stops_everything() {
         assert!(after == before, "{}", difference(&before, &after));
     }
 }
+
+#[tokio::test]
+async fn a_persons_word_puts_back_what_drifted_and_tries_again_what_failed() {
+    let (sandbox, script) = (machine(), Script::new());
+    let mut driver = Driver::start(&sandbox, &script, one().desired());
+    driver.until_on(&one()).await;
+    sandbox.write("/etc/found", "edited\n");
+    driver
+        .until("the drift", |report| !report.drift.is_empty())
+        .await;
+    driver.word();
+    driver
+        .until("it is put back", |report| {
+            report.asked == 1 && report.updates.len() == 2 && report.phase == Phase::Idle
+        })
+        .await;
+    assert_eq!(sandbox.read("/etc/found").unwrap(), "one\n");
+    driver.stop().await;
+}

@@ -102,6 +102,7 @@ const fn outside(path: &'static str, rooms: &'static [&'static str], why: &'stat
 const DRIVERS: &[&str] = &[
     "admin",
     "agent",
+    "cli::beside",
     "cli::runtime",
     "device::registry",
     "device::service",

@@ -19,6 +19,7 @@ mod trouble;
 mod turn;
 mod undo;
 mod verify;
+mod word;
 
 use std::{sync::Arc, time::Duration};
 
@@ -72,6 +73,12 @@ pub struct Updater<S, A> {
     /// Where the conduct changes; none where it does not.
     conducts: Option<watch::Receiver<Conduct>>,
     desired: watch::Receiver<Desired>,
+    /// A number that grows with each word of a person; none where nobody speaks.
+    words: Option<watch::Receiver<u64>>,
+    /// The last word that was heard.
+    heard: u64,
+    /// The config that a person asked for: its windows and reboots are released.
+    released: Option<Digest>,
     report: watch::Sender<Arc<UpdateReport>>,
     phase: Phase,
     /// The state cannot be read or written: nothing is planned, and nothing of the machine changes.
@@ -131,6 +138,9 @@ impl<S: Services, A: Audience> Updater<S, A> {
             conduct,
             conducts: None,
             desired,
+            words: None,
+            heard: 0,
+            released: None,
             report,
             phase: Phase::Idle,
             trouble: opened.trouble,

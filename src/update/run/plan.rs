@@ -82,7 +82,7 @@ fn take_on(
 
 impl<S: Services, A: Audience> Updater<S, A> {
     pub(super) async fn plan(&mut self) -> Result<Event, UpdateError> {
-        let Desired::Config(to, digest) = self.desired.borrow_and_update().clone() else {
+        let (Desired::Config(to, digest), _) = self.hear() else {
             self.failed(&NothingDesired, Reason::SourceUnreadable, true);
             return Ok(Event::StepFailed);
         };
@@ -209,7 +209,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
 
     /// What the desired config means for what is going on now.
     pub(super) fn look_at_desired(&mut self) -> Option<Event> {
-        let desired = self.desired.borrow_and_update().clone();
+        let (desired, asked) = self.hear();
         match desired {
             Desired::Unknown => None,
             Desired::Refused(refusals) => {
@@ -218,6 +218,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
             }
             Desired::Config(_, digest) => {
                 let event = self.event_for(digest);
+                let event = event.or_else(|| self.event_for_word().filter(|_| asked));
                 if event.is_none() {
                     // Nothing is to be done for it, but its name is to be seen.
                     self.publish();

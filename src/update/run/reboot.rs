@@ -5,7 +5,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
-use super::{Audience, RebootConduct, UpdateError, Updater};
+use super::{Audience, UpdateError, Updater};
 use crate::{
     reason::Reason,
     update::{
@@ -46,7 +46,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
             self.failed(&NoBootId, Reason::BootUnverified, true);
             return Ok(Some(Event::StepFailed));
         };
-        if self.conduct.reboot != RebootConduct::Auto {
+        if !self.may_reboot() {
             tracing::warn!("a reboot is needed; it is left to a person (update.reboot)");
             return self.wait(stop).await;
         }

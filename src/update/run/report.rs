@@ -45,6 +45,8 @@ pub struct UpdateReport {
     pub devices_before: Option<(BTreeMap<String, usize>, Timestamp)>,
     /// Units that had failed before the last update, or at the first start where there was none.
     pub failed_units_before: Vec<String>,
+    /// The last word of a person that was taken up.
+    pub asked: u64,
     /// The current update, if any, and the finished ones, newest first.
     pub updates: Vec<UpdateRecord>,
 }
@@ -94,6 +96,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
             boot,
             devices_before: self.journal.devices_before.clone(),
             failed_units_before: self.journal.failed_units.clone(),
+            asked: self.heard,
             updates: self.journal.history.iter().rev().cloned().collect(),
         };
         self.report.send_replace(Arc::new(report));

@@ -128,6 +128,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
         closed?;
         self.failures = 0;
         self.planned = None;
+        self.released = None;
         if let Some(update) = self.journal.history.last() {
             let (to, outcome) = (&update.to, update.outcome);
             let took = update.finished.duration_since(update.started).as_secs_f64();

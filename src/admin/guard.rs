@@ -1,0 +1,207 @@
+//! Connections that cannot be in anybody's way: each ends by itself, and nobody has more than a few.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    io,
+    pin::Pin,
+    sync::{Arc, Weak},
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use axum::{
+    extract::connect_info::Connected,
+    serve::{IncomingStream, Listener},
+};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::{TcpListener, TcpStream, UnixListener, UnixStream},
+    time::Sleep,
+};
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
+
+/// How long a connection may last. Every answer is written from memory, and the longest question, a
+/// config of many megabytes, crosses a local socket in far less.
+const LONGEST: Duration = Duration::from_secs(5);
+
+/// How many connections one user may have. Tools ask one question at a time; a few at once are a
+/// monitoring system and two people.
+const MOST: usize = 16;
+
+/// Who is at the other end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// The user, where the kernel tells: on the socket below the root.
+    pub uid: Option<u32>,
+}
+
+/// Who may be connected with, by an accepted connection.
+pub trait Known {
+    /// The peer, as the kernel knows it.
+    fn peer(&self) -> Peer;
+}
+
+impl Known for UnixStream {
+    fn peer(&self) -> Peer {
+        let uid = self.peer_cred().ok().map(|cred| cred.uid());
+        Peer { uid }
+    }
+}
+
+impl Known for TcpStream {
+    fn peer(&self) -> Peer {
+        Peer { uid: None }
+    }
+}
+
+/// A listener whose connections are limited in time and in number for each user. When one more
+/// comes, the user's oldest makes way: an idle one must not keep a question out.
+#[derive(Debug)]
+pub struct Guarded<L> {
+    listener: L,
+    open: BTreeMap<Option<u32>, VecDeque<Weak<CancellationToken>>>,
+}
+
+impl<L> Guarded<L> {
+    /// Guards the connections of `listener`.
+    pub fn new(listener: L) -> Self {
+        Self {
+            listener,
+            open: BTreeMap::new(),
+        }
+    }
+
+    /// Counts one more connection of `peer`, and ends the oldest when there are too many.
+    fn admit(&mut self, peer: Peer) -> Arc<CancellationToken> {
+        self.open.retain(|_, theirs| {
+            theirs.retain(|one| one.strong_count() > 0);
+            !theirs.is_empty()
+        });
+        let theirs = self.open.entry(peer.uid).or_default();
+        if theirs.len() >= MOST
+            && let Some(oldest) = theirs.pop_front().and_then(|oldest| oldest.upgrade())
+        {
+            oldest.cancel();
+        }
+        let token = Arc::new(CancellationToken::new());
+        theirs.push_back(Arc::downgrade(&token));
+        token
+    }
+}
+
+impl<L> Listener for Guarded<L>
+where
+    L: Listener<Io: Known>,
+{
+    type Io = Connection<L::Io>;
+    type Addr = Peer;
+
+    async fn accept(&mut self) -> (Self::Io, Peer) {
+        let (stream, _) = self.listener.accept().await;
+        let peer = stream.peer();
+        let token = self.admit(peer);
+        let connection = Connection {
+            stream,
+            overdue: Box::pin(tokio::time::sleep(LONGEST)),
+            evicted: Box::pin(CancellationToken::clone(&token).cancelled_owned()),
+            _counted: token,
+        };
+        (connection, peer)
+    }
+
+    fn local_addr(&self) -> io::Result<Peer> {
+        Ok(Peer { uid: None })
+    }
+}
+
+impl Connected<IncomingStream<'_, Guarded<UnixListener>>> for Peer {
+    fn connect_info(stream: IncomingStream<'_, Guarded<UnixListener>>) -> Self {
+        *stream.remote_addr()
+    }
+}
+
+impl Connected<IncomingStream<'_, Guarded<TcpListener>>> for Peer {
+    fn connect_info(stream: IncomingStream<'_, Guarded<TcpListener>>) -> Self {
+        *stream.remote_addr()
+    }
+}
+
+/// A connection that ends when its time is over or its place is needed.
+#[derive(Debug)]
+pub struct Connection<S> {
+    stream: S,
+    overdue: Pin<Box<Sleep>>,
+    evicted: Pin<Box<WaitForCancellationFutureOwned>>,
+    /// The place in the count, given back when this is dropped.
+    _counted: Arc<CancellationToken>,
+}
+
+impl<S> Connection<S> {
+    /// Nothing while the connection may last; the error that ends it otherwise.
+    fn over(&mut self, context: &mut Context<'_>) -> Poll<io::Error> {
+        if self.evicted.as_mut().poll(context).is_ready() {
+            return Poll::Ready(io::ErrorKind::ConnectionAborted.into());
+        }
+        ready!(self.overdue.as_mut().poll(context));
+        Poll::Ready(io::ErrorKind::TimedOut.into())
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Connection<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if let Poll::Ready(over) = self.over(context) {
+            return Poll::Ready(Err(over));
+        }
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Connection<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        if let Poll::Ready(over) = self.over(context) {
+            return Poll::Ready(Err(over));
+        }
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_connection_of_the_same_user_makes_way() {
+        let mut guarded = Guarded::new(());
+        let peer = |uid| Peer { uid: Some(uid) };
+        let other = guarded.admit(peer(1));
+        let mut mine: Vec<_> = (0..MOST).map(|_| guarded.admit(peer(0))).collect();
+        assert!(mine.iter().all(|one| !one.is_cancelled()));
+        // One that has ended is not counted.
+        mine.pop();
+        mine.push(guarded.admit(peer(0)));
+        assert!(mine.iter().all(|one| !one.is_cancelled()));
+        mine.push(guarded.admit(peer(0)));
+        let ended: Vec<_> = mine.iter().map(|one| one.is_cancelled()).collect();
+        assert!(
+            ended[0] && ended[1..].iter().all(|ended| !ended),
+            "{ended:?}"
+        );
+        assert!(!other.is_cancelled());
+    }
+}

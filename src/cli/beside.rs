@@ -1,0 +1,144 @@
+//! Changing the machine beside a running agent: it is asked, and what it does is followed.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use tokio::time::{Instant, sleep};
+
+use super::{
+    Answer, Exit, apply::How, config::Context, config::complain_of, confirm, print, print_data,
+    short, status,
+};
+use crate::{
+    admin::{AskError, ask_for_config},
+    agent, config,
+    machine_config::{self, MachineConfig},
+    plan::Plan,
+    status::{Outcome, Status, UpdateStatus},
+};
+
+/// How often the agent is asked how far it is: as smooth as a person can see.
+const STEP: Duration = Duration::from_millis(100);
+
+/// How long an agent may be silent that is followed. One that is restarted is back by then.
+const SILENT: Duration = Duration::from_secs(10);
+
+/// What the running agent says; none where there is no agent.
+pub(super) fn agent(context: &Context) -> anyhow::Result<Option<Status>> {
+    match status::ask(&context.root) {
+        Ok(status) => Ok(Some(status)),
+        Err(error) => match error.downcast_ref() {
+            Some(AskError::NoAgent(_)) => Ok(None),
+            _ => Err(error),
+        },
+    }
+}
+
+/// Plans, confirms with the person, asks the agent and follows it to the end.
+pub(super) fn ask(
+    context: &Context,
+    before: &Status,
+    config: &MachineConfig,
+    how: How,
+) -> anyhow::Result<Exit> {
+    if !how.yes && !super::ask::can_ask() {
+        return Err(super::NoTerminal.into());
+    }
+    let Some(plan) = plan(context, config)? else {
+        return Ok(Exit::Failed);
+    };
+    if !plan.is_empty() {
+        if how.output == super::Format::Text {
+            print(&plan.to_text(true))?;
+        }
+        if confirm("Let the agent apply this?", how.yes)? == Answer::No {
+            super::output::warn("nothing was changed");
+            return Ok(Exit::Failed);
+        }
+    }
+    let digest = machine_config::digest(config);
+    let text = machine_config::to_canonical_json(config);
+    let taken = ask_for_config(&context.root, how.by, &config.name, &text)?;
+    let ended = short()?.block_on(follow(context, taken.asked, &digest.to_string()))?;
+    let known = before.updates.first().map(|update| &update.id);
+    let update = ended.updates.first();
+    let update = update.filter(|update| Some(&update.id) != known);
+    finish(context, &ended, &digest.to_string(), update, how)
+}
+
+/// The plan; none when the config is refused, which is said.
+fn plan(context: &Context, config: &MachineConfig) -> anyhow::Result<Option<Plan>> {
+    let capabilities = agent::look_capabilities(&context.root, context.settings.owners);
+    let planned = short()?.block_on(agent::plan(&context.root, config, capabilities))?;
+    match planned {
+        Ok(plan) => Ok(Some(plan)),
+        Err(refusals) => {
+            complain_of(&refusals);
+            Ok(None)
+        }
+    }
+}
+
+/// Waits until the agent has heard word `asked` and rests, or cannot go on by itself.
+async fn follow(context: &Context, asked: u64, digest: &str) -> anyhow::Result<Status> {
+    let mut heard = Instant::now();
+    loop {
+        match status::ask(&context.root) {
+            Ok(status) => {
+                heard = Instant::now();
+                let rests = match status.phase.as_str() {
+                    "Idle" | "Failed" => true,
+                    // The reboot takes this command along, or is left to somebody.
+                    "RebootPending" => status.config.desired_digest == digest,
+                    _ => false,
+                };
+                if rests && status.asked >= asked {
+                    return Ok(status);
+                }
+            }
+            Err(error) if heard.elapsed() > SILENT => {
+                return Err(error).context("the agent went away; it goes on when it starts again");
+            }
+            Err(_) => {}
+        }
+        sleep(STEP).await;
+    }
+}
+
+/// Tells how it ended.
+fn finish(
+    context: &Context,
+    ended: &Status,
+    digest: &str,
+    update: Option<&UpdateStatus>,
+    how: How,
+) -> anyhow::Result<Exit> {
+    if let Some(failure) = &ended.failure {
+        print_data(how.output, &update, |_| {
+            format!("Failed: {} [{}]\n", failure.message, failure.code)
+        })?;
+        return Ok(Exit::Failed);
+    }
+    if ended.phase == "RebootPending" {
+        let never = context.settings.update.reboot == config::Reboot::Never;
+        print_data(how.output, &update, |_| {
+            match never {
+                true => "Everything is in place; it counts after the reboot, which is left to you (update.reboot: never).\n",
+                false => "Everything is in place, and the machine reboots.\n",
+            }
+            .to_owned()
+        })?;
+        return Ok(Exit::Done);
+    }
+    if ended.config.digest != digest {
+        bail!("the agent went on to {} meanwhile", ended.config.current);
+    }
+    print_data(how.output, &update, |update| match update {
+        Some(update) => {
+            let outcome = update.outcome.map_or("", Outcome::as_str);
+            format!("{outcome}: the machine is on {}.\n", ended.config.current)
+        }
+        None => "The machine is as the config asks.\n".to_owned(),
+    })?;
+    Ok(Exit::Done)
+}

@@ -1,0 +1,200 @@
+//! The config that a person chose beside the source: what `rollback`, and `apply FILE` beside a
+//! running agent, ask for. It stays until the source says something new, or a person asks for the
+//! source again; without it the agent would go straight back to what its source says.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::{run::Desired, store::paths};
+use crate::{
+    digest::Digest,
+    machine_config::{self, MachineConfig},
+    path::AbsPath,
+    root::{Root, RootError},
+};
+
+/// As large as a stored config may be.
+const LARGEST: u64 = 256 << 20;
+
+/// A config that is held, and against which word of the source.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Hold {
+    /// The config.
+    pub config: Arc<MachineConfig>,
+    /// Its digest.
+    pub digest: Digest,
+    /// What the source said when a person chose; none where it said nothing readable.
+    pub over: Option<Digest>,
+    /// Who chose, in one word: `rollback` or `apply`.
+    pub by: String,
+    /// When.
+    pub since: Timestamp,
+}
+
+/// The held config cannot be kept or read.
+#[derive(Debug, thiserror::Error)]
+pub enum HoldError {
+    /// A file system call failed.
+    #[error(transparent)]
+    Root(#[from] RootError),
+    /// The file is none that we wrote.
+    #[error("{path} is not what machinist wrote there")]
+    Garbled {
+        /// The file.
+        path: AbsPath,
+        /// What is wrong with it.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+}
+
+/// The first line of the file; the config in its stored form is the rest.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Head {
+    name: String,
+    digest: Digest,
+    over: Option<Digest>,
+    by: String,
+    since: Timestamp,
+}
+
+impl Hold {
+    /// What is desired, given what the source says: the held config while the source says what it
+    /// said when it was chosen, or nothing readable. None: the hold is over.
+    pub fn desired(&self, said: &Desired) -> Option<Desired> {
+        let over = match said {
+            Desired::Config(_, digest) => Some(*digest) != self.over || *digest == self.digest,
+            Desired::Unknown | Desired::Refused(_) => false,
+        };
+        (!over).then(|| Desired::Config(Arc::clone(&self.config), self.digest))
+    }
+
+    /// Makes the hold durable.
+    pub fn save(&self, root: &Root) -> Result<(), HoldError> {
+        let head = Head {
+            name: self.config.name.clone(),
+            digest: self.digest,
+            over: self.over,
+            by: self.by.clone(),
+            since: self.since,
+        };
+        let mut text = serde_json::to_vec(&head).map_err(garbled)?;
+        text.push(b'\n');
+        text.extend(machine_config::to_canonical_json(&self.config));
+        Ok(root.replace(&paths::held(), &text, 0o600)?)
+    }
+
+    /// The hold that is kept; none where there is none.
+    pub fn load(root: &Root) -> Result<Option<Self>, HoldError> {
+        let text = match root.read_nofollow(&paths::held(), LARGEST) {
+            Err(error) if error.is_not_found() => return Ok(None),
+            text => text?,
+        };
+        let end = text.iter().position(|byte| *byte == b'\n');
+        let (head, rest) = text.split_at(end.unwrap_or(text.len()));
+        let head: Head = serde_json::from_slice(head).map_err(garbled)?;
+        let config = rest.strip_prefix(b"\n").unwrap_or_default();
+        if Digest::of(config) != head.digest {
+            return Err(garbled("its config has another digest"));
+        }
+        let mut config = machine_config::from_canonical_json(config).map_err(garbled)?;
+        config.name = head.name;
+        Ok(Some(Self {
+            config: Arc::new(config),
+            digest: head.digest,
+            over: head.over,
+            by: head.by,
+            since: head.since,
+        }))
+    }
+
+    /// Forgets the hold, if there is one.
+    pub fn forget(root: &Root) -> Result<(), HoldError> {
+        Ok(root.remove_file(&paths::held())?)
+    }
+}
+
+fn garbled(source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> HoldError {
+    HoldError::Garbled {
+        path: paths::held(),
+        source: source.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(name: &str) -> (Arc<MachineConfig>, Digest) {
+        let mut config = MachineConfig::default();
+        let at = AbsPath::new(format!("/etc/{name}")).unwrap();
+        config.links.insert(
+            at,
+            machine_config::Link {
+                target: name.to_owned(),
+                user: machine_config::Owner::Id(0),
+                group: machine_config::Owner::Id(0),
+                origin: Default::default(),
+            },
+        );
+        config.name = name.to_owned();
+        let digest = machine_config::digest(&config);
+        (Arc::new(config), digest)
+    }
+
+    fn hold() -> Hold {
+        let (config, digest) = config("earlier");
+        Hold {
+            config,
+            digest,
+            over: Some(self::config("later").1),
+            by: "rollback".to_owned(),
+            since: Timestamp::from_second(1_800_000_000).unwrap(),
+        }
+    }
+
+    #[test]
+    fn a_hold_lasts_until_the_source_says_something_new() {
+        let hold = hold();
+        let source = |name| {
+            let (config, digest) = config(name);
+            Desired::Config(config, digest)
+        };
+        let held = Desired::Config(Arc::clone(&hold.config), hold.digest);
+        for said in [
+            Desired::Unknown,
+            Desired::Refused(Arc::default()),
+            source("later"),
+        ] {
+            assert!(
+                hold.desired(&said).unwrap().says_the_same(&held),
+                "{said:?}"
+            );
+        }
+        assert!(hold.desired(&source("newest")).is_none());
+        assert!(
+            hold.desired(&source("earlier")).is_none(),
+            "both say the same: nothing is to be held"
+        );
+    }
+
+    #[test]
+    fn a_hold_survives_and_a_garbled_one_is_not_believed() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = Root::open(directory.path()).unwrap();
+        assert_eq!(Hold::load(&root).unwrap(), None);
+        root.make_dirs(&paths::state_dir(), 0o700).unwrap();
+        let hold = hold();
+        hold.save(&root).unwrap();
+        assert_eq!(Hold::load(&root).unwrap(), Some(hold));
+        let text = root.read(&paths::held(), LARGEST).unwrap();
+        root.replace(&paths::held(), &text[..text.len() - 1], 0o600)
+            .unwrap();
+        assert!(matches!(Hold::load(&root), Err(HoldError::Garbled { .. })));
+        Hold::forget(&root).unwrap();
+        assert_eq!(Hold::load(&root).unwrap(), None);
+    }
+}

@@ -1,0 +1,176 @@
+//! Commands beside a running agent: it is asked, does it, and stays there.
+
+use std::{
+    fs,
+    io::Write as _,
+    os::unix::net::UnixStream,
+    time::{Duration, Instant},
+};
+
+use crate::{
+    harness::{Agent, Place, code, err, manifest, out, until},
+    shape,
+};
+
+fn file(place: &Place, content: &str) {
+    let text = manifest("10-one", "/etc/one", content);
+    fs::write(place.source().join("10-one.yaml"), text).unwrap();
+}
+
+/// On the second config of two.
+fn twice() -> (Place, Agent) {
+    let place = Place::with_file("/etc/one", "first");
+    let agent = place.settled();
+    file(&place, "second");
+    until("the second config", || {
+        place.read("/etc/one").as_deref() == Some("second")
+    });
+    agent.rests();
+    (place, agent)
+}
+
+#[test]
+fn apply_beside_an_agent_is_done_by_the_agent_and_held_until_the_source_changes() {
+    let place = Place::with_file("/etc/one", "zero");
+    let agent = place.settled();
+    let other = place.path().join("other.yaml");
+    fs::write(&other, manifest("other", "/etc/other", "x")).unwrap();
+    let other = other.to_str().unwrap();
+    let asked = place.machinist(&["apply", other]);
+    assert_eq!(code(&asked), 1);
+    assert!(err(&asked).contains("give --yes"), "{}", err(&asked));
+
+    let done = place.machinist(&["apply", "--yes", other]);
+    assert_eq!(code(&done), 0, "{}", err(&done));
+    assert!(out(&done).contains("+ file /etc/other"), "{}", out(&done));
+    assert!(out(&done).contains("AppliedOffline: the machine is on rendered-machine-"));
+    assert_eq!(place.read("/etc/other").as_deref(), Some("x"));
+    assert!(place.read("/etc/one").is_none());
+    let held = agent.status()["held"].clone();
+    assert_eq!(held["by"], "apply", "{held}");
+
+    // Those that only look go on as ever.
+    assert_eq!(code(&place.machinist(&["verify"])), 0);
+    assert_eq!(code(&place.with_source(&["plan"])), 2);
+    // A person asks for the source again.
+    let back = place.with_source(&["apply", "--yes"]);
+    assert_eq!(code(&back), 0, "{}", err(&back));
+    assert_eq!(place.read("/etc/one").as_deref(), Some("zero"));
+    assert!(agent.status()["held"].is_null());
+    let again = place.with_source(&["apply", "--yes"]);
+    assert_eq!(
+        (code(&again), out(&again).as_str()),
+        (0, "The machine is as the config asks.\n")
+    );
+}
+
+#[test]
+fn rollback_beside_an_agent_stays_also_after_a_restart_until_the_source_says_something_new() {
+    let (place, agent) = twice();
+    let back = place.machinist(&["rollback", "--yes"]);
+    assert_eq!(code(&back), 0, "{}", err(&back));
+    assert_eq!(place.read("/etc/one").as_deref(), Some("first"));
+    let status = agent.status();
+    assert_eq!(status["held"]["by"], "rollback");
+    let elsewhere = ["blockers[]", "failure", "devices[]", "config.drift[]"];
+    shape::check("status", &status, &elsewhere);
+    let page = out(&place.machinist(&["status"]));
+    assert!(page.contains("held by  rollback"), "{page}");
+
+    // A new agent reads the same source, and a touch of it says nothing new.
+    drop(agent);
+    let agent = place.start();
+    agent.rests();
+    file(&place, "second");
+    until("the source is read", || {
+        agent
+            .get("/metrics")
+            .1
+            .contains("machinist_source_reads_total")
+    });
+    assert_eq!(place.read("/etc/one").as_deref(), Some("first"));
+    assert_eq!(agent.status()["held"]["by"], "rollback");
+
+    file(&place, "third");
+    until("the source's new word", || {
+        place.read("/etc/one").as_deref() == Some("third")
+    });
+    until("nothing is held", || agent.status()["held"].is_null());
+    assert!(!place.at("/var/lib/machinist/held").exists());
+}
+
+#[test]
+fn rollback_without_an_agent_leaves_word_for_the_one_that_starts() {
+    let (place, agent) = twice();
+    drop(agent);
+    assert_eq!(code(&place.machinist(&["rollback", "--yes"])), 0);
+    let agent = place.start();
+    agent.says("the machine is held on rendered-machine-");
+    agent.rests();
+    assert_eq!(place.read("/etc/one").as_deref(), Some("first"));
+    file(&place, "third");
+    until("the source's new word", || {
+        place.read("/etc/one").as_deref() == Some("third")
+    });
+}
+
+#[test]
+fn rollback_goes_back_as_far_as_it_is_told() {
+    let (place, agent) = twice();
+    file(&place, "third");
+    until("the third config", || {
+        place.read("/etc/one").as_deref() == Some("third")
+    });
+    agent.rests();
+    for (to, said) in [
+        ("0", "counts from 1"),
+        ("3", "only 2 earlier configs"),
+        ("nonsense", "no earlier config is called nonsense"),
+    ] {
+        let refused = place.machinist(&["rollback", "--yes", "--to", to]);
+        assert_eq!(code(&refused), 1);
+        assert!(err(&refused).contains(said), "{}", err(&refused));
+    }
+    let name = agent.status()["updates"][0]["from"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    assert_eq!(
+        code(&place.machinist(&["rollback", "--yes", "--to", "2"])),
+        0
+    );
+    assert_eq!(place.read("/etc/one").as_deref(), Some("first"));
+    assert_eq!(
+        code(&place.machinist(&["rollback", "--yes", "--to", &name])),
+        0
+    );
+    assert_eq!(place.read("/etc/one").as_deref(), Some("second"));
+}
+
+#[test]
+fn idle_connections_keep_nobody_from_the_status() {
+    let place = Place::with_file("/etc/one", "zero");
+    let agent = place.settled();
+    let socket = place.at("/run/machinist/agent.sock");
+    let mut idle: Vec<_> = Vec::new();
+    let connect = || UnixStream::connect(&socket);
+    let began = Instant::now();
+    while idle.len() < 200 {
+        idle.extend(connect());
+        assert!(began.elapsed() < Duration::from_secs(20));
+    }
+    for stream in &mut idle {
+        let _ = stream.write_all(b"GET /sta");
+    }
+    let began = Instant::now();
+    for _ in 0..5 {
+        let asked = place.machinist(&["status"]);
+        assert_eq!(code(&asked), 0, "{}", err(&asked));
+    }
+    assert!(
+        began.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        began.elapsed()
+    );
+    drop(agent);
+}
