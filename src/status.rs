@@ -3,10 +3,16 @@
 //! The JSON shape is a promise: a field may be added, never renamed or removed, and a field without a
 //! value is `null`, never left out. [`render`] makes the page for people.
 
+mod explain;
+mod history;
 mod text;
+mod timeline;
 
 pub use crate::plan::DriftKind;
+pub use explain::{Finding, explain};
+pub use history::render as render_history;
 pub use text::render;
+pub use timeline::timeline;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -180,6 +186,9 @@ pub struct UpdateStatus {
     pub from: Option<String>,
     /// The config it went to.
     pub to: String,
+    /// `sha256:…` of the config it went to.
+    #[serde(default)]
+    pub digest: String,
     /// When it began.
     pub started: Timestamp,
     /// When it ended; none while it runs.
@@ -190,6 +199,22 @@ pub struct UpdateStatus {
     pub reason: Option<Reason>,
     /// The phases it went through.
     pub phases: Vec<PhaseStatus>,
+    /// What was to be done after the commit.
+    #[serde(default)]
+    pub actions: Vec<ActionStatus>,
+}
+
+/// One action of an update.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ActionStatus {
+    /// What is done, as a plan calls it: `Restart`, `DaemonReload`, …
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// To which unit; none for what concerns the whole machine.
+    pub unit: Option<String>,
+    /// How far it came: `Pending`, `Started`, `Done`.
+    pub state: String,
 }
 
 /// How an update ended.

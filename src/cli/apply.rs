@@ -181,7 +181,7 @@ fn finish(report: &UpdateReport, before: Option<&str>, output: Format) -> anyhow
     let last = report.updates.first();
     let last = last.filter(|update| Some(update.id.as_str()) != before);
     print_data(output, &last, |last| match (last, &report.failure) {
-        (_, Some(failure)) => format!("Failed: {} [{}]\n", failure.message, failure.code),
+        (_, Some(failure)) => super::output::failed(&failure.message, failure.code),
         (Some(update), None) => format!("{:?}: the machine is on {}.\n", update.outcome, update.to),
         (None, None) => "The machine is as the config asks.\n".to_owned(),
     })?;

@@ -6,8 +6,8 @@ use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
 
 use super::{
-    apply, completions, devices, guard, history, man, plan, recover, render, rollback, run,
-    settings, status, verify,
+    apply, completions, devices, explain, guard, history, journal, man, plan, recover, render,
+    rollback, run, settings, status, verify,
 };
 use crate::{
     config::{Fragment, LogFormat, Owners, Place, SettingsFile, Source},
@@ -51,6 +51,10 @@ pub enum Command {
     Render(render::RenderArgs),
     /// Show finished updates
     History(history::HistoryArgs),
+    /// Say why nothing is happening
+    Explain(explain::ExplainArgs),
+    /// Show the journal, or begin a new one
+    Journal(journal::JournalArgs),
     /// List devices, check a declaration
     Devices(devices::DevicesArgs),
     /// Settle what a crash left, before anything else starts

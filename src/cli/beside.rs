@@ -115,7 +115,7 @@ fn finish(
 ) -> anyhow::Result<Exit> {
     if let Some(failure) = &ended.failure {
         print_data(how.output, &update, |_| {
-            format!("Failed: {} [{}]\n", failure.message, failure.code)
+            super::output::failed(&failure.message, failure.code)
         })?;
         return Ok(Exit::Failed);
     }

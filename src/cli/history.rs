@@ -1,20 +1,34 @@
 //! `machinist history`.
 
+use std::path::{Path, PathBuf};
+
 use clap::Args;
 
-use super::{Exit, Format, Global, print_data};
-use crate::update::store;
+use super::{Exit, Format, Global, print, print_data};
+use crate::{
+    agent,
+    readiness::report::finished,
+    root::Root,
+    status::{UpdateStatus, render_history, timeline},
+    update::store,
+};
 
 /// Flags of `history`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
+The newest update comes first; the journal keeps the last 20.
+
 Examples:
   machinist history
-  machinist history -n 3 -o json")]
+  machinist history -n 3 -o json
+  machinist history --timeline updates.svg")]
 pub struct HistoryArgs {
     /// Show only the last updates
     #[arg(short = 'n', long, value_name = "COUNT")]
     pub last: Option<usize>,
+    /// Draw the phases of these updates into an SVG file instead
+    #[arg(long, value_name = "FILE")]
+    pub timeline: Option<PathBuf>,
     /// Form of the output: text, json or yaml
     #[arg(
         short,
@@ -30,21 +44,27 @@ pub struct HistoryArgs {
 pub(super) fn run(global: &Global, args: &HistoryArgs) -> anyhow::Result<Exit> {
     let journal = store::peek(&global.open_root()?)?;
     let last = args.last.unwrap_or(usize::MAX);
-    let updates: Vec<_> = journal.history.iter().rev().take(last).collect();
-    print_data(args.output, &updates, |updates| {
-        updates
-            .iter()
-            .map(|update| {
-                let reason = update
-                    .reason
-                    .map(|reason| format!(" [{reason}]"))
-                    .unwrap_or_default();
-                format!(
-                    "{}  {:?}  {}{reason}\n",
-                    update.finished, update.outcome, update.to
-                )
-            })
-            .collect()
-    })?;
+    let updates: Vec<UpdateStatus> = journal
+        .history
+        .iter()
+        .rev()
+        .take(last)
+        .map(finished)
+        .collect();
+    if let Some(file) = &args.timeline {
+        write(file, &timeline(&updates))?;
+        return Ok(Exit::Done);
+    }
+    match (args.output, updates.is_empty()) {
+        (Format::Text, true) => print("Nothing was updated yet.\n")?,
+        (format, _) => print_data(format, &updates, |updates| render_history(updates))?,
+    }
     Ok(Exit::Done)
+}
+
+/// Writes a file of the caller's own file system.
+fn write(file: &Path, text: &str) -> anyhow::Result<()> {
+    let slash = Root::open(Path::new("/"))?;
+    let whole = agent::plain(&std::path::absolute(file)?)?;
+    Ok(slash.replace(&whole, text.as_bytes(), 0o644)?)
 }

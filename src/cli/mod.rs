@@ -13,8 +13,10 @@ mod status;
 
 pub mod apply;
 pub mod devices;
+pub mod explain;
 pub mod guard;
 pub mod history;
+pub mod journal;
 pub mod plan;
 pub mod recover;
 pub mod render;
@@ -85,6 +87,8 @@ fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         Command::Rollback(args) => rollback::run(&global, &args),
         Command::Render(args) => render::run(&global, &args),
         Command::History(args) => history::run(&global, &args),
+        Command::Explain(args) => explain::run(&global, &args),
+        Command::Journal(args) => journal::run(&global, &args),
         Command::Devices(args) => devices::run(&global, &args),
         Command::Recover(args) => recover::run(&global, &args),
         Command::Guard(args) => guard::run(&global, &args),

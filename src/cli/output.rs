@@ -51,9 +51,43 @@ pub fn print_data<T: Serialize>(
     Ok(print(&page)?)
 }
 
+/// Where sentences are broken.
+const WIDTH: usize = 80;
+
+/// A sentence broken between words: `first` before the first line, `others` before the rest.
+pub(super) fn wrapped(first: &str, others: &str, sentence: &str) -> String {
+    let mut text = String::from(first);
+    let mut column = first.chars().count();
+    let mut begun = false;
+    for word in sentence.split(' ') {
+        let length = word.chars().count();
+        if begun && column + 1 + length > WIDTH {
+            text.push('\n');
+            text.push_str(others);
+            column = others.chars().count();
+        } else if begun {
+            text.push(' ');
+            column += 1;
+        }
+        text.push_str(word);
+        column += length;
+        begun = true;
+    }
+    text.push('\n');
+    text
+}
+
 /// Writes an error to stderr. When even that fails there is nobody left to tell.
 pub(super) fn complain(text: &str) {
     let _ = writeln!(anstream::stderr(), "machinist: {text}");
+}
+
+/// A failure in one line. What already ends with its code does not say it twice.
+pub(super) fn failed(message: &str, code: crate::reason::Reason) -> String {
+    match message.contains(&format!("[{code}]")) {
+        true => format!("Failed: {message}\n"),
+        false => format!("Failed: {message} [{code}]\n"),
+    }
 }
 
 /// Writes a warning to stderr.

@@ -12,8 +12,8 @@ use crate::{
     metrics::Metrics,
     readiness::measure::Signals,
     status::{
-        ConfigStatus, DriftStatus, FailureStatus, HeldStatus, Outcome, PhaseStatus, ResourceStatus,
-        Status, UpdateStatus,
+        ActionStatus, ConfigStatus, DriftStatus, FailureStatus, HeldStatus, Outcome, PhaseStatus,
+        ResourceStatus, Status, UpdateStatus,
     },
     update::{
         journal::{self, UpdateRecord},
@@ -256,11 +256,13 @@ pub fn allocatable(devices: &DevicesView) -> BTreeMap<String, usize> {
         .collect()
 }
 
-fn finished(update: &UpdateRecord) -> UpdateStatus {
+/// A finished update as the status and `history` show it.
+pub fn finished(update: &UpdateRecord) -> UpdateStatus {
     UpdateStatus {
         id: update.id.clone(),
         from: Some(update.from.clone()).filter(|from| !from.is_empty()),
         to: update.to.clone(),
+        digest: update.digest.to_string(),
         started: update.started,
         finished: Some(update.finished),
         outcome: Some(outcome(update.outcome)),
@@ -274,6 +276,20 @@ fn finished(update: &UpdateRecord) -> UpdateStatus {
                 finished: phase.finished,
             })
             .collect(),
+        actions: update.actions.iter().map(action).collect(),
+    }
+}
+
+fn action(action: &journal::ActionRecord) -> ActionStatus {
+    let state = match action.state {
+        journal::ActionState::Pending => "Pending",
+        journal::ActionState::Started { .. } => "Started",
+        journal::ActionState::Done => "Done",
+    };
+    ActionStatus {
+        kind: format!("{:?}", action.kind),
+        unit: action.unit.clone(),
+        state: state.to_owned(),
     }
 }
 

@@ -82,6 +82,7 @@ fn updates() -> Vec<UpdateStatus> {
         id: "0001".to_owned(),
         from: None,
         to: "machine-1".to_owned(),
+        digest: "sha256:11".to_owned(),
         started: at("2026-11-20T12:00:00Z"),
         finished: Some(at("2026-11-20T12:01:05Z")),
         outcome: Some(Outcome::RolledBack),
@@ -90,6 +91,11 @@ fn updates() -> Vec<UpdateStatus> {
             name: "Staging".to_owned(),
             started: at("2026-11-20T12:00:00Z"),
             finished: None,
+        }],
+        actions: vec![ActionStatus {
+            kind: "Restart".to_owned(),
+            unit: Some("chronyd.service".to_owned()),
+            state: "Started".to_owned(),
         }],
     }]
 }

@@ -13,6 +13,9 @@ const BAD: Style = AnsiColor::Red.on_default().bold();
 const DOUBT: Style = AnsiColor::Yellow.on_default();
 const HEAD: Style = Style::new().bold();
 
+/// Where sentences are broken.
+const WIDTH: usize = 80;
+
 /// How many updates are shown; `machinist history` shows all.
 const UPDATES_SHOWN: usize = 5;
 
@@ -49,7 +52,11 @@ fn head(out: &mut String, status: &Status, now: Timestamp) -> fmt::Result {
         let text = format!("{BAD}{}{BAD:#}: {}{again}", failure.code, failure.message);
         rows.push(("failure", text));
     }
-    rows.push(("config", config(status)));
+    let (current, desired) = (&status.config.current, &status.config.desired);
+    rows.push(("config", or_dash(current).to_owned()));
+    if !desired.is_empty() && current != desired {
+        rows.push(("wanted", desired.clone()));
+    }
     if let Some(held) = &status.held {
         let since = ago(held.since, now);
         let text = format!(
@@ -61,7 +68,7 @@ fn head(out: &mut String, status: &Status, now: Timestamp) -> fmt::Result {
     rows.push(("source", or_dash(&status.source).to_owned()));
     rows.push(("admin", or_dash(&status.admin).to_owned()));
     for (name, value) in rows {
-        writeln!(out, "  {name:<8} {value}")?;
+        folded(out, &format!("  {name:<8} "), &value)?;
     }
     for drift in &status.config.drift {
         let kind = drift.kind.as_str();
@@ -78,24 +85,39 @@ fn head(out: &mut String, status: &Status, now: Timestamp) -> fmt::Result {
         };
         let since = ago(block.since, now);
         let (kind, reason, message) = (&block.kind, block.reason, &block.message);
-        writeln!(
+        let head = format!("  {BAD}{:<8}{BAD:#} ", "blocked");
+        folded(
             out,
-            "  {BAD}{:<8}{BAD:#} {kind} {name}, for {since}: {reason}: {message}",
-            "blocked"
+            &head,
+            &format!("{kind} {name}, for {since}: {reason}: {message}"),
         )?;
     }
     Ok(())
 }
 
-fn config(status: &Status) -> String {
-    let config = &status.config;
-    match (config.current.as_str(), config.desired.as_str()) {
-        ("", "") => "-".to_owned(),
-        ("", desired) => format!("- → {desired}"),
-        (current, "") => current.to_owned(),
-        (current, desired) if current == desired => current.to_owned(),
-        (current, desired) => format!("{current} → {desired}"),
+/// One sentence after `head`, broken between words; lines after the first begin below the first word.
+fn folded(out: &mut String, head: &str, text: &str) -> fmt::Result {
+    let width = |text: &str| {
+        let plain = anstream::adapter::strip_str(text).to_string();
+        plain.chars().count()
+    };
+    let indent = width(head);
+    let mut column = indent;
+    out.push_str(head);
+    for (at, word) in text.split(' ').enumerate() {
+        let length = width(word);
+        if at > 0 && column + 1 + length > WIDTH {
+            write!(out, "\n{:indent$}", "")?;
+            column = indent;
+        } else if at > 0 {
+            out.push(' ');
+            column += 1;
+        }
+        out.push_str(word);
+        column += length;
     }
+    out.push('\n');
+    Ok(())
 }
 
 fn gates(out: &mut String, status: &Status, now: Timestamp) -> fmt::Result {
@@ -104,11 +126,8 @@ fn gates(out: &mut String, status: &Status, now: Timestamp) -> fmt::Result {
     for gate in status.gates.iter() {
         let (style, word) = verdict(gate);
         let (name, since) = (gate.name, ago(gate.since, now));
-        writeln!(
-            out,
-            "  {name:<width$}  {style}{word:<4}{style:#}  {since:<7}  {}",
-            gate.message
-        )?;
+        let head = format!("  {name:<width$}  {style}{word:<4}{style:#}  {since:<7}  ");
+        folded(out, &head, &gate.message)?;
     }
     Ok(())
 }
@@ -168,14 +187,8 @@ fn updates(out: &mut String, updates: &[UpdateStatus], now: Timestamp) -> fmt::R
         let reason = update
             .reason
             .map_or(String::new(), |reason| format!("  {reason}"));
-        let (from, to) = (
-            or_dash(update.from.as_deref().unwrap_or_default()),
-            &update.to,
-        );
-        writeln!(
-            out,
-            "  {began}  {outcome:<14}  in {took:<7}  {from} → {to}{reason}"
-        )?;
+        let line = format!("  {began}  {outcome:<14}  in {took:<7}{reason}");
+        writeln!(out, "{}\n    to {}", line.trim_end(), update.to)?;
     }
     Ok(())
 }
@@ -192,7 +205,7 @@ fn widest<'a>(names: impl Iterator<Item = &'a str>) -> usize {
 }
 
 /// The two largest units of the time between: `3d4h`, `5m2s`, `140ms`.
-fn ago(from: Timestamp, to: Timestamp) -> String {
+pub(super) fn ago(from: Timestamp, to: Timestamp) -> String {
     let span = to.duration_since(from).max(SignedDuration::ZERO);
     let (seconds, millis) = (span.as_secs(), span.subsec_millis());
     match seconds {

@@ -106,6 +106,9 @@ pub struct UpdateRecord {
     pub reason: Option<Reason>,
     /// When each phase began and ended.
     pub phases: Vec<PhaseRecord>,
+    /// What was to be done after the commit, and how far it came.
+    #[serde(default)]
+    pub actions: Vec<ActionRecord>,
 }
 
 /// How an update ended.

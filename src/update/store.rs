@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// Far above any journal we write (5,000 operations take about 2 MB), far below what hurts.
-const LARGEST_JOURNAL: u64 = 64 << 20;
+pub const LARGEST_JOURNAL: u64 = 64 << 20;
 /// A MachineConfig in a cluster is at most 1.5 MB; a directory of them may hold more.
 const LARGEST_CONFIG: u64 = 256 << 20;
 
@@ -116,6 +116,11 @@ pub mod paths {
     /// The config that a person holds the machine on.
     pub fn held() -> AbsPath {
         state("/held")
+    }
+
+    /// What updates stage on the file system of the state directory.
+    pub fn staging() -> AbsPath {
+        state("/tx")
     }
 
     /// The lock of the one writer.

@@ -72,7 +72,13 @@ fn rollback_beside_an_agent_stays_also_after_a_restart_until_the_source_says_som
     assert_eq!(place.read("/etc/one").as_deref(), Some("first"));
     let status = agent.status();
     assert_eq!(status["held"]["by"], "rollback");
-    let elsewhere = ["blockers[]", "failure", "devices[]", "config.drift[]"];
+    let elsewhere = [
+        "blockers[]",
+        "failure",
+        "devices[]",
+        "config.drift[]",
+        "updates[].actions[]",
+    ];
     shape::check("status", &status, &elsewhere);
     let page = out(&place.machinist(&["status"]));
     assert!(page.contains("held by  rollback"), "{page}");

@@ -5,7 +5,7 @@ use std::fs;
 use serde_json::Value;
 
 use crate::{
-    harness::{Place, code, err, manifest, out},
+    harness::{Place, code, err, manifest, out, until},
     shape,
 };
 
@@ -220,14 +220,30 @@ fn rollback_goes_back_and_history_tells_it() {
     assert_eq!(place.tree(), first);
     assert_eq!(place.read("/etc/two").as_deref(), Some("mine"));
 
+    told_by_history(&place);
+}
+
+/// Two updates and the rollback of the second.
+fn told_by_history(place: &Place) {
     let history = out(&place.machinist(&["history"]));
-    assert_eq!(history.lines().count(), 3, "{history}");
     assert_eq!(
-        out(&place.machinist(&["history", "-n", "1"]))
-            .lines()
-            .count(),
-        1
+        history.matches("AppliedOffline, in ").count(),
+        3,
+        "{history}"
     );
+    assert!(
+        history.lines().all(|line| line.chars().count() <= 80),
+        "{history}"
+    );
+    for said in [
+        "  from  nothing\n",
+        "  took  Staging ",
+        "  to    rendered-machine-",
+    ] {
+        assert!(history.contains(said), "{said:?} in\n{history}");
+    }
+    let last = out(&place.machinist(&["history", "-n", "1"]));
+    assert_eq!(last.matches("AppliedOffline, in ").count(), 1);
     let told = json(&place.machinist(&["history", "-o", "json"]));
     let names: Vec<_> = (0..3).map(|at| told[at]["to"].as_str().unwrap()).collect();
     assert_eq!(
@@ -235,6 +251,106 @@ fn rollback_goes_back_and_history_tells_it() {
         "the newest first, and it went back: {told:#}"
     );
     assert_ne!(names[0], names[1]);
+    assert!(told[2]["from"].is_null(), "{told:#}");
+    assert_eq!(told[1]["from"], told[2]["to"]);
+    assert!(told[0]["phases"][0]["started"].is_string() && told[0]["actions"].is_array());
+
+    let file = place.path().join("updates.svg");
+    let drawn = place.machinist(&["history", "--timeline", file.to_str().unwrap()]);
+    assert_eq!((code(&drawn), err(&drawn).as_str()), (0, ""));
+    let svg = fs::read_to_string(file).unwrap();
+    assert!(svg.starts_with("<svg ") && svg.matches("<title>Staging ").count() == 3);
+}
+
+#[test]
+fn a_journal_that_cannot_be_read_is_put_aside_and_the_machine_is_taken_over_as_it_is() {
+    let place = Place::with_file("/etc/one", "zero");
+    assert_eq!(code(&place.with_source(&["apply", "--yes"])), 0);
+    let shown = out(&place.machinist(&["journal", "show"]));
+    for said in [
+        "on          rendered-machine-",
+        "owned       1",
+        "open        no update",
+    ] {
+        assert!(shown.contains(said), "{said:?} in\n{shown}");
+    }
+    let journal = place.at("/var/lib/machinist/journal");
+    let mut text = fs::read(&journal).unwrap();
+    let middle = text.len() / 2;
+    text[middle] ^= 1;
+    fs::write(&journal, &text).unwrap();
+    assert_eq!(code(&place.machinist(&["journal", "show"])), 1);
+    let why = out(&place.machinist(&["explain"]));
+    assert!(
+        why.contains("[JournalUnreadable]") && why.contains("journal reset"),
+        "{why}"
+    );
+
+    // An update may be open: what it staged is there.
+    let staged = place.at("/var/lib/machinist/tx/20261121T120000Z-2c50d8bd");
+    fs::create_dir(&staged).unwrap();
+    let refused = place.machinist(&["journal", "reset", "--yes"]);
+    assert_eq!(code(&refused), 1);
+    assert!(err(&refused).contains("may be open"), "{}", err(&refused));
+    fs::remove_dir(&staged).unwrap();
+    let asked = place.machinist(&["journal", "reset"]);
+    assert_eq!(code(&asked), 1);
+    assert!(err(&asked).contains("give --yes"), "{}", err(&asked));
+    assert_eq!(fs::read(&journal).unwrap(), text, "nothing was changed");
+
+    let reset = place.machinist(&["journal", "reset", "--yes"]);
+    assert_eq!(code(&reset), 0, "{}", err(&reset));
+    let kept = out(&reset);
+    let kept = kept
+        .split(' ')
+        .find(|word| word.starts_with("/var/"))
+        .unwrap();
+    assert_eq!(
+        fs::read(place.at(kept.trim_end_matches('.'))).unwrap(),
+        text
+    );
+    let again = place.with_source(&["apply", "--yes"]);
+    assert_eq!(out(&again), "The machine is as the config asks.\n");
+    assert_eq!(code(&place.machinist(&["verify"])), 0);
+}
+
+#[test]
+fn explain_says_why_nothing_is_happening() {
+    let place = Place::with_file("/etc/one", "zero");
+    fs::create_dir(place.root()).unwrap();
+    let explain = || {
+        let said = place.machinist(&["explain"]);
+        assert_eq!(code(&said), 0, "{}", err(&said));
+        let said = out(&said);
+        said.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    assert!(explain().contains("no agent runs below"));
+    let agent = place.settled();
+    let said = explain();
+    assert!(
+        said.contains("the machine is on rendered-machine-"),
+        "{said}"
+    );
+
+    fs::write(place.at("/etc/one"), "edited").unwrap();
+    until("the drift", || {
+        explain().contains("/etc/one is not as configured (content)")
+    });
+    fs::write(place.source().join("20-broken.yaml"), "- - :").unwrap();
+    until("the refusal", || explain().contains("20-broken.yaml:1:1"));
+    fs::remove_file(place.source().join("20-broken.yaml")).unwrap();
+    let text = manifest("10-one", "/etc/one", "second");
+    fs::write(place.source().join("10-one.yaml"), text).unwrap();
+    until("the second", || {
+        place.read("/etc/one").as_deref() == Some("second")
+    });
+    agent.rests();
+    assert_eq!(code(&place.machinist(&["rollback", "--yes"])), 0);
+    let said = explain();
+    assert!(
+        said.contains("is held on rendered-machine-") && said.contains("machinist apply"),
+        "{said}"
+    );
 }
 
 #[test]

@@ -188,6 +188,7 @@ impl Transaction {
             outcome,
             reason: self.undo_reason.as_ref().map(|failure| failure.code),
             phases: self.phases.clone(),
+            actions: self.actions.clone(),
         }
     }
 }

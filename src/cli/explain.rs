@@ -1,0 +1,113 @@
+//! `machinist explain`.
+
+use clap::Args;
+
+use super::{Exit, Format, Global, beside, config::Context, print_data};
+use crate::{
+    config::{Fragment, Job},
+    status::{Finding, explain},
+    update::{
+        hold::Hold,
+        store::{self, StoreError},
+    },
+};
+
+/// Flags of `explain`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Says why nothing is happening, or what is: from the running agent, or from the journal without one.
+
+Examples:
+  machinist explain
+  machinist explain --root ./sandbox -o json")]
+pub struct ExplainArgs {
+    /// Form of the output: text, json or yaml
+    #[arg(
+        short,
+        long,
+        value_enum,
+        value_name = "FORMAT",
+        default_value = "text",
+        hide_possible_values = true
+    )]
+    pub output: Format,
+}
+
+pub(super) fn run(global: &Global, args: &ExplainArgs) -> anyhow::Result<Exit> {
+    let context = Context::open(global, Fragment::default(), false)?;
+    let mut found = Vec::new();
+    if !context.settings.does(Job::Config) {
+        found.push(Finding::plain(
+            "the agent applies no configs here: `jobs` in the settings leaves config out",
+            "see machinist settings",
+        ));
+    }
+    match beside::agent(&context)? {
+        Some(status) => {
+            let reboot = context.settings.update.reboot.as_str();
+            found.extend(explain(&status, reboot));
+        }
+        None => found.extend(without_agent(&context)?),
+    }
+    print_data(args.output, &found, |found| {
+        found.iter().map(sentence).collect()
+    })?;
+    Ok(Exit::Done)
+}
+
+fn sentence(finding: &Finding) -> String {
+    let code = finding.reason.filter(|code| {
+        // A refusal's own text ends with its code.
+        !finding.message.contains(code.as_str())
+    });
+    let code = code.map_or(String::new(), |code| format!(" [{code}]"));
+    let text = format!("{}{code}", finding.message);
+    let mut page = super::output::wrapped("- ", "  ", &text);
+    if !finding.advice.is_empty() {
+        page += &super::output::wrapped("    → ", "      ", &finding.advice);
+    }
+    page
+}
+
+/// What the state on the disk tells.
+fn without_agent(context: &Context) -> anyhow::Result<Vec<Finding>> {
+    let mut found = vec![Finding::plain(
+        format!("no agent runs below {}", context.root.display().display()),
+        "start it: systemctl start machinist, or machinist run",
+    )];
+    let journal = match store::peek(&context.root) {
+        Ok(journal) => journal,
+        Err(StoreError::Journal { path, source }) => {
+            let what = format!("{path} cannot be used, so nothing is changed: {source}");
+            let advice = "see machinist journal reset --help";
+            found.push(Finding::coded(source.reason(), what, advice));
+            return Ok(found);
+        }
+        Err(error) => return Err(error.into()),
+    };
+    for tx in &journal.transactions {
+        let what = format!(
+            "the update {} to {} is open: {:?}, {:?}",
+            tx.id, tx.to.name, tx.mark, tx.direction
+        );
+        found.push(Finding::plain(
+            what,
+            "the agent goes on with it when it starts",
+        ));
+    }
+    if let Some(failure) = &journal.failure {
+        let what = format!("the last update failed: {}", failure.message);
+        found.push(Finding::coded(failure.code, what, failure.code.meaning()));
+    }
+    if let Some(hold) = Hold::load(&context.root)? {
+        let what = format!("the machine is held on {} ({})", hold.config.name, hold.by);
+        let advice = "an agent that starts stays there until the source changes";
+        found.push(Finding::plain(what, advice));
+    }
+    if let Err(refusals) = context.source()?.read() {
+        found.extend(refusals.iter().map(|refusal| {
+            Finding::coded(refusal.reason, refusal.to_string(), "correct what is named")
+        }));
+    }
+    Ok(found)
+}

@@ -1,0 +1,200 @@
+//! `machinist journal`: what survives a crash, shown; and a new one for one that cannot be read.
+
+use std::fmt::Write as _;
+
+use anyhow::bail;
+use clap::{Args, Subcommand};
+
+use super::{Answer, Exit, Format, Global, confirm, print, print_data};
+use crate::{
+    clock::Clock,
+    root::Root,
+    update::{
+        journal::{Journal, Transaction},
+        store::{self, Store, StoreError, paths},
+    },
+};
+
+/// Arguments of `journal`.
+#[derive(Debug, Args)]
+pub struct JournalArgs {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: JournalCommand,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum JournalCommand {
+    /// Show what the machine is on and what is being done to it
+    Show(ShowArgs),
+    /// Put the journal aside and begin a new one
+    Reset(ResetArgs),
+}
+
+/// Flags of `journal show`.
+#[derive(Debug, Args)]
+pub struct ShowArgs {
+    /// Form of the output: text, json or yaml
+    #[arg(
+        short,
+        long,
+        value_enum,
+        value_name = "FORMAT",
+        default_value = "text",
+        hide_possible_values = true
+    )]
+    pub output: Format,
+}
+
+/// Flags of `journal reset`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+For a journal that cannot be read (JournalUnreadable). Stop the agent first. The old journal is kept
+beside the new one; the disk is looked at anew with the next update: what is as the config asks is
+taken over as it is and stays when it leaves the config, what is not is changed.
+What stood at a path before machinist is no longer known then; it lies below originals/.
+
+Examples:
+  machinist journal reset
+  machinist journal reset --yes --force")]
+pub struct ResetArgs {
+    /// Do not ask
+    #[arg(short, long)]
+    pub yes: bool,
+    /// Also while an update is open, or may be: what it left half done stays so
+    #[arg(long)]
+    pub force: bool,
+}
+
+pub(super) fn run(global: &Global, args: &JournalArgs) -> anyhow::Result<Exit> {
+    let root = global.open_root()?;
+    match &args.command {
+        JournalCommand::Show(args) => show(&root, args),
+        JournalCommand::Reset(args) => reset(&root, args),
+    }
+}
+
+fn show(root: &Root, args: &ShowArgs) -> anyhow::Result<Exit> {
+    let journal = store::peek(root)?;
+    print_data(args.output, &journal, text)?;
+    Ok(Exit::Done)
+}
+
+fn text(journal: &Journal) -> String {
+    let mut out = String::new();
+    let base = journal.base.as_ref();
+    let base = base.map_or_else(
+        || "nothing yet".to_owned(),
+        |base| format!("{}\n            {}", base.name, base.digest),
+    );
+    let machine = journal.machine_id.as_deref().unwrap_or("-");
+    // Writing to a String cannot fail.
+    let _ = writeln!(out, "machine-id  {machine}\non          {base}");
+    for (name, count) in [
+        ("owned", journal.owned.len()),
+        ("originals", journal.originals.len()),
+        ("adopted", journal.adopted.len()),
+        ("history", journal.history.len()),
+    ] {
+        let _ = writeln!(out, "{name:<10}  {count}");
+    }
+    if let Some(failure) = &journal.failure {
+        let _ = writeln!(out, "failure     {}: {}", failure.code, failure.message);
+    }
+    if journal.transactions.is_empty() {
+        out.push_str("open        no update\n");
+    }
+    for tx in &journal.transactions {
+        transaction(&mut out, tx);
+    }
+    out
+}
+
+fn transaction(out: &mut String, tx: &Transaction) {
+    let from = tx.from.as_ref().map_or("nothing", |from| &from.name);
+    // Writing to a String cannot fail.
+    let _ = writeln!(
+        out,
+        "open        {}: {:?}, {:?}, since {}\n            from {from}\n            to   {}",
+        tx.id,
+        tx.mark,
+        tx.direction,
+        tx.started.strftime("%Y-%m-%d %H:%M:%SZ"),
+        tx.to.name
+    );
+    for operation in &tx.operations {
+        let _ = writeln!(out, "            {}", operation.target);
+    }
+    for action in &tx.actions {
+        let unit = action.unit.as_deref().unwrap_or_default();
+        let _ = writeln!(
+            out,
+            "            then {:?} {unit}: {:?}",
+            action.kind, action.state
+        );
+    }
+}
+
+fn reset(root: &Root, args: &ResetArgs) -> anyhow::Result<Exit> {
+    if root.stat(&paths::journal())?.is_none() {
+        print("There is no journal; the next update begins one.\n")?;
+        return Ok(Exit::Done);
+    }
+    // Held to the end: nobody begins an update between the look and the new journal.
+    let store = match Store::open(root) {
+        Err(StoreError::Locked { .. }) => {
+            bail!("another machinist works on this root: stop it first (systemctl stop machinist)")
+        }
+        store => store?,
+    };
+    let (state, open) = look(root)?;
+    if open && !args.force {
+        bail!(
+            "{state}: what it left half done would stay so. Start the agent to let it end, or see to it by hand and give --force"
+        );
+    }
+    let question = format!("{state}. Put the journal aside and begin a new one?");
+    if confirm(&question, args.yes)? == Answer::No {
+        super::output::warn("nothing was changed");
+        return Ok(Exit::Failed);
+    }
+    let kept = keep_copy(root)?;
+    store.save(&Journal::default())?;
+    print(&format!(
+        "The old journal is kept as {kept}. Start the agent, or call machinist apply.\n"
+    ))?;
+    Ok(Exit::Done)
+}
+
+/// What is known of the journal in a few words, and whether an update is or may be open.
+fn look(root: &Root) -> anyhow::Result<(String, bool)> {
+    match store::peek(root) {
+        Ok(journal) => match journal.top() {
+            Some(tx) => Ok((format!("the update {} is open", tx.id), true)),
+            None => Ok((
+                "the journal can be read, and no update is open".to_owned(),
+                false,
+            )),
+        },
+        Err(StoreError::Journal { source, .. }) => {
+            let staged = root.list(&paths::staging()).unwrap_or_default();
+            match staged.first() {
+                Some(first) => {
+                    let name = &first.name;
+                    Ok((format!("{source}, and the update {name} may be open"), true))
+                }
+                None => Ok((source.to_string(), false)),
+            }
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn keep_copy(root: &Root) -> anyhow::Result<String> {
+    let now = Clock::system().now().strftime("%Y%m%dT%H%M%SZ");
+    let copy = paths::state_dir().join(&format!("journal.{now}"))?;
+    let text = root.read_nofollow(&paths::journal(), store::LARGEST_JOURNAL)?;
+    root.replace(&copy, &text, 0o600)?;
+    Ok(copy.to_string())
+}

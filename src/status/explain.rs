@@ -1,0 +1,142 @@
+//! Why is nothing happening? What the status says, as sentences, most pressing first.
+
+use serde::Serialize;
+
+use super::Status;
+use crate::{readiness::Effect, reason::Reason};
+
+/// One thing that stands still, and what makes it go on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// The stable code, where there is one.
+    pub reason: Option<Reason>,
+    /// What is the case, in one sentence.
+    pub message: String,
+    /// What to do; empty where nothing is to be done.
+    pub advice: String,
+}
+
+impl Finding {
+    /// A finding without a code.
+    pub fn plain(message: impl Into<String>, advice: impl Into<String>) -> Self {
+        Self {
+            reason: None,
+            message: message.into(),
+            advice: advice.into(),
+        }
+    }
+
+    /// A finding with its code.
+    pub fn coded(reason: Reason, message: impl Into<String>, advice: impl Into<String>) -> Self {
+        Self {
+            reason: Some(reason),
+            ..Self::plain(message, advice)
+        }
+    }
+}
+
+/// Explains what the agent does or waits for. `reboot` is the setting `update.reboot`. Never empty.
+pub fn explain(status: &Status, reboot: &str) -> Vec<Finding> {
+    let mut found = Vec::new();
+    found.extend(failure(status));
+    found.extend(phase(status, reboot));
+    found.extend(status.blockers.iter().map(|block| {
+        let what = format!("{} {}: {}", block.kind, block.name, block.message);
+        Finding::coded(block.reason, what, "")
+    }));
+    found.extend(status.held.as_ref().map(|held| {
+        Finding::plain(
+            format!(
+                "the machine is held on {} ({}): its source is not followed",
+                held.config, held.by
+            ),
+            "change the source, or call machinist apply to follow it as it is",
+        )
+    }));
+    found.extend(source(status));
+    found.extend(drift(status));
+    let closed = status
+        .gates
+        .iter()
+        .filter(|gate| !gate.open && gate.effect == Effect::Hold);
+    found.extend(closed.map(|gate| {
+        let what = format!("the gate {} holds readiness: {}", gate.name, gate.message);
+        Finding::coded(gate.reason, what, "")
+    }));
+    found
+}
+
+fn failure(status: &Status) -> Option<Finding> {
+    let failure = status.failure.as_ref()?;
+    let advice = match (failure.again, status.phase.as_str()) {
+        (true, _) => "nothing: it is tried again by itself, and at once by machinist apply",
+        (false, _) => {
+            "put right what is named; the same is not tried again until the source changes or \
+             machinist apply asks for it"
+        }
+    };
+    Some(Finding::coded(failure.code, &failure.message, advice))
+}
+
+fn phase(status: &Status, reboot: &str) -> Option<Finding> {
+    let to = &status.config.desired;
+    let (message, advice) = match (status.phase.as_str(), reboot) {
+        ("RebootPending", "auto") => (
+            format!("{to} is in place and the reboot is ordered"),
+            "see who holds it up: systemd-inhibit --list",
+        ),
+        ("RebootPending", "ask") => (
+            format!("{to} is in place and counts after a reboot, which is left to you"),
+            "call machinist apply, or reboot",
+        ),
+        ("RebootPending", _) => (
+            format!("{to} is in place and counts after a reboot, which is left to you"),
+            "reboot",
+        ),
+        ("Waiting", _) => (
+            format!("{to} is planned and waits for its time"),
+            "wait, or call machinist apply to begin now",
+        ),
+        ("Idle" | "Failed", _) => return None,
+        (phase, _) => (format!("an update to {to} is under way: {phase}"), "wait"),
+    };
+    Some(Finding::plain(message, advice))
+}
+
+fn source(status: &Status) -> Option<Finding> {
+    let config = &status.config;
+    let source = &status.source;
+    if config.desired.is_empty() {
+        return status.failure.is_none().then(|| {
+            Finding::plain(
+                format!("{source} was not read yet, or holds no config"),
+                format!("put configs into {source}"),
+            )
+        });
+    }
+    let same = config.digest == config.desired_digest;
+    let settled = same && status.phase == "Idle" && status.held.is_none();
+    settled.then(|| {
+        Finding::plain(
+            format!("the machine is on {}, as {source} asks", config.current),
+            "",
+        )
+    })
+}
+
+fn drift(status: &Status) -> Option<Finding> {
+    let drift = &status.config.drift;
+    let first = drift.first()?;
+    let more = match drift.len() {
+        1 => String::new(),
+        count => format!(" and {} more", count - 1),
+    };
+    let what = format!(
+        "{} is not as configured ({}){more}",
+        first.path,
+        first.kind.as_str()
+    );
+    let advice =
+        "machinist apply puts it back; drift.paths in the settings can say repair or ignore";
+    Some(Finding::coded(Reason::Drifted, what, advice))
+}

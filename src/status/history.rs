@@ -1,0 +1,75 @@
+//! Finished updates as people read them, 80 columns wide.
+
+use std::fmt::{self, Write};
+
+use anstyle::{AnsiColor, Style};
+
+use super::{Outcome, UpdateStatus, text::ago};
+
+const GOOD: Style = AnsiColor::Green.on_default();
+const BAD: Style = AnsiColor::Red.on_default().bold();
+
+/// Where a list of words is broken.
+const WIDTH: usize = 80;
+
+/// Writes the updates with ANSI colours, in the order they are given.
+pub fn render(updates: &[UpdateStatus]) -> String {
+    let mut text = String::new();
+    for update in updates {
+        // Writing to a String cannot fail.
+        let _ = write(&mut text, update);
+    }
+    text
+}
+
+fn write(out: &mut String, update: &UpdateStatus) -> fmt::Result {
+    let style = match update.outcome {
+        Some(Outcome::Done | Outcome::AppliedOffline) => GOOD,
+        _ => BAD,
+    };
+    let outcome = update.outcome.map_or("running", Outcome::as_str);
+    let reason = update
+        .reason
+        .map_or(String::new(), |reason| format!(": {reason}"));
+    let began = update.started.strftime("%Y-%m-%d %H:%M:%SZ");
+    let took = ago(update.started, update.finished.unwrap_or(update.started));
+    writeln!(
+        out,
+        "{began}  {style}{outcome}{style:#}{reason}, in {took}  ({})",
+        update.id
+    )?;
+    let from = update.from.as_deref().unwrap_or("nothing");
+    writeln!(out, "  from  {from}\n  to    {}", update.to)?;
+    let phases = update.phases.iter().map(|phase| {
+        let end = phase.finished.or(update.finished).unwrap_or(phase.started);
+        format!("{} {}", phase.name, ago(phase.started, end))
+    });
+    list(out, "took", phases)?;
+    let actions = update.actions.iter().map(|action| {
+        let unit = action.unit.as_ref().map(|unit| format!(" {unit}"));
+        let state = Some(&action.state).filter(|state| *state != "Done");
+        let state = state.map(|state| format!(" ({})", state.to_lowercase()));
+        let (unit, state) = (unit.unwrap_or_default(), state.unwrap_or_default());
+        format!("{}{unit}{state}", action.kind)
+    });
+    list(out, "did", actions)
+}
+
+/// Items with commas between, broken at the right edge; nothing for no items.
+fn list(out: &mut String, name: &str, items: impl Iterator<Item = String>) -> fmt::Result {
+    let mut line = format!("  {name:<4}  ");
+    let mut items = items.peekable();
+    if items.peek().is_none() {
+        return Ok(());
+    }
+    while let Some(item) = items.next() {
+        let comma = if items.peek().is_some() { ", " } else { "" };
+        if line.len() + item.len() > WIDTH && line.trim() != name {
+            writeln!(out, "{}", line.trim_end())?;
+            line = " ".repeat(8);
+        }
+        line.push_str(&item);
+        line.push_str(comma);
+    }
+    writeln!(out, "{line}")
+}

@@ -1,0 +1,167 @@
+//! The phases of the last updates as a picture: one bar an update, all to one scale.
+
+use std::fmt::{self, Write};
+
+use jiff::Timestamp;
+
+use super::{Outcome, UpdateStatus, text::ago};
+
+const LEFT: f64 = 250.0;
+const BAR: f64 = 640.0;
+const ROW: f64 = 44.0;
+const TOP: f64 = 64.0;
+
+/// The colour of a phase. Waiting for others is grey, what is undone or rebooted warm, work cool.
+fn colour(phase: &str) -> &'static str {
+    match phase {
+        "Planned" | "Waiting" => "#b8b8b8",
+        "Staging" => "#4c78a8",
+        "Committing" => "#72b7b2",
+        "Acting" => "#54a24b",
+        "RebootPending" => "#f58518",
+        "Booted" => "#eeca3b",
+        "Verifying" => "#9d755d",
+        "Undoing" => "#e45756",
+        _ => "#bab0ac",
+    }
+}
+
+/// Draws the updates, in the order they are given, as SVG.
+pub fn timeline(updates: &[UpdateStatus]) -> String {
+    let mut out = String::new();
+    // Writing to a String cannot fail.
+    let _ = draw(&mut out, updates);
+    out
+}
+
+fn draw(out: &mut String, updates: &[UpdateStatus]) -> fmt::Result {
+    let longest = updates.iter().map(length).fold(0.0, f64::max).max(0.001);
+    let rows = u32::try_from(updates.len()).map_or(0.0, f64::from);
+    let (width, height) = (LEFT + BAR + 110.0, TOP + rows * ROW + 40.0);
+    writeln!(
+        out,
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" font-family=\"sans-serif\" font-size=\"12\">"
+    )?;
+    writeln!(out, "<rect width=\"100%\" height=\"100%\" fill=\"white\"/>")?;
+    writeln!(
+        out,
+        "<text x=\"10\" y=\"24\" font-size=\"16\">machinist: phases of the last updates</text>"
+    )?;
+    legend(out, updates)?;
+    let mut top = TOP;
+    for update in updates {
+        row(out, update, top, BAR / longest)?;
+        top += ROW;
+    }
+    writeln!(out, "</svg>")
+}
+
+fn legend(out: &mut String, updates: &[UpdateStatus]) -> fmt::Result {
+    let mut names: Vec<&str> = Vec::new();
+    for phase in updates.iter().flat_map(|update| &update.phases) {
+        if !names.contains(&phase.name.as_str()) {
+            names.push(&phase.name);
+        }
+    }
+    let mut left = LEFT;
+    for name in names {
+        let fill = colour(name);
+        writeln!(
+            out,
+            "<rect x=\"{left}\" y=\"38\" width=\"10\" height=\"10\" fill=\"{fill}\"/><text x=\"{}\" y=\"47\">{}</text>",
+            left + 14.0,
+            escaped(name)
+        )?;
+        left += 100.0;
+    }
+    Ok(())
+}
+
+fn row(out: &mut String, update: &UpdateStatus, top: f64, scale: f64) -> fmt::Result {
+    let began = update.started.strftime("%Y-%m-%d %H:%M:%SZ");
+    let outcome = update.outcome.map_or("running", Outcome::as_str);
+    let reason = update
+        .reason
+        .map_or(String::new(), |reason| format!(" {reason}"));
+    writeln!(
+        out,
+        "<text x=\"10\" y=\"{}\">{began}</text><text x=\"10\" y=\"{}\" fill=\"#555\">{outcome}{}</text>",
+        top + 12.0,
+        top + 27.0,
+        escaped(&reason)
+    )?;
+    let end = update.finished.unwrap_or(update.started);
+    for phase in &update.phases {
+        let (from, to) = (phase.started, phase.finished.unwrap_or(end));
+        let left = LEFT + seconds(update.started, from) * scale;
+        // What is too short to be seen is drawn all the same.
+        let wide = (seconds(from, to) * scale).max(1.0);
+        writeln!(
+            out,
+            "<rect x=\"{left:.1}\" y=\"{top}\" width=\"{wide:.1}\" height=\"22\" fill=\"{}\"><title>{} {}</title></rect>",
+            colour(&phase.name),
+            escaped(&phase.name),
+            ago(from, to)
+        )?;
+    }
+    let right = LEFT + seconds(update.started, end) * scale + 8.0;
+    writeln!(
+        out,
+        "<text x=\"{right:.1}\" y=\"{}\">{}</text>",
+        top + 15.0,
+        ago(update.started, end)
+    )
+}
+
+fn length(update: &UpdateStatus) -> f64 {
+    seconds(update.started, update.finished.unwrap_or(update.started))
+}
+
+/// A clock that was set back meanwhile makes nothing negative.
+fn seconds(from: Timestamp, to: Timestamp) -> f64 {
+    to.duration_since(from).as_secs_f64().max(0.0)
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::status::PhaseStatus;
+
+    #[test]
+    fn every_phase_has_a_bar_of_its_length_and_the_longest_update_fills_the_width() {
+        let at = |second: i64| Timestamp::from_second(1_800_000_000 + second).unwrap();
+        let phase = |name: &str, from, to| PhaseStatus {
+            name: name.to_owned(),
+            started: at(from),
+            finished: Some(at(to)),
+        };
+        let update = |end, phases| UpdateStatus {
+            id: "x".to_owned(),
+            from: None,
+            to: "to".to_owned(),
+            digest: String::new(),
+            started: at(0),
+            finished: Some(at(end)),
+            outcome: Some(Outcome::Done),
+            reason: None,
+            phases,
+            actions: Vec::new(),
+        };
+        let drawn = timeline(&[
+            update(10, vec![phase("Staging", 0, 4), phase("Acting", 4, 10)]),
+            update(5, vec![phase("Staging", 0, 5)]),
+        ]);
+        for bar in [
+            "x=\"250.0\" y=\"64\" width=\"256.0\" height=\"22\" fill=\"#4c78a8\"><title>Staging 4s",
+            "x=\"506.0\" y=\"64\" width=\"384.0\" height=\"22\" fill=\"#54a24b\"><title>Acting 6s",
+            "x=\"250.0\" y=\"108\" width=\"320.0\" height=\"22\" fill=\"#4c78a8\"><title>Staging 5s",
+        ] {
+            assert!(drawn.contains(bar), "{bar} in\n{drawn}");
+        }
+        assert!(timeline(&[]).ends_with("</svg>\n"));
+    }
+}
