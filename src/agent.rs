@@ -5,6 +5,7 @@ mod devices;
 pub mod guard;
 mod held;
 mod once;
+mod policies;
 mod serve;
 mod settings;
 mod setup;
@@ -18,6 +19,7 @@ use std::{
 use tokio::sync::{Notify, watch};
 
 pub use once::{apply_once, plan};
+pub use policies::{PoliciesError, policies};
 pub use setup::{capabilities, conduct, look_capabilities, plain, source};
 
 use crate::{
@@ -72,6 +74,9 @@ pub enum AgentError {
     /// The kernel refused something that a process must be able to do.
     #[error("cannot {0}")]
     System(&'static str, #[source] std::io::Error),
+    /// The user's disruption policies cannot be used.
+    #[error(transparent)]
+    Policies(#[from] PoliciesError),
     /// A path could not be formed.
     #[error(transparent)]
     Path(#[from] crate::path::BadPath),
@@ -204,16 +209,13 @@ async fn build(
         devices: lent.clone(),
         show,
     };
-    let conduct = conduct(&settings, capabilities);
+    let policies = Arc::new(policies(&root, &settings, place.own_uid)?);
+    let conduct = conduct(&settings, capabilities, Arc::clone(&policies));
     let (driver, update) =
         Updater::beside_the_guard(&root, systemd.clone(), listener, conduct, ends.desired)
             .map_err(Box::new)?;
     let driver = driver.listening(ends.words);
-    let served = Served {
-        status: statuses,
-        liveness,
-        metrics: metrics.clone(),
-    };
+    let served = Served::new(statuses, liveness, metrics.clone());
     let doors = serve::bind(&root, &settings).await?;
     status.send_modify(|status| Arc::make_mut(status).admin.clone_from(&doors.address));
     let (control, asks) = serve::control(place.own_uid, &settings);
@@ -226,8 +228,10 @@ async fn build(
         follow(source, said_out, &metrics, tasks);
         tasks.spawn("held config", holding.run(asks, tasks.token()));
     }
-    let settings = settings::watch(place, settings, Arc::clone(asked), tasks);
-    let driver = driver.following(settings::conducts(settings.clone(), capabilities, tasks));
+    let read = settings::Read { settings, policies };
+    let read = settings::watch(&root, place, read, Arc::clone(asked), tasks);
+    let settings = read.0.clone();
+    let driver = driver.following(settings::conducts(read, capabilities, tasks));
     let from = Sources {
         update,
         desired: said,

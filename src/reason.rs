@@ -62,6 +62,8 @@ reasons! {
     FileOwnerUnknown,
     /// A user that the config gives keys to does not exist; skipped.
     UserMissing,
+    /// The key file of a user cannot be managed, such as one behind a link; the keys are skipped.
+    KeysSkipped,
     /// Not enough free bytes or inodes on the target's file system.
     NoSpace,
     /// The target's file system is mounted read-only.

@@ -191,3 +191,64 @@ async fn status_asks_the_agent_below_its_root() {
     serving.await.unwrap();
     assert_eq!(ask("text").await.unwrap().status.code(), Some(1));
 }
+
+#[test]
+fn settings_that_are_no_file_or_no_text_are_wrong_settings() {
+    use std::os::unix::ffi::OsStrExt as _;
+
+    let root = tempfile::tempdir().unwrap();
+    let config = root.path().join("etc/machinist");
+    let at = root.path().to_str().unwrap();
+    let settings = &["settings", "--root", at][..];
+    std::fs::create_dir_all(config.join("machinist.yaml")).unwrap();
+    assert_eq!(code(settings), Some(64), "a directory");
+    std::fs::remove_dir(config.join("machinist.yaml")).unwrap();
+    let mode = nix::sys::stat::Mode::from_bits_truncate(0o644);
+    nix::unistd::mkfifo(&config.join("machinist.yaml"), mode).unwrap();
+    assert_eq!(code(settings), Some(64), "a pipe, which is not waited for");
+    std::fs::remove_file(config.join("machinist.yaml")).unwrap();
+    std::fs::write(config.join("machinist.yaml.d"), "").unwrap();
+    assert_eq!(
+        code(settings),
+        Some(64),
+        "a file for the directory of drop-ins"
+    );
+    std::fs::remove_file(config.join("machinist.yaml.d")).unwrap();
+    assert_eq!(code(settings), Some(0));
+
+    let told = |name: &[u8], value: &[u8]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_machinist"))
+            .env_clear()
+            .env(
+                std::ffi::OsStr::from_bytes(name),
+                std::ffi::OsStr::from_bytes(value),
+            )
+            .args(settings)
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.code(), said)
+    };
+    let (ended, said) = told(b"MACHINIST_UPDATE__REBOOT", b"\xff");
+    assert_eq!(ended, Some(64));
+    assert!(said.contains("MACHINIST_UPDATE__REBOOT"), "{said}");
+    assert_eq!(told(b"OTHER", b"\xff").0, Some(0), "not ours");
+}
+
+#[test]
+fn every_setting_has_every_field_of_its_origin() {
+    let root = tempfile::tempdir().unwrap();
+    let output = machinist(&[
+        "settings",
+        "-o",
+        "json",
+        "--root",
+        root.path().to_str().unwrap(),
+    ]);
+    let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let from = &document["settings"][0]["from"];
+    assert_eq!(
+        *from,
+        serde_json::json!({"kind": "default", "name": null, "line": null, "column": null})
+    );
+}

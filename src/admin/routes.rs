@@ -36,6 +36,21 @@ pub struct Served {
     pub metrics: Metrics,
 }
 
+impl Served {
+    /// What is answered from.
+    pub const fn new(
+        status: watch::Receiver<Arc<Status>>,
+        liveness: Liveness,
+        metrics: Metrics,
+    ) -> Self {
+        Self {
+            status,
+            liveness,
+            metrics,
+        }
+    }
+}
+
 /// What the loopback port answers.
 pub fn port_routes(served: Served) -> Router {
     Router::new()

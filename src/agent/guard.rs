@@ -1,7 +1,7 @@
 //! The guard of one boot: takes the lock, and the update driver judges. Where the agent has the lock
 //! already, it judges by the same rules; the guard then only sees to it that somebody does.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
@@ -69,7 +69,8 @@ async fn judge(
         .is_some()
     {
         let (_keep, desired) = watch::channel(Desired::Unknown);
-        let conduct = conduct(settings, capabilities);
+        // Nothing is planned here, so that no policy is asked.
+        let conduct = conduct(settings, capabilities, Arc::default());
         let once = Once(|_: &_| false);
         match Updater::new(root, Some(systemd.clone()), once, conduct, desired) {
             Ok((driver, _)) => {

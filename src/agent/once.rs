@@ -26,12 +26,12 @@ pub async fn plan(
     root: &Root,
     config: &MachineConfig,
     capabilities: Capabilities,
+    policies: &Policies,
 ) -> Result<Result<Plan, Vec<Refusal>>, LookError> {
     let journal = store::peek(root).map_err(LookError::Store)?;
-    let policies = Policies::default();
     let units = match capabilities.live {
         true => {
-            let names = look::unit_names(root, &journal, config, &policies)?;
+            let names = look::unit_names(root, &journal, config, policies)?;
             Some(look::units(&Systemd::of(root), &names).await?)
         }
         false => None,
@@ -40,7 +40,7 @@ pub async fn plan(
         root,
         &journal,
         config,
-        &policies,
+        policies,
         capabilities,
         units.as_ref(),
     )?
@@ -51,6 +51,7 @@ pub async fn plan(
 pub async fn apply_once(
     root: &Root,
     settings: &Settings,
+    policies: Policies,
     desired: Desired,
     approve: impl Fn(&Plan) -> bool + Send + Sync + 'static,
 ) -> Result<Arc<UpdateReport>, AgentError> {
@@ -58,7 +59,7 @@ pub async fn apply_once(
     let systemd = capabilities.live.then(|| Systemd::of(root));
     let (_keep, desired) = watch::channel(desired);
     let once = Once(approve);
-    let conduct = setup::conduct(settings, capabilities);
+    let conduct = setup::conduct(settings, capabilities, Arc::new(policies));
     let (driver, _) = Updater::new(root, systemd, once, conduct, desired).map_err(Box::new)?;
     let stop = tokio_util::sync::CancellationToken::new();
     Ok(driver.run_once(stop).await.map_err(Box::new)?)

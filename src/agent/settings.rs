@@ -6,8 +6,8 @@ use tokio::sync::{Notify, watch};
 
 use crate::{
     config::{Live, LoadError, Offer, Place, Settings},
-    plan::Capabilities,
-    root::Watch,
+    plan::{Capabilities, Policies},
+    root::{Root, Watch},
     shutdown::Tasks,
     update::run::Conduct,
 };
@@ -31,13 +31,16 @@ const AT_START: [&str; 9] = [
 /// Reads the settings again when their directory changes, or when `asked`. Bad ones change nothing
 /// and are said.
 pub(super) fn watch(
+    root: &Root,
     place: Place,
-    settings: Settings,
+    read: Read,
     asked: Arc<Notify>,
     tasks: &Tasks,
-) -> watch::Receiver<Arc<Settings>> {
+) -> Watched {
+    let Read { settings, policies } = read;
     let (to, current) = watch::channel(Arc::new(settings.clone()));
-    let stop = tasks.token();
+    let (policies, rules) = watch::channel(policies);
+    let (stop, root) = (tasks.token(), root.clone());
     tasks.spawn("settings", async move {
         let mut live = Live::new(settings);
         let mut watch = arm(&place);
@@ -53,28 +56,71 @@ pub(super) fn watch(
             // Before the reading: what changes while it lasts must not be missed.
             watch = arm(&place);
             offer(&mut live, place.read(), &to);
+            look_at_policies(&root, live.settings(), place.own_uid, &policies);
         }
     });
-    current
+    (current, rules)
+}
+
+/// The settings and the policies, as they change.
+type Watched = (
+    watch::Receiver<Arc<Settings>>,
+    watch::Receiver<Arc<Policies>>,
+);
+
+/// What was read at the start.
+pub(super) struct Read {
+    pub(super) settings: Settings,
+    pub(super) policies: Arc<Policies>,
+}
+
+/// Bad policies change nothing and are said.
+fn look_at_policies(
+    root: &Root,
+    settings: &Settings,
+    own_uid: u32,
+    to: &watch::Sender<Arc<Policies>>,
+) {
+    match super::policies(root, settings, own_uid) {
+        Ok(policies) => {
+            to.send_if_modified(|known| {
+                let differs = **known != policies;
+                if differs {
+                    tracing::info!("the disruption policies changed");
+                    *known = Arc::new(policies);
+                }
+                differs
+            });
+        }
+        Err(error) => {
+            let why = crate::telemetry::chain(&error);
+            tracing::warn!("the last good disruption policies stay: {why}");
+        }
+    }
 }
 
 /// The driver's conduct, anew whenever the settings change.
 pub(super) fn conducts(
-    mut settings: watch::Receiver<Arc<Settings>>,
+    (mut settings, mut policies): Watched,
     capabilities: Capabilities,
     tasks: &Tasks,
 ) -> watch::Receiver<Conduct> {
-    let now = super::conduct(&settings.borrow_and_update(), capabilities);
-    let (to, conducts) = watch::channel(now);
+    let mut heard = (settings.clone(), policies.clone());
+    let mut now = move || {
+        let policies = Arc::clone(&policies.borrow_and_update());
+        super::conduct(&settings.borrow_and_update(), capabilities, policies)
+    };
+    let (to, conducts) = watch::channel(now());
     let stop = tasks.token();
     tasks.spawn("conduct", async move {
         loop {
             tokio::select! {
                 () = stop.cancelled() => return,
-                // Safe to drop: a change that is missed is still marked unseen.
-                changed = settings.changed() => if changed.is_err() { return },
+                // Safe to drop, both: a change that is missed is still marked unseen.
+                changed = heard.0.changed() => if changed.is_err() { return },
+                changed = heard.1.changed() => if changed.is_err() { return },
             }
-            to.send_replace(super::conduct(&settings.borrow_and_update(), capabilities));
+            to.send_replace(now());
         }
     });
     conducts

@@ -40,7 +40,11 @@ pub fn look_capabilities(root: &Root, owners: Owners) -> Capabilities {
 }
 
 /// The driver's conduct, from the settings.
-pub fn conduct(settings: &Settings, capabilities: Capabilities) -> Conduct {
+pub fn conduct(
+    settings: &Settings,
+    capabilities: Capabilities,
+    policies: Arc<Policies>,
+) -> Conduct {
     Conduct {
         reboot: match settings.update.reboot {
             Reboot::Auto => RebootConduct::Auto,
@@ -54,7 +58,7 @@ pub fn conduct(settings: &Settings, capabilities: Capabilities) -> Conduct {
         settle: settings.actions.settle,
         full_pass: settings.drift.full_pass,
         capabilities,
-        policies: Arc::new(Policies::default()),
+        policies,
     }
 }
 

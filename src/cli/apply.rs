@@ -147,6 +147,7 @@ pub(super) fn once(
     let ran = daemon()?.block_on(agent::apply_once(
         &context.root,
         &context.settings,
+        context.policies()?,
         desired,
         approve,
     ));

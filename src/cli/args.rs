@@ -111,7 +111,7 @@ impl Global {
         Ok(Place {
             root,
             dir,
-            environment: environment(),
+            environment: environment()?,
             flags: self.log_flags(flags),
             own_uid: nix::unistd::geteuid().as_raw(),
         })
@@ -133,12 +133,23 @@ fn open_config(dir: &Path) -> anyhow::Result<Root> {
     Root::open(dir).context("cannot open the directory that --config names")
 }
 
-/// What is no text names no setting.
-fn environment() -> Vec<(String, String)> {
-    let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
-        Some((name.into_string().ok()?, value.into_string().ok()?))
-    };
-    std::env::vars_os().filter_map(text).collect()
+/// A variable of ours that is no text.
+#[derive(Debug, thiserror::Error)]
+#[error("the environment variable {0} is no UTF-8 text")]
+pub(super) struct NoText(String);
+
+/// What is no text names no setting, unless it begins as one does: then it is a mistake to be told.
+fn environment() -> Result<Vec<(String, String)>, NoText> {
+    let mut all = Vec::new();
+    for (name, value) in std::env::vars_os() {
+        let shown = name.to_string_lossy().into_owned();
+        match (name.into_string(), value.into_string()) {
+            (Ok(name), Ok(value)) => all.push((name, value)),
+            _ if shown.starts_with("MACHINIST_") => return Err(NoText(shown)),
+            _ => {}
+        }
+    }
+    Ok(all)
 }
 
 /// The config that `plan`, `apply` and `render` are about.

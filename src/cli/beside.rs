@@ -69,7 +69,9 @@ pub(super) fn ask(
 /// The plan; none when the config is refused, which is said.
 fn plan(context: &Context, config: &MachineConfig) -> anyhow::Result<Option<Plan>> {
     let capabilities = agent::look_capabilities(&context.root, context.settings.owners);
-    let planned = short()?.block_on(agent::plan(&context.root, config, capabilities))?;
+    let policies = context.policies()?;
+    let planned = agent::plan(&context.root, config, capabilities, &policies);
+    let planned = short()?.block_on(planned)?;
     match planned {
         Ok(plan) => Ok(Some(plan)),
         Err(refusals) => {

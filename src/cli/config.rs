@@ -8,7 +8,7 @@ use crate::{
     config::{Fragment, Place, Settings},
     machine_config::{self, MachineConfig, Order, Refusal, Rules},
     path::AbsPath,
-    plan::Plan,
+    plan::{Plan, Policies},
     reason::Reason,
     root::Root,
     source::{DirectorySource, LocalFiles, POOL},
@@ -97,6 +97,15 @@ impl Context {
             },
         );
         Ok(merged)
+    }
+
+    /// The disruption policies that hold here.
+    pub(super) fn policies(&self) -> anyhow::Result<Policies> {
+        Ok(agent::policies(
+            &self.root,
+            &self.settings,
+            self.place.own_uid,
+        )?)
     }
 
     /// The name of the root, for documents.

@@ -34,7 +34,8 @@ use std::{ffi::OsString, process::ExitCode};
 use clap::Parser;
 
 use crate::{
-    config::LoadError,
+    agent::{self, AgentError},
+    config::{FindError, LoadError},
     telemetry::{TelemetryError, chain},
 };
 
@@ -109,7 +110,14 @@ fn tell(told: &clap::Error) -> Exit {
 }
 
 fn code_of(error: &anyhow::Error) -> Exit {
-    let settings = matches!(error.downcast_ref(), Some(LoadError::Settings(_)));
+    let settings = match error.downcast_ref() {
+        Some(LoadError::Settings(_)) => true,
+        // A directory or a pipe in place of a file is a mistake in the settings, not a failure.
+        Some(LoadError::Find(FindError::Read(error))) => error.is_wrong_kind(),
+        None | Some(LoadError::Find(FindError::Path(_))) => false,
+    };
+    let settings = settings || error.is::<args::NoText>() || error.is::<agent::PoliciesError>();
+    let settings = settings || matches!(error.downcast_ref(), Some(AgentError::Policies(_)));
     let filter = matches!(error.downcast_ref(), Some(TelemetryError::Filter { .. }));
     match settings || filter {
         true => Exit::Usage,

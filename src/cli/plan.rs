@@ -40,7 +40,9 @@ pub(super) fn run(global: &Global, args: &PlanArgs) -> anyhow::Result<Exit> {
     let plan = match context.wanted(&args.wanted)? {
         Err(refusals) => refused(refusals),
         Ok(config) => {
-            let looked = short()?.block_on(agent::plan(&context.root, &config, capabilities))?;
+            let policies = context.policies()?;
+            let looked = agent::plan(&context.root, &config, capabilities, &policies);
+            let looked = short()?.block_on(looked)?;
             looked.unwrap_or_else(refused)
         }
     };

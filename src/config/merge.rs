@@ -65,8 +65,14 @@ impl Update {
             1..=10 => Ok(()),
             _ => Err("a number from 1 to 10"),
         };
+        let policies = AbsPath::new("/etc/machinist/policies.yaml");
         Self {
             reboot: read.take("update.reboot", Reboot::Auto),
+            policies: read.take(
+                "update.policies",
+                policies.unwrap_or_else(|_| AbsPath::root()),
+            ),
+            policies_chosen: read.is_set("update.policies"),
             verify_timeout: read.take_if("update.verifyTimeout", minutes(30), positive),
             boot_attempts: read.take_if("update.bootAttempts", 2, attempts),
             reboot_timeout: read.take_if("update.rebootTimeout", minutes(30), positive),

@@ -2,13 +2,12 @@
 
 use std::fmt;
 
-use serde::Serialize;
+use serde::{Serialize, Serializer, ser::SerializeStruct as _};
 
 use crate::reason::Reason;
 
 /// Where an effective setting was said.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase", tag = "kind")]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// Nobody said anything; the built-in value holds.
     Default,
@@ -31,6 +30,24 @@ pub enum Origin {
         /// The flag with its dashes.
         name: String,
     },
+}
+
+impl Serialize for Origin {
+    /// One shape for all: what an origin has not is `null`.
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let (kind, name, place) = match self {
+            Self::Default => ("default", None, None),
+            Self::File { name, line, column } => ("file", Some(name), Some((line, column))),
+            Self::Environment { name } => ("environment", Some(name), None),
+            Self::Flag { name } => ("flag", Some(name), None),
+        };
+        let mut fields = to.serialize_struct("Origin", 4)?;
+        fields.serialize_field("kind", kind)?;
+        fields.serialize_field("name", &name)?;
+        fields.serialize_field("line", &place.map(|(line, _)| line))?;
+        fields.serialize_field("column", &place.map(|(_, column)| column))?;
+        fields.end()
+    }
 }
 
 impl fmt::Display for Origin {

@@ -47,6 +47,11 @@ pub struct Update {
     /// `update.reboot`. Default `auto`: a machine that is configured by config is expected to follow
     /// it; the plan tells beforehand which change costs a reboot.
     pub reboot: Reboot,
+    /// `update.policies`: the file with the user's disruption policies, below the root. Default
+    /// `/etc/machinist/policies.yaml`, beside the settings.
+    pub policies: AbsPath,
+    /// Somebody named the file: it must be there.
+    pub policies_chosen: bool,
     /// `update.verifyTimeout`: how long a boot may take to be as well as before. Default 30 min:
     /// kubelets and runtimes of large nodes take minutes, storage that is checked takes more.
     pub verify_timeout: Duration,

@@ -27,19 +27,25 @@ pub(super) fn add(layout: &mut Layout, config: &MachineConfig, place: &Place<'_>
     for (name, user) in &config.users {
         match add_user(layout, place, name, user) {
             Ok(()) => {}
-            Err(why) => layout
-                .warnings
-                .push(format!("{}: {why}", Reason::UserMissing)),
+            Err((code, why)) => layout.warnings.push(format!("{code}: {why}")),
         }
     }
 }
 
-fn add_user(layout: &mut Layout, place: &Place<'_>, name: &str, user: &User) -> Result<(), String> {
+fn add_user(
+    layout: &mut Layout,
+    place: &Place<'_>,
+    name: &str,
+    user: &User,
+) -> Result<(), (Reason, String)> {
+    let skipped = |code, why: String| (code, format!("{why}; the SSH keys for {name} are skipped"));
     let account = place.observed.users.get(name).ok_or_else(|| {
-        format!("this machine has no user {name}; the SSH keys for {name} are skipped")
+        let why = format!("this machine has no user {name}");
+        skipped(Reason::UserMissing, why)
     })?;
     let home = account.home.as_ref().ok_or_else(|| {
-        format!("{name} has no home directory; the SSH keys for {name} are skipped")
+        let why = format!("{name} has no home directory");
+        skipped(Reason::KeysSkipped, why)
     })?;
     let entry = Entry::new(EntryKind::SSHKey, name, &user.origin);
     let own = place.observed.sshd_reads_keys_directory;
@@ -56,15 +62,13 @@ fn add_user(layout: &mut Layout, place: &Place<'_>, name: &str, user: &User) -> 
         .collect();
     if let Some(link) = private.iter().find(|path| is_link(place, path)) {
         // Whoever owns the home could lead root anywhere.
-        return Err(format!(
-            "{link} is a link, which is not followed below a home directory; the SSH keys for {name} are skipped"
-        ));
+        let why = format!("{link} is a link, which is not followed below a home directory");
+        return Err(skipped(Reason::KeysSkipped, why));
     }
     let there = place.observed.objects.contains_key(&file);
     if !own && there && !place.observed.texts.contains_key(&file) {
-        return Err(format!(
-            "{file} cannot be read as text and is left alone; the SSH keys for {name} are skipped"
-        ));
+        let why = format!("{file} cannot be read as text and is left alone");
+        return Err(skipped(Reason::KeysSkipped, why));
     }
     // The home too, should the user have been made without one.
     for directory in file.ancestors().take(depth) {

@@ -81,6 +81,16 @@ pub enum RootError {
 }
 
 impl RootError {
+    /// Whether something else stood there than was asked for: a directory or a pipe for a file, a file
+    /// for a directory.
+    pub fn is_wrong_kind(&self) -> bool {
+        matches!(self, Self::WrongKind { .. })
+            || matches!(
+                self.kind(),
+                io::ErrorKind::NotADirectory | io::ErrorKind::IsADirectory
+            )
+    }
+
     fn source_error(&self) -> Option<&io::Error> {
         match self {
             Self::Call { source, .. } | Self::Pair { source, .. } => Some(source),

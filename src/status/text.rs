@@ -97,10 +97,6 @@ fn head(out: &mut String, status: &Status, now: Timestamp) -> fmt::Result {
 
 /// One sentence after `head`, broken between words; lines after the first begin below the first word.
 fn folded(out: &mut String, head: &str, text: &str) -> fmt::Result {
-    let width = |text: &str| {
-        let plain = anstream::adapter::strip_str(text).to_string();
-        plain.chars().count()
-    };
     let indent = width(head);
     let mut column = indent;
     out.push_str(head);
@@ -118,6 +114,18 @@ fn folded(out: &mut String, head: &str, text: &str) -> fmt::Result {
     }
     out.push('\n');
     Ok(())
+}
+
+/// How many columns a text takes; the escapes of its colours take none.
+fn width(text: &str) -> usize {
+    let mut escaped = false;
+    let shown = text.chars().filter(|letter| {
+        let begins = *letter == '\u{1b}';
+        let shown = !escaped && !begins;
+        escaped = begins || (escaped && *letter != 'm');
+        shown
+    });
+    shown.count()
 }
 
 fn gates(out: &mut String, status: &Status, now: Timestamp) -> fmt::Result {

@@ -418,3 +418,42 @@ fn a_butane_config_on_the_command_line_reads_the_files_beside_it() {
     let at = "a.bu:3:54: storage.files[0].contents.local:\n    \"../text\" leads out";
     assert!(told.contains(at), "{told}");
 }
+
+#[test]
+fn the_users_policies_replace_the_built_in_ones_and_bad_ones_are_wrong_settings() {
+    let place = Place::with_file("/etc/chrony.conf", "x");
+    let policies = place.at("/etc/machinist/policies.yaml");
+    fs::create_dir_all(policies.parent().unwrap()).unwrap();
+    let policy = || {
+        let planned = json(&place.with_source(&["plan", "-o", "json"]));
+        planned["changes"][0]["policy"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(policy(), "builtin:/etc/chrony.conf");
+    let text = "apiVersion: operator.openshift.io/v1\nkind: MachineConfiguration\nmetadata:\n  name: cluster\nspec:\n  nodeDisruptionPolicy:\n    files:\n    - path: /etc/chrony.conf\n      actions:\n      - type: None\n";
+    fs::write(&policies, text).unwrap();
+    assert_eq!(policy(), "user:/etc/chrony.conf");
+    let agent = place.settled();
+    fs::write(&policies, text.replace("files:", "file:")).unwrap();
+    agent.says("the last good disruption policies stay");
+    drop(agent);
+    for command in ["plan", "apply"] {
+        let yes = if command == "apply" { "--yes" } else { "-v" };
+        let refused = place.with_source(&[command, yes]);
+        assert_eq!(code(&refused), 64, "{command}");
+        let said = err(&refused);
+        assert!(
+            said.contains("/etc/machinist/policies.yaml")
+                && said.contains("nodeDisruptionPolicy.file"),
+            "{said}"
+        );
+    }
+    fs::remove_file(&policies).unwrap();
+    assert_eq!(code(&place.with_source(&["plan"])), 0);
+    let settings = place.at("/etc/machinist/machinist.yaml");
+    fs::write(settings, "update: {policies: /etc/mine.yaml}\n").unwrap();
+    assert_eq!(
+        code(&place.with_source(&["plan"])),
+        64,
+        "named, and not there"
+    );
+}

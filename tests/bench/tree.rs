@@ -92,7 +92,8 @@ impl Machinist {
     pub(crate) fn apply(&self, config: MachineConfig) {
         let digest = machine_config::digest(&config);
         let desired = Desired::Config(Arc::new(config), digest);
-        let applied = agent::apply_once(&self.root, &self.settings, desired, |_| true);
+        let policies = machinist::plan::Policies::default();
+        let applied = agent::apply_once(&self.root, &self.settings, policies, desired, |_| true);
         let report = self.runtime.block_on(applied).unwrap();
         assert_eq!(report.failure, None);
     }

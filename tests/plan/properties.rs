@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use machinist::{
     machine_config::{Content, Directory, File, Link, MachineConfig, Origin, Owner, Unit},
-    plan::{self, Policies},
+    plan::{self, Policies, UnitFacts},
     update::observe::Known,
 };
 
@@ -253,4 +253,65 @@ fn five_thousand_files_are_looked_at_and_planned_quickly() {
     // The goal is 100 ms. This build is not optimised, which costs the digests of the two configs
     // most, and the machine may be busy.
     assert!(planned.as_millis() < 5_000, "{planned:?}");
+}
+
+fn running(name: &str) -> (String, UnitFacts) {
+    let facts = UnitFacts {
+        load: Some("loaded".to_owned()),
+        active: Some("active".to_owned()),
+        ..UnitFacts::default()
+    };
+    (name.to_owned(), facts)
+}
+
+/// However the policies are written down and however often it is asked, the same is done in the same
+/// order, and nothing twice.
+#[test]
+fn actions_are_the_same_and_in_the_same_order_in_a_thousand_runs() {
+    const NAMES: [&str; 6] = ["/a", "/a/b", "/a-b", "/d", "/d/e", "/h"];
+    let entry = |name: &str, dice: &mut Dice| {
+        let unit = *dice.pick(&["x.service", "y.service", "z.service"]);
+        let restart = serde_json::json!({"type": "Restart", "restart": {"serviceName": unit}});
+        let reload = serde_json::json!({"type": "Reload", "reload": {"serviceName": unit}});
+        let daemon = serde_json::json!({"type": "DaemonReload"});
+        let actions = match dice.below(4) {
+            0 => vec![restart, daemon],
+            1 => vec![reload],
+            2 => vec![reload, daemon, restart],
+            _ => vec![serde_json::json!({"type": "None"})],
+        };
+        serde_json::json!({"path": name, "actions": actions})
+    };
+    let tree = Tree::new();
+    let nothing = MachineConfig::default();
+    let mut several = 0;
+    for round in 0..1_000 {
+        let mut dice = Dice(from_environment("PLAN_SEED", 1).wrapping_add(round));
+        let mut config = MachineConfig::default();
+        for name in ["/a/b/c", "/a-b", "/d/e", "/d/g", "/h"] {
+            if dice.one_in(2) {
+                config.files.insert(path(name), file("text", 0o644));
+            }
+        }
+        let mut entries: Vec<_> = NAMES.iter().map(|name| entry(name, &mut dice)).collect();
+        let mut observed = tree.observed(&nothing, &config, Known::default());
+        observed.units = ["x.service", "y.service", "z.service"].map(running).into();
+        let actions = |entries: &[serde_json::Value]| {
+            let object = serde_json::json!({"spec": {"nodeDisruptionPolicy": {"files": entries}}});
+            let policies = Policies::from_machine_configuration(&object).unwrap();
+            plan::between(&nothing, &config, &observed, &policies, LIVE)
+                .unwrap()
+                .actions
+        };
+        let first = actions(&entries);
+        dice.shuffle(&mut entries);
+        assert_eq!(actions(&entries), first, "round {round}");
+        let keys: Vec<_> = first.iter().map(|one| (one.kind, &one.unit)).collect();
+        assert!(
+            keys.windows(2).all(|two| two[0] < two[1]),
+            "round {round}: {keys:?}"
+        );
+        several += u32::from(keys.len() > 1);
+    }
+    assert!(several > 200, "{several}");
 }

@@ -217,7 +217,7 @@ pub(crate) const OUTSIDE: &[Outside] = &[
     outside("anstream", &["cli"], "only the command line prints"),
     outside(
         "anstyle",
-        &["plan::text", "status::text"],
+        &["plan::text", "status::history", "status::text"],
         "colours as data",
     ),
     outside("data_url", &["machine_config"], ""),

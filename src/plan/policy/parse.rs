@@ -25,6 +25,7 @@ impl Policies {
         };
         let spec = &object["spec"]["nodeDisruptionPolicy"];
         let at = "spec.nodeDisruptionPolicy";
+        reader.known(spec, at, &["files", "units", "sshkey"]);
         for (field, entry) in reader.list(&spec["files"], &format!("{at}.files"), MOST_ENTRIES) {
             reader.file(&field, entry);
         }
@@ -64,6 +65,24 @@ impl Reader {
         self.refusals.push(refusal);
     }
 
+    /// Refuses what would be passed over in silence: a misspelt `files` is a reboot too many.
+    fn known(&mut self, value: &Value, field: &str, names: &[&str]) {
+        let Some(fields) = value.as_object() else {
+            let message = "there are no policies".to_owned();
+            return self.refuse(Reason::ValueInvalid, field, message, &names.join(", "));
+        };
+        for name in fields.keys().filter(|name| !names.contains(&name.as_str())) {
+            let field = format!("{field}.{name}");
+            let expected = names.join(", ");
+            self.refuse(
+                Reason::FieldUnknown,
+                &field,
+                "unknown field".into(),
+                &expected,
+            );
+        }
+    }
+
     /// The entries of a list with the field path of each.
     fn list<'a>(&mut self, value: &'a Value, field: &str, most: usize) -> Vec<(String, &'a Value)> {
         match value {
@@ -87,6 +106,7 @@ impl Reader {
     }
 
     fn file(&mut self, field: &str, entry: &Value) {
+        self.known(entry, field, &["path", "actions"]);
         let given = entry["path"].as_str().unwrap_or_default();
         let demands = self.actions(field, entry);
         match AbsPath::new(given) {
@@ -103,6 +123,7 @@ impl Reader {
     }
 
     fn unit(&mut self, field: &str, entry: &Value) {
+        self.known(entry, field, &["name", "actions"]);
         let given = entry["name"].as_str().unwrap_or_default();
         let demands = self.actions(field, entry);
         if name::shape(given).is_some() {

@@ -1,0 +1,63 @@
+//! The user's disruption policies: a `MachineConfiguration` object in a file.
+
+use crate::{
+    config::Settings,
+    machine_config::Refusal,
+    path::AbsPath,
+    plan::Policies,
+    reason::Reason,
+    root::{Root, RootError},
+};
+
+/// A person writes a few KiB; a megabyte is a mistake.
+const LARGEST: u64 = 1 << 20;
+
+/// The policies cannot be used. The built-in ones must not count in their place: what was to be left
+/// alone would restart.
+#[derive(Debug, thiserror::Error)]
+pub enum PoliciesError {
+    /// The file cannot be read.
+    #[error("cannot read the disruption policies (update.policies)")]
+    Read(#[source] RootError),
+    /// The file says what cannot be obeyed.
+    #[error("the disruption policies cannot be used: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    Refused(Vec<Refusal>),
+}
+
+/// The policies that hold: the built-in ones, and those of the file that the settings name in their
+/// place. Only a file that nobody named may be missing. Blocks.
+pub fn policies(root: &Root, settings: &Settings, own_uid: u32) -> Result<Policies, PoliciesError> {
+    let update = &settings.update;
+    let (text, stat) = match root.read_with_stat(&update.policies, LARGEST) {
+        Err(error) if error.is_not_found() && !update.policies_chosen => {
+            return Ok(Policies::default());
+        }
+        read => read.map_err(PoliciesError::Read)?,
+    };
+    if (stat.uid != 0 && stat.uid != own_uid) || stat.mode & 0o002 != 0 {
+        let message = "the file is not root's alone, or anybody may write it";
+        let refusal = Refusal::new(Reason::SourceUnreadable, message);
+        return Err(refused(&update.policies, vec![refusal]));
+    }
+    parse(&text).map_err(|refusals| refused(&update.policies, refusals))
+}
+
+fn parse(text: &[u8]) -> Result<Policies, Vec<Refusal>> {
+    let wrong = |reason, message: String| vec![Refusal::new(reason, message)];
+    let text = str::from_utf8(text)
+        .map_err(|error| wrong(Reason::SyntaxInvalid, format!("this is no text: {error}")))?;
+    let object: serde_json::Value = serde_saphyr::from_str(text)
+        .map_err(|error| wrong(Reason::SyntaxInvalid, error.to_string()))?;
+    if object["kind"] != "MachineConfiguration" {
+        let message = "this is no MachineConfiguration (operator.openshift.io/v1)".to_owned();
+        return Err(wrong(Reason::ValueInvalid, message));
+    }
+    Policies::from_machine_configuration(&object)
+}
+
+fn refused(file: &AbsPath, mut refusals: Vec<Refusal>) -> PoliciesError {
+    for refusal in &mut refusals {
+        refusal.file = Some(file.to_string());
+    }
+    PoliciesError::Refused(refusals)
+}
