@@ -9,6 +9,8 @@
     reason = "a test may panic, count aloud, and play everybody else who writes into the tree"
 )]
 
+#[path = "crash/absent.rs"]
+mod absent;
 #[path = "support/by_hand.rs"]
 mod by_hand;
 #[path = "support/case.rs"]

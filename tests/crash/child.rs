@@ -108,10 +108,19 @@ struct AtPhase {
     script: Script,
 }
 
+/// From which phase to which, as the log says it.
 #[derive(Default)]
-struct Passage {
-    phase: String,
-    from: String,
+pub(crate) struct Passage {
+    pub(crate) phase: String,
+    pub(crate) from: String,
+}
+
+impl Passage {
+    pub(crate) fn of(event: &tracing::Event<'_>) -> Self {
+        let mut passage = Self::default();
+        event.record(&mut passage);
+        passage
+    }
 }
 
 impl Visit for Passage {
@@ -128,8 +137,7 @@ impl Visit for Passage {
 
 impl<S: tracing::Subscriber> Layer<S> for AtPhase {
     fn on_event(&self, event: &tracing::Event<'_>, _: tracing_subscriber::layer::Context<'_, S>) {
-        let mut passage = Passage::default();
-        event.record(&mut passage);
+        let passage = Passage::of(event);
         let name = |index: usize| machinist::update::phase::Phase::ALL[index].name();
         let here = match self.place {
             Place::Entering(index) => passage.phase == name(index) && !passage.from.is_empty(),

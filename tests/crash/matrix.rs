@@ -65,7 +65,7 @@ pub(crate) fn machine(case: &Case) -> Sandbox {
 }
 
 /// What others see, without what the kernel says.
-fn tree(sandbox: &Sandbox) -> Tree {
+pub(crate) fn tree(sandbox: &Sandbox) -> Tree {
     let mut tree = sandbox.tree();
     tree.0.retain(|path, _| !path.as_str().starts_with("/proc"));
     tree

@@ -27,6 +27,7 @@ struct State {
     states: BTreeMap<String, String>,
     reboots_end: bool,
     hanging: std::collections::BTreeSet<String>,
+    gone_until: Option<tokio::time::Instant>,
 }
 
 impl Script {
@@ -115,7 +116,22 @@ impl Script {
         self.with(|state| state.reboots_end = true);
     }
 
+    /// Nobody answers for so long.
+    pub(crate) fn goes_for(&self, time: Duration) {
+        let then = tokio::time::Instant::now() + time;
+        self.with(|state| state.gone_until = Some(then));
+    }
+
+    fn there(&self) -> Result<(), ServiceError> {
+        let until = self.with(|state| state.gone_until);
+        match until.is_some_and(|until| tokio::time::Instant::now() < until) {
+            true => Err(error(Reason::ManagerUnreachable, true)),
+            false => Ok(()),
+        }
+    }
+
     fn ask(&self, request: String) -> Result<(), ServiceError> {
+        self.there()?;
         self.with(|state| {
             let answer = state.failing.get(&request).copied();
             state.asked.push(request);
@@ -137,6 +153,7 @@ fn error(reason: Reason, again: bool) -> ServiceError {
 
 impl Services for Script {
     async fn invocation(&self, unit: &str) -> Result<Option<String>, ServiceError> {
+        self.there()?;
         Ok(self.with(|state| state.invocations.get(unit).cloned()))
     }
 
@@ -160,10 +177,12 @@ impl Services for Script {
     }
 
     async fn startup(&self) -> Result<Startup, ServiceError> {
+        self.there()?;
         Ok(self.with(|state| state.startup.unwrap_or(Startup::Finished)))
     }
 
     async fn failed_units(&self) -> Result<Vec<String>, ServiceError> {
+        self.there()?;
         Ok(self.with(|state| state.failed_units.clone()))
     }
 
@@ -171,6 +190,7 @@ impl Services for Script {
         &self,
         names: &[String],
     ) -> Result<BTreeMap<String, UnitFacts>, ServiceError> {
+        self.there()?;
         let states = self.with(|state| state.states.clone());
         let running = |name: &String| {
             let active = states.get(name).map_or("active", String::as_str);

@@ -19,6 +19,10 @@ use crate::{
 /// package managers and backups, for minutes; half a minute costs neither much.
 const INHIBITED: Duration = Duration::from_secs(30);
 
+/// How long a manager that cannot be reached is given to come back before the next attempt: the three of
+/// them outlast a bus that is being updated or restarted, which takes seconds, at times a minute.
+const UNREACHABLE: Duration = Duration::from_secs(60);
+
 #[derive(Debug, thiserror::Error)]
 #[error("the reboot was asked for three times and did not happen")]
 struct StillHere;
@@ -81,6 +85,11 @@ impl<S: Services, A: Audience> Updater<S, A> {
                 Err(error) => error,
             };
             self.note(&error);
+            if error.reason == Reason::ManagerUnreachable
+                && let Some(event) = self.pause(UNREACHABLE, stop).await?
+            {
+                return Ok(event);
+            }
             if error.reason == Reason::RebootInhibited {
                 self.order(&boot, attempt).await?;
                 if let Some(event) = self.pause(INHIBITED, stop).await? {

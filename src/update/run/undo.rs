@@ -4,8 +4,9 @@
 use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
-use super::{Audience, UpdateError, Updater};
+use super::{Audience, RETRY, UpdateError, Updater};
 use crate::{
+    backoff::jitter,
     plan::{self, ActionKind},
     reason::Reason,
     update::{
@@ -17,6 +18,10 @@ use crate::{
         transaction::{self, TransactionError},
     },
 };
+
+/// How often an action that is repeated after an undo is tried again: for about two minutes. Without it a
+/// unit runs on with what was taken back, and nothing would ever tell it.
+const PATIENCE: u32 = 7;
 
 #[derive(Debug, thiserror::Error)]
 #[error("the config before could not be brought back; a person must look")]
@@ -116,12 +121,22 @@ impl<S: Services, A: Audience> Updater<S, A> {
         for (kind, unit) in begun {
             let unit = unit.unwrap_or_default();
             let (limit, settle) = (self.conduct.job_timeout, self.conduct.settle);
+            let once = async || match kind {
+                ActionKind::DaemonReload => services.daemon_reload().await,
+                ActionKind::Drain | ActionKind::Reboot | ActionKind::SoftReboot => Ok(()),
+                kind => services.act(kind, &unit, limit, settle).await,
+            };
             let again = async {
-                match kind {
-                    ActionKind::DaemonReload => services.daemon_reload().await,
-                    ActionKind::Drain | ActionKind::Reboot | ActionKind::SoftReboot => Ok(()),
-                    kind => services.act(kind, &unit, limit, settle).await,
+                for attempt in 0..PATIENCE {
+                    match once().await {
+                        Err(error) if error.again => {
+                            let wait = RETRY.wait(attempt, jitter());
+                            tokio::time::sleep(wait).await;
+                        }
+                        done => return done,
+                    }
                 }
+                once().await
             };
             tokio::select! {
                 () = stop.cancelled() => return Ok(false),

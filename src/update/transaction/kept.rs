@@ -57,6 +57,7 @@ pub(super) fn set_aside(
 ) -> Result<(), TransactionError> {
     let dir = holder(slot).join(&format!("drifted/{}", tx.id))?;
     root.make_dirs(&dir, 0o700)?;
+    sync_names(root, &dir, &holder(slot))?;
     let whole = target.relative().replace('/', "-");
     let mut from = whole.len().saturating_sub(LONGEST_NAME);
     while !whole.is_char_boundary(from) {
@@ -72,18 +73,25 @@ pub(super) fn set_aside(
 }
 
 /// Makes durable what was moved to `originals/` and `drifted/` of this transaction, and the names of these
-/// directories: whoever made them may have been killed before their names were durable.
+/// directories. Called before anything is moved there, too: whoever made them may have been killed before
+/// their names were durable, and what is moved into a directory without a name is lost with it.
 pub(super) fn sync(root: &Root, tx: &Transaction) -> Result<(), TransactionError> {
     for holder in tx.staging.iter().map(holder_of_staging) {
         for below in ["originals".to_owned(), format!("drifted/{}", tx.id)] {
             let dir = holder.join(&below)?;
             if root.stat(&dir)?.is_some() {
-                let above = dir.ancestors().take_while(|dir| dir.is_under(&holder));
-                for dir in std::iter::once(dir.clone()).chain(above) {
-                    root.sync_dir(&dir)?;
-                }
+                root.sync_dir(&dir)?;
+                sync_names(root, &dir, &holder)?;
             }
         }
+    }
+    Ok(())
+}
+
+/// Makes the name of a directory durable, and those of the ones above it below its holder.
+fn sync_names(root: &Root, dir: &AbsPath, holder: &AbsPath) -> Result<(), TransactionError> {
+    for above in dir.ancestors().take_while(|dir| dir.is_under(holder)) {
+        root.sync_dir(&above)?;
     }
     Ok(())
 }

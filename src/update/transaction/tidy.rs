@@ -37,6 +37,7 @@ fn tidy_after(
         sync.add(dir)?;
     }
     for tx in verified() {
+        kept::sync(root, tx)?;
         for record in &tx.operations {
             drifted.extend(keep_pre_image(root, journal, tx, record)?);
         }

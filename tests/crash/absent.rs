@@ -1,0 +1,186 @@
+//! A service manager that nobody reaches for a minute, and a clock that jumps by a day, in each phase.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use jiff::{Timestamp, ToSpan as _};
+use machinist::{
+    reason::Reason,
+    update::{journal::Journal, phase::Phase, store::Store},
+};
+use tracing_subscriber::{Layer, layer::SubscriberExt as _};
+
+use crate::{
+    case::{Case, plain},
+    child::{Course, Order, Passage, Place},
+    driver::{Driver, UNIT, boot},
+    matrix::{finish, machine, must_be_old_or_new, rebooted, restarts, tree},
+    sandbox::{conduct, difference, restarting},
+    services::Script,
+};
+
+/// Lets the manager go when a phase begins, once.
+struct GoesAt {
+    phase: &'static str,
+    script: Script,
+    went: Arc<AtomicBool>,
+}
+
+impl<S: tracing::Subscriber> Layer<S> for GoesAt {
+    fn on_event(&self, event: &tracing::Event<'_>, _: tracing_subscriber::layer::Context<'_, S>) {
+        let passage = Passage::of(event);
+        if passage.phase == self.phase
+            && !passage.from.is_empty()
+            && !self.went.swap(true, Ordering::Relaxed)
+        {
+            self.script.goes_for(Duration::from_secs(60));
+        }
+    }
+}
+
+const PHASES: [(Course, Phase); 9] = [
+    (Course::Restart, Phase::Planned),
+    (Course::Restart, Phase::Waiting),
+    (Course::Restart, Phase::Staging),
+    (Course::Restart, Phase::Committing),
+    (Course::Restart, Phase::Acting),
+    (Course::Restart, Phase::Verifying),
+    (Course::Reboot, Phase::RebootPending),
+    (Course::Reboot, Phase::Booted),
+    (Course::Undo, Phase::Undoing),
+];
+
+#[test]
+fn a_manager_that_is_gone_for_a_minute_in_any_phase_only_delays_the_update() {
+    let case = Case::everything();
+    for (course, phase) in PHASES {
+        let what = format!("{course:?}, gone in {}", phase.name());
+        let sandbox = machine(&case);
+        let script = Script::new();
+        let went = Arc::new(AtomicBool::new(false));
+        let layer = GoesAt {
+            phase: phase.name(),
+            script: script.clone(),
+            went: Arc::clone(&went),
+        };
+        // The loop runs on this thread alone.
+        let _guard = tracing::subscriber::set_default(tracing_subscriber::registry().with(layer));
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_all().start_paused(true).build().unwrap();
+        runtime.block_on(async {
+            let conduct = || match course {
+                Course::Reboot => conduct(true),
+                _ => restarting(UNIT),
+            };
+            let start = || {
+                let mut driver = Driver::on(&sandbox.root(), &script, case.to.desired(), conduct());
+                driver.patience = Duration::from_secs(24 * 3600);
+                driver
+            };
+            let mut driver = start();
+            match course {
+                Course::Restart => drop(driver.until_on(&case.to).await),
+                Course::Reboot => {
+                    // By whichever way is tried when the manager is back.
+                    let asked = || {
+                        script
+                            .asked()
+                            .iter()
+                            .any(|asked| asked.starts_with("reboot"))
+                    };
+                    while !asked() {
+                        tokio::time::sleep(Duration::from_secs(1)).await;
+                    }
+                    driver.stop().await;
+                    boot(&sandbox, "boot-2");
+                    driver = start();
+                    driver.until_on(&case.to).await;
+                }
+                Course::Undo => {
+                    script.fails(&format!("Restart {UNIT}"), Reason::JobFailed, false);
+                    driver.until_failed().await;
+                }
+            }
+            driver.stop().await;
+        });
+        assert!(went.load(Ordering::Relaxed), "{what}: never");
+        let expected = match course {
+            Course::Undo => &case.old,
+            _ => &case.new,
+        };
+        let tree = plain(&tree(&sandbox));
+        assert!(tree == *expected, "{what}\n{}", difference(expected, &tree));
+        if course == Course::Undo {
+            // Once for the config that went, once for the one that is back.
+            assert_eq!(restarts(&script.asked()), 2, "{what}");
+        }
+    }
+}
+
+/// Every time in the journal, so much earlier or later.
+fn shift(journal: &mut Journal, hours: i64) {
+    let moved = |time: Timestamp| time.checked_add(hours.hours()).unwrap();
+    for tx in &mut journal.transactions {
+        tx.started = moved(tx.started);
+        for phase in &mut tx.phases {
+            phase.started = moved(phase.started);
+            phase.finished = phase.finished.map(moved);
+        }
+        if let Some(reboot) = &mut tx.reboot {
+            reboot.ordered = moved(reboot.ordered);
+        }
+    }
+    for update in &mut journal.history {
+        (update.started, update.finished) = (moved(update.started), moved(update.finished));
+    }
+    if let Some((_, since)) = &mut journal.devices_before {
+        *since = moved(*since);
+    }
+}
+
+#[test]
+fn a_clock_that_jumped_by_a_day_in_any_phase_changes_nothing() {
+    let case = Case::everything();
+    for (course, phase) in PHASES {
+        for hours in [24, -24] {
+            let what = format!("{course:?}, {}, {hours} h", phase.name());
+            let sandbox = machine(&case);
+            let root = sandbox.path("");
+            if phase == Phase::Booted {
+                let (root, place) = (root.clone(), None);
+                Order {
+                    root,
+                    course,
+                    place,
+                }
+                .run();
+                boot(&sandbox, "boot-2");
+            }
+            let index = Phase::ALL.iter().position(|known| *known == phase);
+            let place = index.map(Place::Entering);
+            let ended = Order {
+                root,
+                course,
+                place,
+            }
+            .run();
+            assert!(ended.killed, "{what}");
+            if rebooted(&ended) {
+                boot(&sandbox, "boot-2");
+            }
+            // While it was down the clock went the other way.
+            let store = Store::open(&sandbox.root()).unwrap();
+            let mut journal = store.load().unwrap();
+            shift(&mut journal, -hours);
+            store.save(&journal).unwrap();
+            drop(store);
+            must_be_old_or_new(&case, &sandbox, &what);
+            finish(&case, &sandbox, course, &what);
+        }
+    }
+}
