@@ -86,16 +86,7 @@ fn a_manager_that_is_gone_for_a_minute_in_any_phase_only_delays_the_update() {
             match course {
                 Course::Restart => drop(driver.until_on(&case.to).await),
                 Course::Reboot => {
-                    // By whichever way is tried when the manager is back.
-                    let asked = || {
-                        script
-                            .asked()
-                            .iter()
-                            .any(|asked| asked.starts_with("reboot"))
-                    };
-                    while !asked() {
-                        tokio::time::sleep(Duration::from_secs(1)).await;
-                    }
+                    script.until_reboot().await;
                     driver.stop().await;
                     boot(&sandbox, "boot-2");
                     driver = start();

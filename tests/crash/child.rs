@@ -199,7 +199,7 @@ async fn drive(order: &Order, to: crate::sandbox::Written) {
     let mut driver = Driver::on(&root, &script, to.desired(), conduct);
     match course {
         Course::Restart => drop(driver.until_on(&to).await),
-        Course::Reboot => script.until_asked("reboot Logind").await,
+        Course::Reboot => script.until_reboot().await,
         Course::Undo => drop(driver.until_failed().await),
     }
     driver.stop().await;

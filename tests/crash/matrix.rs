@@ -128,7 +128,7 @@ pub(crate) fn finish(case: &Case, sandbox: &Sandbox, course: Course, what: &str)
             })
             .await;
         if report.phase == Phase::RebootPending {
-            script.until_asked("reboot Logind").await;
+            script.until_reboot().await;
             driver.stop().await;
             boot(sandbox, "boot-3");
             driver = start(&script);

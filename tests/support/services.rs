@@ -67,6 +67,17 @@ impl Script {
         self.until_asked_times(request, 1).await;
     }
 
+    /// Waits until a reboot was ordered, by whichever method.
+    pub(crate) async fn until_reboot(&self) {
+        let ordered = || self.asked().iter().any(|asked| asked.starts_with("reboot"));
+        let begun = std::time::Instant::now();
+        while !ordered() {
+            let patience = begun.elapsed() < Duration::from_secs(30);
+            assert!(patience, "no reboot was ordered, but {:?}", self.asked());
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+
     /// Waits until this was asked so often.
     pub(crate) async fn until_asked_times(&self, request: &str, times: usize) {
         let asked = || {
