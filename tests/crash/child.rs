@@ -197,6 +197,8 @@ async fn drive(order: &Order, to: crate::sandbox::Written) {
         _ => restarting(UNIT),
     };
     let mut driver = Driver::on(&root, &script, to.desired(), conduct);
+    // A busy machine is slow, and being killed is all that this process is for.
+    driver.patience = std::time::Duration::from_secs(300);
     match course {
         Course::Restart => drop(driver.until_on(&to).await),
         Course::Reboot => script.until_reboot().await,

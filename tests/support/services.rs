@@ -72,7 +72,7 @@ impl Script {
         let ordered = || self.asked().iter().any(|asked| asked.starts_with("reboot"));
         let begun = std::time::Instant::now();
         while !ordered() {
-            let patience = begun.elapsed() < Duration::from_secs(30);
+            let patience = begun.elapsed() < Duration::from_secs(120);
             assert!(patience, "no reboot was ordered, but {:?}", self.asked());
             tokio::time::sleep(Duration::from_millis(2)).await;
         }

@@ -1,0 +1,197 @@
+//! Whole updates as directories: what was there, what is asked for, the plan, what is there afterwards;
+//! and what is there when it is taken back. A case is a directory below `tests/golden/update`:
+//!
+//! * `before.txt`: the machine, one object a line (`/etc/motd file 644 "text"`, `/srv/d dir 755`,
+//!   `/etc/l link to`); empty where there is nothing;
+//! * `from.yaml`: the config the machine is on, where it is on one; `to.yaml`: the one asked for;
+//! * `plan.txt`, `after.txt`: what must come of it.
+//!
+//! The undo has no file: it must give exactly what was there before the update, and going back to the
+//! config before must give it, too. `UPDATE_GOLDEN=1` writes the files; a person reads the difference.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    dead_code,
+    reason = "a test may panic, and plays everybody else who writes into the tree"
+)]
+
+#[path = "support/by_hand.rs"]
+mod by_hand;
+#[path = "support/sandbox.rs"]
+mod sandbox;
+
+use std::{
+    fs,
+    os::unix::fs::{PermissionsExt as _, symlink},
+    path::{Path, PathBuf},
+};
+
+use machinist::{
+    machine_config::{self, MachineConfig, Rules},
+    plan::{Capabilities, Plan, Policies},
+    root::{Object, Tree},
+    update::{look, store},
+};
+
+use by_hand::ByHand;
+use sandbox::{Nobody, Sandbox, Written, at, conduct, difference, once, without_staging};
+
+const OFFLINE: Capabilities = Capabilities {
+    live: false,
+    chown: false,
+    os: false,
+};
+
+#[test]
+fn each_golden_update_plans_applies_and_goes_back_as_written() {
+    let mut cases: Vec<PathBuf> = fs::read_dir("tests/golden/update")
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    cases.sort();
+    assert!(cases.len() >= 60, "{} cases", cases.len());
+    for case in cases {
+        Case { dir: &case }.check();
+    }
+}
+
+struct Case<'a> {
+    dir: &'a Path,
+}
+
+impl Case<'_> {
+    fn check(&self) {
+        let (from, to) = (self.config("from.yaml"), self.config("to.yaml"));
+        let to = to.unwrap_or_default();
+        let sandbox = self.machine(from.as_ref());
+        let before = seen(&sandbox);
+        let plan = plan(&sandbox, &to);
+        self.compare("plan.txt", &plan.to_text(false));
+        if !plan.refusals.is_empty() {
+            self.compare("after.txt", "refused\n");
+            return;
+        }
+
+        // Committed, and taken back.
+        let mut update = ByHand::open(&sandbox.root());
+        update.stage(&to).unwrap();
+        update.commit().unwrap();
+        update.undo().unwrap();
+        drop(update);
+        self.same(&before, &seen(&sandbox), "the undo");
+
+        apply(&sandbox, &to);
+        self.compare("after.txt", &listing(&seen(&sandbox)));
+        apply(&sandbox, &from.unwrap_or_default());
+        self.same(&before, &seen(&sandbox), "the way back");
+    }
+
+    fn config(&self, name: &str) -> Option<Written> {
+        let text = fs::read_to_string(self.dir.join(name)).ok()?;
+        let documents = machine_config::parse(&text, name, &Rules::default())
+            .unwrap_or_else(|refusals| panic!("{}: {refusals:?}", self.dir.display()));
+        let order = machine_config::Order::AsGiven;
+        let (config, _) = machine_config::merge(documents, "worker", order)
+            .unwrap_or_else(|refusals| panic!("{}: {refusals:?}", self.dir.display()));
+        let name = name.trim_end_matches(".yaml").to_owned();
+        Some(Written(MachineConfig { name, ..config }))
+    }
+
+    /// The machine as it was found, brought to the config before.
+    fn machine(&self, from: Option<&Written>) -> Sandbox {
+        let sandbox = Sandbox::new();
+        let found = fs::read_to_string(self.dir.join("before.txt")).unwrap_or_default();
+        for line in found.lines() {
+            make(&sandbox, line).unwrap_or_else(|| panic!("{}: {line}", self.dir.display()));
+        }
+        if let Some(from) = from {
+            apply(&sandbox, from);
+        }
+        sandbox
+    }
+
+    fn compare(&self, name: &str, found: &str) {
+        let file = self.dir.join(name);
+        if std::env::var_os("UPDATE_GOLDEN").is_some() {
+            fs::write(&file, found).unwrap();
+        }
+        let expected = fs::read_to_string(&file).unwrap_or_default();
+        assert!(expected == found, "{} differs:\n{found}", file.display());
+    }
+
+    fn same(&self, before: &Tree, after: &Tree, what: &str) {
+        let told = difference(before, after);
+        assert!(
+            before == after,
+            "{}: {what} gives\n{told}",
+            self.dir.display()
+        );
+    }
+}
+
+/// Makes what one line says.
+fn make(sandbox: &Sandbox, line: &str) -> Option<()> {
+    let mut words = line.splitn(4, ' ');
+    let (named, kind) = (at(words.next()?), words.next()?);
+    // Whatever the umask.
+    sandbox.root().make_dirs(&named.parent()?, 0o755).ok()?;
+    let path = sandbox.path(named.as_str());
+    let mut mode = || u32::from_str_radix(words.next()?, 8).ok();
+    match kind {
+        "file" => {
+            let mode = mode()?;
+            let text: String = serde_json::from_str(words.next()?).ok()?;
+            fs::write(&path, text).ok()?;
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).ok()
+        }
+        "dir" => {
+            fs::create_dir_all(&path).ok()?;
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode()?)).ok()
+        }
+        "link" => symlink(words.next()?, &path).ok(),
+        _ => None,
+    }
+}
+
+fn plan(sandbox: &Sandbox, to: &Written) -> Plan {
+    let (root, policies) = (sandbox.root(), Policies::default());
+    let journal = store::peek(&root).unwrap();
+    let looked = look::look(&root, &journal, &to.0, &policies, OFFLINE, None).unwrap();
+    let refused = |refusals| Plan::refused(&looked.from, &to.0, refusals);
+    looked.plan.unwrap_or_else(refused)
+}
+
+fn apply(sandbox: &Sandbox, to: &Written) {
+    let conduct = machinist::update::run::Conduct {
+        capabilities: OFFLINE,
+        ..conduct(false)
+    };
+    let report = once(&sandbox.root(), None::<Nobody>, conduct, to).unwrap();
+    assert_eq!(report.failure, None);
+}
+
+fn seen(sandbox: &Sandbox) -> Tree {
+    without_staging(&sandbox.tree())
+}
+
+/// As `before.txt` is written; without the directories that every machine here has.
+fn listing(tree: &Tree) -> String {
+    let mut lines = String::new();
+    for (path, node) in &tree.0 {
+        let path = path.as_str();
+        if ["/", "/etc", "/var", "/var/lib"].contains(&path) {
+            continue;
+        }
+        lines += &match &node.object {
+            Object::File(bytes) => {
+                let text = serde_json::to_string(&String::from_utf8_lossy(bytes)).unwrap();
+                format!("{path} file {:o} {text}\n", node.mode)
+            }
+            Object::Directory => format!("{path} dir {:o}\n", node.mode),
+            Object::Link(to) => format!("{path} link {to}\n"),
+            Object::Socket => format!("{path} socket\n"),
+        };
+    }
+    lines
+}
