@@ -17,6 +17,7 @@ use machinist::{
         Active, InhibitMode, JobResult, Lines, Load, Method, RebootFlags, Receipt, SystemState,
         Systemd, Trouble, Verb,
     },
+    update::ports::{RebootMethod, Services},
 };
 use pretend_systemd::{Job, PretendSystemd, Reboot, Unit};
 use tokio::time::Instant;
@@ -421,6 +422,39 @@ async fn the_other_ways_prove_that_the_machine_goes_down() {
         let receipt = reboot(&systemd, method, RebootFlags::NONE, LIMIT).await;
         assert_eq!(receipt.unwrap(), Receipt::Accepted);
         assert!(machine.heard().iter().any(|it| it == asked), "{asked}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_accepted_reboot_that_does_not_come_is_noticed_when_it_is_called_off_and_when_its_time_is_over()
+ {
+    // Said by a signal; said while the connection was down; never said.
+    for case in ["signal", "connection", "time"] {
+        let (machine, systemd) = machine();
+        Services::reboot(&systemd, RebootMethod::Logind, "because")
+            .await
+            .unwrap();
+        let over = systemd.reboot_over(LIMIT);
+        let happens = async {
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            match case {
+                "signal" => machine.announce(false).await,
+                "connection" => {
+                    machine.call_off_in_silence();
+                    machine.hang_up().await;
+                }
+                _ => {}
+            }
+        };
+        let began = Instant::now();
+        let (error, ()) = tokio::join!(over, happens);
+        let (reason, seconds) = match case {
+            "time" => (Reason::RebootDidNotHappen, 65..=66),
+            _ => (Reason::RebootCancelled, 2..=4),
+        };
+        assert_eq!(error.reason, reason, "{case}");
+        let took = began.elapsed().as_secs();
+        assert!(seconds.contains(&took), "{case}: {took} s");
     }
 }
 

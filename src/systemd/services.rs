@@ -3,19 +3,25 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use super::{
-    Active, Lines, Load, Method, RebootFlags, SystemState, Systemd, SystemdError, Trouble,
-    UnitState, Verb,
+    Active, InhibitMode, Lines, Load, Method, RebootFlags, SystemState, Systemd, SystemdError,
+    Trouble, UnitState, Verb,
 };
 use crate::{
     path::AbsPath,
     plan::{ActionKind, UnitFacts},
     reason::Reason,
     root::Root,
-    update::ports::{RebootMethod, ServiceError, Services, Startup},
+    update::ports::{Held, RebootMethod, ServiceError, Services, Startup},
 };
 
 /// How long logind may take to announce a reboot it has accepted. The announcement is its first act.
 const RECEIPT: Duration = Duration::from_secs(10);
+
+/// How long logind may take to grant a lock; it answers at once, or is not well.
+const GRANT: Duration = Duration::from_secs(5);
+
+/// How often an announced shutdown is looked for over a new connection.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 impl Systemd {
     /// The manager of a live root, through the sockets below it.
@@ -158,6 +164,19 @@ impl Services for Systemd {
         Ok(facts)
     }
 
+    async fn hold_off_shutdown(&self, why: &str) -> Option<Held> {
+        let login = self.login();
+        let lock = login.inhibit("shutdown", why, InhibitMode::Block);
+        match tokio::time::timeout(GRANT, lock).await {
+            Ok(Ok(lock)) => Some(Box::new(lock)),
+            Ok(Err(error)) => {
+                tracing::debug!(%error, "no lock against a shutdown");
+                None
+            }
+            Err(_) => None,
+        }
+    }
+
     async fn reboot(&self, method: RebootMethod, why: &str) -> Result<(), ServiceError> {
         let method = match method {
             RebootMethod::Logind => Method::Logind,
@@ -185,29 +204,30 @@ impl Services for Systemd {
         let login = self.login();
         let delay = login.inhibit_delay_max().await.unwrap_or_default();
         let called_off = async {
-            let mut signals = login.prepare_for_shutdown().await.ok()?;
-            while let Some(begins) = signals.next().await {
-                if !begins {
-                    return Some(());
+            loop {
+                // Listened first, asked then: nothing falls in between. A connection that broke, with
+                // the bus or without the machine, is made anew.
+                if let Ok(mut signals) = login.prepare_for_shutdown().await {
+                    if matches!(self.going_down().await, Ok(false)) {
+                        return;
+                    }
+                    while let Some(begins) = signals.next().await {
+                        if !begins {
+                            return;
+                        }
+                    }
                 }
+                tokio::time::sleep(LOOK_AGAIN).await;
             }
-            None
         };
         let deadline = tokio::time::Instant::now() + delay + limit;
-        if tokio::time::timeout_at(deadline, called_off)
-            .await
-            .ok()
-            .flatten()
-            .is_some()
-        {
+        if tokio::time::timeout_at(deadline, called_off).await.is_ok() {
             return ServiceError {
                 reason: Reason::RebootCancelled,
                 again: true,
                 source: Box::new(SystemdError::new("reboot", Trouble::Cancelled)),
             };
         }
-        // The connection went with the bus; so does the machine, or it never will.
-        tokio::time::sleep_until(deadline).await;
         ServiceError {
             reason: Reason::RebootDidNotHappen,
             again: true,

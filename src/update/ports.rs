@@ -56,6 +56,9 @@ impl RebootMethod {
     }
 }
 
+/// A lock that is given up when it is dropped.
+pub type Held = Box<dyn std::any::Any + Send + Sync>;
+
 /// The service manager and the login manager of a live root.
 pub trait Services: Send + Sync + 'static {
     /// The unit's `InvocationID`, which changes each time it is started; none when it never was.
@@ -88,6 +91,10 @@ pub trait Services: Send + Sync + 'static {
         &self,
         names: &[String],
     ) -> impl Future<Output = Result<BTreeMap<String, UnitFacts>, ServiceError>> + Send;
+
+    /// Holds shutdowns off until the answer is dropped: for the moments in which the tree is a mix.
+    /// None where nobody grants that; recovery is there for a machine that goes down all the same.
+    fn hold_off_shutdown(&self, why: &str) -> impl Future<Output = Option<Held>> + Send;
 
     /// Orders a reboot and returns once it was accepted. When it is called off later, `reboot_over`
     /// says so; when it happens, nobody is left to be told.

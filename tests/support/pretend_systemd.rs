@@ -319,6 +319,11 @@ impl PretendSystemd {
             .await;
     }
 
+    /// A shutdown is called off, and nobody hears it.
+    pub fn call_off_in_silence(&self) {
+        self.world().preparing = false;
+    }
+
     /// logind announces a shutdown, or calls it off.
     pub async fn announce(&self, start: bool) {
         self.world().preparing = start;

@@ -15,7 +15,7 @@ use machinist::{
     root::{Object, Root, Tree},
     update::{
         journal::Journal,
-        ports::{RebootMethod, ServiceError, Services, Startup},
+        ports::{Held, RebootMethod, ServiceError, Services, Startup},
         run::{Audience, Conduct, Desired, RebootConduct, UpdateError, UpdateReport, Updater},
         store,
     },
@@ -355,6 +355,9 @@ impl Services for Nobody {
         unreachable!("no manager runs here")
     }
     async fn unit_facts(&self, _: &[String]) -> Result<BTreeMap<String, UnitFacts>, ServiceError> {
+        unreachable!("no manager runs here")
+    }
+    async fn hold_off_shutdown(&self, _: &str) -> Option<Held> {
         unreachable!("no manager runs here")
     }
     async fn reboot(&self, _: RebootMethod, _: &str) -> Result<(), ServiceError> {

@@ -10,7 +10,7 @@ use std::{
 use machinist::{
     plan::{ActionKind, UnitFacts},
     reason::Reason,
-    update::ports::{RebootMethod, ServiceError, Services, Startup},
+    update::ports::{Held, RebootMethod, ServiceError, Services, Startup},
 };
 
 /// What was asked of the manager, and what it answers.
@@ -26,6 +26,8 @@ struct State {
     startup: Option<Startup>,
     states: BTreeMap<String, String>,
     reboots_end: bool,
+    /// Each copy is a lock that is held.
+    lock: Arc<()>,
     hanging: std::collections::BTreeSet<String>,
     gone_until: Option<tokio::time::Instant>,
 }
@@ -110,6 +112,11 @@ impl Script {
     pub(crate) fn failed(&self, units: &[&str]) {
         let units = units.iter().map(|unit| (*unit).to_owned()).collect();
         self.with(|state| state.failed_units = units);
+    }
+
+    /// How many locks against shutdowns are held.
+    pub(crate) fn locks_held(&self) -> usize {
+        self.with(|state| Arc::strong_count(&state.lock) - 1)
     }
 
     /// How far the boot is from now on.
@@ -215,7 +222,13 @@ impl Services for Script {
         Ok(names.iter().map(running).collect())
     }
 
+    async fn hold_off_shutdown(&self, _: &str) -> Option<Held> {
+        Some(Box::new(self.with(|state| Arc::clone(&state.lock))))
+    }
+
     async fn reboot(&self, method: RebootMethod, _: &str) -> Result<(), ServiceError> {
+        // From systemd 257 on our own lock would stop us.
+        assert_eq!(self.locks_held(), 0, "our own lock against shutdowns");
         self.ask(format!("reboot {method:?}"))
     }
 

@@ -1,8 +1,9 @@
 //! Updates that need a reboot.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use machinist::{
+    path::AbsPath,
     reason::Reason,
     root::{Act, Op},
     update::{
@@ -101,11 +102,12 @@ async fn before_its_first_turn_the_driver_already_tells_what_the_journal_proves(
     assert!(report.unverified);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_reboot_that_does_not_happen_is_tried_three_ways_and_then_said() {
     let (sandbox, script) = (machine(), Script::new());
     script.reboots_do_not_happen();
     let mut driver = auto(&sandbox, &script, &one());
+    driver.patience = Duration::from_secs(3600);
     let report = driver.until_failed().await;
     assert_eq!(
         report.failure.as_ref().unwrap().code,
@@ -128,6 +130,117 @@ async fn a_reboot_that_does_not_happen_is_tried_three_ways_and_then_said() {
     assert_eq!(report.failure, None);
     driver.stop().await;
     assert_eq!(reboots(&script), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn however_long_a_reboot_is_held_up_it_is_asked_for_slowly_the_same_way_and_said() {
+    let (sandbox, script) = (machine(), Script::new());
+    script.fails("reboot Logind", Reason::RebootInhibited, true);
+    let mut driver = auto(&sandbox, &script, &one());
+    driver.patience = Duration::from_secs(3600);
+    let began = tokio::time::Instant::now();
+    script.until_asked_times("reboot Logind", 10).await;
+    assert!(began.elapsed() >= Duration::from_secs(9 * 30));
+    let report = driver
+        .until("the holder to be named", |report| report.failure.is_some())
+        .await;
+    assert_eq!(report.phase, Phase::RebootPending);
+    assert_eq!(
+        report.failure.as_ref().unwrap().code,
+        Reason::RebootInhibited
+    );
+    // Also after a restart of the agent.
+    driver.stop().await;
+    script.heals("reboot Logind");
+    let driver = auto(&sandbox, &script, &one());
+    script.until_asked_times("reboot Logind", 11).await;
+    driver.stop().await;
+    assert_eq!(reboots(&script), 11);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reboot_that_is_called_off_is_said_and_leaves_time_to_take_the_config_back() {
+    let (sandbox, script) = (machine(), Script::new());
+    let nothing = config("nothing");
+    let mut driver = start(&sandbox, &script, &nothing, RebootConduct::Auto);
+    driver.patience = Duration::from_secs(3600);
+    driver.until_on(&nothing).await;
+    let before = tree(&sandbox);
+    script.reboots_do_not_happen();
+    driver.wants(&one());
+    let report = driver
+        .until("called off", |report| report.failure.is_some())
+        .await;
+    assert_eq!(report.phase, Phase::RebootPending);
+    let code = report.failure.as_ref().unwrap().code;
+    assert_eq!(code, Reason::RebootCancelled);
+    driver.wants(&nothing);
+    let report = driver.until_on(&nothing).await;
+    assert_eq!(report.updates[0].outcome, Outcome::Withdrawn);
+    assert_eq!(tree(&sandbox), before);
+    driver.stop().await;
+    assert_eq!(reboots(&script), 1);
+}
+
+/// Also what a soft reboot looks like: everything starts anew, and the boot id stays.
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_starts_anew_in_the_same_boot_takes_nothing_for_a_reboot() {
+    let (sandbox, script) = (machine(), Script::new());
+    let driver = auto(&sandbox, &script, &one());
+    script.until_asked("reboot Logind").await;
+    // Nothing more is written once it was accepted.
+    let accepted = std::fs::read(sandbox.path("/var/lib/machinist/journal")).unwrap();
+    tokio::time::sleep(Duration::from_secs(50)).await;
+    driver.stop().await;
+    let journal = std::fs::read(sandbox.path("/var/lib/machinist/journal")).unwrap();
+    assert!(journal == accepted);
+    let mut driver = auto(&sandbox, &script, &one());
+    let report = driver
+        .until("pending", |report| report.phase == Phase::RebootPending)
+        .await;
+    assert!(report.unverified && report.updates.is_empty());
+    script.until_asked("reboot TransientUnit").await;
+    driver.stop().await;
+    let journal = sandbox.journal();
+    assert_eq!((journal.transactions[0].boots, journal.base), (0, None));
+}
+
+#[tokio::test]
+async fn shutdowns_are_held_off_exactly_while_the_tree_is_a_mix() {
+    let (sandbox, script) = (machine(), Script::new());
+    let exchanges = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let (seen, watching) = (Arc::clone(&exchanges), script.clone());
+    let root = sandbox.root().with_fault(Arc::new(move |op: &Op| {
+        // The journal changes places with its spare as well.
+        let ours = |path: &AbsPath| path.as_str() == "/etc/found";
+        if matches!(&op.act, Act::Exchange(with) if ours(&op.path) || ours(with)) {
+            seen.lock().unwrap().push(watching.locks_held());
+        }
+        None
+    }));
+    let nothing = config("nothing");
+    let conduct = Conduct {
+        reboot: RebootConduct::Ask,
+        ..conduct(true)
+    };
+    let mut driver = Driver::on(&root, &script, nothing.desired(), conduct);
+    driver.until_on(&nothing).await;
+    driver.wants(&one());
+    driver
+        .until("pending", |report| report.phase == Phase::RebootPending)
+        .await;
+    let committed = exchanges.lock().unwrap().len();
+    assert_eq!(script.locks_held(), 0);
+    driver.wants(&nothing);
+    driver.until_on(&nothing).await;
+    let exchanges = exchanges.lock().unwrap().clone();
+    assert!(
+        committed > 0 && exchanges.len() > committed,
+        "{exchanges:?}"
+    );
+    assert!(exchanges.iter().all(|held| *held == 1), "{exchanges:?}");
+    assert_eq!(script.locks_held(), 0);
+    driver.stop().await;
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use crate::{
     update::{
         journal::{Journal, Mark},
         phase::Event,
-        ports::Services,
+        ports::{Held, Services},
         store::{self, Store, StoreError},
         transaction::{self, TransactionError},
     },
@@ -14,7 +14,10 @@ use crate::{
 
 impl<S: Services, A: Audience> Updater<S, A> {
     pub(super) async fn commit(&mut self) -> Result<Event, UpdateError> {
-        match self.blocking(commit).await? {
+        let held = self.hold_off_shutdown().await;
+        let committed = self.blocking(commit).await?;
+        drop(held);
+        match committed {
             Ok(()) => Ok(Event::Committed),
             Err(error) => {
                 let code = match error.reason() {
@@ -26,6 +29,13 @@ impl<S: Services, A: Audience> Updater<S, A> {
                 Ok(Event::StepFailed)
             }
         }
+    }
+
+    /// While old and new objects change places.
+    pub(super) async fn hold_off_shutdown(&self) -> Option<Held> {
+        let services = self.services.clone()?;
+        let why = format!("applying {}", self.config_name());
+        self.while_turning(services.hold_off_shutdown(&why)).await
     }
 }
 

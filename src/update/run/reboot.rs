@@ -23,6 +23,10 @@ const INHIBITED: Duration = Duration::from_secs(30);
 /// them outlast a bus that is being updated or restarted, which takes seconds, at times a minute.
 const UNREACHABLE: Duration = Duration::from_secs(60);
 
+/// How long a person who called a reboot off has to say more: to take the config back, or to set
+/// `update.reboot`.
+const CALLED_OFF: Duration = Duration::from_secs(60);
+
 #[derive(Debug, thiserror::Error)]
 #[error("the reboot was asked for three times and did not happen")]
 struct StillHere;
@@ -55,18 +59,18 @@ impl<S: Services, A: Audience> Updater<S, A> {
             return self.wait(stop).await;
         }
         loop {
-            let attempt = self.attempts(&boot);
-            let Some(method) = RebootMethod::of_attempt(attempt) else {
+            let before = self.attempts(&boot);
+            let Some(method) = RebootMethod::of_attempt(before) else {
                 self.failed(&StillHere, Reason::RebootDidNotHappen, false);
                 return Ok(Some(Event::StepFailed));
             };
-            self.order(&boot, attempt + 1).await?;
+            let attempt = before + 1;
+            self.order(&boot, attempt).await?;
             let Some(services) = self.services.clone() else {
                 self.failed(&NoServices, Reason::ManagerUnreachable, false);
                 return Ok(Some(Event::StepFailed));
             };
             let why = format!("machinist applies {}", self.config_name());
-            let attempt = attempt + 1;
             tracing::info!("ordering the reboot: {method:?}, attempt {attempt}");
             let ordered = tokio::select! {
                 // The order stands in the journal: the next start asks again or finds a new boot.
@@ -85,16 +89,18 @@ impl<S: Services, A: Audience> Updater<S, A> {
                 Err(error) => error,
             };
             self.note(&error);
-            if error.reason == Reason::ManagerUnreachable
-                && let Some(event) = self.pause(UNREACHABLE, stop).await?
-            {
-                return Ok(event);
-            }
-            if error.reason == Reason::RebootInhibited {
-                self.order(&boot, attempt).await?;
-                if let Some(event) = self.pause(INHIBITED, stop).await? {
-                    return Ok(event);
+            let pause = match error.reason {
+                Reason::RebootInhibited => {
+                    // Nothing was ordered: however long somebody holds it up, it is no attempt.
+                    self.order(&boot, before).await?;
+                    INHIBITED
                 }
+                Reason::RebootCancelled => CALLED_OFF,
+                Reason::ManagerUnreachable => UNREACHABLE,
+                _ => continue,
+            };
+            if let Some(event) = self.pause(pause, stop).await? {
+                return Ok(event);
             }
         }
     }

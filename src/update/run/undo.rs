@@ -53,11 +53,13 @@ impl<S: Services, A: Audience> Updater<S, A> {
         let reason = self.undo_reason();
         let code = reason.code;
         tracing::warn!(reason = %code, "{code}: bringing the config before back");
+        let held = self.hold_off_shutdown().await;
         let reverted = self
             .blocking(move |store, journal| {
                 revert(store, journal, &reason, booted_into, boot.as_deref())
             })
             .await?;
+        drop(held);
         if let Err(TransactionError::Store(error)) = reverted {
             // Not a step was taken that the journal does not know of.
             return Err(error.into());
