@@ -20,7 +20,7 @@ pub(super) fn read(field: &Field<'_>, reading: &mut Reading<'_>) -> Parts {
         return parts;
     };
     let version = object.need("version", &mut reading.problems);
-    let Some(version) = version.and_then(|field| read_version(&variant, &field, reading)) else {
+    let Some(version) = read_version(&variant, version, reading) else {
         return parts;
     };
     object.get("metadata");
@@ -50,10 +50,11 @@ enum Variant {
     OpenShift,
 }
 
-/// The variant, when its version is one that is read: those whose output is Ignition 3.0–3.6.
+/// The variant, when its version is one that is read: those whose output is Ignition 3.0–3.6. A version
+/// that is missing or no text is refused, and the rest judged all the same.
 fn read_version(
     variant: &Field<'_>,
-    version: &Field<'_>,
+    version: Option<Field<'_>>,
     reading: &mut Reading<'_>,
 ) -> Option<Variant> {
     let problems = &mut reading.problems;
@@ -67,7 +68,12 @@ fn read_version(
             return None;
         }
     };
-    let text = version.text(problems)?;
+    let Some(version) = version else {
+        return Some(kind);
+    };
+    let Some(text) = version.text(problems) else {
+        return Some(kind);
+    };
     let number = text
         .strip_suffix(".0")
         .and_then(|text| text.split_once('.'))

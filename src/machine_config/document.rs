@@ -108,10 +108,10 @@ fn read_document(field: &Field<'_>, reading: &mut Reading<'_>) -> Vec<Document> 
     let Some(mut object) = field.object(problems) else {
         return Vec::new();
     };
-    if object.get("ignition").is_some() && object.get("variant").is_none() {
+    if object.has("ignition") && !object.has("variant") {
         return vec![bare(field, reading, ignition::read)];
     }
-    if object.get("variant").is_some() {
+    if object.has("variant") {
         return vec![butane_document(field, object, reading)];
     }
     let Some(kind) = object.get("kind") else {

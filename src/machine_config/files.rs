@@ -70,6 +70,12 @@ fn not_utf8(error: &std::string::FromUtf8Error) -> Refusal {
     let good = &error.as_bytes()[..error.utf8_error().valid_up_to()];
     let line = 1 + good.iter().filter(|byte| **byte == b'\n').count();
     let mut refusal = Refusal::new(Reason::SyntaxInvalid, "this is no UTF-8 text");
+    let start = good
+        .iter()
+        .rposition(|byte| *byte == b'\n')
+        .map_or(0, |at| at + 1);
+    let before = String::from_utf8_lossy(&good[start..]).chars().count();
     refusal.line = u32::try_from(line).ok();
+    refusal.column = u32::try_from(before + 1).ok();
     refusal
 }

@@ -103,14 +103,35 @@ pub(super) fn read(field: &Field<'_>, reading: &mut Reading<'_>) -> Parts {
     let Some(mut object) = field.object(&mut reading.problems) else {
         return parts;
     };
-    let Some(ignition) = object.need("ignition", &mut reading.problems) else {
+    let Some(dialect) = read_head(&mut object, reading) else {
         return parts;
     };
-    let Some(mut ignition) = ignition.object(&mut reading.problems) else {
-        return parts;
+    let why = "kernel arguments go into spec.kernelArguments of a MachineConfig";
+    let known = [Known::new("kernelArguments").two(None).three(Some(3))];
+    refuse_known(&mut object, &known, dialect, why, reading);
+    let why = "write the files of systemd-networkd below /etc/systemd/network";
+    let known = [Known::new("networkd").three(None)];
+    refuse_known(&mut object, &known, dialect, why, reading);
+    read_sections(&mut object, dialect, &mut parts, reading);
+    object.finish(&mut reading.problems);
+    parts
+}
+
+/// Reads the section that says which version this is; none for one that is not read. Where it says
+/// nothing of use, that is refused, and the rest is judged as if it said the newest.
+fn read_head(object: &mut Object<'_>, reading: &mut Reading<'_>) -> Option<Dialect> {
+    const NOT_SAID: Dialect = Dialect::Three(NEWEST);
+    let Some(field) = object.need("ignition", &mut reading.problems) else {
+        return Some(NOT_SAID);
     };
-    let Some(dialect) = read_version(&mut ignition, reading) else {
-        return parts;
+    let Some(mut ignition) = field.object(&mut reading.problems) else {
+        return Some(NOT_SAID);
+    };
+    let version = ignition.need("version", &mut reading.problems);
+    let version = version.and_then(|field| Some((field.text(&mut reading.problems)?, field)));
+    let dialect = match version {
+        Some((version, field)) => read_version(version, &field, reading)?,
+        None => NOT_SAID,
     };
     let why = "nothing is fetched from elsewhere";
     let known = [
@@ -121,15 +142,7 @@ pub(super) fn read(field: &Field<'_>, reading: &mut Reading<'_>) -> Parts {
     ];
     refuse_known(&mut ignition, &known, dialect, why, reading);
     ignition.finish(&mut reading.problems);
-    let why = "kernel arguments go into spec.kernelArguments of a MachineConfig";
-    let known = [Known::new("kernelArguments").two(None).three(Some(3))];
-    refuse_known(&mut object, &known, dialect, why, reading);
-    let why = "write the files of systemd-networkd below /etc/systemd/network";
-    let known = [Known::new("networkd").three(None)];
-    refuse_known(&mut object, &known, dialect, why, reading);
-    read_sections(&mut object, dialect, &mut parts, reading);
-    object.finish(&mut reading.problems);
-    parts
+    Some(dialect)
 }
 
 /// Reads `storage`, `systemd` and `passwd`.
@@ -150,9 +163,7 @@ pub(super) fn read_sections(
     }
 }
 
-fn read_version(ignition: &mut Object<'_>, reading: &mut Reading<'_>) -> Option<Dialect> {
-    let field = ignition.need("version", &mut reading.problems)?;
-    let version = field.text(&mut reading.problems)?;
+fn read_version(version: &str, field: &Field<'_>, reading: &mut Reading<'_>) -> Option<Dialect> {
     let minor = |major: &str, newest: u8| -> Option<u8> {
         let rest = version.strip_prefix(major)?.strip_suffix(".0")?;
         let minor = rest.parse().ok().filter(|minor| *minor <= newest)?;

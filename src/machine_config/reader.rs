@@ -184,9 +184,17 @@ pub(super) struct Object<'n> {
 }
 
 impl<'n> Object<'n> {
+    /// Whether something is said in the field of that name, which is not read by that.
+    pub(super) fn has(&self, key: &str) -> bool {
+        let mut fields = self.entries();
+        fields.any(|(have, field)| have == key && !field.is_null())
+    }
+
     /// The field of that name, unless it is missing or null.
     pub(super) fn get(&mut self, key: &str) -> Option<Field<'n>> {
-        self.known.push(key.to_owned());
+        if !self.known.iter().any(|known| known == key) {
+            self.known.push(key.to_owned());
+        }
         let (_, node) = self.entries.iter().find(|(have, _)| have.text == key)?;
         let field = Field {
             node,

@@ -24,6 +24,9 @@ const WEIGHT_OF_A_NODE: usize = 16;
 /// How deep values may nest. A List of MachineConfigs nests eleven levels.
 const DEEPEST: usize = 64;
 
+/// The fault that hides other values: without them nothing can be said of what is missing.
+const MERGE_KEYS: &str = "merge keys (<<) are not supported";
+
 /// A position in the text, both from 1; the column counts characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
@@ -75,8 +78,8 @@ pub(super) struct Fault {
     pub(super) message: String,
 }
 
-/// Reads every document of `text`. One with faults is left out; the others are still looked at, so
-/// that a person sees the faults of all of them at once.
+/// Reads every document of `text`. One that breaks off is left out; one with other faults is there
+/// without what is at fault, so that a person sees everything else that is wrong at once.
 pub(super) fn read(text: &str) -> (Vec<Rc<Node>>, Vec<Fault>) {
     if text.len() > LONGEST_TEXT {
         let message = format!(
@@ -127,7 +130,7 @@ struct Builder {
     root: Option<Rc<Node>>,
     anchors: HashMap<usize, (Rc<Node>, Size)>,
     repeated: usize,
-    faults_before: usize,
+    incomplete: bool,
 }
 
 /// What a value weighs when it is repeated, and how deep it is.
@@ -145,12 +148,20 @@ struct Frame {
     contents: Contents,
 }
 
+/// The key whose value comes next.
+enum Pending {
+    None,
+    Key(Key),
+    /// One that is at fault, and goes with its value.
+    Fault,
+}
+
 enum Contents {
     List(Vec<Rc<Node>>),
     Map {
         entries: Vec<(Key, Rc<Node>)>,
         seen: HashSet<String>,
-        key: Option<Key>,
+        key: Pending,
     },
 }
 
@@ -274,8 +285,10 @@ impl Builder {
         };
         frame.size.weight = frame.size.weight.saturating_add(size.weight);
         frame.size.depth = frame.size.depth.max(size.depth + 1);
-        let fault = frame.contents.take(node);
-        self.faults.extend(fault);
+        if let Some(fault) = frame.contents.take(node) {
+            self.incomplete |= fault.message == MERGE_KEYS;
+            self.faults.push(fault);
+        }
     }
 
     fn fault(&mut self, place: Place, message: String) {
@@ -283,10 +296,8 @@ impl Builder {
     }
 
     fn end_document(&mut self) {
-        let clean = self.faults.len() == self.faults_before;
-        if let (Some(root), true) = (self.root.take(), clean) {
-            self.documents.push(root);
-        }
+        let root = self.root.take().filter(|_| !self.incomplete);
+        self.documents.extend(root);
         self.abandon();
     }
 
@@ -295,7 +306,7 @@ impl Builder {
         self.open.clear();
         self.root = None;
         self.anchors.clear();
-        self.faults_before = self.faults.len();
+        self.incomplete = false;
     }
 }
 
@@ -304,7 +315,7 @@ impl Contents {
         Self::Map {
             entries: Vec::new(),
             seen: HashSet::new(),
-            key: None,
+            key: Pending::None,
         }
     }
 
@@ -316,19 +327,20 @@ impl Contents {
             }
             Self::Map { entries, seen, key } => (entries, seen, key),
         };
-        if let Some(key) = key.take() {
-            entries.push((key, node));
-            return None;
+        match std::mem::replace(key, Pending::None) {
+            Pending::None => {}
+            Pending::Fault => return None,
+            Pending::Key(key) => {
+                entries.push((key, node));
+                return None;
+            }
         }
         let place = node.place;
         let (text, message) = match &node.value {
             // Where it is known (`<<` in quotes is an ordinary key) YAML 1.1 merges maps.
             Value::Scalar {
                 text, plain: true, ..
-            } if text == "<<" => (
-                text.clone(),
-                Some("merge keys (<<) are not supported".into()),
-            ),
+            } if text == "<<" => (text.clone(), Some(MERGE_KEYS.into())),
             Value::Scalar { text, .. } if seen.contains(text) => (
                 text.clone(),
                 Some(format!("the key {text:?} is there twice")),
@@ -336,8 +348,14 @@ impl Contents {
             Value::Scalar { text, .. } => (text.clone(), None),
             _ => (String::new(), Some("a key is a list or a map".into())),
         };
-        seen.insert(text.clone());
-        *key = Some(Key { text, place });
-        message.map(|message| Fault { place, message })
+        let fault = message.map(|message| Fault { place, message });
+        *key = match fault {
+            Some(_) => Pending::Fault,
+            None => {
+                seen.insert(text.clone());
+                Pending::Key(Key { text, place })
+            }
+        };
+        fault
     }
 }

@@ -31,10 +31,17 @@ pub(super) fn read(
             hash
         });
     contents.finish(&mut reading.problems);
-    let bytes = read_bytes(&given?, gzip, reading)?;
-    if let Some(hash) = hash
-        && let Some(wanted) = hash.text(&mut reading.problems)
-        && !wanted.is_empty()
+    let hash = hash.and_then(|field| Some((field.text(&mut reading.problems)?, field)));
+    let hash = hash.filter(|(wanted, _)| !wanted.is_empty());
+    let Some(given) = given else {
+        if let Some((_, hash)) = hash {
+            let message = "there are no contents to verify";
+            hash.refuse(&mut reading.problems, Reason::ValueInvalid, message, None);
+        }
+        return None;
+    };
+    let bytes = read_bytes(&given, gzip, reading)?;
+    if let Some((wanted, hash)) = hash
         && let Err(bad) = source::verify(&bytes, wanted)
     {
         refuse_source(&hash, bad, reading);
