@@ -36,6 +36,7 @@ pub(super) fn decode(source: &str) -> Result<Vec<u8>, BadSource> {
     if source.is_empty() {
         return Ok(Vec::new());
     }
+    // Without a colon there is no scheme, and it is no URL at all.
     let (scheme, rest) = source.split_once(':').unwrap_or_default();
     match scheme.to_ascii_lowercase().as_str() {
         "data" => {}
@@ -190,6 +191,8 @@ mod tests {
             assert_eq!(decode(url).unwrap(), bytes.as_bytes(), "{url:?}");
         }
         for url in [
+            "data",
+            "DATA",
             "data:",
             "data:,100%",
             "data:,%g0",

@@ -1,0 +1,43 @@
+//! Data URLs, held against another reader: what both take they take for the same bytes.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use machinist::machine_config::{Order, Rules, merge, parse};
+
+/// The text of a JSON string.
+fn quoted(text: &str) -> String {
+    let mut out = String::from("\"");
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => out.extend(['\\', c]),
+            c if u32::from(c) < 0x20 => out.push_str(&format!("\\u{:04x}", u32::from(c))),
+            c => out.push(c),
+        }
+    }
+    out + "\""
+}
+
+fuzz_target!(|url: &str| {
+    let text = format!(
+        r#"{{"ignition": {{"version": "3.5.0"}},
+            "storage": {{"files": [{{"path": "/a", "contents": {{"source": {}}}}}]}}}}"#,
+        quoted(url)
+    );
+    let read = parse(&text, "a.ign", &Rules::default())
+        .and_then(|documents| merge(documents, "fuzz", Order::AsGiven));
+    let config = match read {
+        Ok((config, _)) => config,
+        Err(refusals) => {
+            assert_eq!(refusals.len(), 1, "{refusals:?}");
+            return;
+        }
+    };
+    let ours = config.files.values().next().unwrap().content.bytes();
+    if url.is_empty() {
+        return assert!(ours.is_empty());
+    }
+    let theirs = data_url::DataUrl::process(url).unwrap();
+    let (theirs, rest) = theirs.decode_to_vec().unwrap();
+    assert!(rest.is_none());
+    assert_eq!(ours, theirs, "{url:?}");
+});

@@ -1,0 +1,75 @@
+//! MachineConfig, Ignition and Butane: any text is read or refused with places that exist, and what is
+//! read survives being stored and being rendered.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use machinist::{
+    machine_config::{
+        Local, LocalEntry, LocalError, LocalKind, NoLocal, Order, Refusal, Rules, digest,
+        documents_from_files, from_canonical_json, merge, to_canonical_json,
+        to_machine_config_yaml,
+    },
+    path::AbsPath,
+    reason::Reason,
+};
+
+/// A directory in which every name means something.
+#[derive(Debug)]
+struct Anything;
+
+impl Local for Anything {
+    fn read(&self, _: &str, path: &AbsPath) -> Result<Vec<u8>, LocalError> {
+        match path.as_str().len() % 4 {
+            0 => Ok(b"[Unit]\nDescription=x\n".to_vec()),
+            1 => Ok(path.as_str().as_bytes().to_vec()),
+            2 => Ok(vec![0xff, 0x00]),
+            _ => Err(LocalError::new(Reason::SourceUnreadable, "not there")),
+        }
+    }
+
+    fn tree(&self, _: &str, path: &AbsPath) -> Result<Vec<LocalEntry>, LocalError> {
+        let entry = |path: &str, kind| LocalEntry {
+            path: path.to_owned(),
+            kind,
+        };
+        match path.as_str().len() % 3 {
+            0 => Ok(vec![
+                entry("a", LocalKind::File { executable: true }),
+                entry("b/c", LocalKind::Link("../a".to_owned())),
+                entry("d", LocalKind::Other("socket")),
+            ]),
+            1 => Ok(Vec::new()),
+            _ => Err(LocalError::new(Reason::SourceUnreadable, "not there")),
+        }
+    }
+}
+
+fn stand_in(text: &[u8], refusals: &[Refusal]) {
+    assert!(!refusals.is_empty());
+    // Line breaks of YAML are CR, LF and both.
+    let breaks = text.iter().filter(|byte| matches!(byte, b'\n' | b'\r'));
+    let lines = u32::try_from(breaks.count()).unwrap() + 1;
+    for refusal in refusals {
+        assert!(refusal.line.is_none_or(|line| (1..=lines).contains(&line)));
+        assert!(refusal.column.is_none_or(|column| column >= 1));
+        assert!(refusal.file.is_some() && !refusal.message.is_empty());
+    }
+}
+
+fuzz_target!(|text: &[u8]| {
+    let files = vec![("a.bu".to_owned(), text.to_vec())];
+    let read = documents_from_files(files, &Rules::default(), &Anything);
+    let merged = read.and_then(|(documents, _)| merge(documents, "fuzz", Order::WorkerFirst));
+    let config = match merged {
+        Ok((config, _)) => config,
+        Err(refusals) if text.starts_with(&[0x1f, 0x8b]) => return assert!(!refusals.is_empty()),
+        Err(refusals) => return stand_in(text, &refusals),
+    };
+    let stored = from_canonical_json(&to_canonical_json(&config)).unwrap();
+    assert_eq!(digest(&stored), digest(&config));
+    let manifest = to_machine_config_yaml(&config);
+    let files = vec![("b.yaml".to_owned(), manifest.into_bytes())];
+    let (documents, _) = documents_from_files(files, &Rules::default(), &NoLocal).unwrap();
+    let (again, _) = merge(documents, "fuzz", Order::AsGiven).unwrap();
+    assert_eq!(again, config);
+});

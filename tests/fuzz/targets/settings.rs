@@ -1,0 +1,43 @@
+//! Settings: a file beside an environment. Problems name the file and a line that exists.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use machinist::config::{Fragment, Inputs, Origin, SettingsFile, load};
+
+fuzz_target!(|text: &str| {
+    let lines = u64::try_from(text.split(['\n', '\r']).count()).unwrap();
+    let _ = Fragment::parse("a.yaml", text);
+    let file = |content: &str| SettingsFile {
+        name: "a.yaml".to_owned(),
+        content: content.as_bytes().to_vec(),
+        owner: 0,
+        mode: 0o644,
+    };
+    let read = load(Inputs {
+        files: vec![file(text), file("update: {reboot: ask}\n")],
+        ..Inputs::default()
+    });
+    if let Err(error) = read {
+        assert!(!error.problems.is_empty());
+        for problem in &error.problems {
+            assert!(!problem.message.is_empty());
+            if let Origin::File { line, .. } = &problem.at {
+                // Line 0: the file as a whole.
+                assert!(*line <= lines, "{problem:?}");
+            }
+        }
+    }
+    // The same text as the values of variables.
+    let variables = text.lines().enumerate().map(|(number, line)| {
+        let name = [
+            "MACHINIST_UPDATE__REBOOT",
+            "MACHINIST_SOURCE",
+            "MACHINIST_X__Y",
+        ][number % 3];
+        (name.to_owned(), line.to_owned())
+    });
+    let _ = load(Inputs {
+        environment: variables.take(3).collect(),
+        ..Inputs::default()
+    });
+});
