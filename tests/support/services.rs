@@ -20,6 +20,7 @@ pub(crate) struct Script(Arc<Mutex<State>>);
 #[derive(Default)]
 struct State {
     asked: Vec<String>,
+    heard: Arc<tokio::sync::Notify>,
     failing: BTreeMap<String, (Reason, bool)>,
     invocations: BTreeMap<String, String>,
     failed_units: Vec<String>,
@@ -71,32 +72,31 @@ impl Script {
 
     /// Waits until a reboot was ordered, by whichever method.
     pub(crate) async fn until_reboot(&self) {
-        let ordered = || self.asked().iter().any(|asked| asked.starts_with("reboot"));
-        let begun = std::time::Instant::now();
-        while !ordered() {
-            let patience = begun.elapsed() < Duration::from_secs(120);
-            assert!(patience, "no reboot was ordered, but {:?}", self.asked());
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
+        let ordered = |asked: &[String]| asked.iter().any(|asked| asked.starts_with("reboot"));
+        self.until("a reboot", ordered).await;
     }
 
     /// Waits until this was asked so often.
     pub(crate) async fn until_asked_times(&self, request: &str, times: usize) {
-        let asked = || {
-            self.asked()
-                .iter()
-                .filter(|asked| *asked == request)
-                .count()
-                >= times
-        };
+        let often = |asked: &[String]| asked.iter().filter(|it| *it == request).count() >= times;
+        self.until(request, often).await;
+    }
+
+    /// For two minutes of real time, whatever a paused clock says.
+    async fn until(&self, what: &str, enough: impl Fn(&[String]) -> bool) {
+        let heard = self.with(|state| Arc::clone(&state.heard));
         let begun = std::time::Instant::now();
-        while !asked() {
-            assert!(
-                begun.elapsed() < Duration::from_secs(30),
-                "{request} was never asked, but {:?}",
-                self.asked()
-            );
-            tokio::time::sleep(Duration::from_millis(2)).await;
+        loop {
+            let next = heard.notified();
+            tokio::pin!(next);
+            next.as_mut().enable();
+            let asked = self.asked();
+            if enough(&asked) {
+                return;
+            }
+            let patience = begun.elapsed() < Duration::from_secs(120);
+            assert!(patience, "{what} was never asked, but {asked:?}");
+            let _ = tokio::time::timeout(Duration::from_secs(1), next).await;
         }
     }
 
@@ -153,6 +153,7 @@ impl Script {
         self.with(|state| {
             let answer = state.failing.get(&request).copied();
             state.asked.push(request);
+            state.heard.notify_waiters();
             match answer {
                 Some((reason, again)) => Err(error(reason, again)),
                 None => Ok(()),
