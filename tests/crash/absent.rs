@@ -175,3 +175,69 @@ fn a_clock_that_jumped_by_a_day_in_any_phase_changes_nothing() {
         }
     }
 }
+
+/// Tells the test that a phase has begun.
+struct TellsAt {
+    phase: &'static str,
+    begun: Arc<tokio::sync::Notify>,
+}
+
+impl<S: tracing::Subscriber> Layer<S> for TellsAt {
+    fn on_event(&self, event: &tracing::Event<'_>, _: tracing_subscriber::layer::Context<'_, S>) {
+        let passage = Passage::of(event);
+        if passage.phase == self.phase && !passage.from.is_empty() {
+            self.begun.notify_one();
+        }
+    }
+}
+
+#[test]
+fn a_stop_in_any_phase_ends_at_once_and_is_taken_up_by_the_next_start() {
+    let case = Case::everything();
+    for (course, phase) in PHASES {
+        let what = format!("{course:?}, stopped in {}", phase.name());
+        let sandbox = machine(&case);
+        if phase == Phase::Booted {
+            let (root, place) = (sandbox.path(""), None);
+            Order {
+                root,
+                course,
+                place,
+            }
+            .run();
+            boot(&sandbox, "boot-2");
+        }
+        let begun = Arc::new(tokio::sync::Notify::new());
+        let layer = TellsAt {
+            phase: phase.name(),
+            begun: Arc::clone(&begun),
+        };
+        let guard = tracing::subscriber::set_default(tracing_subscriber::registry().with(layer));
+        let script = Script::new();
+        if course == Course::Undo {
+            script.fails(&format!("Restart {UNIT}"), Reason::JobFailed, false);
+        }
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_all().build().unwrap();
+        runtime.block_on(async {
+            let conduct = match course {
+                Course::Reboot => conduct(true),
+                _ => restarting(UNIT),
+            };
+            let driver = Driver::on(&sandbox.root(), &script, case.to.desired(), conduct);
+            begun.notified().await;
+            driver.stop().await;
+        });
+        drop(guard);
+        // Waits for what cannot be cut short, as the end of the process does.
+        drop(runtime);
+        if script
+            .asked()
+            .iter()
+            .any(|asked| asked.starts_with("reboot"))
+        {
+            boot(&sandbox, "boot-2");
+        }
+        finish(&case, &sandbox, course, &what);
+    }
+}
