@@ -27,3 +27,4 @@ pub mod status;
 pub mod systemd;
 pub mod telemetry;
 pub mod update;
+pub mod window;

@@ -113,6 +113,8 @@ reasons! {
     VerifyFailed,
     /// The reboot was asked for and did not happen.
     RebootDidNotHappen,
+    /// No maintenance window is open.
+    OutsideWindow,
     /// Somebody holds a lock against the reboot.
     RebootInhibited,
     /// The reboot was cancelled after it had been accepted.

@@ -157,7 +157,13 @@ fn make(sandbox: &Sandbox, line: &str) -> Option<()> {
 fn plan(sandbox: &Sandbox, to: &Written) -> Plan {
     let (root, policies) = (sandbox.root(), Policies::default());
     let journal = store::peek(&root).unwrap();
-    let looked = look::look(&root, &journal, &to.0, &policies, OFFLINE, None).unwrap();
+    let how = look::How {
+        policies: &policies,
+        capabilities: OFFLINE,
+        units: None,
+        only: None,
+    };
+    let looked = look::look(&root, &journal, &to.0, how).unwrap();
     let refused = |refusals| Plan::refused(&looked.from, &to.0, refusals);
     looked.plan.unwrap_or_else(refused)
 }

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 
 use super::{AgentError, setup};
 use crate::{
-    config::Settings,
+    config::{Reboot, Settings},
     machine_config::{MachineConfig, Refusal},
     plan::{Capabilities, Plan, Policies},
     root::Root,
@@ -19,6 +19,7 @@ use crate::{
         run::{Audience, Desired, UpdateReport, Updater},
         store,
     },
+    window::Windows,
 };
 
 /// The plan from where the machine is to `config`, or every reason against it. Nothing is changed.
@@ -36,15 +37,13 @@ pub async fn plan(
         }
         false => None,
     };
-    Ok(look::look(
-        root,
-        &journal,
-        config,
+    let how = look::How {
         policies,
         capabilities,
-        units.as_ref(),
-    )?
-    .plan)
+        units: units.as_ref(),
+        only: None,
+    };
+    Ok(look::look(root, &journal, config, how)?.plan)
 }
 
 /// A report of one update that ends by itself, for `apply` and `rollback`.
@@ -59,7 +58,13 @@ pub async fn apply_once(
     let systemd = capabilities.live.then(|| Systemd::of(root));
     let (_keep, desired) = watch::channel(desired);
     let once = Once(approve);
-    let conduct = setup::conduct(settings, capabilities, Arc::new(policies));
+    // A person is here and has said now, reboot included.
+    let mut settings = settings.clone();
+    settings.update.windows = Windows::default();
+    if settings.update.reboot == Reboot::Ask {
+        settings.update.reboot = Reboot::Auto;
+    }
+    let conduct = setup::conduct(&settings, capabilities, Arc::new(policies));
     let (driver, _) = Updater::new(root, systemd, once, conduct, desired).map_err(Box::new)?;
     let stop = tokio_util::sync::CancellationToken::new();
     Ok(driver.run_once(stop).await.map_err(Box::new)?)

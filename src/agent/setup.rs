@@ -4,12 +4,12 @@ use std::{path::PathBuf, sync::Arc};
 
 use super::AgentError;
 use crate::{
-    config::{Owners, Reboot, Settings, Source},
+    config::{DriftPolicy, Owners, Reboot, Settings, Source},
     path::AbsPath,
     plan::{Capabilities, Policies},
     root::Root,
     source::DirectorySource,
-    update::run::{Conduct, RebootConduct},
+    update::run::{Conduct, DriftAct, DriftConduct, RebootConduct},
 };
 
 /// What this process can do to that root; refused where a live machine needs more.
@@ -45,6 +45,12 @@ pub fn conduct(
     capabilities: Capabilities,
     policies: Arc<Policies>,
 ) -> Conduct {
+    let act = |policy| match policy {
+        DriftPolicy::Report => DriftAct::Report,
+        DriftPolicy::Repair => DriftAct::Repair,
+        DriftPolicy::Ignore => DriftAct::Ignore,
+    };
+    let rules = settings.drift.rules.iter();
     Conduct {
         reboot: match settings.update.reboot {
             Reboot::Auto => RebootConduct::Auto,
@@ -57,6 +63,13 @@ pub fn conduct(
         job_timeout: settings.actions.job_timeout,
         settle: settings.actions.settle,
         full_pass: settings.drift.full_pass,
+        windows: settings.update.windows.clone(),
+        drift: DriftConduct {
+            default: act(settings.drift.default),
+            rules: rules
+                .map(|rule| (rule.path.clone(), act(rule.policy)))
+                .collect(),
+        },
         capabilities,
         policies,
     }

@@ -3,6 +3,8 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use jiff::tz::TimeZone;
+
 use super::{
     fragment::{Fragment, Node, Shape},
     problem::SettingsError,
@@ -14,6 +16,7 @@ use super::{
 use crate::{
     path::AbsPath,
     readiness::{Effect, GateName, MinFree, Policy},
+    window::Windows,
 };
 
 const fn seconds(count: u64) -> Duration {
@@ -73,6 +76,10 @@ impl Update {
                 policies.unwrap_or_else(|_| AbsPath::root()),
             ),
             policies_chosen: read.is_set("update.policies"),
+            windows: Windows {
+                windows: read.take("update.windows", Vec::new()),
+                zone: read.take("update.timeZone", TimeZone::UTC),
+            },
             verify_timeout: read.take_if("update.verifyTimeout", minutes(30), positive),
             boot_attempts: read.take_if("update.bootAttempts", 2, attempts),
             reboot_timeout: read.take_if("update.rebootTimeout", minutes(30), positive),

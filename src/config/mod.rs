@@ -12,6 +12,7 @@ mod problem;
 mod reader;
 mod settings;
 mod value;
+mod window;
 mod words;
 
 pub use fragment::Fragment;

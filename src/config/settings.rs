@@ -10,7 +10,7 @@ use super::{
     value::Source,
     words::{DriftPolicy, Job, LogFormat, LogLevel, Owners, Reboot},
 };
-use crate::{path::AbsPath, readiness::Policy};
+use crate::{path::AbsPath, readiness::Policy, window::Windows};
 
 /// The effective settings.
 #[derive(Clone, Debug, PartialEq)]
@@ -52,6 +52,9 @@ pub struct Update {
     pub policies: AbsPath,
     /// Somebody named the file: it must be there.
     pub policies_chosen: bool,
+    /// `update.windows` and `update.timeZone`: when updates may begin. Default at any time, and UTC:
+    /// the one zone that means the same on every machine.
+    pub windows: Windows,
     /// `update.verifyTimeout`: how long a boot may take to be as well as before. Default 30 min:
     /// kubelets and runtimes of large nodes take minutes, storage that is checked takes more.
     pub verify_timeout: Duration,

@@ -71,9 +71,10 @@ words! {
     DriftPolicy {
         /// It is shown.
         Report = "report",
-        /// It is not even looked at.
+        /// It is put back, rarely enough that two who disagree do not fight without end.
+        Repair = "repair",
+        /// It is not even shown.
         Ignore = "ignore",
-        @later "repair" = "repair comes later; this version reports drift and changes nothing",
     }
     /// Where log lines go and what they look like.
     LogFormat {

@@ -110,7 +110,7 @@ impl Rank {
 }
 
 /// What the dearest of some actions costs.
-pub(super) fn cost(actions: &[Action]) -> Cost {
+pub fn cost(actions: &[Action]) -> Cost {
     actions
         .iter()
         .map(|action| of_kind(action.kind))

@@ -14,7 +14,10 @@ use super::{
     normalise, os,
     verdict::{Judge, Verdict},
 };
-use crate::machine_config::{EntryKind, MachineConfig, Refusal};
+use crate::{
+    machine_config::{EntryKind, MachineConfig, Refusal},
+    path::AbsPath,
+};
 
 /// What has to be done to take the machine from one config to the other.
 ///
@@ -30,10 +33,49 @@ pub fn between(
     policies: &Policies,
     capabilities: Capabilities,
 ) -> Result<Plan, Vec<Refusal>> {
+    plan(from, to, observed, policies, capabilities, None)
+}
+
+/// As [`between`], about one path alone: whatever else differs is left as it is.
+///
+/// # Errors
+/// As [`between`].
+pub fn only(
+    from: &MachineConfig,
+    to: &MachineConfig,
+    observed: &Observed,
+    policies: &Policies,
+    capabilities: Capabilities,
+    only: &AbsPath,
+) -> Result<Plan, Vec<Refusal>> {
+    plan(from, to, observed, policies, capabilities, Some(only))
+}
+
+fn plan(
+    from: &MachineConfig,
+    to: &MachineConfig,
+    observed: &Observed,
+    policies: &Policies,
+    capabilities: Capabilities,
+    only: Option<&AbsPath>,
+) -> Result<Plan, Vec<Refusal>> {
     let before = Layout::of(from, observed, Side::Before);
-    let after = Layout::of(to, observed, Side::After(from));
-    let steps = steps(&before, &after, observed, capabilities.chown);
-    let os_changes = os::changes(from, to, observed);
+    let mut after = Layout::of(to, observed, Side::After(from));
+    let mut steps = steps(&before, &after, observed, capabilities.chown);
+    let mut os_changes = os::changes(from, to, observed);
+    if let Some(only) = only {
+        // Directories on the way to it come along, where they are missing.
+        let place = after
+            .objects
+            .iter()
+            .find(|(_, wanted)| wanted.asked == *only);
+        let place = place.map_or(only, |(path, _)| path).clone();
+        steps.at.retain(|path, _| place.is_under(path));
+        let about = |warning: &String| warning.starts_with(place.as_str());
+        steps.warnings.retain(about);
+        after.warnings.retain(about);
+        os_changes.clear();
+    }
     let mut refusals = after.refusals.clone();
     if !capabilities.os {
         refusals.extend(os_changes.iter().map(os::OsChange::refusal));

@@ -31,9 +31,9 @@ mod text;
 mod units;
 mod verdict;
 
-pub use actions::in_order;
+pub use actions::{cost, in_order};
 pub use asked::{Asked, also, asked, links_of_unit};
-pub use between::between;
+pub use between::{between, only};
 pub use document::PlanDocument;
 pub use drift::{Drift, DriftKind, drift};
 

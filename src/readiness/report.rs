@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
+use jiff::Timestamp;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -11,9 +12,10 @@ use crate::{
     config::{DriftPolicy, Job, Settings},
     metrics::Metrics,
     readiness::measure::Signals,
+    reason::Reason,
     status::{
-        ActionStatus, ConfigStatus, DriftStatus, FailureStatus, HeldStatus, Outcome, PhaseStatus,
-        ResourceStatus, Status, UpdateStatus,
+        ActionStatus, Blocker, ConfigStatus, DriftStatus, FailureStatus, HeldStatus, Outcome,
+        PhaseStatus, ResourceStatus, Status, UpdateStatus,
     },
     update::{
         journal::{self, UpdateRecord},
@@ -148,6 +150,11 @@ fn compose(from: &Sources, to: &Outlets) -> (Status, Option<Duration>) {
         config: config(&update),
         held: from.held.borrow().clone(),
         asked: update.asked,
+        blockers: update
+            .opens
+            .map(|opens| window(&update, opens))
+            .into_iter()
+            .collect(),
         gates,
         devices: devices.resources.clone(),
         updates: update.updates.iter().map(finished).collect(),
@@ -254,6 +261,21 @@ pub fn allocatable(devices: &DevicesView) -> BTreeMap<String, usize> {
     registered
         .map(|resource| (resource.resource.clone(), healthy(resource)))
         .collect()
+}
+
+/// What an update waits for that no window lets begin.
+fn window(update: &UpdateReport, opens: Timestamp) -> Blocker {
+    Blocker {
+        kind: "Window".to_owned(),
+        namespace: String::new(),
+        name: "update.windows".to_owned(),
+        reason: Reason::OutsideWindow,
+        message: format!(
+            "the next window opens at {}",
+            opens.strftime("%Y-%m-%d %H:%MZ")
+        ),
+        since: update.since,
+    }
 }
 
 /// A finished update as the status and `history` show it.

@@ -100,28 +100,32 @@ pub async fn units<S: Services>(
     asked.map_err(LookError::Services)
 }
 
+/// How a plan is made.
+#[derive(Clone, Copy, Debug)]
+pub struct How<'a> {
+    /// Which change causes which action.
+    pub policies: &'a Policies,
+    /// What this root and this process can do.
+    pub capabilities: Capabilities,
+    /// What the manager says of the units; none offline.
+    pub units: Option<&'a BTreeMap<String, UnitFacts>>,
+    /// The only path that is looked at, as the config spells it; what else differs stays.
+    pub only: Option<&'a AbsPath>,
+}
+
 /// Observes once and plans. Blocking.
 pub fn look(
     root: &Root,
     journal: &Journal,
     to: &MachineConfig,
-    policies: &Policies,
-    capabilities: Capabilities,
-    units: Option<&BTreeMap<String, UnitFacts>>,
+    how: How<'_>,
 ) -> Result<Looked, LookError> {
     let from = match store::config(root, current(journal)) {
         Err(lost @ StoreError::Config { .. }) => match current(journal) {
             // The very config whose copy is lost.
             Some(name) if name.digest == machine_config::digest(to) => to.clone(),
             _ => {
-                let looked = look_from(
-                    root,
-                    journal,
-                    MachineConfig::default(),
-                    (to, policies),
-                    capabilities,
-                    units,
-                )?;
+                let looked = look_from(root, journal, MachineConfig::default(), to, how)?;
                 return match is_all_there(journal, &looked) {
                     true => Ok(looked),
                     false => Err(LookError::Store(lost)),
@@ -130,7 +134,7 @@ pub fn look(
         },
         from => from.map_err(LookError::Store)?,
     };
-    look_from(root, journal, from, (to, policies), capabilities, units)
+    look_from(root, journal, from, to, how)
 }
 
 /// Whether the disk holds what is asked for, and nothing of ours beside it: then it does not matter that
@@ -145,10 +149,15 @@ fn look_from(
     root: &Root,
     journal: &Journal,
     from: MachineConfig,
-    (to, policies): (&MachineConfig, &Policies),
-    capabilities: Capabilities,
-    units: Option<&BTreeMap<String, UnitFacts>>,
+    to: &MachineConfig,
+    how: How<'_>,
 ) -> Result<Looked, LookError> {
+    let How {
+        policies,
+        capabilities,
+        units,
+        only,
+    } = how;
     let known = Known {
         live_units: units,
         originals: transaction::originals(journal),
@@ -156,7 +165,10 @@ fn look_from(
     };
     let observed =
         observe::observe(root, &from, to, policies, known).map_err(LookError::Observe)?;
-    let plan = plan::between(&from, to, &observed, policies, capabilities);
+    let plan = match only {
+        Some(only) => plan::only(&from, to, &observed, policies, capabilities, only),
+        None => plan::between(&from, to, &observed, policies, capabilities),
+    };
     let asked = plan::asked(to, Some(&from), &observed);
     let named = asked.into_iter().map(|asked| asked.path).collect();
     Ok(Looked { plan, from, named })

@@ -180,3 +180,49 @@ fn idle_connections_keep_nobody_from_the_status() {
     );
     drop(agent);
 }
+
+#[test]
+fn an_update_waits_for_its_window_and_begins_when_a_person_says_so() {
+    let place = Place::with_file("/etc/one", "zero");
+    let dir = place.at("/etc/machinist");
+    fs::create_dir_all(&dir).unwrap();
+    // Half a day from now, for an hour: closed, whenever this runs.
+    let later = jiff::Timestamp::now() + std::time::Duration::from_secs(12 * 3600);
+    let window = format!(
+        "update:\n  windows:\n  - {{start: \"{}\", duration: 1h}}\n",
+        later.strftime("%H:%M")
+    );
+    fs::write(dir.join("machinist.yaml"), window).unwrap();
+    let agent = place.start();
+    until("the wait", || agent.status()["phase"] == "Waiting");
+    let status = agent.status();
+    let blocker = &status["blockers"][0];
+    assert_eq!(blocker["kind"], "Window");
+    assert_eq!(blocker["reason"], "OutsideWindow");
+    let opens = later.strftime("%Y-%m-%d %H:%MZ").to_string();
+    assert!(
+        blocker["message"].as_str().unwrap().ends_with(&opens),
+        "{blocker}"
+    );
+    let said = out(&place.machinist(&["explain"]));
+    assert!(said.contains("machinist apply"), "{said}");
+    assert!(!place.at("/etc/one").exists());
+
+    // What is taken back meanwhile is never done.
+    file(&place, "one");
+    until("the new plan", || {
+        agent.status()["phase"] == "Waiting" && agent.lines("maintenance window").len() == 2
+    });
+    let now = place.with_source(&["apply", "--yes"]);
+    assert_eq!(code(&now), 0, "{}", err(&now));
+    assert_eq!(place.read("/etc/one").as_deref(), Some("one"));
+    assert_eq!(agent.status()["blockers"], serde_json::json!([]));
+
+    // The next update waits again, until the settings let it.
+    file(&place, "two");
+    until("the wait", || agent.status()["phase"] == "Waiting");
+    fs::write(dir.join("machinist.yaml"), "update: {windows: []}\n").unwrap();
+    until("the update", || {
+        place.read("/etc/one").as_deref() == Some("two")
+    });
+}

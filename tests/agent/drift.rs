@@ -195,3 +195,59 @@ fn a_burst_of_edits_over_several_seconds_ends_in_the_truth() {
         drift(&agent) == json!([{"path": SYSCTL, "kind": "content"}])
     });
 }
+
+fn settings(place: &Place, text: &str) {
+    let dir = place.at("/etc/machinist");
+    fs::create_dir_all(&dir).unwrap();
+    fs::write(dir.join("machinist.yaml"), text).unwrap();
+}
+
+#[test]
+fn what_is_to_be_repaired_is_put_back_alone_and_what_is_ignored_is_not_shown() {
+    let place = Place::with_examples();
+    settings(
+        &place,
+        "drift:\n  paths:\n  - {path: /etc/sysctl.d, policy: repair}\n  - {path: /etc/chrony.conf, policy: ignore}\n",
+    );
+    let agent = place.settled();
+    let content = fs::read(place.at(SYSCTL)).unwrap();
+    let owned = fs::metadata(place.at(SYSCTL)).unwrap().permissions();
+    fs::write(place.at("/etc/chrony.conf"), "ignored").unwrap();
+    fs::write(place.at(JOURNALD), "reported").unwrap();
+    let reported = json!([{"path": JOURNALD, "kind": "content"}]);
+    until("the report", || drift(&agent) == reported);
+    fs::write(place.at(SYSCTL), "x = 1\n").unwrap();
+    until("the repair", || {
+        fs::read(place.at(SYSCTL)).unwrap() == content
+    });
+    until("peace", || {
+        drift(&agent) == reported && agent.status()["phase"] == "Idle"
+    });
+    assert_eq!(fs::metadata(place.at(SYSCTL)).unwrap().permissions(), owned);
+    // The others are as they were, and the repair is an update that history shows.
+    let read = |path| fs::read_to_string(place.at(path)).unwrap();
+    assert_eq!(
+        (read("/etc/chrony.conf"), read(JOURNALD)),
+        ("ignored".to_owned(), "reported".to_owned())
+    );
+    assert_eq!(agent.status()["updates"].as_array().unwrap().len(), 2);
+
+    // Also what is gone, with the directory it stood in; and not without end.
+    fs::remove_dir_all(place.at("/etc/sysctl.d")).unwrap();
+    until("the second repair", || {
+        fs::read(place.at(SYSCTL)).is_ok_and(|now| now == content)
+    });
+    until("peace", || {
+        drift(&agent) == reported && agent.status()["phase"] == "Idle"
+    });
+    fs::write(place.at(SYSCTL), "x = 2\n").unwrap();
+    until("the third repair", || {
+        fs::read(place.at(SYSCTL)).unwrap() == content
+    });
+    until("peace", || {
+        drift(&agent) == reported && agent.status()["phase"] == "Idle"
+    });
+    fs::write(place.at(SYSCTL), "x = 3\n").unwrap();
+    agent.says("is changed again and again, and left alone for now");
+    assert_eq!(read(SYSCTL), "x = 3\n");
+}

@@ -51,7 +51,18 @@ impl ByHand {
         let capabilities: Capabilities = conduct(self.live).capabilities;
         let policies = Policies::default();
         let root = store.root();
-        let looked = look::look(root, journal, &to.0, &policies, capabilities, None).unwrap();
+        let looked = look::look(
+            root,
+            journal,
+            &to.0,
+            look::How {
+                policies: &policies,
+                capabilities,
+                units: None,
+                only: None,
+            },
+        )
+        .unwrap();
         let plan = looked.plan?;
         let named: BTreeSet<_> = looked.named;
         let from = look::current(journal).cloned();

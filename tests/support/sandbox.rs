@@ -271,6 +271,8 @@ pub(crate) fn conduct(live: bool) -> Conduct {
             chown: nix::unistd::geteuid().is_root(),
             os: false,
         },
+        windows: Default::default(),
+        drift: Default::default(),
         policies: Arc::new(Policies::default()),
     }
 }

@@ -73,8 +73,17 @@ impl Driver {
     /// On a root with instruments.
     pub(crate) fn on(root: &Root, script: &Script, desired: Desired, conduct: Conduct) -> Self {
         let (desired, source) = watch::channel(desired);
-        let services = Some(script.clone());
-        let made = Updater::new(root, services, Quiet, conduct, source);
+        let begun = std::time::Instant::now();
+        // A process that another test starts meanwhile holds every lock of this one until it executes.
+        let made = loop {
+            let services = Some(script.clone());
+            match Updater::new(root, services, Quiet, conduct.clone(), source.clone()) {
+                Err(error) if error.is_locked() && begun.elapsed() < Duration::from_secs(5) => {
+                    std::thread::yield_now();
+                }
+                made => break made,
+            }
+        };
         Self::turning(made.unwrap(), desired)
     }
 

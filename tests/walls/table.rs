@@ -26,7 +26,7 @@ const fn wall(rooms: &'static str, may: &'static str, why: &'static str) -> Wall
 }
 
 pub(crate) const WALLS: &[Wall] = &[
-    wall("reason path digest clock backoff shutdown", "", ""),
+    wall("reason path digest clock backoff shutdown window", "", ""),
     wall("machine_config", "digest path reason", ""),
     wall("plan", "digest machine_config path reason", ""),
     wall("update::phase", "", ""),
@@ -57,7 +57,7 @@ pub(crate) const WALLS: &[Wall] = &[
     ),
     wall(
         "update",
-        "backoff digest machine_config path plan reason root telemetry update::journal update::phase",
+        "backoff digest machine_config path plan reason root telemetry update::journal update::phase window",
         "",
     ),
     wall(
@@ -72,10 +72,10 @@ pub(crate) const WALLS: &[Wall] = &[
     ),
     wall(
         "readiness::report readiness::measure",
-        "clock config hardware metrics path readiness readiness::measure root status systemd telemetry update update::journal",
+        "clock config hardware metrics path readiness readiness::measure reason root status systemd telemetry update update::journal",
         "",
     ),
-    wall("config", "path readiness reason root telemetry", ""),
+    wall("config", "path readiness reason root telemetry window", ""),
     wall("telemetry", "config", "what is logged, and how"),
     wall("metrics", "status", ""),
     wall(
@@ -225,7 +225,7 @@ pub(crate) const OUTSIDE: &[Outside] = &[
     outside("granit_parser", &["machine_config"], ""),
     outside(
         "serde_saphyr",
-        &["cli", "config", "device::declaration"],
+        &["agent::policies", "cli", "config", "device::declaration"],
         "YAML of our own documents",
     ),
     outside("sha2", &["digest", "machine_config", "device::name"], ""),

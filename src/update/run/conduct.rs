@@ -9,7 +9,9 @@ use std::{
 use crate::{
     digest::Digest,
     machine_config::{MachineConfig, Refusal},
+    path::AbsPath,
     plan::{Capabilities, Plan, Policies},
+    window::Windows,
 };
 
 /// What the source says the machine should be.
@@ -55,10 +57,44 @@ pub struct Conduct {
     pub settle: Duration,
     /// Time between two full looks for drift.
     pub full_pass: Duration,
+    /// When updates may begin.
+    pub windows: Windows,
+    /// What happens to what drifts.
+    pub drift: DriftConduct,
     /// What this root and this process can do.
     pub capabilities: Capabilities,
     /// Which change causes which action.
     pub policies: Arc<Policies>,
+}
+
+/// What happens to paths that are no longer as configured.
+#[derive(Clone, Debug, Default)]
+pub struct DriftConduct {
+    /// Where no rule says otherwise.
+    pub default: DriftAct,
+    /// Rules for a path and what is below it; the longest path decides.
+    pub rules: Vec<(AbsPath, DriftAct)>,
+}
+
+/// What happens to a path that is no longer as configured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DriftAct {
+    /// It is shown.
+    #[default]
+    Report,
+    /// It is shown and put back.
+    Repair,
+    /// Nothing.
+    Ignore,
+}
+
+impl DriftConduct {
+    /// What happens to `path`.
+    pub fn act(&self, path: &AbsPath) -> DriftAct {
+        let rules = self.rules.iter().filter(|(at, _)| path.is_under(at));
+        let nearest = rules.max_by_key(|(at, _)| at.components().count());
+        nearest.map_or(self.default, |(_, act)| *act)
+    }
 }
 
 /// Who reboots the machine.

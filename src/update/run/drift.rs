@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use super::{Audience, Desired, UpdateError, Updater, turn::sleep_until};
+use super::{Audience, Desired, DriftAct, UpdateError, Updater, turn::sleep_until};
 use crate::{
     path::AbsPath,
     plan::Drift,
@@ -68,6 +68,17 @@ impl DriftWatch {
                 () = sleep_until(full_pass) => return Touched::All,
             }
         }
+    }
+
+    /// Everything is looked at again then, or earlier.
+    pub(super) fn look_again_at(&mut self, then: tokio::time::Instant) {
+        let sooner = self.full_pass.map_or(then, |known| known.min(then));
+        self.full_pass = Some(sooner);
+    }
+
+    /// Whatever was armed, all of it is looked at once the loop waits again.
+    pub(super) fn rearm(&mut self) {
+        self.armed_for = None;
     }
 
     fn take(&mut self) -> Touched {
@@ -222,7 +233,10 @@ impl<S: Services, A: Audience> Updater<S, A> {
         let mut now: BTreeMap<_, _> = kept
             .map(|(path, drift)| (path.clone(), drift.clone()))
             .collect();
-        now.extend(found.into_iter().map(|drift| (drift.path.clone(), drift)));
+        let shown = found
+            .into_iter()
+            .filter(|drift| self.conduct.drift.act(&drift.path) != DriftAct::Ignore);
+        now.extend(shown.map(|drift| (drift.path.clone(), drift)));
         for (path, drift) in &now {
             if before.get(path) != Some(drift) {
                 tracing::warn!(reason = %Reason::Drifted, "{drift}");

@@ -12,6 +12,7 @@ mod evidence;
 mod guard;
 mod plan;
 mod reboot;
+mod repair;
 mod report;
 mod resume;
 mod stage;
@@ -35,8 +36,8 @@ use super::{
     recover::RecoverError,
     store::{Store, StoreError},
 };
-use crate::{backoff::Backoff, digest::Digest, reason::Reason, root::Root};
-pub use conduct::{Audience, Conduct, Desired, RebootConduct, TICK};
+use crate::{backoff::Backoff, digest::Digest, path::AbsPath, reason::Reason, root::Root};
+pub use conduct::{Audience, Conduct, Desired, DriftAct, DriftConduct, RebootConduct, TICK};
 pub use report::{ConfigState, UpdateReport};
 use trouble::{Opened, Regained};
 
@@ -92,6 +93,9 @@ pub struct Updater<S, A> {
     /// Failures in a row, for the back-off.
     failures: u32,
     drift: drift::DriftWatch,
+    repairs: repair::Repairs,
+    /// The drifted path that is put back: a plan is about nothing else meanwhile.
+    repair: Option<AbsPath>,
     /// What the journal says is to be done first.
     next: Option<Effect>,
 }
@@ -150,6 +154,8 @@ impl<S: Services, A: Audience> Updater<S, A> {
             replans: 0,
             failures: 0,
             drift: drift::DriftWatch::default(),
+            repairs: repair::Repairs::default(),
+            repair: None,
             next: None,
         };
         // Before the first turn, so that whoever asks meanwhile is told the truth.
@@ -265,7 +271,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
         }
         let event = match effect {
             Effect::Plan => self.plan().await?,
-            Effect::AwaitRelease => self.await_release().await?,
+            Effect::AwaitRelease => return self.await_release(stop).await,
             Effect::Stage => self.stage(stop).await?,
             Effect::Commit => self.commit().await?,
             Effect::Act => return self.act(stop).await,

@@ -5,6 +5,8 @@ use std::{
     sync::Arc,
 };
 
+use tokio_util::sync::CancellationToken;
+
 use super::{Audience, Desired, UpdateError, Updater};
 use crate::{
     digest::Digest,
@@ -114,6 +116,10 @@ impl<S: Services, A: Audience> Updater<S, A> {
                 });
             }
         };
+        let mut planned = planned;
+        if self.repair.is_some() {
+            super::repair::without_reboot(&mut planned.plan);
+        }
         for warning in &planned.plan.warnings {
             tracing::warn!("{warning}");
         }
@@ -151,15 +157,15 @@ impl<S: Services, A: Audience> Updater<S, A> {
             Err(error) => Err(error),
             Ok(units) => {
                 let to = Arc::clone(to);
+                let only = self.repair.clone();
                 self.blocking(move |store, journal| {
-                    look::look(
-                        store.root(),
-                        journal,
-                        &to,
-                        &policies,
+                    let how = look::How {
+                        policies: &policies,
                         capabilities,
-                        units.as_ref(),
-                    )
+                        units: units.as_ref(),
+                        only: only.as_ref(),
+                    };
+                    look::look(store.root(), journal, &to, how)
                 })
                 .await?
             }
@@ -190,9 +196,19 @@ impl<S: Services, A: Audience> Updater<S, A> {
     }
 
     /// Shows the plan to whoever listens and begins when nobody objects.
-    pub(super) async fn await_release(&mut self) -> Result<Event, UpdateError> {
+    /// None: asked to stop.
+    pub(super) async fn await_release(
+        &mut self,
+        stop: &CancellationToken,
+    ) -> Result<Option<Event>, UpdateError> {
+        if let Some(opens) = self.closed_until() {
+            let to = self.desired_name();
+            tracing::info!("{to} waits for the maintenance window that opens at {opens}");
+            self.publish();
+            return self.wait(stop).await;
+        }
         let Some(planned) = self.planned.take() else {
-            return Ok(Event::Withdrawn);
+            return Ok(Some(Event::Withdrawn));
         };
         let audience = Arc::clone(&self.audience);
         let asked = tokio::task::spawn_blocking(move || {
@@ -201,10 +217,11 @@ impl<S: Services, A: Audience> Updater<S, A> {
         });
         let (approved, planned) = self.while_turning(asked).await.map_err(UpdateError::Lost)?;
         if !approved {
-            return Ok(Event::Withdrawn);
+            return Ok(Some(Event::Withdrawn));
         }
         self.planned = Some(planned);
-        Ok(Event::Released)
+        // Nothing new is begun after a stop.
+        Ok((!stop.is_cancelled()).then_some(Event::Released))
     }
 
     /// What the desired config means for what is going on now.
@@ -231,6 +248,16 @@ impl<S: Services, A: Audience> Updater<S, A> {
     fn event_for(&mut self, digest: Digest) -> Option<Event> {
         let base = self.journal.base.as_ref().map(|base| base.digest);
         let failure = self.journal.failure.as_ref();
+        if self.phase == Phase::Waiting {
+            let planned = self.planned.as_ref().map(|planned| planned.digest);
+            return match planned == Some(digest) {
+                true => None,
+                false if base == Some(digest) && self.journal.top().is_none() => {
+                    Some(Event::Withdrawn)
+                }
+                false => Some(Event::Desired),
+            };
+        }
         match self.journal.top() {
             // What is being undone is undone first; the wait for the next attempt ends that.
             Some(tx) if tx.direction == Direction::Undo => None,
@@ -245,7 +272,10 @@ impl<S: Services, A: Audience> Updater<S, A> {
             }
             // The same again would fail the same way; a passing failure has a time of its own.
             _ if failure.is_some_and(|failure| failure.digest == Some(digest)) => None,
-            _ => Some(Event::Desired),
+            _ => {
+                self.repair = None;
+                Some(Event::Desired)
+            }
         }
     }
 

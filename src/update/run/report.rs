@@ -45,6 +45,8 @@ pub struct UpdateReport {
     pub devices_before: Option<(BTreeMap<String, usize>, Timestamp)>,
     /// Units that had failed before the last update, or at the first start where there was none.
     pub failed_units_before: Vec<String>,
+    /// When the maintenance window opens that an update waits for.
+    pub opens: Option<Timestamp>,
     /// The last word of a person that was taken up.
     pub asked: u64,
     /// The current update, if any, and the finished ones, newest first.
@@ -96,6 +98,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
             boot,
             devices_before: self.journal.devices_before.clone(),
             failed_units_before: self.journal.failed_units.clone(),
+            opens: self.closed_until().filter(|_| self.phase == Phase::Waiting),
             asked: self.heard,
             updates: self.journal.history.iter().rev().cloned().collect(),
         };
@@ -124,6 +127,14 @@ impl<S: Services, A: Audience> Updater<S, A> {
             .map(|tx| &tx.to)
             .or(self.journal.base.as_ref());
         name.map(|config| config.name.clone()).unwrap_or_default()
+    }
+
+    /// What the source asks for, for people.
+    pub(super) fn desired_name(&self) -> String {
+        match &*self.desired.borrow() {
+            Desired::Config(config, _) => config.name.clone(),
+            Desired::Unknown | Desired::Refused(_) => String::new(),
+        }
     }
 
     pub(super) fn desired_is_base(&self) -> bool {

@@ -98,9 +98,13 @@ impl<S: Services, A: Audience> Updater<S, A> {
                 return Ok(Err(Event::StepFailed));
             }
         };
+        let repair = self.repair.is_some();
+        let mut again = again.plan.ok();
+        if let Some(again) = again.as_mut().filter(|_| repair) {
+            super::repair::without_reboot(again);
+        }
         let same = |planned: &Planned| {
-            let again = again.plan.as_ref().ok();
-            again.is_some_and(|again| {
+            again.as_ref().is_some_and(|again| {
                 again.operations == planned.plan.operations && again.actions == planned.plan.actions
             })
         };

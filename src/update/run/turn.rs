@@ -24,7 +24,11 @@ impl<S: Services, A: Audience> Updater<S, A> {
         }
         self.keep_desired().await?;
         self.arm_drift().await?;
+        if let Some(event) = self.next_repair() {
+            return Ok(Some(event));
+        }
         let retry = self.retry_after();
+        let mut window = self.window_due();
         let mut tick = tokio::time::interval(self.audience.tick());
         loop {
             tokio::select! {
@@ -40,17 +44,31 @@ impl<S: Services, A: Audience> Updater<S, A> {
                     }
                 }
                 // Safe to drop: what inotify has queued is read by the next call.
-                touched = self.drift.touched() => self.look_for_drift(touched).await?,
+                touched = self.drift.touched() => {
+                    self.look_for_drift(touched).await?;
+                    if let Some(event) = self.next_repair() {
+                        return Ok(Some(event));
+                    }
+                }
                 // Safe to drop: the deadline is absolute.
                 () = sleep_until(retry) => return Ok(Some(self.again())),
+                // Safe to drop: the deadline is absolute.
+                () = sleep_until(window) => {
+                    if self.closed_until().is_none() {
+                        return Ok(Some(self.reconsider()));
+                    }
+                    window = self.window_due();
+                }
                 // Safe to drop, both: a tick that is missed comes again, and a question stays.
                 _ = tick.tick() => self.audience.beat(),
                 () = self.audience.asked() => self.audience.beat(),
                 // Safe to drop: a change that is missed here is still marked unseen.
                 conduct = changed(&mut self.conducts) => {
                     self.conduct = conduct;
-                    if self.phase == Phase::RebootPending {
-                        return Ok(Some(Event::Retry));
+                    match self.phase {
+                        Phase::RebootPending => return Ok(Some(Event::Retry)),
+                        Phase::Waiting => return Ok(Some(self.reconsider())),
+                        _ => {}
                     }
                 }
             }

@@ -1,5 +1,7 @@
 //! Checking disk and boot, recording the outcome, tidying up.
 
+use std::collections::BTreeSet;
+
 use jiff::Timestamp;
 
 use tokio_util::sync::CancellationToken;
@@ -73,9 +75,16 @@ impl<S: Services, A: Audience> Updater<S, A> {
     async fn check_disk(&mut self) -> Result<Event, UpdateError> {
         self.keep_desired().await?;
         let capabilities = self.conduct.capabilities;
+        // What drifted elsewhere is not what a repair was about.
+        let only = self.repair.clone().map(|path| BTreeSet::from([path]));
         match self
             .blocking(move |store, journal| {
-                look::drift(store.root(), look::current(journal), None, capabilities)
+                look::drift(
+                    store.root(),
+                    look::current(journal),
+                    only.as_ref(),
+                    capabilities,
+                )
             })
             .await?
         {
@@ -129,6 +138,8 @@ impl<S: Services, A: Audience> Updater<S, A> {
         self.failures = 0;
         self.planned = None;
         self.released = None;
+        self.repair = None;
+        self.drift.rearm();
         if let Some(update) = self.journal.history.last() {
             let (to, outcome) = (&update.to, update.outcome);
             let took = update.finished.duration_since(update.started).as_secs_f64();

@@ -1,5 +1,8 @@
 //! What a person says: look again, try again, go on now.
 
+use std::time::Duration;
+
+use jiff::Timestamp;
 use tokio::sync::watch;
 
 use super::{Audience, Desired, RebootConduct, Updater};
@@ -9,7 +12,11 @@ use crate::{
         phase::{Event, Phase},
         ports::Services,
     },
+    window,
 };
+
+/// How long a closed window is believed in without another look at the clock.
+const LOOK_AGAIN: Duration = Duration::from_secs(600);
 
 impl<S: Services, A: Audience> Updater<S, A> {
     /// Lets a person speak: whoever raises the number does so while changing what is desired, so that
@@ -31,6 +38,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
         let digest = digest_of(&desired);
         if fresh {
             self.released = digest;
+            self.repair = None;
         } else if self.released != digest {
             self.released = None;
         }
@@ -40,11 +48,46 @@ impl<S: Services, A: Audience> Updater<S, A> {
     /// What a person's word means where the config alone would mean nothing new.
     pub(super) fn event_for_word(&self) -> Option<Event> {
         match self.phase {
-            Phase::Idle => Some(Event::Desired),
+            Phase::Idle | Phase::Waiting => Some(Event::Desired),
             Phase::RebootPending => Some(Event::Retry),
             Phase::Failed => Some(self.again()),
             _ => None,
         }
+    }
+
+    /// Plans anew what waited; drops it where the source says nothing readable by now.
+    pub(super) fn reconsider(&self) -> Event {
+        match &*self.desired.borrow() {
+            Desired::Config(..) => Event::Desired,
+            Desired::Unknown | Desired::Refused(_) => Event::Withdrawn,
+        }
+    }
+
+    /// When the next window opens; none while the planned update may begin.
+    pub(super) fn closed_until(&self) -> Option<Timestamp> {
+        let planned = self.planned.as_ref().map(|planned| planned.digest);
+        // What waits for its reboot, or goes back, has begun already.
+        if planned == self.released
+            || self.repair.is_some()
+            || !self.journal.transactions.is_empty()
+        {
+            return None;
+        }
+        match self.conduct.windows.state(Timestamp::now()) {
+            window::State::Open => None,
+            window::State::Closed { opens } => Some(opens),
+        }
+    }
+
+    /// When the window is to be looked at again: when it opens, but soon enough that a clock which is
+    /// set, or a machine that slept, is noticed.
+    pub(super) fn window_due(&self) -> Option<tokio::time::Instant> {
+        let opens = (self.phase == Phase::Waiting).then(|| self.closed_until())?;
+        let wait = opens.map_or(Duration::ZERO, |opens| {
+            let wait = opens.duration_since(Timestamp::now());
+            Duration::try_from(wait).unwrap_or_default().min(LOOK_AGAIN)
+        });
+        Some(tokio::time::Instant::now() + wait)
     }
 
     /// Whether the reboot that is needed may be ordered now.

@@ -1,0 +1,120 @@
+//! `update.windows` and `update.timeZone`.
+
+use std::time::Duration;
+
+use jiff::{
+    civil::{Time, Weekday},
+    tz::TimeZone,
+};
+
+use super::{
+    fragment::{Node, Shape},
+    reader::{Misfit, Setting, Word},
+};
+use crate::window::Window;
+
+/// Days as people write them; the first three letters are enough.
+const DAYS: [(&str, Weekday); 7] = [
+    ("Mon", Weekday::Monday),
+    ("Tue", Weekday::Tuesday),
+    ("Wed", Weekday::Wednesday),
+    ("Thu", Weekday::Thursday),
+    ("Fri", Weekday::Friday),
+    ("Sat", Weekday::Saturday),
+    ("Sun", Weekday::Sunday),
+];
+
+impl Word for Weekday {
+    fn expected() -> String {
+        "one of Mon, Tue, Wed, Thu, Fri, Sat, Sun".to_owned()
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let known = DAYS.iter().find(|(name, _)| *name == text);
+        known.map(|(_, day)| *day)
+    }
+
+    fn show(&self) -> String {
+        let known = DAYS.iter().find(|(_, day)| day == self);
+        known.map_or_else(String::new, |(name, _)| (*name).to_owned())
+    }
+}
+
+impl Word for Time {
+    fn expected() -> String {
+        "a time of day such as \"02:30\"".to_owned()
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let (hour, minute) = text.split_once(':')?;
+        let number = |part: &str| {
+            let plain = part.len() == 2 && part.bytes().all(|byte| byte.is_ascii_digit());
+            plain.then(|| part.parse().ok()).flatten()
+        };
+        Self::new(number(hour)?, number(minute)?, 0, 0).ok()
+    }
+
+    fn show(&self) -> String {
+        format!("{:02}:{:02}", self.hour(), self.minute())
+    }
+}
+
+impl Word for TimeZone {
+    fn expected() -> String {
+        "the name of a time zone such as UTC or Europe/Berlin".to_owned()
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        Self::get(text).ok()
+    }
+
+    fn show(&self) -> String {
+        self.iana_name().unwrap_or("UTC").to_owned()
+    }
+}
+
+impl Setting for Window {
+    fn read(node: &Node) -> Result<Self, Misfit> {
+        let whole = || Misfit::new(node, "a mapping with days, start and duration");
+        let Shape::Map(entries) = &node.shape else {
+            return Err(whole());
+        };
+        let (mut days, mut start, mut duration) = (Vec::new(), None, None);
+        for (key, value) in entries {
+            let below = format!(".{key}");
+            let misfit = |misfit: Misfit| misfit.below(&below);
+            match key.as_str() {
+                "days" => days = Setting::read(value).map_err(misfit)?,
+                "start" => start = Some(Setting::read(value).map_err(misfit)?),
+                "duration" => {
+                    let read: Duration = Setting::read(value).map_err(misfit)?;
+                    if read.is_zero() || read > Self::LONGEST {
+                        let expected = "a duration above zero, a week at most";
+                        return Err(misfit(Misfit::new(value, expected)));
+                    }
+                    duration = Some(read);
+                }
+                _ => {
+                    let expected = "days, start and duration, nothing else";
+                    return Err(misfit(Misfit::new(value, expected)));
+                }
+            }
+        }
+        match (start, duration) {
+            (Some(start), Some(duration)) => Ok(Self {
+                days,
+                start,
+                duration,
+            }),
+            _ => Err(whole()),
+        }
+    }
+
+    fn show(&self) -> serde_json::Value {
+        serde_json::json!({
+            "days": Setting::show(&self.days),
+            "start": Word::show(&self.start),
+            "duration": Word::show(&self.duration),
+        })
+    }
+}

@@ -1,0 +1,196 @@
+//! Maintenance windows: when updates may begin. Pure: who asks brings the time.
+
+use std::time::Duration;
+
+use jiff::{
+    Timestamp, ToSpan as _,
+    civil::{Time, Weekday},
+    tz::TimeZone,
+};
+
+/// The windows of a machine. Without any, every time is good.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Windows {
+    /// The windows.
+    pub windows: Vec<Window>,
+    /// Whose clock their days and times are read from.
+    pub zone: TimeZone,
+}
+
+/// One window, which comes again every week.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// The days on which it opens; every day when empty.
+    pub days: Vec<Weekday>,
+    /// When it opens, on the clock of the zone.
+    pub start: Time,
+    /// How long it stays open, by elapsed time; at most [`Window::LONGEST`].
+    pub duration: Duration,
+}
+
+impl Window {
+    /// A week: what is longer never closes.
+    pub const LONGEST: Duration = Duration::from_secs(7 * 24 * 3600);
+}
+
+impl Default for Windows {
+    fn default() -> Self {
+        Self {
+            windows: Vec::new(),
+            zone: TimeZone::UTC,
+        }
+    }
+}
+
+/// Whether updates may begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// They may.
+    Open,
+    /// They may from then on.
+    Closed {
+        /// When the next window opens.
+        opens: Timestamp,
+    },
+}
+
+impl Windows {
+    /// Whether a window is open at `now`, and if not, when the next one opens.
+    ///
+    /// A start that the clock skips (in spring) counts from the moment after the gap, as cron jobs and
+    /// systemd timers have it; one that comes twice (in autumn) counts the first time. A window lasts
+    /// its duration whatever the clock does meanwhile.
+    pub fn state(&self, now: Timestamp) -> State {
+        let mut opens: Option<Timestamp> = None;
+        for window in &self.windows {
+            for (from, to) in window.around(now, &self.zone) {
+                if from <= now && now < to {
+                    return State::Open;
+                }
+                if from > now {
+                    opens = Some(opens.map_or(from, |known| known.min(from)));
+                }
+            }
+        }
+        // None: there are no windows, or times so far away that no calendar has them.
+        opens.map_or(State::Open, |opens| State::Closed { opens })
+    }
+}
+
+impl Window {
+    /// The openings from a week before `now` to a week after it.
+    fn around(&self, now: Timestamp, zone: &TimeZone) -> Vec<(Timestamp, Timestamp)> {
+        let today = now.to_zoned(zone.clone()).date();
+        let opening = |days: i64| {
+            let date = today.checked_add(days.days()).ok()?;
+            if !self.days.is_empty() && !self.days.contains(&date.weekday()) {
+                return None;
+            }
+            let from = date.to_datetime(self.start).to_zoned(zone.clone()).ok()?;
+            let from = from.timestamp();
+            Some((from, from.checked_add(self.duration).ok()?))
+        };
+        (-8..=8).filter_map(opening).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(text: &str) -> Timestamp {
+        text.parse().unwrap()
+    }
+
+    fn windows(days: &[Weekday], start: (i8, i8), hours: u64, zone: &str) -> Windows {
+        Windows {
+            windows: vec![Window {
+                days: days.to_vec(),
+                start: Time::new(start.0, start.1, 0, 0).unwrap(),
+                duration: Duration::from_secs(hours * 3600),
+            }],
+            zone: TimeZone::get(zone).unwrap(),
+        }
+    }
+
+    fn opens(text: &str) -> State {
+        State::Closed { opens: at(text) }
+    }
+
+    #[test]
+    fn without_windows_every_time_is_good() {
+        let none = Windows::default();
+        assert_eq!(none.state(at("2026-11-21T12:00:00Z")), State::Open);
+    }
+
+    #[test]
+    fn a_window_is_open_from_its_start_to_its_end_on_its_days_also_over_midnight() {
+        let night = windows(&[Weekday::Saturday], (23, 30), 2, "UTC");
+        for (now, state) in [
+            ("2026-11-21T23:29:59Z", opens("2026-11-21T23:30:00Z")),
+            ("2026-11-21T23:30:00Z", State::Open),
+            ("2026-11-22T01:29:59Z", State::Open),
+            ("2026-11-22T01:30:00Z", opens("2026-11-28T23:30:00Z")),
+        ] {
+            assert_eq!(night.state(at(now)), state, "{now}");
+        }
+        let daily = windows(&[], (2, 0), 1, "UTC");
+        assert_eq!(
+            daily.state(at("2026-11-21T03:00:00Z")),
+            opens("2026-11-22T02:00:00Z")
+        );
+        let week = windows(&[Weekday::Monday], (0, 0), 7 * 24, "UTC");
+        assert_eq!(week.state(at("2026-11-22T23:59:59Z")), State::Open);
+    }
+
+    #[test]
+    fn the_first_of_several_windows_counts() {
+        let mut both = windows(&[Weekday::Sunday], (4, 0), 1, "UTC");
+        let more = windows(&[Weekday::Saturday], (22, 0), 1, "UTC");
+        both.windows.extend(more.windows);
+        assert_eq!(
+            both.state(at("2026-11-21T12:00:00Z")),
+            opens("2026-11-21T22:00:00Z")
+        );
+        assert_eq!(both.state(at("2026-11-22T04:30:00Z")), State::Open);
+    }
+
+    /// Berlin, 29 March 2026: 02:00 becomes 03:00, at 01:00 UTC.
+    #[test]
+    fn a_start_that_the_clock_skips_counts_after_the_gap() {
+        let skipped = windows(&[Weekday::Sunday], (2, 30), 1, "Europe/Berlin");
+        let before = at("2026-03-29T00:59:59Z");
+        assert_eq!(skipped.state(before), opens("2026-03-29T01:30:00Z"));
+        assert_eq!(skipped.state(at("2026-03-29T01:30:00Z")), State::Open);
+        assert_eq!(
+            skipped.state(at("2026-03-29T02:30:00Z")),
+            opens("2026-04-05T00:30:00Z")
+        );
+    }
+
+    #[test]
+    fn a_window_over_a_change_of_the_clock_lasts_its_time() {
+        let over = windows(&[Weekday::Sunday], (1, 0), 4, "Europe/Berlin");
+        // It opens at 00:00 UTC in winter time, and four hours are four hours.
+        assert_eq!(over.state(at("2026-03-29T03:59:59Z")), State::Open);
+        assert_ne!(over.state(at("2026-03-29T04:00:00Z")), State::Open);
+        // 25 October: 03:00 becomes 02:00; it opens at 23:00 UTC the day before.
+        assert_eq!(over.state(at("2026-10-24T23:00:00Z")), State::Open);
+        assert_ne!(over.state(at("2026-10-25T03:00:00Z")), State::Open);
+    }
+
+    #[test]
+    fn a_start_that_comes_twice_counts_the_first_time() {
+        let twice = windows(&[Weekday::Sunday], (2, 30), 1, "Europe/Berlin");
+        // 02:30 summer time is 00:30 UTC, 02:30 winter time an hour later.
+        assert_eq!(
+            twice.state(at("2026-10-25T00:29:59Z")),
+            opens("2026-10-25T00:30:00Z")
+        );
+        assert_eq!(twice.state(at("2026-10-25T01:29:59Z")), State::Open);
+        assert_eq!(
+            twice.state(at("2026-10-25T01:30:00Z")),
+            opens("2026-11-01T01:30:00Z")
+        );
+    }
+}
