@@ -36,6 +36,10 @@ fuzz_target!(|url: &str| {
     if url.is_empty() {
         return assert!(ours.is_empty());
     }
+    // A browser takes white space and controls off both ends before it looks; here they are content.
+    if url.trim_matches(|c| c <= ' ') != url {
+        return;
+    }
     let theirs = data_url::DataUrl::process(url).unwrap();
     let (theirs, rest) = theirs.decode_to_vec().unwrap();
     assert!(rest.is_none());
