@@ -230,7 +230,9 @@ fn what_is_to_be_repaired_is_put_back_alone_and_what_is_ignored_is_not_shown() {
         (read("/etc/chrony.conf"), read(JOURNALD)),
         ("ignored".to_owned(), "reported".to_owned())
     );
-    assert_eq!(agent.status()["updates"].as_array().unwrap().len(), 2);
+    until("the repair in the history", || {
+        agent.status()["updates"].as_array().unwrap().len() == 2
+    });
 
     // Also what is gone, with the directory it stood in; and not without end.
     fs::remove_dir_all(place.at("/etc/sysctl.d")).unwrap();
