@@ -225,6 +225,7 @@ async fn build(
     devices::start(&root, &settings, lend, metrics.clone(), tasks);
     let signals = serve::measure(&root, &settings, systemd, tasks);
     if settings.does(Job::Config) {
+        tracing::info!("following dir:{}", source.shown);
         follow(source, said_out, &metrics, tasks);
         tasks.spawn("held config", holding.run(asks, tasks.token()));
     }

@@ -99,8 +99,10 @@ impl DirectorySource {
         let entries = match self.tree.list(&self.dir) {
             Ok(entries) => entries,
             Err(error) if error.is_not_found() => {
+                let refusal =
+                    self.refusal(Reason::SourceEmpty, "the source directory does not exist");
                 return Err(
-                    self.refusal(Reason::SourceEmpty, "the source directory does not exist")
+                    refusal.expected("configs in it, or another place with --source dir:PATH")
                 );
             }
             Err(error) => return Err(self.unreadable(&error)),

@@ -183,7 +183,14 @@ fn finish(report: &UpdateReport, before: Option<&str>, output: Format) -> anyhow
     let last = last.filter(|update| Some(update.id.as_str()) != before);
     print_data(output, &last, |last| match (last, &report.failure) {
         (_, Some(failure)) => super::output::failed(&failure.message, failure.code),
-        (Some(update), None) => format!("{:?}: the machine is on {}.\n", update.outcome, update.to),
+        (Some(update), None) => {
+            let on = report
+                .config
+                .current
+                .as_ref()
+                .map_or("no config", |on| &on.name);
+            format!("{:?}: the machine is on {on}.\n", update.outcome)
+        }
         (None, None) => "The machine is as the config asks.\n".to_owned(),
     })?;
     Ok(if report.failure.is_some() {

@@ -155,7 +155,7 @@ fn environment() -> Result<Vec<(String, String)>, NoText> {
 /// The config that `plan`, `apply` and `render` are about.
 #[derive(Clone, Debug, Args)]
 pub struct Wanted {
-    /// MachineConfig or Ignition files, merged in this order
+    /// MachineConfig, Ignition or Butane files, merged in this order
     #[arg(value_name = "FILE")]
     pub files: Vec<PathBuf>,
     /// Where configs come from: dir:PATH, or auto [default: source of the settings, auto]

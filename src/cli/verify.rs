@@ -36,7 +36,11 @@ pub(super) fn run(global: &Global, args: &VerifyArgs) -> anyhow::Result<Exit> {
     let capabilities = agent::look_capabilities(&context.root, context.settings.owners);
     let journal = store::peek(&context.root)?;
     let drift = look::drift(&context.root, look::current(&journal), None, capabilities)?;
+    let known = look::current(&journal).is_some();
     print_data(args.output, &drift, |drift| match drift.is_empty() {
+        true if !known => {
+            "Nothing was applied yet, so there is nothing to compare with.\n".to_owned()
+        }
         true => "The machine is as the config asks.\n".to_owned(),
         false => drift.iter().map(|drift| format!("{drift}\n")).collect(),
     })?;

@@ -196,7 +196,11 @@ fn spare_what_goes(changes: &mut [(Change, Verdict)]) {
     let words: Vec<String> = futile.iter().map(ToString::to_string).collect();
     for (change, verdict) in changes {
         verdict.needs.retain(|need| !futile.contains(need));
+        let all = change.actions.len();
         change.actions.retain(|action| !words.contains(action));
+        if change.actions.len() < all {
+            change.why = "leaves with its unit, which is stopped".to_owned();
+        }
     }
 }
 

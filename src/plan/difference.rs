@@ -141,11 +141,7 @@ impl Steps {
                 vec![first_field(wanted)],
             );
             if let Some(had) = had {
-                self.warnings.push(drifted(
-                    &had.asked,
-                    "it is missing",
-                    had.object == wanted.object,
-                ));
+                self.warnings.push(missing(&had.asked));
             }
             return;
         };
@@ -188,6 +184,11 @@ pub(super) fn add_parents<'a>(
             }
         }
     }
+}
+
+/// Missing may also mean that it never could be made: a user's home comes with the user.
+fn missing(path: &AbsPath) -> String {
+    format!("{path} is missing: this update puts it back")
 }
 
 fn drifted(path: &AbsPath, what: &str, same: bool) -> String {

@@ -44,3 +44,4 @@ pub use observed::{Account, FileFacts, MountFacts, ObjectKind, Observed, UnitFac
 pub use operation::{Node, NodeKind, Operation, OperationKind};
 pub use policy::Policies;
 pub use preset::DIRECTORIES as PRESET_DIRECTORIES;
+pub use text::printable;

@@ -177,7 +177,7 @@ impl Page {
 }
 
 /// Contents and names come from elsewhere: nothing in them may steer the terminal.
-fn printable(text: &str) -> String {
+pub fn printable(text: &str) -> String {
     text.chars()
         .map(|c| {
             if c.is_control() && c != '\t' {

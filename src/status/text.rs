@@ -6,7 +6,10 @@ use anstyle::{AnsiColor, Style};
 use jiff::{SignedDuration, Timestamp};
 
 use super::{Status, UpdateStatus};
-use crate::readiness::{Effect, Gate};
+use crate::{
+    plan::printable,
+    readiness::{Effect, Gate},
+};
 
 const GOOD: Style = AnsiColor::Green.on_default();
 const BAD: Style = AnsiColor::Red.on_default().bold();
@@ -49,7 +52,8 @@ fn head(out: &mut String, status: &Status, now: Timestamp) -> fmt::Result {
     let mut rows = vec![("phase", format!("{}, for {since}", status.phase))];
     if let Some(failure) = &status.failure {
         let again = if failure.again { "; trying again" } else { "" };
-        let text = format!("{BAD}{}{BAD:#}: {}{again}", failure.code, failure.message);
+        let message = printable(&failure.message);
+        let text = format!("{BAD}{}{BAD:#}: {message}{again}", failure.code);
         rows.push(("failure", text));
     }
     let (current, desired) = (&status.config.current, &status.config.desired);
@@ -84,7 +88,8 @@ fn head(out: &mut String, status: &Status, now: Timestamp) -> fmt::Result {
             namespace => format!("{namespace}/{}", block.name),
         };
         let since = ago(block.since, now);
-        let (kind, reason, message) = (&block.kind, block.reason, &block.message);
+        let (kind, reason) = (&block.kind, block.reason);
+        let message = printable(&block.message);
         let head = format!("  {BAD}{:<8}{BAD:#} ", "blocked");
         folded(
             out,
@@ -135,7 +140,7 @@ fn gates(out: &mut String, status: &Status, now: Timestamp) -> fmt::Result {
         let (style, word) = verdict(gate);
         let (name, since) = (gate.name, ago(gate.since, now));
         let head = format!("  {name:<width$}  {style}{word:<4}{style:#}  {since:<7}  ");
-        folded(out, &head, &gate.message)?;
+        folded(out, &head, &printable(&gate.message))?;
     }
     Ok(())
 }

@@ -34,7 +34,8 @@ pub enum Receipt {
     InProgress,
 }
 
-/// How often the state is asked for where nothing announces a change.
+/// How often the state is asked for where nothing announces a change: four questions a second cost
+/// nothing in the seconds that a machine needs to go down.
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
 /// On a system without merged directories it is only here; elsewhere `/bin` is a link.
 const SYSTEMCTL: &str = "/bin/systemctl";

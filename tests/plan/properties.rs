@@ -248,11 +248,18 @@ fn five_thousand_files_are_looked_at_and_planned_quickly() {
     let started = Instant::now();
     let plan = plan::between(&to, &changed, &observed, &Policies::default(), OFFLINE).unwrap();
     let planned = started.elapsed();
+    let started = Instant::now();
+    let digests = [&to, &changed].map(machinist::machine_config::digest);
+    let digested = started.elapsed();
+    assert_ne!(digests[0], digests[1]);
     eprintln!("5,000 files: looked at in {looked:?}, planned in {planned:?}");
     assert_eq!(plan.operations.len(), 1);
-    // The goal is 100 ms. This build is not optimised, which costs the digests of the two configs
-    // most, and the machine may be busy.
-    assert!(planned.as_millis() < 5_000, "{planned:?}");
+    // The goal is 100 ms, in a build that is optimised and on a machine that is not busy. Here it is
+    // held against the digests of the two configs, which are a part of it.
+    assert!(
+        planned < digested * 10,
+        "{planned:?}, the digests {digested:?}"
+    );
 }
 
 fn running(name: &str) -> (String, UnitFacts) {

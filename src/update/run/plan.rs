@@ -267,7 +267,9 @@ impl<S: Services, A: Audience> Updater<S, A> {
                 if failure.is_some() && self.phase == Phase::Failed {
                     return Some(Event::Withdrawn);
                 }
-                self.journal.failure = None;
+                if self.journal.failure.take().is_some() {
+                    tracing::info!("the source holds the config of this machine again");
+                }
                 None
             }
             // The same again would fail the same way; a passing failure has a time of its own.
@@ -298,6 +300,12 @@ impl<S: Services, A: Audience> Updater<S, A> {
     fn note_refused(&mut self, refusals: &[Refusal]) {
         for refusal in refusals {
             tracing::error!(reason = %refusal.reason, "{refusal}");
+        }
+        match look::current(&self.journal) {
+            Some(current) => tracing::warn!("the last good config stays: {}", current.name),
+            None => {
+                tracing::warn!("nothing is done until the source holds a config that is accepted")
+            }
         }
         let code = refusals
             .first()
