@@ -19,8 +19,8 @@ use crate::{
 /// package managers and backups, for minutes; half a minute costs neither much.
 const INHIBITED: Duration = Duration::from_secs(30);
 
-/// How long a manager that cannot be reached is given to come back before the next attempt: the three of
-/// them outlast a bus that is being updated or restarted, which takes seconds, at times a minute.
+/// How long a manager that cannot be reached in any way is given to come back before it is asked again: a
+/// bus that is updated or restarted is away for seconds, at times a minute.
 const UNREACHABLE: Duration = Duration::from_secs(60);
 
 /// How long a person who called a reboot off has to say more: to take the config back, or to set
@@ -38,6 +38,15 @@ struct NoBootId;
 #[derive(Debug, thiserror::Error)]
 #[error("there is no service manager to order the reboot from")]
 struct NoServices;
+
+/// An attempt that came to nothing.
+struct Tried {
+    reason: Reason,
+    /// The manager had taken it on.
+    accepted: bool,
+    /// Attempts before it.
+    before: u32,
+}
 
 impl<S: Services, A: Audience> Updater<S, A> {
     /// Ends with the machine, with another desired config, with a failure, or (none) with a stop.
@@ -58,6 +67,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
             tracing::warn!("a reboot is needed; it is left to a person (update.reboot)");
             return self.wait(stop).await;
         }
+        let mut unreached = 0;
         loop {
             let before = self.attempts(&boot);
             let Some(method) = RebootMethod::of_attempt(before) else {
@@ -77,6 +87,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
                 () = stop.cancelled() => return Ok(None),
                 ordered = self.while_turning(services.reboot(method, &why)) => ordered,
             };
+            let accepted = ordered.is_ok();
             let error = match ordered {
                 Ok(()) => {
                     tracing::info!("the reboot is accepted");
@@ -89,19 +100,47 @@ impl<S: Services, A: Audience> Updater<S, A> {
                 Err(error) => error,
             };
             self.note(&error);
-            let pause = match error.reason {
-                Reason::RebootInhibited => {
-                    // Nothing was ordered: however long somebody holds it up, it is no attempt.
-                    self.order(&boot, before).await?;
-                    INHIBITED
-                }
-                Reason::RebootCancelled => CALLED_OFF,
-                Reason::ManagerUnreachable => UNREACHABLE,
-                _ => continue,
+            let tried = Tried {
+                reason: error.reason,
+                accepted,
+                before,
+            };
+            let Some(pause) = self.after(tried, &boot, &mut unreached).await? else {
+                continue;
             };
             if let Some(event) = self.pause(pause, stop).await? {
                 return Ok(event);
             }
+        }
+    }
+
+    /// How long to wait before the next attempt, none for not at all. What nobody has heard of, or nobody
+    /// would take on, is given back: it is no attempt.
+    async fn after(
+        &mut self,
+        tried: Tried,
+        boot: &str,
+        unreached: &mut u32,
+    ) -> Result<Option<Duration>, UpdateError> {
+        match tried.reason {
+            Reason::RebootInhibited => {
+                self.order(boot, tried.before).await?;
+                Ok(Some(INHIBITED))
+            }
+            Reason::RebootCancelled => Ok(Some(CALLED_OFF)),
+            Reason::ManagerUnreachable if tried.accepted => Ok(Some(UNREACHABLE)),
+            Reason::ManagerUnreachable => {
+                *unreached += 1;
+                let attempt = tried.before + 1;
+                if RebootMethod::of_attempt(attempt).is_some() {
+                    // Where there is no bus, as in emergency mode, another way may need none.
+                    return Ok(None);
+                }
+                self.order(boot, attempt - *unreached).await?;
+                *unreached = 0;
+                Ok(Some(UNREACHABLE))
+            }
+            _ => Ok(None),
         }
     }
 
