@@ -49,8 +49,8 @@ pub struct DirectorySource {
     pub dir: AbsPath,
     /// How the user calls it; messages name files below it.
     pub shown: String,
-    /// Users whose keys may be set.
-    pub users: Vec<String>,
+    /// The users and groups that may be managed.
+    pub rules: Rules,
 }
 
 impl DirectorySource {
@@ -78,10 +78,8 @@ impl DirectorySource {
         files: Vec<(String, Vec<u8>)>,
         local: &LocalFiles,
     ) -> Result<machine_config::MachineConfig, Vec<Refusal>> {
-        let rules = Rules {
-            users: self.users.iter().cloned().collect(),
-        };
-        let (documents, warnings) = machine_config::documents_from_files(files, &rules, local)?;
+        let (documents, warnings) =
+            machine_config::documents_from_files(files, &self.rules, local)?;
         if documents.is_empty() {
             return Err(vec![self.refusal(
                 Reason::SourceEmpty,

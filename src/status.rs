@@ -128,6 +128,9 @@ pub struct DriftStatus {
     pub path: String,
     /// What differs.
     pub kind: DriftKind,
+    /// Whose entries differ in a database of users and groups; none for everything else.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub entry: Option<String>,
 }
 
 /// Something an update waits for.

@@ -107,6 +107,16 @@ fn an_update_of_every_kind_survives_a_power_cut_at_any_moment() {
 }
 
 #[test]
+fn a_user_who_comes_or_goes_survives_a_power_cut_at_any_moment() {
+    let (step, count) = if long() { (1, 20_000) } else { (1, 12) };
+    all_good(&forward(Case::user_comes()), "user comes", step, count);
+    all_good(&forward(Case::user_goes()), "user goes", step, count);
+    let (step, count) = if long() { (1, 20_000) } else { (2, 6) };
+    all_good(&undone(Case::user_comes()), "user undone", step, count);
+    all_good(&undone(Case::user_goes()), "user brought back", step, count);
+}
+
+#[test]
 fn a_large_update_survives_a_power_cut_at_any_moment() {
     let (step, count) = if long() { (1, 300) } else { (9, 3) };
     all_good(&forward(Case::large()), "large", step, count);

@@ -7,6 +7,8 @@
     reason = "a test may panic, and plays everybody else who writes into the tree"
 )]
 
+#[path = "transaction/accounts.rs"]
+mod accounts;
 #[path = "support/by_hand.rs"]
 mod by_hand;
 #[path = "support/case.rs"]

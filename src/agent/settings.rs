@@ -16,12 +16,13 @@ use crate::{
 const DEBOUNCE: Duration = Duration::from_millis(50);
 
 /// Keys that are read once, at the start.
-const AT_START: [&str; 9] = [
+const AT_START: [&str; 10] = [
     "source",
     "jobs",
     "owners",
     "admin.listen",
     "users.allowed",
+    "groups.allowed",
     "devices.rescan",
     "readiness.diskSpace.paths",
     "log.format",

@@ -5,6 +5,7 @@ use std::{path::PathBuf, sync::Arc};
 use super::AgentError;
 use crate::{
     config::{DriftPolicy, Owners, Reboot, Settings, Source},
+    machine_config::Rules,
     path::AbsPath,
     plan::{Capabilities, Policies},
     root::Root,
@@ -81,7 +82,10 @@ pub fn source(
     settings: &Settings,
     chosen: &Source,
 ) -> Result<DirectorySource, AgentError> {
-    let users = settings.users_allowed.clone();
+    let rules = Rules {
+        users: settings.users_allowed.iter().cloned().collect(),
+        groups: settings.groups_allowed.iter().cloned().collect(),
+    };
     let (tree, dir, shown) = match chosen {
         Source::Directory(dir) => (
             root.clone(),
@@ -105,7 +109,7 @@ pub fn source(
         tree,
         dir,
         shown,
-        users,
+        rules,
     })
 }
 

@@ -80,6 +80,7 @@ impl Context {
         }
         let rules = Rules {
             users: self.settings.users_allowed.iter().cloned().collect(),
+            groups: self.settings.groups_allowed.iter().cloned().collect(),
         };
         let merged = machine_config::documents_from_files(files, &rules, &local).and_then(
             |(documents, warnings)| {

@@ -76,7 +76,7 @@ pub(super) fn run(global: &Global, args: &JournalArgs) -> anyhow::Result<Exit> {
 }
 
 fn show(root: &Root, args: &ShowArgs) -> anyhow::Result<Exit> {
-    let journal = store::peek(root)?;
+    let journal = store::peek(root)?.without_secrets();
     print_data(args.output, &journal, text)?;
     Ok(Exit::Done)
 }
@@ -95,6 +95,7 @@ fn text(journal: &Journal) -> String {
         ("owned", journal.owned.len()),
         ("originals", journal.originals.len()),
         ("adopted", journal.adopted.len()),
+        ("entries", journal.entries.len()),
         ("history", journal.history.len()),
     ] {
         let _ = writeln!(out, "{name:<10}  {count}");

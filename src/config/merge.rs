@@ -10,7 +10,7 @@ use super::{
     problem::SettingsError,
     reader::{Misfit, Reader, Setting},
     settings::{Actions, Admin, Devices, Drift, DriftRule, Log, Readiness, Settings, Update},
-    value::{Percent, Source, UserName},
+    value::{GroupName, Percent, Source, UserName},
     words::{DriftPolicy, Job, LogFormat, LogLevel, Owners, Reboot},
 };
 use crate::{
@@ -38,6 +38,7 @@ impl Settings {
         let jobs = read.take_if("jobs", Job::ALL.to_vec(), jobs);
         let owners = read.take("owners", Owners::Auto);
         let users = read.take("users.allowed", vec![UserName("core".to_owned())]);
+        let groups = read.take("groups.allowed", Vec::<GroupName>::new());
         let devices = Devices::read(&mut read);
         let mut settings = Self {
             source,
@@ -47,6 +48,7 @@ impl Settings {
             actions: Actions::read(&mut read),
             drift: Drift::read(&mut read),
             users_allowed: users.into_iter().map(|user| user.0).collect(),
+            groups_allowed: groups.into_iter().map(|group| group.0).collect(),
             readiness: Readiness::read(&mut read, devices.return_limit),
             devices,
             admin: Admin::read(&mut read),

@@ -27,8 +27,10 @@ pub struct Settings {
     pub actions: Actions,
     /// `drift`.
     pub drift: Drift,
-    /// `users.allowed`: whose SSH keys a config may set. Default `core`, as OpenShift has it.
+    /// `users.allowed`: whom a config may manage. Default `core`, as OpenShift has it.
     pub users_allowed: Vec<String>,
+    /// `groups.allowed`: which groups a config may make, change or remove. Default none.
+    pub groups_allowed: Vec<String>,
     /// `devices`.
     pub devices: Devices,
     /// `readiness`.

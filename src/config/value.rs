@@ -212,23 +212,45 @@ impl Word for AbsPath {
     }
 }
 
-/// A login name as useradd(8) takes it by default.
+/// What a name is made of, for messages.
+const NAME: &str = "a-z, 0-9, - and _, at most 32, no digit or - first";
+
+/// A name as useradd(8) and groupadd(8) take it by default.
+fn is_name(text: &str) -> bool {
+    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '_');
+    let first = |c: char| c.is_ascii_lowercase() || c == '_';
+    text.len() <= 32 && text.starts_with(first) && text.chars().all(plain)
+}
+
+/// A login name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct UserName(pub(super) String);
 
 impl Word for UserName {
     fn expected() -> String {
-        "a user name: a-z, 0-9, - and _, at most 32, no digit or - first".to_owned()
+        format!("a user name: {NAME}")
     }
 
     fn parse(text: &str) -> Option<Self> {
-        let first = text.chars().next()?;
-        let plain =
-            |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '_');
-        let good = text.len() <= 32
-            && (first.is_ascii_lowercase() || first == '_')
-            && text.chars().all(plain);
-        good.then(|| Self(text.to_owned()))
+        is_name(text).then(|| Self(text.to_owned()))
+    }
+
+    fn show(&self) -> String {
+        self.0.clone()
+    }
+}
+
+/// The name of a group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct GroupName(pub(super) String);
+
+impl Word for GroupName {
+    fn expected() -> String {
+        format!("the name of a group: {NAME}")
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        is_name(text).then(|| Self(text.to_owned()))
     }
 
     fn show(&self) -> String {

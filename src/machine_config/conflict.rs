@@ -8,6 +8,16 @@ use crate::{path::AbsPath, reason::Reason};
 /// Where the units of a config are written.
 pub(super) const UNIT_DIRECTORY: &str = "/etc/systemd/system";
 
+/// Where users and groups are entries; only some lines of these files are a config's.
+const DATABASES: [&str; 6] = [
+    "/etc/passwd",
+    "/etc/shadow",
+    "/etc/group",
+    "/etc/gshadow",
+    "/etc/subuid",
+    "/etc/subgid",
+];
+
 /// What a path is claimed for.
 struct Claim<'c> {
     what: String,
@@ -70,6 +80,12 @@ fn all(config: &MachineConfig) -> Vec<(AbsPath, Claim<'_>)> {
     for (path, file) in &config.files {
         add(path, "a file".into(), false, &file.origin);
     }
+    if let Some(origin) = first_of_accounts(config) {
+        for path in DATABASES.iter().filter_map(|path| AbsPath::new(*path).ok()) {
+            let what = "what the users and groups are entries of";
+            add(&path, what.into(), false, origin);
+        }
+    }
     let Ok(unit_directory) = AbsPath::new(UNIT_DIRECTORY) else {
         return all;
     };
@@ -87,6 +103,15 @@ fn all(config: &MachineConfig) -> Vec<(AbsPath, Claim<'_>)> {
         }
     }
     all
+}
+
+/// Where the first user or group is asked for that has entries in the databases.
+fn first_of_accounts(config: &MachineConfig) -> Option<&Origin> {
+    let accounts = config.users.values().filter(|user| user.account.is_some());
+    let users = accounts.map(|user| &user.origin);
+    users
+        .chain(config.groups.values().map(|group| &group.origin))
+        .next()
 }
 
 fn clash(path: &AbsPath, later: &Claim<'_>, earlier: &Claim<'_>) -> Refusal {

@@ -20,15 +20,18 @@ const GENERATED: &str = "machineconfiguration.openshift.io/generated-by-controll
 /// What may be asked for, beyond what the formats themselves say.
 #[derive(Clone, Debug)]
 pub struct Rules {
-    /// The users whose keys a config may bring.
+    /// The users that a config may manage.
     pub users: BTreeSet<String>,
+    /// The groups that a config may make, change or remove.
+    pub groups: BTreeSet<String>,
 }
 
-/// OpenShift's rule: the one user `core`.
+/// OpenShift's rule: the one user `core`, and no group.
 impl Default for Rules {
     fn default() -> Self {
         Self {
             users: BTreeSet::from(["core".to_owned()]),
+            groups: BTreeSet::new(),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
-use super::source;
+use super::{Group, UserAccount, source};
 use crate::{digest::Digest, path::AbsPath};
 
 /// Everything one machine should be, merged from all documents that apply to it.
@@ -27,6 +27,10 @@ pub struct MachineConfig {
     pub units: BTreeMap<UnitName, Unit>,
     /// Users by name. Only what is asked of them, not who they are.
     pub users: BTreeMap<String, User>,
+    /// Groups by name. Left out of the canonical form where there are none, so that configs without
+    /// them keep their digests.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub groups: BTreeMap<String, Group>,
     /// Kernel arguments; order and repetition count.
     pub kernel_arguments: Vec<String>,
     /// The OS image by digest; none means "leave the OS alone".
@@ -307,12 +311,15 @@ pub struct Unit {
     pub origin: Origin,
 }
 
-/// What the config asks of a user that exists.
+/// What the config asks of a user.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct User {
     /// Public keys, one line each, in the order given.
     pub ssh_authorized_keys: Vec<String>,
+    /// What is asked beyond the keys; none leaves the user's entries alone, and the user must exist.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub account: Option<UserAccount>,
     /// Where it was written.
     #[serde(skip)]
     pub origin: Origin,
@@ -337,6 +344,8 @@ pub enum EntryKind {
     Mask,
     /// A user.
     User,
+    /// A group.
+    Group,
     /// The keys of a user.
     SSHKey,
     /// A kernel argument.

@@ -4,6 +4,7 @@
 //! person should see all of them, with their places. Ignition 2 is read as what it says, not turned
 //! into Ignition 3 first, so that a mistake is told in the words of the document.
 
+mod accounts;
 mod contents;
 mod local;
 mod passwd;

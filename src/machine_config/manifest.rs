@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Content, MachineConfig, Owner, Unit, source};
+use super::{Content, MachineConfig, Owner, Unit, User, source};
 
 /// The Ignition version that is written: the one into which OpenShift turns every config itself.
 const IGNITION: &str = "3.5.0";
@@ -72,20 +72,24 @@ fn ignition(config: &MachineConfig) -> Value {
         .iter()
         .map(|(name, unit)| write_unit(name.as_str(), unit))
         .collect();
-    let users: Vec<Value> = config
+    let users = config
         .users
         .iter()
-        .map(|(name, user)| json!({"name": name, "sshAuthorizedKeys": user.ssh_authorized_keys}))
-        .collect();
+        .map(|(name, user)| write_user(name, user));
+    let groups = config
+        .groups
+        .iter()
+        .map(|(name, group)| named(name, json!(group)));
+    let mut passwd = Map::new();
+    insert(&mut passwd, "users", users.collect());
+    insert(&mut passwd, "groups", groups.collect());
     let mut root = Map::new();
     root.insert("ignition".into(), json!({"version": IGNITION}));
     insert(&mut root, "storage", Value::Object(storage));
     if !units.is_empty() {
         root.insert("systemd".into(), json!({"units": units}));
     }
-    if !users.is_empty() {
-        root.insert("passwd".into(), json!({"users": users}));
-    }
+    insert(&mut root, "passwd", Value::Object(passwd));
     Value::Object(root)
 }
 
@@ -94,6 +98,25 @@ fn owner(owner: &Owner) -> Value {
         Owner::Id(id) => json!({"id": id}),
         Owner::Name(name) => json!({"name": name}),
     }
+}
+
+/// The canonical form spells the fields of an account as Ignition does.
+fn write_user(name: &str, user: &User) -> Value {
+    let mut value = named(name, json!(user.account));
+    if let Value::Object(fields) = &mut value {
+        fields.insert("sshAuthorizedKeys".into(), json!(user.ssh_authorized_keys));
+    }
+    value
+}
+
+/// The fields of `value`, if it has any, after the name.
+fn named(name: &str, value: Value) -> Value {
+    let mut fields = Map::new();
+    fields.insert("name".into(), json!(name));
+    if let Value::Object(more) = value {
+        fields.extend(more);
+    }
+    Value::Object(fields)
 }
 
 fn write_unit(name: &str, unit: &Unit) -> Value {

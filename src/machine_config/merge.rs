@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, btree_map::Entry};
 
 use super::{
-    Content, Directory, Document, File, Link, MachineConfig, Owner, Refusal, Unit, User, canonical,
-    conflict,
+    Content, Directory, Document, File, Group, Link, MachineConfig, Owner, Refusal, Unit, User,
+    account::lay_over_user,
+    canonical, conflict,
     parts::{FilePart, LinkPart, NodePart, Parts, UnitPart},
     unit_check,
 };
@@ -27,9 +28,10 @@ pub enum Order {
 /// Merges `documents` into the config of a machine in `pool`.
 ///
 /// Files, directories and links are merged by path, units and drop-ins by name, each field by
-/// itself: what a later document does not say stays. Keys are appended, without repeating one;
-/// kernel arguments are appended, repetitions kept; extensions are a set. An OS image that a controller
-/// put in gives way to one that a person put in, whatever their order. Gives the warnings beside
+/// itself: what a later document does not say stays. Keys and the groups of a user are appended,
+/// without repeating one; kernel arguments are appended, repetitions kept; extensions are a set. An OS
+/// image that a controller put in gives way to one that a person put in, whatever their order. Gives
+/// the warnings beside
 /// the config. Its name is [`rendered_name`](super::rendered_name).
 pub fn merge(
     mut documents: Vec<Document>,
@@ -121,7 +123,8 @@ fn lay_over(below: &mut Parts, above: Parts) {
     );
     merge_maps(&mut below.links, above.links, LinkPart::lay_over);
     merge_maps(&mut below.units, above.units, UnitPart::lay_over);
-    merge_maps(&mut below.users, above.users, add_keys);
+    merge_maps(&mut below.users, above.users, lay_over_user);
+    merge_maps(&mut below.groups, above.groups, Group::lay_over);
     below.kernel_arguments.extend(above.kernel_arguments);
     below.extensions.extend(above.extensions);
     below.os_image_url = above.os_image_url.or(below.os_image_url.take());
@@ -198,16 +201,6 @@ impl UnitPart {
     }
 }
 
-/// Appends the keys that are not there yet.
-pub(super) fn add_keys(below: &mut User, above: User) {
-    for key in above.ssh_authorized_keys {
-        if !below.ssh_authorized_keys.contains(&key) {
-            below.ssh_authorized_keys.push(key);
-        }
-    }
-    below.origin = above.origin;
-}
-
 /// Fills in what nobody said.
 fn finish(mut parts: Parts) -> MachineConfig {
     parts.extensions.sort();
@@ -241,7 +234,8 @@ fn finish(mut parts: Parts) -> MachineConfig {
             mask: part.mask.unwrap_or(false),
             origin: part.origin,
         }),
-        users: parts.users,
+        users: values(parts.users, User::settled),
+        groups: values(parts.groups, Group::settled),
         kernel_arguments: parts.kernel_arguments,
         os_image_url: parts.os_image_url,
         extensions: parts.extensions,

@@ -3,6 +3,7 @@
 //! Text becomes [`Document`]s ([`parse`]), documents become one [`MachineConfig`] ([`merge`]), and
 //! equal machines have equal digests ([`digest`]), whatever their spelling. Pure: no files, no clock.
 
+mod account;
 mod butane;
 mod canonical;
 mod conflict;
@@ -23,6 +24,7 @@ mod tree;
 mod unit_check;
 mod unit_file;
 
+pub use account::{Group, PasswordHash, UserAccount};
 pub use canonical::{
     CanonicalError, digest, from_canonical_json, rendered_name, to_canonical_json,
 };

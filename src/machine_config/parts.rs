@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Content, Origin, Owner, UnitName, User};
+use super::{Content, Group, Origin, Owner, UnitName, User};
 use crate::path::AbsPath;
 
 /// What a document says.
@@ -13,6 +13,7 @@ pub(super) struct Parts {
     pub(super) links: BTreeMap<AbsPath, LinkPart>,
     pub(super) units: BTreeMap<UnitName, UnitPart>,
     pub(super) users: BTreeMap<String, User>,
+    pub(super) groups: BTreeMap<String, Group>,
     pub(super) kernel_arguments: Vec<String>,
     pub(super) os_image_url: Option<String>,
     pub(super) extensions: Vec<String>,

@@ -31,6 +31,7 @@ fn status() -> Status {
     status.config.drift = vec![DriftStatus {
         path: "/etc/a".to_owned(),
         kind: DriftKind::Content,
+        entry: None,
     }];
     let device = |health: &str| DeviceStatus {
         id: health.to_owned(),

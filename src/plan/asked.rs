@@ -34,9 +34,27 @@ pub fn asked(
     observed: &Observed,
 ) -> Vec<Asked> {
     let layout = Layout::of(config, observed, from.map_or(Side::Before, Side::After));
+    let accounts = layout.accounts;
+    let homes = accounts.homes.iter().map(|home| Asked {
+        path: home.path.clone(),
+        kind: Some(ObjectKind::Directory),
+        home: None,
+        edited: false,
+    });
+    let databases: BTreeSet<_> = accounts.edits.iter().map(|edit| edit.database()).collect();
+    let databases = databases.into_iter().map(|database| Asked {
+        path: database.path(),
+        kind: Some(ObjectKind::File),
+        home: None,
+        edited: false,
+    });
     let there = layout.objects.into_iter().map(|(path, wanted)| {
         let keys = wanted.entry.kind == EntryKind::SSHKey;
-        let account = observed.users.get(&wanted.entry.name).filter(|_| keys);
+        let name = &wanted.entry.name;
+        let account = accounts.users.get(name);
+        let account = account
+            .or_else(|| observed.users.get(name))
+            .filter(|_| keys);
         Asked {
             path,
             kind: Some(match wanted.object {
@@ -54,7 +72,12 @@ pub fn asked(
         home: None,
         edited: false,
     });
-    there.chain(absent).collect()
+    let objects: Vec<Asked> = there.chain(absent).collect();
+    let known: BTreeSet<AbsPath> = objects.iter().map(|asked| asked.path.clone()).collect();
+    let more = homes
+        .chain(databases)
+        .filter(|asked| !known.contains(&asked.path));
+    more.chain(objects).collect()
 }
 
 /// The links among `all` that stand for `unit`: its mask, its aliases, what enables it.

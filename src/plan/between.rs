@@ -3,13 +3,14 @@
 use std::collections::BTreeSet;
 
 use super::{
-    Action, ActionKind, Capabilities, Change, ChangeKind, ConfigRef, Cost, Observed, Plan,
-    Policies,
+    Action, ActionKind, Capabilities, Change, ChangeKind, ConfigRef, Cost, Database, Observed,
+    Plan, Policies,
+    accounts::Accounts,
     actions::{self, Need},
     changes::Builder,
     desired::{Layout, Side, noun},
     difference::{Steps, steps},
-    host,
+    homes, host,
     machine::Machine,
     normalise, os,
     verdict::{Judge, Verdict},
@@ -75,13 +76,20 @@ fn plan(
         steps.warnings.retain(about);
         after.warnings.retain(about);
         os_changes.clear();
+        // A user is one thing in six files: with an entry in one of them all are put right.
+        if Database::at(&place).is_none() {
+            after.accounts = Accounts::default();
+        }
     }
+    steps.make_homes(&after, observed);
     let mut refusals = after.refusals.clone();
     if !capabilities.os {
         refusals.extend(os_changes.iter().map(os::OsChange::refusal));
     }
-    let (operations, in_the_way) = normalise::operations(&steps, &after, observed);
+    let (mut operations, in_the_way) = normalise::operations(&steps, &after, observed);
     refusals.extend(in_the_way);
+    homes::furnish(&mut operations, &after, observed);
+    refusals.extend(homes::add_entries(&mut operations, &after));
     refusals.extend(host::refusals(&operations, &steps, observed, capabilities));
     if !refusals.is_empty() {
         return Err(in_order(refusals));
@@ -98,12 +106,14 @@ fn plan(
         judge: Judge { policies, machine },
     };
     let mut changes = builder.changes();
+    changes.extend(builder.account_changes());
     changes.extend(os_changes.iter().map(|change| builder.os_change(change)));
     let mut plan = Plan {
         from: ConfigRef::of(from),
         to: ConfigRef::of(to),
         operations,
         adopted: steps.adopted.clone(),
+        let_go: after.accounts.let_go.clone(),
         warnings: warnings(&steps, &after, &changes, capabilities),
         ..Plan::default()
     };

@@ -142,6 +142,23 @@ impl Builder<'_> {
         (change(&entry, kind, &["enabled"], &what, &verdict), verdict)
     }
 
+    /// The same for entries of users and groups.
+    pub(super) fn account_changes(&self) -> Vec<(Change, Verdict)> {
+        let told = self.after.accounts.changes.iter().map(|told| {
+            let entry = &told.entry;
+            let verdict = self.judge.verdict(Subject {
+                kind: entry.kind,
+                name: &entry.name,
+                change: told.change,
+                starts: &[],
+                path: None,
+            });
+            let change = change(entry, told.change, &told.fields, &told.what, &verdict);
+            (change, verdict)
+        });
+        told.collect()
+    }
+
     /// The same for the operating system.
     pub(super) fn os_change(&self, os: &OsChange) -> (Change, Verdict) {
         let verdict = self.judge.verdict(Subject {

@@ -2,7 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Observed, keys, units};
+use super::{
+    Account, Observed,
+    accounts::{self, Accounts},
+    keys, units,
+};
 use crate::{
     machine_config::{Content, EntryKind, MachineConfig, Origin, Owner, Refusal},
     path::AbsPath,
@@ -57,6 +61,8 @@ pub(super) struct Layout {
     pub(super) parents: BTreeMap<AbsPath, Object>,
     /// Units that being enabled would start at boot, by the unit whose enablement it is.
     pub(super) starts: BTreeMap<String, BTreeSet<String>>,
+    /// Entries of users and groups.
+    pub(super) accounts: Accounts,
     /// What the config or this host does not allow.
     pub(super) refusals: Vec<Refusal>,
     /// What the operator should know.
@@ -76,10 +82,19 @@ impl Layout {
     /// The objects of `config` on the machine that `observed` shows.
     pub(super) fn of(config: &MachineConfig, observed: &Observed, side: Side<'_>) -> Self {
         let mut layout = Self::default();
+        let before = matches!(side, Side::Before);
+        let accounts = match side {
+            Side::Before => Accounts::default(),
+            Side::After(_) => accounts::accounts(config, observed),
+        };
         let place = Place {
             observed,
-            before: matches!(side, Side::Before),
+            before,
+            users: accounts.users.clone(),
+            groups: accounts.groups.clone(),
+            gone: accounts.gone.clone(),
         };
+        layout.add_accounts(accounts, &place);
         layout.add_entries(config, &place);
         units::add(&mut layout, config, &place, side);
         keys::add(&mut layout, config, &place);
@@ -220,6 +235,10 @@ impl Layout {
 pub(super) struct Place<'a> {
     pub(super) observed: &'a Observed,
     pub(super) before: bool,
+    /// Who is made by this very config, and who goes.
+    pub(super) users: BTreeMap<String, Account>,
+    pub(super) groups: BTreeMap<String, u32>,
+    pub(super) gone: BTreeSet<String>,
 }
 
 impl Place<'_> {
@@ -237,15 +256,25 @@ impl Place<'_> {
         match owner {
             Owner::Id(id) => Some(*id),
             Owner::Name(name) if name == "root" => Some(0),
-            Owner::Name(name) => self.observed.users.get(name).map(|account| account.uid),
+            Owner::Name(name) => self.account(name).map(|account| account.uid),
         }
+    }
+
+    /// A user as the machine will have it: the planned ones come first.
+    pub(super) fn account(&self, name: &str) -> Option<&Account> {
+        let there = || self.observed.users.get(name);
+        let found = self.users.get(name).or_else(there);
+        found.filter(|_| !self.gone.contains(name))
     }
 
     fn group(&self, owner: &Owner) -> Option<u32> {
         match owner {
             Owner::Id(id) => Some(*id),
             Owner::Name(name) if name == "root" => Some(0),
-            Owner::Name(name) => self.observed.groups.get(name).copied(),
+            Owner::Name(name) => {
+                let made = self.groups.get(name);
+                made.or_else(|| self.observed.groups.get(name)).copied()
+            }
         }
     }
 }
@@ -278,6 +307,7 @@ pub(super) fn noun(kind: EntryKind) -> &'static str {
         EntryKind::Enablement => "enablement of",
         EntryKind::Mask => "mask of",
         EntryKind::User => "user",
+        EntryKind::Group => "group",
         EntryKind::SSHKey => "SSH keys of",
         EntryKind::KernelArgument => "kernel argument",
         EntryKind::OSImage => "OS image",

@@ -1,11 +1,14 @@
 //! What on the machine is no longer as its config says.
 
-use std::fmt;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
 
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Observed,
+    Database, Edit, Observed,
     compare::differences,
     desired::{Layout, Side},
 };
@@ -21,6 +24,9 @@ pub struct Drift {
     pub path: AbsPath,
     /// What differs; for several things the first of content, mode and owner.
     pub kind: DriftKind,
+    /// Whose entries differ in a database of users and groups; none for everything else.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub entry: Option<String>,
 }
 
 /// What may differ.
@@ -57,11 +63,15 @@ impl DriftKind {
 
 impl fmt::Display for Drift {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { path, kind } = self;
-        match kind {
-            DriftKind::Missing => write!(f, "{path} is missing"),
-            DriftKind::Unit => write!(f, "{path} is not as the unit's enablement asks"),
-            kind => write!(f, "{path} has another {}", kind.as_str()),
+        let Self { path, kind, entry } = self;
+        match (kind, entry) {
+            (DriftKind::Missing, Some(entry)) => write!(f, "{path} has no entry for {entry}"),
+            (_, Some(entry)) => write!(f, "{path} has another entry for {entry}"),
+            (kind, None) => match kind {
+                DriftKind::Missing => write!(f, "{path} is missing"),
+                DriftKind::Unit => write!(f, "{path} is not as the unit's enablement asks"),
+                kind => write!(f, "{path} has another {}", kind.as_str()),
+            },
         }
     }
 }
@@ -83,6 +93,7 @@ pub fn drift(config: &MachineConfig, observed: &Observed, owners: bool) -> Vec<D
             drifts.push(Drift {
                 path: wanted.asked.clone(),
                 kind,
+                entry: None,
             });
         }
     }
@@ -93,9 +104,36 @@ pub fn drift(config: &MachineConfig, observed: &Observed, owners: bool) -> Vec<D
     drifts.extend(unwanted.map(|path| Drift {
         path: path.clone(),
         kind: DriftKind::Unit,
+        entry: None,
     }));
+    drifts.extend(of_accounts(&layout.accounts.edits));
     drifts.sort();
     drifts
+}
+
+/// One drift for each database, with the names of all whose entries differ in it.
+fn of_accounts(edits: &[Edit]) -> Vec<Drift> {
+    let mut names: BTreeMap<Database, (DriftKind, BTreeSet<&str>)> = BTreeMap::new();
+    for edit in edits {
+        let missing = matches!(edit, Edit::Line { after: Some(_), .. });
+        let (kind, names) = names
+            .entry(edit.database())
+            .or_insert((DriftKind::Missing, BTreeSet::new()));
+        if !missing {
+            *kind = DriftKind::Content;
+        }
+        // Whoever is no member any more is looked for, not the group.
+        names.insert(match edit {
+            Edit::Member { user, .. } => user,
+            edit => edit.name(),
+        });
+    }
+    let drift = |(database, (kind, names)): (Database, (DriftKind, BTreeSet<&str>))| Drift {
+        path: database.path(),
+        kind,
+        entry: Some(names.into_iter().collect::<Vec<_>>().join(", ")),
+    };
+    names.into_iter().map(drift).collect()
 }
 
 fn kind(entry: EntryKind, field: &str) -> DriftKind {

@@ -249,11 +249,14 @@ fn origin_of(steps: &Steps, target: &AbsPath) -> Origin {
 fn space(operations: &[Operation], observed: &Observed) -> Vec<Refusal> {
     let mut needs: BTreeMap<&AbsPath, (u64, u64)> = BTreeMap::new();
     for operation in operations {
-        if let OperationKind::Put(node) = &operation.kind
-            && let Some((_, facts)) = nearest(&operation.target, observed)
-        {
+        if let Some((_, facts)) = nearest(&operation.target, observed) {
+            let (bytes, objects) = match &operation.kind {
+                OperationKind::Put(node) => node.weight(),
+                // Written whole beside the old file, with a line or two more.
+                OperationKind::Entries(_) => (facts.size.saturating_add(8192), 1),
+                _ => continue,
+            };
             let need = needs.entry(&facts.mount).or_default();
-            let (bytes, objects) = node.weight();
             need.0 = need.0.saturating_add(bytes);
             need.1 = need.1.saturating_add(objects);
         }

@@ -25,6 +25,12 @@ const SHARED_FILE: &str = ".ssh/authorized_keys";
 /// OpenShift does for a missing `core`.
 pub(super) fn add(layout: &mut Layout, config: &MachineConfig, place: &Place<'_>) {
     for (name, user) in &config.users {
+        // Who goes, or has an entry and no keys, needs no file of keys.
+        let unwanted = user.account.as_ref().is_some_and(|one| !one.exists());
+        let no_keys = user.account.is_some() && user.ssh_authorized_keys.is_empty();
+        if unwanted || no_keys {
+            continue;
+        }
         match add_user(layout, place, name, user) {
             Ok(()) => {}
             Err((code, why)) => layout.warnings.push(format!("{code}: {why}")),
@@ -39,7 +45,7 @@ fn add_user(
     user: &User,
 ) -> Result<(), (Reason, String)> {
     let skipped = |code, why: String| (code, format!("{why}; the SSH keys for {name} are skipped"));
-    let account = place.observed.users.get(name).ok_or_else(|| {
+    let account = place.account(name).ok_or_else(|| {
         let why = format!("this machine has no user {name}");
         skipped(Reason::UserMissing, why)
     })?;

@@ -4,17 +4,20 @@
 //! and the update driver carries out the very same value. Pure: what the machine looks like comes in
 //! as [`Observed`].
 
+mod accounts;
 mod actions;
 mod asked;
 mod between;
 mod catalogue;
 mod changes;
 mod compare;
+mod databases;
 mod desired;
 mod diff;
 mod difference;
 mod document;
 mod drift;
+mod homes;
 mod host;
 mod keys;
 mod leaving;
@@ -34,13 +37,14 @@ mod verdict;
 pub use actions::{cost, in_order};
 pub use asked::{Asked, also, asked, links_of_unit};
 pub use between::{between, only};
+pub use databases::{Database, Edit, EditPlace, Entries, Standing, remember};
 pub use document::PlanDocument;
 pub use drift::{Drift, DriftKind, drift};
 
 pub use model::{
     Action, ActionKind, Capabilities, Change, ChangeKind, ConfigRef, Cost, ObjectSummary, Plan,
 };
-pub use observed::{Account, FileFacts, MountFacts, ObjectKind, Observed, UnitFacts};
+pub use observed::{Account, AccountFacts, FileFacts, MountFacts, ObjectKind, Observed, UnitFacts};
 pub use operation::{Node, NodeKind, Operation, OperationKind};
 pub use policy::Policies;
 pub use preset::DIRECTORIES as PRESET_DIRECTORIES;

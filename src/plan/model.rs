@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde::Serialize;
 
-use super::Operation;
+use super::{EditPlace, Operation};
 use crate::{
     digest::Digest,
     machine_config::{EntryKind, MachineConfig, Refusal, digest},
@@ -44,6 +44,10 @@ pub struct Plan {
     /// unverified transaction has written itself: they stay when they leave the config.
     #[serde(skip)]
     pub adopted: BTreeSet<AbsPath>,
+    /// Entries of users and groups that the new config does not speak of: what was there before is
+    /// either back or not to come back any more.
+    #[serde(skip)]
+    pub let_go: Vec<EditPlace>,
 }
 
 impl Plan {
@@ -109,7 +113,8 @@ pub struct Change {
     pub name: String,
     /// Whether it appears, changes or goes.
     pub change: ChangeKind,
-    /// What differs: `content`, `mode`, `owner`, `target`, `kind`, `enabled`, `masked`, `keys`.
+    /// What differs: `content`, `mode`, `owner`, `target`, `kind`, `enabled`, `masked`, `keys`;
+    /// of users and groups `uid`, `gid`, `primaryGroup`, `gecos`, `home`, `shell`, `groups`, `password`.
     pub fields: Vec<String>,
     /// The object before.
     pub before: Option<ObjectSummary>,

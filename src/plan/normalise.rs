@@ -151,6 +151,7 @@ fn fold(acts: BTreeMap<AbsPath, Act>, shared: &BTreeSet<AbsPath>) -> Vec<Operati
             target: path,
             kind,
             shared,
+            homes: Vec::new(),
         });
     }
     operations
@@ -203,7 +204,7 @@ fn order(operation: &Operation) -> (u8, std::cmp::Reverse<usize>, AbsPath) {
         })
     };
     let (rank, up) = match &operation.kind {
-        OperationKind::Metadata { .. } => (0, false),
+        OperationKind::Metadata { .. } | OperationKind::Entries(_) => (0, false),
         OperationKind::Put(Node {
             kind: NodeKind::Link(_),
             ..

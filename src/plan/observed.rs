@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::{Database, Edit, Entries, Node};
 use crate::{digest::Digest, path::AbsPath};
 
 /// The facts a plan is made from, for every path and unit that the two configs name.
@@ -24,6 +25,8 @@ pub struct Observed {
     pub users: BTreeMap<String, Account>,
     /// Groups of the root's own group files, by name.
     pub groups: BTreeMap<String, u32>,
+    /// The databases that these come from; empty where no config speaks of their entries.
+    pub accounts: AccountFacts,
     /// What systemd and the unit directories say of the units that the configs or policies name.
     pub units: BTreeMap<String, UnitFacts>,
     /// Text of small files that a plan must read to decide: preset files, `authorized_keys`,
@@ -41,6 +44,19 @@ pub struct Observed {
     /// Paths that stood as asked when a config first named them ([`super::Plan::adopted`]): nothing
     /// was written there, so nothing is removed when they leave the config.
     pub adopted: BTreeSet<AbsPath>,
+}
+
+/// What a plan must know to make, change and remove users and groups.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct AccountFacts {
+    /// The databases that are regular files.
+    pub databases: BTreeMap<Database, Entries>,
+    /// What a new user finds at home (`/etc/skel`).
+    pub skeleton: BTreeMap<String, Node>,
+    /// The shell of a new user for whom none is asked.
+    pub shell: String,
+    /// What machinist has changed: the value before it first did, and the one it gave last.
+    pub kept: Vec<Edit>,
 }
 
 /// One object in the tree.

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use super::Edit;
 use crate::{machine_config::Content, path::AbsPath};
 
 /// One change to one place.
@@ -18,6 +19,9 @@ pub struct Operation {
     /// The object belongs to somebody else and only holds an entry of ours (`authorized_keys`):
     /// it never becomes ours and has no original.
     pub shared: bool,
+    /// Home directories of new users that come with it: they and what a user finds there belong to the
+    /// user.
+    pub homes: Vec<AbsPath>,
 }
 
 /// The kinds of operation.
@@ -38,6 +42,9 @@ pub enum OperationKind {
         /// Owning group.
         gid: u32,
     },
+    /// Entries of a database of users and groups are made, changed or removed in the file as it is
+    /// then.
+    Entries(Vec<Edit>),
 }
 
 /// A new object, whole.

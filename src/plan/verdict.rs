@@ -57,8 +57,9 @@ impl Judge<'_> {
             EntryKind::Unit | EntryKind::DropIn | EntryKind::Enablement | EntryKind::Mask => {
                 self.of_unit(subject)
             }
-            EntryKind::User => Verdict {
-                policy: DEFAULT.to_owned(),
+            // Looked up anew by everybody who asks.
+            EntryKind::User | EntryKind::Group => Verdict {
+                policy: "builtin:accounts".to_owned(),
                 ..Verdict::default()
             },
             EntryKind::KernelArgument | EntryKind::OSImage | EntryKind::Extension => {

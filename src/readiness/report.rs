@@ -191,6 +191,7 @@ fn config(update: &UpdateReport) -> ConfigStatus {
             .map(|drift| DriftStatus {
                 path: drift.path.to_string(),
                 kind: drift.kind,
+                entry: drift.entry.clone(),
             })
             .collect(),
     }

@@ -1,11 +1,15 @@
 //! Locks between processes.
 
-use std::os::fd::OwnedFd;
+use std::{os::fd::OwnedFd, time::Duration};
 
 use rustix::{fs::FlockOperation, io::Errno};
 
 use super::{Root, RootError};
 use crate::path::AbsPath;
+
+/// How often a lock that somebody holds is asked for. Whoever changes a user holds it for some
+/// milliseconds.
+const BETWEEN_TRIES: Duration = Duration::from_millis(20);
 
 /// An exclusive lock on a file, held until this is dropped or the process ends.
 #[derive(Debug)]
@@ -23,6 +27,32 @@ impl Root {
                 Ok(()) => Ok(Some(Lock { _held: file })),
                 Err(Errno::WOULDBLOCK) => Ok(None),
                 Err(errno) => Err(errno.into()),
+            }
+        });
+        taken.map_err(|error| self.failed("lock", p, error))
+    }
+
+    /// Takes the record lock of fcntl(2) on all of `p`, as lckpwdf(3) does, and waits for it. None when
+    /// somebody else still holds it after `patience`. Made when missing (0600), like the other lock.
+    ///
+    /// The lock is the process's, not the descriptor's: nobody else in it may open and close `p`
+    /// meanwhile.
+    pub fn lock_record(&self, p: &AbsPath, patience: Duration) -> Result<Option<Lock>, RootError> {
+        let tries = patience.as_millis() / BETWEEN_TRIES.as_millis();
+        let taken = self.open_or_new(p).and_then(|file| {
+            let mut left = tries;
+            loop {
+                let exclusive = FlockOperation::NonBlockingLockExclusive;
+                match rustix::fs::fcntl_lock(&file, exclusive) {
+                    Ok(()) => return Ok(Some(Lock { _held: file })),
+                    Err(Errno::AGAIN | Errno::ACCESS) if left > 0 => {
+                        left -= 1;
+                        std::thread::sleep(BETWEEN_TRIES);
+                    }
+                    Err(Errno::AGAIN | Errno::ACCESS) => return Ok(None),
+                    Err(Errno::INTR) => {}
+                    Err(errno) => return Err(errno.into()),
+                }
             }
         });
         taken.map_err(|error| self.failed("lock", p, error))

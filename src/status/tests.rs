@@ -127,6 +127,7 @@ fn full() -> Status {
         drift: vec![DriftStatus {
             path: "/etc/chrony.conf".to_owned(),
             kind: DriftKind::Content,
+            entry: None,
         }],
     };
     status.gates = gates();

@@ -5,7 +5,7 @@ use std::fmt::{self, Write};
 use anstyle::{AnsiColor, Style};
 use jiff::{SignedDuration, Timestamp};
 
-use super::{Status, UpdateStatus};
+use super::{DriftStatus, Status, UpdateStatus};
 use crate::{
     plan::printable,
     readiness::{Effect, Gate},
@@ -35,6 +35,15 @@ fn write(out: &mut String, status: &Status, now: Timestamp) -> fmt::Result {
     gates(out, status, now)?;
     devices(out, status)?;
     updates(out, &status.updates, now)
+}
+
+/// `content`, and whose entry where a file holds those of many.
+fn differs(drift: &DriftStatus) -> String {
+    let kind = drift.kind.as_str();
+    match &drift.entry {
+        Some(entry) => format!("{kind} of {entry}"),
+        None => kind.to_owned(),
+    }
 }
 
 fn head(out: &mut String, status: &Status, now: Timestamp) -> fmt::Result {
@@ -75,12 +84,8 @@ fn head(out: &mut String, status: &Status, now: Timestamp) -> fmt::Result {
         folded(out, &format!("  {name:<8} "), &value)?;
     }
     for drift in &status.config.drift {
-        let kind = drift.kind.as_str();
-        writeln!(
-            out,
-            "  {DOUBT}{:<8}{DOUBT:#} {} ({kind})",
-            "drift", drift.path
-        )?;
+        let (path, what) = (&drift.path, differs(drift));
+        writeln!(out, "  {DOUBT}{:<8}{DOUBT:#} {path} ({what})", "drift")?;
     }
     for block in &status.blockers {
         let name = match block.namespace.as_str() {

@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::{digest::Digest, path::AbsPath, reason::Reason};
+use crate::{digest::Digest, path::AbsPath, plan::Edit, reason::Reason};
 
 /// How many finished updates are kept for `history`.
 pub const HISTORY: usize = 20;
@@ -37,6 +37,10 @@ pub struct Journal {
     pub originals: BTreeMap<AbsPath, AbsPath>,
     /// Paths that stood as asked when a config first named them: they stay when they leave it.
     pub adopted: BTreeSet<AbsPath>,
+    /// Entries of users and groups that machinist changed: the value before it first did, and the one
+    /// it gave last. They hold password hashes.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub entries: Vec<Edit>,
     /// Units that had failed before the last update, or at the first start where there was none.
     pub failed_units: Vec<String>,
     /// How the machine was before the oldest open transaction, or before the last update.
@@ -141,6 +145,27 @@ impl Journal {
     /// The transaction being worked on.
     pub fn top(&self) -> Option<&Transaction> {
         self.transactions.last()
+    }
+
+    /// The journal without what entries of users and groups hold, to be shown: password hashes are in
+    /// them.
+    #[must_use]
+    pub fn without_secrets(mut self) -> Self {
+        let open = self
+            .transactions
+            .iter_mut()
+            .flat_map(|tx| &mut tx.operations);
+        let open = open.filter_map(|record| match &mut record.kind {
+            OperationRecordKind::Entries { edits, .. } => Some(edits),
+            _ => None,
+        });
+        for edits in open.chain([&mut self.entries]) {
+            *edits = std::mem::take(edits)
+                .into_iter()
+                .map(Edit::hidden)
+                .collect();
+        }
+        self
     }
 
     /// The same, to be changed.

@@ -162,6 +162,7 @@ fn look_from(
         live_units: units,
         originals: transaction::originals(journal),
         adopted: adopted(journal),
+        entries: transaction::kept_entries(journal),
     };
     let observed =
         observe::observe(root, &from, to, policies, known).map_err(LookError::Observe)?;

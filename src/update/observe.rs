@@ -1,6 +1,7 @@
 //! Looks at a machine once, for everything that a plan between two configs depends on.
 
 mod accounts;
+mod databases;
 mod look;
 mod places;
 mod units;
@@ -10,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::{
     machine_config::MachineConfig,
     path::AbsPath,
-    plan::{self, Drift, Observed, Policies, UnitFacts},
+    plan::{self, Database, Drift, Edit, Observed, Policies, UnitFacts},
     reason::Reason,
     root::{Entry, Root, RootError},
 };
@@ -56,6 +57,8 @@ pub struct Known<'a> {
     pub originals: BTreeMap<AbsPath, AbsPath>,
     /// What was there as asked when a config first named it ([`Observed::adopted`]).
     pub adopted: BTreeSet<AbsPath>,
+    /// What was there before of entries of users and groups ([`plan::AccountFacts::kept`]).
+    pub entries: Vec<Edit>,
 }
 
 /// Looks at everything that a plan from `from` to `to` depends on.
@@ -76,6 +79,9 @@ pub fn observe(
         ..Observed::default()
     };
     accounts::add(root, &mut seen)?;
+    if to.speaks_of_accounts() || from.speaks_of_accounts() || !known.entries.is_empty() {
+        databases::add(root, known.entries, &mut seen)?;
+    }
     units::add(root, [from, to], policies, known.live_units, &mut seen)?;
     let before = plan::asked(from, None, &seen);
     let after = plan::asked(to, Some(from), &seen);
@@ -116,6 +122,7 @@ pub fn drift(
 fn concerning(config: &MachineConfig, paths: &BTreeSet<AbsPath>) -> MachineConfig {
     let some = |with: &dyn Fn(&AbsPath) -> bool| paths.iter().any(with);
     let of_units = some(&|path| path.as_str().starts_with("/etc/systemd/system/"));
+    let of_accounts = some(&|path| Database::at(path).is_some());
     let of_keys = some(&|path| path.as_str().contains("/.ssh/"));
     let files = config.files.iter().filter(|(path, _)| paths.contains(path));
     let directories = config
@@ -131,8 +138,13 @@ fn concerning(config: &MachineConfig, paths: &BTreeSet<AbsPath>) -> MachineConfi
         } else {
             BTreeMap::new()
         },
-        users: if of_keys {
+        users: if of_keys || of_accounts {
             config.users.clone()
+        } else {
+            BTreeMap::new()
+        },
+        groups: if of_keys || of_accounts {
+            config.groups.clone()
         } else {
             BTreeMap::new()
         },

@@ -47,18 +47,21 @@ fn configs_on_the_pages_are_good_and_both_spellings_are_one_machine() {
     fs::write(beside.path().join("files/web.service"), unit).unwrap();
     let mut local = LocalFiles::new(Root::open(beside.path()).unwrap());
     local.text("a.bu", AbsPath::root());
+    let mut rules = Rules::default();
+    rules.users.insert("ann".to_owned());
     let read = |text: &String, name: &str| {
         let files = vec![(name.to_owned(), text.clone().into_bytes())];
-        let (documents, _) =
-            machine_config::documents_from_files(files, &Rules::default(), &local).unwrap();
+        let (documents, _) = machine_config::documents_from_files(files, &rules, &local).unwrap();
         machine_config::merge(documents, "machine", Order::AsGiven).unwrap()
     };
     let examples = blocks(&page("docs/config.md"), "yaml");
-    assert_eq!(examples.len(), 3);
+    assert_eq!(examples.len(), 4);
     let (reads_files, warnings) = read(&examples[0], "a.bu");
     assert!(reads_files.files.len() == 2 && warnings.is_empty());
-    let (manifest, _) = read(&examples[1], "a.yaml");
-    let (butane, _) = read(&examples[2], "a.bu");
+    let (people, _) = read(&examples[1], "people.bu");
+    assert!(people.users["ann"].account.is_some());
+    let (manifest, _) = read(&examples[2], "a.yaml");
+    let (butane, _) = read(&examples[3], "a.bu");
     assert_eq!(
         machine_config::digest(&manifest),
         machine_config::digest(&butane)

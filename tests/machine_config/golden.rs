@@ -1,5 +1,6 @@
 //! `tests/golden/input/NN-name/`: every file but `expected.txt` is input, in the order of the names,
-//! and directories hold what Butane reads beside it; `expected.txt` is what comes of it. `MACHINIST_BLESS=1` writes it anew, to be looked at.
+//! and directories hold what Butane reads beside it; `expected.txt` is what comes of it. `allowed.txt`
+//! names further users and groups, as `user ann`. `MACHINIST_BLESS=1` writes it anew, to be looked at.
 
 use std::{fmt::Write as _, fs, path::Path};
 
@@ -21,7 +22,12 @@ fn files(directory: &Path) -> Vec<(String, Vec<u8>)> {
     let mut files: Vec<_> = fs::read_dir(directory)
         .unwrap()
         .map(|entry| entry.unwrap())
-        .filter(|entry| entry.file_name() != "expected.txt" && entry.path().is_file())
+        .filter(|entry| {
+            !["expected.txt", "allowed.txt"]
+                .map(Into::into)
+                .contains(&entry.file_name())
+        })
+        .filter(|entry| entry.path().is_file())
         .map(|entry| {
             let name = entry.file_name().into_string().unwrap();
             (name, fs::read(entry.path()).unwrap())
@@ -29,6 +35,19 @@ fn files(directory: &Path) -> Vec<(String, Vec<u8>)> {
         .collect();
     files.sort();
     files
+}
+
+fn rules(case: &Path) -> Rules {
+    let mut rules = Rules::default();
+    let allowed = fs::read_to_string(case.join("allowed.txt")).unwrap_or_default();
+    for line in allowed.lines() {
+        match line.split_once(' ') {
+            Some(("user", name)) => rules.users.insert(name.to_owned()),
+            Some(("group", name)) => rules.groups.insert(name.to_owned()),
+            _ => panic!("{}: {line}", case.display()),
+        };
+    }
+    rules
 }
 
 fn result(
@@ -39,7 +58,7 @@ fn result(
     for (name, _) in &files {
         local.text(name, AbsPath::root());
     }
-    let (documents, mut warnings) = documents_from_files(files, &Rules::default(), &local)?;
+    let (documents, mut warnings) = documents_from_files(files, &rules(directory), &local)?;
     let (config, more) = merge(documents, "worker", Order::AsGiven)?;
     warnings.extend(more);
     Ok((config, warnings))
@@ -47,6 +66,23 @@ fn result(
 
 fn owner(user: &Owner, group: &Owner) -> String {
     format!("{user}:{group}")
+}
+
+fn accounts(text: &mut String, config: &MachineConfig) {
+    for (name, user) in &config.users {
+        let _ = writeln!(text, "user {name} {:?}", user.ssh_authorized_keys);
+        if let Some(account) = &user.account {
+            let json = serde_json::to_string(account).unwrap();
+            let _ = writeln!(text, "  account {json}");
+        }
+    }
+    for (name, group) in &config.groups {
+        let _ = writeln!(
+            text,
+            "group {name} {}",
+            serde_json::to_string(group).unwrap()
+        );
+    }
 }
 
 fn summary(config: &MachineConfig, warnings: &[String]) -> String {
@@ -81,9 +117,7 @@ fn summary(config: &MachineConfig, warnings: &[String]) -> String {
             let _ = writeln!(text, "  drop-in {name} {contents:?}");
         }
     }
-    for (name, user) in &config.users {
-        let _ = writeln!(text, "user {name} {:?}", user.ssh_authorized_keys);
-    }
+    accounts(&mut text, config);
     for (what, values) in [
         ("kernel argument", &config.kernel_arguments),
         ("extension", &config.extensions),
@@ -243,6 +277,7 @@ fn users_beyond_core_need_a_rule_that_allows_them() {
     assert!(documents_from_files(files.clone(), &Rules::default(), &NoLocal).is_err());
     let rules = Rules {
         users: ["bob".to_owned()].into(),
+        groups: Default::default(),
     };
     assert!(documents_from_files(files, &rules, &NoLocal).is_ok());
 }

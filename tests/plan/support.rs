@@ -10,7 +10,7 @@ use std::{
 use machinist::{
     machine_config::{self, MachineConfig, Refusal, Unit, UnitName},
     path::AbsPath,
-    plan::{self, Capabilities, Node, NodeKind, Observed, OperationKind, Plan, Policies},
+    plan::{self, Capabilities, Entries, Node, NodeKind, Observed, OperationKind, Plan, Policies},
     root::Root,
     update::observe::{Known, observe},
 };
@@ -63,7 +63,10 @@ pub(crate) const LIVE: Capabilities = Capabilities {
 
 /// A config from MachineConfig or Ignition text.
 pub(crate) fn config(text: &str) -> MachineConfig {
-    let documents = machine_config::parse(text, "test.yaml", &machine_config::Rules::default())
+    let mut rules = machine_config::Rules::default();
+    rules.users.insert("ann".to_owned());
+    rules.groups.insert("devs".to_owned());
+    let documents = machine_config::parse(text, "test.yaml", &rules)
         .unwrap_or_else(|refusals| panic!("{}", show(&refusals)));
     machine_config::merge(documents, "worker", machine_config::Order::AsGiven)
         .unwrap_or_else(|refusals| panic!("{}", show(&refusals)))
@@ -144,6 +147,11 @@ impl Tree {
                 OperationKind::Restore(place) => {
                     remove(&at);
                     fs::rename(self.at(place.as_str()), &at).unwrap();
+                }
+                OperationKind::Entries(edits) => {
+                    let mut there = Entries::read(&fs::read(&at).unwrap());
+                    edits.iter().for_each(|edit| edit.apply(&mut there));
+                    fs::write(&at, there.bytes()).unwrap();
                 }
                 OperationKind::Metadata { mode, .. } => {
                     fs::set_permissions(&at, fs::Permissions::from_mode(*mode)).unwrap();

@@ -65,6 +65,27 @@ impl Case {
         Self::of(sandbox, from, to, TWO)
     }
 
+    /// A user comes, with a home, a key and a password, beside a changed file.
+    pub(crate) fn user_comes() -> Self {
+        let sandbox = Sandbox::new().with_accounts();
+        let from = config("from").file("/etc/motd", "first\n", 0o644);
+        Self::of(sandbox, from, Self::with_ann(), &[])
+    }
+
+    /// The same user goes; the home stays.
+    pub(crate) fn user_goes() -> Self {
+        let sandbox = Sandbox::new().with_accounts();
+        let to = config("to").file("/etc/motd", "third\n", 0o644);
+        Self::of(sandbox, Self::with_ann(), to, &[])
+    }
+
+    fn with_ann() -> Written {
+        config("ann")
+            .file("/etc/motd", "second\n", 0o644)
+            .admin("ann")
+            .key("ann", "ssh-ed25519 AAAA ann")
+    }
+
     /// More objects than are synced one by one.
     pub(crate) fn large() -> Self {
         const TWO: &[&str] = &["/data"];

@@ -9,7 +9,10 @@ use std::{
 };
 
 use machinist::{
-    machine_config::{self, Content, Directory, File, Link, MachineConfig, Owner, Unit, UnitName},
+    machine_config::{
+        self, Content, Directory, File, Link, MachineConfig, Owner, PasswordHash, Unit, UnitName,
+        User, UserAccount,
+    },
     path::AbsPath,
     plan::{ActionKind, Capabilities, Plan, Policies, UnitFacts},
     root::{Object, Root, Tree},
@@ -115,6 +118,35 @@ impl Written {
         self
     }
 
+    pub(crate) fn user(mut self, name: &str, account: UserAccount) -> Self {
+        let account = Some(account);
+        let user = User {
+            account,
+            ..User::default()
+        };
+        self.0.users.insert(name.to_owned(), user);
+        self
+    }
+
+    /// A user with a password, in the group of administrators.
+    pub(crate) fn admin(self, name: &str) -> Self {
+        self.user(
+            name,
+            UserAccount {
+                groups: vec!["sudo".to_owned()],
+                password_hash: PasswordHash::new("$6$salt$hidden"),
+                shell: Some(at("/bin/sh")),
+                ..UserAccount::default()
+            },
+        )
+    }
+
+    pub(crate) fn key(mut self, name: &str, key: &str) -> Self {
+        let user = self.0.users.entry(name.to_owned()).or_default();
+        user.ssh_authorized_keys.push(key.to_owned());
+        self
+    }
+
     pub(crate) fn desired(&self) -> Desired {
         Desired::Config(Arc::new(self.0.clone()), machine_config::digest(&self.0))
     }
@@ -185,6 +217,36 @@ impl Sandbox {
         let to = self.path(path);
         std::fs::create_dir_all(to.parent().unwrap()).unwrap();
         std::fs::write(to, text).unwrap();
+    }
+
+    /// The databases of a small machine, with what is odd in real ones.
+    pub(crate) fn with_accounts(self) -> Self {
+        for (path, text, mode) in [
+            (
+                "/etc/passwd",
+                "root:x:0:0:root:/root:/bin/bash\nbob:x:1000:1000:Bob:/home/bob:/bin/bash\n\
+                 # by hand\n+@netgroup::::::\n",
+                0o644,
+            ),
+            (
+                "/etc/shadow",
+                "root:*:19000:0:99999:7:::\nbob:$6$s$bobs:19000:0:99999:7:::\n",
+                0o600,
+            ),
+            ("/etc/group", "root:x:0:\nsudo:x:27:bob\nbob:x:1000:", 0o644),
+            ("/etc/gshadow", "root:*::\nsudo:*::bob\nbob:!::", 0o600),
+            ("/etc/subuid", "bob:100000:65536\n", 0o644),
+            ("/etc/subgid", "bob:100000:65536\n", 0o644),
+            // Where anybody ever changed a user.
+            ("/etc/.pwd.lock", "", 0o600),
+            ("/etc/skel/.profile", "# for everybody\n", 0o644),
+            ("/home/bob/.profile", "# bobs\n", 0o644),
+        ] {
+            self.write(path, text);
+            let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
+            std::fs::set_permissions(self.path(path), mode).unwrap();
+        }
+        self
     }
 
     pub(crate) fn read(&self, path: &str) -> Option<String> {

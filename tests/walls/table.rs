@@ -172,8 +172,8 @@ pub(crate) const OUTSIDE: &[Outside] = &[
     ),
     outside(
         "std::thread",
-        &["shutdown"],
-        "whether a task ends by a panic",
+        &["root::lock", "shutdown"],
+        "whether a task ends by a panic; waiting for a lock that only fcntl(2) knows",
     ),
     // The clock.
     outside(

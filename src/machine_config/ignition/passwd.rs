@@ -1,37 +1,24 @@
-//! Users: the keys of those who are allowed, and nothing else.
+//! Users and groups: those whom the settings allow, and nobody else.
+
+use std::collections::BTreeSet;
 
 use super::{
     super::{
-        User,
+        Group, User, UserAccount,
+        account::lay_over_user,
         document::Reading,
-        merge::add_keys,
         parts::Parts,
         reader::{Field, Object},
     },
-    Dialect, Known, insert, local, refuse_known,
+    Dialect, Known,
+    accounts::{ACCOUNT, read_account, read_group, read_password},
+    insert, is_there, local, refuse_known,
 };
 use crate::reason::Reason;
 
-/// Everything else that Ignition can say of a user. Ignition 2.0 said most of it below `create`.
-const OTHER_FIELDS: [Known; 13] = [
-    Known::new("create").three(None),
-    since_two_one("gecos"),
-    since_two_one("groups"),
-    since_two_one("homeDir"),
-    since_two_one("noCreateHome"),
-    since_two_one("noLogInit"),
-    since_two_one("noUserGroup"),
-    Known::new("passwordHash"),
-    since_two_one("primaryGroup"),
-    since_two_one("shell"),
-    Known::new("shouldExist").two(None).three(Some(2)),
-    since_two_one("system"),
-    since_two_one("uid"),
-];
-
-const fn since_two_one(name: &'static str) -> Known {
-    Known::new(name).two(Some(1))
-}
+/// The one user of OpenShift's nodes: of him only keys and password are managed, and he is never
+/// made. A config that asks for more would be refused there, too.
+const CORE: &str = "core";
 
 pub(super) fn read(
     mut passwd: Object<'_>,
@@ -39,17 +26,37 @@ pub(super) fn read(
     parts: &mut Parts,
     reading: &mut Reading<'_>,
 ) {
-    let why = "only the keys of users that exist are managed";
-    refuse_known(&mut passwd, &[Known::new("groups")], dialect, why, reading);
+    for field in passwd.items("groups", &mut reading.problems) {
+        if let Some((name, group)) = read_one_group(&field, dialect, reading) {
+            match parts.groups.get_mut(&name) {
+                Some(before) if dialect.is_two() => before.lay_over(group),
+                _ => insert(&mut parts.groups, name, group, &field, reading),
+            }
+        }
+    }
     for field in passwd.items("users", &mut reading.problems) {
         if let Some((name, user)) = read_user(&field, dialect, reading) {
             match parts.users.get_mut(&name) {
-                Some(before) if dialect.is_two() => add_keys(before, user),
+                Some(before) if dialect.is_two() => lay_over_user(before, user),
                 _ => insert(&mut parts.users, name, user, &field, reading),
             }
         }
     }
     passwd.finish(&mut reading.problems);
+}
+
+fn read_one_group(
+    field: &Field<'_>,
+    dialect: Dialect,
+    reading: &mut Reading<'_>,
+) -> Option<(String, Group)> {
+    let mut object = field.object(&mut reading.problems)?;
+    let rules = reading.rules;
+    let what = "groups that a config may make (setting groups.allowed)";
+    let name = read_name(&mut object, &rules.groups, what, "no group", reading);
+    let group = read_group(field, &mut object, dialect, reading);
+    object.finish(&mut reading.problems);
+    Some((name?, group))
 }
 
 fn read_user(
@@ -58,10 +65,20 @@ fn read_user(
     reading: &mut Reading<'_>,
 ) -> Option<(String, User)> {
     let mut object = field.object(&mut reading.problems)?;
-    let name = read_name(&mut object, reading);
-    let why = "of a user only its keys are managed";
-    refuse_known(&mut object, &OTHER_FIELDS, dialect, why, reading);
+    let rules = reading.rules;
+    let what = "users that a config may manage (setting users.allowed)";
+    let name = read_name(&mut object, &rules.users, what, "no user", reading);
+    let account = match name.as_deref() {
+        Some(CORE) => of_core(&mut object, dialect, reading),
+        _ => of_others(&mut object, dialect, reading),
+    };
+    if dialect == Dialect::Butane {
+        let why = "a hash is written into the config, not into a file beside it";
+        let known = [Known::new("passwordHashLocal")];
+        refuse_known(&mut object, &known, dialect, why, reading);
+    }
     let mut user = User {
+        account,
         origin: field.origin(&reading.problems),
         ..User::default()
     };
@@ -90,21 +107,71 @@ fn read_user(
     Some((name?, user))
 }
 
-fn read_name(object: &mut Object<'_>, reading: &mut Reading<'_>) -> Option<String> {
+fn of_core(
+    object: &mut Object<'_>,
+    dialect: Dialect,
+    reading: &mut Reading<'_>,
+) -> Option<UserAccount> {
+    let password = read_password(object, dialect, reading);
+    let rest: Vec<Known> = ACCOUNT
+        .into_iter()
+        .filter(|known| known.name != "passwordHash")
+        .chain([Known::new("create").three(None)])
+        .collect();
+    let why = "of core only the keys and the password are managed";
+    refuse_known(object, &rest, dialect, why, reading);
+    password
+}
+
+fn of_others(
+    object: &mut Object<'_>,
+    dialect: Dialect,
+    reading: &mut Reading<'_>,
+) -> Option<UserAccount> {
+    let mut account = read_account(object, dialect, reading);
+    if let Some(asked) = read_create(object, dialect, reading) {
+        account.get_or_insert_default().lay_over(asked);
+    }
+    account
+}
+
+/// Ignition 2.0 asked for a user to be made by `create`, with the fields of the account in it.
+fn read_create(
+    object: &mut Object<'_>,
+    dialect: Dialect,
+    reading: &mut Reading<'_>,
+) -> Option<UserAccount> {
+    let create = Known::new("create").three(None);
+    let create = is_there(object, create, dialect, reading)?;
+    let mut inside = create.object(&mut reading.problems)?;
+    // Its fields are as old as it is itself.
+    let mut asked = read_account(&mut inside, Dialect::Two(1), reading).unwrap_or_default();
+    inside.finish(&mut reading.problems);
+    asked.should_exist = Some(true);
+    Some(asked)
+}
+
+fn read_name(
+    object: &mut Object<'_>,
+    allowed: &BTreeSet<String>,
+    what: &str,
+    nobody: &str,
+    reading: &mut Reading<'_>,
+) -> Option<String> {
     let field = object.need("name", &mut reading.problems)?;
     let name = field.text(&mut reading.problems)?;
-    if reading.rules.users.contains(name) {
+    if allowed.contains(name) {
         return Some(name.to_owned());
     }
-    let allowed: Vec<_> = reading.rules.users.iter().map(String::as_str).collect();
+    let allowed: Vec<_> = allowed.iter().map(String::as_str).collect();
     let allowed = match allowed.join(", ") {
-        none if none.is_empty() => "no user".to_owned(),
+        none if none.is_empty() => nobody.to_owned(),
         names => names,
     };
     field.refuse(
         &mut reading.problems,
         Reason::FeatureUnsupported,
-        format!("{name:?} is not among the users whose keys are managed"),
+        format!("{name:?} is not among the {what}"),
         Some(&allowed),
     );
     None

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{digest::Digest, path::AbsPath};
+use crate::{digest::Digest, path::AbsPath, plan::Edit};
 
 /// One operation with what is needed to tell whether it is done.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -26,6 +26,9 @@ pub struct OperationRecord {
     /// What a new directory holds: one that holds something else is no longer only ours to take away.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub brought: Option<Digest>,
+    /// A new directory that is not ours to take away, though what it brings may be: a user's home.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub stays: bool,
 }
 
 /// An object inside a directory that is put in place as one.
@@ -39,7 +42,7 @@ pub struct Below {
     pub owner: Option<(u32, u32)>,
 }
 
-/// The two ways in which an operation is carried out.
+/// The ways in which an operation is carried out.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(
     tag = "kind",
@@ -77,6 +80,13 @@ pub enum OperationRecordKind {
         /// there before machinist came: its original.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         original: Option<AbsPath>,
+    },
+    /// Entries of a database of users and groups are edited in the file as it is then.
+    Entries {
+        /// Where the edited file is built.
+        slot: AbsPath,
+        /// The edits, judged one by one.
+        edits: Vec<Edit>,
     },
 }
 

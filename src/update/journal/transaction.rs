@@ -6,7 +6,10 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::{ConfigName, Failure, OperationRecord, Outcome, PhaseRecord, UpdateRecord};
-use crate::{path::AbsPath, plan::ActionKind};
+use crate::{
+    path::AbsPath,
+    plan::{ActionKind, EditPlace},
+};
 
 /// Most phases that are kept of one transaction: an undo that gets stuck is tried again for ever, and
 /// the journal must not grow with it. How it began and how it goes now are kept, the middle is not.
@@ -38,6 +41,10 @@ pub struct Transaction {
     /// somebody else's.
     #[serde(default)]
     pub released: BTreeSet<AbsPath>,
+    /// Entries of users and groups that this config does not speak of: what was there before them does
+    /// not come back any more.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub let_go: Vec<EditPlace>,
     /// What is done afterwards, in order.
     pub actions: Vec<ActionRecord>,
     /// The boot in which `Committed` was reached; a reboot since means another one.

@@ -11,7 +11,7 @@ use crate::{
     plan::Drift,
     reason::Reason,
     root::{Root, RootError, Watch, WatchEvent, WatchKind},
-    update::{look, phase::Phase, ports::Services},
+    update::{look, phase::Phase, ports::Services, transaction},
 };
 
 /// How long a burst of events is gathered: an editor's save is several events within a few
@@ -184,7 +184,8 @@ impl<S: Services, A: Audience> Updater<S, A> {
             Touched::Some(paths) => Some(paths),
             Touched::All => {
                 self.drift.full_pass = Some(tokio::time::Instant::now() + self.conduct.full_pass);
-                let owned: Vec<_> = self.journal.owned.keys().cloned().collect();
+                let owned = self.journal.owned.keys().cloned();
+                let owned: Vec<_> = owned.chain(transaction::databases(&self.journal)).collect();
                 if let Err(error) = self.drift.arm(&self.root, &owned) {
                     tracing::warn!(
                         "cannot watch all managed files; the slow pass finds the other drift: {}",

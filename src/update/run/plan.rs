@@ -68,6 +68,10 @@ fn take_on(
     journal.adopted.extend(adopted);
     journal.adopted.retain(|path| named(path));
     journal.owned.retain(|path, _| named(path));
+    let let_go = &planned.plan.let_go;
+    journal
+        .entries
+        .retain(|edit| !let_go.contains(&edit.place()));
     let originals = std::mem::take(&mut journal.originals);
     let needed = |path: &AbsPath| planned.named.iter().any(|named| named.is_under(path));
     let (kept, released) = originals.into_iter().partition(|(path, _)| needed(path));

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     path::AbsPath,
-    plan::{self, Node, NodeKind, Operation, OperationKind, Plan},
+    plan::{self, Edit, Node, NodeKind, Operation, OperationKind, Plan},
     root::{Kind, Root},
     update::journal::{
         ActionRecord, ActionState, Below, ConfigName, Direction, Journal, Keep, Mark,
@@ -73,6 +73,7 @@ pub fn begin(
             .cloned()
             .collect(),
         released: released(journal, from.named),
+        let_go: from.plan.let_go.clone(),
         actions: actions(journal, from.plan),
         committed_boot: None,
         boots: 0,
@@ -137,6 +138,9 @@ fn record(
         return metadata(root, journal, from.chown, (target, wanted), index, places);
     }
     let staging = places.staging_for(&target)?;
+    if let OperationKind::Entries(edits) = &operation.kind {
+        return entries(target, edits, &staging, index);
+    }
     let before = object_at(root, &target)?;
     let slot = match &operation.kind {
         OperationKind::Restore(place) => place.clone(),
@@ -164,6 +168,7 @@ fn record(
     if let OperationKind::Put(node) = &operation.kind {
         recorded_owner = (!from.chown).then_some((node.uid, node.gid));
         list_below(&target, node, from.chown, &mut below)?;
+        below.retain(|below| !belongs_to_user(operation, from.named, &below.path));
     }
     let kind = OperationRecordKind::Exchange {
         slot,
@@ -174,14 +179,49 @@ fn record(
         keep,
         recorded_owner,
     };
+    let record = plain(target, kind);
     Ok(OperationRecord {
-        target,
-        kind,
         below,
         ours_before,
         held,
-        brought: None,
+        stays: operation.homes.contains(&operation.target),
+        ..record
     })
+}
+
+/// Entries of a database; what they are edited in is read when their turn comes.
+fn entries(
+    target: AbsPath,
+    edits: &[Edit],
+    staging: &AbsPath,
+    index: usize,
+) -> Result<OperationRecord, TransactionError> {
+    let slot = staging.join(&index.to_string())?;
+    let edits = edits.to_vec();
+    Ok(plain(target, OperationRecordKind::Entries { slot, edits }))
+}
+
+/// A record of an operation that brings and takes nothing along.
+const fn plain(target: AbsPath, kind: OperationRecordKind) -> OperationRecord {
+    OperationRecord {
+        target,
+        kind,
+        below: Vec::new(),
+        ours_before: Vec::new(),
+        held: None,
+        brought: None,
+        stays: false,
+    }
+}
+
+/// Whether it is a new user's home, or lies in it without the config's speaking of it.
+fn belongs_to_user(operation: &Operation, named: &BTreeSet<AbsPath>, path: &AbsPath) -> bool {
+    let mut homes = operation.homes.iter();
+    let holds_named = || {
+        let below = |named: &AbsPath| named.is_under(path);
+        named.iter().any(below)
+    };
+    homes.any(|home| path == home || (path.is_under(home) && !holds_named()))
 }
 
 /// A directory that stays, and gets another mode or owner.
@@ -209,14 +249,7 @@ fn metadata(
         chown,
         original: (!is_ours(journal, &target)).then_some(slot),
     };
-    Ok(OperationRecord {
-        target,
-        kind,
-        below: Vec::new(),
-        ours_before: Vec::new(),
-        held: None,
-        brought: None,
-    })
+    Ok(plain(target, kind))
 }
 
 fn list_below(

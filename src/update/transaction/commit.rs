@@ -1,7 +1,7 @@
 //! Swapping the staged objects in, one rename each.
 
 use super::{
-    SyncPoints, TransactionError,
+    SyncPoints, TransactionError, entries,
     judge::{Verdict, judge},
     kept,
 };
@@ -57,6 +57,9 @@ fn forward(root: &Root, record: &OperationRecord) -> Result<(), TransactionError
         ),
         OperationRecordKind::Metadata { after, chown, .. } => {
             set_directory(root, &record.target, *after, *chown)
+        }
+        OperationRecordKind::Entries { slot, edits } => {
+            entries::forward(root, &record.target, slot, edits)
         }
     }
 }

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use super::{TransactionError, kept, kind_name};
+use super::{TransactionError, entries::edits, kept, kind_name};
 use crate::{
     path::AbsPath,
+    plan::remember,
     root::Kind,
     update::journal::{Journal, Keep, Mark, OperationRecord, OperationRecordKind, Transaction},
 };
@@ -18,8 +19,14 @@ pub fn finish(journal: &mut Journal) -> Result<(), TransactionError> {
     for tx in &mut transactions {
         tx.mark = Mark::Verified;
         for record in &tx.operations {
+            for edit in edits(record) {
+                remember(&mut journal.entries, edit);
+            }
             take_over(journal, tx, record)?;
         }
+        journal
+            .entries
+            .retain(|edit| !tx.let_go.contains(&edit.place()));
         for path in &tx.released {
             journal.owned.remove(path);
             journal.adopted.remove(path);
@@ -56,6 +63,7 @@ fn take_over(
             *keep,
             *recorded_owner,
         ),
+        OperationRecordKind::Entries { .. } => return Ok(()),
         OperationRecordKind::Metadata { original, .. } => {
             if let Some(slot) = original {
                 keep_original(journal, tx, target, slot)?;
@@ -82,10 +90,10 @@ fn take_over(
     if removal || foreign {
         return Ok(());
     }
-    if after.as_ref().is_some_and(|after| after.kind == directory) {
-        journal.made.insert(target.clone());
-    } else {
+    if after.as_ref().is_none_or(|after| after.kind != directory) {
         journal.owned.insert(target.clone(), owner);
+    } else if !record.stays {
+        journal.made.insert(target.clone());
     }
     for below in &record.below {
         if below.directory {
@@ -142,7 +150,9 @@ pub fn originals(journal: &Journal) -> BTreeMap<AbsPath, AbsPath> {
                     original: Some(slot),
                     ..
                 } => (slot, true),
-                OperationRecordKind::Metadata { .. } => continue,
+                OperationRecordKind::Metadata { .. } | OperationRecordKind::Entries { .. } => {
+                    continue;
+                }
             };
             if kept {
                 all.entry(record.target.clone()).or_insert(slot.clone());

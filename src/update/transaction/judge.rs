@@ -1,6 +1,6 @@
 //! Telling from the disk alone how far one operation is.
 
-use super::{TransactionError, object_at};
+use super::{TransactionError, entries, object_at};
 use crate::{
     path::AbsPath,
     root::{Kind, Root},
@@ -45,6 +45,13 @@ pub(super) fn judge(root: &Root, record: &OperationRecord) -> Result<Verdict, Tr
                 target.as_ref(),
                 waiting.as_ref(),
             ))
+        }
+        OperationRecordKind::Entries { slot, edits } => {
+            let holder = slot.parent().unwrap_or_else(AbsPath::root);
+            match root.stat(&holder)? {
+                Some(_) => entries::judge(root, &record.target, edits),
+                None => Ok(Verdict::Unreachable),
+            }
         }
         OperationRecordKind::Metadata {
             before,

@@ -17,6 +17,7 @@
 
 mod begin;
 mod commit;
+mod entries;
 mod finish;
 mod judge;
 mod kept;
@@ -28,6 +29,7 @@ mod undo;
 
 pub use begin::{Beginning, begin};
 pub use commit::commit;
+pub use entries::{databases, kept_entries};
 pub use finish::{finish, originals};
 pub use stage::{Stop, stage};
 pub use tidy::{Released, release, tidy};
@@ -63,6 +65,12 @@ pub enum TransactionError {
         /// The target.
         target: AbsPath,
     },
+    /// Somebody holds the lock on users and groups.
+    #[error("{path} is locked by somebody else who changes users or groups")]
+    Locked {
+        /// The lock.
+        path: AbsPath,
+    },
     /// The operation list and the plan do not belong together; a defect.
     #[error("the operation at {target} is not the planned one")]
     NotThePlan {
@@ -84,7 +92,10 @@ impl TransactionError {
     /// Whether the same may succeed later.
     pub fn again(&self) -> bool {
         match self {
-            Self::Changed { .. } | Self::Stopped | Self::MountMissing { .. } => true,
+            Self::Changed { .. }
+            | Self::Stopped
+            | Self::MountMissing { .. }
+            | Self::Locked { .. } => true,
             Self::NotThePlan { .. } | Self::Path(_) => false,
             Self::Root(error) => error.again(),
             Self::Store(error) => error.again(),
@@ -96,6 +107,7 @@ impl TransactionError {
         match self {
             Self::Changed { .. } => Reason::TargetChanged,
             Self::Stopped => Reason::Withdrawn,
+            Self::Locked { .. } => Reason::CommitFailed,
             Self::MountMissing { .. } => Reason::MountMissing,
             Self::NotThePlan { .. } | Self::Path(_) => Reason::StagingFailed,
             Self::Root(error) => error.reason(),

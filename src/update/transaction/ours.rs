@@ -12,12 +12,16 @@ use crate::{
 pub(super) fn is_ours(journal: &Journal, target: &AbsPath) -> bool {
     for tx in journal.transactions.iter().rev() {
         for record in tx.operations.iter().rev() {
+            if matches!(record.kind, OperationRecordKind::Entries { .. }) {
+                continue;
+            }
             if record.target == *target {
                 return match &record.kind {
                     OperationRecordKind::Exchange {
                         removal, foreign, ..
                     } => !removal && !foreign,
                     OperationRecordKind::Metadata { .. } => true,
+                    OperationRecordKind::Entries { .. } => false,
                 };
             }
             if record.below.iter().any(|below| below.path == *target) {

@@ -96,6 +96,8 @@ fn stage_one(
             after,
             ..
         } => (slot, before, after),
+        // Built from the file as it is when its turn comes.
+        OperationRecordKind::Entries { .. } => return Ok(()),
         OperationRecordKind::Metadata {
             before,
             chown,
@@ -131,7 +133,7 @@ fn stage_one(
             *after = Some(object_at(root, slot)?.ok_or_else(not_the_plan)?);
         }
         OperationKind::Remove => *after = None,
-        OperationKind::Metadata { .. } => return Err(not_the_plan()),
+        OperationKind::Metadata { .. } | OperationKind::Entries(_) => return Err(not_the_plan()),
     }
     Ok(())
 }

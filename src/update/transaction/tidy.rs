@@ -76,7 +76,8 @@ fn keep_pre_image(
     let target = &record.target;
     let (slot, keep) = match &record.kind {
         OperationRecordKind::Exchange { before: None, .. }
-        | OperationRecordKind::Metadata { original: None, .. } => return Ok(None),
+        | OperationRecordKind::Metadata { original: None, .. }
+        | OperationRecordKind::Entries { .. } => return Ok(None),
         OperationRecordKind::Exchange { slot, keep, .. } => (slot, *keep),
         OperationRecordKind::Metadata {
             original: Some(slot),

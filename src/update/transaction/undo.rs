@@ -3,6 +3,7 @@
 use super::{
     SyncPoints, TransactionError,
     commit::{set_directory, swap},
+    entries,
     judge::{Verdict, judge},
     kept, object_at,
 };
@@ -20,6 +21,13 @@ pub fn undo(root: &Root, tx: &Transaction) -> Result<Vec<AbsPath>, TransactionEr
     let sync = SyncPoints::of(root, tx)?;
     let mut drifted = Vec::new();
     for record in tx.operations.iter().rev() {
+        if matches!(record.kind, OperationRecordKind::Entries { .. }) {
+            // Each entry is judged by itself: one may be done, and the next one somebody else's.
+            if tx.mark >= Mark::Staged {
+                backward(root, record)?;
+            }
+            continue;
+        }
         match judge(root, record)? {
             Verdict::NotDone => {}
             Verdict::Done if is_used(root, record)? => drifted.extend(reclaim(root, tx, record)?),
@@ -72,6 +80,9 @@ fn backward(root: &Root, record: &OperationRecord) -> Result<(), TransactionErro
         ),
         OperationRecordKind::Metadata { before, chown, .. } => {
             set_directory(root, &record.target, *before, *chown)
+        }
+        OperationRecordKind::Entries { slot, edits } => {
+            entries::backward(root, &record.target, slot, edits)
         }
     }
 }

@@ -1,0 +1,231 @@
+//! What Ignition can say of a user beyond the keys, and of a group.
+
+use super::{
+    super::{
+        Group, PasswordHash, UserAccount,
+        document::Reading,
+        reader::{Field, Object},
+    },
+    Dialect, Known, is_there,
+};
+use crate::{path::AbsPath, reason::Reason};
+
+/// Longest name that useradd(8) takes.
+const LONGEST_NAME: usize = 32;
+
+/// Every field of a user but its name and keys. Ignition 2.0 said most of it below `create`.
+pub(super) const ACCOUNT: [Known; 12] = [
+    since_two_one("gecos"),
+    since_two_one("groups"),
+    since_two_one("homeDir"),
+    since_two_one("noCreateHome"),
+    since_two_one("noLogInit"),
+    since_two_one("noUserGroup"),
+    Known::new("passwordHash"),
+    since_two_one("primaryGroup"),
+    since_two_one("shell"),
+    Known::new("shouldExist").two(None).three(Some(2)),
+    since_two_one("system"),
+    since_two_one("uid"),
+];
+
+const fn since_two_one(name: &'static str) -> Known {
+    Known::new(name).two(Some(1))
+}
+
+/// One object's fields under the rules of its dialect.
+struct Fields<'r, 'o, 'n, 'p> {
+    object: &'o mut Object<'n>,
+    dialect: Dialect,
+    reading: &'r mut Reading<'p>,
+}
+
+impl<'n> Fields<'_, '_, 'n, '_> {
+    /// The field, unless it says nothing.
+    fn get(&mut self, known: Known) -> Option<Field<'n>> {
+        is_there(self.object, known, self.dialect, self.reading).filter(|field| !field.is_hollow())
+    }
+
+    fn of(&mut self, name: &str) -> Option<Field<'n>> {
+        let known = ACCOUNT.iter().find(|known| known.name == name)?;
+        self.get(*known)
+    }
+
+    fn flag(&mut self, name: &str) -> Option<bool> {
+        self.of(name)?.flag(&mut self.reading.problems)
+    }
+
+    fn path(&mut self, name: &str) -> Option<AbsPath> {
+        let field = self.of(name)?;
+        let text = field.text(&mut self.reading.problems)?;
+        match AbsPath::new(text) {
+            Ok(path) if is_plain(text) => Some(path),
+            _ => {
+                let message = format!("{text:?} is no path that the database can hold");
+                let expected = "an absolute path without : and control characters";
+                self.refuse(&field, Reason::PathInvalid, message, expected)
+            }
+        }
+    }
+
+    fn name(&mut self, field: &Field<'n>) -> Option<String> {
+        let text = field.text(&mut self.reading.problems)?;
+        let good = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
+        let fits = text.len() <= LONGEST_NAME && !text.starts_with('-');
+        if fits && text.chars().all(good) {
+            return Some(text.to_owned());
+        }
+        let message = format!("{text:?} is no name of a group");
+        let expected = "letters, digits, -, _ and ., at most 32";
+        self.refuse(field, Reason::ValueInvalid, message, expected)
+    }
+
+    fn names(&mut self, name: &str) -> Vec<String> {
+        let Some(field) = self.of(name) else {
+            return Vec::new();
+        };
+        let mut names = Vec::new();
+        for item in field.items(&mut self.reading.problems) {
+            if let Some(name) = self.name(&item)
+                && !names.contains(&name)
+            {
+                names.push(name);
+            }
+        }
+        names
+    }
+
+    fn text(&mut self, name: &str) -> Option<String> {
+        let field = self.of(name)?;
+        let text = field.text(&mut self.reading.problems)?;
+        if is_plain(text) {
+            return Some(text.to_owned());
+        }
+        let message = "it holds : or a control character, which the database cannot hold";
+        let reason = Reason::ValueInvalid;
+        field.refuse(&mut self.reading.problems, reason, message, None);
+        None
+    }
+
+    /// A number of a user or group. 0 is root's; the two others mean "no one" to the kernel, in 16
+    /// and in 32 bits.
+    fn id(&mut self, known: Known) -> Option<u32> {
+        let field = self.get(known)?;
+        let number = field.integer(&mut self.reading.problems)?;
+        match u32::try_from(number) {
+            Ok(id) if ![0, 0xffff, u32::MAX].contains(&id) => Some(id),
+            _ => {
+                let message = format!("{number} is no number for a user or group of a config");
+                let expected = "1 to 4294967294, but not 65535";
+                self.refuse(&field, Reason::ValueInvalid, message, expected)
+            }
+        }
+    }
+
+    /// Never shown, however wrong it is.
+    fn hash(&mut self, known: Known) -> Option<PasswordHash> {
+        let field = self.get(known)?;
+        let hash = PasswordHash::new(field.spelling());
+        if hash.is_none() {
+            let message = "this is no password hash (it is not shown here)".to_owned();
+            return self.refuse(
+                &field,
+                Reason::ValueInvalid,
+                message,
+                PasswordHash::EXPECTED,
+            );
+        }
+        hash
+    }
+
+    fn refuse<T>(
+        &mut self,
+        field: &Field<'n>,
+        reason: Reason,
+        message: String,
+        expected: &str,
+    ) -> Option<T> {
+        field.refuse(&mut self.reading.problems, reason, message, Some(expected));
+        None
+    }
+}
+
+/// Whether a text can be a field of a line of the databases.
+fn is_plain(text: &str) -> bool {
+    !text.contains(':') && !text.chars().any(char::is_control)
+}
+
+/// The account part of a user; none where nothing is said of it.
+pub(super) fn read_account(
+    object: &mut Object<'_>,
+    dialect: Dialect,
+    reading: &mut Reading<'_>,
+) -> Option<UserAccount> {
+    let mut fields = Fields {
+        object,
+        dialect,
+        reading,
+    };
+    // Nothing is written to the logs of logins either way.
+    fields.flag("noLogInit");
+    let account = UserAccount {
+        uid: fields.id(Known::new("uid").two(Some(1))),
+        gecos: fields.text("gecos"),
+        home_dir: fields.path("homeDir"),
+        no_create_home: fields.flag("noCreateHome"),
+        primary_group: fields
+            .of("primaryGroup")
+            .and_then(|field| fields.name(&field)),
+        groups: fields.names("groups"),
+        no_user_group: fields.flag("noUserGroup"),
+        shell: fields.path("shell"),
+        system: fields.flag("system"),
+        password_hash: fields.hash(Known::new("passwordHash")),
+        should_exist: fields.flag("shouldExist"),
+    };
+    (account != UserAccount::default()).then_some(account)
+}
+
+/// Only the password, as OpenShift has it for `core`.
+pub(super) fn read_password(
+    object: &mut Object<'_>,
+    dialect: Dialect,
+    reading: &mut Reading<'_>,
+) -> Option<UserAccount> {
+    let mut fields = Fields {
+        object,
+        dialect,
+        reading,
+    };
+    let password_hash = Some(fields.hash(Known::new("passwordHash"))?);
+    Some(UserAccount {
+        password_hash,
+        ..UserAccount::default()
+    })
+}
+
+/// A group but for its name.
+pub(super) fn read_group(
+    field: &Field<'_>,
+    object: &mut Object<'_>,
+    dialect: Dialect,
+    reading: &mut Reading<'_>,
+) -> Group {
+    let origin = field.origin(&reading.problems);
+    let mut fields = Fields {
+        object,
+        dialect,
+        reading,
+    };
+    Group {
+        gid: fields.id(Known::new("gid")),
+        password_hash: fields.hash(Known::new("passwordHash")),
+        system: fields
+            .get(Known::new("system"))
+            .and_then(|field| field.flag(&mut fields.reading.problems)),
+        should_exist: fields
+            .get(Known::new("shouldExist").two(None).three(Some(2)))
+            .and_then(|field| field.flag(&mut fields.reading.problems)),
+        origin,
+    }
+}

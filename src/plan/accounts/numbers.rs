@@ -1,0 +1,123 @@
+//! Numbers of new users and groups, chosen as useradd(8) does without a word in login.defs(5).
+
+use std::collections::BTreeSet;
+
+use super::super::{
+    Observed,
+    databases::{Database, Entries},
+};
+use crate::machine_config::MachineConfig;
+
+/// The range for people: what every distribution has, less 60000, from which some count on.
+const PEOPLE: std::ops::RangeInclusive<u32> = 1000..=59999;
+/// The range for the system, taken from its end.
+const SYSTEM: std::ops::RangeInclusive<u32> = 101..=999;
+/// Where subordinate ids begin, how many one user gets, and where they end (login.defs(5)).
+const SUB_FIRST: u64 = 100_000;
+const SUB_COUNT: u64 = 65_536;
+const SUB_LAST: u64 = 600_100_000;
+
+/// Numbers that are somebody's.
+#[derive(Debug)]
+pub(super) struct Numbers {
+    users: BTreeSet<u32>,
+    groups: BTreeSet<u32>,
+}
+
+impl Numbers {
+    /// Those of the machine, and those that the config names: they are not to be given to others.
+    pub(super) fn taken(to: &MachineConfig, observed: &Observed) -> Self {
+        let asked = to
+            .users
+            .values()
+            .filter_map(|user| user.account.as_ref()?.uid);
+        let users = observed.users.values().map(|account| account.uid);
+        let groups = to.groups.values().filter_map(|group| group.gid);
+        Self {
+            users: users.chain(asked).collect(),
+            groups: observed.groups.values().copied().chain(groups).collect(),
+        }
+    }
+
+    /// The next number for a user.
+    pub(super) fn user(&mut self, system: bool) -> Option<u32> {
+        let number = next(&self.users, system)?;
+        self.users.insert(number);
+        Some(number)
+    }
+
+    /// The next number for a group: `like`, the number of its user, when that is free.
+    pub(super) fn group(&mut self, like: Option<u32>, system: bool) -> Option<u32> {
+        let free = like.filter(|like| !self.groups.contains(like));
+        let number = free.or_else(|| next(&self.groups, system))?;
+        self.groups.insert(number);
+        Some(number)
+    }
+}
+
+/// For people the number after the highest one in use, so that none is used again; for the system the
+/// highest free one.
+fn next(taken: &BTreeSet<u32>, system: bool) -> Option<u32> {
+    let free = |number: &u32| !taken.contains(number);
+    if system {
+        return SYSTEM.rev().find(free);
+    }
+    let after = match taken.range(PEOPLE).next_back() {
+        Some(highest) => highest + 1,
+        None => *PEOPLE.start(),
+    };
+    let after = Some(after).filter(|number| PEOPLE.contains(number));
+    after.or_else(|| PEOPLE.clone().find(free))
+}
+
+/// The first free range of subordinate ids.
+pub(super) fn range(database: Database, there: &Entries) -> Option<(u64, u64)> {
+    let number = |text: &str| text.parse::<u64>().ok();
+    let mut taken: Vec<(u64, u64)> = there
+        .rows(database)
+        .filter_map(|row| Some((number(row[1])?, number(row[2])?)))
+        .collect();
+    taken.sort_unstable();
+    let mut first = SUB_FIRST;
+    for (start, count) in taken {
+        if first + SUB_COUNT <= start {
+            break;
+        }
+        first = first.max(start.saturating_add(count));
+    }
+    (first + SUB_COUNT - 1 <= SUB_LAST).then_some((first, SUB_COUNT))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn people_get_the_number_after_the_highest_and_the_system_the_highest_free() {
+        for (taken, system, wanted) in [
+            (&[0, 65534][..], false, 1000),
+            (&[1000, 1005], false, 1006),
+            (&[1000, 59999], false, 1001),
+            (&[0, 998], true, 999),
+            (&[999, 998], true, 997),
+        ] {
+            let taken = taken.iter().copied().collect();
+            assert_eq!(next(&taken, system), Some(wanted), "{taken:?} {system}");
+        }
+        assert_eq!(next(&PEOPLE.collect(), false), None);
+    }
+
+    #[test]
+    fn a_range_of_subordinate_ids_lies_in_the_first_gap() {
+        for (text, wanted) in [
+            ("", 100_000),
+            ("a:100000:65536\n", 165_536),
+            ("a:165536:65536\n", 100_000),
+            ("a:100001:10\nb:300000:5\n", 100_011),
+        ] {
+            let there = Entries::read(text.as_bytes());
+            let range = range(Database::Subuid, &there);
+            assert_eq!(range, Some((wanted, SUB_COUNT)), "{text:?}");
+        }
+    }
+}

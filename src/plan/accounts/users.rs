@@ -1,0 +1,368 @@
+//! Users whom a config makes, changes or does not want.
+
+use super::{Draft, Home, field, numbers, user_entry};
+use crate::{
+    machine_config::{Origin, UserAccount},
+    path::AbsPath,
+    plan::{
+        Account, ChangeKind,
+        databases::{Database, Edit},
+    },
+    reason::Reason,
+};
+
+/// OpenShift's user: never made.
+const CORE: &str = "core";
+
+/// The password of a user who has none: none fits. Not `!`, which sshd without PAM takes for an
+/// account that is locked, so that keys would not help either.
+const NO_PASSWORD: &str = "*";
+
+/// In the place of the password: it is in /etc/shadow.
+const SHADOWED: &str = "x";
+
+/// The group of users who get none of their own, as useradd(8) has it.
+const COMMON_GROUP: &str = "users";
+
+/// Numbers below are the system's: a group with one is not taken for a new user's own.
+const FIRST_OF_PEOPLE: u32 = 1000;
+
+impl Draft<'_> {
+    pub(super) fn users(&mut self) {
+        let to = self.to;
+        for (name, user) in &to.users {
+            let Some(account) = &user.account else {
+                continue;
+            };
+            let origin = &user.origin;
+            let there = self.has(Database::Passwd, name);
+            if !there && self.observed.users.contains_key(name) {
+                self.refuse_vendors("user", name, "/usr/lib/passwd", origin);
+                continue;
+            }
+            match (account.exists(), there) {
+                (true, true) => self.change_user(name, account, origin),
+                (true, false) if name == CORE => self.warn(format!(
+                    "{}: this machine has no user {name}; the password for {name} is skipped",
+                    Reason::UserMissing
+                )),
+                (true, false) => self.add_user(name, account, origin),
+                (false, true) => {
+                    let entry = user_entry(name, origin);
+                    if self.remove_user(name, origin) {
+                        let what = "the config does not want it".to_owned();
+                        self.tell(entry, ChangeKind::Remove, vec!["uid"], what);
+                    }
+                }
+                (false, false) => {}
+            }
+        }
+    }
+
+    fn add_user(&mut self, name: &str, asked: &UserAccount, origin: &Origin) {
+        let system = asked.system == Some(true);
+        let Some(uid) = self.new_uid(name, asked, origin) else {
+            return;
+        };
+        let Some((gid, group)) = self.primary_group(name, asked, uid, origin) else {
+            return;
+        };
+        let home = asked
+            .home_dir
+            .clone()
+            .or_else(|| AbsPath::new(format!("/home/{name}")).ok());
+        let Some(home) = home else { return };
+        self.put_user(name, asked, (uid, gid), &home, origin);
+        let account = Account {
+            uid,
+            gid,
+            home: Some(home.clone()),
+        };
+        let mut fields = vec!["uid", "primaryGroup", "home", "shell"];
+        fields.extend(asked.gecos.as_ref().map(|_| "gecos"));
+        fields.extend(asked.password_hash.as_ref().map(|_| "password"));
+        if self.join(name, asked, origin) {
+            fields.push("groups");
+        }
+        let entry = user_entry(name, origin);
+        if !system && asked.no_create_home != Some(true) {
+            self.done.homes.push(Home {
+                path: home.clone(),
+                account: account.clone(),
+                entry: entry.clone(),
+            });
+        }
+        self.done.users.insert(name.to_owned(), account);
+        let what = format!("new, number {uid}, group {group} ({gid}), home {home}");
+        self.tell(entry, ChangeKind::Create, fields, what);
+    }
+
+    fn new_uid(&mut self, name: &str, asked: &UserAccount, origin: &Origin) -> Option<u32> {
+        let found = match asked.uid {
+            Some(uid) => match self.whose_uid(uid) {
+                None => return Some(uid),
+                Some(other) => format!("number {uid} for user {name} is that of {other}"),
+            },
+            None => match self.numbers.user(asked.system == Some(true)) {
+                Some(uid) => return Some(uid),
+                None => format!("no number is free for user {name}"),
+            },
+        };
+        self.refuse(Reason::ValueInvalid, found, origin);
+        None
+    }
+
+    fn whose_uid(&self, uid: u32) -> Option<String> {
+        let all = self.observed.users.iter().chain(&self.done.users);
+        let mut same = all.filter(|(_, account)| account.uid == uid);
+        same.next().map(|(name, _)| name.clone())
+    }
+
+    /// The primary group of a new user: the one named, the common one, or one of its own.
+    fn primary_group(
+        &mut self,
+        name: &str,
+        asked: &UserAccount,
+        uid: u32,
+        origin: &Origin,
+    ) -> Option<(u32, String)> {
+        let common = asked.no_user_group == Some(true);
+        let common = common.then(|| COMMON_GROUP.to_owned());
+        if let Some(group) = asked.primary_group.clone().or(common) {
+            return Some((self.gid_of(&group, name, origin)?, group));
+        }
+        let system = asked.system == Some(true);
+        if self.observed.groups.contains_key(name) || self.done.groups.contains_key(name) {
+            let gid = self.gid_of(name, name, origin)?;
+            let of_people = gid >= FIRST_OF_PEOPLE || self.to.groups.contains_key(name);
+            if system || of_people {
+                return Some((gid, name.to_owned()));
+            }
+            let message = format!(
+                "user {name} cannot get a group of its own: there is a group {name} of the system; \
+                 name a primaryGroup"
+            );
+            self.refuse(Reason::ForeignContent, message, origin);
+            return None;
+        }
+        let Some(gid) = self.numbers.group(Some(uid), system) else {
+            let message = format!("no number is free for the group of user {name}");
+            self.refuse(Reason::ValueInvalid, message, origin);
+            return None;
+        };
+        self.put_group(name, gid, None);
+        Some((gid, name.to_owned()))
+    }
+
+    fn gid_of(&mut self, group: &str, user: &str, origin: &Origin) -> Option<u32> {
+        let made = self.done.groups.get(group);
+        let gid = made.or_else(|| self.observed.groups.get(group)).copied();
+        if gid.is_none() {
+            let message = format!("user {user}: this machine has no group {group:?}");
+            self.refuse(Reason::FileOwnerUnknown, message, origin);
+        }
+        gid
+    }
+
+    fn put_user(
+        &mut self,
+        name: &str,
+        asked: &UserAccount,
+        (uid, gid): (u32, u32),
+        home: &AbsPath,
+        origin: &Origin,
+    ) {
+        let shadowed = self.now.contains_key(&Database::Shadow);
+        let hash = asked.password_hash.as_ref().map(|hash| hash.reveal());
+        if hash.is_some() && !shadowed {
+            self.refuse_open_password(name, Database::Shadow, origin);
+        }
+        let mark = if shadowed { SHADOWED } else { NO_PASSWORD };
+        let gecos = asked.gecos.as_deref().unwrap_or_default();
+        let shell = asked.shell.as_ref().map(AbsPath::as_str);
+        let shell = shell.unwrap_or(&self.observed.accounts.shell);
+        let line = format!("{name}:{mark}:{uid}:{gid}:{gecos}:{home}:{shell}");
+        self.put(Edit::made(Database::Passwd, name, line));
+        if !self.has(Database::Shadow, name) {
+            let line = shadow_line(name, hash);
+            self.put(Edit::made(Database::Shadow, name, line));
+        } else if let Some(hash) = hash {
+            self.set(Database::Shadow, name, field::PASSWORD, hash);
+        }
+        if asked.system != Some(true) {
+            for database in [Database::Subuid, Database::Subgid] {
+                self.put_range(database, name);
+            }
+        }
+    }
+
+    fn put_range(&mut self, database: Database, name: &str) {
+        let Some(there) = self.now.get(&database).filter(|now| !now.has(name)) else {
+            return;
+        };
+        if let Some((first, count)) = numbers::range(database, there) {
+            let line = format!("{name}:{first}:{count}");
+            self.put(Edit::made(database, name, line));
+        } else {
+            let file = database.as_str();
+            self.warn(format!(
+                "{file} has no range left for {name}, who gets none"
+            ));
+        }
+    }
+
+    /// Puts the user into the groups asked for; says whether that changes anything.
+    fn join(&mut self, name: &str, asked: &UserAccount, origin: &Origin) -> bool {
+        let mut changed = false;
+        for group in &asked.groups {
+            if self.has(Database::Group, group) {
+                changed |= self.set_member(group, name, true);
+            } else if self.observed.groups.contains_key(group) {
+                self.refuse_vendors("group", group, "/usr/lib/group", origin);
+            } else {
+                self.gid_of(group, name, origin);
+            }
+        }
+        changed
+    }
+
+    fn change_user(&mut self, name: &str, asked: &UserAccount, origin: &Origin) {
+        let database = Database::Passwd;
+        let Some(uid) = self.id(database, name) else {
+            let message = format!("the entry of user {name} in /etc/passwd cannot be read");
+            return self.refuse(Reason::ForeignContent, message, origin);
+        };
+        if uid == 0 {
+            let message = format!("user {name} has number 0; of root only the keys are managed");
+            return self.refuse(Reason::FeatureUnsupported, message, origin);
+        }
+        self.refuse_moves(name, asked, uid, origin);
+        let mut fields = Vec::new();
+        let gid = asked.primary_group.as_ref();
+        let gid = gid.and_then(|group| self.gid_of(group, name, origin));
+        for (index, value, told) in [
+            (field::GROUP, gid.map(|gid| gid.to_string()), "primaryGroup"),
+            (field::GECOS, asked.gecos.clone(), "gecos"),
+            (
+                field::SHELL,
+                asked.shell.as_ref().map(ToString::to_string),
+                "shell",
+            ),
+        ] {
+            if let Some(value) = value
+                && self.set(database, name, index, &value) == Some(true)
+            {
+                fields.push(told);
+            }
+        }
+        if let Some(hash) = &asked.password_hash {
+            match self.set_password(name, hash.reveal()) {
+                Some(true) => fields.push("password"),
+                Some(false) => {}
+                None => self.refuse_open_password(name, Database::Shadow, origin),
+            }
+        }
+        if self.join(name, asked, origin) {
+            fields.push("groups");
+        }
+        if !fields.is_empty() {
+            let verb = if fields.len() == 1 {
+                "differs"
+            } else {
+                "differ"
+            };
+            let what = format!("{} {verb}", fields.join(" and "));
+            self.tell(user_entry(name, origin), ChangeKind::Modify, fields, what);
+        }
+    }
+
+    /// Sets the password of a user who is there; says whether that is a change. None where it cannot
+    /// be kept from those who read /etc/passwd.
+    fn set_password(&mut self, name: &str, hash: &str) -> Option<bool> {
+        let there = self.now.get(&Database::Shadow)?;
+        if there.has(name) {
+            return self.set(Database::Shadow, name, field::PASSWORD, hash);
+        }
+        let line = shadow_line(name, Some(hash));
+        self.put(Edit::made(Database::Shadow, name, line));
+        self.set(Database::Passwd, name, field::PASSWORD, SHADOWED)?;
+        Some(true)
+    }
+
+    /// A user who has another number or home would be cut off from what is theirs.
+    fn refuse_moves(&mut self, name: &str, asked: &UserAccount, uid: u32, origin: &Origin) {
+        if let Some(wanted) = asked.uid.filter(|wanted| *wanted != uid) {
+            let message = format!("user {name} has number {uid}, which does not become {wanted}");
+            self.refuse(Reason::ValueInvalid, message, origin);
+        }
+        let home = self.field(Database::Passwd, name, field::HOME);
+        let home = home.unwrap_or_default();
+        if let Some(wanted) = asked.home_dir.as_ref().filter(|path| path.as_str() != home) {
+            let message =
+                format!("the home of user {name} is {home} and does not move to {wanted}");
+            self.refuse(Reason::ValueInvalid, message, origin);
+        }
+    }
+
+    /// Takes a user out of all databases, with a group that was only theirs. False: refused.
+    pub(super) fn remove_user(&mut self, name: &str, origin: &Origin) -> bool {
+        if self.id(Database::Passwd, name).is_none_or(|uid| uid == 0) {
+            let message = format!("user {name} cannot go: it is root, or its entry cannot be read");
+            self.refuse(Reason::ForeignContent, message, origin);
+            return false;
+        }
+        let gid = self.field(Database::Passwd, name, field::GROUP);
+        let home = self.field(Database::Passwd, name, field::HOME);
+        for database in [
+            Database::Passwd,
+            Database::Shadow,
+            Database::Subuid,
+            Database::Subgid,
+        ] {
+            self.remove_lines(database, name);
+        }
+        for group in self.groups_of(name) {
+            self.set_member(&group, name, false);
+        }
+        let own = self.field(Database::Group, name, field::ID);
+        let members = self.now.get(&Database::Group);
+        let members = members
+            .and_then(|now| now.members(name))
+            .map(|all| all.len());
+        let free = |gid: &String| gid.parse().is_ok_and(|gid| !self.is_primary(gid));
+        if own == gid
+            && members == Some(0)
+            && own.as_ref().is_some_and(free)
+            && !self.to.groups.contains_key(name)
+        {
+            self.remove_group(name);
+        }
+        self.done.gone.insert(name.to_owned());
+        let home = home.and_then(|home| AbsPath::new(home).ok());
+        if let Some(home) = home.filter(|home| *home != AbsPath::root()) {
+            self.warn(format!(
+                "user {name} goes; what is in the home directory {home} stays"
+            ));
+        }
+        true
+    }
+
+    fn groups_of(&self, user: &str) -> Vec<String> {
+        let mut groups = Vec::new();
+        for database in [Database::Group, Database::Gshadow] {
+            let rows = self.now.get(&database).into_iter();
+            let rows = rows.flat_map(|now| now.rows(database));
+            let of = rows.filter(|row| row[3].split(',').any(|member| member == user));
+            groups.extend(of.map(|row| row[0].to_owned()));
+        }
+        groups.sort();
+        groups.dedup();
+        groups
+    }
+}
+
+/// An entry for a password that does not age: for that the day of its last change would have to be
+/// there, and a plan knows no day.
+fn shadow_line(name: &str, hash: Option<&str>) -> String {
+    format!("{name}:{}:::::::", hash.unwrap_or(NO_PASSWORD))
+}

@@ -1,0 +1,224 @@
+//! The databases of users and groups as lines, and edits of single entries in them.
+//!
+//! Everything that is not an entry being edited stays byte for byte: comments, the `+` lines of NIS,
+//! lines that no tool would read, whether the last line has an end.
+
+mod edits;
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+pub use self::edits::{Edit, EditPlace, Standing, remember};
+use crate::path::AbsPath;
+
+/// One of the six files that hold users and groups.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Database {
+    /// Users (passwd(5)).
+    Passwd,
+    /// Passwords of users (shadow(5)).
+    Shadow,
+    /// Groups (group(5)).
+    Group,
+    /// Passwords of groups (gshadow(5)).
+    Gshadow,
+    /// Subordinate user ids (subuid(5)).
+    Subuid,
+    /// Subordinate group ids (subgid(5)).
+    Subgid,
+}
+
+impl Database {
+    /// All six.
+    pub const ALL: [Self; 6] = [
+        Self::Passwd,
+        Self::Shadow,
+        Self::Group,
+        Self::Gshadow,
+        Self::Subuid,
+        Self::Subgid,
+    ];
+
+    /// Where it is.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Passwd => "/etc/passwd",
+            Self::Shadow => "/etc/shadow",
+            Self::Group => "/etc/group",
+            Self::Gshadow => "/etc/gshadow",
+            Self::Subuid => "/etc/subuid",
+            Self::Subgid => "/etc/subgid",
+        }
+    }
+
+    /// Where it is; always a path.
+    pub fn path(self) -> AbsPath {
+        AbsPath::new(self.as_str()).unwrap_or_else(|_| AbsPath::root())
+    }
+
+    /// The database at this path.
+    pub fn at(path: &AbsPath) -> Option<Self> {
+        Self::ALL
+            .into_iter()
+            .find(|one| one.as_str() == path.as_str())
+    }
+
+    /// How many fields an entry has.
+    const fn width(self) -> usize {
+        match self {
+            Self::Passwd => 7,
+            Self::Shadow => 9,
+            Self::Group | Self::Gshadow => 4,
+            Self::Subuid | Self::Subgid => 3,
+        }
+    }
+
+    /// Whether one name may have several entries, so that only the whole line tells them apart.
+    const fn by_line(self) -> bool {
+        matches!(self, Self::Subuid | Self::Subgid)
+    }
+
+    /// The database whose entries this one's belong to; without such an entry they mean nothing.
+    pub const fn owner(self) -> Option<Self> {
+        match self {
+            Self::Passwd | Self::Group => None,
+            Self::Shadow | Self::Subuid | Self::Subgid => Some(Self::Passwd),
+            Self::Gshadow => Some(Self::Group),
+        }
+    }
+}
+
+/// Where the members stand in an entry of a group.
+const MEMBERS: usize = 3;
+
+/// The content of one database.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Entries {
+    lines: Vec<Vec<u8>>,
+    /// Whether the last line has an end.
+    ended: bool,
+}
+
+/// Never the content: it may be full of password hashes.
+impl fmt::Debug for Entries {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Entries({} lines)", self.lines.len())
+    }
+}
+
+impl Entries {
+    /// Takes a file apart.
+    pub fn read(bytes: &[u8]) -> Self {
+        let ended = bytes.is_empty() || bytes.ends_with(b"\n");
+        let body = bytes.strip_suffix(b"\n").unwrap_or(bytes);
+        let lines = match bytes.is_empty() {
+            true => Vec::new(),
+            false => body
+                .split(|byte| *byte == b'\n')
+                .map(<[u8]>::to_vec)
+                .collect(),
+        };
+        Self { lines, ended }
+    }
+
+    /// Puts the file together again.
+    pub fn bytes(&self) -> Vec<u8> {
+        let mut bytes = self.lines.join(&b'\n');
+        if self.ended && !self.lines.is_empty() {
+            bytes.push(b'\n');
+        }
+        bytes
+    }
+
+    fn find(&self, name: &str) -> Option<usize> {
+        self.lines
+            .iter()
+            .position(|line| name_of(line) == Some(name))
+    }
+
+    fn find_line(&self, line: &str) -> Option<usize> {
+        self.lines.iter().position(|one| one == line.as_bytes())
+    }
+
+    /// The first entry of that name, as it stands; none where there is none or it is no text.
+    pub fn line(&self, name: &str) -> Option<&str> {
+        std::str::from_utf8(self.lines.get(self.find(name)?)?).ok()
+    }
+
+    /// Whether there is such an entry, readable or not.
+    pub fn has(&self, name: &str) -> bool {
+        self.find(name).is_some()
+    }
+
+    /// All entries of that name; those of subuid(5) may be several.
+    pub fn lines_of(&self, name: &str) -> Vec<String> {
+        let own = self.lines.iter().filter(|line| name_of(line) == Some(name));
+        own.filter_map(|line| String::from_utf8(line.clone()).ok())
+            .collect()
+    }
+
+    /// The fields of the first entry of that name, if they are as many as they should be.
+    pub fn fields(&self, database: Database, name: &str) -> Option<Vec<&str>> {
+        let fields: Vec<&str> = self.line(name)?.split(':').collect();
+        (fields.len() == database.width()).then_some(fields)
+    }
+
+    /// The fields of every entry that has as many as it should.
+    pub fn rows(&self, database: Database) -> impl Iterator<Item = Vec<&str>> {
+        let texts = self.lines.iter().filter(|line| name_of(line).is_some());
+        texts
+            .filter_map(|line| std::str::from_utf8(line).ok())
+            .map(|line| line.split(':').collect())
+            .filter(move |fields: &Vec<&str>| fields.len() == database.width())
+    }
+
+    /// The members of a group; none where there is no readable entry.
+    pub fn members(&self, name: &str) -> Option<Vec<&str>> {
+        let fields = self.fields(Database::Group, name)?;
+        let members = fields.get(MEMBERS)?.split(',');
+        Some(members.filter(|member| !member.is_empty()).collect())
+    }
+
+    /// The entry before the first one of that name, so that this one can be put back in its place.
+    pub fn before(&self, name: &str) -> Option<String> {
+        let above = self.find(name)?.checked_sub(1)?;
+        name_of(&self.lines[above]).map(str::to_owned)
+    }
+
+    /// A new entry stands last, but before the `+` lines of NIS, after which nothing is looked up.
+    fn insert(&mut self, line: &str, follows: Option<&str>) {
+        let place = follows.and_then(|name| self.find(name)).map(|at| at + 1);
+        let nis = || {
+            let nis = |line: &Vec<u8>| line.first().is_some_and(|byte| b"+-".contains(byte));
+            self.lines.iter().position(nis)
+        };
+        let at = place.or_else(nis).unwrap_or(self.lines.len());
+        self.lines.insert(at, line.as_bytes().to_vec());
+    }
+
+    fn set(&mut self, database: Database, name: &str, index: usize, value: &str) {
+        let Some(mut fields) = self.fields(database, name) else {
+            return;
+        };
+        let Some(field) = fields.get_mut(index) else {
+            return;
+        };
+        *field = value;
+        let line = fields.join(":").into_bytes();
+        if let Some(at) = self.find(name) {
+            self.lines[at] = line;
+        }
+    }
+}
+
+/// The name of the entry on a line; none for comments, blank lines, NIS and what has no fields.
+fn name_of(line: &[u8]) -> Option<&str> {
+    let end = line.iter().position(|byte| *byte == b':')?;
+    let name = std::str::from_utf8(&line[..end]).ok()?;
+    (!name.is_empty() && !name.starts_with(['#', '+', '-'])).then_some(name)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,364 @@
+//! Users and groups: entries of files that people and their tools edit at the same time.
+
+use std::{fmt::Write as _, process::Command};
+
+use machinist::{
+    machine_config::UserAccount,
+    plan::{PlanDocument, Policies},
+    update::{look, store},
+};
+
+use crate::{
+    by_hand::ByHand,
+    sandbox::{Sandbox, Written, conduct, config, difference},
+};
+
+const DATABASES: [&str; 6] = ["passwd", "shadow", "group", "gshadow", "subuid", "subgid"];
+
+fn machine() -> Sandbox {
+    Sandbox::new().with_accounts()
+}
+
+fn ann() -> Written {
+    config("ann")
+        .admin("ann")
+        .key("ann", "ssh-ed25519 AAAA ann")
+}
+
+/// Writes the file anew, as every tool for users does.
+fn edit(sandbox: &Sandbox, path: &str, from: &str, to: &str) {
+    let text = sandbox.read(path).unwrap();
+    assert!(text.contains(from), "{path} holds no {from:?}: {text}");
+    let meta = std::fs::metadata(sandbox.path(path)).unwrap();
+    std::fs::remove_file(sandbox.path(path)).unwrap();
+    sandbox.write(path, &text.replacen(from, to, 1));
+    std::fs::set_permissions(sandbox.path(path), meta.permissions()).unwrap();
+}
+
+fn without_home(sandbox: &Sandbox) -> machinist::root::Tree {
+    let mut tree = sandbox.tree();
+    tree.0
+        .retain(|path, _| !path.as_str().starts_with("/home/ann"));
+    tree
+}
+
+#[test]
+fn a_user_comes_with_a_home_and_goes_and_every_other_byte_is_as_it_was() {
+    let sandbox = machine();
+    let before = sandbox.tree();
+    sandbox.applied(&ann());
+    let line = "\nann:x:1001:1001::/home/ann:/bin/sh\n+@";
+    assert!(sandbox.read("/etc/passwd").unwrap().contains(line));
+    assert_eq!(
+        sandbox.read("/home/ann/.profile").unwrap(),
+        "# for everybody\n"
+    );
+    let keys = sandbox.read("/home/ann/.ssh/authorized_keys").unwrap();
+    assert!(keys.contains("AAAA ann"), "{keys}");
+    let modes = [
+        "/home/ann",
+        "/etc/shadow",
+        "/etc/passwd",
+        "/home/ann/.profile",
+    ]
+    .map(|path| {
+        let meta = std::fs::metadata(sandbox.path(path)).unwrap();
+        std::os::unix::fs::MetadataExt::mode(&meta) & 0o7777
+    });
+    assert_eq!(modes, [0o700, 0o600, 0o644, 0o644]);
+    let journal = sandbox.journal();
+    let owned = |path: &&machinist::path::AbsPath| path.as_str().starts_with("/home/ann");
+    let owned = journal.owned.keys().filter(owned);
+    let owned: Vec<_> = owned.map(machinist::path::AbsPath::as_str).collect();
+    assert_eq!(
+        owned,
+        ["/home/ann/.ssh/authorized_keys"],
+        "only the keys are ours"
+    );
+
+    sandbox.applied(&config("none"));
+    let after = without_home(&sandbox);
+    assert!(after == before, "{}", difference(&before, &after));
+    let left = sandbox.read("/home/ann/.profile");
+    assert_eq!(left.as_deref(), Some("# for everybody\n"), "homes stay");
+    assert_eq!(sandbox.read("/home/ann/.ssh/authorized_keys"), None);
+    assert_eq!(sandbox.journal().entries, []);
+}
+
+#[test]
+fn what_somebody_edits_between_staging_and_commit_is_kept_and_so_is_ours() {
+    let sandbox = machine();
+    let mut hand = ByHand::open(&sandbox.root());
+    hand.stage(&ann()).unwrap();
+    edit(&sandbox, "/etc/passwd", ":Bob:", ":Robert:");
+    edit(
+        &sandbox,
+        "/etc/group",
+        "bob:x:1000:",
+        "bob:x:1000:\neve:x:1002:",
+    );
+    hand.commit().unwrap();
+    // The commit is repeated by whoever recovers.
+    let once = sandbox.tree();
+    hand.commit().unwrap();
+    assert!(sandbox.tree() == once);
+    let passwd = sandbox.read("/etc/passwd").unwrap();
+    assert!(passwd.contains(":Robert:") && passwd.contains("\nann:x:1001:"));
+    let group = sandbox.read("/etc/group").unwrap();
+    assert!(
+        group.ends_with("bob:x:1000:\neve:x:1002:\nann:x:1001:"),
+        "{group}"
+    );
+    hand.close();
+    let kept = sandbox.read("/etc/passwd").unwrap();
+    assert_eq!(kept, passwd);
+}
+
+#[test]
+fn what_somebody_edits_between_commit_and_undo_is_kept_and_ours_goes() {
+    let sandbox = machine();
+    let mut hand = ByHand::open(&sandbox.root());
+    hand.stage(&ann()).unwrap();
+    hand.commit().unwrap();
+    edit(&sandbox, "/etc/passwd", ":Bob:", ":Robert:");
+    edit(
+        &sandbox,
+        "/etc/group",
+        "sudo:x:27:bob,ann",
+        "sudo:x:27:bob,ann,eve",
+    );
+    // Her own password: it belongs to nobody once she is gone.
+    edit(&sandbox, "/etc/shadow", "$6$salt$hidden", "$6$salt$hers");
+    hand.undo().unwrap();
+    for database in DATABASES {
+        let text = sandbox.read(&format!("/etc/{database}")).unwrap();
+        assert!(!text.contains("ann"), "{database}: {text}");
+    }
+    assert!(sandbox.read("/etc/passwd").unwrap().contains(":Robert:"));
+    assert!(
+        sandbox
+            .read("/etc/group")
+            .unwrap()
+            .contains("sudo:x:27:bob,eve\n")
+    );
+}
+
+#[test]
+fn somebody_elses_user_of_the_same_name_stops_the_commit_and_stays() {
+    let sandbox = machine();
+    let mut hand = ByHand::open(&sandbox.root());
+    hand.stage(&ann()).unwrap();
+    edit(
+        &sandbox,
+        "/etc/passwd",
+        "# by hand\n",
+        "# by hand\nann:x:7:7::/:/bin/true\n",
+    );
+    let before = without_home(&sandbox);
+    hand.commit().unwrap_err();
+    hand.undo().unwrap();
+    drop(hand);
+    let after = without_home(&sandbox);
+    assert!(after == before, "{}", difference(&before, &after));
+    // Planned anew, her entry is changed only as far as the config says.
+    sandbox.applied(&ann());
+    let passwd = sandbox.read("/etc/passwd").unwrap();
+    assert!(passwd.contains("ann:x:7:7::/:/bin/sh\n"), "{passwd}");
+    sandbox.applied(&config("none"));
+    let passwd = sandbox.read("/etc/passwd").unwrap();
+    assert!(passwd.contains("ann:x:7:7::/:/bin/true\n"), "{passwd}");
+}
+
+#[test]
+fn an_entry_that_is_not_as_asked_is_drift_and_is_put_right() {
+    let sandbox = machine();
+    sandbox.applied(&ann());
+    edit(
+        &sandbox,
+        "/etc/passwd",
+        "/home/ann:/bin/sh",
+        "/home/ann:/bin/zsh",
+    );
+    edit(&sandbox, "/etc/group", "sudo:x:27:bob,ann", "sudo:x:27:bob");
+    let capabilities = conduct(false).capabilities;
+    let base = sandbox.journal().base;
+    let drift = look::drift(&sandbox.root(), base.as_ref(), None, capabilities).unwrap();
+    let told: Vec<String> = drift.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        told,
+        [
+            "/etc/group has another entry for ann",
+            "/etc/passwd has another entry for ann"
+        ]
+    );
+    let only = [crate::sandbox::at("/etc/group")].into();
+    let part = look::drift(&sandbox.root(), base.as_ref(), Some(&only), capabilities).unwrap();
+    assert_eq!(part.len(), 1);
+    // A user is put right in all files at once; what is put right elsewhere touches none.
+    let policies = Policies::default();
+    let repairs = |path: &str| {
+        let only = crate::sandbox::at(path);
+        let how = look::How {
+            policies: &policies,
+            capabilities,
+            units: None,
+            only: Some(&only),
+        };
+        let looked = look::look(&sandbox.root(), &sandbox.journal(), &ann().0, how);
+        looked.unwrap().plan.unwrap().operations.len()
+    };
+    assert_eq!((repairs("/etc/group"), repairs("/etc/motd")), (2, 0));
+    // Another name for the same, so that there is something to do.
+    sandbox.applied(&ann().file("/etc/motd", "x\n", 0o644));
+    let drift = look::drift(
+        &sandbox.root(),
+        sandbox.journal().base.as_ref(),
+        None,
+        capabilities,
+    );
+    assert_eq!(drift.unwrap(), []);
+}
+
+#[test]
+fn a_user_made_by_the_same_config_may_own_its_files() {
+    let sandbox = machine();
+    let mut wanted = ann().file("/home/ann/notes/first", "hers\n", 0o600);
+    for file in wanted.0.files.values_mut() {
+        file.user = machinist::machine_config::Owner::Name("ann".into());
+        file.group = machinist::machine_config::Owner::Name("ann".into());
+    }
+    sandbox.applied(&wanted);
+    assert_eq!(sandbox.read("/home/ann/notes/first").unwrap(), "hers\n");
+    if nix::unistd::geteuid().is_root() {
+        let meta = std::fs::metadata(sandbox.path("/home/ann/notes/first")).unwrap();
+        assert_eq!(std::os::unix::fs::MetadataExt::uid(&meta), 1001);
+    }
+}
+
+#[test]
+fn no_hash_is_ever_told() {
+    let sandbox = machine();
+    let mut hand = ByHand::open(&sandbox.root());
+    let capabilities = conduct(false).capabilities;
+    let policies = Policies::default();
+    let looked = look::look(
+        &sandbox.root(),
+        &hand.journal,
+        &ann().0,
+        look::How {
+            policies: &policies,
+            capabilities,
+            units: None,
+            only: None,
+        },
+    );
+    let plan = looked.unwrap().plan.unwrap();
+    let mut told = String::new();
+    let _ = write!(
+        told,
+        "{plan:?}{}{}",
+        plan.to_text(false),
+        serde_json::to_string(&PlanDocument::new("/", &plan)).unwrap()
+    );
+    hand.stage(&ann()).unwrap();
+    hand.commit().unwrap();
+    let shown = hand.journal.clone().without_secrets();
+    let shown = serde_json::to_string(&shown).unwrap();
+    let _ = write!(told, "{:?}{:?}{shown}", hand.journal, ann().0);
+    hand.close();
+    let _ = write!(told, "{:?}", hand.journal);
+    assert!(told.contains("ann") && told.contains("password"));
+    assert!(!told.contains("hidden") && !told.contains("bobs"), "{told}");
+    // The record itself is for root alone.
+    let journal = std::fs::metadata(sandbox.path("/var/lib/machinist/journal")).unwrap();
+    let mode = std::os::unix::fs::MetadataExt::mode(&journal) & 0o777;
+    assert_eq!(mode, 0o600);
+    assert!(store::peek(&sandbox.root()).is_ok());
+}
+
+/// A machine on which `useradd` and its checkers find nothing odd.
+fn clean() -> Sandbox {
+    let sandbox = machine();
+    for (path, from, to) in [
+        ("/etc/passwd", "# by hand\n+@netgroup::::::\n", ""),
+        ("/etc/group", "bob:x:1000:", "bob:x:1000:\n"),
+        ("/etc/gshadow", "bob:!::", "bob:!::\n"),
+    ] {
+        edit(&sandbox, path, from, to);
+    }
+    for path in ["/bin/sh", "/bin/bash", "/root/.profile"] {
+        sandbox.write(path, "");
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(sandbox.path(path), mode).unwrap();
+    }
+    let settings = "HOME_MODE 0700\nUSERGROUPS_ENAB yes\nCREATE_HOME yes\n";
+    sandbox.write("/etc/login.defs", settings);
+    sandbox
+}
+
+/// Whether a tool of the host's succeeds on the sandbox, and what it says.
+fn run(sandbox: &Sandbox, tool: &str, rest: &[&str]) -> (bool, String) {
+    let mut command = Command::new(format!("/usr/sbin/{tool}"));
+    let root = sandbox.path("/");
+    let done = command.arg("-R").arg(root).args(rest).output().unwrap();
+    let text = [done.stdout, done.stderr].concat();
+    (
+        done.status.success(),
+        String::from_utf8_lossy(&text).into_owned(),
+    )
+}
+
+/// A database without the day of the last change, which no plan knows.
+fn undated(sandbox: &Sandbox, database: &str) -> Vec<String> {
+    let text = sandbox.read(&format!("/etc/{database}")).unwrap();
+    let line = |line: &str| {
+        let mut fields: Vec<&str> = line.split(':').collect();
+        if database == "shadow" {
+            fields[2] = "";
+        }
+        fields.join(":")
+    };
+    text.lines().map(line).collect()
+}
+
+/// The tools that own these files, where they are: what `useradd` writes is what we write, and the
+/// checkers find nothing.
+#[test]
+fn the_machines_own_tools_agree() {
+    let here = |tool: &&str| std::path::Path::new("/usr/sbin").join(tool).exists();
+    let tools = ["useradd", "pwck", "grpck"].iter().all(here);
+    if !nix::unistd::geteuid().is_root() || !tools {
+        println!("skipped: this needs root, useradd, pwck and grpck");
+        return;
+    }
+    let (ours, theirs) = (clean(), clean());
+    let account = UserAccount {
+        groups: vec!["sudo".to_owned()],
+        gecos: Some("Ann".to_owned()),
+        shell: Some(crate::sandbox::at("/bin/sh")),
+        ..UserAccount::default()
+    };
+    ours.applied(&config("ann").user("ann", account));
+    let line = "-m -s /bin/sh -G sudo -c Ann -p * ann";
+    let made = run(&theirs, "useradd", &line.split(' ').collect::<Vec<_>>());
+    assert!(made.0, "{}", made.1);
+    for database in DATABASES {
+        assert_eq!(undated(&ours, database), undated(&theirs, database));
+    }
+    let home = |sandbox: &Sandbox| {
+        let mut tree = sandbox.tree();
+        let own = |path: &machinist::path::AbsPath| path.as_str().starts_with("/home/ann");
+        tree.0.retain(|path, _| own(path));
+        tree
+    };
+    let (ours_home, theirs_home) = (home(&ours), home(&theirs));
+    assert!(
+        ours_home == theirs_home,
+        "{}",
+        difference(&ours_home, &theirs_home)
+    );
+    for tool in ["pwck", "grpck"] {
+        let (good, text) = run(&ours, tool, &["-r"]);
+        assert!(good, "{tool}: {text}");
+    }
+}
