@@ -88,6 +88,7 @@ fn plan(
     }
     let (mut operations, in_the_way) = normalise::operations(&steps, &after, observed);
     refusals.extend(in_the_way);
+    refusals.extend(host::too_large(to));
     homes::furnish(&mut operations, &after, observed);
     refusals.extend(homes::add_entries(&mut operations, &after));
     refusals.extend(host::refusals(&operations, &steps, observed, capabilities));

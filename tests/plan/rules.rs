@@ -53,6 +53,23 @@ fn facts<'a>(observed: &'a mut Observed, at: &str) -> &'a mut FileFacts {
 }
 
 #[test]
+fn a_config_that_could_not_be_kept_is_refused_before_anything_is_touched() {
+    let large = Content::new(vec![b'x'; 10 << 20]);
+    let (nothing, mut to) = (MachineConfig::default(), MachineConfig::default());
+    for n in 0..19 {
+        let mut files = one_file(&format!("/etc/x/{n}")).files;
+        files
+            .values_mut()
+            .for_each(|file| file.content = large.clone());
+        to.files.append(&mut files);
+    }
+    let observed = Tree::new().observed(&nothing, &to, Known::default());
+    let plan = plan::between(&nothing, &to, &observed, &Policies::none(), OFFLINE);
+    let told = show(&plan.unwrap_err());
+    assert!(told.contains("199229440 bytes together"), "{told}");
+}
+
+#[test]
 fn what_the_host_cannot_do_is_refused_by_name() {
     assert_eq!(reasons(|_| {}), []);
     assert_eq!(
