@@ -7,6 +7,8 @@
     reason = "a test may panic, and plays the machine around the driver"
 )]
 
+#[path = "update/between_boots.rs"]
+mod between_boots;
 #[path = "update/boots.rs"]
 mod boots;
 #[path = "support/by_hand.rs"]

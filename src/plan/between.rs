@@ -18,7 +18,12 @@ use super::{
 use crate::{
     machine_config::{EntryKind, MachineConfig, Refusal},
     path::AbsPath,
+    reason::Reason,
 };
+
+/// Most bytes that the files of one config may hold together: the copy that is kept for going back is read
+/// whole, in base64, and a kept copy ends at 256 MiB.
+const MOST_BYTES: u64 = 180 << 20;
 
 /// What has to be done to take the machine from one config to the other.
 ///
@@ -88,7 +93,7 @@ fn plan(
     }
     let (mut operations, in_the_way) = normalise::operations(&steps, &after, observed);
     refusals.extend(in_the_way);
-    refusals.extend(host::too_large(to));
+    refusals.extend(too_large(to));
     homes::furnish(&mut operations, &after, observed);
     refusals.extend(homes::add_entries(&mut operations, &after));
     refusals.extend(host::refusals(&operations, &steps, observed, capabilities));
@@ -120,6 +125,19 @@ fn plan(
     };
     plan.add_changes(changes, capabilities);
     Ok(plan)
+}
+
+/// The refusal of a config that could not be kept.
+fn too_large(config: &MachineConfig) -> Option<Refusal> {
+    let sizes = config
+        .files
+        .values()
+        .map(|file| file.content.bytes().len() as u64);
+    let bytes = sizes.fold(0, u64::saturating_add);
+    (bytes > MOST_BYTES).then(|| {
+        let message = format!("the files of the config hold {bytes} bytes together");
+        Refusal::new(Reason::ValueInvalid, message).expected(format!("at most {MOST_BYTES}"))
+    })
 }
 
 fn in_order(mut refusals: Vec<Refusal>) -> Vec<Refusal> {

@@ -8,7 +8,7 @@ use super::{
     observed::{FileFacts, ObjectKind},
 };
 use crate::{
-    machine_config::{MachineConfig, Origin, Refusal},
+    machine_config::{Origin, Refusal},
     path::AbsPath,
     reason::Reason,
 };
@@ -27,23 +27,6 @@ const RESERVE_INODES: u64 = 32;
 /// written whole several times; MachineConfigs of a cluster hold at most some thousand files (etcd
 /// ends at 1.5 MiB).
 const MOST_OPERATIONS: usize = 50_000;
-
-/// Most bytes that the files of one config may hold together: the copy that is kept for going back is read
-/// whole, in base64, and a kept copy ends at 256 MiB.
-const MOST_BYTES: u64 = 180 << 20;
-
-/// The refusal of a config that could not be kept.
-pub(super) fn too_large(config: &MachineConfig) -> Option<Refusal> {
-    let sizes = config
-        .files
-        .values()
-        .map(|file| file.content.bytes().len() as u64);
-    let bytes = sizes.fold(0, u64::saturating_add);
-    (bytes > MOST_BYTES).then(|| {
-        let message = format!("the files of the config hold {bytes} bytes together");
-        Refusal::new(Reason::ValueInvalid, message).expected(format!("at most {MOST_BYTES}"))
-    })
-}
 
 /// The refusals of this host for `operations`.
 pub(super) fn refusals(

@@ -1,0 +1,171 @@
+//! Reboots, and locks against them.
+
+use super::*;
+
+#[tokio::test(start_paused = true)]
+async fn a_reboot_is_accepted_when_logind_announces_it() {
+    for script in [Reboot::Announced, Reboot::ReplyLost, Reboot::BusRestarts] {
+        let (machine, systemd) = machine();
+        machine.on_reboot(script);
+        let receipt = systemd
+            .reboot_by(Method::Logind, RebootFlags::NONE, LIMIT)
+            .await;
+        assert_eq!(receipt.unwrap(), Receipt::Accepted, "{script:?}");
+        assert_eq!(machine.heard(), ["RebootWithFlags 0"]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_logind_without_flags_is_asked_the_old_way() {
+    let (machine, systemd) = machine();
+    machine.without_reboot_flags();
+    let receipt = systemd
+        .login()
+        .reboot_with_receipt(RebootFlags::KEXEC, LIMIT)
+        .await;
+    assert_eq!(receipt.unwrap(), Receipt::Accepted);
+    assert_eq!(machine.heard(), ["Reboot false"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reboot_that_does_not_come_about_says_so() {
+    const IN_PROGRESS: &str = "org.freedesktop.login1.OperationInProgress";
+    const DENIED: &str = "org.freedesktop.DBus.Error.InteractiveAuthorizationRequired";
+    let cases = [
+        (Reboot::Silent, Err(Reason::RebootDidNotHappen)),
+        (Reboot::Cancelled, Err(Reason::RebootCancelled)),
+        (Reboot::Refused(IN_PROGRESS, ""), Ok(Receipt::InProgress)),
+        (Reboot::Refused(DENIED, ""), Err(Reason::PermissionMissing)),
+    ];
+    for (script, outcome) in cases {
+        let (machine, systemd) = machine();
+        machine.on_reboot(script);
+        let began = Instant::now();
+        let receipt = systemd
+            .login()
+            .reboot_with_receipt(RebootFlags::NONE, LIMIT)
+            .await;
+        assert_eq!(
+            receipt.map_err(|error| error.reason()),
+            outcome,
+            "{script:?}"
+        );
+        let waited = if script == Reboot::Silent { 60 } else { 0 };
+        assert_eq!(began.elapsed().as_secs(), waited, "{script:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_block_lock_of_somebody_else_stops_every_way_and_is_named() {
+    let (machine, systemd) = machine();
+    machine.add_inhibitor("sleep", "player", "music", "block");
+    machine.add_inhibitor("shutdown", "kubelet", "pods end", "delay");
+    machine.add_inhibitor("shutdown", "machinist", "writing", "block");
+    machine.add_inhibitor("shutdown:sleep", "backup", "tape is running", "block");
+    for method in Method::ALL {
+        let refused = systemd.reboot_by(method, RebootFlags::NONE, LIMIT).await;
+        let refused = refused.unwrap_err();
+        assert_eq!(refused.reason(), Reason::RebootInhibited);
+        let trouble = refused.trouble().to_string();
+        assert_eq!(trouble, "held off by backup (tape is running)");
+    }
+    assert_eq!(machine.heard(), [] as [&str; 0], "nothing was asked for");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_other_ways_prove_that_the_machine_goes_down() {
+    let (machine, systemd) = machine();
+    let reboot = Systemd::reboot_by;
+    let silent = reboot(&systemd, Method::TransientUnit, RebootFlags::NONE, LIMIT).await;
+    assert_eq!(silent.unwrap_err().reason(), Reason::RebootDidNotHappen);
+    machine.set_unit(
+        "reboot.target",
+        Unit {
+            job: 9,
+            ..Unit::stopped()
+        },
+    );
+    for (method, asked) in [
+        (
+            Method::TransientUnit,
+            "StartTransientUnit machinist-reboot.service fail",
+        ),
+        (
+            Method::RebootTarget,
+            "StartUnit reboot.target replace-irreversibly",
+        ),
+    ] {
+        let receipt = reboot(&systemd, method, RebootFlags::NONE, LIMIT).await;
+        assert_eq!(receipt.unwrap(), Receipt::Accepted);
+        assert!(machine.heard().iter().any(|it| it == asked), "{asked}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_accepted_reboot_that_does_not_come_is_noticed_when_it_is_called_off_and_when_its_time_is_over()
+ {
+    // Said by a signal; said while the connection was down; never said.
+    for case in ["signal", "connection", "time"] {
+        let (machine, systemd) = machine();
+        Services::reboot(&systemd, RebootMethod::Logind, "because")
+            .await
+            .unwrap();
+        let over = systemd.reboot_over(LIMIT);
+        let happens = async {
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            match case {
+                "signal" => machine.announce(false).await,
+                "connection" => {
+                    machine.call_off_in_silence();
+                    machine.hang_up().await;
+                }
+                _ => {}
+            }
+        };
+        let began = Instant::now();
+        let (error, ()) = tokio::join!(over, happens);
+        let (reason, seconds) = match case {
+            "time" => (Reason::RebootDidNotHappen, 65..=66),
+            _ => (Reason::RebootCancelled, 2..=4),
+        };
+        assert_eq!(error.reason, reason, "{case}");
+        let took = began.elapsed().as_secs();
+        assert!(seconds.contains(&took), "{case}: {took} s");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_is_held_until_it_is_dropped() {
+    let (machine, systemd) = machine();
+    let login = systemd.login();
+    let lock = login
+        .inhibit("shutdown", "applying", InhibitMode::Delay)
+        .await
+        .unwrap();
+    assert_eq!(machine.locks_held(), 1);
+    drop(lock);
+    assert_eq!(machine.locks_held(), 0);
+    let listed = login.inhibitors().await.unwrap();
+    assert_eq!(
+        (listed[0].who.as_str(), listed[0].mode.as_str()),
+        ("machinist", "delay")
+    );
+    assert_eq!(login.inhibit_delay_max().await.unwrap().as_secs(), 5);
+    login.set_wall_message("new config").await.unwrap();
+    assert_eq!(machine.heard()[1], "SetWallMessage \"new config\" true");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reboot_that_nobody_here_asked_for_is_heard() {
+    let (machine, systemd) = machine();
+    let login = systemd.login();
+    let mut signals = login.prepare_for_shutdown().await.unwrap();
+    assert!(!login.preparing_for_shutdown().await.unwrap());
+    machine.announce(true).await;
+    assert_eq!(signals.next().await, Some(true));
+    assert!(login.preparing_for_shutdown().await.unwrap());
+    machine.announce(false).await;
+    assert_eq!(signals.next().await, Some(false));
+    machine.hang_up().await;
+    assert_eq!(signals.next().await, None, "listen anew");
+}

@@ -1,0 +1,282 @@
+//! Another config, an undo, a person, between an update and its reboot.
+
+use std::sync::Arc;
+
+use machinist::{
+    reason::Reason,
+    root::{Act, Op},
+    update::{
+        journal::{Direction, Outcome},
+        phase::Phase,
+        run::{Conduct, RebootConduct, UpdateReport, Updater},
+        store::Store,
+    },
+};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    by_hand::ByHand,
+    driver::{boot, machine, tree},
+    sandbox::{Quiet, conduct, config, difference},
+    services::Script,
+};
+
+use crate::reboots::{auto, once, one, reboots, start, two};
+
+#[tokio::test]
+async fn a_config_withdrawn_before_its_reboot_goes_back_without_one() {
+    let (sandbox, script) = (machine(), Script::new());
+    let nothing = config("nothing");
+    let mut driver = start(&sandbox, &script, &nothing, RebootConduct::Ask);
+    driver.until_on(&nothing).await;
+    let before = tree(&sandbox);
+    driver.wants(&one());
+    driver
+        .until("pending", |report| report.phase == Phase::RebootPending)
+        .await;
+    driver.wants(&nothing);
+    let report = driver.until_on(&nothing).await;
+    assert_eq!(report.updates[0].outcome, Outcome::Withdrawn);
+    assert_eq!(report.failure, None);
+    let after = tree(&sandbox);
+    assert!(after == before, "{}", difference(&before, &after));
+    driver.stop().await;
+    assert_eq!(reboots(&script), 0);
+}
+
+#[tokio::test]
+async fn another_config_before_the_reboot_is_one_reboot_and_the_last_config() {
+    let (sandbox, script) = (machine(), Script::new());
+    let before = tree(&sandbox);
+    let mut driver = start(&sandbox, &script, &one(), RebootConduct::Ask);
+    driver
+        .until("pending", |report| report.phase == Phase::RebootPending)
+        .await;
+    driver.wants(&two());
+    driver
+        .until("pending again", |report| {
+            report.phase == Phase::RebootPending
+                && report
+                    .plan
+                    .as_ref()
+                    .is_some_and(|plan| plan.to.name == "two")
+        })
+        .await;
+    // What the first config replaced is back already.
+    assert_eq!(sandbox.read("/etc/found").unwrap(), "found\n");
+    assert_eq!(sandbox.journal().transactions.len(), 2);
+    driver.stop().await;
+    boot(&sandbox, "boot-2");
+    let mut driver = auto(&sandbox, &script, &two());
+    let report = driver.until_on(&two()).await;
+    assert_eq!(report.failure, None);
+    driver.wants(&config("nothing"));
+    script.until_asked("reboot Logind").await;
+    driver.stop().await;
+    boot(&sandbox, "boot-3");
+    let mut driver = auto(&sandbox, &script, &config("nothing"));
+    driver.until_on(&config("nothing")).await;
+    driver.stop().await;
+    let after = tree(&sandbox);
+    assert!(after == before, "{}", difference(&before, &after));
+    assert_eq!(reboots(&script), 1);
+}
+
+#[tokio::test]
+async fn a_rollback_before_the_reboot_goes_back_instead_of_rebooting() {
+    for reboot in [RebootConduct::Auto, RebootConduct::Ask] {
+        let (sandbox, script) = (machine(), Script::new());
+        let nothing = config("nothing");
+        let conduct = || Conduct {
+            reboot,
+            ..conduct(true)
+        };
+        let mut driver = start(&sandbox, &script, &nothing, RebootConduct::Ask);
+        driver.until_on(&nothing).await;
+        driver.wants(&one());
+        driver
+            .until("pending", |report| report.phase == Phase::RebootPending)
+            .await;
+        driver.stop().await;
+        let report = once(&sandbox, &script, conduct(), &nothing).await;
+        assert_eq!(report.updates[0].outcome, Outcome::Withdrawn);
+        assert_eq!(sandbox.read("/etc/found").unwrap(), "found\n");
+        assert_eq!(reboots(&script), 0);
+    }
+}
+
+/// A loop that finds something to do at once again and again would never let this test end.
+#[test]
+fn waiting_for_a_person_to_reboot_costs_nothing_when_a_full_look_is_due() {
+    let (ended, ends) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .start_paused(true)
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let (sandbox, script) = (machine(), Script::new());
+            let nothing = config("nothing").file("/etc/mine", "mine\n", 0o644);
+            sandbox.write("/etc/mine", "mine\n");
+            let mut driver = start(&sandbox, &script, &nothing, RebootConduct::Ask);
+            driver.patience = std::time::Duration::from_secs(3600);
+            driver.until_on(&nothing).await;
+            driver.wants(&one());
+            driver
+                .until("pending", |report| report.phase == Phase::RebootPending)
+                .await;
+            // Longer than between two full looks.
+            tokio::time::sleep(std::time::Duration::from_secs(10_000)).await;
+            driver.stop().await;
+        });
+        ended.send(()).unwrap();
+    });
+    ends.recv_timeout(std::time::Duration::from_secs(60))
+        .unwrap();
+}
+
+#[tokio::test]
+async fn a_second_config_that_recovery_commits_after_the_reboot_still_gets_its_own() {
+    let (sandbox, script) = (machine(), Script::new());
+    let mut driver = start(&sandbox, &script, &one(), RebootConduct::Ask);
+    driver
+        .until("pending", |report| report.phase == Phase::RebootPending)
+        .await;
+    driver.stop().await;
+    let mut hand = ByHand::live(&sandbox.root());
+    hand.stage(&two()).unwrap();
+    drop(hand);
+    boot(&sandbox, "boot-2");
+    let driver = auto(&sandbox, &script, &two());
+    script.until_asked("reboot Logind").await;
+    driver.stop().await;
+    boot(&sandbox, "boot-3");
+    let mut driver = auto(&sandbox, &script, &two());
+    driver.until_on(&two()).await;
+    driver.stop().await;
+    assert_eq!(reboots(&script), 1);
+}
+
+#[tokio::test]
+async fn what_is_stuck_is_not_built_upon() {
+    let (sandbox, script) = (machine(), Script::new());
+    let mut driver = start(&sandbox, &script, &one(), RebootConduct::Ask);
+    driver
+        .until("pending", |report| report.phase == Phase::RebootPending)
+        .await;
+    driver.stop().await;
+    let mut journal = sandbox.journal();
+    journal.transactions[0].direction = Direction::Undo;
+    let store = Store::open(&sandbox.root()).unwrap();
+    store.save(&journal).unwrap();
+    drop(store);
+    // The old object cannot be moved back.
+    let broken = sandbox.root().with_fault(Arc::new(|op: &Op| {
+        matches!(op.act, Act::Exchange(_)).then(|| std::io::Error::from_raw_os_error(5))
+    }));
+    let (_keep, desired) = watch::channel(two().desired());
+    let services = Some(script.clone());
+    let (updater, _) = Updater::new(&broken, services, Quiet, conduct(true), desired).unwrap();
+    let report = updater.run_once(CancellationToken::new()).await.unwrap();
+    assert_eq!(report.failure.as_ref().unwrap().code, Reason::Io);
+    assert!(report.unverified);
+    assert_eq!(sandbox.journal(), journal);
+}
+
+#[tokio::test]
+async fn a_boot_that_finds_the_disk_otherwise_goes_back_with_one_more_reboot() {
+    let (sandbox, script) = (machine(), Script::new());
+    let before = tree(&sandbox);
+    let driver = auto(&sandbox, &script, &one());
+    script.until_asked("reboot Logind").await;
+    driver.stop().await;
+    boot(&sandbox, "boot-2");
+    sandbox.write("/etc/found", "not as asked\n");
+    let driver = auto(&sandbox, &script, &one());
+    script.until_asked_times("reboot Logind", 2).await;
+    driver.stop().await;
+    assert_eq!(tree(&sandbox), before);
+    boot(&sandbox, "boot-3");
+    let mut driver = auto(&sandbox, &script, &one());
+    let report = driver.until_failed().await;
+    assert_eq!(report.updates[0].outcome, Outcome::RolledBack);
+    assert_eq!(report.failure.as_ref().unwrap().code, Reason::VerifyFailed);
+    driver.stop().await;
+    assert_eq!(reboots(&script), 2);
+}
+
+#[tokio::test]
+async fn a_commit_of_an_unknown_boot_is_followed_by_one_reboot_and_no_more() {
+    let (sandbox, script) = (machine(), Script::new());
+    let id = sandbox.path("/proc/sys/kernel/random/boot_id");
+    std::fs::remove_file(&id).unwrap();
+    let mut driver = auto(&sandbox, &script, &one());
+    let report = driver.until_failed().await;
+    assert_eq!(
+        report.failure.as_ref().unwrap().code,
+        Reason::BootUnverified
+    );
+    driver.stop().await;
+    assert_eq!(sandbox.journal().transactions.len(), 1);
+    boot(&sandbox, "boot-2");
+    let driver = auto(&sandbox, &script, &one());
+    script.until_asked("reboot Logind").await;
+    driver.stop().await;
+    boot(&sandbox, "boot-3");
+    let mut driver = auto(&sandbox, &script, &one());
+    driver.until_on(&one()).await;
+    driver.stop().await;
+    assert_eq!(reboots(&script), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn trying_again_does_not_pile_up_transactions() {
+    let (sandbox, script) = (machine(), Script::new());
+    std::fs::remove_file(sandbox.path("/proc/sys/kernel/random/boot_id")).unwrap();
+    let mut driver = auto(&sandbox, &script, &one());
+    driver.patience = std::time::Duration::from_secs(3600);
+    let mut since = driver.until_failed().await.since;
+    for _ in 0..3 {
+        let again = driver
+            .until("tried again", |report| {
+                report.phase == Phase::Failed && report.since != since
+            })
+            .await;
+        since = again.since;
+    }
+    driver.stop().await;
+    assert_eq!(sandbox.journal().transactions.len(), 1);
+}
+
+#[tokio::test]
+async fn a_reboot_that_is_left_to_a_person_is_ordered_when_the_person_asks() {
+    let (sandbox, script) = (machine(), Script::new());
+    let mut driver = start(&sandbox, &script, &one(), RebootConduct::Ask);
+    let pending = |report: &UpdateReport| report.phase == Phase::RebootPending;
+    driver.until("the reboot is left", pending).await;
+    assert_eq!(reboots(&script), 0);
+    driver.word();
+    script.until_asked("reboot Logind").await;
+    driver.stop().await;
+
+    // The word was for that update: the next one asks again.
+    boot(&sandbox, "boot-2");
+    let mut driver = start(&sandbox, &script, &one(), RebootConduct::Ask);
+    driver.until_on(&one()).await;
+    driver.wants(&two());
+    driver.until("the next reboot is left", pending).await;
+    assert_eq!(reboots(&script), 1);
+    driver.stop().await;
+
+    let (sandbox, script) = (machine(), Script::new());
+    let mut driver = start(&sandbox, &script, &one(), RebootConduct::Never);
+    driver.until("the reboot is left", pending).await;
+    driver.word();
+    driver
+        .until("the word is heard", |report| report.asked == 1)
+        .await;
+    assert_eq!(reboots(&script), 0, "never is never");
+    driver.stop().await;
+}
