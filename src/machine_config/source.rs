@@ -53,10 +53,16 @@ pub(super) fn decode(source: &str) -> Result<Vec<u8>, BadSource> {
         let message = "the data URL has no comma before its data";
         return Err(bad(Reason::ValueInvalid, message, Some("data:,TEXT")));
     };
-    let base64 = header
-        .rsplit(';')
-        .next()
-        .is_some_and(|last| last.eq_ignore_ascii_case("base64") && header.contains(';'));
+    if header.contains(|c: char| c == '#' || c.is_control()) {
+        let message = "a line break, tab or # stands before the comma of the data URL";
+        return Err(bad(Reason::ValueInvalid, message, Some("data:,TEXT")));
+    }
+    // Spaces count for nothing there, as in `data:text/plain; base64,`.
+    let base64 = header.trim_matches(' ').rsplit_once(';');
+    let base64 = base64.is_some_and(|(_, last)| {
+        let last = last.trim_start_matches(' ');
+        last.eq_ignore_ascii_case("base64")
+    });
     let bytes = percent_decode(body, base64)?;
     if !base64 {
         return Ok(bytes);
@@ -184,6 +190,8 @@ mod tests {
             ("data:text/plain;charset=utf-8,a b", "a b"),
             ("data:,a+b,c;base64,d", "a+b,c;base64,d"),
             ("data:;base64,aGk=", "hi"),
+            ("data:text/plain; charset=utf-8; base64 ,aGk=", "hi"),
+            ("data:text/plain; charset=utf-8,a b", "a b"),
             ("data:;base64,aGk", "hi"),
             ("DATA:text/plain;BASE64,aG\n k=", "hi"),
             ("data:;base64,aGk%3D", "hi"),
@@ -197,6 +205,8 @@ mod tests {
             "data:,100%",
             "data:,%g0",
             "data:,a#b",
+            "data:a#;base64,aGk=",
+            "data:;base\n64,aGk=",
             "data:,a\nb",
             "data:;base64,a",
             "etc",
