@@ -1,7 +1,9 @@
 //! What the agent costs while nothing happens, and how soon it is there.
 
 use std::{
-    fs,
+    collections::BTreeMap,
+    ffi::OsString,
+    fs::{self, DirEntry},
     os::unix::net::UnixDatagram,
     path::Path,
     process::{Child, Command, Stdio},
@@ -11,8 +13,8 @@ use std::{
 
 use crate::{binary, figure, median, milliseconds, place, rounds};
 
-/// After the first work is done, before idleness is measured.
-const CALM: Duration = Duration::from_secs(5);
+/// After the first work is done, before idleness is measured: threads that did it end after ten seconds.
+const CALM: Duration = Duration::from_secs(15);
 const MINUTE: Duration = Duration::from_secs(60);
 
 /// An agent on the example machine; dropping it ends it.
@@ -68,14 +70,16 @@ impl Agent {
         line.split_whitespace().next().unwrap().parse().unwrap()
     }
 
-    /// How often any of its threads has gone to sleep and was woken so far.
-    fn wakes(&self) -> f64 {
+    /// How often each of its threads has gone to sleep and was woken so far.
+    fn wakes(&self) -> BTreeMap<OsString, f64> {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.0.id())).unwrap();
-        let tasks = tasks.map(|task| {
-            let status = fs::read_to_string(task.unwrap().path().join("status")).unwrap();
-            Self::number(&status, "voluntary_ctxt_switches:")
-        });
-        tasks.sum()
+        let wakes = |task: DirEntry| {
+            // A thread may end between the listing and the reading.
+            let status = fs::read_to_string(task.path().join("status")).ok()?;
+            let count = Self::number(&status, "voluntary_ctxt_switches:");
+            Some((task.file_name(), count))
+        };
+        tasks.filter_map(|task| wakes(task.unwrap())).collect()
     }
 }
 
@@ -102,7 +106,8 @@ pub(crate) fn measure() {
     thread::sleep(CALM);
     let before = agent.wakes();
     thread::sleep(MINUTE);
-    let woken = agent.wakes() - before;
+    let since = |(thread, count): (&OsString, &f64)| count - before.get(thread).unwrap_or(&0.0);
+    let woken: f64 = agent.wakes().iter().map(since).sum();
     figure(
         "wake-ups of all threads in a minute",
         woken,
