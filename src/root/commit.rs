@@ -11,7 +11,7 @@ impl Root {
     /// Makes two existing names change places in one step, whatever kinds they have.
     ///
     /// Where the file system cannot do that, [`RootError::exchange_unsupported`] is true and
-    /// nothing has changed.
+    /// nothing has changed: the update is taken back, and says which file system it is.
     pub fn exchange(&self, a: &AbsPath, b: &AbsPath) -> Result<(), RootError> {
         let act = || Act::Exchange(b.clone());
         self.rename(a, b, RenameFlags::EXCHANGE, act)

@@ -120,8 +120,7 @@ impl RootError {
         self.source_error().and_then(io::Error::raw_os_error)
     }
 
-    /// Whether this file system cannot exchange two names at all (EINVAL, ENOSYS, EOPNOTSUPP):
-    /// the caller moves the old object aside and the new one in.
+    /// Whether this file system cannot exchange two names at all (EINVAL, ENOSYS, EOPNOTSUPP).
     pub fn exchange_unsupported(&self) -> bool {
         let number = self.raw_os_error().map(Errno::from_raw_os_error);
         matches!(number, Some(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP))

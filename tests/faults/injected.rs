@@ -124,6 +124,29 @@ fn an_operation_that_fails_once_only_delays_the_update() {
     });
 }
 
+#[test]
+fn a_file_system_that_cannot_exchange_names_is_named_and_nothing_is_changed() {
+    let case = Case::everything();
+    paused(async move {
+        let sandbox = case.sandbox();
+        let fails = |_, op: &Op| {
+            let ours = op.path.as_str().starts_with("/var/lib/machinist/");
+            let exchange = matches!(op.act, Act::Exchange(_)) && !ours;
+            exchange.then_some(libc::EINVAL)
+        };
+        let (root, _) = Disk::of(sandbox.root(), fails);
+        let mut driver = drive(&case, &root);
+        let report = driver.until_failed().await;
+        let failure = report.failure.clone().unwrap();
+        assert_eq!((failure.code, failure.again), (Reason::CommitFailed, false));
+        let named = "cannot make two names change places";
+        assert!(failure.message.contains(named), "{}", failure.message);
+        driver.stop().await;
+        let tree = plain(&sandbox.tree());
+        assert!(tree == plain(&case.old), "{}", difference(&case.old, &tree));
+    });
+}
+
 /// Whether an operation needs room that was not set aside for it before.
 fn needs_room(kept: &AtomicU64, op: &Op) -> bool {
     let spare = op.path.as_str().ends_with("/.journal.new");

@@ -22,7 +22,8 @@ pub fn commit(root: &Root, tx: &Transaction) -> Result<(), TransactionError> {
         let target = record.target.clone();
         match judge(root, record)? {
             Verdict::Done => {}
-            Verdict::NotDone if holds_more(root, record)? => {
+            // Somebody uses a directory that is about to go.
+            Verdict::NotDone if kept::holds_other(root, &target, record.held)? => {
                 return Err(TransactionError::Changed { target });
             }
             Verdict::NotDone => forward(root, record)?,
@@ -31,14 +32,6 @@ pub fn commit(root: &Root, tx: &Transaction) -> Result<(), TransactionError> {
         }
     }
     sync.sync()
-}
-
-/// Whether somebody has put something into a directory that is about to go, or changed what is in it.
-fn holds_more(root: &Root, record: &OperationRecord) -> Result<bool, TransactionError> {
-    match record.held {
-        Some(held) => Ok(kept::content(root, &record.target)? != held),
-        None => Ok(false),
-    }
 }
 
 fn forward(root: &Root, record: &OperationRecord) -> Result<(), TransactionError> {
@@ -73,7 +66,13 @@ pub(super) fn swap(
     in_slot: bool,
 ) -> Result<(), TransactionError> {
     match (at_target, in_slot) {
-        (true, true) => root.exchange(target, slot)?,
+        (true, true) => root.exchange(target, slot).map_err(|error| {
+            let target = target.clone();
+            match error.exchange_unsupported() {
+                true => TransactionError::NoExchange { target },
+                false => error.into(),
+            }
+        })?,
         (false, true) => root.move_new(slot, target)?,
         (true, false) => root.move_new(target, slot)?,
         (false, false) => {}

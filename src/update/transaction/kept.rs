@@ -46,6 +46,19 @@ fn list(root: &Root, dir: &AbsPath, into: &mut String) -> Result<(), Transaction
     Ok(())
 }
 
+/// Whether a directory holds something else than when it was recorded: somebody has put something into
+/// it, or changed what is in it. Never for what was not recorded.
+pub(super) fn holds_other(
+    root: &Root,
+    dir: &AbsPath,
+    recorded: Option<Digest>,
+) -> Result<bool, TransactionError> {
+    match recorded {
+        Some(recorded) => Ok(content(root, dir)? != recorded),
+        None => Ok(false),
+    }
+}
+
 /// Moves an object to `drifted/<transaction>/`, beside the slot and on its mount, under a name that
 /// tells a person what `target` it was.
 pub(super) fn set_aside(

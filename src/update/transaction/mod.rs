@@ -71,6 +71,14 @@ pub enum TransactionError {
         /// The lock.
         path: AbsPath,
     },
+    /// The file system that holds a target does not know `RENAME_EXCHANGE` (renameat2(2)).
+    #[error(
+        "the file system of {target} cannot make two names change places, which an update needs"
+    )]
+    NoExchange {
+        /// The target.
+        target: AbsPath,
+    },
     /// The operation list and the plan do not belong together; a defect.
     #[error("the operation at {target} is not the planned one")]
     NotThePlan {
@@ -96,7 +104,7 @@ impl TransactionError {
             | Self::Stopped
             | Self::MountMissing { .. }
             | Self::Locked { .. } => true,
-            Self::NotThePlan { .. } | Self::Path(_) => false,
+            Self::NoExchange { .. } | Self::NotThePlan { .. } | Self::Path(_) => false,
             Self::Root(error) => error.again(),
             Self::Store(error) => error.again(),
         }
@@ -107,7 +115,7 @@ impl TransactionError {
         match self {
             Self::Changed { .. } => Reason::TargetChanged,
             Self::Stopped => Reason::Withdrawn,
-            Self::Locked { .. } => Reason::CommitFailed,
+            Self::Locked { .. } | Self::NoExchange { .. } => Reason::CommitFailed,
             Self::MountMissing { .. } => Reason::MountMissing,
             Self::NotThePlan { .. } | Self::Path(_) => Reason::StagingFailed,
             Self::Root(error) => error.reason(),

@@ -30,7 +30,10 @@ pub fn undo(root: &Root, tx: &Transaction) -> Result<Vec<AbsPath>, TransactionEr
         }
         match judge(root, record)? {
             Verdict::NotDone => {}
-            Verdict::Done if is_used(root, record)? => drifted.extend(reclaim(root, tx, record)?),
+            // Somebody uses a directory of ours.
+            Verdict::Done if kept::holds_other(root, &record.target, record.brought)? => {
+                drifted.extend(reclaim(root, tx, record)?);
+            }
             Verdict::Done => backward(root, record)?,
             Verdict::Unreachable if tx.mark < Mark::Staged => {}
             Verdict::Unreachable => {
@@ -54,14 +57,6 @@ pub fn drop_staging(root: &Root, tx: &Transaction) -> Result<(), TransactionErro
     }
     kept::clear(root, tx)?;
     sync.sync()
-}
-
-/// Whether somebody has put something into a directory of ours, or changed what is in it.
-fn is_used(root: &Root, record: &OperationRecord) -> Result<bool, TransactionError> {
-    match record.brought {
-        Some(brought) => Ok(kept::content(root, &record.target)? != brought),
-        None => Ok(false),
-    }
 }
 
 fn backward(root: &Root, record: &OperationRecord) -> Result<(), TransactionError> {
