@@ -88,10 +88,13 @@ async fn follow(context: &Context, asked: u64, digest: &str) -> anyhow::Result<S
         match status::ask(&context.root) {
             Ok(status) => {
                 heard = Instant::now();
+                let wanted = status.config.desired_digest == digest;
                 let rests = match status.phase.as_str() {
-                    "Idle" | "Failed" => true,
+                    // Idle with the config still to come, it has heard the word and not begun yet.
+                    "Idle" => status.config.digest == digest || !wanted || status.failure.is_some(),
+                    "Failed" => true,
                     // The reboot takes this command along, or is left to somebody.
-                    "RebootPending" => status.config.desired_digest == digest,
+                    "RebootPending" => wanted,
                     _ => false,
                 };
                 if rests && status.asked >= asked {
