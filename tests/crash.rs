@@ -19,6 +19,8 @@ mod case;
 mod child;
 #[path = "update/driver.rs"]
 mod driver;
+#[path = "crash/listen.rs"]
+mod listen;
 #[path = "crash/matrix.rs"]
 mod matrix;
 #[path = "crash/moments.rs"]

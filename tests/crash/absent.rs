@@ -13,35 +13,16 @@ use machinist::{
     reason::Reason,
     update::{journal::Journal, phase::Phase, store::Store},
 };
-use tracing_subscriber::{Layer, layer::SubscriberExt as _};
 
 use crate::{
     case::{Case, plain},
-    child::{Course, Order, Passage, Place},
+    child::{Course, Order, Place},
     driver::{Driver, UNIT, boot},
+    listen::listen,
     matrix::{finish, machine, must_be_old_or_new, rebooted, restarts, tree},
     sandbox::{conduct, difference, restarting},
     services::Script,
 };
-
-/// Lets the manager go when a phase begins, once.
-struct GoesAt {
-    phase: &'static str,
-    script: Script,
-    went: Arc<AtomicBool>,
-}
-
-impl<S: tracing::Subscriber> Layer<S> for GoesAt {
-    fn on_event(&self, event: &tracing::Event<'_>, _: tracing_subscriber::layer::Context<'_, S>) {
-        let passage = Passage::of(event);
-        if passage.phase == self.phase
-            && !passage.from.is_empty()
-            && !self.went.swap(true, Ordering::Relaxed)
-        {
-            self.script.goes_for(Duration::from_secs(60));
-        }
-    }
-}
 
 const PHASES: [(Course, Phase); 9] = [
     (Course::Restart, Phase::Planned),
@@ -63,13 +44,12 @@ fn a_manager_that_is_gone_for_a_minute_in_any_phase_only_delays_the_update() {
         let sandbox = machine(&case);
         let script = Script::new();
         let went = Arc::new(AtomicBool::new(false));
-        let layer = GoesAt {
-            phase: phase.name(),
-            script: script.clone(),
-            went: Arc::clone(&went),
-        };
-        // The loop runs on this thread alone.
-        let _guard = tracing::subscriber::set_default(tracing_subscriber::registry().with(layer));
+        let (goes, at) = (script.clone(), Arc::clone(&went));
+        let _listening = listen(move |passage| {
+            if passage.phase == phase.name() && !at.swap(true, Ordering::Relaxed) {
+                goes.goes_for(Duration::from_secs(60));
+            }
+        });
         let mut runtime = tokio::runtime::Builder::new_current_thread();
         let runtime = runtime.enable_all().start_paused(true).build().unwrap();
         runtime.block_on(async {
@@ -176,21 +156,6 @@ fn a_clock_that_jumped_by_a_day_in_any_phase_changes_nothing() {
     }
 }
 
-/// Tells the test that a phase has begun.
-struct TellsAt {
-    phase: &'static str,
-    begun: Arc<tokio::sync::Notify>,
-}
-
-impl<S: tracing::Subscriber> Layer<S> for TellsAt {
-    fn on_event(&self, event: &tracing::Event<'_>, _: tracing_subscriber::layer::Context<'_, S>) {
-        let passage = Passage::of(event);
-        if passage.phase == self.phase && !passage.from.is_empty() {
-            self.begun.notify_one();
-        }
-    }
-}
-
 #[test]
 fn a_stop_in_any_phase_ends_at_once_and_is_taken_up_by_the_next_start() {
     let case = Case::everything();
@@ -208,11 +173,12 @@ fn a_stop_in_any_phase_ends_at_once_and_is_taken_up_by_the_next_start() {
             boot(&sandbox, "boot-2");
         }
         let begun = Arc::new(tokio::sync::Notify::new());
-        let layer = TellsAt {
-            phase: phase.name(),
-            begun: Arc::clone(&begun),
-        };
-        let guard = tracing::subscriber::set_default(tracing_subscriber::registry().with(layer));
+        let tells = Arc::clone(&begun);
+        let listening = listen(move |passage| {
+            if passage.phase == phase.name() {
+                tells.notify_one();
+            }
+        });
         let script = Script::new();
         if course == Course::Undo {
             script.fails(&format!("Restart {UNIT}"), Reason::JobFailed, false);
@@ -228,7 +194,7 @@ fn a_stop_in_any_phase_ends_at_once_and_is_taken_up_by_the_next_start() {
             begun.notified().await;
             driver.stop().await;
         });
-        drop(guard);
+        drop(listening);
         // Waits for what cannot be cut short, as the end of the process does.
         drop(runtime);
         if script
