@@ -192,7 +192,7 @@ impl Holding {
 }
 
 fn read(name: &str, config: &[u8]) -> Result<(MachineConfig, crate::digest::Digest), String> {
-    let mut config = machine_config::from_canonical_json(config).map_err(|error| chain(&error))?;
+    let mut config = machine_config::from_portable_json(config).map_err(|error| chain(&error))?;
     name.clone_into(&mut config.name);
     let digest = machine_config::digest(&config);
     Ok((config, digest))

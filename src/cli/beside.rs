@@ -57,7 +57,7 @@ pub(super) fn ask(
         }
     }
     let digest = machine_config::digest(config);
-    let text = machine_config::to_canonical_json(config);
+    let text = machine_config::to_portable_json(config)?;
     let taken = ask_for_config(&context.root, how.by, &config.name, &text)?;
     let ended = short()?.block_on(follow(context, taken.asked, &digest.to_string()))?;
     let known = before.updates.first().map(|update| &update.id);

@@ -46,7 +46,7 @@ pub(super) fn run(global: &Global, args: &RenderArgs) -> anyhow::Result<Exit> {
             return Ok(Exit::Failed);
         }
     };
-    let manifest = to_machine_config_yaml(&config);
+    let manifest = to_machine_config_yaml(&config)?;
     match args.output {
         Format::Json => {
             let value: serde_json::Value = serde_saphyr::from_str(&manifest)?;

@@ -43,7 +43,7 @@ pub(super) fn run(global: &Global, args: &RollbackArgs) -> anyhow::Result<Exit> 
     start_logging(context.settings.log)?;
     let journal = store::peek(&context.root)?;
     let earlier = chosen(&earlier(&journal), &args.to)?;
-    let config = store::config(&context.root, Some(&earlier))
+    let config = store::whole_config(&context.root, &earlier)
         .with_context(|| format!("{} is not kept any more", earlier.name))?;
     let how = How {
         by: "rollback",

@@ -1,11 +1,11 @@
 //! The one spelling of a config: what its digest is taken of, and what the journal keeps.
 
-use std::io;
+use std::{collections::BTreeMap, io};
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use super::MachineConfig;
+use super::{Content, MachineConfig, NoContent, source};
 use crate::digest::Digest;
 
 /// The version of the form. Another one means other digests for the same machines, so it changes
@@ -15,13 +15,16 @@ const SCHEMA: u32 = 1;
 /// How many digits of the digest a rendered config's name carries; as many as OpenShift's has.
 const DIGITS_IN_NAMES: usize = 32;
 
-/// The form: maps in the order of their keys, every field there, contents in base64. Neither the
-/// config's name nor any origin is part of it.
+/// The form: maps in the order of their keys, every field there, contents by digest and length. Neither
+/// the config's name nor any origin is part of it.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Form<C> {
     schema: u32,
     config: C,
+    /// In the portable form alone: each content once, in base64.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    contents: Option<BTreeMap<Digest, String>>,
 }
 
 /// Why a canonical form cannot be read back.
@@ -33,29 +36,73 @@ pub enum CanonicalError {
     /// A newer version wrote it.
     #[error("the stored machine config has schema {0}; schema {SCHEMA} is read")]
     SchemaUnknown(u32),
+    /// What one of the files holds is missing, or is there where it does not belong.
+    #[error("cannot read the stored machine config")]
+    Content(#[source] NoContent),
 }
 
 /// The canonical form of `config`. Its SHA-256 is [`digest`].
 pub fn to_canonical_json(config: &MachineConfig) -> Vec<u8> {
     let mut bytes = Vec::new();
-    write(config, &mut bytes);
+    write(config, None, &mut bytes);
     bytes
 }
 
-/// Reads a canonical form back. The config's name is empty: who keeps the form knows the name.
+/// Reads a canonical form back. The config's name is empty: who keeps the form knows the name. Its
+/// contents come without their bytes.
 pub fn from_canonical_json(bytes: &[u8]) -> Result<MachineConfig, CanonicalError> {
+    read(bytes).map(|form| form.config)
+}
+
+/// The canonical form with the contents: what one process hands to another, or keeps by itself.
+///
+/// # Errors
+/// The config comes from the store, without the contents.
+pub fn to_portable_json(config: &MachineConfig) -> Result<Vec<u8>, NoContent> {
+    let mut contents = BTreeMap::new();
+    for (path, file) in &config.files {
+        let bytes = file.content.bytes();
+        let bytes = bytes.ok_or_else(|| NoContent { path: path.clone() })?;
+        let encoded = || source::base64(bytes);
+        contents
+            .entry(file.content.digest())
+            .or_insert_with(encoded);
+    }
+    let mut bytes = Vec::new();
+    write(config, Some(contents), &mut bytes);
+    Ok(bytes)
+}
+
+/// Reads a portable form back. The config's name is empty, as with [`from_canonical_json`].
+pub fn from_portable_json(bytes: &[u8]) -> Result<MachineConfig, CanonicalError> {
+    let form = read(bytes)?;
+    let decode = |text: &String| data_url::forgiving_base64::decode_to_vec(text.as_bytes()).ok();
+    let texts = form.contents.iter().flatten();
+    // Equal contents share their bytes.
+    let contents: BTreeMap<Digest, Content> = texts
+        .filter_map(|(digest, text)| Some((*digest, Content::new(decode(text)?))))
+        .collect();
+    let mut config = form.config;
+    for (path, file) in &mut config.files {
+        let content = contents.get(&file.content.digest());
+        let content = content.filter(|content| **content == file.content);
+        let missing = || CanonicalError::Content(NoContent { path: path.clone() });
+        file.content = content.cloned().ok_or_else(missing)?;
+    }
+    Ok(config)
+}
+
+fn read(bytes: &[u8]) -> Result<Form<MachineConfig>, CanonicalError> {
     #[derive(Deserialize)]
     struct Version {
         schema: u32,
     }
     let form = serde_json::from_slice::<Form<MachineConfig>>(bytes);
     match form {
-        Ok(form) if form.schema == SCHEMA => Ok(form.config),
+        Ok(form) if form.schema == SCHEMA => Ok(form),
         // Another schema may say what this one has no words for, so that comes first.
         form => match serde_json::from_slice(bytes).map_err(CanonicalError::Syntax)? {
-            Version { schema: SCHEMA } => {
-                form.map(|form| form.config).map_err(CanonicalError::Syntax)
-            }
+            Version { schema: SCHEMA } => form.map_err(CanonicalError::Syntax),
             Version { schema } => Err(CanonicalError::SchemaUnknown(schema)),
         },
     }
@@ -64,7 +111,7 @@ pub fn from_canonical_json(bytes: &[u8]) -> Result<MachineConfig, CanonicalError
 /// The digest of what `config` asks for: equal for equal machines, however they were written.
 pub fn digest(config: &MachineConfig) -> Digest {
     let mut hasher = Hasher(Sha256::new());
-    write(config, &mut hasher);
+    write(config, None, &mut hasher);
     Digest::from_raw(hasher.0.finalize().into())
 }
 
@@ -73,12 +120,13 @@ pub fn rendered_name(pool: &str, digest: &Digest) -> String {
     format!("rendered-{pool}-{}", digest.short(DIGITS_IN_NAMES))
 }
 
-fn write(config: &MachineConfig, to: impl io::Write) {
+fn write(config: &MachineConfig, contents: Option<BTreeMap<Digest, String>>, to: impl io::Write) {
     let form = Form {
         schema: SCHEMA,
         config,
+        contents,
     };
-    // Keys are texts and neither writer fails, so there is no error to hand on.
+    // Keys are texts and no writer here fails, so there is no error to hand on.
     let written = serde_json::to_writer(to, &form);
     debug_assert!(written.is_ok(), "{written:?}");
 }

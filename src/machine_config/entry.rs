@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Group, UserAccount, source};
+use super::{Group, UserAccount};
 use crate::{digest::Digest, path::AbsPath};
 
 /// Everything one machine should be, merged from all documents that apply to it.
@@ -111,32 +111,59 @@ pub struct Link {
     pub origin: Origin,
 }
 
-/// Bytes with their digest. Cheap to clone.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+/// What a file holds, by its digest, with the bytes where they are at hand. Cheap to clone.
+///
+/// Nearly every question about a config is answered by digests, so one that is read from the store comes
+/// without bytes.
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Content {
-    bytes: Arc<[u8]>,
     digest: Digest,
+    size: u64,
+    #[serde(skip)]
+    bytes: Option<Arc<[u8]>>,
 }
 
 impl Content {
     /// Keeps `bytes` and computes their digest.
     pub fn new(bytes: impl Into<Arc<[u8]>>) -> Self {
         let bytes = bytes.into();
-        let digest = Digest::of(&bytes);
-        Self { bytes, digest }
+        Self {
+            digest: Digest::of(&bytes),
+            size: bytes.len() as u64,
+            bytes: Some(bytes),
+        }
     }
 
-    /// The bytes.
-    pub fn bytes(&self) -> &[u8] {
-        &self.bytes
+    /// The same content with its bytes; none when these are others.
+    pub fn with_bytes(&self, bytes: impl Into<Arc<[u8]>>) -> Option<Self> {
+        Some(Self::new(bytes)).filter(|content| content == self)
+    }
+
+    /// The bytes, where they are at hand.
+    pub fn bytes(&self) -> Option<&[u8]> {
+        self.bytes.as_deref()
+    }
+
+    /// How many bytes it is.
+    pub const fn size(&self) -> u64 {
+        self.size
     }
 
     /// Their SHA-256.
-    pub fn digest(&self) -> Digest {
+    pub const fn digest(&self) -> Digest {
         self.digest
     }
 }
+
+/// Bytes at hand or not, equal digests mean equal contents.
+impl PartialEq for Content {
+    fn eq(&self, other: &Self) -> bool {
+        self.digest == other.digest
+    }
+}
+
+impl Eq for Content {}
 
 impl Default for Content {
     fn default() -> Self {
@@ -144,30 +171,10 @@ impl Default for Content {
     }
 }
 
-/// Base64, the form in which content is stored.
-impl From<Content> for String {
-    fn from(content: Content) -> Self {
-        source::base64(content.bytes())
-    }
-}
-
-/// A stored content that is no base64.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the stored content is not base64")]
-pub struct BadContent;
-
-impl TryFrom<String> for Content {
-    type Error = BadContent;
-    fn try_from(stored: String) -> Result<Self, BadContent> {
-        let bytes = data_url::forgiving_base64::decode_to_vec(stored.as_bytes());
-        bytes.map(Self::new).map_err(|_| BadContent)
-    }
-}
-
 /// Never the bytes: contents may be secret.
 impl fmt::Debug for Content {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Content({} bytes, {})", self.bytes.len(), self.digest)
+        write!(f, "Content({} bytes, {})", self.size, self.digest)
     }
 }
 

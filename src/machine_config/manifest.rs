@@ -2,16 +2,28 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Content, MachineConfig, Owner, Unit, User, source};
+use super::{MachineConfig, Owner, Unit, User, source};
+use crate::path::AbsPath;
 
 /// The Ignition version that is written: the one into which OpenShift turns every config itself.
 const IGNITION: &str = "3.5.0";
 
+/// A config that is at hand without what one of its files holds cannot be written out.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the content of {path} is not at hand")]
+pub struct NoContent {
+    /// The file.
+    pub path: AbsPath,
+}
+
 /// The manifest in YAML. [`parse`](super::parse) and [`merge`](super::merge) of it alone give a
 /// config with the same digest.
-pub fn to_machine_config_yaml(config: &MachineConfig) -> String {
+///
+/// # Errors
+/// The config comes from the store, without the contents.
+pub fn to_machine_config_yaml(config: &MachineConfig) -> Result<String, NoContent> {
     let mut spec = Map::new();
-    spec.insert("config".into(), ignition(config));
+    spec.insert("config".into(), ignition(config)?);
     insert(&mut spec, "kernelArguments", json!(config.kernel_arguments));
     insert(&mut spec, "extensions", json!(config.extensions));
     insert(&mut spec, "kernelType", json!(config.kernel_type));
@@ -27,7 +39,7 @@ pub fn to_machine_config_yaml(config: &MachineConfig) -> String {
     });
     let mut text = String::new();
     write(&manifest, 0, &mut text);
-    text
+    Ok(text)
 }
 
 /// Adds a field unless it says nothing.
@@ -43,16 +55,17 @@ fn insert(object: &mut Map<String, Value>, key: &str, value: Value) {
     }
 }
 
-fn ignition(config: &MachineConfig) -> Value {
+fn ignition(config: &MachineConfig) -> Result<Value, NoContent> {
     let mut storage = Map::new();
     let files = config.files.iter().map(|(path, file)| {
-        json!({
+        let source = file.content.bytes().map(data_url);
+        Ok(json!({
             "path": path, "mode": file.mode, "overwrite": true,
             "user": owner(&file.user), "group": owner(&file.group),
-            "contents": {"source": data_url(&file.content)},
-        })
+            "contents": {"source": source.ok_or_else(|| NoContent { path: path.clone() })?},
+        }))
     });
-    insert(&mut storage, "files", files.collect());
+    insert(&mut storage, "files", files.collect::<Result<_, _>>()?);
     let directories = config.directories.iter().map(|(path, directory)| {
         json!({
             "path": path, "mode": directory.mode,
@@ -90,7 +103,7 @@ fn ignition(config: &MachineConfig) -> Value {
         root.insert("systemd".into(), json!({"units": units}));
     }
     insert(&mut root, "passwd", Value::Object(passwd));
-    Value::Object(root)
+    Ok(Value::Object(root))
 }
 
 fn owner(owner: &Owner) -> Value {
@@ -136,7 +149,7 @@ fn write_unit(name: &str, unit: &Unit) -> Value {
 }
 
 /// Percent-encoded where a person can read it like that, base64 otherwise.
-fn data_url(content: &Content) -> String {
+fn data_url(bytes: &[u8]) -> String {
     use std::fmt::Write as _;
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~/:=,;+!*'()@&$".contains(&byte);
     let readable = |text: &&str| {
@@ -144,8 +157,8 @@ fn data_url(content: &Content) -> String {
             .chars()
             .any(|c| c.is_control() && c != '\n' && c != '\t')
     };
-    let Some(text) = std::str::from_utf8(content.bytes()).ok().filter(readable) else {
-        return format!("data:;base64,{}", source::base64(content.bytes()));
+    let Some(text) = std::str::from_utf8(bytes).ok().filter(readable) else {
+        return format!("data:;base64,{}", source::base64(bytes));
     };
     let mut url = "data:,".to_owned();
     for byte in text.bytes() {

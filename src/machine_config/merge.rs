@@ -178,8 +178,13 @@ impl FilePart {
         if append.is_empty() {
             return content;
         }
-        let mut bytes = content.bytes().to_vec();
-        append.iter().for_each(|part| bytes.extend(part.bytes()));
+        // What was just read from a document has its bytes.
+        let parts = std::iter::once(&content).chain(append);
+        let bytes: Vec<u8> = parts
+            .filter_map(Content::bytes)
+            .flatten()
+            .copied()
+            .collect();
         Content::new(bytes)
     }
 }

@@ -26,7 +26,8 @@ mod unit_file;
 
 pub use account::{Group, PasswordHash, UserAccount};
 pub use canonical::{
-    CanonicalError, digest, from_canonical_json, rendered_name, to_canonical_json,
+    CanonicalError, digest, from_canonical_json, from_portable_json, rendered_name,
+    to_canonical_json, to_portable_json,
 };
 pub use document::{Document, Rules, parse};
 pub use entry::{
@@ -34,7 +35,7 @@ pub use entry::{
 };
 pub use files::{documents_from_files, is_config_name};
 pub use local::{Local, LocalEntry, LocalError, LocalKind, NoLocal};
-pub use manifest::to_machine_config_yaml;
+pub use manifest::{NoContent, to_machine_config_yaml};
 pub use merge::{Order, merge};
 pub use refusal::Refusal;
 pub use unit_file::{UnitFault, UnitFile, split_words};

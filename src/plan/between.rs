@@ -129,10 +129,7 @@ fn plan(
 
 /// The refusal of a config that could not be kept.
 fn too_large(config: &MachineConfig) -> Option<Refusal> {
-    let sizes = config
-        .files
-        .values()
-        .map(|file| file.content.bytes().len() as u64);
+    let sizes = config.files.values().map(|file| file.content.size());
     let bytes = sizes.fold(0, u64::saturating_add);
     (bytes > MOST_BYTES).then(|| {
         let message = format!("the files of the config hold {bytes} bytes together");

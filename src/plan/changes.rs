@@ -185,7 +185,7 @@ impl Builder<'_> {
             self.observed.texts.get(path)?,
             self.observed.objects.get(path)?,
         );
-        let new = std::str::from_utf8(content.bytes()).ok()?;
+        let new = std::str::from_utf8(content.bytes()?).ok()?;
         let text = |text: &str| text.len() <= LONGEST_DIFFED && !text.contains('\0');
         let public = mode & 0o004 != 0 && facts.mode & 0o004 != 0 && self.everybody_reaches(path);
         (public && text(old) && text(new) && old != new)

@@ -80,7 +80,7 @@ impl Object {
         let (uid, gid) = self.owner();
         let (size, digest, mode, target) = match self {
             Self::File { content, mode, .. } => (
-                Some(content.bytes().len() as u64),
+                Some(content.size()),
                 Some(content.digest()),
                 Some(*mode),
                 None,

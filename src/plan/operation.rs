@@ -79,7 +79,7 @@ impl Node {
     pub fn weight(&self) -> (u64, u64) {
         match &self.kind {
             NodeKind::File(content) => {
-                let blocks = (content.bytes().len() as u64).div_ceil(BLOCK);
+                let blocks = content.size().div_ceil(BLOCK);
                 (blocks * BLOCK, 1)
             }
             NodeKind::Link(_) => (0, 1),

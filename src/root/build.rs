@@ -3,7 +3,7 @@
 //! Nothing here is durable until the caller syncs.
 
 use std::{
-    io,
+    io::{self, IoSlice},
     os::fd::{AsFd, OwnedFd},
 };
 
@@ -25,6 +25,9 @@ const PASSED_ON: &[&str] = &[
     "system.posix_acl_default",
 ];
 
+/// As many parts as one writev(2) takes: `IOV_MAX`.
+const MOST_PARTS: usize = 1024;
+
 /// What became of an object's extended attributes.
 #[derive(Debug, Default)]
 pub struct Extras {
@@ -40,7 +43,7 @@ impl Root {
     pub fn build_file(&self, at: &AbsPath, bytes: &[u8], meta: &Meta) -> Result<(), RootError> {
         let build = || {
             let file = self.create_new(at, 0o600)?;
-            self.write_content(at, &file, bytes)?;
+            self.write_content(at, &file, &[bytes])?;
             self.own(at, &file, meta)
         };
         build().map_err(|error| self.failed("write", at, error))
@@ -170,8 +173,18 @@ impl Root {
         )
     }
 
-    pub(super) fn write_content(&self, at: &AbsPath, fd: &OwnedFd, bytes: &[u8]) -> io::Result<()> {
-        self.tapped(at, || Act::Write(bytes.to_vec()), || write_all(fd, bytes))
+    pub(super) fn write_content(
+        &self,
+        at: &AbsPath,
+        fd: &OwnedFd,
+        parts: &[&[u8]],
+    ) -> io::Result<()> {
+        let write = || {
+            parts
+                .chunks(MOST_PARTS)
+                .try_for_each(|parts| write_all(fd, parts))
+        };
+        self.tapped(at, || Act::Write(parts.concat()), write)
     }
 
     pub(super) fn make_one_dir(&self, at: &AbsPath, mode: u32) -> io::Result<()> {
@@ -218,11 +231,14 @@ impl walk::Slot<'_> {
     }
 }
 
-fn write_all(fd: &OwnedFd, mut bytes: &[u8]) -> io::Result<()> {
-    while !bytes.is_empty() {
-        match rustix::io::write(fd, bytes) {
+fn write_all(fd: &OwnedFd, parts: &[&[u8]]) -> io::Result<()> {
+    let full = parts.iter().filter(|part| !part.is_empty());
+    let mut slices: Vec<IoSlice<'_>> = full.map(|part| IoSlice::new(part)).collect();
+    let mut left = slices.as_mut_slice();
+    while !left.is_empty() {
+        match rustix::io::writev(fd, left) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(written) => bytes = &bytes[written..],
+            Ok(written) => IoSlice::advance_slices(&mut left, written),
             Err(Errno::INTR) => {}
             Err(errno) => return Err(errno.into()),
         }

@@ -22,7 +22,7 @@ const MOST_LINKS: usize = 40;
 const DIGEST_CHUNK: usize = 128 * 1024;
 
 #[derive(Clone, Copy, PartialEq)]
-enum Last {
+pub(super) enum Last {
     Follow,
     Keep,
 }
@@ -98,7 +98,7 @@ impl Root {
 
     /// Opens for reading only what is a regular file: opening a FIFO would wait for a writer or
     /// wake one, and some devices act on being opened.
-    fn open_regular(
+    pub(super) fn open_regular(
         &self,
         act: &'static str,
         p: &AbsPath,

@@ -16,6 +16,7 @@ mod lock;
 mod look;
 mod mount;
 mod own;
+mod pieces;
 mod record;
 mod remove;
 pub mod replay;
@@ -46,6 +47,7 @@ pub use self::{
     error::RootError,
     lock::Lock,
     mount::Mount,
+    pieces::Pieces,
     record::{Act, FaultHook, Op, Recording},
     stat::{Entry, Identity, Kind, Listing, Meta, Stat},
     sync::SyncPoint,

@@ -14,6 +14,11 @@ impl Root {
     /// The new content is written to `.<name>.new` beside it. That name is fixed so that a crash
     /// leaves at most one such file, which the next call uses; a lock on it keeps two writers apart.
     pub fn replace(&self, p: &AbsPath, bytes: &[u8], mode: u32) -> Result<(), RootError> {
+        self.replace_by(p, &[bytes], mode)
+    }
+
+    /// Like [`Root::replace`], by all of `parts` one after another.
+    pub fn replace_by(&self, p: &AbsPath, parts: &[&[u8]], mode: u32) -> Result<(), RootError> {
         let replace = || {
             let parent = p.parent().ok_or(rustix::io::Errno::ISDIR)?;
             let beside = parent
@@ -21,7 +26,7 @@ impl Root {
                 .map_err(io::Error::other)?;
             let file = self.claim(&beside)?;
             rustix::fs::ftruncate(&file, 0)?;
-            self.write_content(&beside, &file, bytes)?;
+            self.write_content(&beside, &file, parts)?;
             self.set_mode(&beside, &file, mode)?;
             self.sync_open_file(&beside, &file)?;
             self.rename(&beside, p, RenameFlags::empty(), || Act::Rename(p.clone()))?;

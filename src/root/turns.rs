@@ -41,7 +41,7 @@ impl Root {
                 rustix::fs::ftruncate(&file, least)?;
                 length = least;
             }
-            self.write_content(&spare, &file, &text(length))?;
+            self.write_content(&spare, &file, &[&text(length)])?;
             self.set_mode(&spare, &file, mode)?;
             self.sync_open_file(&spare, &file)?;
             self.change_places(p, &spare)?;

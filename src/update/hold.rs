@@ -83,7 +83,7 @@ impl Hold {
         };
         let mut text = serde_json::to_vec(&head).map_err(garbled)?;
         text.push(b'\n');
-        text.extend(machine_config::to_canonical_json(&self.config));
+        text.extend(machine_config::to_portable_json(&self.config).map_err(garbled)?);
         Ok(root.replace(&paths::held(), &text, 0o600)?)
     }
 
@@ -97,10 +97,10 @@ impl Hold {
         let (head, rest) = text.split_at(end.unwrap_or(text.len()));
         let head: Head = serde_json::from_slice(head).map_err(garbled)?;
         let config = rest.strip_prefix(b"\n").unwrap_or_default();
-        if Digest::of(config) != head.digest {
+        let mut config = machine_config::from_portable_json(config).map_err(garbled)?;
+        if machine_config::digest(&config) != head.digest {
             return Err(garbled("its config has another digest"));
         }
-        let mut config = machine_config::from_canonical_json(config).map_err(garbled)?;
         config.name = head.name;
         Ok(Some(Self {
             config: Arc::new(config),

@@ -78,7 +78,11 @@ fn times(dir: &Path, rounds: usize) -> [Vec<Duration>; 4] {
     for round in 0..=rounds {
         let config = config(FILES, |n| content(round, n));
         let manifest = dir.join("manifest.yaml");
-        fs::write(&manifest, machine_config::to_machine_config_yaml(&config)).unwrap();
+        fs::write(
+            &manifest,
+            machine_config::to_machine_config_yaml(&config).unwrap(),
+        )
+        .unwrap();
         let took = [
             timed(dir, || machinist.apply(config)),
             timed(dir, || command.apply_by_command(&manifest)),

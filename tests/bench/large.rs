@@ -114,7 +114,7 @@ fn undo() {
     for round in 1..=rounds(5) {
         fs::write(
             &manifest,
-            machine_config::to_machine_config_yaml(&of(round)),
+            machine_config::to_machine_config_yaml(&of(round)).unwrap(),
         )
         .unwrap();
         there.push(timed(dir.path(), || machinist.apply_by_command(&manifest)));
@@ -149,7 +149,8 @@ fn memory() {
     );
     thread::sleep(Duration::from_secs(3));
     let idle = agent.peak();
-    let manifest = machine_config::to_machine_config_yaml(&config(FILES, |n| content(0, n, SMALL)));
+    let manifest =
+        machine_config::to_machine_config_yaml(&config(FILES, |n| content(0, n, SMALL))).unwrap();
     fs::write(source.join(".next"), &manifest).unwrap();
     fs::rename(source.join(".next"), source.join("50-large.yaml")).unwrap();
     let last = root.join(path(FILES - 1));

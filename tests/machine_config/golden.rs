@@ -88,7 +88,7 @@ fn accounts(text: &mut String, config: &MachineConfig) {
 fn summary(config: &MachineConfig, warnings: &[String]) -> String {
     let mut text = String::new();
     for (path, file) in &config.files {
-        let content = file.content.bytes();
+        let content = file.content.bytes().unwrap();
         let shown = match std::str::from_utf8(content) {
             Ok(shown) if shown.len() <= 80 => format!("{shown:?}"),
             _ => format!("{} bytes", content.len()),
@@ -203,7 +203,7 @@ fn the_stored_form_of_a_config_does_not_change_between_versions() {
     assert_eq!(
         stored,
         concat!(
-            r#"{"schema":1,"config":{"files":{"/a":{"content":"aGk=","mode":420,"user":0,"group":"adm"}},"#,
+            r#"{"schema":1,"config":{"files":{"/a":{"content":{"digest":"sha256:8f434346648f6b96df89dda901c5176b10a6d83961dd3c1ac88b59b2dc327aa4","size":2},"mode":420,"user":0,"group":"adm"}},"#,
             r#""directories":{"/d":{"mode":493,"user":0,"group":0}},"#,
             r#""links":{"/l":{"target":"x","user":0,"group":0}},"#,
             r#""units":{"a.socket":{"contents":null,"dropins":{"b.conf":""},"enabled":null,"mask":true}},"#,
@@ -264,6 +264,7 @@ fn a_pool_of_its_own_overrides_the_workers_whatever_the_names() {
         config.files[&"/etc/x".parse().unwrap()]
             .content
             .bytes()
+            .unwrap()
             .to_vec()
     };
     assert_eq!(winner(Order::WorkerFirst), b"own");

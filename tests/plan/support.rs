@@ -188,7 +188,7 @@ fn remove(at: &Path) {
 
 fn put(at: &Path, node: &Node) {
     match &node.kind {
-        NodeKind::File(content) => fs::write(at, content.bytes()).unwrap(),
+        NodeKind::File(content) => fs::write(at, content.bytes().unwrap()).unwrap(),
         NodeKind::Link(target) => return symlink(target, at).unwrap(),
         NodeKind::Directory(children) => {
             fs::create_dir(at).unwrap();

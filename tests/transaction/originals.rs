@@ -114,7 +114,7 @@ fn expect(sandbox: &Sandbox, wanted: &crate::sandbox::Written, name: &str) {
     for (path, file) in &wanted.0.files {
         let bytes = std::fs::read(sandbox.path(path.as_str()))
             .unwrap_or_else(|e| panic!("{name}: {path}: {e}"));
-        assert_eq!(bytes, file.content.bytes(), "{name}: {path}");
+        assert_eq!(Some(&*bytes), file.content.bytes(), "{name}: {path}");
         assert_eq!(mode(path.as_str()), file.mode, "{name}: {path}");
     }
     for (path, dir) in &wanted.0.directories {

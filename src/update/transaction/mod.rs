@@ -38,6 +38,7 @@ pub use undo::{drop_staging, undo};
 use std::collections::BTreeMap;
 
 use crate::{
+    digest::Digest,
     path::AbsPath,
     reason::Reason,
     root::{Kind, Root, RootError, Stat, SyncPoint},
@@ -85,6 +86,12 @@ pub enum TransactionError {
         /// The target.
         target: AbsPath,
     },
+    /// The config was read without what its files hold; a defect.
+    #[error("the config is at hand without the content {digest}")]
+    NoContent {
+        /// What is missing.
+        digest: Digest,
+    },
     /// A path could not be formed.
     #[error(transparent)]
     Path(#[from] crate::path::BadPath),
@@ -104,7 +111,10 @@ impl TransactionError {
             | Self::Stopped
             | Self::MountMissing { .. }
             | Self::Locked { .. } => true,
-            Self::NoExchange { .. } | Self::NotThePlan { .. } | Self::Path(_) => false,
+            Self::NoExchange { .. }
+            | Self::NotThePlan { .. }
+            | Self::NoContent { .. }
+            | Self::Path(_) => false,
             Self::Root(error) => error.again(),
             Self::Store(error) => error.again(),
         }
@@ -117,7 +127,9 @@ impl TransactionError {
             Self::Stopped => Reason::Withdrawn,
             Self::Locked { .. } | Self::NoExchange { .. } => Reason::CommitFailed,
             Self::MountMissing { .. } => Reason::MountMissing,
-            Self::NotThePlan { .. } | Self::Path(_) => Reason::StagingFailed,
+            Self::NotThePlan { .. } | Self::NoContent { .. } | Self::Path(_) => {
+                Reason::StagingFailed
+            }
             Self::Root(error) => error.reason(),
             Self::Store(error) => error.reason(),
         }

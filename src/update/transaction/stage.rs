@@ -174,7 +174,10 @@ fn build(
     };
     match &node.kind {
         NodeKind::File(content) => {
-            root.build_file(at, content.bytes(), &meta)?;
+            let bytes = content.bytes().ok_or_else(|| TransactionError::NoContent {
+                digest: content.digest(),
+            })?;
+            root.build_file(at, bytes, &meta)?;
             if sync {
                 root.sync_file(at)?;
             }

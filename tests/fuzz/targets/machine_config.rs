@@ -6,7 +6,7 @@ use libfuzzer_sys::fuzz_target;
 use machinist::{
     machine_config::{
         Local, LocalEntry, LocalError, LocalKind, NoLocal, Order, Refusal, Rules, digest,
-        documents_from_files, from_canonical_json, merge, to_canonical_json,
+        documents_from_files, from_portable_json, merge, to_portable_json,
         to_machine_config_yaml,
     },
     path::AbsPath,
@@ -65,9 +65,9 @@ fuzz_target!(|text: &[u8]| {
         Err(refusals) if text.starts_with(&[0x1f, 0x8b]) => return assert!(!refusals.is_empty()),
         Err(refusals) => return stand_in(text, &refusals),
     };
-    let stored = from_canonical_json(&to_canonical_json(&config)).unwrap();
+    let stored = from_portable_json(&to_portable_json(&config).unwrap()).unwrap();
     assert_eq!(digest(&stored), digest(&config));
-    let manifest = to_machine_config_yaml(&config);
+    let manifest = to_machine_config_yaml(&config).unwrap();
     let files = vec![("b.yaml".to_owned(), manifest.into_bytes())];
     let (documents, _) = documents_from_files(files, &Rules::default(), &NoLocal).unwrap();
     let (again, _) = merge(documents, "fuzz", Order::AsGiven).unwrap();

@@ -1,20 +1,21 @@
 //! The state directory: the journal, the applied configs, the lock that makes one writer.
 
+mod configs;
+mod contents;
+
+pub use configs::{config, whole_config};
+
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::{
-    digest::Digest,
-    machine_config::{self, MachineConfig},
     path::AbsPath,
     reason::Reason,
     root::{Lock, Root, RootError},
-    update::journal::{BadJournal, ConfigName, Direction, Journal, Mark},
+    update::journal::{BadJournal, Direction, Journal, Mark},
 };
 
 /// Far above any journal we write (5,000 operations take about 2 MB), far below what hurts.
 pub const LARGEST_JOURNAL: u64 = 64 << 20;
-/// A MachineConfig in a cluster is at most 1.5 MB; a directory of them may hold more.
-const LARGEST_CONFIG: u64 = 256 << 20;
 
 /// What a transaction's record may grow by from its commit to the end of its undo: the reasons, each
 /// of a bounded length, the phases, the boots. Twice what was seen in tests.
@@ -133,6 +134,11 @@ pub mod paths {
         state("/configs")
     }
 
+    /// What the files of applied configs hold.
+    pub fn contents() -> AbsPath {
+        state("/contents")
+    }
+
     /// The boot id of the running system, below the root like everything else.
     pub fn boot_id() -> AbsPath {
         AbsPath::root()
@@ -157,6 +163,7 @@ impl Store {
         }
         root.make_dirs(&paths::state_dir(), 0o700)?;
         root.make_dirs(&paths::configs(), 0o700)?;
+        root.make_dirs(&paths::contents(), 0o700)?;
         let lock = root.lock(&paths::lock())?;
         let lock = lock.ok_or_else(|| StoreError::Locked {
             lock: paths::lock(),
@@ -233,46 +240,6 @@ impl Store {
         self.settled.store(true, Ordering::Relaxed);
         Ok(())
     }
-
-    /// Keeps a config under its digest, once.
-    pub fn keep_config(&self, config: &MachineConfig) -> Result<ConfigName, StoreError> {
-        let text = machine_config::to_canonical_json(config);
-        let digest = Digest::of(&text);
-        let name = ConfigName {
-            name: config.name.clone(),
-            digest,
-        };
-        match config_text(&self.root, &name) {
-            Ok(_) => {}
-            Err(StoreError::Config { .. }) => {
-                self.root.replace(&config_path(&digest), &text, 0o600)?;
-            }
-            Err(error) => return Err(error),
-        }
-        Ok(name)
-    }
-
-    /// Forgets configs that neither the base, an open transaction nor the history names.
-    pub fn forget_configs(&self, journal: &Journal) -> Result<(), StoreError> {
-        let open = journal.transactions.iter();
-        let open = open.flat_map(|tx| tx.from.iter().chain([&tx.to]).map(|config| config.digest));
-        let wanted: Vec<_> = journal
-            .base
-            .iter()
-            .map(|base| base.digest)
-            .chain(open)
-            .chain(journal.history.iter().map(|update| update.digest))
-            .map(|digest| digest.hex())
-            .collect();
-        for entry in self.root.list(&paths::configs())? {
-            if !wanted.contains(&entry.name)
-                && let Ok(place) = paths::configs().join(&entry.name)
-            {
-                self.root.remove_file(&place)?;
-            }
-        }
-        Ok(())
-    }
 }
 
 /// Whether the newest transaction has not touched the machine yet and may be about to.
@@ -312,45 +279,6 @@ fn read_journal(root: &Root) -> Result<Journal, StoreError> {
     }
 }
 
-/// A stored config; the empty one where `name` is none.
-pub fn config(root: &Root, name: Option<&ConfigName>) -> Result<MachineConfig, StoreError> {
-    let Some(name) = name else {
-        return Ok(MachineConfig::default());
-    };
-    let text = config_text(root, name)?;
-    let mut config =
-        machine_config::from_canonical_json(&text).map_err(|error| lost(name, error))?;
-    config.name.clone_from(&name.name);
-    Ok(config)
-}
-
-/// The text of a stored config, which is what its digest is the digest of.
-fn config_text(root: &Root, name: &ConfigName) -> Result<Vec<u8>, StoreError> {
-    let text = match root.read_nofollow(&config_path(&name.digest), LARGEST_CONFIG) {
-        Ok(text) => text,
-        Err(error @ (RootError::WrongKind { .. } | RootError::TooLarge { .. })) => {
-            return Err(lost(name, error));
-        }
-        Err(error) if error.is_not_found() => return Err(lost(name, error)),
-        Err(error) => return Err(error.into()),
-    };
-    match Digest::of(&text) == name.digest {
-        true => Ok(text),
-        false => Err(lost(name, OtherContent(name.digest))),
-    }
-}
-
-#[derive(Debug, thiserror::Error)]
-#[error("{}/{} holds something else", paths::configs(), .0.hex())]
-struct OtherContent(Digest);
-
-fn lost(name: &ConfigName, source: impl std::error::Error + Send + Sync + 'static) -> StoreError {
-    StoreError::Config {
-        name: name.name.clone(),
-        source: Box::new(source),
-    }
-}
-
 /// The boot id below the root; none where no kernel runs for it (offline, in a sandbox).
 pub fn boot_id(root: &Root) -> Result<Option<String>, RootError> {
     read_id(root, &paths::boot_id())
@@ -366,11 +294,4 @@ fn read_id(root: &Root, path: &AbsPath) -> Result<Option<String>, RootError> {
         Err(error) if error.is_not_found() => Ok(None),
         Err(error) => Err(error),
     }
-}
-
-fn config_path(digest: &Digest) -> AbsPath {
-    let name = digest.hex();
-    paths::configs()
-        .join(&name)
-        .unwrap_or_else(|_| paths::configs())
 }

@@ -1,0 +1,44 @@
+//! Reading parts of a file that is too large to be read whole.
+
+use std::{fs::File, os::unix::fs::FileExt as _};
+
+use super::{Root, RootError, look::Last};
+use crate::path::AbsPath;
+
+/// A regular file, open for reading. What has become of its name since does not matter.
+#[derive(Debug)]
+pub struct Pieces {
+    root: Root,
+    path: AbsPath,
+    file: File,
+    size: u64,
+}
+
+impl Root {
+    /// Opens the regular file at `p` to read parts of it; refuses when `p` itself is a link.
+    pub fn pieces(&self, p: &AbsPath) -> Result<Pieces, RootError> {
+        let (file, stat) = self.open_regular("read", p, Last::Keep)?;
+        Ok(Pieces {
+            root: self.clone(),
+            path: p.clone(),
+            file,
+            size: stat.size,
+        })
+    }
+}
+
+impl Pieces {
+    /// How many bytes the file had when it was opened.
+    pub const fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// `length` bytes from `offset` on. That the file ends before them is an error.
+    pub fn at(&self, offset: u64, length: usize) -> Result<Vec<u8>, RootError> {
+        let mut piece = vec![0; length];
+        match self.file.read_exact_at(&mut piece, offset) {
+            Ok(()) => Ok(piece),
+            Err(error) => Err(self.root.failed("read", &self.path, error)),
+        }
+    }
+}

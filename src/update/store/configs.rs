@@ -1,0 +1,135 @@
+//! The applied configs: each under its digest, without what its files hold, which is in packs beside.
+
+use std::collections::BTreeSet;
+
+use super::{Store, StoreError, contents::Contents, paths};
+use crate::{
+    digest::Digest,
+    machine_config::{self, MachineConfig},
+    path::AbsPath,
+    root::{Root, RootError},
+    update::journal::{ConfigName, Journal},
+};
+
+/// Some 300,000 files; their contents are kept elsewhere.
+const LARGEST_CONFIG: u64 = 64 << 20;
+
+impl Store {
+    /// Keeps a config under its digest, once.
+    ///
+    /// What its files hold is durable first: a config that is there is there whole.
+    pub fn keep_config(&self, config: &MachineConfig) -> Result<ConfigName, StoreError> {
+        let text = machine_config::to_canonical_json(config);
+        let digest = Digest::of(&text);
+        let name = ConfigName {
+            name: config.name.clone(),
+            digest,
+        };
+        let kept = Contents::open(&self.root)?.keep(config)?;
+        kept.map_err(|error| lost(&name, error))?;
+        match config_text(&self.root, &name) {
+            Ok(_) => {}
+            Err(StoreError::Config { .. }) => {
+                self.root.replace(&config_path(&digest), &text, 0o600)?;
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(name)
+    }
+
+    /// Forgets configs that neither the base, an open transaction nor the history names.
+    pub fn forget_configs(&self, journal: &Journal) -> Result<(), StoreError> {
+        let open = journal.transactions.iter();
+        let open = open.flat_map(|tx| tx.from.iter().chain([&tx.to]).map(|config| config.digest));
+        let base = journal.base.iter().map(|base| base.digest);
+        let done = journal.history.iter().map(|update| update.digest);
+        let wanted: BTreeSet<Digest> = base.chain(open).chain(done).collect();
+        let names: BTreeSet<String> = wanted.iter().map(Digest::hex).collect();
+        for entry in self.root.list(&paths::configs())? {
+            if !names.contains(&entry.name)
+                && let Ok(place) = paths::configs().join(&entry.name)
+            {
+                self.root.remove_file(&place)?;
+            }
+        }
+        let contents = Contents::open(&self.root)?;
+        match contents.are_many() {
+            true => Ok(contents.forget_but(&self.contents_of(&wanted)?)?),
+            false => Ok(()),
+        }
+    }
+
+    /// What the files of these configs hold.
+    fn contents_of(&self, configs: &BTreeSet<Digest>) -> Result<BTreeSet<Digest>, StoreError> {
+        let mut all = BTreeSet::new();
+        for digest in configs {
+            let name = ConfigName {
+                name: digest.to_string(),
+                digest: *digest,
+            };
+            match config(&self.root, Some(&name)) {
+                // Nobody can ask for it any more.
+                Err(StoreError::Config { .. }) => {}
+                config => {
+                    let config = config?;
+                    all.extend(config.files.values().map(|file| file.content.digest()));
+                }
+            }
+        }
+        Ok(all)
+    }
+}
+
+/// A stored config, its contents by their digests alone; the empty one where `name` is none.
+pub fn config(root: &Root, name: Option<&ConfigName>) -> Result<MachineConfig, StoreError> {
+    let Some(name) = name else {
+        return Ok(MachineConfig::default());
+    };
+    let text = config_text(root, name)?;
+    let mut config =
+        machine_config::from_canonical_json(&text).map_err(|error| lost(name, error))?;
+    config.name.clone_from(&name.name);
+    Ok(config)
+}
+
+/// A stored config with what its files hold: one that can be applied.
+pub fn whole_config(root: &Root, name: &ConfigName) -> Result<MachineConfig, StoreError> {
+    let mut config = config(root, Some(name))?;
+    let filled = Contents::open(root)?.fill(&mut config)?;
+    filled.map_err(|error| lost(name, error))?;
+    Ok(config)
+}
+
+/// The text of a stored config, which is what its digest is the digest of.
+fn config_text(root: &Root, name: &ConfigName) -> Result<Vec<u8>, StoreError> {
+    let text = match root.read_nofollow(&config_path(&name.digest), LARGEST_CONFIG) {
+        Ok(text) => text,
+        Err(error @ (RootError::WrongKind { .. } | RootError::TooLarge { .. })) => {
+            return Err(lost(name, error));
+        }
+        Err(error) if error.is_not_found() => return Err(lost(name, error)),
+        Err(error) => return Err(error.into()),
+    };
+    match Digest::of(&text) == name.digest {
+        true => Ok(text),
+        false => Err(lost(name, OtherContent(name.digest))),
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("{}/{} holds something else", paths::configs(), .0.hex())]
+struct OtherContent(Digest);
+
+fn lost(name: &ConfigName, source: impl std::error::Error + Send + Sync + 'static) -> StoreError {
+    StoreError::Config {
+        name: name.name.clone(),
+        source: Box::new(source),
+    }
+}
+
+fn config_path(digest: &Digest) -> AbsPath {
+    let name = digest.hex();
+    paths::configs()
+        .join(&name)
+        .unwrap_or_else(|_| paths::configs())
+}

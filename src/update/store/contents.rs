@@ -1,0 +1,233 @@
+//! What the files of the kept configs hold: each content once, in packs.
+//!
+//! A pack is one file, written once and never changed. It holds what no pack before it did when a config
+//! was to be kept, so that keeping a config costs what is new in it and one sync, whatever its size. Its
+//! form: [`MAGIC`], the number of contents, for each its SHA-256 and its length, then the contents. Numbers
+//! have 8 bytes, the least significant first. Its name is the digest of all that comes before the contents.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::paths;
+use crate::{
+    digest::Digest,
+    machine_config::{Content, MachineConfig, NoContent},
+    path::AbsPath,
+    root::{Kind, Pieces, Root, RootError},
+};
+
+const MAGIC: &[u8; 8] = b"MCpack1\n";
+const HEAD: usize = MAGIC.len() + NUMBER;
+const NUMBER: usize = size_of::<u64>();
+/// One content in the index.
+const ENTRY: usize = 32 + NUMBER;
+/// An index is at most this long: some 400,000 contents. A pack that claims more is damaged.
+const LONGEST_INDEX: u64 = 16 << 20;
+
+/// More packs than this are looked through, and those that hold little become one: every reader opens
+/// them all, and what nobody needs any more stays until then.
+const MANY: usize = 16;
+/// Of what a pack still has to hold; one that holds more is not worth being written anew.
+const LITTLE: u64 = 4 << 20;
+
+/// The contents that are kept below a root.
+pub(super) struct Contents<'a> {
+    root: &'a Root,
+    packs: Vec<Pack>,
+}
+
+struct Pack {
+    place: AbsPath,
+    file: Pieces,
+    /// Where each content begins, and how long it is.
+    index: BTreeMap<Digest, (u64, u64)>,
+}
+
+impl<'a> Contents<'a> {
+    /// Reads the index of every pack. One that is damaged counts as not there.
+    pub(super) fn open(root: &'a Root) -> Result<Self, RootError> {
+        let mut packs = Vec::new();
+        let listed = match root.list(&paths::contents()) {
+            Err(error) if error.is_not_found() => Vec::new(),
+            listed => listed?,
+        };
+        for entry in listed {
+            let Ok(place) = paths::contents().join(&entry.name) else {
+                continue;
+            };
+            match Pack::open(root, place) {
+                Ok(pack) => packs.extend(pack),
+                // Gone since it was listed, or never a pack.
+                Err(error) if error.is_not_found() || error.is_wrong_kind() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Self { root, packs })
+    }
+
+    fn holds(&self, content: &Content) -> bool {
+        let digest = content.digest();
+        self.packs
+            .iter()
+            .any(|pack| pack.index.contains_key(&digest))
+    }
+
+    /// Makes what the config's files hold durable, where it is not yet.
+    pub(super) fn keep(&self, config: &MachineConfig) -> Result<Result<(), NoContent>, RootError> {
+        let mut new = BTreeMap::new();
+        for (path, file) in &config.files {
+            if self.holds(&file.content) {
+                continue;
+            }
+            let Some(bytes) = file.content.bytes() else {
+                return Ok(Err(NoContent { path: path.clone() }));
+            };
+            new.insert(file.content.digest(), bytes);
+        }
+        write(self.root, &new)?;
+        Ok(Ok(()))
+    }
+
+    /// The bytes of a content; none where no pack holds them whole.
+    fn read(&self, content: &Content) -> Result<Option<Content>, RootError> {
+        let digest = content.digest();
+        for pack in &self.packs {
+            if let Some(bytes) = pack.read(&digest)?
+                && let Some(content) = content.with_bytes(bytes)
+            {
+                return Ok(Some(content));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Gives a stored config what its files hold.
+    pub(super) fn fill(
+        &self,
+        config: &mut MachineConfig,
+    ) -> Result<Result<(), NoContent>, RootError> {
+        for (path, file) in &mut config.files {
+            match self.read(&file.content)? {
+                Some(content) => file.content = content,
+                None => return Ok(Err(NoContent { path: path.clone() })),
+            }
+        }
+        Ok(Ok(()))
+    }
+
+    pub(super) const fn are_many(&self) -> bool {
+        self.packs.len() > MANY
+    }
+
+    /// Forgets all but `wanted`, or nearly: packs that hold little of it become one.
+    pub(super) fn forget_but(self, wanted: &BTreeSet<Digest>) -> Result<(), RootError> {
+        let held = |pack: &Pack| -> u64 {
+            let wanted = pack
+                .index
+                .iter()
+                .filter(|(digest, _)| wanted.contains(digest));
+            wanted.map(|(_, (_, size))| size).sum()
+        };
+        let (small, large): (Vec<Pack>, _) = self
+            .packs
+            .into_iter()
+            .partition(|pack| held(pack) <= LITTLE);
+        let mut together = BTreeMap::new();
+        for pack in &small {
+            for digest in pack.index.keys().filter(|digest| wanted.contains(digest)) {
+                let elsewhere = large.iter().any(|pack| pack.index.contains_key(digest));
+                if !elsewhere && let Some(bytes) = pack.read(digest)? {
+                    together.insert(*digest, bytes);
+                }
+            }
+        }
+        let together = together
+            .iter()
+            .map(|(digest, bytes)| (*digest, bytes.as_slice()));
+        let made = write(self.root, &together.collect())?;
+        let stays: BTreeSet<&AbsPath> = large.iter().map(|pack| &pack.place).chain(&made).collect();
+        // Also what is no pack, or not any more.
+        for entry in self.root.list(&paths::contents())? {
+            if let Ok(place) = paths::contents().join(&entry.name)
+                && entry.kind != Kind::Directory
+                && !stays.contains(&place)
+            {
+                self.root.remove_file(&place)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Pack {
+    fn open(root: &Root, place: AbsPath) -> Result<Option<Self>, RootError> {
+        let file = root.pieces(&place)?;
+        if file.size() < HEAD as u64 {
+            return Ok(None);
+        }
+        let head = file.at(0, HEAD)?;
+        let length = number(&head[MAGIC.len()..]).saturating_mul(ENTRY as u64);
+        let whole = length.saturating_add(HEAD as u64);
+        if !head.starts_with(MAGIC) || length > LONGEST_INDEX || file.size() < whole {
+            return Ok(None);
+        }
+        let text = file.at(HEAD as u64, usize::try_from(length).unwrap_or_default())?;
+        let (mut index, mut offset) = (BTreeMap::new(), whole);
+        for entry in text.chunks_exact(ENTRY) {
+            let (digest, size) = (raw(entry), number(&entry[32..]));
+            index.insert(digest, (offset, size));
+            offset = offset.saturating_add(size);
+        }
+        let named = name_of(&[&head, &text]) == place.file_name();
+        Ok((named && offset == file.size()).then_some(Self { place, file, index }))
+    }
+
+    fn read(&self, digest: &Digest) -> Result<Option<Vec<u8>>, RootError> {
+        let Some((offset, size)) = self.index.get(digest) else {
+            return Ok(None);
+        };
+        let bytes = self
+            .file
+            .at(*offset, usize::try_from(*size).unwrap_or_default())?;
+        Ok(Some(bytes).filter(|bytes| Digest::of(bytes) == *digest))
+    }
+}
+
+/// Writes a pack of these contents; none when there are none.
+fn write(root: &Root, contents: &BTreeMap<Digest, &[u8]>) -> Result<Option<AbsPath>, RootError> {
+    if contents.is_empty() {
+        return Ok(None);
+    }
+    let mut index = MAGIC.to_vec();
+    index.extend((contents.len() as u64).to_le_bytes());
+    for (digest, bytes) in contents {
+        index.extend(digest.as_bytes());
+        index.extend((bytes.len() as u64).to_le_bytes());
+    }
+    let place = paths::contents().join(&name_of(&[&index]));
+    let place = place.unwrap_or_else(|_| paths::contents());
+    let mut parts = vec![index.as_slice()];
+    parts.extend(contents.values());
+    root.replace_by(&place, &parts, 0o600)?;
+    Ok(Some(place))
+}
+
+fn name_of(index: &[&[u8]]) -> String {
+    let mut digester = crate::digest::Digester::new();
+    index.iter().for_each(|part| digester.add(part));
+    digester.finish().hex()
+}
+
+fn number(bytes: &[u8]) -> u64 {
+    bytes
+        .first_chunk()
+        .map_or(0, |bytes| u64::from_le_bytes(*bytes))
+}
+
+fn raw(entry: &[u8]) -> Digest {
+    entry
+        .first_chunk()
+        .map_or_else(|| Digest::of(&[]), |raw| Digest::from_raw(*raw))
+}
+
+#[cfg(test)]
+mod tests;
