@@ -1,6 +1,6 @@
 //! Absolute paths below a root, checked once at the door.
 
-use std::{fmt, str::FromStr};
+use std::{fmt, str::FromStr, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
@@ -15,10 +15,10 @@ pub struct BadPath {
 /// An absolute path below a root: starts with `/`, holds no `.`, `..`, empty component or NUL,
 /// and has no trailing slash (but for `/` itself).
 ///
-/// It says nothing about links: those are resolved by [`crate::root::Root`], always inside the root.
+/// Cheap to clone: a plan names each path many times. It says nothing about links: those are resolved by [`crate::root::Root`], always inside the root.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub struct AbsPath(String);
+pub struct AbsPath(Arc<str>);
 
 impl AbsPath {
     /// Linux refuses longer paths in one system call (PATH_MAX, the NUL included).
@@ -28,7 +28,7 @@ impl AbsPath {
     pub fn new(given: impl Into<String>) -> Result<Self, BadPath> {
         let given = given.into();
         match Self::fault(&given) {
-            None => Ok(Self(given)),
+            None => Ok(Self(given.into())),
             Some(why) => Err(BadPath { given, why }),
         }
     }
@@ -56,7 +56,7 @@ impl AbsPath {
 
     /// The root itself, `/`.
     pub fn root() -> Self {
-        Self("/".to_owned())
+        Self("/".into())
     }
 
     /// The path as text, with its leading `/`.
@@ -80,7 +80,7 @@ impl AbsPath {
         match (head, tail) {
             ("", "") => None,
             ("", _) => Some(Self::root()),
-            _ => Some(Self(head.to_owned())),
+            _ => Some(Self(head.into())),
         }
     }
 
@@ -91,7 +91,7 @@ impl AbsPath {
 
     /// This path with `below` (one or more components) added.
     pub fn join(&self, below: &str) -> Result<Self, BadPath> {
-        if self.0 == "/" {
+        if &*self.0 == "/" {
             Self::new(format!("/{below}"))
         } else {
             Self::new(format!("{}/{below}", self.0))
@@ -105,11 +105,11 @@ impl AbsPath {
 
     /// Whether this path is `above` or lies below it, by components and not by text.
     pub fn is_under(&self, above: &Self) -> bool {
-        above.0 == "/"
+        &*above.0 == "/"
             || self.0 == above.0
             || self
                 .0
-                .strip_prefix(&above.0)
+                .strip_prefix(&*above.0)
                 .is_some_and(|rest| rest.starts_with('/'))
     }
 }
@@ -142,7 +142,7 @@ impl FromStr for AbsPath {
 
 impl From<AbsPath> for String {
     fn from(path: AbsPath) -> Self {
-        path.0
+        path.as_str().to_owned()
     }
 }
 

@@ -31,7 +31,7 @@ use machinist::{
     machine_config::{self, MachineConfig, Rules},
     plan::{Capabilities, Plan, Policies},
     root::{Object, Tree},
-    update::{look, store},
+    update::{look, remembered::Remembered, store},
 };
 
 use by_hand::ByHand;
@@ -157,11 +157,13 @@ fn make(sandbox: &Sandbox, line: &str) -> Option<()> {
 fn plan(sandbox: &Sandbox, to: &Written) -> Plan {
     let (root, policies) = (sandbox.root(), Policies::default());
     let journal = store::peek(&root).unwrap();
+    let remembered = Remembered::default();
     let how = look::How {
         policies: &policies,
         capabilities: OFFLINE,
         units: None,
         only: None,
+        remembered: &remembered,
     };
     let looked = look::look(&root, &journal, &to.0, how).unwrap();
     let refused = |refusals| Plan::refused(&looked.from, &to.0, refusals);

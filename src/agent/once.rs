@@ -16,6 +16,7 @@ use crate::{
     systemd::Systemd,
     update::{
         look::{self, LookError},
+        remembered::Remembered,
         run::{Audience, Desired, UpdateReport, Updater},
         store,
     },
@@ -30,9 +31,10 @@ pub async fn plan(
     policies: &Policies,
 ) -> Result<Result<Plan, Vec<Refusal>>, LookError> {
     let journal = store::peek(root).map_err(LookError::Store)?;
+    let remembered = Remembered::default();
     let units = match capabilities.live {
         true => {
-            let names = look::unit_names(root, &journal, config, policies)?;
+            let names = look::unit_names(root, &journal, config, policies, &remembered)?;
             Some(look::units(&Systemd::of(root), &names).await?)
         }
         false => None,
@@ -42,6 +44,7 @@ pub async fn plan(
         capabilities,
         units: units.as_ref(),
         only: None,
+        remembered: &remembered,
     };
     Ok(look::look(root, &journal, config, how)?.plan)
 }

@@ -6,7 +6,7 @@ use super::{Exit, Format, Global, config::Context, print_data};
 use crate::{
     agent,
     config::Fragment,
-    update::{look, store},
+    update::{look, remembered::Remembered, store},
 };
 
 /// Flags of `verify`.
@@ -35,7 +35,14 @@ pub(super) fn run(global: &Global, args: &VerifyArgs) -> anyhow::Result<Exit> {
     let context = Context::open(global, Fragment::default(), false)?;
     let capabilities = agent::look_capabilities(&context.root, context.settings.owners);
     let journal = store::peek(&context.root)?;
-    let drift = look::drift(&context.root, look::current(&journal), None, capabilities)?;
+    let current = look::current(&journal);
+    let drift = look::drift(
+        &context.root,
+        current,
+        None,
+        capabilities,
+        &Remembered::default(),
+    )?;
     let known = look::current(&journal).is_some();
     print_data(args.output, &drift, |drift| match drift.is_empty() {
         true if !known => {

@@ -123,6 +123,8 @@ fn plan(
         warnings: warnings(&steps, &after, &changes, capabilities),
         ..Plan::default()
     };
+    // Thousands of files are large trees, and of no use any more.
+    drop((before, after, steps));
     plan.add_changes(changes, capabilities);
     Ok(plan)
 }

@@ -32,7 +32,7 @@ impl Builder<'_> {
     /// One change for each entry that differs, with what it needs.
     pub(super) fn changes(&self) -> Vec<(Change, Verdict)> {
         let mut enablement: BTreeMap<&str, Vec<(&AbsPath, &Step)>> = BTreeMap::new();
-        let mut changes = Vec::new();
+        let mut changes = Vec::with_capacity(self.steps.at.len());
         for (path, step) in &self.steps.at {
             // Housekeeping, such as an empty `x.wants`, is no change of anybody's.
             if step.fields.is_empty() {

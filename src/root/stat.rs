@@ -84,6 +84,10 @@ pub struct Stat {
     pub nlink: u32,
     /// When the content last changed, in seconds and nanoseconds since 1970.
     pub mtime: (i64, u32),
+    /// When content or attributes last changed (`ctime`), in seconds and nanoseconds since 1970.
+    pub changed: (i64, u32),
+    /// Major and minor number of the file system's device; others after a boot.
+    pub device: (u32, u32),
     /// Major and minor number of a device node; none for everything else.
     pub rdev: Option<(u32, u32)>,
     /// Whether something is mounted here: it can be neither renamed nor removed.
@@ -116,6 +120,8 @@ impl Stat {
             },
             nlink: raw.stx_nlink,
             mtime: (raw.stx_mtime.tv_sec, raw.stx_mtime.tv_nsec),
+            changed: (raw.stx_ctime.tv_sec, raw.stx_ctime.tv_nsec),
+            device: (raw.stx_dev_major, raw.stx_dev_minor),
             rdev: matches!(kind, Kind::CharDevice | Kind::BlockDevice)
                 .then_some((raw.stx_rdev_major, raw.stx_rdev_minor)),
             mount_point: flags.contains(StatxAttributes::MOUNT_ROOT),

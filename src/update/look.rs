@@ -1,12 +1,16 @@
 //! Looking at the machine and planning: the one way, for the driver, `plan` and `verify`.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use super::{
     journal::{ConfigName, Journal},
     observe::{self, Known, ObserveError},
     ports::{ServiceError, Services},
-    store::{self, StoreError},
+    remembered::Remembered,
+    store::StoreError,
     transaction,
 };
 use crate::{
@@ -57,7 +61,7 @@ pub struct Looked {
     /// What would happen.
     pub plan: Result<Plan, Vec<Refusal>>,
     /// The config the plan starts from.
-    pub from: MachineConfig,
+    pub from: Arc<MachineConfig>,
     /// The canonical paths that the config to reach speaks of.
     pub named: BTreeSet<AbsPath>,
 }
@@ -73,10 +77,11 @@ pub fn unit_names(
     journal: &Journal,
     to: &MachineConfig,
     policies: &Policies,
+    remembered: &Remembered,
 ) -> Result<Vec<String>, LookError> {
-    let from = match store::config(root, current(journal)) {
+    let from = match remembered.config(root, current(journal)) {
         // Planning will say so, or find that it does not matter.
-        Err(StoreError::Config { .. }) => MachineConfig::default(),
+        Err(StoreError::Config { .. }) => Arc::default(),
         from => from.map_err(LookError::Store)?,
     };
     let named = from
@@ -111,6 +116,8 @@ pub struct How<'a> {
     pub units: Option<&'a BTreeMap<String, UnitFacts>>,
     /// The only path that is looked at, as the config spells it; what else differs stays.
     pub only: Option<&'a AbsPath>,
+    /// What need not be read again.
+    pub remembered: &'a Remembered,
 }
 
 /// Observes once and plans. Blocking.
@@ -120,12 +127,12 @@ pub fn look(
     to: &MachineConfig,
     how: How<'_>,
 ) -> Result<Looked, LookError> {
-    let from = match store::config(root, current(journal)) {
+    let from = match how.remembered.config(root, current(journal)) {
         Err(lost @ StoreError::Config { .. }) => match current(journal) {
             // The very config whose copy is lost.
-            Some(name) if name.digest == machine_config::digest(to) => to.clone(),
+            Some(name) if name.digest == machine_config::digest(to) => Arc::new(to.clone()),
             _ => {
-                let looked = look_from(root, journal, MachineConfig::default(), to, how)?;
+                let looked = look_from(root, journal, Arc::default(), to, how)?;
                 return match is_all_there(journal, &looked) {
                     true => Ok(looked),
                     false => Err(LookError::Store(lost)),
@@ -148,7 +155,7 @@ fn is_all_there(journal: &Journal, looked: &Looked) -> bool {
 fn look_from(
     root: &Root,
     journal: &Journal,
-    from: MachineConfig,
+    from: Arc<MachineConfig>,
     to: &MachineConfig,
     how: How<'_>,
 ) -> Result<Looked, LookError> {
@@ -157,12 +164,14 @@ fn look_from(
         capabilities,
         units,
         only,
+        remembered,
     } = how;
     let known = Known {
         live_units: units,
         originals: transaction::originals(journal),
         adopted: adopted(journal),
         entries: transaction::kept_entries(journal),
+        digests: Some(remembered.digests()),
     };
     let observed =
         observe::observe(root, &from, to, policies, known).map_err(LookError::Observe)?;
@@ -187,13 +196,16 @@ fn adopted(journal: &Journal) -> BTreeSet<AbsPath> {
     all
 }
 
-/// What is not as the config asks that the machine is on. Blocking.
+/// What is not as the config asks that the machine is on. Blocking. A fresh `remembered` makes sure that every
+/// file is read.
 pub fn drift(
     root: &Root,
     name: Option<&ConfigName>,
     only: Option<&BTreeSet<AbsPath>>,
     capabilities: Capabilities,
+    remembered: &Remembered,
 ) -> Result<Vec<Drift>, LookError> {
-    let config = store::config(root, name).map_err(LookError::Store)?;
-    observe::drift(root, &config, only, capabilities.chown).map_err(LookError::Observe)
+    let config = remembered.config(root, name).map_err(LookError::Store)?;
+    let known = Some(remembered.digests());
+    observe::drift(root, &config, only, capabilities.chown, known).map_err(LookError::Observe)
 }

@@ -8,6 +8,7 @@ pub mod observe;
 pub mod phase;
 pub mod ports;
 pub mod recover;
+pub mod remembered;
 pub mod run;
 pub mod store;
 pub mod transaction;

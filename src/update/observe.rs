@@ -1,7 +1,9 @@
 //! Looks at a machine once, for everything that a plan between two configs depends on.
 
 mod accounts;
+mod contents;
 mod databases;
+mod digests;
 mod look;
 mod places;
 mod units;
@@ -16,6 +18,7 @@ use crate::{
     root::{Entry, Root, RootError},
 };
 
+pub use self::digests::Digests;
 use self::{look::Look, places::Places};
 
 /// Longest unit, preset or key file that is read. Larger ones are no such file.
@@ -59,6 +62,8 @@ pub struct Known<'a> {
     pub adopted: BTreeSet<AbsPath>,
     /// What was there before of entries of users and groups ([`plan::AccountFacts::kept`]).
     pub entries: Vec<Edit>,
+    /// Digests that need not be taken again. None: every file is read.
+    pub digests: Option<&'a Digests>,
 }
 
 /// Looks at everything that a plan from `from` to `to` depends on.
@@ -85,12 +90,10 @@ pub fn observe(
     units::add(root, [from, to], policies, known.live_units, &mut seen)?;
     let before = plan::asked(from, None, &seen);
     let after = plan::asked(to, Some(from), &seen);
-    let mut look = Look::new(root, seen, to);
+    let mut look = Look::new(root, seen, to, known.digests);
     let before = look.locate(before, Places::today(root))?;
     let after = look.locate(after, Places::planned(root, from, to))?;
-    for asked in before.paths.iter().chain(&after.paths) {
-        look.asked(asked)?;
-    }
+    look.asked(before.paths.iter().chain(&after.paths))?;
     look.originals()?;
     look.directories(&before.paths, &after.paths)?;
     let mut seen = look.finish()?;
@@ -109,10 +112,15 @@ pub fn drift(
     config: &MachineConfig,
     only: Option<&BTreeSet<AbsPath>>,
     owners: bool,
+    digests: Option<&Digests>,
 ) -> Result<Vec<Drift>, ObserveError> {
     let part = only.map(|paths| concerning(config, paths));
     let config = part.as_ref().unwrap_or(config);
-    let seen = observe(root, config, config, &Policies::none(), Known::default())?;
+    let known = Known {
+        digests,
+        ..Known::default()
+    };
+    let seen = observe(root, config, config, &Policies::none(), known)?;
     let mut drifts = plan::drift(config, &seen, owners);
     drifts.retain(|drift| only.is_none_or(|paths| paths.contains(&drift.path)));
     Ok(drifts)

@@ -191,7 +191,10 @@ fn kept_aside(drifted: &[AbsPath]) {
 pub fn settle(store: &Store, journal: &mut Journal) -> Result<(), RecoverError> {
     let id = journal.top().map(|tx| tx.id.clone()).unwrap_or_default();
     // Without the base's text nobody knows which directories it names: all of them stay.
-    let base = match store::config(store.root(), journal.base.as_ref()) {
+    let base = match store
+        .remembered()
+        .config(store.root(), journal.base.as_ref())
+    {
         Err(StoreError::Config { .. }) => None,
         config => Some(config?),
     };

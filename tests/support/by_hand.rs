@@ -60,6 +60,7 @@ impl ByHand {
                 capabilities,
                 units: None,
                 only: None,
+                remembered: store.remembered(),
             },
         )
         .unwrap();

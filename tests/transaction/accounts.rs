@@ -1,11 +1,12 @@
 //! Users and groups: entries of files that people and their tools edit at the same time.
 
-use std::{fmt::Write as _, process::Command};
+use std::{collections::BTreeSet, fmt::Write as _, process::Command};
 
 use machinist::{
     machine_config::UserAccount,
-    plan::{PlanDocument, Policies},
-    update::{look, store},
+    path::AbsPath,
+    plan::{Drift, PlanDocument, Policies},
+    update::{look, remembered::Remembered, store},
 };
 
 use crate::{
@@ -169,6 +170,12 @@ fn somebody_elses_user_of_the_same_name_stops_the_commit_and_stays() {
     assert!(passwd.contains("ann:x:7:7::/:/bin/true\n"), "{passwd}");
 }
 
+fn drifted(sandbox: &Sandbox, only: Option<&BTreeSet<AbsPath>>) -> Vec<Drift> {
+    let (capabilities, base) = (conduct(false).capabilities, sandbox.journal().base);
+    let fresh = Remembered::default();
+    look::drift(&sandbox.root(), base.as_ref(), only, capabilities, &fresh).unwrap()
+}
+
 #[test]
 fn an_entry_that_is_not_as_asked_is_drift_and_is_put_right() {
     let sandbox = machine();
@@ -181,8 +188,7 @@ fn an_entry_that_is_not_as_asked_is_drift_and_is_put_right() {
     );
     edit(&sandbox, "/etc/group", "sudo:x:27:bob,ann", "sudo:x:27:bob");
     let capabilities = conduct(false).capabilities;
-    let base = sandbox.journal().base;
-    let drift = look::drift(&sandbox.root(), base.as_ref(), None, capabilities).unwrap();
+    let drift = drifted(&sandbox, None);
     let told: Vec<String> = drift.iter().map(ToString::to_string).collect();
     assert_eq!(
         told,
@@ -192,7 +198,7 @@ fn an_entry_that_is_not_as_asked_is_drift_and_is_put_right() {
         ]
     );
     let only = [crate::sandbox::at("/etc/group")].into();
-    let part = look::drift(&sandbox.root(), base.as_ref(), Some(&only), capabilities).unwrap();
+    let part = drifted(&sandbox, Some(&only));
     assert_eq!(part.len(), 1);
     // A user is put right in all files at once; what is put right elsewhere touches none.
     let policies = Policies::default();
@@ -203,6 +209,7 @@ fn an_entry_that_is_not_as_asked_is_drift_and_is_put_right() {
             capabilities,
             units: None,
             only: Some(&only),
+            remembered: &Remembered::default(),
         };
         let looked = look::look(&sandbox.root(), &sandbox.journal(), &ann().0, how);
         looked.unwrap().plan.unwrap().operations.len()
@@ -210,13 +217,7 @@ fn an_entry_that_is_not_as_asked_is_drift_and_is_put_right() {
     assert_eq!((repairs("/etc/group"), repairs("/etc/motd")), (2, 0));
     // Another name for the same, so that there is something to do.
     sandbox.applied(&ann().file("/etc/motd", "x\n", 0o644));
-    let drift = look::drift(
-        &sandbox.root(),
-        sandbox.journal().base.as_ref(),
-        None,
-        capabilities,
-    );
-    assert_eq!(drift.unwrap(), []);
+    assert_eq!(drifted(&sandbox, None), []);
 }
 
 #[test]
@@ -250,6 +251,7 @@ fn no_hash_is_ever_told() {
             capabilities,
             units: None,
             only: None,
+            remembered: &Remembered::default(),
         },
     );
     let plan = looked.unwrap().plan.unwrap();

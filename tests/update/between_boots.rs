@@ -56,16 +56,11 @@ async fn another_config_before_the_reboot_is_one_reboot_and_the_last_config() {
     driver.wants(&two());
     driver
         .until("pending again", |report| {
-            report.phase == Phase::RebootPending
-                && report
-                    .plan
-                    .as_ref()
-                    .is_some_and(|plan| plan.to.name == "two")
+            report.phase == Phase::RebootPending && sandbox.journal().transactions.len() == 2
         })
         .await;
     // What the first config replaced is back already.
     assert_eq!(sandbox.read("/etc/found").unwrap(), "found\n");
-    assert_eq!(sandbox.journal().transactions.len(), 2);
     driver.stop().await;
     boot(&sandbox, "boot-2");
     let mut driver = auto(&sandbox, &script, &two());

@@ -172,8 +172,8 @@ pub(crate) const OUTSIDE: &[Outside] = &[
     ),
     outside(
         "std::thread",
-        &["root::lock", "shutdown"],
-        "whether a task ends by a panic; waiting for a lock that only fcntl(2) knows",
+        &["root::lock", "shutdown", "update::observe"],
+        "whether a task ends by a panic; waiting for a lock that only fcntl(2) knows; reading on all cores",
     ),
     // The clock.
     outside(
@@ -183,8 +183,8 @@ pub(crate) const OUTSIDE: &[Outside] = &[
     ),
     outside(
         "jiff::Timestamp::now",
-        &["clock", "update::run", "kubelet::state"],
-        "journal and `since`: written down for people, compared with nothing",
+        &["clock", "update::run", "kubelet::state", "update::observe"],
+        "journal and `since`, written down for people; how old a file's `ctime` is, which has the same clock",
     ),
     outside(
         "std::time::Instant",

@@ -1,19 +1,21 @@
 //! Looks at single objects, each once, and at the mounts that hold them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use crate::{
-    digest::Digest,
     machine_config::MachineConfig,
     path::AbsPath,
     plan::{Asked, FileFacts, MountFacts, ObjectKind, Observed},
     root::{Kind, Root, RootError, Stat},
 };
 
-use super::{LONGEST_TEXT, places::Places, text_if_there};
-
-/// Longest text that is kept for a diff.
-const LONGEST_DIFFED: u64 = 64 * 1024;
+use super::{
+    LONGEST_TEXT,
+    contents::{self, Question},
+    digests::{Digests, Stamp},
+    places::Places,
+    text_if_there,
+};
 
 /// Most objects that are looked at below one directory that may go. A directory with more in it is
 /// taken as holding what is not ours.
@@ -31,15 +33,28 @@ pub(super) struct Look<'a> {
     seen: Observed,
     to: &'a MachineConfig,
     absent: BTreeSet<AbsPath>,
+    /// Files that were not read yet.
+    stamps: HashMap<AbsPath, Stamp>,
+    digests: Option<&'a Digests>,
 }
 
 impl<'a> Look<'a> {
-    pub(super) fn new(root: &'a Root, seen: Observed, to: &'a MachineConfig) -> Self {
+    pub(super) fn new(
+        root: &'a Root,
+        seen: Observed,
+        to: &'a MachineConfig,
+        digests: Option<&'a Digests>,
+    ) -> Self {
+        if let Some(digests) = digests {
+            digests.begin();
+        }
         Self {
             root,
             seen,
             to,
             absent: BTreeSet::new(),
+            stamps: HashMap::new(),
+            digests,
         }
     }
 
@@ -67,9 +82,17 @@ impl<'a> Look<'a> {
     }
 
     /// Looks at what is asked for, and at its parents.
-    pub(super) fn asked(&mut self, asked: &Asked) -> Result<(), RootError> {
-        self.object(&asked.path)?;
-        self.content(&asked.path, asked.edited)
+    pub(super) fn asked<'p>(
+        &mut self,
+        asked: impl Iterator<Item = &'p Asked> + Clone,
+    ) -> Result<(), RootError> {
+        // The same path may be asked for twice, and its text by one of the two only.
+        let edited = asked.clone().filter(|asked| asked.edited);
+        let edited: BTreeSet<&AbsPath> = edited.map(|asked| &asked.path).collect();
+        for asked in asked.clone() {
+            self.object(&asked.path)?;
+        }
+        self.contents(asked.map(|asked| (&asked.path, edited.contains(&asked.path))))
     }
 
     /// The mount of a directory; none for anything else.
@@ -103,6 +126,9 @@ impl<'a> Look<'a> {
             Kind::Link => Some(self.root.read_link(path)?),
             _ => None,
         };
+        if stat.kind == Kind::File {
+            self.stamps.insert(path.clone(), Stamp::of(&stat));
+        }
         let mount = above
             .filter(|_| !stat.mount_point)
             .unwrap_or_else(|| path.clone());
@@ -112,49 +138,47 @@ impl<'a> Look<'a> {
         Ok(Some(mount))
     }
 
-    /// The digest of a file, and its text where the plan edits it or may show a diff of it.
-    fn content(&mut self, path: &AbsPath, edited: bool) -> Result<(), RootError> {
-        let Some(facts) = self.seen.objects.get_mut(path) else {
-            return Ok(());
-        };
-        if facts.kind != ObjectKind::File || facts.digest.is_some() {
-            return Ok(());
+    /// The digests of files, and their texts where the plan edits them or may show a diff.
+    fn contents<'p>(
+        &mut self,
+        asked: impl Iterator<Item = (&'p AbsPath, bool)>,
+    ) -> Result<(), RootError> {
+        let mut questions: Vec<Question> = Vec::new();
+        for (path, edited) in asked {
+            let Some(stamp) = self.stamps.remove(path) else {
+                continue;
+            };
+            let facts = self.seen.objects.get(path);
+            let wanted = self.to.files.get(path);
+            questions.push(Question {
+                path: path.clone(),
+                stamp,
+                size: facts.map_or(0, |facts| facts.size),
+                public: facts.is_some_and(|facts| facts.mode & 0o004 != 0),
+                edited,
+                wanted: wanted.map(|file| file.content.digest()),
+            });
         }
-        let public = facts.mode & 0o004 != 0 && facts.size <= LONGEST_DIFFED;
-        if !edited && !public {
-            facts.digest = Some(self.root.digest(path)?);
-            return Ok(());
-        }
-        let limit = if edited { LONGEST_TEXT } else { LONGEST_DIFFED };
-        let bytes = match self.root.read_nofollow(path, limit) {
-            Ok(bytes) => bytes,
-            Err(RootError::TooLarge { .. }) => {
-                facts.digest = Some(self.root.digest(path)?);
-                return Ok(());
+        let answers = contents::answer(self.root, &questions, self.digests)?;
+        for (question, answer) in questions.into_iter().zip(answers) {
+            if let Some(facts) = self.seen.objects.get_mut(&question.path) {
+                facts.digest = Some(answer.digest);
             }
-            Err(error) => return Err(error),
-        };
-        let digest = Digest::of(&bytes);
-        facts.digest = Some(digest);
-        // An unchanged file needs no diff, and most files are unchanged.
-        let unchanged = self
-            .to
-            .files
-            .get(path)
-            .is_some_and(|file| file.content.digest() == digest);
-        if let Ok(text) = String::from_utf8(bytes)
-            && (edited || !unchanged)
-        {
-            self.seen.texts.insert(path.clone(), text);
+            if let Some(text) = answer.text {
+                self.seen.texts.insert(question.path, text);
+            }
         }
         Ok(())
     }
 
     /// Looks at what stood at paths before machinist.
     pub(super) fn originals(&mut self) -> Result<(), RootError> {
-        for place in self.seen.originals.values().cloned().collect::<Vec<_>>() {
-            self.object(&place)?;
-            self.content(&place, false)?;
+        let places: Vec<AbsPath> = self.seen.originals.values().cloned().collect();
+        for place in &places {
+            self.object(place)?;
+        }
+        self.contents(places.iter().map(|place| (place, false)))?;
+        for place in places {
             let text = text_if_there(self.root, place.as_str(), LONGEST_TEXT)?;
             if !text.is_empty() {
                 self.seen.texts.insert(place, text);

@@ -11,7 +11,7 @@ use crate::{
     plan::Drift,
     reason::Reason,
     root::{Root, RootError, Watch, WatchEvent, WatchKind},
-    update::{look, phase::Phase, ports::Services, transaction},
+    update::{look, phase::Phase, ports::Services, remembered::Remembered, transaction},
 };
 
 /// How long a burst of events is gathered: an editor's save is several events within a few
@@ -203,6 +203,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
                     journal.base.as_ref(),
                     only.as_ref(),
                     capabilities,
+                    &Remembered::default(),
                 )
             })
             .await?;

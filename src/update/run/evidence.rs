@@ -15,7 +15,6 @@ use crate::{
         journal::{Failure, MachineBefore},
         phase::Event,
         ports::{Services, Startup},
-        store,
     },
 };
 
@@ -163,11 +162,13 @@ impl<S: Services, A: Audience> Updater<S, A> {
     /// Arguments of the config that the running kernel was not given.
     fn missing_arguments(&self) -> Vec<String> {
         let to = self.journal.top().map(|tx| &tx.to);
-        let wanted = match store::config(&self.root, to) {
-            Ok(config) => config.kernel_arguments,
-            // The check of the disk reads the same config and says what is wrong with it.
-            Err(_) => return Vec::new(),
+        let store = self.store.as_ref();
+        let config = store.map(|store| store.remembered().config(&self.root, to));
+        // The check of the disk reads the same config and says what is wrong with it.
+        let Some(Ok(config)) = config else {
+            return Vec::new();
         };
+        let wanted = config.kernel_arguments.clone();
         if wanted.is_empty() {
             return wanted;
         }

@@ -28,11 +28,13 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Planned {
     pub(super) plan: Plan,
-    pub(super) from: MachineConfig,
+    pub(super) from: Arc<MachineConfig>,
     /// The canonical paths that `to` speaks of.
     pub(super) named: BTreeSet<AbsPath>,
     pub(super) to: Arc<MachineConfig>,
     pub(super) digest: Digest,
+    /// How many changes the plan told. Once they are told, only what is to be done is kept of it.
+    pub(super) changes: usize,
 }
 
 /// All refusals as one error for the failure's message.
@@ -104,6 +106,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
                 named,
                 to,
                 digest,
+                changes: 0,
             },
             Err(refusals) => {
                 let code = refusals
@@ -121,6 +124,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
             }
         };
         let mut planned = planned;
+        planned.changes = planned.plan.changes.len();
         if self.repair.is_some() {
             super::repair::without_reboot(&mut planned.plan);
         }
@@ -146,7 +150,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
             Some(services) => {
                 let (to, policies) = (Arc::clone(to), Arc::clone(&policies));
                 let names = move |store: &Store, journal: &mut Journal| {
-                    look::unit_names(store.root(), journal, &to, &policies)
+                    look::unit_names(store.root(), journal, &to, &policies, store.remembered())
                 };
                 match self.blocking(names).await? {
                     Err(error) => Err(error),
@@ -168,6 +172,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
                         capabilities,
                         units: units.as_ref(),
                         only: only.as_ref(),
+                        remembered: store.remembered(),
                     };
                     look::look(store.root(), journal, &to, how)
                 })
@@ -216,7 +221,9 @@ impl<S: Services, A: Audience> Updater<S, A> {
         };
         let audience = Arc::clone(&self.audience);
         let asked = tokio::task::spawn_blocking(move || {
+            let mut planned = planned;
             let approved = audience.approve(&planned.plan);
+            planned.plan.changes = Vec::new();
             (approved, planned)
         });
         let (approved, planned) = self.while_turning(asked).await.map_err(UpdateError::Lost)?;

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use super::{Audience, Desired, UpdateError, Updater};
 use crate::{
     machine_config::Refusal,
-    plan::{Drift, Plan},
+    plan::Drift,
     update::{
         journal::{ConfigName, Failure, UpdateRecord},
         phase::Phase,
@@ -31,8 +31,6 @@ pub struct UpdateReport {
     pub refused: Arc<Vec<Refusal>>,
     /// What is not as the config asks.
     pub drift: Vec<Drift>,
-    /// The plan that is being carried out.
-    pub plan: Option<Arc<Plan>>,
     /// The journal cannot be read: nobody can tell which config the machine is on.
     pub unknown: bool,
     /// Effects are on the disk that are not verified yet.
@@ -49,7 +47,7 @@ pub struct UpdateReport {
     pub opens: Option<Timestamp>,
     /// The last word of a person that was taken up.
     pub asked: u64,
-    /// The current update, if any, and the finished ones, newest first.
+    /// Finished updates, newest first.
     pub updates: Vec<UpdateRecord>,
 }
 
@@ -87,10 +85,6 @@ impl<S: Services, A: Audience> Updater<S, A> {
                 _ => Arc::default(),
             },
             drift: self.drift.found.values().cloned().collect(),
-            plan: self
-                .planned
-                .as_ref()
-                .map(|planned| Arc::new(planned.plan.clone())),
             unverified: !self.journal.transactions.is_empty(),
             reboot_needed_in: top
                 .filter(|tx| !tx.offline && (tx.wants_reboot() || tx.booted_into))

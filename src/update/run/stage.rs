@@ -165,7 +165,7 @@ fn stage(
         },
     )?;
     tx.enter(Phase::Staging.name(), tx.started);
-    let (to, changes, cost) = (&tx.to.name, planned.plan.changes.len(), planned.plan.cost);
+    let (to, changes, cost) = (&tx.to.name, planned.changes, planned.plan.cost);
     tracing::info!(
         transaction = tx.id,
         phase = Phase::Staging.name(),

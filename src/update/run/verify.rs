@@ -84,6 +84,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
                     look::current(journal),
                     only.as_ref(),
                     capabilities,
+                    store.remembered(),
                 )
             })
             .await?

@@ -52,6 +52,7 @@ impl Store {
                 self.root.remove_file(&place)?;
             }
         }
+        self.remembered.forget_configs();
         let contents = Contents::open(&self.root)?;
         match contents.are_many() {
             true => Ok(contents.forget_but(&self.contents_of(&wanted)?)?),

@@ -11,7 +11,10 @@ use crate::{
     path::AbsPath,
     reason::Reason,
     root::{Lock, Root, RootError},
-    update::journal::{BadJournal, Direction, Journal, Mark},
+    update::{
+        journal::{BadJournal, Direction, Journal, Mark},
+        remembered::Remembered,
+    },
 };
 
 /// Far above any journal we write (5,000 operations take about 2 MB), far below what hurts.
@@ -32,6 +35,7 @@ pub struct Store {
     /// Whether the journal's name is known to be durable. Until then a power cut may leave the spare
     /// under that name: neither may the journal be acted on, nor the spare be written over.
     settled: AtomicBool,
+    remembered: Remembered,
     _lock: Lock,
 }
 
@@ -171,6 +175,7 @@ impl Store {
         Ok(Self {
             root: root.clone(),
             settled: AtomicBool::new(false),
+            remembered: Remembered::default(),
             _lock: lock,
         })
     }
@@ -178,6 +183,11 @@ impl Store {
     /// The root this state belongs to.
     pub fn root(&self) -> &Root {
         &self.root
+    }
+
+    /// What this writer need not read twice.
+    pub const fn remembered(&self) -> &Remembered {
+        &self.remembered
     }
 
     /// The journal as it stands; an empty one where there is none.
