@@ -32,7 +32,7 @@ use std::collections::HashSet;
 use machinist::{
     reason::Reason,
     root::{
-        Root,
+        Act, Op, Root,
         replay::{Effort, Model},
     },
 };
@@ -128,6 +128,44 @@ fn an_undo_survives_a_power_cut_at_any_moment() {
     all_good(&undone(Case::everything()), "undone", step, count);
 }
 
+/// The old object moves aside, the new one in: a moment without either, and never a mix afterwards.
+#[test]
+fn where_names_cannot_be_exchanged_a_power_cut_is_survived_as_well() {
+    let only_new = |log: &[Op]| {
+        let exchanges = |op: &&Op| matches!(op.act, Act::Exchange(_));
+        assert_eq!(log.iter().find(exchanges), None);
+        let aside =
+            |op: &&Op| matches!(&op.act, Act::Rename(to) if to.as_str().ends_with(".aside"));
+        log.iter().filter(aside).count()
+    };
+    let (step, count) = if long() { (1, 20_000) } else { (1, 6) };
+    let updated = forward(Case::everything().without_exchange());
+    assert!(only_new(&updated.log) >= 5);
+    all_good(&updated, "everything, no exchange", step, count);
+    let (step, count) = if long() { (1, 20_000) } else { (2, 4) };
+    let back = undone(Case::everything().without_exchange());
+    assert!(only_new(&back.log) >= 10);
+    all_good(&back, "undone, no exchange", step, count);
+    for (name, case, way) in cases::all() {
+        let kinds = [
+            "directory to file",
+            "directory to link",
+            "tree to file",
+            "keys changed",
+        ];
+        if !kinds.contains(&name) {
+            continue;
+        }
+        let case = case.without_exchange();
+        let recorded = Recorded::of(case, |root, case| way.run(root, case));
+        assert!(only_new(&recorded.log) > 0, "{name}");
+        all_good(&recorded, &format!("{name}, no exchange"), step, count);
+    }
+    let comes = forward(Case::user_comes().without_exchange());
+    only_new(&comes.log);
+    all_good(&comes, "user comes, no exchange", step, count);
+}
+
 #[test]
 fn a_second_power_cut_during_the_recovery_changes_nothing() {
     let effort = |count| Effort {
@@ -136,7 +174,12 @@ fn a_second_power_cut_during_the_recovery_changes_nothing() {
     };
     let (step, count) = if long() { (1, 1000) } else { (3, 3) };
     let (mut recoveries, mut states) = (0, 0);
-    for recorded in [forward(Case::small()), undone(Case::small())] {
+    let third_name = || Case::small().without_exchange();
+    for recorded in [
+        forward(Case::small()),
+        undone(Case::small()),
+        undone(third_name()),
+    ] {
         for recovery in recorded.recoveries(step, effort(count)) {
             if recovery.log.is_empty() {
                 continue;

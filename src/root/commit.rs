@@ -1,4 +1,4 @@
-//! The two renames a commit is made of.
+//! The renames that a commit is made of.
 
 use std::io;
 
@@ -11,7 +11,7 @@ impl Root {
     /// Makes two existing names change places in one step, whatever kinds they have.
     ///
     /// Where the file system cannot do that, [`RootError::exchange_unsupported`] is true and
-    /// nothing has changed: the update is taken back, and says which file system it is.
+    /// nothing has changed: the caller goes by way of a third name.
     pub fn exchange(&self, a: &AbsPath, b: &AbsPath) -> Result<(), RootError> {
         let act = || Act::Exchange(b.clone());
         self.rename(a, b, RenameFlags::EXCHANGE, act)
@@ -33,6 +33,13 @@ impl Root {
             answer => answer,
         };
         moved.map_err(|error| self.failed_pair(("move", "to"), from, to, error))
+    }
+
+    /// Puts a file in the place of another one, which is gone then: for who does not need it any more,
+    /// where names cannot be exchanged.
+    pub fn move_over(&self, from: &AbsPath, to: &AbsPath) -> Result<(), RootError> {
+        self.rename(from, to, RenameFlags::empty(), || Act::Rename(to.clone()))
+            .map_err(|error| self.failed_pair(("move", "over"), from, to, error))
     }
 
     pub(super) fn rename(

@@ -3,7 +3,7 @@
 use std::{
     io,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
@@ -11,15 +11,15 @@ use std::{
 
 use machinist::{
     reason::Reason,
-    root::{Act, Op, Root, Tree},
-    update::{journal::Mark, phase::Phase},
+    root::{Act, Object, Op, Root, Tree},
+    update::{journal::Mark, phase::Phase, recover::recover, store::Store},
 };
 use nix::libc;
 
 use crate::{
     case::{Case, plain},
     driver::{Driver, UNIT},
-    sandbox::{Sandbox, difference, long, restarting},
+    sandbox::{Sandbox, difference, long, restarting, without_staging},
     services::Script,
 };
 
@@ -125,26 +125,115 @@ fn an_operation_that_fails_once_only_delays_the_update() {
 }
 
 #[test]
-fn a_file_system_that_cannot_exchange_names_is_named_and_nothing_is_changed() {
-    let case = Case::everything();
-    paused(async move {
-        let sandbox = case.sandbox();
-        let fails = |_, op: &Op| {
-            let ours = op.path.as_str().starts_with("/var/lib/machinist/");
-            let exchange = matches!(op.act, Act::Exchange(_)) && !ours;
-            exchange.then_some(libc::EINVAL)
-        };
-        let (root, _) = Disk::of(sandbox.root(), fails);
-        let mut driver = drive(&case, &root);
-        let report = driver.until_failed().await;
-        let failure = report.failure.clone().unwrap();
-        assert_eq!((failure.code, failure.again), (Reason::CommitFailed, false));
-        let named = "cannot make two names change places";
-        assert!(failure.message.contains(named), "{}", failure.message);
+fn a_file_system_that_cannot_exchange_names_is_updated_by_way_of_a_third_name_and_back() {
+    let case = Case::everything().without_exchange();
+    let sandbox = case.sandbox();
+    paused(async {
+        let mut driver = drive(&case, &sandbox.root());
+        driver.until_on(&case.to).await;
         driver.stop().await;
-        let tree = plain(&sandbox.tree());
-        assert!(tree == plain(&case.old), "{}", difference(&case.old, &tree));
     });
+    must_be_new(&case, &sandbox, "no exchange");
+    sandbox.applied(&case.from);
+    let tree = plain(&sandbox.tree());
+    let old = plain(&case.old);
+    assert!(tree == old, "{}", difference(&old, &tree));
+}
+
+/// Killed right after the first operation of which `is_last` is true; which one that was.
+fn killed_after(
+    case: &Case,
+    sandbox: &Sandbox,
+    is_last: impl Fn(&Op) -> bool + Send + Sync + 'static,
+) -> Option<Op> {
+    let last = Arc::new(Mutex::new(None));
+    let known = Arc::clone(&last);
+    let hook = move |op: &Op| {
+        if let Some(error) = crate::sandbox::no_exchange(op) {
+            return Some(error);
+        }
+        let mut last = known.lock().unwrap();
+        if last.is_some() {
+            return Some(io::Error::from_raw_os_error(libc::EIO));
+        }
+        if is_last(op) {
+            *last = Some(op.clone());
+        }
+        None
+    };
+    drop(crate::sandbox::apply(
+        &sandbox.root().with_fault(Arc::new(hook)),
+        &case.to,
+    ));
+    last.lock().unwrap().take()
+}
+
+/// The n-th operation of this kind.
+fn nth(number: usize, of: impl Fn(&Op) -> bool) -> impl Fn(&Op) -> bool {
+    let count = AtomicUsize::new(0);
+    move |op| of(op) && count.fetch_add(1, Ordering::Relaxed) == number
+}
+
+fn is_commit(op: &Op) -> bool {
+    let Act::Rename(to) = &op.act else {
+        return false;
+    };
+    let [from, to] = [op.path.as_str(), to.as_str()];
+    let staged = |path: &str| path.contains("/machinist/tx/") || path.contains("/.machinist/");
+    (staged(from) || staged(to)) && !to.contains("/originals/")
+}
+
+#[test]
+fn killed_between_the_steps_by_way_of_a_third_name_the_update_goes_on() {
+    let case = Case::everything().without_exchange();
+    let (mut kills, mut missing) = (0, 0);
+    loop {
+        let sandbox = case.sandbox();
+        let Some(op) = killed_after(&case, &sandbox, nth(kills, is_commit)) else {
+            break;
+        };
+        let what = format!("killed after {op:?}");
+        let gone = matches!(&op.act, Act::Rename(to) if to.as_str().ends_with(".aside"));
+        missing += u32::from(gone);
+        let there = sandbox.root().stat(&op.path).unwrap();
+        assert!(!gone || there.is_none(), "{what}");
+        let store = Store::open(&sandbox.root()).unwrap();
+        let (journal, _) = recover(&store).unwrap();
+        let mark = journal.top().map(|tx| tx.mark);
+        assert_eq!(mark, Some(Mark::Committed), "{what}");
+        let seen = without_staging(&Tree::capture(&sandbox.root()).unwrap());
+        let new = without_staging(&case.committed);
+        assert!(seen == new, "{what}\n{}", difference(&new, &seen));
+        kills += 1;
+    }
+    assert!(kills > 20 && missing >= 5, "{kills} {missing}");
+}
+
+/// Killed while the target is missing, and somebody puts a file there.
+#[test]
+fn what_a_stranger_puts_where_the_target_is_missing_is_kept_aside_by_the_undo() {
+    let case = Case::everything().without_exchange();
+    let aside = |op: &Op| matches!(&op.act, Act::Rename(to) if to.as_str().ends_with(".aside"));
+    let mut met = 0;
+    loop {
+        let sandbox = case.sandbox();
+        let Some(op) = killed_after(&case, &sandbox, nth(met, aside)) else {
+            break;
+        };
+        met += 1;
+        sandbox.write(op.path.as_str(), "a stranger's\n");
+        let what = format!("{} is missing and a stranger comes", op.path);
+        let report = crate::sandbox::apply(&sandbox.root(), &case.from).unwrap();
+        assert!(report.failure.is_none(), "{what}: {report:?}");
+        must_be_old_or_new(&case, &sandbox, &what);
+        let tree = Tree::capture(&sandbox.root()).unwrap();
+        let theirs = Object::File(b"a stranger's\n".to_vec());
+        let kept = tree.0.iter().filter(|(_, node)| node.object == theirs);
+        let kept: Vec<_> = kept.map(|(path, _)| path.as_str()).collect();
+        let aside = kept.len() == 1 && kept[0].contains("/drifted/");
+        assert!(aside, "{what}: {kept:?}");
+    }
+    assert!(met >= 5, "{met}");
 }
 
 /// Whether an operation needs room that was not set aside for it before.

@@ -197,7 +197,11 @@ fn written_down(
     let (root, recording) = sandbox.root().recording();
     let seen = Arc::new(Mutex::new(Seen::default()));
     let (plain_root, seen_too) = (sandbox.root(), Arc::clone(&seen));
+    let no_exchange = sandbox.no_exchange;
     let hook = move |op: &Op| -> Option<io::Error> {
+        if no_exchange && let Some(error) = crate::sandbox::no_exchange(op) {
+            return Some(error);
+        }
         let mut seen = seen_too.lock().unwrap();
         // What the operation before has made is there now, unless it failed.
         if let Some(path) = seen.last.take()

@@ -24,6 +24,8 @@ pub(crate) struct Case {
     /// After updates in between, where there are such.
     pub(crate) between: Vec<Tree>,
     mounts: &'static [&'static str],
+    /// Its file systems cannot make two names change places.
+    pub(crate) no_exchange: bool,
 }
 
 impl Case {
@@ -153,23 +155,39 @@ impl Case {
             committed,
             between: passed,
             mounts,
+            no_exchange: false,
+        }
+    }
+
+    /// The same on file systems that cannot make two names change places.
+    pub(crate) fn without_exchange(self) -> Self {
+        Self {
+            no_exchange: true,
+            ..self
+        }
+    }
+
+    fn as_it_is(&self, sandbox: Sandbox) -> Sandbox {
+        match self.no_exchange {
+            true => sandbox.without_exchange(),
+            false => sandbox,
         }
     }
 
     /// The machine on the config before.
     pub(crate) fn sandbox(&self) -> Sandbox {
-        Sandbox::holding(&self.start, self.mounts)
+        self.as_it_is(Sandbox::holding(&self.start, self.mounts))
     }
 
     /// The same on a file system of the test's own.
     pub(crate) fn sandbox_on(&self, disk: &std::path::Path) -> Sandbox {
         let dir = tempfile::tempdir_in(disk).unwrap();
-        Sandbox::holding_in(dir, &self.start, self.mounts)
+        self.as_it_is(Sandbox::holding_in(dir, &self.start, self.mounts))
     }
 
     /// A machine that holds this tree.
     pub(crate) fn holding(&self, tree: &Tree) -> Sandbox {
-        Sandbox::holding(tree, self.mounts)
+        self.as_it_is(Sandbox::holding(tree, self.mounts))
     }
 
     /// Whether others see the one config or the other and nothing else; what is kept aside apart.

@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeMap,
     future::{Future, pending},
+    io,
     path::PathBuf,
     sync::Arc,
     time::Duration,
@@ -15,7 +16,7 @@ use machinist::{
     },
     path::AbsPath,
     plan::{ActionKind, Capabilities, Plan, Policies, UnitFacts},
-    root::{Object, Root, Tree},
+    root::{Act, Object, Op, Root, Tree},
     update::{
         journal::Journal,
         ports::{Held, RebootMethod, ServiceError, Services, Startup},
@@ -164,6 +165,8 @@ pub(crate) fn temporary() -> tempfile::TempDir {
 pub(crate) struct Sandbox {
     dir: tempfile::TempDir,
     mounts: Vec<AbsPath>,
+    /// No file system here can make two names change places.
+    pub(crate) no_exchange: bool,
 }
 
 impl Sandbox {
@@ -176,6 +179,7 @@ impl Sandbox {
         let sandbox = Self {
             dir: temporary(),
             mounts: tops.iter().map(|top| at(top)).collect(),
+            no_exchange: false,
         };
         let root = sandbox.root();
         for dir in ["/etc", "/var/lib"].iter().chain(tops) {
@@ -194,6 +198,7 @@ impl Sandbox {
         let sandbox = Self {
             dir,
             mounts: tops.iter().map(|top| at(top)).collect(),
+            no_exchange: false,
         };
         tree.materialise(&Root::open(sandbox.dir.path()).unwrap())
             .unwrap();
@@ -203,10 +208,20 @@ impl Sandbox {
     /// A handle of its own, as a new process would have.
     pub(crate) fn root(&self) -> Root {
         let root = Root::open(self.dir.path()).unwrap();
-        match self.mounts.is_empty() {
+        let root = match self.mounts.is_empty() {
             true => root,
             false => root.with_pretended_mounts(self.mounts.clone()),
+        };
+        match self.no_exchange {
+            true => root.with_fault(Arc::new(no_exchange)),
+            false => root,
         }
+    }
+
+    /// The same where no two names can change places.
+    pub(crate) fn without_exchange(mut self) -> Self {
+        self.no_exchange = true;
+        self
     }
 
     pub(crate) fn path(&self, below: &str) -> PathBuf {
@@ -277,6 +292,12 @@ impl Sandbox {
         assert_eq!(base, Some(machine_config::digest(&config.0)));
         report
     }
+}
+
+/// What a file system says that does not know `RENAME_EXCHANGE`.
+pub(crate) fn no_exchange(op: &Op) -> Option<io::Error> {
+    let exchange = matches!(op.act, Act::Exchange(_));
+    exchange.then(|| io::Error::from_raw_os_error(nix::libc::EINVAL))
 }
 
 /// A tree as everybody else sees it: without the state directory.

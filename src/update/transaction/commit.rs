@@ -1,7 +1,9 @@
 //! Swapping the staged objects in, one rename each.
 
 use super::{
-    SyncPoints, TransactionError, entries,
+    SyncPoints, TransactionError,
+    aside::{self, Way},
+    entries,
     judge::{Verdict, judge},
     kept,
 };
@@ -20,6 +22,7 @@ pub fn commit(root: &Root, tx: &Transaction) -> Result<(), TransactionError> {
     let sync = SyncPoints::of(root, tx)?;
     for record in &tx.operations {
         let target = record.target.clone();
+        aside::settle(root, record, Way::Forward)?;
         match judge(root, record)? {
             Verdict::Done => {}
             // Somebody uses a directory that is about to go.
@@ -66,13 +69,10 @@ pub(super) fn swap(
     in_slot: bool,
 ) -> Result<(), TransactionError> {
     match (at_target, in_slot) {
-        (true, true) => root.exchange(target, slot).map_err(|error| {
-            let target = target.clone();
-            match error.exchange_unsupported() {
-                true => TransactionError::NoExchange { target },
-                false => error.into(),
-            }
-        })?,
+        (true, true) => match root.exchange(target, slot) {
+            Err(error) if error.exchange_unsupported() => aside::swap(root, target, slot)?,
+            exchanged => exchanged?,
+        },
         (false, true) => root.move_new(slot, target)?,
         (true, false) => root.move_new(target, slot)?,
         (false, false) => {}

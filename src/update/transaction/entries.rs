@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::{TransactionError, commit::swap, judge::Verdict};
+use super::{TransactionError, judge::Verdict};
 use crate::{
     path::AbsPath,
     plan::{Database, Edit, Entries, Standing, remember},
@@ -138,7 +138,10 @@ impl Work<'_> {
             tracing::warn!(path = %target, attribute = name, %error, "attribute not kept");
         }
         root.sync_file(slot)?;
-        swap(root, target, true, slot, true)?;
+        match root.exchange(target, slot) {
+            Err(error) if error.exchange_unsupported() => root.move_over(slot, target)?,
+            exchanged => exchanged?,
+        }
         root.remove_file(slot)?;
         Ok(())
     }

@@ -2,8 +2,8 @@
 //!
 //! The protocol, in one paragraph. The operation list is durable before anything changes
 //! ([`Intent`](super::journal::Mark::Intent)). Every new object is built complete in a staging directory *on the target's own
-//! mount* and synced ([`Staged`](super::journal::Mark::Staged)). Then each operation is one rename that swaps the two, and a
-//! last sync makes them durable ([`Committed`](super::journal::Mark::Committed)). Whether an operation is done is never written
+//! mount* and synced ([`Staged`](super::journal::Mark::Staged)). Then each operation is one rename that swaps the two
+//! (three where the file system cannot do that), and a last sync makes them durable ([`Committed`](super::journal::Mark::Committed)). Whether an operation is done is never written
 //! down: it is *judged* from what lies at the target and in the slot, so that a crash between two
 //! renames needs no record. The old object stays in its slot until the update is verified, so going
 //! back needs neither space nor a copy.
@@ -15,6 +15,7 @@
 //! [`Mark::Staged`]: super::journal::Mark::Staged
 //! [`Mark::Committed`]: super::journal::Mark::Committed
 
+mod aside;
 mod begin;
 mod commit;
 mod entries;
@@ -72,14 +73,6 @@ pub enum TransactionError {
         /// The lock.
         path: AbsPath,
     },
-    /// The file system that holds a target does not know `RENAME_EXCHANGE` (renameat2(2)).
-    #[error(
-        "the file system of {target} cannot make two names change places, which an update needs"
-    )]
-    NoExchange {
-        /// The target.
-        target: AbsPath,
-    },
     /// The operation list and the plan do not belong together; a defect.
     #[error("the operation at {target} is not the planned one")]
     NotThePlan {
@@ -111,10 +104,7 @@ impl TransactionError {
             | Self::Stopped
             | Self::MountMissing { .. }
             | Self::Locked { .. } => true,
-            Self::NoExchange { .. }
-            | Self::NotThePlan { .. }
-            | Self::NoContent { .. }
-            | Self::Path(_) => false,
+            Self::NotThePlan { .. } | Self::NoContent { .. } | Self::Path(_) => false,
             Self::Root(error) => error.again(),
             Self::Store(error) => error.again(),
         }
@@ -125,7 +115,7 @@ impl TransactionError {
         match self {
             Self::Changed { .. } => Reason::TargetChanged,
             Self::Stopped => Reason::Withdrawn,
-            Self::Locked { .. } | Self::NoExchange { .. } => Reason::CommitFailed,
+            Self::Locked { .. } => Reason::CommitFailed,
             Self::MountMissing { .. } => Reason::MountMissing,
             Self::NotThePlan { .. } | Self::NoContent { .. } | Self::Path(_) => {
                 Reason::StagingFailed

@@ -2,6 +2,7 @@
 
 use super::{
     SyncPoints, TransactionError,
+    aside::{self, Way},
     commit::{set_directory, swap},
     entries,
     judge::{Verdict, judge},
@@ -28,6 +29,7 @@ pub fn undo(root: &Root, tx: &Transaction) -> Result<Vec<AbsPath>, TransactionEr
             }
             continue;
         }
+        aside::settle(root, record, Way::Back)?;
         match judge(root, record)? {
             Verdict::NotDone => {}
             // Somebody uses a directory of ours.
