@@ -197,7 +197,7 @@ async fn build(
         settings,
         source,
     } = setup;
-    let systemd = capabilities.live.then(|| Systemd::of(&root));
+    let systemd = setup::manager(&root, capabilities).await;
     let metrics = Metrics::new(statuses.clone());
     let (said_out, said) = watch::channel(Desired::default());
     let (holding, ends) = held::Holding::new(&root, said.clone());

@@ -16,5 +16,7 @@ mod oracle;
 mod properties;
 #[path = "plan/rules.rs"]
 mod rules;
+#[path = "plan/soft.rs"]
+mod soft;
 #[path = "plan/support.rs"]
 mod support;

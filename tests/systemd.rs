@@ -21,7 +21,7 @@ use machinist::{
         Active, InhibitMode, JobResult, Lines, Load, Method, RebootFlags, Receipt, SystemState,
         Systemd, Trouble, Verb,
     },
-    update::ports::{RebootMethod, Services},
+    update::ports::{RebootKind, RebootMethod, Services},
 };
 use pretend_systemd::{Job, PretendSystemd, Reboot, Unit};
 use tokio::time::Instant;

@@ -25,5 +25,7 @@ mod reboots;
 mod sandbox;
 #[path = "support/services.rs"]
 mod services;
+#[path = "update/soft.rs"]
+mod soft;
 #[path = "update/sources.rs"]
 mod sources;

@@ -21,6 +21,7 @@ use crate::{
         ports::{ServiceError, Services},
         run::{Desired, UpdateError, Updater},
         store::{self, StoreError},
+        userspace,
     },
 };
 
@@ -63,6 +64,7 @@ async fn judge(
 ) -> Result<(), AgentError> {
     let capabilities = capabilities(root, settings.owners)?;
     let systemd = Systemd::of(root);
+    userspace::know(root, &systemd).await;
     let mut patience = Instant::now() + settings.update.verify_timeout;
     while due(root)
         .map_err(|error| Box::new(UpdateError::Store(error)))?

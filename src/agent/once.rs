@@ -58,7 +58,7 @@ pub async fn apply_once(
     approve: impl Fn(&Plan) -> bool + Send + Sync + 'static,
 ) -> Result<Arc<UpdateReport>, AgentError> {
     let capabilities = setup::capabilities(root, settings.owners)?;
-    let systemd = capabilities.live.then(|| Systemd::of(root));
+    let systemd = setup::manager(root, capabilities).await;
     let (_keep, desired) = watch::channel(desired);
     let once = Once(approve);
     // A person is here and has said now, reboot included.

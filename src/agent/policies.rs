@@ -1,7 +1,7 @@
 //! The user's disruption policies: a `MachineConfiguration` object in a file.
 
 use crate::{
-    config::Settings,
+    config::{Settings, SoftReboot},
     machine_config::Refusal,
     path::AbsPath,
     plan::Policies,
@@ -28,9 +28,10 @@ pub enum PoliciesError {
 /// place. Only a file that nobody named may be missing. Blocks.
 pub fn policies(root: &Root, settings: &Settings, own_uid: u32) -> Result<Policies, PoliciesError> {
     let update = &settings.update;
+    let soft = update.soft_reboot == SoftReboot::Auto;
     let (text, stat) = match root.read_with_stat(&update.policies, LARGEST) {
         Err(error) if error.is_not_found() && !update.policies_chosen => {
-            return Ok(Policies::default());
+            return Ok(Policies::default().with_soft_reboots(soft));
         }
         read => read.map_err(PoliciesError::Read)?,
     };
@@ -39,7 +40,8 @@ pub fn policies(root: &Root, settings: &Settings, own_uid: u32) -> Result<Polici
         let refusal = Refusal::new(Reason::SourceUnreadable, message);
         return Err(refused(&update.policies, vec![refusal]));
     }
-    parse(&text).map_err(|refusals| refused(&update.policies, refusals))
+    let policies = parse(&text).map_err(|refusals| refused(&update.policies, refusals))?;
+    Ok(policies.with_soft_reboots(soft))
 }
 
 fn parse(text: &[u8]) -> Result<Policies, Vec<Refusal>> {

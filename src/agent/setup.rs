@@ -10,7 +10,11 @@ use crate::{
     plan::{Capabilities, Policies},
     root::Root,
     source::DirectorySource,
-    update::run::{Conduct, DriftAct, DriftConduct, RebootConduct},
+    systemd::Systemd,
+    update::{
+        run::{Conduct, DriftAct, DriftConduct, RebootConduct},
+        userspace,
+    },
 };
 
 /// What this process can do to that root; refused where a live machine needs more.
@@ -38,6 +42,14 @@ pub fn look_capabilities(root: &Root, owners: Owners) -> Capabilities {
         os: false,
     };
     capabilities(root, owners).unwrap_or(fallback)
+}
+
+/// The service manager of a live root, asked already which userspace runs there: the driver compares boots
+/// from its first moment on.
+pub(super) async fn manager(root: &Root, capabilities: Capabilities) -> Option<Systemd> {
+    let systemd = capabilities.live.then(|| Systemd::of(root))?;
+    userspace::know(root, &systemd).await;
+    Some(systemd)
 }
 
 /// The driver's conduct, from the settings.

@@ -8,6 +8,7 @@ use crate::{
     update::{
         recover::recover,
         store::{self, Store},
+        userspace,
     },
 };
 
@@ -36,6 +37,10 @@ pub(super) fn run(global: &Global, args: &RecoverArgs) -> anyhow::Result<Exit> {
     let (settings, _) = settings(global, &root)?;
     start_logging(settings.log)?;
     let store = Store::open(&root)?;
+    if root.is_live() {
+        // First of all: what is committed here is committed in this start of userspace.
+        short()?.block_on(userspace::know(&root, &Systemd::of(&root)));
+    }
     let (_, done) = recover(&store)?;
     if done.is_empty() {
         return Ok(Exit::Done);

@@ -11,7 +11,7 @@ use super::{
     reader::{Misfit, Reader, Setting},
     settings::{Actions, Admin, Devices, Drift, DriftRule, Log, Readiness, Settings, Update},
     value::{GroupName, Percent, Source, UserName},
-    words::{DriftPolicy, Job, LogFormat, LogLevel, Owners, Reboot},
+    words::{DriftPolicy, Job, LogFormat, LogLevel, Owners, Reboot, SoftReboot},
 };
 use crate::{
     path::AbsPath,
@@ -73,6 +73,7 @@ impl Update {
         let policies = AbsPath::new("/etc/machinist/policies.yaml");
         Self {
             reboot: read.take("update.reboot", Reboot::Auto),
+            soft_reboot: read.take("update.softReboot", SoftReboot::Never),
             policies: read.take(
                 "update.policies",
                 policies.unwrap_or_else(|_| AbsPath::root()),

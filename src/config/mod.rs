@@ -21,7 +21,7 @@ pub use problem::{Origin, Problem, SettingsError};
 pub use reader::Effective;
 pub use settings::{Actions, Admin, Devices, Drift, DriftRule, Log, Readiness, Settings, Update};
 pub use value::{Source, SourceUnavailable};
-pub use words::{DriftPolicy, Job, LogFormat, LogLevel, Owners, Reboot};
+pub use words::{DriftPolicy, Job, LogFormat, LogLevel, Owners, Reboot, SoftReboot};
 
 #[cfg(test)]
 mod tests;

@@ -8,7 +8,7 @@ use std::{
 use super::{
     reader::Effective,
     value::Source,
-    words::{DriftPolicy, Job, LogFormat, LogLevel, Owners, Reboot},
+    words::{DriftPolicy, Job, LogFormat, LogLevel, Owners, Reboot, SoftReboot},
 };
 use crate::{path::AbsPath, readiness::Policy, window::Windows};
 
@@ -49,6 +49,9 @@ pub struct Update {
     /// `update.reboot`. Default `auto`: a machine that is configured by config is expected to follow
     /// it; the plan tells beforehand which change costs a reboot.
     pub reboot: Reboot,
+    /// `update.softReboot`. Default `never`: what a config costs is then what it costs under OpenShift,
+    /// whose policies know no soft reboot, and what the kernel was told never outlives an update.
+    pub soft_reboot: SoftReboot,
     /// `update.policies`: the file with the user's disruption policies, below the root. Default
     /// `/etc/machinist/policies.yaml`, beside the settings.
     pub policies: AbsPath,

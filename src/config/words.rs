@@ -58,6 +58,13 @@ words! {
         /// Judge and report readiness.
         Readiness = "readiness",
     }
+    /// Whether userspace alone is restarted where that is enough.
+    SoftReboot {
+        /// Every reboot is one of the machine.
+        Never = "never",
+        /// Where no rule asks for a reboot and only userspace reads what changed.
+        Auto = "auto",
+    }
     /// Whose files the agent makes.
     Owners {
         /// Set owners where the process may, record them below an offline root where it may not.

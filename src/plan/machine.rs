@@ -3,6 +3,7 @@
 use super::{
     Observed, UnitFacts,
     linkset::{UNIT_DIR, merged, name},
+    policy::SOFT_REBOOT,
 };
 use crate::{
     machine_config::{MachineConfig, UnitFile, UnitName},
@@ -72,6 +73,12 @@ impl Machine<'_> {
                 });
                 known || self.brings(name) || self.own_text(name).is_some()
             })
+    }
+
+    /// Whether the service manager can restart userspace alone.
+    pub(super) fn offers_soft_reboots(&self) -> bool {
+        let facts = self.facts(SOFT_REBOOT);
+        self.live && facts.is_some_and(|facts| facts.load.as_deref() == Some("loaded"))
     }
 
     /// Whether the vendor or the runtime has a unit file of this name.

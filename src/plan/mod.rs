@@ -30,6 +30,7 @@ mod operation;
 mod os;
 mod policy;
 mod preset;
+mod soft;
 mod text;
 mod units;
 mod verdict;

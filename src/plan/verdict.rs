@@ -6,6 +6,7 @@ use super::{
     linkset::{UNIT_DIR, name},
     machine::{Machine, Uptake},
     policy::{Demand, Policies, Policy},
+    soft,
 };
 use crate::{machine_config::EntryKind, path::AbsPath};
 
@@ -37,6 +38,18 @@ pub(super) struct Subject<'a> {
     pub(super) path: Option<&'a AbsPath>,
 }
 
+/// Whether userspace alone may be restarted.
+enum Soft {
+    /// The settings do not want it.
+    Never,
+    /// It may, and that is enough.
+    Enough,
+    /// It would not be enough.
+    NotEnough,
+    /// The machine cannot do it.
+    NotOffered,
+}
+
 /// Asks the policies, then the rules for units, then the default.
 pub(super) struct Judge<'a> {
     pub(super) policies: &'a Policies,
@@ -50,7 +63,7 @@ impl Judge<'_> {
             EntryKind::File | EntryKind::Directory | EntryKind::Link => {
                 match subject.path.and_then(|path| self.policies.for_path(path)) {
                     Some(policy) => self.by_policy(policy, subject),
-                    None => reboot("no policy names it, so a reboot makes it effective"),
+                    None => self.reboot_for(subject),
                 }
             }
             EntryKind::SSHKey => self.by_policy(self.policies.for_ssh_key(), subject),
@@ -144,10 +157,11 @@ impl Judge<'_> {
             && kind == ActionKind::Restart
             && let Some(why) = self.machine.no_restart(unit)
         {
-            verdict.needs.push(Need::machine(ActionKind::Reboot));
-            verdict
-                .why
-                .push(format!("{unit} would have to be restarted, but {why}"));
+            let (need, instead) = self.unit_reboot(unit);
+            verdict.needs.push(need);
+            verdict.why.push(format!(
+                "{unit} would have to be restarted, but {why}{instead}"
+            ));
             return;
         }
         verdict.needs.push(Need::unit(kind, unit));
@@ -155,6 +169,59 @@ impl Judge<'_> {
             ActionKind::Reload => format!("{unit} reads it again"),
             _ => format!("{unit} reads it when it starts"),
         });
+    }
+
+    /// No rule says what makes the change effective: what certainly does.
+    fn reboot_for(&self, subject: Subject<'_>) -> Verdict {
+        let kernel = !subject.path.is_some_and(soft::takes_path);
+        let (kind, why) = match self.soft_reboot(!kernel) {
+            Soft::Never => (ActionKind::Reboot, "so a reboot makes it effective"),
+            Soft::Enough => (
+                ActionKind::SoftReboot,
+                "and only userspace reads it, so a soft reboot makes it effective (update.softReboot)",
+            ),
+            Soft::NotEnough => (
+                ActionKind::Reboot,
+                "and the kernel or early boot may read it, so a full reboot makes it effective",
+            ),
+            Soft::NotOffered => (
+                ActionKind::Reboot,
+                "so a reboot makes it effective; this systemd offers no soft reboot",
+            ),
+        };
+        Verdict {
+            policy: DEFAULT.to_owned(),
+            needs: vec![Need::machine(kind)],
+            why: vec![format!("no policy names it, {why}")],
+            warnings: Vec::new(),
+        }
+    }
+
+    /// For a unit that cannot be restarted, with the rest of the sentence.
+    fn unit_reboot(&self, unit: &str) -> (Need, &'static str) {
+        let (kind, rest) = match self.soft_reboot(soft::takes_unit(unit)) {
+            Soft::Never => (ActionKind::Reboot, ""),
+            Soft::Enough => (
+                ActionKind::SoftReboot,
+                "; a soft reboot restarts it (update.softReboot)",
+            ),
+            Soft::NotEnough => (ActionKind::Reboot, "; its work is the kernel's"),
+            Soft::NotOffered => (ActionKind::Reboot, "; this systemd offers no soft reboot"),
+        };
+        (Need::machine(kind), rest)
+    }
+
+    fn soft_reboot(&self, enough: bool) -> Soft {
+        match (
+            self.policies.soft_reboots(),
+            enough,
+            self.machine.offers_soft_reboots(),
+        ) {
+            (false, ..) => Soft::Never,
+            (_, false, _) => Soft::NotEnough,
+            (_, _, false) => Soft::NotOffered,
+            _ => Soft::Enough,
+        }
     }
 
     fn of_unit(&self, subject: Subject<'_>) -> Verdict {
@@ -274,10 +341,11 @@ impl Judge<'_> {
             }
             Uptake::Nothing(why) => verdict.why.push(why.to_owned()),
             Uptake::Reboot(why) => {
-                verdict.needs.push(Need::machine(ActionKind::Reboot));
+                let (need, instead) = self.unit_reboot(unit);
+                verdict.needs.push(need);
                 verdict
                     .why
-                    .push(format!("it runs and cannot be restarted: {why}"));
+                    .push(format!("it runs and cannot be restarted: {why}{instead}"));
             }
         }
     }

@@ -120,8 +120,11 @@ impl Login {
         let ask = async {
             let login = self.proxy().await?;
             match within(login.reboot_with_flags(flags.0)).await {
-                // A logind that is older than the flags.
-                Err(Trouble::Unsupported(_)) => within(login.reboot(false)).await,
+                // A logind that is older than the flags. It does not know of soft reboots either, and a
+                // full one was not asked for.
+                Err(Trouble::Unsupported(_)) if flags != RebootFlags::SOFT => {
+                    within(login.reboot(false)).await
+                }
                 answer => answer,
             }
         };

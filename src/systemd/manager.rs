@@ -20,6 +20,7 @@ use super::{
     proxies::{ServiceProxy, UnitProxy},
     unit::{Active, Load, ServiceState, UnitState},
 };
+use crate::update::userspace::Userspace;
 
 /// How long a reload may take: PID 1 runs all generators, 90 s each at most, and reads all units.
 const RELOAD: Duration = Duration::from_secs(180);
@@ -160,6 +161,25 @@ impl Systemd {
     pub async fn system_state(&self) -> Result<SystemState, SystemdError> {
         let state = self.look_at_system().await;
         state.map_err(SystemdError::during("read the state of the system"))
+    }
+
+    /// Which userspace runs: when it was started, and after how many soft reboots.
+    pub async fn running_userspace(&self) -> Result<Userspace, SystemdError> {
+        let ask = async {
+            let manager = self.link.to_manager().await?.manager().await?;
+            let started = within(manager.userspace_timestamp_monotonic()).await?;
+            let soft_reboots = match within(manager.soft_reboots_count()).await {
+                // systemd before 256.
+                Err(Trouble::Unsupported(_)) => None,
+                count => Some(count?),
+            };
+            Ok(Userspace {
+                started,
+                soft_reboots,
+            })
+        };
+        let failed = SystemdError::during("ask which userspace runs");
+        ask.await.map_err(failed)
     }
 
     /// Queues the start of `default.target` once more, so that units which a repaired file brings

@@ -52,6 +52,10 @@ pub(super) trait Manager {
     fn list_units_by_names(&self, names: &[&str]) -> zbus::Result<Vec<UnitRow>>;
     #[zbus(property(emits_changed_signal = "false"))]
     fn system_state(&self) -> zbus::Result<String>;
+    #[zbus(property(emits_changed_signal = "false"))]
+    fn userspace_timestamp_monotonic(&self) -> zbus::Result<u64>;
+    #[zbus(property(emits_changed_signal = "false"))]
+    fn soft_reboots_count(&self) -> zbus::Result<u32>;
     #[zbus(signal)]
     fn job_removed(
         &self,

@@ -39,12 +39,29 @@ pub enum Receipt {
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
 /// On a system without merged directories it is only here; elsewhere `/bin` is a link.
 const SYSTEMCTL: &str = "/bin/systemctl";
-const TRANSIENT: &str = "machinist-reboot.service";
-const TARGET: &str = "reboot.target";
+
+/// What the ways without logind start: the unit of our own, the verb of `systemctl` and the target.
+struct Names {
+    transient: &'static str,
+    verb: &'static str,
+    target: &'static str,
+}
+
+const FULL: Names = Names {
+    transient: "machinist-reboot.service",
+    verb: "reboot",
+    target: "reboot.target",
+};
+
+const SOFT: Names = Names {
+    transient: "machinist-soft-reboot.service",
+    verb: "soft-reboot",
+    target: "soft-reboot.target",
+};
 
 impl Systemd {
-    /// Asks for a reboot in one way and waits for the receipt, `receipt_within` long at most. Only
-    /// [`Method::Logind`] knows `flags`; the others do a plain reboot.
+    /// Asks for a reboot in one way and waits for the receipt, `receipt_within` long at most. Of the
+    /// flags, the ways other than [`Method::Logind`] know [`RebootFlags::SOFT`] alone.
     ///
     /// Locks of others are respected whatever the way; without a logind there are none.
     pub async fn reboot_by(
@@ -64,12 +81,16 @@ impl Systemd {
             Err(error) if matches!(error.trouble(), Trouble::NoManager(_)) => {}
             Err(error) => return Err(error),
         }
+        let names = match flags {
+            RebootFlags::SOFT => SOFT,
+            _ => FULL,
+        };
         if method == Method::TransientUnit {
-            let argv = [SYSTEMCTL, "reboot"];
-            self.start_transient(TRANSIENT, &argv, "Reboot for machinist")
+            let argv = [SYSTEMCTL, names.verb];
+            self.start_transient(names.transient, &argv, "Reboot for machinist")
                 .await?;
         } else {
-            self.start_reboot_target().await?;
+            self.start_shutdown_target(names.target).await?;
         }
         self.goes_down(receipt_within).await
     }
@@ -80,7 +101,8 @@ impl Systemd {
             if self.look_at_system().await? == SystemState::Stopping {
                 return Ok(true);
             }
-            has_job(&self.link.to_manager().await?, TARGET).await
+            let live = self.link.to_manager().await?;
+            Ok(has_job(&live, FULL.target).await? || has_job(&live, SOFT.target).await?)
         };
         let failed = SystemdError::during("ask whether the machine goes down");
         if ask.await.map_err(failed)? {
@@ -92,13 +114,13 @@ impl Systemd {
         }
     }
 
-    async fn start_reboot_target(&self) -> Result<(), SystemdError> {
+    async fn start_shutdown_target(&self, target: &'static str) -> Result<(), SystemdError> {
         let start = async {
             let manager = self.link.to_manager().await?.manager().await?;
             // As logind does it: later jobs must not undo the shutdown.
-            within(manager.start_unit(TARGET, "replace-irreversibly")).await
+            within(manager.start_unit(target, "replace-irreversibly")).await
         };
-        let failed = SystemdError::during(format!("start {TARGET}"));
+        let failed = SystemdError::during(format!("start {target}"));
         start.await.map(drop).map_err(failed)
     }
 

@@ -11,7 +11,10 @@ use crate::{
     plan::{ActionKind, UnitFacts},
     reason::Reason,
     root::Root,
-    update::ports::{Held, RebootMethod, ServiceError, Services, Startup},
+    update::{
+        ports::{Held, RebootKind, RebootMethod, ServiceError, Services, Startup},
+        userspace::Userspace,
+    },
 };
 
 /// How long logind may take to announce a reboot it has accepted. The announcement is its first act.
@@ -177,7 +180,16 @@ impl Services for Systemd {
         }
     }
 
-    async fn reboot(&self, method: RebootMethod, why: &str) -> Result<(), ServiceError> {
+    async fn userspace(&self) -> Result<Option<Userspace>, ServiceError> {
+        Ok(Some(self.running_userspace().await?))
+    }
+
+    async fn reboot(
+        &self,
+        kind: RebootKind,
+        method: RebootMethod,
+        why: &str,
+    ) -> Result<(), ServiceError> {
         let method = match method {
             RebootMethod::Logind => Method::Logind,
             RebootMethod::TransientUnit => Method::TransientUnit,
@@ -187,10 +199,11 @@ impl Services for Systemd {
             // Decoration: a logind that cannot do it reboots all the same.
             tracing::debug!(%error, "no wall message");
         }
-        match self
-            .reboot_by(method, RebootFlags::default(), RECEIPT)
-            .await
-        {
+        let flags = match kind {
+            RebootKind::Soft => RebootFlags::SOFT,
+            RebootKind::Full => RebootFlags::NONE,
+        };
+        match self.reboot_by(method, flags, RECEIPT).await {
             Ok(_) => Ok(()),
             // It went down while it was answering.
             Err(error) if matches!(error.trouble(), Trouble::NoReply | Trouble::ShuttingDown) => {

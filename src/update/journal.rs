@@ -8,7 +8,9 @@ mod transaction;
 
 pub use operation::{Below, Keep, ObjectId, OperationRecord, OperationRecordKind};
 pub use text::BadJournal;
-pub use transaction::{ActionRecord, ActionState, Direction, Mark, RebootRecord, Transaction};
+pub use transaction::{
+    ActionRecord, ActionState, Direction, Mark, RebootRecord, Transaction, kernel_of,
+};
 
 use std::collections::{BTreeMap, BTreeSet};
 

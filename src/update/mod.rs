@@ -12,6 +12,7 @@ pub mod remembered;
 pub mod run;
 pub mod store;
 pub mod transaction;
+pub mod userspace;
 
 use std::error::Error;
 

@@ -12,7 +12,8 @@
 //!
 //! A step that fails from Staging on leads to Undoing, and from there to Failed; Failed accepts a new
 //! desired config at once. A reboot that does not happen leads to Failed with the disk as it is. The
-//! way from RebootPending to Booted is no transition: the journal and the boot id tell the next start.
+//! way from RebootPending to Booted is no transition: the journal and the boot id tell the next start;
+//! but for a start that could not be told which userspace runs, and learns it before it orders another.
 //!
 //! Cordon, drain and uncordon stand between Waiting and Staging and after Verifying on a machine
 //! whose pods must leave; they join this table together with the rooms that carry them out.
@@ -94,6 +95,8 @@ pub enum Event {
     /// The same, for a reboot that could not be ordered, or whose boot did not come up well: the
     /// config is in place already.
     RebootDue,
+    /// The boot into the committed config, which was to be ordered, has happened already.
+    BootSeen,
 }
 
 /// What the driver must do next; one executor file each.
@@ -150,6 +153,7 @@ impl Phase {
                     reboot_pending: true,
                 },
             ) => (Self::RebootPending, Some(Effect::Reboot)),
+            (Self::RebootPending, Event::BootSeen) => (Self::Booted, Some(Effect::Act)),
             (Self::Verifying, Event::Verified) => (Self::Idle, None),
             (Self::RebootPending, Event::StepFailed) | (Self::Planned, Event::StepFailed) => {
                 (Self::Failed, None)

@@ -1,7 +1,8 @@
 //! What the driver needs of the machine's service manager, and nothing more.
 
-use std::{collections::BTreeMap, error::Error, future::Future, time::Duration};
+use std::{collections::BTreeMap, error::Error, fmt, future::Future, time::Duration};
 
+use super::userspace::Userspace;
 use crate::{
     plan::{ActionKind, UnitFacts},
     reason::Reason,
@@ -33,14 +34,32 @@ pub enum Startup {
     Stopping,
 }
 
+/// What starts anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RebootKind {
+    /// Userspace; the kernel and what it was told stay.
+    Soft,
+    /// The machine.
+    Full,
+}
+
+impl fmt::Display for RebootKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Soft => "soft reboot",
+            Self::Full => "reboot",
+        })
+    }
+}
+
 /// How a reboot is asked for, most polite first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RebootMethod {
     /// logind's `Reboot`, which asks the holders of inhibitor locks first.
     Logind,
-    /// A transient unit that runs `systemctl reboot` and outlives us.
+    /// A transient unit that runs `systemctl reboot`, or `soft-reboot`, and outlives us.
     TransientUnit,
-    /// `reboot.target`, irreversibly.
+    /// `reboot.target`, or `soft-reboot.target`, irreversibly.
     RebootTarget,
 }
 
@@ -92,6 +111,11 @@ pub trait Services: Send + Sync + 'static {
         names: &[String],
     ) -> impl Future<Output = Result<BTreeMap<String, UnitFacts>, ServiceError>> + Send;
 
+    /// Which userspace runs; none where nobody tells.
+    fn userspace(&self) -> impl Future<Output = Result<Option<Userspace>, ServiceError>> + Send {
+        async { Ok(None) }
+    }
+
     /// Holds shutdowns off until the answer is dropped: for the moments in which the tree is a mix.
     /// None where nobody grants that; recovery is there for a machine that goes down all the same.
     fn hold_off_shutdown(&self, why: &str) -> impl Future<Output = Option<Held>> + Send;
@@ -100,6 +124,7 @@ pub trait Services: Send + Sync + 'static {
     /// says so; when it happens, nobody is left to be told.
     fn reboot(
         &self,
+        kind: RebootKind,
         method: RebootMethod,
         why: &str,
     ) -> impl Future<Output = Result<(), ServiceError>> + Send;

@@ -103,7 +103,7 @@ pub fn recover(store: &Store) -> Result<(Journal, Recovered), RecoverError> {
 /// Counts a boot that was begun with an unverified config. Whoever sees it first does so – recovery,
 /// guard or agent – and it is durable before anybody may order the next one: that is what keeps
 /// machines from rebooting for ever, also where the recovery's unit is not there.
-fn count(tx: &mut Transaction, boot: &str) -> bool {
+pub(super) fn count(tx: &mut Transaction, boot: &str) -> bool {
     let waits = tx.direction == Direction::Forward && tx.mark == Mark::Committed;
     let known = tx.counted_boot.as_deref() == Some(boot);
     if !waits || known || !tx.rebooted_since(boot) {

@@ -19,5 +19,6 @@ mod guard;
 mod machines;
 mod path;
 mod service;
+mod soft;
 mod support;
 mod undo;

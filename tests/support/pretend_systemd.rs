@@ -65,6 +65,8 @@ struct World {
     preparing: bool,
     ntp: Option<bool>,
     system_state: &'static str,
+    userspace: u64,
+    soft_reboots: Option<u32>,
     reload_takes: Duration,
     bus_up: bool,
     manager_on_bus: bool,
@@ -137,6 +139,12 @@ impl PretendSystemd {
 
     pub fn set_system_state(&self, state: &'static str) {
         self.world().system_state = state;
+    }
+
+    /// When userspace was started, and the count of soft reboots; none for a systemd before 256.
+    pub fn set_userspace(&self, started: u64, soft_reboots: Option<u32>) {
+        let mut world = self.world();
+        (world.userspace, world.soft_reboots) = (started, soft_reboots);
     }
 
     pub fn set_reload_takes(&self, takes: Duration) {

@@ -19,7 +19,7 @@ use machinist::{
     root::{Act, Object, Op, Root, Tree},
     update::{
         journal::Journal,
-        ports::{Held, RebootMethod, ServiceError, Services, Startup},
+        ports::{Held, RebootKind, RebootMethod, ServiceError, Services, Startup},
         run::{Audience, Conduct, Desired, RebootConduct, UpdateError, UpdateReport, Updater},
         store,
     },
@@ -445,7 +445,7 @@ impl Services for Nobody {
     async fn hold_off_shutdown(&self, _: &str) -> Option<Held> {
         unreachable!("no manager runs here")
     }
-    async fn reboot(&self, _: RebootMethod, _: &str) -> Result<(), ServiceError> {
+    async fn reboot(&self, _: RebootKind, _: RebootMethod, _: &str) -> Result<(), ServiceError> {
         unreachable!("no manager runs here")
     }
     fn reboot_over(&self, _: Duration) -> impl Future<Output = ServiceError> + Send {

@@ -10,7 +10,10 @@ use std::{
 use machinist::{
     plan::{ActionKind, UnitFacts},
     reason::Reason,
-    update::ports::{Held, RebootMethod, ServiceError, Services, Startup},
+    update::{
+        ports::{Held, RebootKind, RebootMethod, ServiceError, Services, Startup},
+        userspace::Userspace,
+    },
 };
 
 /// What was asked of the manager, and what it answers.
@@ -30,6 +33,7 @@ struct State {
     /// Each copy is a lock that is held.
     lock: Arc<()>,
     hanging: std::collections::BTreeSet<String>,
+    userspace: Option<Userspace>,
     gone_until: Option<tokio::time::Instant>,
 }
 
@@ -122,6 +126,15 @@ impl Script {
     /// How far the boot is from now on.
     pub(crate) fn is_at(&self, startup: Startup) {
         self.with(|state| state.startup = Some(startup));
+    }
+
+    /// Userspace was started then; systemd counts soft reboots, or does not.
+    pub(crate) fn userspace_is(&self, started: u64, soft_reboots: Option<u32>) {
+        let userspace = Userspace {
+            started,
+            soft_reboots,
+        };
+        self.with(|state| state.userspace = Some(userspace));
     }
 
     /// The unit's state from now on; every other is active.
@@ -227,10 +240,23 @@ impl Services for Script {
         Some(Box::new(self.with(|state| Arc::clone(&state.lock))))
     }
 
-    async fn reboot(&self, method: RebootMethod, _: &str) -> Result<(), ServiceError> {
+    async fn userspace(&self) -> Result<Option<Userspace>, ServiceError> {
+        self.there()?;
+        Ok(self.with(|state| state.userspace))
+    }
+
+    async fn reboot(
+        &self,
+        kind: RebootKind,
+        method: RebootMethod,
+        _: &str,
+    ) -> Result<(), ServiceError> {
         // From systemd 257 on our own lock would stop us.
         assert_eq!(self.locks_held(), 0, "our own lock against shutdowns");
-        self.ask(format!("reboot {method:?}"))
+        self.ask(match kind {
+            RebootKind::Full => format!("reboot {method:?}"),
+            RebootKind::Soft => format!("soft reboot {method:?}"),
+        })
     }
 
     fn reboot_over(&self, _: Duration) -> impl Future<Output = ServiceError> + Send {

@@ -102,12 +102,61 @@ async fn the_other_ways_prove_that_the_machine_goes_down() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_soft_reboot_goes_by_the_same_ways_and_a_logind_without_it_makes_no_full_one_of_it() {
+    let (machine, systemd) = machine();
+    let soft = |method| Services::reboot(&systemd, RebootKind::Soft, method, "because");
+    soft(RebootMethod::Logind).await.unwrap();
+    assert!(machine.heard().contains(&"RebootWithFlags 4".to_owned()));
+    machine.call_off_in_silence();
+    machine.set_unit(
+        "soft-reboot.target",
+        Unit {
+            job: 9,
+            ..Unit::stopped()
+        },
+    );
+    soft(RebootMethod::TransientUnit).await.unwrap();
+    soft(RebootMethod::RebootTarget).await.unwrap();
+    let heard = machine.heard();
+    for asked in [
+        "StartTransientUnit machinist-soft-reboot.service fail",
+        "StartUnit soft-reboot.target replace-irreversibly",
+    ] {
+        assert!(heard.iter().any(|it| it == asked), "{asked}: {heard:?}");
+    }
+    let command = |it: &&String| it.starts_with("ExecStart=");
+    let command = heard.iter().find(command).unwrap();
+    assert!(command.contains("\"soft-reboot\""), "{command}");
+
+    machine.without_reboot_flags();
+    let refused = soft(RebootMethod::Logind).await.unwrap_err();
+    assert!(!refused.again);
+    assert!(!machine.heard().contains(&"Reboot false".to_owned()));
+    // A lock of somebody else is respected, as for every reboot.
+    machine.add_inhibitor("shutdown", "backup", "tape is running", "block");
+    for method in [RebootMethod::Logind, RebootMethod::RebootTarget] {
+        let refused = soft(method).await.unwrap_err();
+        assert_eq!(refused.reason, Reason::RebootInhibited);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn pid_1_tells_which_userspace_runs_with_a_count_where_it_has_one() {
+    let (machine, systemd) = machine();
+    for soft_reboots in [None, Some(3)] {
+        machine.set_userspace(4_000_000, soft_reboots);
+        let told = systemd.running_userspace().await.unwrap();
+        assert_eq!((told.started, told.soft_reboots), (4_000_000, soft_reboots));
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_accepted_reboot_that_does_not_come_is_noticed_when_it_is_called_off_and_when_its_time_is_over()
  {
     // Said by a signal; said while the connection was down; never said.
     for case in ["signal", "connection", "time"] {
         let (machine, systemd) = machine();
-        Services::reboot(&systemd, RebootMethod::Logind, "because")
+        Services::reboot(&systemd, RebootKind::Full, RebootMethod::Logind, "because")
             .await
             .unwrap();
         let over = systemd.reboot_over(LIMIT);

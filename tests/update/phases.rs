@@ -19,6 +19,7 @@ fn events() -> Vec<Event> {
         Event::UndoFailed,
         Event::Retry,
         Event::RebootDue,
+        Event::BootSeen,
     ];
     for yes in [false, true] {
         all.push(Event::PlanRefused {
@@ -51,7 +52,7 @@ fn answers(effect: Effect) -> Vec<Event> {
         Effect::Stage => vec![Event::Staged, Event::Replan],
         Effect::Commit => vec![Event::Committed],
         Effect::Act => vec![done(true), done(false)],
-        Effect::Reboot => vec![Event::Desired, Event::Withdrawn],
+        Effect::Reboot => vec![Event::Desired, Event::Withdrawn, Event::BootSeen],
         Effect::Verify => vec![Event::Verified],
         Effect::Undo => {
             return vec![
@@ -135,6 +136,10 @@ fn nothing_is_committed_unstaged_acted_on_uncommitted_or_verified_unfinished() {
             None => vec![Event::Desired, Event::Withdrawn, Event::Retry],
         };
         for event in events {
+            // Said of a committed update alone; the boot after an undo leads back to the undo.
+            if event == Event::BootSeen && !committed {
+                continue;
+            }
             let marks = match event {
                 Event::Staged => (true, false, false),
                 Event::Committed => (staged, staged, false),

@@ -185,7 +185,6 @@ async fn a_reboot_that_is_called_off_is_said_and_leaves_time_to_take_the_config_
     assert_eq!(reboots(&script), 1);
 }
 
-/// Also what a soft reboot looks like: everything starts anew, and the boot id stays.
 #[tokio::test(start_paused = true)]
 async fn an_agent_that_starts_anew_in_the_same_boot_takes_nothing_for_a_reboot() {
     let (sandbox, script) = (machine(), Script::new());

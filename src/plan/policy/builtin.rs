@@ -199,6 +199,7 @@ pub(super) fn policies() -> Policies {
         files,
         units: units.into(),
         ssh_key: policy("sshkey", &[]),
+        soft_reboots: false,
     }
 }
 

@@ -8,6 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::ActionKind;
 use crate::path::AbsPath;
 
+/// The unit by which systemd (254 and newer) offers soft reboots.
+pub(super) const SOFT_REBOOT: &str = "soft-reboot.target";
+
 /// All rules that apply on a machine. A user's rule replaces the built-in one of the same path,
 /// unit or key; built-in are OpenShift's table and one for ordinary distributions.
 #[derive(Clone, Debug, PartialEq)]
@@ -15,6 +18,8 @@ pub struct Policies {
     files: BTreeMap<AbsPath, Policy>,
     units: BTreeMap<String, Policy>,
     ssh_key: Policy,
+    /// Userspace alone may be restarted where that is enough and no rule says reboot.
+    soft_reboots: bool,
 }
 
 /// One rule.
@@ -68,7 +73,20 @@ impl Policies {
             files: BTreeMap::new(),
             units: BTreeMap::new(),
             ssh_key,
+            soft_reboots: false,
         }
+    }
+
+    /// The same, with a soft reboot instead of a reboot where no rule asks for one and userspace is all
+    /// that must start anew; or without.
+    #[must_use]
+    pub fn with_soft_reboots(mut self, allowed: bool) -> Self {
+        self.soft_reboots = allowed;
+        self
+    }
+
+    pub(super) fn soft_reboots(&self) -> bool {
+        self.soft_reboots
     }
 
     /// The rule for a path: its own, else that of the nearest directory above it.
@@ -111,6 +129,7 @@ impl Policies {
             })
             .flatten()
             .cloned()
+            .chain(self.soft_reboots.then(|| SOFT_REBOOT.to_owned()))
             .collect()
     }
 }

@@ -47,7 +47,8 @@ pub struct Transaction {
     pub let_go: Vec<EditPlace>,
     /// What is done afterwards, in order.
     pub actions: Vec<ActionRecord>,
-    /// The boot in which `Committed` was reached; a reboot since means another one.
+    /// The boot in which `Committed` was reached, as [`boot_id`](crate::update::store::boot_id) names it;
+    /// a reboot since means another one.
     pub committed_boot: Option<String>,
     /// Boots begun while this transaction was committed and not verified; the one in which it was
     /// committed is none of them.
@@ -135,21 +136,43 @@ pub struct RebootRecord {
     pub attempts: u32,
     /// When it was asked for last.
     pub ordered: Timestamp,
+    /// Only userspace was to start anew.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub soft: bool,
+}
+
+/// The kernel's boot id in the name of a boot: a soft reboot adds `+N`.
+pub fn kernel_of(boot: &str) -> &str {
+    boot.split_once('+').map_or(boot, |(kernel, _)| kernel)
 }
 
 impl Transaction {
-    /// Whether an action asks for a reboot.
+    /// Whether an action asks for a reboot, of userspace at least.
     pub fn wants_reboot(&self) -> bool {
-        self.actions
-            .iter()
-            .any(|action| action.kind == ActionKind::Reboot)
+        let mut kinds = self.actions.iter().map(|action| action.kind);
+        kinds.any(|kind| kind >= ActionKind::SoftReboot)
     }
 
-    /// Whether the machine has started anew since the commit.
+    /// Whether an action asks for a reboot of the machine, the kernel included.
+    pub fn wants_full_reboot(&self) -> bool {
+        let mut kinds = self.actions.iter().map(|action| action.kind);
+        kinds.any(|kind| kind == ActionKind::Reboot)
+    }
+
+    /// Whether the machine has booted since the commit, as the update needs it: somebody's soft reboot
+    /// is none for an update that the kernel must see.
     pub fn rebooted_since(&self, boot: &str) -> bool {
-        self.committed_boot
-            .as_deref()
-            .is_some_and(|committed| committed != boot)
+        let committed = self.committed_boot.as_deref();
+        match self.wants_full_reboot() {
+            true => committed.is_some_and(|committed| kernel_of(committed) != kernel_of(boot)),
+            false => self.restarted_since(boot),
+        }
+    }
+
+    /// Whether everything in userspace has started anew since the commit, by whatever reboot.
+    pub fn restarted_since(&self, boot: &str) -> bool {
+        let committed = self.committed_boot.as_deref();
+        committed.is_some_and(|committed| committed != boot)
     }
 
     /// Begins a phase in the record and ends the one before.

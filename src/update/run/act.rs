@@ -28,9 +28,10 @@ impl<S: Services, A: Audience> Updater<S, A> {
         let boot = self.boot_id();
         // The newest counts: a recovery may have committed it in this boot, over one of the last.
         let newest = self.journal.top();
-        let rebooted = newest
-            .zip(boot.as_deref())
-            .is_some_and(|(tx, boot)| tx.rebooted_since(boot));
+        let newest = newest.zip(boot.as_deref());
+        let rebooted = newest.is_some_and(|(tx, boot)| tx.rebooted_since(boot));
+        // Every unit has started since, also by a soft reboot where more is needed.
+        let restarted = newest.is_some_and(|(tx, boot)| tx.restarted_since(boot));
         let count = self.journal.top().map_or(0, |tx| tx.actions.len());
         for index in 0..count {
             let Some(action) = self.action(index) else {
@@ -39,7 +40,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
             if action.state == ActionState::Done || !is_ours(action.kind) {
                 continue;
             }
-            if !rebooted && self.services.is_some() {
+            if !restarted && self.services.is_some() {
                 let acted = tokio::select! {
                     // The action goes on in systemd; the next start finds out how it ended.
                     () = stop.cancelled() => return Ok(None),

@@ -7,11 +7,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Audience, UpdateError, Updater};
 use crate::{
+    path::AbsPath,
     reason::Reason,
     update::{
-        journal::{Failure, RebootRecord},
+        journal::{Direction, Failure, RebootRecord, Transaction, kernel_of},
         phase::Event,
-        ports::{RebootMethod, Services},
+        ports::{RebootKind, RebootMethod, ServiceError, Services},
+        recover, userspace,
     },
 };
 
@@ -27,6 +29,9 @@ const UNREACHABLE: Duration = Duration::from_secs(60);
 /// `update.reboot`.
 const CALLED_OFF: Duration = Duration::from_secs(60);
 
+/// The tree that a soft reboot goes to, where there is one (systemd-soft-reboot.service(8)).
+const NEXT_ROOT: &str = "/run/nextroot";
+
 #[derive(Debug, thiserror::Error)]
 #[error("the reboot was asked for three times and did not happen")]
 struct StillHere;
@@ -41,6 +46,7 @@ struct NoServices;
 
 /// An attempt that came to nothing.
 struct Tried {
+    kind: RebootKind,
     reason: Reason,
     /// The manager had taken it on.
     accepted: bool,
@@ -59,6 +65,11 @@ impl<S: Services, A: Audience> Updater<S, A> {
             return Ok(Some(event));
         }
         self.know_boots();
+        let known = self.boot_id();
+        let told = self.is_told_the_userspace().await;
+        if let Some(event) = self.has_happened(known).await? {
+            return Ok(Some(event));
+        }
         let Some(boot) = self.boot_id() else {
             self.failed(&NoBootId, Reason::BootUnverified, true);
             return Ok(Some(Event::StepFailed));
@@ -67,40 +78,26 @@ impl<S: Services, A: Audience> Updater<S, A> {
             tracing::warn!("a reboot is needed; it is left to a person (update.reboot)");
             return self.wait(stop).await;
         }
+        let kind = self.reboot_kind(&boot, told);
         let mut unreached = 0;
         loop {
-            let before = self.attempts(&boot);
+            let before = self.attempts(&boot, kind);
             let Some(method) = RebootMethod::of_attempt(before) else {
                 self.failed(&StillHere, Reason::RebootDidNotHappen, false);
                 return Ok(Some(Event::StepFailed));
             };
-            let attempt = before + 1;
-            self.order(&boot, attempt).await?;
+            self.order(&boot, kind, before + 1).await?;
             let Some(services) = self.services.clone() else {
                 self.failed(&NoServices, Reason::ManagerUnreachable, false);
                 return Ok(Some(Event::StepFailed));
             };
-            let why = format!("machinist applies {}", self.config_name());
-            tracing::info!("ordering the reboot: {method:?}, attempt {attempt}");
-            let ordered = tokio::select! {
-                // The order stands in the journal: the next start asks again or finds a new boot.
-                () = stop.cancelled() => return Ok(None),
-                ordered = self.while_turning(services.reboot(method, &why)) => ordered,
-            };
-            let accepted = ordered.is_ok();
-            let error = match ordered {
-                Ok(()) => {
-                    tracing::info!("the reboot is accepted");
-                    tokio::select! {
-                        // What was hoped for: systemd stops us on its way down.
-                        () = stop.cancelled() => return Ok(None),
-                        error = self.while_turning(services.reboot_over(self.conduct.reboot_timeout)) => error,
-                    }
-                }
-                Err(error) => error,
+            tracing::info!("ordering the {kind}: {method:?}, attempt {}", before + 1);
+            let Some((error, accepted)) = self.ask_for(&*services, kind, method, stop).await else {
+                return Ok(None);
             };
             self.note(&error);
             let tried = Tried {
+                kind,
                 reason: error.reason,
                 accepted,
                 before,
@@ -110,6 +107,35 @@ impl<S: Services, A: Audience> Updater<S, A> {
             };
             if let Some(event) = self.pause(pause, stop).await? {
                 return Ok(event);
+            }
+        }
+    }
+
+    /// Asks once and waits for what becomes of it: why the machine is still here, and whether the manager
+    /// had taken it on. None: asked to stop, as systemd does on its way down.
+    async fn ask_for(
+        &self,
+        services: &S,
+        kind: RebootKind,
+        method: RebootMethod,
+        stop: &CancellationToken,
+    ) -> Option<(ServiceError, bool)> {
+        let why = format!("machinist applies {}", self.config_name());
+        tokio::select! {
+            // The order stands in the journal: the next start asks again or finds a new boot.
+            () = stop.cancelled() => return None,
+            ordered = self.while_turning(services.reboot(kind, method, &why)) => {
+                if let Err(error) = ordered {
+                    return Some((error, false));
+                }
+            }
+        }
+        tracing::info!("the {kind} is accepted");
+        tokio::select! {
+            // What was hoped for: systemd stops us on its way down.
+            () = stop.cancelled() => None,
+            error = self.while_turning(services.reboot_over(self.conduct.reboot_timeout)) => {
+                Some((error, true))
             }
         }
     }
@@ -124,7 +150,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
     ) -> Result<Option<Duration>, UpdateError> {
         match tried.reason {
             Reason::RebootInhibited => {
-                self.order(boot, tried.before).await?;
+                self.order(boot, tried.kind, tried.before).await?;
                 Ok(Some(INHIBITED))
             }
             Reason::RebootCancelled => Ok(Some(CALLED_OFF)),
@@ -136,7 +162,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
                     // Where there is no bus, as in emergency mode, another way may need none.
                     return Ok(None);
                 }
-                self.order(boot, attempt - *unreached).await?;
+                self.order(boot, tried.kind, attempt - *unreached).await?;
                 *unreached = 0;
                 Ok(Some(UNREACHABLE))
             }
@@ -144,27 +170,84 @@ impl<S: Services, A: Audience> Updater<S, A> {
         }
     }
 
-    fn attempts(&self, boot: &str) -> u32 {
+    async fn is_told_the_userspace(&self) -> bool {
+        let Some(services) = self.services.clone() else {
+            return false;
+        };
+        self.while_turning(userspace::know(&self.root, &*services))
+            .await
+    }
+
+    /// Whether the boot that is to be ordered has happened, though the start of this process could not
+    /// be told which userspace runs and took it for the one it `known` of: then nobody must order
+    /// it once more.
+    async fn has_happened(&mut self, known: Option<String>) -> Result<Option<Event>, UpdateError> {
+        let now = self.boot_id();
+        let Some(now) = now.filter(|now| known.as_ref() != Some(now)) else {
+            return Ok(None);
+        };
+        for tx in &mut self.journal.transactions {
+            recover::count(tx, &now);
+        }
+        self.save().await?;
+        let top = self.journal.top().filter(|tx| tx.rebooted_since(&now));
+        Ok(top.map(|top| match top.direction {
+            Direction::Undo => Event::Withdrawn,
+            Direction::Forward => Event::BootSeen,
+        }))
+    }
+
+    /// Soft where that is all that was asked for and somebody can tell that it happened, and at most once:
+    /// the boot after one that was not well, and the one after an undo, leave nothing to the kernel that
+    /// ran with it.
+    fn reboot_kind(&self, boot: &str, told: bool) -> RebootKind {
+        let open = &self.journal.transactions;
+        let asked = open.last().is_some_and(Transaction::wants_reboot);
+        let enough = open.iter().all(|tx| {
+            let forward = tx.direction == Direction::Forward;
+            forward && !tx.restarted_since(boot) && !tx.wants_full_reboot()
+        });
+        match asked && enough && told && !self.next_root_is_set_up() {
+            true => RebootKind::Soft,
+            false => RebootKind::Full,
+        }
+    }
+
+    /// Whether a soft reboot would go to another tree than this one.
+    fn next_root_is_set_up(&self) -> bool {
+        let next = AbsPath::new(NEXT_ROOT).map(|next| self.root.stat(&next));
+        !matches!(next, Ok(Ok(None)))
+    }
+
+    /// A soft reboot by others does not give back the attempts at a full one.
+    fn attempts(&self, boot: &str, kind: RebootKind) -> u32 {
         let record = self.journal.top().and_then(|tx| tx.reboot.as_ref());
         record
-            .filter(|record| record.boot == boot)
+            .filter(|record| record.soft == (kind == RebootKind::Soft))
+            .filter(|record| kernel_of(&record.boot) == kernel_of(boot))
             .map_or(0, |record| record.attempts)
     }
 
     /// Counts the attempt before it is made: a crash must not make it free.
-    async fn order(&mut self, boot: &str, attempts: u32) -> Result<(), UpdateError> {
+    async fn order(
+        &mut self,
+        boot: &str,
+        kind: RebootKind,
+        attempts: u32,
+    ) -> Result<(), UpdateError> {
         if let Some(tx) = self.journal.top_mut() {
             let boot = boot.to_owned();
             tx.reboot = Some(RebootRecord {
                 boot,
                 attempts,
                 ordered: Timestamp::now(),
+                soft: kind == RebootKind::Soft,
             });
         }
         self.save().await
     }
 
-    fn note(&mut self, error: &super::super::ports::ServiceError) {
+    fn note(&mut self, error: &ServiceError) {
         let message = crate::telemetry::chain(error);
         tracing::warn!(reason = %error.reason, "{message}");
         self.journal.failure = Some(Failure {

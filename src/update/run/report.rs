@@ -88,7 +88,11 @@ impl<S: Services, A: Audience> Updater<S, A> {
             unverified: !self.journal.transactions.is_empty(),
             reboot_needed_in: top
                 .filter(|tx| !tx.offline && (tx.wants_reboot() || tx.booted_into))
-                .and_then(|tx| tx.committed_boot.clone()),
+                .and_then(|tx| match &boot {
+                    // A soft reboot is not the one that it needs.
+                    Some(boot) if !tx.rebooted_since(boot) => Some(boot.clone()),
+                    _ => tx.committed_boot.clone(),
+                }),
             boot,
             devices_before: self.journal.devices_before.clone(),
             failed_units_before: self.journal.failed_units.clone(),

@@ -51,7 +51,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
                     journal.machine_before = machine;
                     journal.failed_units = failed_units;
                 }
-                if planned.plan.cost == Cost::Reboot {
+                if planned.plan.cost >= Cost::SoftReboot {
                     journal.devices_before = Some((devices, Timestamp::now()));
                 }
                 let how = How {

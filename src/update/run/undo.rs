@@ -48,7 +48,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
         let booted_into = boot.as_deref().is_some_and(|boot| {
             let open = &self.journal.transactions;
             open.iter()
-                .any(|tx| tx.booted_into || (!tx.reverted && tx.rebooted_since(boot)))
+                .any(|tx| tx.booted_into || (!tx.reverted && tx.restarted_since(boot)))
         });
         let reason = self.undo_reason();
         let code = reason.code;

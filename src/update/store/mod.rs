@@ -14,6 +14,7 @@ use crate::{
     update::{
         journal::{BadJournal, Direction, Journal, Mark},
         remembered::Remembered,
+        userspace,
     },
 };
 
@@ -289,8 +290,15 @@ fn read_journal(root: &Root) -> Result<Journal, StoreError> {
     }
 }
 
-/// The boot id below the root; none where no kernel runs for it (offline, in a sandbox).
+/// What the running boot is called: the boot id, and after a soft reboot its number; none where no kernel
+/// runs for the root (offline, in a sandbox).
 pub fn boot_id(root: &Root) -> Result<Option<String>, RootError> {
+    let kernel = kernel_boot_id(root)?;
+    kernel.map(|id| userspace::name(root, id)).transpose()
+}
+
+/// The kernel's own boot id.
+pub(super) fn kernel_boot_id(root: &Root) -> Result<Option<String>, RootError> {
     read_id(root, &paths::boot_id())
 }
 

@@ -117,6 +117,17 @@ impl Manager {
     async fn system_state(&self) -> &str {
         self.0.world().system_state
     }
+
+    #[zbus(property)]
+    async fn userspace_timestamp_monotonic(&self) -> u64 {
+        self.0.world().userspace
+    }
+
+    #[zbus(property)]
+    async fn soft_reboots_count(&self) -> zbus::fdo::Result<u32> {
+        let count = self.0.world().soft_reboots;
+        count.ok_or_else(|| zbus::fdo::Error::UnknownProperty("SoftRebootsCount".to_owned()))
+    }
 }
 
 struct PretendUnit((PretendSystemd, String));

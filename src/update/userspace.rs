@@ -1,0 +1,175 @@
+//! Which userspace runs: one boot of the kernel sees another one after each soft reboot.
+//!
+//! The boot id stays over a soft reboot, and nothing on the disk tells of it. PID 1 does: when this
+//! userspace was started, and, from systemd 256 on, how many soft reboots there were. Whoever begins to
+//! work on a live root asks it and notes the answer in `/run`, which survives a soft reboot and ends
+//! with the kernel; everybody else reads the note. So each start of userspace has a name of its own,
+//! which is what the journal holds where it speaks of boots: the boot id, and `+N` after the N-th soft
+//! reboot.
+
+use std::time::Duration;
+
+use super::{ports::Services, store};
+use crate::{
+    path::AbsPath,
+    root::{Root, RootError},
+    telemetry::chain,
+};
+
+/// Not below `/run/machinist`, which goes with the agent.
+const NOTE: &str = "/run/machinist.userspace";
+
+/// How long PID 1 may take to answer. It is silent while it reads its units again, seconds at most; a
+/// recovery that waits for it has the rest of its 90 s for its own work.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Longest note: a boot id and two numbers.
+const LONGEST: u64 = 256;
+
+/// What PID 1 tells of the userspace that runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Userspace {
+    /// When it was started, in microseconds since the kernel was.
+    pub started: u64,
+    /// Soft reboots since the kernel was started; none where systemd does not count them.
+    pub soft_reboots: Option<u32>,
+}
+
+/// What was noted last in this boot of the kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Note {
+    kernel: String,
+    started: u64,
+    number: u32,
+}
+
+impl Note {
+    fn decode(text: &str) -> Option<Self> {
+        let mut words = text.split_whitespace();
+        Some(Self {
+            kernel: words.next()?.to_owned(),
+            started: words.next()?.parse().ok()?,
+            number: words.next()?.parse().ok()?,
+        })
+    }
+
+    fn encode(&self) -> String {
+        format!("{} {} {}\n", self.kernel, self.started, self.number)
+    }
+}
+
+/// Asks the manager which userspace runs and notes it; false where nobody tells. To be called before
+/// anything compares boots: a soft reboot that nobody noticed looks like none. A manager that does not
+/// answer is no reason to stop: before a reboot is ordered it is asked again.
+pub async fn know<S: Services>(root: &Root, services: &S) -> bool {
+    let noted = match tokio::time::timeout(PATIENCE, services.userspace()).await {
+        Ok(Ok(Some(seen))) => note(root, seen),
+        Ok(Ok(None)) | Err(_) => return false,
+        Ok(Err(error)) => {
+            tracing::debug!("nobody tells which userspace runs: {}", chain(&error));
+            return false;
+        }
+    };
+    if let Err(error) = &noted {
+        tracing::warn!("cannot note which userspace runs: {}", chain(error));
+    }
+    noted.is_ok()
+}
+
+/// Writes down which userspace runs, where that is not known already.
+fn note(root: &Root, seen: Userspace) -> Result<(), RootError> {
+    let Some(kernel) = store::kernel_boot_id(root)? else {
+        return Ok(());
+    };
+    let known = read(root, &kernel)?;
+    let counted = seen.soft_reboots.unwrap_or_default();
+    let number = match &known {
+        Some(known) if known.started == seen.started => return Ok(()),
+        // A manager that was updated on the way may have begun to count anew.
+        Some(known) => counted.max(known.number + 1),
+        None => counted,
+    };
+    let started = seen.started;
+    let note = Note {
+        kernel,
+        started,
+        number,
+    };
+    root.replace(&path(), note.encode().as_bytes(), 0o644)
+}
+
+/// The name of the running userspace in this boot of the kernel.
+pub(super) fn name(root: &Root, kernel: String) -> Result<String, RootError> {
+    Ok(match read(root, &kernel)?.map(|note| note.number) {
+        None | Some(0) => kernel,
+        Some(number) => format!("{kernel}+{number}"),
+    })
+}
+
+/// What was noted in this boot; what another one left, or nobody can read, says nothing.
+fn read(root: &Root, kernel: &str) -> Result<Option<Note>, RootError> {
+    match root.read_text(&path(), LONGEST) {
+        Ok(text) => Ok(Note::decode(&text).filter(|note| note.kernel == kernel)),
+        Err(RootError::NotText { .. } | RootError::TooLarge { .. }) => Ok(None),
+        Err(error) if error.is_not_found() => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn path() -> AbsPath {
+    AbsPath::new(NOTE).unwrap_or_else(|_| AbsPath::root())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn machine() -> (tempfile::TempDir, Root) {
+        let dir = tempfile::tempdir().unwrap();
+        let root = Root::open(dir.path()).unwrap();
+        for parent in ["/run", "/proc/sys/kernel/random"] {
+            root.make_dirs(&AbsPath::new(parent).unwrap(), 0o755)
+                .unwrap();
+        }
+        (dir, root)
+    }
+
+    #[test]
+    fn each_start_of_userspace_has_a_name_of_its_own_whether_systemd_counts_or_not() {
+        // Kernel, start, what systemd counts: the name.
+        let table = [
+            ("a", 5, None, "a"),
+            ("a", 5, None, "a"),
+            ("a", 9, None, "a+1"),
+            ("a", 9, None, "a+1"),
+            ("a", 12, None, "a+2"),
+            // Now it counts, too little at first.
+            ("a", 15, Some(1), "a+3"),
+            ("a", 20, Some(7), "a+7"),
+            ("b", 5, Some(0), "b"),
+            ("b", 20, Some(1), "b+1"),
+            // First looked at after two soft reboots.
+            ("c", 30, Some(2), "c+2"),
+        ];
+        let (_dir, root) = machine();
+        for (kernel, started, soft_reboots, expected) in table {
+            let id = AbsPath::new("/proc/sys/kernel/random/boot_id").unwrap();
+            root.replace(&id, kernel.as_bytes(), 0o644).unwrap();
+            let seen = Userspace {
+                started,
+                soft_reboots,
+            };
+            note(&root, seen).unwrap();
+            assert_eq!(store::boot_id(&root).unwrap().unwrap(), expected);
+        }
+    }
+
+    #[test]
+    fn a_note_that_nobody_can_read_says_nothing() {
+        let (_dir, root) = machine();
+        for text in [&b"a"[..], b"a x 1", b"\xff", &[b'a'; 300]] {
+            root.replace(&path(), text, 0o644).unwrap();
+            assert_eq!(name(&root, "a".into()).unwrap(), "a");
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! Soft reboots: userspace starts anew, kernel and boot id stay.
+
+use serde_json::{Value, json};
+
+use crate::support::agent::{digest, example, file, manifest, needs_reboot};
+use crate::support::{Machine, wait};
+
+const SETTINGS: &str = "update: {softReboot: auto, verifyTimeout: 10s}\nactions: {settle: 200ms}\n";
+
+/// A machine that is verified on an example, with containerd running.
+fn machine(name: &str) -> (Machine, Value) {
+    let machine = Machine::build(name)
+        .machinist()
+        .file("/etc/machinist/machinist.yaml", SETTINGS)
+        .config(example("10"))
+        .enable("containerd.service")
+        .boot();
+    machine.start_agent();
+    let status = machine.wait_updated("", wait::seconds(30));
+    (machine, status)
+}
+
+/// What PID 1 says of itself; nothing while it does not answer.
+fn manager(machine: &Machine, property: &str) -> Option<String> {
+    let property = format!("--property={property}");
+    let shown = machine.try_exec(&["systemctl", "show", "--value", &property]);
+    let shown = shown.ok().filter(|shown| shown.status.success())?;
+    Some(String::from_utf8_lossy(&shown.stdout).trim().to_owned())
+}
+
+fn userspace(machine: &Machine) -> Option<String> {
+    manager(machine, "UserspaceTimestampMonotonic").filter(|started| !started.is_empty())
+}
+
+/// Waits for another userspace than `old` to have nothing left to start.
+fn wait_soft(machine: &Machine, old: &str) -> String {
+    let new = wait::value("userspace to start anew", wait::seconds(90), || {
+        userspace(machine).filter(|now| now != old)
+    });
+    machine.wait_ready(wait::seconds(60));
+    new
+}
+
+fn history(machine: &Machine) {
+    println!("{}", machine.exec(&["machinist", "history"]));
+    println!("{}", machine.story().join("\n"));
+}
+
+#[test]
+fn a_change_of_userspace_alone_is_made_effective_by_one_soft_reboot_and_verified() {
+    let (machine, first) = machine("soft");
+    let version = manager(&machine, "Version").unwrap();
+    let (boot, started) = (machine.boot_id(), userspace(&machine).unwrap());
+    let count = manager(&machine, "SoftRebootsCount").unwrap();
+    println!("lab: systemd {version}, SoftRebootsCount {count:?}, userspace {started}");
+    machine.write("/run/stays", "");
+    let recover = machine.property("machinist-recover", "InvocationID");
+    let plan = machine.try_exec(&["machinist", "plan"]).unwrap();
+    assert_eq!(plan.status.code(), Some(0), "nothing to do yet");
+    let begun = std::time::Instant::now();
+    machine.give_config("80-reboot.yaml", &needs_reboot("hello\n"));
+    let new = wait_soft(&machine, &started);
+    let status = machine.wait_updated(&digest(&first), wait::seconds(60));
+    println!(
+        "lab: figure: from the config to verified, by a soft reboot, {:.1?}",
+        begun.elapsed()
+    );
+    history(&machine);
+
+    assert_eq!(machine.boot_id(), boot, "the kernel's boot id");
+    assert!(machine.try_read("/run/stays").is_some());
+    assert_eq!(machine.read("/etc/example.conf"), b"hello\n");
+    let update = &status["updates"][0];
+    assert_eq!(update["outcome"], "Done", "{update:#}");
+    assert_eq!(update["actions"][0]["type"], "SoftReboot", "{update:#}");
+    let phases = update["phases"].as_array().unwrap().iter();
+    let phases: Vec<_> = phases
+        .map(|phase| phase["name"].as_str().unwrap())
+        .collect();
+    for phase in ["RebootPending", "Booted", "Verifying"] {
+        assert!(phases.contains(&phase), "{phase} is not in {phases:?}");
+    }
+    assert_eq!(machine.property("containerd", "ActiveState"), "active");
+    // Recovery has run in the new userspace, and the guard has been asked.
+    let again = machine.property("machinist-recover", "InvocationID");
+    assert!(again != recover && !again.is_empty(), "{again}");
+    assert_eq!(machine.property("machinist-recover", "Result"), "success");
+    let note = String::from_utf8(machine.read("/run/machinist.userspace")).unwrap();
+    assert_eq!(note, format!("{boot} {new} 1\n"));
+    if !count.is_empty() {
+        assert_eq!(manager(&machine, "SoftRebootsCount").unwrap(), "1");
+    }
+    // Once: neither the agent's next start nor another look asks for more.
+    machine.exec(&["systemctl", "restart", "machinist"]);
+    machine.wait_updated("", wait::seconds(30));
+    assert_eq!(userspace(&machine).unwrap(), new);
+
+    // What the kernel reads is rebooted for.
+    let storage = json!({"files": [file("/etc/modprobe.d/x.conf", 0o644, "# nothing\n")]});
+    machine.give_config(
+        "81-kernel.yaml",
+        &manifest("81-kernel", storage, Value::Null),
+    );
+    machine.wait_new_boot(&boot, wait::seconds(60));
+    let status = machine.wait_updated(&digest(&status), wait::seconds(60));
+    assert_eq!(status["updates"][0]["actions"][0]["type"], "Reboot");
+}
+
+#[test]
+fn a_config_that_is_not_well_after_a_soft_reboot_is_rebooted_once_more_and_taken_back() {
+    let (machine, first) = machine("soft-bad");
+    let (boot, started) = (machine.boot_id(), userspace(&machine).unwrap());
+    let reboots = file("/etc/example.conf", 0o640, "reboots\n");
+    let units = json!({"units": [{"name": "containerd.service", "mask": true}]});
+    let bad = manifest("90-bad", json!({"files": [reboots]}), units);
+    machine.give_config("90-bad.yaml", &bad);
+    wait_soft(&machine, &started);
+    let status = machine.wait_status("the machine to be back", wait::seconds(120), |status| {
+        status["phase"] == "Failed" && status["updates"][0]["outcome"] == "RolledBack"
+    });
+    history(&machine);
+    assert_eq!(
+        status["updates"][0]["reason"], "MachineUnwell",
+        "{status:#}"
+    );
+    assert_eq!(status["config"]["digest"], first["config"]["digest"]);
+    assert!(machine.try_read("/etc/example.conf").is_none());
+    machine.wait("containerd to run", wait::seconds(20), || {
+        machine.property("containerd", "ActiveState") == "active"
+    });
+    assert_ne!(machine.boot_id(), boot);
+    let story = machine.story();
+    let orders = |what: &str| story.iter().filter(|line| line.contains(what)).count();
+    assert_eq!(orders("ordering the soft reboot"), 1);
+    assert_eq!(orders("ordering the reboot"), 2);
+}
+
+#[test]
+fn a_soft_reboot_by_somebody_else_in_the_middle_of_an_update_is_noticed_and_survived() {
+    let (machine, first) = machine("soft-foreign");
+    let (boot, started) = (machine.boot_id(), userspace(&machine).unwrap());
+    // Its restart lasts until userspace is gone; it is well afterwards.
+    let slow = "[Service]\nType=oneshot\nRemainAfterExit=yes\n\
+                ExecStart=/bin/sh -c 'test -e /run/soft || exec sleep 120'\n\
+                [Install]\nWantedBy=multi-user.target\n";
+    let units = json!({"units": [{"name": "slow.service", "contents": slow, "enabled": true}]});
+    machine.give_config("90-slow.yaml", &manifest("90-slow", Value::Null, units));
+    machine.wait("the restart to be under way", wait::seconds(30), || {
+        machine.property("slow", "ActiveState") == "activating"
+    });
+    machine.write("/run/soft", "");
+    machine.exec(&["systemctl", "soft-reboot"]);
+    wait_soft(&machine, &started);
+    let status = machine.wait_updated(&digest(&first), wait::seconds(60));
+    history(&machine);
+    assert_eq!(machine.boot_id(), boot);
+    assert_eq!(status["updates"][0]["outcome"], "Done", "{status:#}");
+    let phases = status["updates"][0]["phases"].to_string();
+    assert!(phases.contains("Booted"), "it was a boot: {phases}");
+    assert_eq!(machine.property("slow", "ActiveState"), "active");
+    let story = machine.story();
+    let ordered = story.iter().filter(|line| line.contains("ordering the"));
+    assert_eq!(ordered.count(), 0, "{story:#?}");
+}
