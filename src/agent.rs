@@ -143,7 +143,7 @@ const LOOKED_FOR: Duration = Duration::from_secs(7);
 /// Default gateways that answer, for the driver; none where the kernel does not tell.
 async fn gateways() -> BTreeSet<String> {
     match gateway::answering(FOUND_LATELY, LOOKED_FOR).await {
-        Ok(found) => found.iter().map(ToString::to_string).collect(),
+        Ok(found) => found,
         Err(error) => {
             tracing::debug!("cannot look for the gateways: {error}");
             BTreeSet::new()

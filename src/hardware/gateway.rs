@@ -6,7 +6,7 @@
 //! empty datagram goes to the discard port; what becomes of it does not matter.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket},
     os::fd::{AsRawFd as _, OwnedFd},
@@ -22,6 +22,8 @@ use nix::sys::{
 };
 
 /// linux/rtnetlink.h: requests, their answers, and the types that they list.
+const GET_LINK: u16 = 18;
+const NEW_LINK: u16 = 16;
 const GET_ROUTE: u16 = 26;
 const NEW_ROUTE: u16 = 24;
 const GET_NEIGHBOUR: u16 = 30;
@@ -30,13 +32,20 @@ const NEW_NEIGHBOUR: u16 = 28;
 const DONE: u16 = 3;
 const ERROR: u16 = 2;
 const REQUEST_DUMP: u16 = 0x301;
-/// Header of every message, fixed parts of a route and of a neighbour.
+/// Header of every message, fixed parts of an interface, of a route and of a neighbour.
 const HEADER: usize = 16;
+const LINK: usize = 16;
 const ROUTE: usize = 12;
 const NEIGHBOUR: usize = 12;
-/// Route attributes: interface, gateway. Neighbour attributes: address, times.
+/// The fixed part of one of several next hops: length, flags, weight, interface.
+const NEXT_HOP: usize = 8;
+/// Interface attributes: name. Route attributes: interface, gateway, several next hops, a gateway of
+/// another family. Neighbour attributes: address, times.
+const IFLA_IFNAME: u16 = 3;
 const RTA_OIF: u16 = 4;
 const RTA_GATEWAY: u16 = 5;
+const RTA_MULTIPATH: u16 = 9;
+const RTA_VIA: u16 = 18;
 const NDA_DST: u16 = 1;
 const NDA_CACHEINFO: u16 = 3;
 /// linux/rtnetlink.h: the table that `ip route` shows, an ordinary route.
@@ -72,9 +81,10 @@ struct Neighbour {
     confirmed: Option<u32>,
 }
 
-/// The default gateways that answer, or have answered within `recent`. Those that have not are asked,
-/// and waited for `patience` long at most.
-pub async fn answering(recent: Duration, patience: Duration) -> io::Result<BTreeSet<IpAddr>> {
+/// The default gateways that answer, or have answered within `recent`, of IPv4 and IPv6: their
+/// addresses, a link-local one with its interface, as `fe80::1%eth0`. Those that have not are asked, and
+/// waited for `patience` long at most.
+pub async fn answering(recent: Duration, patience: Duration) -> io::Result<BTreeSet<String>> {
     let until = tokio::time::Instant::now() + patience;
     let mut asked = BTreeSet::new();
     loop {
@@ -86,7 +96,8 @@ pub async fn answering(recent: Duration, patience: Duration) -> io::Result<BTree
         let (good, silent): (BTreeSet<Gateway>, BTreeSet<Gateway>) =
             gateways.into_iter().partition(answers);
         if silent.is_empty() || tokio::time::Instant::now() >= until {
-            return Ok(good.into_iter().map(|gateway| gateway.address).collect());
+            let links = links()?;
+            return Ok(good.iter().map(|gateway| gateway.name(&links)).collect());
         }
         for gateway in silent {
             if asked.insert(gateway) {
@@ -95,6 +106,19 @@ pub async fn answering(recent: Duration, patience: Duration) -> io::Result<BTree
             }
         }
         tokio::time::sleep(LOOK).await;
+    }
+}
+
+impl Gateway {
+    /// The same over a reboot, which may number the interfaces otherwise. A link-local address is one of
+    /// each link, so that the interface belongs to it.
+    fn name(&self, links: &BTreeMap<u32, String>) -> String {
+        match (self.address, links.get(&self.interface)) {
+            (IpAddr::V6(address), Some(link)) if address.is_unicast_link_local() => {
+                format!("{address}%{link}")
+            }
+            (address, _) => address.to_string(),
+        }
     }
 }
 
@@ -123,7 +147,14 @@ fn ask(gateway: Gateway) -> io::Result<()> {
 
 fn gateways() -> io::Result<BTreeSet<Gateway>> {
     let messages = list(GET_ROUTE, NEW_ROUTE, ROUTE)?;
-    Ok(messages.iter().filter_map(|m| default_route(m)).collect())
+    let routes = messages.iter().filter_map(|m| default_route(m));
+    Ok(routes.flatten().collect())
+}
+
+/// The names of the interfaces.
+fn links() -> io::Result<BTreeMap<u32, String>> {
+    let messages = list(GET_LINK, NEW_LINK, LINK)?;
+    Ok(messages.iter().filter_map(|m| link(m)).collect())
 }
 
 fn neighbours() -> io::Result<Vec<Neighbour>> {
@@ -131,23 +162,59 @@ fn neighbours() -> io::Result<Vec<Neighbour>> {
     Ok(messages.iter().filter_map(|m| neighbour(m)).collect())
 }
 
-/// `struct rtmsg` and its attributes.
-fn default_route(message: &[u8]) -> Option<Gateway> {
+/// `struct ifinfomsg` and its attributes.
+fn link(message: &[u8]) -> Option<(u32, String)> {
+    let index = number(message.get(4..8)?)?;
+    let name = attributes(message.get(LINK..)?)
+        .into_iter()
+        .find_map(|(name, value)| (name == IFLA_IFNAME).then_some(value))?;
+    let name = name.strip_suffix(b"\0").unwrap_or(name);
+    Some((index, String::from_utf8_lossy(name).into_owned()))
+}
+
+/// `struct rtmsg` and its attributes: the gateways of a default route, one or several.
+fn default_route(message: &[u8]) -> Option<Vec<Gateway>> {
     let (to, table, kind) = (*message.get(1)?, *message.get(4)?, *message.get(7)?);
     if to != 0 || table != MAIN_TABLE || kind != UNICAST {
         return None;
     }
-    let mut gateway = (None, None);
-    for (name, value) in attributes(message.get(ROUTE..)?) {
-        match name {
-            RTA_GATEWAY => gateway.0 = address(value),
-            RTA_OIF => gateway.1 = number(value),
-            _ => {}
+    let attributes = attributes(message.get(ROUTE..)?);
+    let interface = attributes.iter().find(|(name, _)| *name == RTA_OIF);
+    let interface = interface.and_then(|(_, value)| number(value));
+    let mut gateways: Vec<Gateway> = through(&attributes, interface).into_iter().collect();
+    for (name, value) in attributes {
+        if name == RTA_MULTIPATH {
+            gateways.extend(next_hops(value));
         }
     }
+    Some(gateways)
+}
+
+/// `struct rtnexthop`, one after the other, each with its attributes.
+fn next_hops(mut bytes: &[u8]) -> Vec<Gateway> {
+    let mut found = Vec::new();
+    while let Some(head) = bytes.get(..NEXT_HOP) {
+        let length = usize::from(u16::from_ne_bytes([head[0], head[1]]));
+        let Some(hop) = bytes.get(NEXT_HOP..length) else {
+            break;
+        };
+        found.extend(through(&attributes(hop), number(&head[4..])));
+        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
+    }
+    found
+}
+
+/// The gateway that these attributes name.
+fn through(attributes: &[(u16, &[u8])], interface: Option<u32>) -> Option<Gateway> {
+    let address = attributes.iter().find_map(|(name, value)| match *name {
+        RTA_GATEWAY => address(value),
+        // `struct rtvia`: a family in two bytes, and the address.
+        RTA_VIA => address(value.get(2..)?),
+        _ => None,
+    });
     Some(Gateway {
-        address: gateway.0?,
-        interface: gateway.1?,
+        address: address?,
+        interface: interface?,
     })
 }
 
@@ -245,95 +312,4 @@ fn take(socket: &OwnedFd, answer: u16, found: &mut Vec<Vec<u8>>) -> io::Result<b
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn attribute(name: u16, value: &[u8]) -> Vec<u8> {
-        let length = u16::try_from(value.len() + 4).unwrap();
-        let mut bytes = [length.to_ne_bytes(), name.to_ne_bytes()].concat();
-        bytes.extend(value);
-        bytes.resize(bytes.len().next_multiple_of(4), 0);
-        bytes
-    }
-
-    fn route(to: u8, table: u8, kind: u8) -> Vec<u8> {
-        let mut bytes = vec![2, to, 0, 0, table, 3, 0, kind, 0, 0, 0, 0];
-        bytes.extend(attribute(15, &254_u32.to_ne_bytes()));
-        bytes.extend(attribute(RTA_GATEWAY, &[192, 0, 2, 1]));
-        bytes.extend(attribute(RTA_OIF, &7_u32.to_ne_bytes()));
-        bytes
-    }
-
-    #[test]
-    fn only_a_default_route_of_the_main_table_has_a_default_gateway() {
-        let gateway = Gateway {
-            address: "192.0.2.1".parse().unwrap(),
-            interface: 7,
-        };
-        assert_eq!(default_route(&route(0, 254, 1)), Some(gateway));
-        for other in [route(24, 254, 1), route(0, 255, 1), route(0, 254, 7)] {
-            assert_eq!(default_route(&other), None, "{other:?}");
-        }
-        let whole = route(0, 254, 1);
-        for cut in 0..whole.len() {
-            assert_eq!(default_route(&whole[..cut]), None, "{cut}");
-        }
-    }
-
-    #[test]
-    fn a_neighbour_answers_that_was_found_now_or_lately() {
-        let minute = Duration::from_secs(60);
-        for (state, seconds_ago, answers) in [
-            (0x02, 1000, true),
-            (0x40, 1000, true),
-            (0x80, 1000, true),
-            (0x04, 30, true),
-            (0x08, 59, true),
-            (0x10, 60, false),
-            (0x04, 1000, false),
-            (0x01, 0, false),
-            (0x20, 0, false),
-            (0x00, 0, false),
-        ] {
-            let mut bytes = vec![2, 0, 0, 0];
-            bytes.extend(7_u32.to_ne_bytes());
-            bytes.extend(u16::to_ne_bytes(state));
-            bytes.extend([0, 1]);
-            bytes.extend(attribute(NDA_DST, &[192, 0, 2, 1]));
-            let times = u32::to_ne_bytes(seconds_ago * TICKS);
-            bytes.extend(attribute(NDA_CACHEINFO, &[times, [0; 4]].concat()));
-            let neighbour = neighbour(&bytes).unwrap();
-            assert_eq!(neighbour.at.interface, 7);
-            assert_eq!(
-                neighbour.answers(minute),
-                answers,
-                "{state:#x} {seconds_ago}"
-            );
-        }
-    }
-
-    /// The oracle is `/proc/net/route`: destination and mask of a default route are zero there.
-    #[test]
-    #[expect(clippy::disallowed_methods, reason = "the kernel's page is the oracle")]
-    fn the_gateways_are_those_that_the_kernel_shows_elsewhere() {
-        let Ok(table) = std::fs::read_to_string("/proc/net/route") else {
-            return;
-        };
-        let shown: BTreeSet<_> = table
-            .lines()
-            .skip(1)
-            .map(|line| line.split_whitespace().collect::<Vec<_>>())
-            .filter(|row| row[1] == "00000000" && row[7] == "00000000" && row[2] != "00000000")
-            .map(|row| Ipv4Addr::from(u32::from_str_radix(row[2], 16).unwrap().to_ne_bytes()))
-            .collect();
-        let found = gateways().unwrap();
-        let found: BTreeSet<_> = found
-            .iter()
-            .filter_map(|gateway| match gateway.address {
-                IpAddr::V4(address) => Some(address),
-                IpAddr::V6(_) => None,
-            })
-            .collect();
-        assert_eq!(found, shown);
-    }
-}
+mod tests;

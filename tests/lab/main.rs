@@ -15,6 +15,7 @@ mod accounts;
 mod clusters;
 mod crash;
 mod devices;
+mod gateway;
 mod guard;
 mod machines;
 mod path;
