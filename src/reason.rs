@@ -66,6 +66,8 @@ reasons! {
     KeysSkipped,
     /// Not enough free bytes or inodes on the target's file system.
     NoSpace,
+    /// A hard link leads to no regular file that could have another name there.
+    HardLinkTarget,
     /// The target's file system is mounted read-only.
     ReadOnly,
     /// The target is immutable or append-only.

@@ -2,7 +2,7 @@
 //! and what is there when it is taken back. A case is a directory below `tests/golden/update`:
 //!
 //! * `before.txt`: the machine, one object a line (`/etc/motd file 644 "text"`, `/srv/d dir 755`,
-//!   `/etc/l link to`); empty where there is nothing;
+//!   `/etc/l link to`, `/srv/other hard /etc/motd` for another name of a file above it); empty where there is nothing;
 //! * `from.yaml`: the config the machine is on, where it is on one; `to.yaml`: the one asked for;
 //! * `plan.txt`, `after.txt`: what must come of it.
 //!
@@ -150,6 +150,7 @@ fn make(sandbox: &Sandbox, line: &str) -> Option<()> {
             fs::set_permissions(&path, fs::Permissions::from_mode(mode()?)).ok()
         }
         "link" => symlink(words.next()?, &path).ok(),
+        "hard" => fs::hard_link(sandbox.path(words.next()?), &path).ok(),
         _ => None,
     }
 }
@@ -192,6 +193,9 @@ fn listing(tree: &Tree) -> String {
             continue;
         }
         lines += &match &node.object {
+            _ if node.same.is_some() => {
+                format!("{path} hard {}\n", node.same.as_ref().unwrap())
+            }
             Object::File(bytes) => {
                 let text = serde_json::to_string(&String::from_utf8_lossy(bytes)).unwrap();
                 format!("{path} file {:o} {text}\n", node.mode)

@@ -27,7 +27,7 @@ struct Claim<'c> {
 
 /// Every pair of entries that exclude each other.
 ///
-/// Below a *link* there may be entries: where it leads is known on the machine only.
+/// Below a symbolic *link* there may be entries: where it leads is known on the machine only.
 pub(super) fn find(config: &MachineConfig) -> Vec<Refusal> {
     let (claims, mut refusals) = claims(config);
     for (path, claim) in &claims {
@@ -75,7 +75,8 @@ fn all(config: &MachineConfig) -> Vec<(AbsPath, Claim<'_>)> {
         add(path, "a directory".into(), true, &directory.origin);
     }
     for (path, link) in &config.links {
-        add(path, "a link".into(), true, &link.origin);
+        let what = if link.hard { "a hard link" } else { "a link" };
+        add(path, what.into(), !link.hard, &link.origin);
     }
     for (path, file) in &config.files {
         add(path, "a file".into(), false, &file.origin);

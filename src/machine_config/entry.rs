@@ -1,6 +1,10 @@
 //! The parts of a machine config, valid by construction.
 
-use std::{collections::BTreeMap, fmt, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    sync::Arc,
+};
 
 use serde::{Deserialize, Serialize};
 
@@ -41,6 +45,26 @@ pub struct MachineConfig {
     pub kernel_type: Option<String>,
     /// Whether FIPS mode is asked for. Checked, never changed on a running machine.
     pub fips: bool,
+}
+
+impl MachineConfig {
+    /// `paths` and the hard links that are, directly or not, other names of one of them.
+    pub fn with_hard_links(&self, mut paths: BTreeSet<AbsPath>) -> BTreeSet<AbsPath> {
+        let hard = self.links.iter().filter(|(_, link)| link.hard);
+        let hard: Vec<_> = hard
+            .filter_map(|(path, link)| Some((path, AbsPath::new(link.target.as_str()).ok()?)))
+            .collect();
+        loop {
+            let known = paths.len();
+            let leads_there = |(_, target): &&(&AbsPath, AbsPath)| paths.contains(target);
+            let more: Vec<_> = hard.iter().filter(leads_there).collect();
+            let more: Vec<AbsPath> = more.iter().map(|(path, _)| (*path).clone()).collect();
+            paths.extend(more);
+            if paths.len() == known {
+                return paths;
+            }
+        }
+    }
 }
 
 /// Where an entry was written. Never part of equality.
@@ -96,12 +120,16 @@ pub struct Directory {
     pub origin: Origin,
 }
 
-/// A symbolic link.
+/// A symbolic link, or another name of a file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Link {
-    /// The text of the link, absolute or relative.
+    /// The text of the link, absolute or relative; of a hard link, the absolute path of the file.
     pub target: String,
+    /// Another name of the file at `target` instead of a symbolic link: then mode and owner are the
+    /// file's. Left out of the canonical form where it is not, so that other configs keep their digests.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub hard: bool,
     /// The owning user.
     pub user: Owner,
     /// The owning group.

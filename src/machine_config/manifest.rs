@@ -73,11 +73,12 @@ fn ignition(config: &MachineConfig) -> Result<Value, NoContent> {
         })
     });
     insert(&mut storage, "directories", directories.collect());
-    let links = config.links.iter().map(|(path, link)| {
-        json!({
+    let links = config.links.iter().map(|(path, link)| match link.hard {
+        true => json!({"path": path, "target": link.target, "overwrite": true, "hard": true}),
+        false => json!({
             "path": path, "target": link.target, "overwrite": true,
             "user": owner(&link.user), "group": owner(&link.group),
-        })
+        }),
     });
     insert(&mut storage, "links", links.collect());
     let units: Vec<Value> = config

@@ -9,7 +9,7 @@ use super::{
     parts::{FilePart, LinkPart, NodePart, Parts, UnitPart},
     unit_check,
 };
-use crate::reason::Reason;
+use crate::{path::AbsPath, reason::Reason};
 
 /// Ignition's modes for what says none.
 const FILE_MODE: u32 = 0o644;
@@ -54,6 +54,7 @@ pub fn merge(
     parts.os_image_url = parts.os_image_url.or(default_image);
     refusals.extend(kernel_without_headers(&parts));
     refusals.extend(appended_to_nothing(&parts));
+    refusals.extend(odd_hard_links(&parts));
     let mut config = finish(parts);
     refusals.extend(conflict::find(&config));
     let mut warnings = Vec::new();
@@ -109,6 +110,32 @@ fn appended_to_nothing(parts: &Parts) -> Vec<Refusal> {
                 format!("append to {path}, whose contents no config gives, is not supported");
             let refusal = Refusal::new(Reason::FeatureUnsupported, message).at(origin);
             refusals.push(refusal.expected("contents for this path, here or in another config"));
+        }
+    }
+    refusals
+}
+
+/// Hard links that do not say which file they are a name of, or ask for an owner: a file has one, whatever
+/// its names.
+fn odd_hard_links(parts: &Parts) -> Vec<Refusal> {
+    let mut refusals = Vec::new();
+    let hard = |(_, link): &(&AbsPath, &LinkPart)| link.hard == Some(true);
+    for (path, link) in parts.links.iter().filter(hard) {
+        let mut refuse = |reason, message: String, expected: &str| {
+            let refusal = Refusal::new(reason, message).at(&link.node.origin);
+            refusals.push(refusal.expected(expected));
+        };
+        if let Err(error) = AbsPath::new(link.target.as_str()) {
+            let message = format!("the hard link {path}: its target {error}");
+            refuse(Reason::PathInvalid, message, "the absolute path of a file");
+        }
+        if link.node.user.is_some() || link.node.group.is_some() {
+            let message = format!("the hard link {path} cannot have an owner of its own");
+            refuse(
+                Reason::ValueInvalid,
+                message,
+                "no user and no group: those of the file",
+            );
         }
     }
     refusals
@@ -193,6 +220,7 @@ impl LinkPart {
     fn lay_over(&mut self, above: Self) {
         self.node.lay_over(above.node);
         self.target = above.target;
+        keep(&mut self.hard, above.hard);
     }
 }
 
@@ -227,6 +255,7 @@ fn finish(mut parts: Parts) -> MachineConfig {
         }),
         links: values(parts.links, |part| Link {
             target: part.target,
+            hard: part.hard.unwrap_or(false),
             user: part.node.user.unwrap_or(Owner::ROOT),
             group: part.node.group.unwrap_or(Owner::ROOT),
             origin: part.node.origin,

@@ -45,6 +45,7 @@ pub(super) struct FilePart {
 pub(super) struct LinkPart {
     pub(super) node: NodePart,
     pub(super) target: String,
+    pub(super) hard: Option<bool>,
 }
 
 #[derive(Clone, Debug, Default)]

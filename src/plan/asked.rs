@@ -22,6 +22,20 @@ pub struct Asked {
     pub home: Option<AbsPath>,
     /// Whether the plan edits the text that is there: keys beside a person's own.
     pub edited: bool,
+    /// Nothing is said of it: it only has to be looked at, because a hard link leads there.
+    pub only_seen: bool,
+}
+
+impl Asked {
+    fn of(path: AbsPath, kind: Option<ObjectKind>) -> Self {
+        Self {
+            path,
+            kind,
+            home: None,
+            edited: false,
+            only_seen: false,
+        }
+    }
 }
 
 /// The paths of `config`: files, directories, links, unit files, the links that enable units, keys.
@@ -34,20 +48,21 @@ pub fn asked(
     observed: &Observed,
 ) -> Vec<Asked> {
     let layout = Layout::of(config, observed, from.map_or(Side::Before, Side::After));
+    let targets = config.links.values().filter(|link| link.hard);
+    let targets = targets.filter_map(|link| AbsPath::new(link.target.as_str()).ok());
+    let targets = targets.map(|path| Asked {
+        only_seen: true,
+        ..Asked::of(path, Some(ObjectKind::File))
+    });
     let accounts = layout.accounts;
-    let homes = accounts.homes.iter().map(|home| Asked {
-        path: home.path.clone(),
-        kind: Some(ObjectKind::Directory),
-        home: None,
-        edited: false,
-    });
+    let homes = accounts
+        .homes
+        .iter()
+        .map(|home| Asked::of(home.path.clone(), Some(ObjectKind::Directory)));
     let databases: BTreeSet<_> = accounts.edits.iter().map(|edit| edit.database()).collect();
-    let databases = databases.into_iter().map(|database| Asked {
-        path: database.path(),
-        kind: Some(ObjectKind::File),
-        home: None,
-        edited: false,
-    });
+    let databases = databases
+        .into_iter()
+        .map(|database| Asked::of(database.path(), Some(ObjectKind::File)));
     let there = layout.objects.into_iter().map(|(path, wanted)| {
         let keys = wanted.entry.kind == EntryKind::SSHKey;
         let name = &wanted.entry.name;
@@ -55,27 +70,23 @@ pub fn asked(
         let account = account
             .or_else(|| observed.users.get(name))
             .filter(|_| keys);
+        let kind = match wanted.object {
+            Object::File { .. } | Object::Hard { .. } => ObjectKind::File,
+            Object::Directory { .. } => ObjectKind::Directory,
+            Object::Link { .. } => ObjectKind::Link,
+        };
         Asked {
-            path,
-            kind: Some(match wanted.object {
-                Object::File { .. } => ObjectKind::File,
-                Object::Directory { .. } => ObjectKind::Directory,
-                Object::Link { .. } => ObjectKind::Link,
-            }),
             home: account.and_then(|account| account.home.clone()),
             edited: keys && !observed.sshd_reads_keys_directory,
+            ..Asked::of(path, Some(kind))
         }
     });
-    let absent = layout.absent.into_keys().map(|path| Asked {
-        path,
-        kind: None,
-        home: None,
-        edited: false,
-    });
+    let absent = layout.absent.into_keys().map(|path| Asked::of(path, None));
     let objects: Vec<Asked> = there.chain(absent).collect();
     let known: BTreeSet<AbsPath> = objects.iter().map(|asked| asked.path.clone()).collect();
     let more = homes
         .chain(databases)
+        .chain(targets)
         .filter(|asked| !known.contains(&asked.path));
     more.chain(objects).collect()
 }

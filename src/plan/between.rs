@@ -10,7 +10,7 @@ use super::{
     changes::Builder,
     desired::{Layout, Side, noun},
     difference::{Steps, steps},
-    homes, host,
+    hard_links, homes, host,
     machine::Machine,
     normalise, os,
     verdict::{Judge, Verdict},
@@ -93,6 +93,7 @@ fn plan(
     }
     let (mut operations, in_the_way) = normalise::operations(&steps, &after, observed);
     refusals.extend(in_the_way);
+    refusals.extend(hard_links::refusals(&steps, observed));
     refusals.extend(too_large(to));
     homes::furnish(&mut operations, &after, observed);
     refusals.extend(homes::add_entries(&mut operations, &after));

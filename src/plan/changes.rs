@@ -88,6 +88,15 @@ impl Builder<'_> {
             (_, Act::Restore(_)) => {
                 "leaves the config; what stood here before comes back".to_owned()
             }
+            (ChangeKind::Create, Act::Put(Object::Hard { target, .. })) => {
+                format!("new, another name of {target}")
+            }
+            (_, Act::Put(Object::Hard { target, .. })) => {
+                format!("becomes another name of {target}, as it is then")
+            }
+            (ChangeKind::Modify, Act::Put(Object::File { .. })) if step.fields == ["target"] => {
+                "becomes a file of its own, and is no hard link any more".to_owned()
+            }
             (ChangeKind::Create, _) => "new".to_owned(),
             (ChangeKind::Remove, _) => "leaves the config".to_owned(),
             (ChangeKind::Modify, _) => differs(&step.fields),

@@ -35,6 +35,11 @@ pub(super) fn differences(wanted: &Wanted, facts: &FileFacts, owners: bool) -> V
                 link_field(wanted.entry.kind),
             );
         }
+        // Of mode and owner the file itself is asked.
+        (Object::Hard { inode, .. }, ObjectKind::File) => {
+            unless(*inode == Some(facts.inode), "target");
+            return fields;
+        }
         _ => return vec!["kind"],
     }
     let (uid, gid) = wanted.object.owner();
@@ -66,12 +71,13 @@ fn link_field(kind: EntryKind) -> &'static str {
 }
 
 impl Object {
-    /// Numeric user and group.
+    /// Numeric user and group; root's for a hard link, which has none of its own.
     pub(super) fn owner(&self) -> (u32, u32) {
         match self {
             Self::File { uid, gid, .. }
             | Self::Directory { uid, gid, .. }
             | Self::Link { uid, gid, .. } => (*uid, *gid),
+            Self::Hard { .. } => (0, 0),
         }
     }
 
@@ -87,6 +93,11 @@ impl Object {
             ),
             Self::Directory { mode, .. } => (None, None, Some(*mode), None),
             Self::Link { target, .. } => (None, None, None, Some(target.clone())),
+            Self::Hard { target, .. } => {
+                let target = Some(target.to_string());
+                let all = summary(None, None, None, (uid, gid), target);
+                return ObjectSummary { owner: None, ..all };
+            }
         };
         summary(size, digest, mode, (uid, gid), target)
     }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{
     Account, Observed,
     accounts::{self, Accounts},
-    keys, units,
+    hard_links, keys, units,
 };
 use crate::{
     machine_config::{Content, EntryKind, MachineConfig, Origin, Owner, Refusal},
@@ -39,6 +39,12 @@ pub(super) enum Object {
         target: String,
         uid: u32,
         gid: u32,
+    },
+    /// Another name of the file at this canonical path, which is no hard link of the config itself;
+    /// with the inode number of what is there today.
+    Hard {
+        target: AbsPath,
+        inode: Option<u64>,
     },
 }
 
@@ -96,12 +102,14 @@ impl Layout {
         };
         layout.add_accounts(accounts, &place);
         layout.add_entries(config, &place);
+        hard_links::add(&mut layout, config, &place);
         units::add(&mut layout, config, &place, side);
         keys::add(&mut layout, config, &place);
         layout
             .absent
             .retain(|path, _| !layout.objects.contains_key(path));
         layout.refuse_objects_below_others();
+        layout.refuse_odd_hard_links(observed);
         layout
     }
 
@@ -130,7 +138,7 @@ impl Layout {
                 self.add(place, path, entry, Object::Directory { mode, uid, gid });
             }
         }
-        for (path, link) in &config.links {
+        for (path, link) in config.links.iter().filter(|(_, link)| !link.hard) {
             let entry = Entry::new(EntryKind::Link, path.as_str(), &link.origin);
             if let Some((uid, gid)) = self.owner(place, &link.user, &link.group, &entry) {
                 let target = link.target.clone();

@@ -55,7 +55,8 @@ pub(super) fn steps(before: &Layout, after: &Layout, observed: &Observed, owners
         needed,
         ..Steps::default()
     };
-    for (path, wanted) in &after.objects {
+    let hard = |wanted: &Wanted| matches!(wanted.object, Object::Hard { .. });
+    for (path, wanted) in after.objects.iter().filter(|(_, wanted)| !hard(wanted)) {
         steps.wanted(path, wanted, before, observed, owners);
     }
     for (path, entry) in &after.absent {
@@ -89,6 +90,10 @@ pub(super) fn steps(before: &Layout, after: &Layout, observed: &Observed, owners
                 vec![gone_field(entry.kind)],
             );
         }
+    }
+    // Last, because they follow the files that they are names of.
+    for (path, wanted) in after.objects.iter().filter(|(_, wanted)| hard(wanted)) {
+        steps.wanted(path, wanted, before, observed, owners);
     }
     steps.remove_directories(leaving_directories, observed);
     steps.tidy_unit_directories(observed);
@@ -145,7 +150,10 @@ impl Steps {
             }
             return;
         };
-        let fields = differences(wanted, facts, owners);
+        let mut fields = differences(wanted, facts, owners);
+        if fields.is_empty() && self.parts_names(wanted, had, facts) {
+            fields.push("target");
+        }
         if fields.is_empty() {
             if had.is_none() && !observed.originals.contains_key(path) {
                 self.adopted.insert(path.clone());
@@ -208,7 +216,7 @@ pub(super) fn first_field(wanted: &Wanted) -> &'static str {
         (EntryKind::Enablement, _) => "enabled",
         (_, Object::File { .. }) => "content",
         (_, Object::Directory { .. }) => "kind",
-        (_, Object::Link { .. }) => "target",
+        (_, Object::Link { .. } | Object::Hard { .. }) => "target",
     }
 }
 

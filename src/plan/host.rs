@@ -222,8 +222,16 @@ impl Host<'_> {
     }
 }
 
+/// Whether it is machinist's own state.
+pub(super) fn is_state(path: &AbsPath) -> bool {
+    AbsPath::new(STATE).is_ok_and(|state| path.is_under(&state))
+}
+
 /// The object at `path` or the nearest directory above it that is there.
-fn nearest<'a>(path: &AbsPath, observed: &'a Observed) -> Option<(AbsPath, &'a FileFacts)> {
+pub(super) fn nearest<'a>(
+    path: &AbsPath,
+    observed: &'a Observed,
+) -> Option<(AbsPath, &'a FileFacts)> {
     std::iter::once(path.clone())
         .chain(path.ancestors())
         .find_map(|above| observed.objects.get(&above).map(|facts| (above, facts)))

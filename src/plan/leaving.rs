@@ -74,8 +74,10 @@ impl Steps {
         observed: &Observed,
     ) {
         let original = observed.objects.get(place);
+        let hard = matches!(wanted.object, Object::Hard { .. });
         let act = match (facts, original) {
-            (Some(now), Some(then)) if now.looks_like(then) => return,
+            // A hard link may look like what stood there, and is another name of another file.
+            (Some(now), Some(then)) if now.looks_like(then) && !hard => return,
             (Some(now), Some(then))
                 if now.kind == ObjectKind::Directory && then.kind == now.kind =>
             {

@@ -17,6 +17,7 @@ mod diff;
 mod difference;
 mod document;
 mod drift;
+mod hard_links;
 mod homes;
 mod host;
 mod keys;

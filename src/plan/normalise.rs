@@ -182,6 +182,12 @@ fn node(object: Object, children: BTreeMap<String, Node>) -> Node {
             gid,
             kind: NodeKind::Link(target),
         },
+        Object::Hard { target, .. } => Node {
+            mode: 0o777,
+            uid: 0,
+            gid: 0,
+            kind: NodeKind::Hard(target),
+        },
     }
 }
 
@@ -189,7 +195,7 @@ fn metadata(object: &Object) -> OperationKind {
     let (uid, gid) = object.owner();
     let mode = match object {
         Object::Directory { mode, .. } | Object::File { mode, .. } => *mode,
-        Object::Link { .. } => 0o777,
+        Object::Link { .. } | Object::Hard { .. } => 0o777,
     };
     OperationKind::Metadata { mode, uid, gid }
 }
@@ -206,7 +212,7 @@ fn order(operation: &Operation) -> (u8, std::cmp::Reverse<usize>, AbsPath) {
     let (rank, up) = match &operation.kind {
         OperationKind::Metadata { .. } | OperationKind::Entries(_) => (0, false),
         OperationKind::Put(Node {
-            kind: NodeKind::Link(_),
+            kind: NodeKind::Link(_) | NodeKind::Hard(_),
             ..
         }) => (2, false),
         OperationKind::Put(_) | OperationKind::Restore(_) => (1, false),

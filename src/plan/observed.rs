@@ -76,6 +76,8 @@ pub struct FileFacts {
     pub digest: Option<Digest>,
     /// A link's text.
     pub target: Option<String>,
+    /// Its inode number: on one mount, whether two paths are names of one object.
+    pub inode: u64,
     /// Something is mounted on it.
     pub mount_point: bool,
     /// It carries the immutable or append-only flag.

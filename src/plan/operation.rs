@@ -67,6 +67,9 @@ pub enum NodeKind {
     File(Content),
     /// A symbolic link with this text.
     Link(String),
+    /// Another name of the file that is at this canonical path once all operations are done; mode and
+    /// owner are that file's.
+    Hard(AbsPath),
     /// A directory with everything in it.
     Directory(BTreeMap<String, Node>),
 }
@@ -83,6 +86,7 @@ impl Node {
                 (blocks * BLOCK, 1)
             }
             NodeKind::Link(_) => (0, 1),
+            NodeKind::Hard(_) => (0, 0),
             NodeKind::Directory(children) => {
                 children
                     .values()

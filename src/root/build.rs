@@ -75,6 +75,24 @@ impl Root {
         build().map_err(|error| self.failed("make the link", at, error))
     }
 
+    /// Makes `at`, which must be free, another name of the file at `file`, on the same mount.
+    pub fn build_hard_link(&self, at: &AbsPath, file: &AbsPath) -> Result<(), RootError> {
+        let build = || {
+            if self.pretends_to_part(at, file) {
+                return Err(Errno::XDEV.into());
+            }
+            let (from, to) = (self.slot(file)?, self.slot(at)?);
+            let link = || {
+                let flags = AtFlags::empty();
+                Ok(rustix::fs::linkat(
+                    &from.dir, from.name, &to.dir, to.name, flags,
+                )?)
+            };
+            self.tapped(at, || Act::HardLink(file.clone()), link)
+        };
+        build().map_err(|error| self.failed_pair(("make", "another name of"), at, file, error))
+    }
+
     /// Gives a link, and not what it leads to, the owner of `meta`.
     pub fn own_link(&self, at: &AbsPath, meta: &Meta) -> Result<(), RootError> {
         if !meta.chown {

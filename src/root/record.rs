@@ -35,6 +35,8 @@ pub enum Act {
     MakeDir(u32),
     /// A symbolic link to this target came to be.
     MakeLink(String),
+    /// The name came to be another one of the file at this path.
+    HardLink(AbsPath),
     /// A socket came to be.
     MakeSocket,
     /// The mode was set.
@@ -69,6 +71,7 @@ impl Act {
             A::Create(_)
                 | A::MakeDir(_)
                 | A::MakeLink(_)
+                | A::HardLink(_)
                 | A::MakeSocket
                 | A::Rename(_)
                 | A::Exchange(_)
@@ -176,7 +179,7 @@ impl Root {
 
     fn describe(&self, p: &AbsPath, mut act: Act) -> io::Result<Op> {
         let path = self.canonical(p).map_err(io::Error::other)?;
-        if let Act::Rename(to) | Act::Exchange(to) = &mut act {
+        if let Act::Rename(to) | Act::Exchange(to) | Act::HardLink(to) = &mut act {
             *to = self.canonical(to).map_err(io::Error::other)?;
         }
         let directory = path.parent().filter(|_| act.changes_names());

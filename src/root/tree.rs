@@ -29,6 +29,8 @@ pub struct Node {
     pub uid: u32,
     /// Group.
     pub gid: u32,
+    /// Of a file with several names in the tree the first of them, at all the others.
+    pub same: Option<AbsPath>,
 }
 
 /// Everything below a root, by path. Devices, named pipes and extended attributes are left out.
@@ -38,12 +40,49 @@ pub struct Tree(pub BTreeMap<AbsPath, Node>);
 impl Tree {
     /// Reads everything below `root`, contents included: for trees of test size.
     pub fn capture(root: &Root) -> Result<Self, RootError> {
-        let mut tree = Self::default();
-        tree.take_in(root, &AbsPath::root())?;
+        let (mut tree, mut names) = (Self::default(), BTreeMap::new());
+        tree.take_in(root, &AbsPath::root(), &mut names)?;
+        tree.name_alike(|path| names.get(path).copied());
         Ok(tree)
     }
 
-    fn take_in(&mut self, root: &Root, p: &AbsPath) -> Result<(), RootError> {
+    /// Notes which files are one, by what `object` says of their paths; none stands for itself alone.
+    pub(super) fn name_alike<I: Ord>(&mut self, object: impl Fn(&AbsPath) -> Option<I>) {
+        let mut first: BTreeMap<I, AbsPath> = BTreeMap::new();
+        for (path, node) in &mut self.0 {
+            let file = matches!(node.object, Object::File(_));
+            if let Some(object) = object(path).filter(|_| file) {
+                match first.get(&object) {
+                    Some(known) => node.same = Some(known.clone()),
+                    None => drop(first.insert(object, path.clone())),
+                }
+            }
+        }
+    }
+
+    /// What is left without the paths that are `hidden`.
+    #[must_use]
+    pub fn without(&self, hidden: impl Fn(&AbsPath) -> bool) -> Self {
+        let left = self.0.iter().filter(|(path, _)| !hidden(path));
+        let alone = |node: &Node| Node {
+            same: None,
+            ..node.clone()
+        };
+        let left = left.map(|(path, node)| (path.clone(), alone(node)));
+        let mut tree = Self(left.collect());
+        tree.name_alike(|path| {
+            let first = self.0.get(path).and_then(|node| node.same.clone());
+            Some(first.unwrap_or_else(|| path.clone()))
+        });
+        tree
+    }
+
+    fn take_in(
+        &mut self,
+        root: &Root,
+        p: &AbsPath,
+        names: &mut BTreeMap<AbsPath, u64>,
+    ) -> Result<(), RootError> {
         let Some(stat) = root.stat(p)? else {
             return Ok(());
         };
@@ -55,6 +94,9 @@ impl Tree {
             Kind::Fifo | Kind::CharDevice | Kind::BlockDevice => return Ok(()),
         };
         let directory = object == Object::Directory;
+        if stat.nlink > 1 {
+            names.insert(p.clone(), stat.identity.ino);
+        }
         self.0.insert(
             p.clone(),
             Node {
@@ -62,13 +104,14 @@ impl Tree {
                 mode: stat.mode,
                 uid: stat.uid,
                 gid: stat.gid,
+                same: None,
             },
         );
         if directory {
             for entry in root.list(p)? {
                 // A listed name is one component, so only the length can be at fault.
                 if let Ok(below) = p.join(&entry.name) {
-                    self.take_in(root, &below)?;
+                    self.take_in(root, &below, names)?;
                 }
             }
         }
@@ -91,6 +134,10 @@ impl Tree {
                 chown: into.can_chown(),
             };
             match &node.object {
+                Object::File(_) if node.same.is_some() => {
+                    let same = node.same.as_ref().unwrap_or(path);
+                    into.build_hard_link(path, same)?;
+                }
                 Object::Directory if *path == AbsPath::root() => into.set_meta(path, &meta)?,
                 Object::Directory => into.build_dir(path, &meta)?,
                 Object::File(bytes) => into.build_file(path, bytes, &meta)?,

@@ -134,6 +134,7 @@ mod tests {
         config.links.insert(
             at,
             machine_config::Link {
+                hard: false,
                 target: name.to_owned(),
                 user: machine_config::Owner::Id(0),
                 group: machine_config::Owner::Id(0),

@@ -180,7 +180,8 @@ fn look_from(
         None => plan::between(&from, to, &observed, policies, capabilities),
     };
     let asked = plan::asked(to, Some(&from), &observed);
-    let named = asked.into_iter().map(|asked| asked.path).collect();
+    let named = asked.into_iter().filter(|asked| !asked.only_seen);
+    let named = named.map(|asked| asked.path).collect();
     Ok(Looked { plan, from, named })
 }
 
@@ -194,6 +195,27 @@ fn adopted(journal: &Journal) -> BTreeSet<AbsPath> {
         all.extend(tx.adopted.iter().cloned());
     }
     all
+}
+
+/// As [`drift`], for paths that were touched and the hard links to them, which were parted then; with all
+/// that was looked at. Blocking.
+pub fn drift_around(
+    root: &Root,
+    name: Option<&ConfigName>,
+    touched: BTreeSet<AbsPath>,
+    capabilities: Capabilities,
+    remembered: &Remembered,
+) -> Result<(BTreeSet<AbsPath>, Vec<Drift>), LookError> {
+    let config = remembered.config(root, name).map_err(LookError::Store)?;
+    let all = config.with_hard_links(touched);
+    let found = observe::drift(
+        root,
+        &config,
+        Some(&all),
+        capabilities.chown,
+        Some(remembered.digests()),
+    );
+    Ok((all, found.map_err(LookError::Observe)?))
 }
 
 /// What is not as the config asks that the machine is on. Blocking. A fresh `remembered` makes sure that every

@@ -240,7 +240,11 @@ fn what_a_stranger_puts_where_the_target_is_missing_is_kept_aside_by_the_undo() 
 fn needs_room(kept: &AtomicU64, op: &Op) -> bool {
     let spare = op.path.as_str().ends_with("/.journal.new");
     match &op.act {
-        Act::Create(_) | Act::MakeDir(_) | Act::MakeLink(_) | Act::Reserve(_) => true,
+        Act::Create(_)
+        | Act::MakeDir(_)
+        | Act::MakeLink(_)
+        | Act::HardLink(_)
+        | Act::Reserve(_) => true,
         Act::Write(bytes) if spare => bytes.len() as u64 > kept.load(Ordering::Relaxed),
         Act::Write(_) => true,
         _ => false,

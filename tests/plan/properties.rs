@@ -35,6 +35,7 @@ fn directory(mode: u32) -> Directory {
 
 fn link(target: &str) -> Link {
     Link {
+        hard: false,
         target: target.into(),
         user: ME,
         group: ME,

@@ -190,6 +190,7 @@ fn put(at: &Path, node: &Node) {
     match &node.kind {
         NodeKind::File(content) => fs::write(at, content.bytes().unwrap()).unwrap(),
         NodeKind::Link(target) => return symlink(target, at).unwrap(),
+        NodeKind::Hard(_) => unreachable!("no case here asks for a hard link"),
         NodeKind::Directory(children) => {
             fs::create_dir(at).unwrap();
             for (name, child) in children {

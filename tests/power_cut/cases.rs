@@ -153,7 +153,7 @@ fn on(
 
 /// Every idea by its name.
 pub(crate) fn all() -> Vec<(&'static str, Case, Way)> {
-    [objects(), units(), sequences()]
+    [objects(), hard_links(), units(), sequences()]
         .into_iter()
         .flatten()
         .collect()
@@ -227,6 +227,46 @@ fn objects() -> Vec<(&'static str, Case, Way)> {
     ]
 }
 
+fn hard_links() -> Vec<(&'static str, Case, Way)> {
+    let linked = |config: Written| config.hard("/etc/hard", "/etc/ours");
+    let tree = |config: Written| {
+        config
+            .file("/srv/one/file", "one\n", 0o644)
+            .file("/srv/two/file", "two\n", 0o600)
+            .dir("/srv/one", 0o755)
+            .dir("/srv/two", 0o700)
+            .hard("/srv/one/two", "/srv/two/file")
+            .hard("/srv/two/one", "/srv/one/file")
+    };
+    let changed = || linked(to()).file("/etc/ours", "other\n", 0o640);
+    vec![
+        forward("hard link new", linked(to())),
+        forward(
+            "hard link where a file was",
+            to().hard("/etc/found", "/etc/ours"),
+        ),
+        forward(
+            "hard link to what is found",
+            to().hard("/etc/hard", "/etc/found"),
+        ),
+        on(
+            "hard link follows its file",
+            DATA,
+            linked(base()),
+            changed(),
+        ),
+        on(
+            "hard link parted",
+            DATA,
+            linked(base()),
+            to().file("/etc/hard", "ours\n", 0o644),
+        ),
+        on("hard link removed", DATA, linked(base()), to()),
+        forward("hard links between trees", tree(to())),
+        on("hard links between trees removed", DATA, tree(base()), to()),
+    ]
+}
+
 fn units() -> Vec<(&'static str, Case, Way)> {
     let dropin = |text: &str| Unit {
         dropins: [("10-x.conf".to_owned(), text.to_owned())].into(),
@@ -275,6 +315,8 @@ fn sequences() -> Vec<(&'static str, Case, Way)> {
             .file("/etc/new/file", "new\n", 0o644)
     };
     let case = || Case::of(furnished(DATA), base(), wide(), DATA);
+    let linked = |config: Written| config.hard("/etc/hard", "/etc/ours");
+    let linked = || Case::of(furnished(DATA), linked(base()), linked(wide()), DATA);
     let row = Case::through(furnished(DATA), base(), &middle(), wide(), DATA);
     let mut all = vec![
         ("everything", Case::everything(), Way::Forward),
@@ -293,6 +335,7 @@ fn sequences() -> Vec<(&'static str, Case, Way)> {
     all.extend([
         ("two configs in a row", row, Way::InARow(middle)),
         ("withdrawn after the commit", case(), Way::Withdrawn),
+        ("hard link, withdrawn", linked(), Way::Withdrawn),
         ("withdrawn before the commit", case(), Way::WithdrawnEarly),
         ("several at once", case(), Way::Forward),
     ]);

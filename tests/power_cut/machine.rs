@@ -11,7 +11,7 @@ use machinist::{
     machine_config,
     path::AbsPath,
     root::{
-        Act, Object, Op, Root, Tree,
+        Act, Node, Object, Op, Root, Tree,
         replay::{self, Effort, Inodes, Model},
     },
     update::{
@@ -136,7 +136,8 @@ impl Recorded {
         }
         // The replay counts on from the objects of the start, as the log makes more.
         let made = log.iter().filter(|op| makes(op));
-        for (number, op) in (self.start.0.len()..).zip(made) {
+        let objects = self.start.0.values().filter(|node| node.same.is_none());
+        for (number, op) in (objects.count()..).zip(made) {
             if let Some(id) = born.get_mut(&op.path).and_then(VecDeque::pop_front) {
                 numbers.insert(id, number);
             }
@@ -341,7 +342,11 @@ impl State<'_> {
             let mut known = known.into_iter().chain(&case.between);
             // A directory's mode and owner are two operations.
             let directory = node.object == Object::Directory;
-            if !directory && !known.any(|tree| tree.0.get(&path) == Some(&node)) {
+            // The names of a file change one after the other.
+            let alone = |node: Node| Node { same: None, ..node };
+            let node = alone(node);
+            let same = |tree: &Tree| tree.0.get(&path).cloned().map(alone).as_ref() == Some(&node);
+            if !directory && !known.any(same) {
                 return Err(format!("a reader sees {path} torn: {node:?}"));
             }
         }

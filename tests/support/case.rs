@@ -1,6 +1,9 @@
 //! One update that does everything at least once, from one config to another on three mounts.
 
-use machinist::root::Tree;
+use machinist::{
+    path::AbsPath,
+    root::{Node, Tree},
+};
 
 use crate::{
     by_hand::ByHand,
@@ -229,7 +232,7 @@ fn committed(sandbox: &Sandbox, to: &Written) -> Tree {
 /// A tree as others see it, with the names below `originals/` made equal: they hold the time.
 pub(crate) fn plain(tree: &Tree) -> Tree {
     let mut counts = std::collections::BTreeMap::<String, u32>::new();
-    let rename = |path: &machinist::path::AbsPath, node: &machinist::root::Node| {
+    let rename = |path: &AbsPath, node: &Node| {
         let Some((holder, _)) = path.as_str().split_once("/.machinist/originals/") else {
             return path.clone();
         };
@@ -244,7 +247,15 @@ pub(crate) fn plain(tree: &Tree) -> Tree {
     Tree(
         seen.0
             .iter()
-            .map(|(path, node)| (rename(path, node), node.clone()))
+            .map(|(path, node)| {
+                let kept = |path: &AbsPath| path.as_str().contains("/.machinist/");
+                let same = node.same.clone().filter(|same| !kept(same) && !kept(path));
+                let alone = Node {
+                    same: None,
+                    ..node.clone()
+                };
+                (rename(path, &alone), Node { same, ..alone })
+            })
             .collect(),
     )
 }

@@ -99,12 +99,20 @@ impl Written {
             at(path),
             Link {
                 target,
+                hard: false,
                 user,
                 group,
                 origin,
             },
         );
         self
+    }
+
+    pub(crate) fn hard(self, path: &str, file: &str) -> Self {
+        let mut config = self.link(path, file);
+        let link = config.0.links.get_mut(&at(path)).unwrap();
+        (link.hard, link.user, link.group) = (true, Owner::ROOT, Owner::ROOT);
+        config
     }
 
     pub(crate) fn unit(mut self, name: &str, contents: &str, enabled: bool) -> Self {
@@ -303,15 +311,14 @@ pub(crate) fn no_exchange(op: &Op) -> Option<io::Error> {
 /// A tree as everybody else sees it: without the state directory.
 pub(crate) fn seen(tree: &Tree) -> Tree {
     let own = at("/var/lib/machinist");
-    let others = tree.0.iter().filter(|(path, _)| !path.is_under(&own));
-    Tree(others.map(|(p, n)| (p.clone(), n.clone())).collect())
+    tree.without(|path| path.is_under(&own))
 }
 
 /// A tree without what an unfinished update holds beside the machine's own files.
 pub(crate) fn without_staging(tree: &Tree) -> Tree {
     let staged = |path: &AbsPath| path.components().any(|name| name == ".machinist");
-    let others = seen(tree).0.into_iter().filter(|(path, _)| !staged(path));
-    Tree(others.collect())
+    let own = at("/var/lib/machinist");
+    tree.without(|path| staged(path) || path.is_under(&own))
 }
 
 /// What differs between two trees, for people.
@@ -327,7 +334,11 @@ pub(crate) fn difference(one: &Tree, other: &Tree) -> String {
                 }
                 other => format!("{other:?}"),
             };
-            format!("{what} {:o} {}:{}", node.mode, node.uid, node.gid)
+            let same = match &node.same {
+                Some(same) => format!(" = {same}"),
+                None => String::new(),
+            };
+            format!("{what} {:o} {}:{}{same}", node.mode, node.uid, node.gid)
         }
     };
     let paths: std::collections::BTreeSet<_> = one.0.keys().chain(other.0.keys()).collect();

@@ -68,6 +68,7 @@ fn node(dice: &mut Dice, path: &AbsPath) -> Node {
         mode,
         uid,
         gid,
+        same: None,
     }
 }
 
@@ -101,6 +102,7 @@ fn parent() -> Node {
         mode: 0o755,
         uid: nix::unistd::geteuid().as_raw(),
         gid: nix::unistd::getegid().as_raw(),
+        same: None,
     }
 }
 

@@ -189,13 +189,8 @@ fn read_link(
     let mut object = field.object(&mut reading.problems)?;
     let path = read_path(&mut object, reading);
     let node = read_node(&mut object, dialect, reading);
-    if let Some(hard) = object.get("hard")
-        && hard.flag(&mut reading.problems) == Some(true)
-    {
-        let message = "hard links are not supported: the next change of either would part them";
-        let reason = Reason::FeatureUnsupported;
-        hard.refuse(&mut reading.problems, reason, message, Some("false"));
-    }
+    let hard = object.get("hard");
+    let hard = hard.and_then(|field| field.flag(&mut reading.problems));
     let target = match object.get("target") {
         Some(field) => read_target(&field, reading),
         // A tree may give it.
@@ -206,7 +201,7 @@ fn read_link(
     };
     object.finish(&mut reading.problems);
     let target = target?;
-    Some((path?, LinkPart { node, target }))
+    Some((path?, LinkPart { node, target, hard }))
 }
 
 fn read_target(field: &Field<'_>, reading: &mut Reading<'_>) -> Option<String> {

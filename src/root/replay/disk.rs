@@ -52,9 +52,14 @@ impl Disk {
                 uid: node.uid,
                 gid: node.gid,
             };
-            match path.parent().and_then(|parent| disk.find(&parent)) {
-                None => disk.0[0] = inode,
-                Some(parent) => {
+            let other_name = node.same.as_ref().and_then(|same| disk.find(same));
+            match (
+                path.parent().and_then(|parent| disk.find(&parent)),
+                other_name,
+            ) {
+                (None, _) => disk.0[0] = inode,
+                (Some(parent), Some(same)) => disk.set(parent, path.file_name(), Some(same)),
+                (Some(parent), None) => {
                     disk.0.push(inode);
                     let child = disk.0.len() - 1;
                     disk.set(parent, path.file_name(), Some(child));
@@ -94,6 +99,7 @@ impl Disk {
     pub(super) fn tree(&self) -> (Tree, Inodes) {
         let (mut tree, mut inodes) = (Tree::default(), Inodes::new());
         self.collect(0, &AbsPath::root(), &mut tree, &mut inodes);
+        tree.name_alike(|path| inodes.get(path).copied());
         (tree, inodes)
     }
 
@@ -114,6 +120,7 @@ impl Disk {
                 mode,
                 uid,
                 gid,
+                same: None,
             },
         );
         if let Body::Directory(entries) = &inode.body {

@@ -157,6 +157,11 @@ impl Reader {
             Act::MakeDir(mode) => self.create(op, Body::Directory(BTreeMap::new()), *mode),
             Act::MakeLink(target) => self.create(op, Body::Link(target.clone()), 0o777),
             Act::MakeSocket => self.create(op, Body::Socket, 0o755),
+            Act::HardLink(file) => {
+                let (slot, ino) = (self.free_slot(&op.path)?, self.at(file)?);
+                self.entries(op.fs, vec![(slot, Some(ino))]);
+                Ok(())
+            }
             // The path it was opened at may be gone.
             Act::SyncFs => {
                 self.steps.settle_where(|step| step.fs == op.fs);
@@ -204,6 +209,7 @@ impl Reader {
             | Act::Create(_)
             | Act::MakeDir(_)
             | Act::MakeLink(_)
+            | Act::HardLink(_)
             | Act::MakeSocket => {}
         }
         Ok(())
@@ -214,10 +220,7 @@ impl Reader {
     }
 
     fn create(&mut self, op: &Op, body: Body, mode: u32) -> Result<(), String> {
-        let slot = self.slot(&op.path)?;
-        if self.live.child(slot.0, &slot.1).is_some() {
-            return Err(format!("{} is there already", op.path));
-        }
+        let slot = self.free_slot(&op.path)?;
         // A new object starts with its directory's owner: whoever recorded both owns both, or says
         // so with an operation of its own.
         let (uid, gid) = (self.live.0[slot.0].uid, self.live.0[slot.0].gid);
@@ -271,6 +274,14 @@ impl Reader {
         self.live
             .find(path)
             .ok_or_else(|| format!("{path} is not there"))
+    }
+
+    fn free_slot(&self, path: &AbsPath) -> Result<Slot, String> {
+        let slot = self.slot(path)?;
+        match self.live.child(slot.0, &slot.1) {
+            Some(_) => Err(format!("{path} is there already")),
+            None => Ok(slot),
+        }
     }
 
     fn slot(&self, path: &AbsPath) -> Result<Slot, String> {

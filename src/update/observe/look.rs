@@ -92,7 +92,8 @@ impl<'a> Look<'a> {
         for asked in asked.clone() {
             self.object(&asked.path)?;
         }
-        self.contents(asked.map(|asked| (&asked.path, edited.contains(&asked.path))))
+        let read = asked.filter(|asked| !asked.only_seen);
+        self.contents(read.map(|asked| (&asked.path, edited.contains(&asked.path))))
     }
 
     /// The mount of a directory; none for anything else.
@@ -299,6 +300,7 @@ fn facts(stat: &Stat, target: Option<String>, mount: AbsPath) -> FileFacts {
         },
         digest: None,
         target,
+        inode: stat.identity.ino,
         mount_point: stat.mount_point,
         immutable: stat.immutable || stat.append_only,
         mount,

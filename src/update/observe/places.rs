@@ -88,7 +88,7 @@ impl<'a> Places<'a> {
     ) -> Result<Option<String>, RootError> {
         let mut link_goes = false;
         if let Some((from, to)) = self.planned {
-            if let Some(link) = to.links.get(path) {
+            if let Some(link) = to.links.get(path).filter(|link| !link.hard) {
                 return Ok(Some(link.target.clone()));
             }
             link_goes = to.directories.contains_key(path) || from.links.contains_key(path);

@@ -195,20 +195,20 @@ impl<S: Services, A: Audience> Updater<S, A> {
                 None
             }
         };
-        let asked = only.clone();
         let found = self
             .blocking(move |store, journal| {
-                look::drift(
-                    store.root(),
-                    journal.base.as_ref(),
-                    only.as_ref(),
-                    capabilities,
-                    &Remembered::default(),
-                )
+                let (root, base) = (store.root(), journal.base.as_ref());
+                let fresh = Remembered::default();
+                match only {
+                    Some(only) => look::drift_around(root, base, only, capabilities, &fresh)
+                        .map(|(looked, found)| (Some(looked), found)),
+                    None => look::drift(root, base, None, capabilities, &fresh)
+                        .map(|found| (None, found)),
+                }
             })
             .await?;
         match found {
-            Ok(found) => self.note_drift(asked.as_ref(), found),
+            Ok((looked, found)) => self.note_drift(looked.as_ref(), found),
             Err(error) if error.reason() == Reason::StoredConfigLost => {
                 self.drift.armed_for = None;
                 self.note_lost(&error);

@@ -192,11 +192,24 @@ fn is_drifted(root: &Root, planned: &Planned, path: &AbsPath) -> bool {
     };
     let from = &planned.from;
     if let Some(link) = from.links.get(path) {
+        if link.hard {
+            return is_parted(root, path, &link.target);
+        }
         return root.read_link(path).ok().as_ref() != Some(&link.target);
     }
     let digest = from.files.get(path).map(|file| file.content.digest());
     let digest = digest.or_else(|| Some(Digest::of(unit_text(from, path)?.as_bytes())));
     digest.is_some_and(|digest| kind != Kind::File || root.digest(path).ok() != Some(digest))
+}
+
+/// Whether a hard link of the config before is no name of its file any more, and holds something else.
+fn is_parted(root: &Root, path: &AbsPath, file: &str) -> bool {
+    let Ok(file) = AbsPath::new(file) else {
+        return false;
+    };
+    let inode = |path: &AbsPath| root.stat(path).ok().flatten().map(|stat| stat.identity);
+    let digest = |path: &AbsPath| root.digest(path).ok();
+    inode(path) != inode(&file) && digest(path) != digest(&file)
 }
 
 /// What a config says of the unit file or drop-in at this path.

@@ -166,7 +166,7 @@ fn record(
     let mut below = Vec::new();
     let mut recorded_owner = None;
     if let OperationKind::Put(node) = &operation.kind {
-        recorded_owner = (!from.chown).then_some((node.uid, node.gid));
+        recorded_owner = owner_to_record(node, from.chown);
         list_below(&target, node, from.chown, &mut below)?;
         below.retain(|below| !belongs_to_user(operation, from.named, &below.path));
     }
@@ -252,6 +252,12 @@ fn metadata(
     Ok(plain(target, kind))
 }
 
+/// The owner asked for, where it cannot be set. A hard link has that of its file.
+fn owner_to_record(node: &Node, chown: bool) -> Option<(u32, u32)> {
+    let own = !matches!(node.kind, NodeKind::Hard(_));
+    (!chown && own).then_some((node.uid, node.gid))
+}
+
 fn list_below(
     at: &AbsPath,
     node: &Node,
@@ -264,7 +270,7 @@ fn list_below(
     for (name, child) in children {
         let path = at.join(name)?;
         let directory = matches!(child.kind, NodeKind::Directory(_));
-        let owner = (!chown).then_some((child.uid, child.gid));
+        let owner = owner_to_record(child, chown);
         into.push(Below {
             path: path.clone(),
             directory,

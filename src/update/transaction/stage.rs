@@ -1,13 +1,16 @@
 //! Building every new object complete, beside the machine, and making it durable.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::{
+    collections::BTreeMap,
+    sync::atomic::{AtomicBool, Ordering},
+};
 
 use super::{SyncPoints, TransactionError, kept, kind_name, object_at};
 use crate::{
     path::AbsPath,
     plan::{Node, NodeKind, Operation, OperationKind},
     root::{Kind, Meta, Root},
-    update::journal::{OperationRecord, OperationRecordKind, Transaction},
+    update::journal::{ObjectId, OperationRecord, OperationRecordKind, Transaction},
 };
 
 /// Below this many new objects, syncing each one costs less than flushing the whole file system,
@@ -41,11 +44,22 @@ pub fn stage(
             target: AbsPath::root(),
         });
     }
-    for (operation, record) in planned.iter().zip(&mut tx.operations) {
+    let mut work = Work {
+        root,
+        chown,
+        sync: few,
+        names: Vec::new(),
+        open: Vec::new(),
+    };
+    for (operation, record) in planned.iter().zip(&tx.operations) {
         if stop.load(Ordering::Relaxed) {
             return Err(TransactionError::Stopped);
         }
-        stage_one(root, operation, record, chown, few)?;
+        work.stage_one(operation, record)?;
+    }
+    work.close(&tx.operations)?;
+    for (operation, record) in planned.iter().zip(&mut tx.operations) {
+        identify_one(root, operation, record)?;
     }
     if few {
         for dir in &tx.staging {
@@ -70,70 +84,198 @@ fn owns_links(operation: &Operation) -> bool {
         match &node.kind {
             NodeKind::Link(_) => (node.uid, node.gid) != (0, 0),
             NodeKind::Directory(children) => children.values().any(any),
-            NodeKind::File(_) => false,
+            NodeKind::File(_) | NodeKind::Hard(_) => false,
         }
     }
     matches!(&operation.kind, OperationKind::Put(node) if any(node))
 }
 
-fn stage_one(
+/// Staging in the making.
+struct Work<'a> {
+    root: &'a Root,
+    chown: bool,
+    sync: bool,
+    /// Hard links still to be made, and which file each is a name of: that may be staged later.
+    names: Vec<(AbsPath, AbsPath)>,
+    /// Directories that are still open to us alone, with the mode and owner they get in the end.
+    open: Vec<(AbsPath, Meta)>,
+}
+
+impl Work<'_> {
+    fn stage_one(
+        &mut self,
+        operation: &Operation,
+        record: &OperationRecord,
+    ) -> Result<(), TransactionError> {
+        if operation.target != record.target {
+            return Err(not_the_plan(operation));
+        }
+        match (&operation.kind, &record.kind) {
+            (OperationKind::Put(node), OperationRecordKind::Exchange { slot, before, .. }) => {
+                let was_file = |before: &ObjectId| before.kind == kind_name(Kind::File);
+                let passes_on =
+                    matches!(node.kind, NodeKind::File(_)) && before.as_ref().is_some_and(was_file);
+                self.build(slot, node, passes_on)?;
+                match passes_on {
+                    true => self.pass_on(&operation.target, slot),
+                    false => Ok(()),
+                }
+            }
+            (
+                OperationKind::Restore(_) | OperationKind::Remove,
+                OperationRecordKind::Exchange { .. },
+            ) => Ok(()),
+            // Built from the file as it is when its turn comes.
+            (_, OperationRecordKind::Entries { .. }) => Ok(()),
+            (
+                _,
+                OperationRecordKind::Metadata {
+                    before,
+                    chown,
+                    original,
+                    ..
+                },
+            ) => match original {
+                Some(place) => keep_metadata(self.root, place, *before, *chown, self.sync),
+                None => Ok(()),
+            },
+            _ => Err(not_the_plan(operation)),
+        }
+    }
+
+    /// Gives a new file what belongs to its name and not to its content.
+    fn pass_on(&self, target: &AbsPath, slot: &AbsPath) -> Result<(), TransactionError> {
+        let extras = self.root.copy_meta_extras(target, slot)?;
+        for (name, error) in extras.left {
+            tracing::warn!(path = %target, attribute = name, %error, "attribute not kept");
+        }
+        if self.sync {
+            self.root.sync_file(slot)?;
+        }
+        Ok(())
+    }
+
+    /// Builds one object and what it holds. `unfinished`: the caller still changes it, and syncs it then.
+    fn build(
+        &mut self,
+        at: &AbsPath,
+        node: &Node,
+        unfinished: bool,
+    ) -> Result<(), TransactionError> {
+        let meta = Meta {
+            mode: node.mode,
+            uid: node.uid,
+            gid: node.gid,
+            chown: self.chown,
+        };
+        match &node.kind {
+            NodeKind::File(content) => {
+                let bytes = content.bytes().ok_or_else(|| TransactionError::NoContent {
+                    digest: content.digest(),
+                })?;
+                self.root.build_file(at, bytes, &meta)?;
+                if self.sync && !unfinished {
+                    self.root.sync_file(at)?;
+                }
+            }
+            NodeKind::Link(text) => {
+                self.root.build_link(at, text)?;
+                self.root.own_link(at, &meta)?;
+            }
+            NodeKind::Hard(target) => self.names.push((at.clone(), target.clone())),
+            NodeKind::Directory(children) => {
+                // Its own mode may forbid us to write into it.
+                let mode = 0o700;
+                self.root.build_dir(at, &Meta { mode, ..meta })?;
+                self.open.push((at.clone(), meta));
+                for (name, child) in children {
+                    self.build(&at.join(name)?, child, false)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the hard links, now that every file is there, and gives directories their modes, those within
+    /// others first.
+    fn close(self, operations: &[OperationRecord]) -> Result<(), TransactionError> {
+        let waiting: BTreeMap<&AbsPath, &AbsPath> =
+            operations.iter().filter_map(waiting_place).collect();
+        for (at, target) in self.names {
+            self.root
+                .build_hard_link(&at, &staged(&target, &waiting)?)?;
+        }
+        for (dir, meta) in self.open.iter().rev() {
+            self.root.set_meta(dir, meta)?;
+            if self.sync {
+                self.root.sync_dir(dir)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Where the new object of an operation waits: what is to be at its target.
+fn waiting_place(record: &OperationRecord) -> Option<(&AbsPath, &AbsPath)> {
+    match &record.kind {
+        OperationRecordKind::Exchange {
+            slot,
+            removal: false,
+            ..
+        } => Some((&record.target, slot)),
+        _ => None,
+    }
+}
+
+/// Where the file lies today that will be at `target`: in a slot, in a tree that waits in one, or in its
+/// place already.
+fn staged(
+    target: &AbsPath,
+    waiting: &BTreeMap<&AbsPath, &AbsPath>,
+) -> Result<AbsPath, TransactionError> {
+    let above = std::iter::once(target.clone()).chain(target.ancestors());
+    for above in above {
+        if let Some(slot) = waiting.get(&above) {
+            let below = target.relative().strip_prefix(above.relative());
+            return Ok(match below.map(|below| below.trim_start_matches('/')) {
+                None | Some("") => (*slot).clone(),
+                Some(below) => slot.join(below)?,
+            });
+        }
+    }
+    Ok(target.clone())
+}
+
+fn not_the_plan(operation: &Operation) -> TransactionError {
+    TransactionError::NotThePlan {
+        target: operation.target.clone(),
+    }
+}
+
+/// Fills in which object waits for an operation.
+fn identify_one(
     root: &Root,
     operation: &Operation,
     record: &mut OperationRecord,
-    chown: bool,
-    sync: bool,
 ) -> Result<(), TransactionError> {
-    let not_the_plan = || TransactionError::NotThePlan {
-        target: operation.target.clone(),
-    };
-    if operation.target != record.target {
-        return Err(not_the_plan());
-    }
-    let (slot, before, after) = match &mut record.kind {
-        OperationRecordKind::Exchange {
-            slot,
-            before,
-            after,
-            ..
-        } => (slot, before, after),
-        // Built from the file as it is when its turn comes.
-        OperationRecordKind::Entries { .. } => return Ok(()),
-        OperationRecordKind::Metadata {
-            before,
-            chown,
-            original,
-            ..
-        } => {
-            let Some(place) = original else { return Ok(()) };
-            return keep_metadata(root, place, *before, *chown, sync);
-        }
+    let OperationRecordKind::Exchange { slot, after, .. } = &mut record.kind else {
+        return Ok(());
     };
     match &operation.kind {
         OperationKind::Put(node) => {
-            let passes_on = matches!(node.kind, NodeKind::File(_))
-                && before
-                    .as_ref()
-                    .is_some_and(|before| before.kind == kind_name(Kind::File));
-            build(root, slot, node, chown, sync && !passes_on)?;
-            if passes_on {
-                let extras = root.copy_meta_extras(&operation.target, slot)?;
-                for (name, error) in extras.left {
-                    tracing::warn!(path = %operation.target, attribute = name, %error, "attribute not kept");
-                }
-                if sync {
-                    root.sync_file(slot)?;
-                }
-            }
             *after = object_at(root, slot)?;
             if matches!(node.kind, NodeKind::Directory(_)) {
                 record.brought = Some(kept::content(root, slot)?);
             }
         }
         OperationKind::Restore(_) => {
-            *after = Some(object_at(root, slot)?.ok_or_else(not_the_plan)?);
+            let there = object_at(root, slot)?;
+            *after = Some(there.ok_or_else(|| not_the_plan(operation))?);
         }
         OperationKind::Remove => *after = None,
-        OperationKind::Metadata { .. } | OperationKind::Entries(_) => return Err(not_the_plan()),
+        OperationKind::Metadata { .. } | OperationKind::Entries(_) => {
+            return Err(not_the_plan(operation));
+        }
     }
     Ok(())
 }
@@ -155,54 +297,6 @@ fn keep_metadata(
     root.build_dir(place, &meta)?;
     if sync {
         root.sync_dir(place)?;
-    }
-    Ok(())
-}
-
-fn build(
-    root: &Root,
-    at: &AbsPath,
-    node: &Node,
-    chown: bool,
-    sync: bool,
-) -> Result<(), TransactionError> {
-    let meta = Meta {
-        mode: node.mode,
-        uid: node.uid,
-        gid: node.gid,
-        chown,
-    };
-    match &node.kind {
-        NodeKind::File(content) => {
-            let bytes = content.bytes().ok_or_else(|| TransactionError::NoContent {
-                digest: content.digest(),
-            })?;
-            root.build_file(at, bytes, &meta)?;
-            if sync {
-                root.sync_file(at)?;
-            }
-        }
-        NodeKind::Link(text) => {
-            root.build_link(at, text)?;
-            root.own_link(at, &meta)?;
-        }
-        NodeKind::Directory(children) => {
-            // Built open to us alone; its own mode may forbid us to write into it.
-            root.build_dir(
-                at,
-                &Meta {
-                    mode: 0o700,
-                    ..meta
-                },
-            )?;
-            for (name, child) in children {
-                build(root, &at.join(name)?, child, chown, sync)?;
-            }
-            root.set_meta(at, &meta)?;
-            if sync {
-                root.sync_dir(at)?;
-            }
-        }
     }
     Ok(())
 }

@@ -1,0 +1,212 @@
+//! Hard links: which file each one is a name of, and why it cannot be.
+
+use std::collections::BTreeMap;
+
+use super::{
+    Database, FileFacts, ObjectKind, Observed,
+    desired::{Entry, Layout, Object, Place, Wanted},
+    difference::{Act, Steps},
+    host,
+};
+use crate::{
+    machine_config::{EntryKind, MachineConfig, Refusal},
+    path::AbsPath,
+    reason::Reason,
+};
+
+/// Adds the hard links of a config. One that leads to another one is a name of the same file; several
+/// that lead to each other are names of none.
+pub(super) fn add(layout: &mut Layout, config: &MachineConfig, place: &Place<'_>) {
+    let hard = config.links.iter().filter(|(_, link)| link.hard);
+    let hard: Vec<_> = hard
+        .filter_map(|(path, link)| Some((path, link, AbsPath::new(link.target.as_str()).ok()?)))
+        .collect();
+    let next = hard.iter();
+    let next: BTreeMap<_, _> = next
+        .map(|(path, _, target)| (place.of(path), place.of(target)))
+        .collect();
+    let ends = ends(&next);
+    for (path, link, _) in hard {
+        let entry = Entry::new(EntryKind::Link, path.as_str(), &link.origin);
+        match ends.get(&place.of(path)) {
+            Some(Some(end)) => {
+                let target = (*end).clone();
+                let there = place.observed.objects.get(&target);
+                let inode = there.map(|facts| facts.inode);
+                layout.add(place, path, entry, Object::Hard { target, inode });
+            }
+            _ => {
+                let message = format!("the hard link {path} leads back to itself");
+                let refusal = Refusal::new(Reason::ValueInvalid, message).at(&link.origin);
+                layout.refusals.push(refusal.expected("the path of a file"));
+            }
+        }
+    }
+}
+
+/// Where each link ends; none where it never does.
+fn ends(next: &BTreeMap<AbsPath, AbsPath>) -> BTreeMap<&AbsPath, Option<&AbsPath>> {
+    let mut ends: BTreeMap<&AbsPath, Option<&AbsPath>> = BTreeMap::new();
+    for start in next.keys() {
+        let mut passed = Vec::new();
+        let mut at = start;
+        let end = loop {
+            if let Some(known) = ends.get(at) {
+                // What is passed now and not known yet is a loop.
+                break *known;
+            }
+            match next.get(at) {
+                None => break Some(at),
+                Some(further) => {
+                    ends.insert(at, None);
+                    passed.push(at);
+                    at = further;
+                }
+            }
+        };
+        ends.extend(passed.into_iter().map(|path| (path, end)));
+    }
+    ends
+}
+
+impl Layout {
+    /// A hard link needs a regular file that keeps its inode: one of the config, or one of the machine.
+    pub(super) fn refuse_odd_hard_links(&mut self, observed: &Observed) {
+        let fault = |target: &AbsPath| {
+            if host::is_state(target) {
+                return Some("which is machinist's own");
+            }
+            if Database::at(target).is_some() {
+                return Some("which is made anew whenever a user or group changes");
+            }
+            if self.absent.contains_key(target) {
+                return Some("which this config takes away");
+            }
+            let there = || observed.objects.get(target).map(|facts| facts.kind);
+            let wanted = self.objects.get(target).map(|wanted| &wanted.object);
+            let kind = wanted.map(kind).or_else(there);
+            kind_fault(kind)
+        };
+        let mut refusals = Vec::new();
+        for wanted in self.objects.values() {
+            if let Object::Hard { target, .. } = &wanted.object
+                && let Some(fault) = fault(target)
+            {
+                refusals.push(refusal(&wanted.entry, target, fault));
+            }
+        }
+        self.refusals.extend(refusals);
+    }
+}
+
+fn kind(object: &Object) -> ObjectKind {
+    match object {
+        Object::File { .. } | Object::Hard { .. } => ObjectKind::File,
+        Object::Directory { .. } => ObjectKind::Directory,
+        Object::Link { .. } => ObjectKind::Link,
+    }
+}
+
+fn kind_fault(kind: Option<ObjectKind>) -> Option<&'static str> {
+    match kind {
+        Some(ObjectKind::File) => None,
+        Some(ObjectKind::Directory) => Some("which is a directory"),
+        Some(ObjectKind::Link) => Some("which is a symbolic link"),
+        Some(ObjectKind::Other) => Some("which is no regular file"),
+        None => Some("which is neither in the config nor on this machine"),
+    }
+}
+
+fn refusal(entry: &Entry, target: &AbsPath, fault: &str) -> Refusal {
+    let message = format!("the hard link {} leads to {target}, {fault}", entry.name);
+    let refusal = Refusal::new(Reason::HardLinkTarget, message).at(&entry.origin);
+    refusal.expected("the path of a regular file of this config or this machine")
+}
+
+/// Hard links that are to be made, and whose file goes with this very update or cannot get a name there.
+pub(super) fn refusals(steps: &Steps, observed: &Observed) -> Vec<Refusal> {
+    let mut found = Vec::new();
+    for (path, step) in &steps.at {
+        if let Act::Put(Object::Hard { target, .. }) = &step.act
+            && let Some(fault) = fault(path, target, steps, observed)
+        {
+            found.push(refusal(&step.entry, target, &fault));
+        }
+    }
+    found
+}
+
+fn fault(path: &AbsPath, target: &AbsPath, steps: &Steps, observed: &Observed) -> Option<String> {
+    let facts = observed.objects.get(target);
+    let (kept, stays) = match steps.at.get(target).map(|step| &step.act) {
+        Some(Act::Remove) => return Some("which leaves the config with this update".to_owned()),
+        Some(Act::Restore(place)) => {
+            let kind = observed.objects.get(place).map(|original| original.kind);
+            if kind != Some(ObjectKind::File) {
+                let fault =
+                    "which gives way to what stood there before, and that is no regular file";
+                return Some(fault.to_owned());
+            }
+            (None, false)
+        }
+        Some(_) => (None, false),
+        None => (facts, true),
+    };
+    let mount = |path: &AbsPath| host::nearest(path, observed).map(|(_, facts)| &facts.mount);
+    let above = |path: &AbsPath| path.parent().unwrap_or_else(AbsPath::root);
+    let (here, there) = match kept {
+        Some(facts) => (mount(&above(path)), Some(&facts.mount)),
+        None => (mount(&above(path)), mount(&above(target))),
+    };
+    if here != there {
+        let told = |mount: Option<&AbsPath>| mount.map_or("/", AbsPath::as_str).to_owned();
+        return Some(format!(
+            "which is on {}, and a file has all its names on one mount: here {}",
+            told(there),
+            told(here)
+        ));
+    }
+    let fixed = stays && kept.is_some_and(|facts| facts.immutable);
+    fixed.then(|| "which is immutable or append-only (lsattr) and gets no other name".to_owned())
+}
+
+impl Steps {
+    /// Whether what looks as asked is not, because of the other names of a file: the file of a hard link
+    /// is replaced by this update, or a file was a hard link and is to be one of its own.
+    pub(super) fn parts_names(
+        &self,
+        wanted: &Wanted,
+        had: Option<&Wanted>,
+        facts: &FileFacts,
+    ) -> bool {
+        match (&wanted.object, had.map(|had| &had.object)) {
+            (Object::Hard { target, .. }, _) => self.at.contains_key(target),
+            (Object::File { .. }, Some(Object::Hard { inode, .. })) => *inode == Some(facts.inode),
+            _ => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chains_end_where_their_last_link_leads_and_loops_never() {
+        let at = |path: &str| AbsPath::new(path).unwrap();
+        let pairs = [
+            ("/a", "/b"),
+            ("/b", "/file"),
+            ("/c", "/d"),
+            ("/d", "/c"),
+            ("/e", "/d"),
+            ("/f", "/f"),
+            ("/g", "/a"),
+        ];
+        let next = pairs.map(|(from, to)| (at(from), at(to))).into();
+        let ends = ends(&next);
+        let file = at("/file");
+        let found: Vec<_> = ends.values().map(|end| *end == Some(&file)).collect();
+        assert_eq!(found, [true, true, false, false, false, false, true]);
+    }
+}
