@@ -155,9 +155,16 @@ impl Steps {
     /// `x.wants` and `x.service.d` without anything in them mean nothing; systemctl removes them too.
     pub(super) fn tidy_unit_directories(&mut self, observed: &Observed) {
         let removed = self.at.iter().filter(|(_, step)| step.act == Act::Remove);
+        // What somebody else had put there comes back one by one, and not with a directory as a whole.
+        let others = |path: &AbsPath| {
+            observed.adopted.contains(path) || observed.originals.contains_key(path)
+        };
+        let ours = |path: &AbsPath| self.ours.contains(path) && !others(path);
+        let others = removed.clone().filter(|(path, _)| !ours(path));
+        let others: BTreeSet<AbsPath> = others.filter_map(|(path, _)| path.parent()).collect();
         let parents: BTreeMap<AbsPath, Entry> = removed
             .filter_map(|(path, step)| Some((path.parent()?, step.entry.clone())))
-            .filter(|(parent, _)| is_unit_directory(parent))
+            .filter(|(parent, _)| is_unit_directory(parent) && !others.contains(parent))
             .collect();
         let busy = self.busy();
         for (path, entry) in parents {

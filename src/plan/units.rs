@@ -205,7 +205,8 @@ impl Enabling<'_, '_> {
         // vendor's unit may have been added to by others.
         if unit.contents.is_some() {
             let units = BTreeSet::from([entry.name.clone()]);
-            let extra = linkset::standing_for(&units, self.links);
+            let mut extra = linkset::standing_for(&units, self.links);
+            extra.extend(self.kept_away(&units));
             self.clear(entry, extra.into_iter().filter(|path| !own.contains(path)));
         }
     }
@@ -224,21 +225,46 @@ impl Enabling<'_, '_> {
         let stop = |other: &str| !companions || self.catalogue.says(other);
         let family = linkset::family(name.as_str(), &find, &stop);
         let mut paths = linkset::standing_for(&family, self.links);
-        // Links that were removed before machinist was told otherwise are still to be gone.
-        let kept_away = self.place.observed.originals.keys().filter(|path| {
-            path.as_str().starts_with(UNIT_DIR)
-                && family.contains(path.file_name())
-                && path
-                    .parent()
-                    .is_some_and(|parent| parent.as_str() != UNIT_DIR)
-        });
-        paths.extend(kept_away.cloned());
+        paths.extend(self.kept_away(&family));
         paths.extend(
             linkset::enable(name.as_str(), &find, &stop)
                 .links
                 .into_keys(),
         );
         self.clear(entry, paths.into_iter());
+    }
+
+    /// Links of these units that stood there before machinist and were taken away: still to be gone, and
+    /// to come back when nothing is said of the units any more.
+    fn kept_away(&self, units: &BTreeSet<String>) -> BTreeSet<AbsPath> {
+        let observed = self.place.observed;
+        let originals = observed.originals.iter();
+        let below = originals.filter(|(path, _)| path.as_str().starts_with(UNIT_DIR));
+        let (mut links, mut unseen) = (Links::new(), BTreeSet::new());
+        for (path, place) in below.filter(|(path, _)| !self.was_replaced(path)) {
+            match observed.objects.get(place) {
+                Some(original) => {
+                    links.extend(original.target.clone().map(|text| (path.clone(), text)));
+                }
+                // Not looked at yet: this is asked to learn what to look at.
+                None => drop(unseen.insert(path.clone())),
+            }
+        }
+        unseen.extend(linkset::standing_for(units, &links));
+        unseen
+    }
+
+    /// Whether the config before had a unit file or a mask there.
+    fn was_replaced(&self, path: &AbsPath) -> bool {
+        let (Side::After(from), Ok(name)) = (self.catalogue.side, UnitName::new(path.file_name()))
+        else {
+            return false;
+        };
+        let own = path
+            .parent()
+            .is_some_and(|parent| parent.as_str() == UNIT_DIR);
+        let unit = from.units.get(&name).filter(|_| own);
+        unit.is_some_and(|unit| unit.mask || unit.contents.is_some())
     }
 
     fn clear(&mut self, entry: &Entry, paths: impl Iterator<Item = AbsPath>) {
