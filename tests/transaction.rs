@@ -13,6 +13,8 @@ mod accounts;
 mod by_hand;
 #[path = "support/case.rs"]
 mod case;
+#[path = "transaction/hard_links.rs"]
+mod hard_links;
 #[path = "transaction/killed.rs"]
 mod killed;
 #[path = "transaction/originals.rs"]

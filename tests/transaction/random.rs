@@ -141,11 +141,15 @@ fn random_config(dice: &mut Dice, before: &Tree, number: usize) -> (Entries, Wri
         node.object != Object::Directory && before.0.iter().any(holds)
     };
     wanted.retain(|path, node| !replaces(path, node));
+    join(dice, &mut wanted);
     let mut written = config(&format!("random-{number}"));
     for (path, node) in &wanted {
         let (user, group) = (Owner::Id(node.uid), Owner::Id(node.gid));
         let p = path.as_str();
         match &node.object {
+            Object::File(_) if node.same.is_some() => {
+                written = written.hard(p, node.same.as_ref().unwrap().as_str());
+            }
             Object::File(bytes) => {
                 written = written.file(p, std::str::from_utf8(bytes).unwrap(), node.mode);
                 let file = written.0.files.get_mut(path).unwrap();
@@ -167,6 +171,47 @@ fn random_config(dice: &mut Dice, before: &Tree, number: usize) -> (Entries, Wri
     (wanted, written)
 }
 
+/// Makes some files other names of files on the same mount.
+fn join(dice: &mut Dice, wanted: &mut Entries) {
+    let files = wanted.iter();
+    let files = files.filter(|(_, node)| matches!(node.object, Object::File(_)));
+    let files: Vec<AbsPath> = files.map(|(path, _)| path.clone()).collect();
+    for path in &files {
+        let target = &files[dice.below(files.len())];
+        let node = &wanted[target];
+        let same_mount = path.components().next() == target.components().next();
+        if path != target && same_mount && node.same.is_none() && dice.one_in(2) {
+            let named = wanted.values().any(|node| node.same.as_ref() == Some(path));
+            let same = Some(target.clone());
+            let node = Node {
+                same,
+                ..node.clone()
+            };
+            if !named {
+                wanted.insert(path.clone(), node);
+            }
+        }
+    }
+}
+
+/// Says which names are one file as a captured tree does: by the first of them.
+fn name_alike(tree: &mut Tree) {
+    let mut groups: BTreeMap<AbsPath, Vec<AbsPath>> = BTreeMap::new();
+    for (path, node) in &tree.0 {
+        if let Some(target) = &node.same {
+            groups.entry(target.clone()).or_default().push(path.clone());
+        }
+    }
+    for (target, mut names) in groups {
+        names.push(target);
+        names.sort();
+        for name in &names {
+            let first = Some(names[0].clone()).filter(|first| first != name);
+            tree.0.get_mut(name).unwrap().same = first;
+        }
+    }
+}
+
 /// The config laid over what was there before machinist.
 fn laid_over(before: &Tree, wanted: &Entries) -> Tree {
     let mut tree = before.clone();
@@ -182,6 +227,7 @@ fn laid_over(before: &Tree, wanted: &Entries) -> Tree {
         }
         tree.0.insert(path.clone(), node.clone());
     }
+    name_alike(&mut tree);
     tree
 }
 
