@@ -68,6 +68,8 @@ reasons! {
     NoSpace,
     /// A hard link leads to no regular file that could have another name there.
     HardLinkTarget,
+    /// The SELinux label of a new file cannot be set here; the file is in place without it.
+    LabelPending,
     /// The target's file system is mounted read-only.
     ReadOnly,
     /// The target is immutable or append-only.

@@ -104,6 +104,9 @@ pub struct ConfigStatus {
     pub desired_digest: String,
     /// What is not as the verified config says.
     pub drift: Vec<DriftStatus>,
+    /// Files in place whose SELinux labels could not be set ([`Reason::LabelPending`]).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub labels_pending: Vec<String>,
 }
 
 /// A config that a person chose beside the source.

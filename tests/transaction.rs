@@ -17,6 +17,8 @@ mod case;
 mod hard_links;
 #[path = "transaction/killed.rs"]
 mod killed;
+#[path = "transaction/labels.rs"]
+mod labels;
 #[path = "transaction/originals.rs"]
 mod originals;
 #[path = "transaction/random.rs"]

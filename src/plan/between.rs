@@ -10,7 +10,7 @@ use super::{
     changes::Builder,
     desired::{Layout, Side, noun},
     difference::{Steps, steps},
-    hard_links, homes, host,
+    hard_links, homes, host, labels,
     machine::Machine,
     normalise, os,
     verdict::{Judge, Verdict},
@@ -96,6 +96,7 @@ fn plan(
     refusals.extend(hard_links::refusals(&steps, observed));
     refusals.extend(too_large(to));
     homes::furnish(&mut operations, &after, observed);
+    labels::add(&mut operations, observed);
     refusals.extend(homes::add_entries(&mut operations, &after));
     refusals.extend(host::refusals(&operations, &steps, observed, capabilities));
     if !refusals.is_empty() {

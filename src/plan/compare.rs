@@ -44,6 +44,7 @@ pub(super) fn differences(wanted: &Wanted, facts: &FileFacts, owners: bool) -> V
     }
     let (uid, gid) = wanted.object.owner();
     unless(!owners || (uid, gid) == (facts.uid, facts.gid), "owner");
+    unless(!facts.relabelled, "label");
     fields
 }
 

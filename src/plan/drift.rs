@@ -142,6 +142,7 @@ fn kind(entry: EntryKind, field: &str) -> DriftKind {
         (_, "missing") => DriftKind::Missing,
         (_, "mode") => DriftKind::Mode,
         (_, "owner") => DriftKind::Owner,
+        (_, "label") => DriftKind::Label,
         _ => DriftKind::Content,
     }
 }

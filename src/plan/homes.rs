@@ -141,6 +141,7 @@ fn owned(node: &Node, account: &Account) -> Node {
         uid: account.uid,
         gid: account.gid,
         kind,
+        label: None,
     }
 }
 

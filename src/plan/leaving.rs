@@ -51,7 +51,7 @@ impl Steps {
         } else {
             if since
                 .iter()
-                .any(|field| *field != "owner" && *field != "mode")
+                .any(|field| !["owner", "mode", "label"].contains(field))
             {
                 self.warnings.push(format!("{} leaves the config and was changed by somebody else since: it is removed all the same", wanted.asked));
             }

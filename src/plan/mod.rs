@@ -21,6 +21,7 @@ mod hard_links;
 mod homes;
 mod host;
 mod keys;
+mod labels;
 mod leaving;
 mod linkset;
 mod machine;
@@ -43,6 +44,7 @@ pub use databases::{Database, Edit, EditPlace, Entries, Standing, remember};
 pub use document::PlanDocument;
 pub use drift::{Drift, DriftKind, drift};
 
+pub use labels::Labels;
 pub use model::{
     Action, ActionKind, Capabilities, Change, ChangeKind, ConfigRef, Cost, ObjectSummary, Plan,
 };

@@ -113,7 +113,7 @@ pub struct Change {
     pub name: String,
     /// Whether it appears, changes or goes.
     pub change: ChangeKind,
-    /// What differs: `content`, `mode`, `owner`, `target`, `kind`, `enabled`, `masked`, `keys`;
+    /// What differs: `content`, `mode`, `owner`, `label`, `target`, `kind`, `enabled`, `masked`, `keys`;
     /// of users and groups `uid`, `gid`, `primaryGroup`, `gecos`, `home`, `shell`, `groups`, `password`.
     pub fields: Vec<String>,
     /// The object before.

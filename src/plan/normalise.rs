@@ -169,24 +169,28 @@ fn node(object: Object, children: BTreeMap<String, Node>) -> Node {
             uid,
             gid,
             kind: NodeKind::File(content),
+            label: None,
         },
         Object::Directory { mode, uid, gid } => Node {
             mode,
             uid,
             gid,
             kind: NodeKind::Directory(children),
+            label: None,
         },
         Object::Link { target, uid, gid } => Node {
             mode: 0o777,
             uid,
             gid,
             kind: NodeKind::Link(target),
+            label: None,
         },
         Object::Hard { target, .. } => Node {
             mode: 0o777,
             uid: 0,
             gid: 0,
             kind: NodeKind::Hard(target),
+            label: None,
         },
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Database, Edit, Entries, Node};
+use super::{Database, Edit, Entries, Labels, Node};
 use crate::{digest::Digest, path::AbsPath};
 
 /// The facts a plan is made from, for every path and unit that the two configs name.
@@ -41,6 +41,8 @@ pub struct Observed {
     ///
     /// The places are listed in `objects` too, so that a plan knows what would come back.
     pub originals: BTreeMap<AbsPath, AbsPath>,
+    /// Which SELinux labels new objects get; empty where the root has no policy.
+    pub labels: Labels,
     /// Paths that stood as asked when a config first named them ([`super::Plan::adopted`]): nothing
     /// was written there, so nothing is removed when they leave the config.
     pub adopted: BTreeSet<AbsPath>,
@@ -84,6 +86,10 @@ pub struct FileFacts {
     pub immutable: bool,
     /// The mount point of the mount that holds it.
     pub mount: AbsPath,
+    /// Its SELinux label; none where the root has no policy, or it has none.
+    pub label: Option<String>,
+    /// The label is neither the one that machinist gave it nor the policy's.
+    pub relabelled: bool,
 }
 
 /// Kinds of object.

@@ -58,6 +58,8 @@ pub struct Node {
     pub gid: u32,
     /// What it is.
     pub kind: NodeKind,
+    /// The SELinux label to have; none where the root has no policy, or that gives none.
+    pub label: Option<String>,
 }
 
 /// What a new object holds.

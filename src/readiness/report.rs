@@ -11,6 +11,7 @@ use crate::{
     clock::Clock,
     config::{DriftPolicy, Job, Settings},
     metrics::Metrics,
+    path::AbsPath,
     readiness::measure::Signals,
     reason::Reason,
     status::{
@@ -193,6 +194,11 @@ fn config(update: &UpdateReport) -> ConfigStatus {
                 kind: drift.kind,
                 entry: drift.entry.clone(),
             })
+            .collect(),
+        labels_pending: update
+            .labels_pending
+            .iter()
+            .map(AbsPath::to_string)
             .collect(),
     }
 }

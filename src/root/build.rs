@@ -243,7 +243,7 @@ impl Root {
 
 impl walk::Slot<'_> {
     /// The path with the descriptor that keeps it valid.
-    fn proc_path_kept(self) -> (OwnedFd, std::path::PathBuf) {
+    pub(super) fn proc_path_kept(self) -> (OwnedFd, std::path::PathBuf) {
         let path = self.proc_path();
         (self.dir, path)
     }
@@ -277,7 +277,7 @@ fn attribute_names(path: &std::path::Path) -> io::Result<Vec<String>> {
         .collect())
 }
 
-fn attribute(path: &std::path::Path, name: &str) -> io::Result<Vec<u8>> {
+pub(super) fn attribute(path: &std::path::Path, name: &str) -> io::Result<Vec<u8>> {
     grown(|buffer| rustix::fs::lgetxattr(path, name, buffer))
 }
 

@@ -12,6 +12,7 @@
 mod build;
 mod commit;
 mod error;
+mod label;
 mod lock;
 mod look;
 mod mount;

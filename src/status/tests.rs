@@ -129,6 +129,7 @@ fn full() -> Status {
             kind: DriftKind::Content,
             entry: None,
         }],
+        labels_pending: vec!["/etc/ours.conf".to_owned()],
     };
     status.gates = gates();
     status.blockers = blockers();

@@ -9,6 +9,7 @@ use super::{DriftStatus, Status, UpdateStatus};
 use crate::{
     plan::printable,
     readiness::{Effect, Gate},
+    reason::Reason,
 };
 
 const GOOD: Style = AnsiColor::Green.on_default();
@@ -86,6 +87,10 @@ fn head(out: &mut String, status: &Status, now: Timestamp) -> fmt::Result {
     for drift in &status.config.drift {
         let (path, what) = (&drift.path, differs(drift));
         writeln!(out, "  {DOUBT}{:<8}{DOUBT:#} {path} ({what})", "drift")?;
+    }
+    for path in &status.config.labels_pending {
+        let reason = Reason::LabelPending;
+        writeln!(out, "  {DOUBT}{:<8}{DOUBT:#} {path} ({reason})", "label")?;
     }
     for block in &status.blockers {
         let name = match block.namespace.as_str() {

@@ -43,6 +43,9 @@ pub struct Journal {
     /// it gave last. They hold password hashes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub entries: Vec<Edit>,
+    /// SELinux labels of what is owned.
+    #[serde(skip_serializing_if = "GivenLabels::is_empty")]
+    pub labels: GivenLabels,
     /// Units that had failed before the last update, or at the first start where there was none.
     pub failed_units: Vec<String>,
     /// How the machine was before the oldest open transaction, or before the last update.
@@ -55,6 +58,36 @@ pub struct Journal {
     pub failure: Option<Failure>,
     /// Finished updates, oldest first, at most [`HISTORY`].
     pub history: Vec<UpdateRecord>,
+}
+
+/// The SELinux labels that objects were to have, where the root has a policy.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct GivenLabels {
+    /// Those they have got.
+    pub given: BTreeMap<AbsPath, String>,
+    /// Those that could not be set here ([`Reason::LabelPending`]).
+    pub pending: BTreeMap<AbsPath, String>,
+}
+
+impl GivenLabels {
+    /// Whether there is none at all.
+    pub fn is_empty(&self) -> bool {
+        self.given.is_empty() && self.pending.is_empty()
+    }
+
+    /// Keeps those of the paths that fit.
+    pub fn retain(&mut self, fits: impl Fn(&AbsPath) -> bool) {
+        self.given.retain(|path, _| fits(path));
+        self.pending.retain(|path, _| fits(path));
+    }
+
+    /// Adds others.
+    pub fn extend(&mut self, others: &Self) {
+        let clone = |(path, label): (&AbsPath, &String)| (path.clone(), label.clone());
+        self.given.extend(others.given.iter().map(clone));
+        self.pending.extend(others.pending.iter().map(clone));
+    }
 }
 
 /// What the machine had before an update and must have again after it.

@@ -10,7 +10,7 @@ use super::{
     observe::{self, Known, ObserveError},
     ports::{ServiceError, Services},
     remembered::Remembered,
-    store::StoreError,
+    store::{self, StoreError},
     transaction,
 };
 use crate::{
@@ -172,6 +172,7 @@ fn look_from(
         adopted: adopted(journal),
         entries: transaction::kept_entries(journal),
         digests: Some(remembered.digests()),
+        labels: transaction::labels(journal).given,
     };
     let observed =
         observe::observe(root, &from, to, policies, known).map_err(LookError::Observe)?;
@@ -208,13 +209,12 @@ pub fn drift_around(
 ) -> Result<(BTreeSet<AbsPath>, Vec<Drift>), LookError> {
     let config = remembered.config(root, name).map_err(LookError::Store)?;
     let all = config.with_hard_links(touched);
-    let found = observe::drift(
-        root,
-        &config,
-        Some(&all),
-        capabilities.chown,
-        Some(remembered.digests()),
-    );
+    let known = Known {
+        labels: given_labels(root)?,
+        digests: Some(remembered.digests()),
+        ..Known::default()
+    };
+    let found = observe::drift(root, &config, Some(&all), capabilities.chown, known);
     Ok((all, found.map_err(LookError::Observe)?))
 }
 
@@ -228,6 +228,21 @@ pub fn drift(
     remembered: &Remembered,
 ) -> Result<Vec<Drift>, LookError> {
     let config = remembered.config(root, name).map_err(LookError::Store)?;
-    let known = Some(remembered.digests());
+    let known = Known {
+        labels: given_labels(root)?,
+        digests: Some(remembered.digests()),
+        ..Known::default()
+    };
     observe::drift(root, &config, only, capabilities.chown, known).map_err(LookError::Observe)
+}
+
+/// The labels that the journal says were given; none where no policy asks for any.
+fn given_labels(root: &Root) -> Result<BTreeMap<AbsPath, String>, LookError> {
+    match observe::has_policy(root).map_err(LookError::Observe)? {
+        true => {
+            let journal = store::peek(root).map_err(LookError::Store)?;
+            Ok(transaction::labels(&journal).given)
+        }
+        false => Ok(BTreeMap::new()),
+    }
 }

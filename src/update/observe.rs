@@ -4,6 +4,7 @@ mod accounts;
 mod contents;
 mod databases;
 mod digests;
+mod labels;
 mod look;
 mod places;
 mod units;
@@ -64,6 +65,8 @@ pub struct Known<'a> {
     pub entries: Vec<Edit>,
     /// Digests that need not be taken again. None: every file is read.
     pub digests: Option<&'a Digests>,
+    /// Labels that were given to what is owned.
+    pub labels: BTreeMap<AbsPath, String>,
 }
 
 /// Looks at everything that a plan from `from` to `to` depends on.
@@ -81,6 +84,7 @@ pub fn observe(
         originals: known.originals,
         adopted: known.adopted,
         kernel_arguments: kernel_arguments(root)?,
+        labels: labels::read(root)?,
         ..Observed::default()
     };
     accounts::add(root, &mut seen)?;
@@ -90,7 +94,7 @@ pub fn observe(
     units::add(root, [from, to], policies, known.live_units, &mut seen)?;
     let before = plan::asked(from, None, &seen);
     let after = plan::asked(to, Some(from), &seen);
-    let mut look = Look::new(root, seen, to, known.digests);
+    let mut look = Look::new(root, seen, to, (known.digests, known.labels));
     let before = look.locate(before, Places::today(root))?;
     let after = look.locate(after, Places::planned(root, from, to))?;
     look.asked(before.paths.iter().chain(&after.paths))?;
@@ -103,7 +107,8 @@ pub fn observe(
 }
 
 /// What on the machine is not as `config` says: everything, or only what concerns the paths of
-/// `only`. `owners` says whether owners can be set here, without which they are not compared.
+/// `only`. `owners` says whether owners can be set here, without which they are not compared; `labels` are
+/// those that were given.
 ///
 /// # Errors
 /// The tree cannot be read.
@@ -112,18 +117,22 @@ pub fn drift(
     config: &MachineConfig,
     only: Option<&BTreeSet<AbsPath>>,
     owners: bool,
-    digests: Option<&Digests>,
+    known: Known<'_>,
 ) -> Result<Vec<Drift>, ObserveError> {
     let part = only.map(|paths| concerning(config, paths));
     let config = part.as_ref().unwrap_or(config);
-    let known = Known {
-        digests,
-        ..Known::default()
-    };
     let seen = observe(root, config, config, &Policies::none(), known)?;
     let mut drifts = plan::drift(config, &seen, owners);
     drifts.retain(|drift| only.is_none_or(|paths| paths.contains(&drift.path)));
     Ok(drifts)
+}
+
+/// Whether the root has an SELinux policy that gives labels.
+///
+/// # Errors
+/// The tree cannot be read.
+pub fn has_policy(root: &Root) -> Result<bool, ObserveError> {
+    Ok(labels::contexts_of(root)?.is_some())
 }
 
 /// The part of a config that can say something of these paths.

@@ -55,13 +55,15 @@ fn configs_on_the_pages_are_good_and_both_spellings_are_one_machine() {
         machine_config::merge(documents, "machine", Order::AsGiven).unwrap()
     };
     let examples = blocks(&page("docs/config.md"), "yaml");
-    assert_eq!(examples.len(), 4);
+    assert_eq!(examples.len(), 5);
     let (reads_files, warnings) = read(&examples[0], "a.bu");
     assert!(reads_files.files.len() == 2 && warnings.is_empty());
-    let (people, _) = read(&examples[1], "people.bu");
+    let (linked, _) = read(&examples[1], "linked.bu");
+    assert!(linked.links.values().all(|link| link.hard));
+    let (people, _) = read(&examples[2], "people.bu");
     assert!(people.users["ann"].account.is_some());
-    let (manifest, _) = read(&examples[2], "a.yaml");
-    let (butane, _) = read(&examples[3], "a.bu");
+    let (manifest, _) = read(&examples[3], "a.yaml");
+    let (butane, _) = read(&examples[4], "a.bu");
     assert_eq!(
         machine_config::digest(&manifest),
         machine_config::digest(&butane)

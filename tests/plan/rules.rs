@@ -347,7 +347,7 @@ fn drift_is_named_by_path_and_kind() {
     tree.apply(&tree.plan(&MachineConfig::default(), &config));
     let drifts = |only: Option<&str>| -> Vec<(String, DriftKind)> {
         let only = only.map(|one| BTreeSet::from([path(one)]));
-        let found = drift(&tree.root, &config, only.as_ref(), false, None).unwrap();
+        let found = drift(&tree.root, &config, only.as_ref(), false, Known::default()).unwrap();
         found
             .into_iter()
             .map(|drift| (drift.path.to_string(), drift.kind))

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use machinist::{
     plan::{Drift, DriftKind},
     reason::Reason,
-    update::look,
+    update::{look, remembered::Remembered},
 };
 
 use crate::{
@@ -43,11 +43,18 @@ fn names_that_somebody_parts_are_drift_and_are_joined_again() {
         ("/etc/second".to_owned(), DriftKind::Content),
     ];
     let (base, capabilities) = (sandbox.journal().base, conduct(false).capabilities);
-    let all = look::drift(&sandbox.root(), base.as_ref(), None, capabilities);
+    let fresh = Remembered::default();
+    let all = look::drift(&sandbox.root(), base.as_ref(), None, capabilities, &fresh);
     assert_eq!(told(all.unwrap()), parted);
     // The event is about the file alone.
     let touched = BTreeSet::from([at("/etc/file")]);
-    let around = look::drift_around(&sandbox.root(), base.as_ref(), touched, capabilities);
+    let around = look::drift_around(
+        &sandbox.root(),
+        base.as_ref(),
+        touched,
+        capabilities,
+        &fresh,
+    );
     let (looked, found) = around.unwrap();
     let names = ["/etc/file", "/etc/first", "/etc/second"].map(at);
     assert_eq!(looked, BTreeSet::from(names));

@@ -5,7 +5,9 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::{ConfigName, Failure, OperationRecord, Outcome, PhaseRecord, UpdateRecord};
+use super::{
+    ConfigName, Failure, GivenLabels, OperationRecord, Outcome, PhaseRecord, UpdateRecord,
+};
 use crate::{
     path::AbsPath,
     plan::{ActionKind, EditPlace},
@@ -45,6 +47,9 @@ pub struct Transaction {
     /// not come back any more.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub let_go: Vec<EditPlace>,
+    /// The labels of what it brings, known from `Staged` on.
+    #[serde(default, skip_serializing_if = "GivenLabels::is_empty")]
+    pub labels: GivenLabels,
     /// What is done afterwards, in order.
     pub actions: Vec<ActionRecord>,
     /// The boot in which `Committed` was reached, as [`boot_id`](crate::update::store::boot_id) names it;

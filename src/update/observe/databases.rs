@@ -89,6 +89,7 @@ fn directory(
             uid: stat.uid,
             gid: stat.gid,
             kind,
+            label: None,
         };
         found.insert(entry.name, node);
     }

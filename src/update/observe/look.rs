@@ -36,6 +36,8 @@ pub(super) struct Look<'a> {
     /// Files that were not read yet.
     stamps: HashMap<AbsPath, Stamp>,
     digests: Option<&'a Digests>,
+    /// Labels that were given to what is owned.
+    given: BTreeMap<AbsPath, String>,
 }
 
 impl<'a> Look<'a> {
@@ -43,7 +45,7 @@ impl<'a> Look<'a> {
         root: &'a Root,
         seen: Observed,
         to: &'a MachineConfig,
-        digests: Option<&'a Digests>,
+        (digests, given): (Option<&'a Digests>, BTreeMap<AbsPath, String>),
     ) -> Self {
         if let Some(digests) = digests {
             digests.begin();
@@ -55,6 +57,7 @@ impl<'a> Look<'a> {
             absent: BTreeSet::new(),
             stamps: HashMap::new(),
             digests,
+            given,
         }
     }
 
@@ -133,10 +136,25 @@ impl<'a> Look<'a> {
         let mount = above
             .filter(|_| !stat.mount_point)
             .unwrap_or_else(|| path.clone());
-        self.seen
-            .objects
-            .insert(path.clone(), facts(&stat, target, mount.clone()));
+        let mut facts = facts(&stat, target, mount.clone());
+        self.label(path, &mut facts)?;
+        self.seen.objects.insert(path.clone(), facts);
         Ok(Some(mount))
+    }
+
+    /// Reads the label, where the root has a policy, and holds it against the one that was given.
+    fn label(&self, path: &AbsPath, facts: &mut FileFacts) -> Result<(), RootError> {
+        if self.seen.labels.is_empty() {
+            return Ok(());
+        }
+        facts.label = self.root.label(path)?;
+        let policys = self.seen.labels.of(path, facts.kind);
+        facts.relabelled = self.given.get(path).is_some_and(|given| {
+            let known = [Some(given.as_str()), policys];
+            // Where the policy gives none, any will do.
+            policys.is_some() && !known.contains(&facts.label.as_deref())
+        });
+        Ok(())
     }
 
     /// The digests of files, and their texts where the plan edits them or may show a diff.
@@ -304,5 +322,7 @@ fn facts(stat: &Stat, target: Option<String>, mount: AbsPath) -> FileFacts {
         mount_point: stat.mount_point,
         immutable: stat.immutable || stat.append_only,
         mount,
+        label: None,
+        relabelled: false,
     }
 }

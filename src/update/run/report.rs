@@ -7,12 +7,13 @@ use jiff::Timestamp;
 use super::{Audience, Desired, UpdateError, Updater};
 use crate::{
     machine_config::Refusal,
+    path::AbsPath,
     plan::Drift,
     update::{
         journal::{ConfigName, Failure, UpdateRecord},
         phase::Phase,
         ports::Services,
-        store,
+        store, transaction,
     },
 };
 
@@ -31,6 +32,8 @@ pub struct UpdateReport {
     pub refused: Arc<Vec<Refusal>>,
     /// What is not as the config asks.
     pub drift: Vec<Drift>,
+    /// Files in place whose labels could not be set.
+    pub labels_pending: Vec<AbsPath>,
     /// The journal cannot be read: nobody can tell which config the machine is on.
     pub unknown: bool,
     /// Effects are on the disk that are not verified yet.
@@ -85,6 +88,10 @@ impl<S: Services, A: Audience> Updater<S, A> {
                 _ => Arc::default(),
             },
             drift: self.drift.found.values().cloned().collect(),
+            labels_pending: transaction::labels(&self.journal)
+                .pending
+                .into_keys()
+                .collect(),
             unverified: !self.journal.transactions.is_empty(),
             reboot_needed_in: top
                 .filter(|tx| !tx.offline && (tx.wants_reboot() || tx.booted_into))

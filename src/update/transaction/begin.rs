@@ -14,7 +14,7 @@ use crate::{
     plan::{self, Edit, Node, NodeKind, Operation, OperationKind, Plan},
     root::{Kind, Root},
     update::journal::{
-        ActionRecord, ActionState, Below, ConfigName, Direction, Journal, Keep, Mark,
+        ActionRecord, ActionState, Below, ConfigName, Direction, GivenLabels, Journal, Keep, Mark,
         OperationRecord, OperationRecordKind, Transaction,
     },
 };
@@ -74,6 +74,7 @@ pub fn begin(
             .collect(),
         released: released(journal, from.named),
         let_go: from.plan.let_go.clone(),
+        labels: GivenLabels::default(),
         actions: actions(journal, from.plan),
         committed_boot: None,
         boots: 0,

@@ -7,7 +7,9 @@ use crate::{
     path::AbsPath,
     plan::remember,
     root::Kind,
-    update::journal::{Journal, Keep, Mark, OperationRecord, OperationRecordKind, Transaction},
+    update::journal::{
+        GivenLabels, Journal, Keep, Mark, OperationRecord, OperationRecordKind, Transaction,
+    },
 };
 
 /// Takes all open transactions into the base: pure, and the caller saves the journal right after.
@@ -15,6 +17,7 @@ use crate::{
 /// Each path keeps its oldest pre-image. From here on nothing is undone; [`super::tidy`] does the moving and
 /// may be repeated after a crash.
 pub fn finish(journal: &mut Journal) -> Result<(), TransactionError> {
+    journal.labels = labels(journal);
     let mut transactions = std::mem::take(&mut journal.transactions);
     for tx in &mut transactions {
         tx.mark = Mark::Verified;
@@ -36,7 +39,15 @@ pub fn finish(journal: &mut Journal) -> Result<(), TransactionError> {
     }
     journal.transactions = transactions;
     journal.failure = None;
+    forget_labels(journal);
     Ok(())
+}
+
+/// Forgets the labels of what is not ours any more.
+pub(super) fn forget_labels(journal: &mut Journal) {
+    let (owned, made) = (&journal.owned, &journal.made);
+    let ours = |path: &AbsPath| owned.contains_key(path) || made.contains(path);
+    journal.labels.retain(ours);
 }
 
 fn take_over(
@@ -136,6 +147,21 @@ pub(super) fn original_place(
 ) -> Result<AbsPath, TransactionError> {
     let holder = kept::holder(slot);
     Ok(holder.join(&format!("originals/{}-{}", tx.id, slot.file_name()))?)
+}
+
+/// The labels of what is owned, open transactions included.
+pub fn labels(journal: &Journal) -> GivenLabels {
+    let mut all = journal.labels.clone();
+    for tx in &journal.transactions {
+        for record in &tx.operations {
+            if matches!(record.kind, OperationRecordKind::Exchange { .. }) {
+                all.retain(|path| !path.is_under(&record.target));
+            }
+        }
+        all.retain(|path| !tx.released.contains(path));
+        all.extend(&tx.labels);
+    }
+    all
 }
 
 /// Where an original that an open transaction has taken out waits until the verification, by target;

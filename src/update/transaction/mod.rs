@@ -31,7 +31,7 @@ mod undo;
 pub use begin::{Beginning, begin};
 pub use commit::commit;
 pub use entries::{databases, kept_entries};
-pub use finish::{finish, originals};
+pub use finish::{finish, labels, originals};
 pub use stage::{Stop, stage};
 pub use tidy::{Released, release, tidy};
 pub use undo::{drop_staging, undo};

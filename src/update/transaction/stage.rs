@@ -9,8 +9,9 @@ use super::{SyncPoints, TransactionError, kept, kind_name, object_at};
 use crate::{
     path::AbsPath,
     plan::{Node, NodeKind, Operation, OperationKind},
+    reason::Reason,
     root::{Kind, Meta, Root},
-    update::journal::{ObjectId, OperationRecord, OperationRecordKind, Transaction},
+    update::journal::{GivenLabels, ObjectId, OperationRecord, OperationRecordKind, Transaction},
 };
 
 /// Below this many new objects, syncing each one costs less than flushing the whole file system,
@@ -50,6 +51,7 @@ pub fn stage(
         sync: few,
         names: Vec::new(),
         open: Vec::new(),
+        labels: GivenLabels::default(),
     };
     for (operation, record) in planned.iter().zip(&tx.operations) {
         if stop.load(Ordering::Relaxed) {
@@ -57,7 +59,7 @@ pub fn stage(
         }
         work.stage_one(operation, record)?;
     }
-    work.close(&tx.operations)?;
+    tx.labels = work.close(&tx.operations)?;
     for (operation, record) in planned.iter().zip(&mut tx.operations) {
         identify_one(root, operation, record)?;
     }
@@ -78,11 +80,11 @@ fn weight(operation: &Operation) -> u64 {
     }
 }
 
-/// Whether a link of somebody but root is made: its owner is made durable by nothing but `syncfs`.
+/// Whether a link of somebody but root is made, or one with a label: nothing but `syncfs` makes that durable.
 fn owns_links(operation: &Operation) -> bool {
     fn any(node: &Node) -> bool {
         match &node.kind {
-            NodeKind::Link(_) => (node.uid, node.gid) != (0, 0),
+            NodeKind::Link(_) => (node.uid, node.gid) != (0, 0) || node.label.is_some(),
             NodeKind::Directory(children) => children.values().any(any),
             NodeKind::File(_) | NodeKind::Hard(_) => false,
         }
@@ -99,6 +101,8 @@ struct Work<'a> {
     names: Vec<(AbsPath, AbsPath)>,
     /// Directories that are still open to us alone, with the mode and owner they get in the end.
     open: Vec<(AbsPath, Meta)>,
+    /// Labels by the path that an object will have.
+    labels: GivenLabels,
 }
 
 impl Work<'_> {
@@ -115,9 +119,10 @@ impl Work<'_> {
                 let was_file = |before: &ObjectId| before.kind == kind_name(Kind::File);
                 let passes_on =
                     matches!(node.kind, NodeKind::File(_)) && before.as_ref().is_some_and(was_file);
-                self.build(slot, node, passes_on)?;
+                let target = &operation.target;
+                self.build(slot, target, node, passes_on)?;
                 match passes_on {
-                    true => self.pass_on(&operation.target, slot),
+                    true => self.pass_on(target, slot, node),
                     false => Ok(()),
                 }
             }
@@ -144,13 +149,37 @@ impl Work<'_> {
     }
 
     /// Gives a new file what belongs to its name and not to its content.
-    fn pass_on(&self, target: &AbsPath, slot: &AbsPath) -> Result<(), TransactionError> {
+    fn pass_on(
+        &mut self,
+        target: &AbsPath,
+        slot: &AbsPath,
+        node: &Node,
+    ) -> Result<(), TransactionError> {
         let extras = self.root.copy_meta_extras(target, slot)?;
         for (name, error) in extras.left {
             tracing::warn!(path = %target, attribute = name, %error, "attribute not kept");
         }
+        self.label(slot, target, node)?;
         if self.sync {
             self.root.sync_file(slot)?;
+        }
+        Ok(())
+    }
+
+    /// Gives an object its label, which goes by the path that it will have.
+    fn label(
+        &mut self,
+        at: &AbsPath,
+        target: &AbsPath,
+        node: &Node,
+    ) -> Result<(), TransactionError> {
+        if let Some(label) = node.label.clone() {
+            let set = self.root.set_label(at, &label)?;
+            let labels = match set {
+                true => &mut self.labels.given,
+                false => &mut self.labels.pending,
+            };
+            labels.insert(target.clone(), label);
         }
         Ok(())
     }
@@ -159,6 +188,7 @@ impl Work<'_> {
     fn build(
         &mut self,
         at: &AbsPath,
+        target: &AbsPath,
         node: &Node,
         unfinished: bool,
     ) -> Result<(), TransactionError> {
@@ -174,22 +204,28 @@ impl Work<'_> {
                     digest: content.digest(),
                 })?;
                 self.root.build_file(at, bytes, &meta)?;
-                if self.sync && !unfinished {
+                if unfinished {
+                    return Ok(());
+                }
+                self.label(at, target, node)?;
+                if self.sync {
                     self.root.sync_file(at)?;
                 }
             }
             NodeKind::Link(text) => {
                 self.root.build_link(at, text)?;
                 self.root.own_link(at, &meta)?;
+                self.label(at, target, node)?;
             }
             NodeKind::Hard(target) => self.names.push((at.clone(), target.clone())),
             NodeKind::Directory(children) => {
                 // Its own mode may forbid us to write into it.
                 let mode = 0o700;
                 self.root.build_dir(at, &Meta { mode, ..meta })?;
+                self.label(at, target, node)?;
                 self.open.push((at.clone(), meta));
                 for (name, child) in children {
-                    self.build(&at.join(name)?, child, false)?;
+                    self.build(&at.join(name)?, &target.join(name)?, child, false)?;
                 }
             }
         }
@@ -197,8 +233,8 @@ impl Work<'_> {
     }
 
     /// Makes the hard links, now that every file is there, and gives directories their modes, those within
-    /// others first.
-    fn close(self, operations: &[OperationRecord]) -> Result<(), TransactionError> {
+    /// others first. Gives the labels.
+    fn close(self, operations: &[OperationRecord]) -> Result<GivenLabels, TransactionError> {
         let waiting: BTreeMap<&AbsPath, &AbsPath> =
             operations.iter().filter_map(waiting_place).collect();
         for (at, target) in self.names {
@@ -211,7 +247,11 @@ impl Work<'_> {
                 self.root.sync_dir(dir)?;
             }
         }
-        Ok(())
+        if let Some((path, label)) = self.labels.pending.first_key_value() {
+            let (reason, count) = (Reason::LabelPending, self.labels.pending.len());
+            tracing::warn!(%path, label, count, %reason, "cannot be labelled here");
+        }
+        Ok(self.labels)
     }
 }
 

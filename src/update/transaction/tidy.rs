@@ -1,6 +1,10 @@
 //! After the verification is durable: pre-images go where they are kept, or away.
 
-use super::{SyncPoints, TransactionError, finish::original_place, kept};
+use super::{
+    SyncPoints, TransactionError,
+    finish::{forget_labels, original_place},
+    kept,
+};
 use crate::{
     path::AbsPath,
     root::{Kind, Root, Stat},
@@ -60,6 +64,7 @@ fn tidy_after(
             remove_idle(root, journal, &dir)?;
         }
     }
+    forget_labels(journal);
     for tx in verified() {
         kept::clear(root, tx)?;
     }

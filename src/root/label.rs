@@ -1,0 +1,69 @@
+//! SELinux labels, which are extended attributes: read and set as they are, known to the kernel or not.
+
+use std::{io, os::fd::OwnedFd, path::PathBuf};
+
+use rustix::{fs::XattrFlags, io::Errno};
+
+use super::{Act, Root, RootError, build};
+use crate::path::AbsPath;
+
+/// Where Linux keeps the label of an object.
+const ATTRIBUTE: &str = "security.selinux";
+
+impl Root {
+    /// The label of what is at `p`, a link itself included; none where it has none or its file system
+    /// knows none.
+    pub fn label(&self, p: &AbsPath) -> Result<Option<String>, RootError> {
+        let read = || {
+            let (_dir, path) = self.label_path(p)?;
+            build::attribute(&path, ATTRIBUTE)
+        };
+        match read() {
+            // The kernel counts the NUL that tools write at the end.
+            Ok(value) => {
+                let text = String::from_utf8_lossy(&value);
+                Ok(Some(text.trim_end_matches('\0').to_owned()))
+            }
+            Err(error) if is_one_of(&error, &[Errno::NODATA, Errno::OPNOTSUPP]) => Ok(None),
+            Err(error) => Err(self.failed("read the label of", p, error)),
+        }
+    }
+
+    /// Gives what is at `p` a label. False where that is not possible here: the file system knows no
+    /// labels, this process may set none, or the kernel's policy does not know this one.
+    pub fn set_label(&self, p: &AbsPath, label: &str) -> Result<bool, RootError> {
+        let set = || {
+            let (_dir, path) = self.label_path(p)?;
+            let value = [label.as_bytes(), b"\0"].concat();
+            let act = || Act::SetAttribute(ATTRIBUTE.to_owned(), value.clone());
+            let flags = XattrFlags::empty();
+            self.tapped(p, act, || {
+                Ok(rustix::fs::lsetxattr(&path, ATTRIBUTE, &value, flags)?)
+            })
+        };
+        let not_here = [Errno::PERM, Errno::ACCESS, Errno::OPNOTSUPP, Errno::INVAL];
+        match set() {
+            Ok(()) => Ok(true),
+            Err(error) if is_one_of(&error, &not_here) => Ok(false),
+            Err(error) => Err(self.failed("set the label of", p, error)),
+        }
+    }
+
+    fn label_path(&self, p: &AbsPath) -> io::Result<(OwnedFd, PathBuf)> {
+        match p.parent() {
+            Some(_) => Ok(self.slot(p)?.proc_path_kept()),
+            None => {
+                let root = self.dir_handle("")?;
+                let path = super::walk::proc_path(&root).join(".");
+                Ok((root, path))
+            }
+        }
+    }
+}
+
+fn is_one_of(error: &io::Error, numbers: &[Errno]) -> bool {
+    let number = error.raw_os_error();
+    numbers
+        .iter()
+        .any(|known| number == Some(known.raw_os_error()))
+}
