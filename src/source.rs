@@ -15,7 +15,7 @@ use local::Used;
 use watching::Watching;
 
 use crate::{
-    machine_config::{self, Order, Refusal, Rules},
+    machine_config::{self, Gathering, MachineConfig, Order, Refusal, Refused, Rules},
     metrics::{Metrics, SourceRead},
     path::AbsPath,
     reason::Reason,
@@ -39,6 +39,9 @@ const MOST_FILES: usize = 10_000;
 /// The pool that a machine without a cluster is in: the middle of its configs' names.
 pub const POOL: &str = "machine";
 
+/// Manifests with their names.
+type Texts = Vec<(String, Vec<u8>)>;
+
 /// A directory of manifests.
 #[derive(Clone, Debug)]
 pub struct DirectorySource {
@@ -56,44 +59,38 @@ pub struct DirectorySource {
 impl DirectorySource {
     /// Reads and merges everything in the directory. Files are taken in the order of their names;
     /// hidden files and names with an unknown ending are left out.
-    pub fn read(&self) -> Result<machine_config::MachineConfig, Vec<Refusal>> {
+    pub fn read(&self) -> Result<MachineConfig, Refused> {
         self.read_all().0
     }
 
     /// Says beside the config which local files it was made of, or would have been.
-    fn read_all(&self) -> (Result<machine_config::MachineConfig, Vec<Refusal>>, Used) {
-        let files = match self.files() {
-            Ok(files) => files,
-            Err(refusal) => return (Err(vec![refusal]), Used::default()),
+    fn read_all(&self) -> (Result<MachineConfig, Refused>, Used) {
+        let (files, missing) = match self.files() {
+            Ok(found) => found,
+            Err(refusal) => return (Err(vec![refusal].into()), Used::default()),
         };
         let mut local = LocalFiles::new(self.tree.clone());
         for (name, _) in &files {
             local.text(name, self.dir.clone());
         }
-        (self.merge(files, &local), local.used())
+        let gathering = Gathering {
+            shown: &self.shown,
+            rules: &self.rules,
+            local: &local,
+            pool: POOL,
+            order: Order::AsGiven,
+        };
+        let config = gathering.config(files, missing).map(|(config, warnings)| {
+            for warning in warnings {
+                tracing::warn!("{warning}");
+            }
+            config
+        });
+        (config, local.used())
     }
 
-    fn merge(
-        &self,
-        files: Vec<(String, Vec<u8>)>,
-        local: &LocalFiles,
-    ) -> Result<machine_config::MachineConfig, Vec<Refusal>> {
-        let (documents, warnings) =
-            machine_config::documents_from_files(files, &self.rules, local)?;
-        if documents.is_empty() {
-            return Err(vec![self.refusal(
-                Reason::SourceEmpty,
-                "the source holds no config; nothing is taken away because of it",
-            )]);
-        }
-        let (config, more) = machine_config::merge(documents, POOL, Order::AsGiven)?;
-        for warning in warnings.iter().chain(&more) {
-            tracing::warn!("{warning}");
-        }
-        Ok(config)
-    }
-
-    fn files(&self) -> Result<Vec<(String, Vec<u8>)>, Refusal> {
+    /// The files with their names, and those of them that cannot be read.
+    fn files(&self) -> Result<(Texts, Vec<Refusal>), Refusal> {
         let entries = match self.tree.list(&self.dir) {
             Ok(entries) => entries,
             Err(error) if error.is_not_found() => {
@@ -114,25 +111,26 @@ impl DirectorySource {
         let manifests = entries.into_iter().filter(|entry| {
             !entry.name.starts_with('.') && matches!(entry.kind, Kind::File | Kind::Link)
         });
-        let mut files = Vec::new();
+        let (mut files, mut missing) = (Vec::new(), Vec::new());
         for entry in manifests.filter(|entry| machine_config::is_config_name(&entry.name)) {
             let path = self
                 .dir
                 .join(&entry.name)
                 .map_err(|error| self.refusal(Reason::SourceUnreadable, &error.to_string()))?;
+            let shown = format!("{}/{}", self.shown, entry.name);
             match self.tree.read(&path, LARGEST_FILE) {
-                Ok(bytes) => files.push((format!("{}/{}", self.shown, entry.name), bytes)),
+                Ok(bytes) => files.push((shown, bytes)),
                 // What it brought must not leave the machine because a share is away.
                 Err(error) if error.is_not_found() && self.tree.read_link(&path).is_ok() => {
-                    let message = format!("{} is a link that leads nowhere", entry.name);
-                    return Err(self.refusal(Reason::SourceUnreadable, &message));
+                    let message = "this is a link that leads nowhere";
+                    missing.push(self.refusal(Reason::SourceUnreadable, message).file(shown));
                 }
                 // Gone between the listing and the reading: the watch has seen it too.
                 Err(error) if error.is_not_found() => {}
-                Err(error) => return Err(self.unreadable(&error)),
+                Err(error) => missing.push(self.unreadable(&error).file(shown)),
             }
         }
-        Ok(files)
+        Ok((files, missing))
     }
 
     fn unreadable(&self, error: &RootError) -> Refusal {
@@ -210,7 +208,7 @@ impl DirectorySource {
         let (read, used) = match read.await {
             Ok((Ok((config, digest)), used)) => (Desired::Config(Arc::new(config), digest), used),
             Ok((Err(_), used)) if patient => return (false, used),
-            Ok((Err(refusals), used)) => (Desired::Refused(Arc::new(refusals)), used),
+            Ok((Err(refused), used)) => (Desired::Refused(Arc::new(refused.refusals)), used),
             // A defect of the reader must not look like a source that nobody changed.
             Err(lost) => {
                 let why = format!("reading broke off: {lost}");

@@ -5,12 +5,14 @@
 
 mod explain;
 mod history;
+mod sentences;
 mod text;
 mod timeline;
 
 pub use crate::plan::DriftKind;
 pub use explain::{Finding, explain};
 pub use history::render as render_history;
+pub use sentences::{in_short, sentences};
 pub use text::render;
 pub use timeline::timeline;
 

@@ -6,6 +6,7 @@
 )]
 
 use std::{
+    fs,
     io::Read,
     path::Path,
     process::{Command, Output, Stdio},
@@ -250,5 +251,98 @@ fn every_setting_has_every_field_of_its_origin() {
     assert_eq!(
         *from,
         serde_json::json!({"kind": "default", "name": null, "line": null, "column": null})
+    );
+}
+
+/// A text that breaks off, one that the machine cannot have, one that contradicts it, one without a
+/// provider.
+const REFUSED: [(&str, &str); 4] = [
+    (
+        "a.bu",
+        "variant: fcos
+version: 1.6.0
+storage:
+  files:
+  - path: /etc/a
+    mode: 644
+    contents: {inline: text
+",
+    ),
+    (
+        "b.bu",
+        "variant: fcos
+version: 1.6.0
+storage:
+  directories:
+  - path: /etc/b
+  files:
+  - path: /etc/c
+    user: {name: nosuch}
+    contents: {inline: text}
+",
+    ),
+    (
+        "c.ign",
+        r#"{"ignition":{"version":"3.5.0"},"storage":{"links":[{"path":"/etc/b","target":"/x"}]}}"#,
+    ),
+    (
+        "d.yaml",
+        "apiVersion: machineconfiguration.openshift.io/v1
+kind: MachineConfig
+metadata: {name: d}
+spec:
+  kernelArguments: [quiet]
+",
+    ),
+];
+
+/// Where and why a plan is refused, shortly.
+fn refusals(root: &Path, more: &[&str]) -> Vec<String> {
+    let arguments = ["plan", "-o", "json", "--root", root.to_str().unwrap()];
+    let output = machinist(&[&arguments[..], more].concat());
+    assert_eq!(output.status.code(), Some(1));
+    let plan: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let refusals = plan["refusals"].as_array().unwrap().iter();
+    let shown = refusals.map(|refusal| {
+        let file = refusal["file"].as_str().unwrap().rsplit('/').next();
+        let reason = refusal["reason"].as_str().unwrap();
+        format!("{}:{} {reason}", file.unwrap(), refusal["line"])
+    });
+    shown.collect()
+}
+
+#[test]
+fn one_run_tells_what_texts_contradictions_and_the_machine_refuse() {
+    let root = tempfile::tempdir().unwrap();
+    let source = root.path().join("source");
+    fs::create_dir(&source).unwrap();
+    for (name, text) in REFUSED {
+        fs::write(source.join(name), text).unwrap();
+    }
+    fs::create_dir(source.join("e.yaml")).unwrap();
+    std::os::unix::fs::symlink("nowhere", source.join("f.yaml")).unwrap();
+    let source = source.to_str().unwrap();
+    let expected = [
+        "a.bu:7 SyntaxInvalid",
+        "c.ign:1 EntryDuplicate",
+        "f.yaml:null SourceUnreadable",
+        "b.bu:7 FileOwnerUnknown",
+        "d.yaml:5 ProviderMissing",
+    ];
+    let flag = format!("dir:{source}");
+    assert_eq!(refusals(root.path(), &["--source", &flag]), expected);
+    let named = ["a.bu", "b.bu", "c.ign", "d.yaml", "e.yaml", "g.yaml"];
+    let named = named.map(|name| format!("{source}/{name}"));
+    let expected = [
+        "a.bu:7 SyntaxInvalid",
+        "c.ign:1 EntryDuplicate",
+        "e.yaml:null SourceUnreadable",
+        "g.yaml:null SourceUnreadable",
+        "b.bu:7 FileOwnerUnknown",
+        "d.yaml:5 ProviderMissing",
+    ];
+    assert_eq!(
+        refusals(root.path(), &named.each_ref().map(String::as_str)),
+        expected
     );
 }

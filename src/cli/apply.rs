@@ -79,8 +79,8 @@ pub(super) fn run(global: &Global, args: &ApplyArgs) -> anyhow::Result<Exit> {
     start_logging(context.settings.log)?;
     let config = match context.wanted(&args.wanted)? {
         Ok(config) => config,
-        Err(refusals) => {
-            complain_of(&refusals);
+        Err(refused) => {
+            complain_of(&context.all_refusals(refused));
             return Ok(Exit::Failed);
         }
     };

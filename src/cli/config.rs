@@ -6,7 +6,7 @@ use super::{Global, Wanted};
 use crate::{
     agent,
     config::{Fragment, Place, Settings},
-    machine_config::{self, MachineConfig, Order, Refusal, Rules},
+    machine_config::{self, Gathering, MachineConfig, Order, Refusal, Refused, Rules},
     path::AbsPath,
     plan::{Plan, Policies},
     reason::Reason,
@@ -47,10 +47,7 @@ impl Context {
     }
 
     /// The config that the arguments ask for, or everything that is wrong with it.
-    pub(super) fn wanted(
-        &self,
-        wanted: &Wanted,
-    ) -> anyhow::Result<Result<MachineConfig, Vec<Refusal>>> {
+    pub(super) fn wanted(&self, wanted: &Wanted) -> anyhow::Result<Result<MachineConfig, Refused>> {
         if wanted.files.is_empty() {
             return Ok(self.source()?.read());
         }
@@ -62,42 +59,79 @@ impl Context {
         &self,
         wanted: &Wanted,
         order: Order,
-    ) -> anyhow::Result<Result<MachineConfig, Vec<Refusal>>> {
+    ) -> anyhow::Result<Result<MachineConfig, Refused>> {
         let slash = Root::open(std::path::Path::new("/"))?;
-        let mut files = Vec::new();
+        let (mut files, mut missing) = (Vec::new(), Vec::new());
         let mut local = LocalFiles::new(slash.clone());
         for file in &wanted.files {
             let shown = file.display().to_string();
-            if !machine_config::is_config_name(&shown) {
-                let message = "this name is no config's; expected one that ends in .yaml, .yml, .json, .ign or .bu";
-                return Ok(Err(vec![refusal(shown, Reason::SourceUnreadable, message)]));
-            }
             let whole =
                 std::path::absolute(file).with_context(|| format!("cannot find {shown}"))?;
             let whole = agent::plain(&whole)?;
             local.text(&shown, whole.parent().unwrap_or_else(AbsPath::root));
-            files.push((shown, slash.read(&whole, LARGEST)?));
+            match read(&slash, &whole, &shown) {
+                Ok(bytes) => files.push((shown, bytes)),
+                Err(refusal) => missing.push(refusal.file(shown)),
+            }
         }
         let rules = Rules {
             users: self.settings.users_allowed.iter().cloned().collect(),
             groups: self.settings.groups_allowed.iter().cloned().collect(),
         };
-        let merged = machine_config::documents_from_files(files, &rules, &local).and_then(
-            |(documents, warnings)| {
-                if documents.is_empty() {
-                    let message = "the files hold no config; nothing is taken away because of it";
-                    let first = wanted.files.first().map(|file| file.display().to_string());
-                    let name = first.unwrap_or_default();
-                    return Err(vec![refusal(name, Reason::SourceEmpty, message)]);
-                }
-                let (config, more) = machine_config::merge(documents, POOL, order)?;
-                for warning in warnings.iter().chain(&more) {
-                    super::output::warn(warning);
-                }
-                Ok(config)
-            },
-        );
-        Ok(merged)
+        let all: Vec<_> = files.iter().map(|(name, _)| name.as_str()).collect();
+        let gathering = Gathering {
+            shown: &all.join(", "),
+            rules: &rules,
+            local: &local,
+            pool: POOL,
+            order,
+        };
+        let merged = gathering.config(files, missing);
+        Ok(merged.map(|(config, warnings)| {
+            for warning in &warnings {
+                super::output::warn(warning);
+            }
+            config
+        }))
+    }
+
+    /// What is wrong with a config, and what this machine would refuse of as much of it as could be
+    /// read. Where the machine cannot be asked, that part is left out: it is not what keeps the config
+    /// from being accepted.
+    pub(super) fn all_refusals(&self, refused: Refused) -> Vec<Refusal> {
+        let Refused { mut refusals, rest } = refused;
+        let of_the_host = rest.and_then(|rest| {
+            let capabilities = agent::look_capabilities(&self.root, self.settings.owners);
+            let policies = self.policies().ok()?;
+            let looked = agent::plan(&self.root, &rest, capabilities, &policies);
+            super::short().ok()?.block_on(looked).ok()?.err()
+        });
+        let stands = |refusal: &Refusal| self.stands_alone(refusal) && !refusals.contains(refusal);
+        let more: Vec<_> = of_the_host.into_iter().flatten().filter(stands).collect();
+        refusals.extend(more);
+        refusals
+    }
+
+    /// Whether the host would refuse that whatever is said where the config could not be read.
+    fn stands_alone(&self, refusal: &Refusal) -> bool {
+        // What leaves the machine may stand where it could not be read, and would stay.
+        let asked = refusal.file.is_some();
+        let others = self
+            .settings
+            .users_allowed
+            .iter()
+            .any(|user| user != "core")
+            || !self.settings.groups_allowed.is_empty();
+        asked
+            && match refusal.reason {
+                Reason::ReadOnly
+                | Reason::Immutable
+                | Reason::MountPointInTheWay
+                | Reason::ProviderMissing => true,
+                // Else a user or group may come with what could not be read.
+                Reason::FileOwnerUnknown => !others,
+                _ => false,
+            }
     }
 
     /// The disruption policies that hold here.
@@ -115,11 +149,20 @@ impl Context {
     }
 }
 
-fn refusal(file: String, reason: Reason, message: &str) -> Refusal {
-    Refusal {
-        file: Some(file),
-        ..Refusal::new(reason, message)
+/// What a file of the caller's holds, or why that is no config.
+fn read(slash: &Root, whole: &AbsPath, shown: &str) -> Result<Vec<u8>, Refusal> {
+    let refuse = |message: String| Refusal::new(Reason::SourceUnreadable, message);
+    if slash.list(whole).is_ok() {
+        let refusal = refuse("this is a directory".to_owned());
+        return Err(refusal.expected(format!("a file, or --source dir:{shown}")));
     }
+    if !machine_config::is_config_name(shown) {
+        let refusal = refuse("this name is no config's".to_owned());
+        return Err(refusal.expected("one that ends in .yaml, .yml, .json, .ign or .bu"));
+    }
+    slash
+        .read(whole, LARGEST)
+        .map_err(|error| refuse(crate::telemetry::chain(&error)))
 }
 
 /// The largest file that is read, as for a source.

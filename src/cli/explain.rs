@@ -104,8 +104,8 @@ fn without_agent(context: &Context) -> anyhow::Result<Vec<Finding>> {
         let advice = "an agent that starts stays there until the source changes";
         found.push(Finding::plain(what, advice));
     }
-    if let Err(refusals) = context.source()?.read() {
-        found.extend(refusals.iter().map(|refusal| {
+    if let Err(refused) = context.source()?.read() {
+        found.extend(refused.refusals.iter().map(|refusal| {
             Finding::coded(refusal.reason, refusal.to_string(), "correct what is named")
         }));
     }

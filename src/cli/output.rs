@@ -5,6 +5,8 @@ use std::io::{self, Write};
 use clap::ValueEnum;
 use serde::Serialize;
 
+use crate::status::sentences;
+
 /// How data is printed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Format {
@@ -82,12 +84,19 @@ pub(super) fn complain(text: &str) {
     let _ = writeln!(anstream::stderr(), "machinist: {text}");
 }
 
-/// A failure in one line. What already ends with its code does not say it twice.
+/// A failure, each of its reasons by itself. What already ends with its code does not say it twice.
 pub(super) fn failed(message: &str, code: crate::reason::Reason) -> String {
-    match message.contains(&format!("[{code}]")) {
-        true => format!("Failed: {message}\n"),
-        false => format!("Failed: {message} [{code}]\n"),
+    let code = match message.contains(&format!("[{code}]")) {
+        true => String::new(),
+        false => format!(" [{code}]"),
+    };
+    let mut told = sentences(&crate::plan::printable(message)).into_iter();
+    let first = told.next().unwrap_or_default();
+    let mut text = wrapped("Failed: ", "  ", &format!("{first}{code}"));
+    for more in told {
+        text += &wrapped("  ", "    ", &more);
     }
+    text
 }
 
 /// Writes a warning to stderr.

@@ -38,7 +38,7 @@ pub(super) fn run(global: &Global, args: &PlanArgs) -> anyhow::Result<Exit> {
     let context = Context::open(global, args.wanted.flags(), false)?;
     let capabilities = agent::look_capabilities(&context.root, context.settings.owners);
     let plan = match context.wanted(&args.wanted)? {
-        Err(refusals) => refused(refusals),
+        Err(wrong) => refused(context.all_refusals(wrong)),
         Ok(config) => {
             let policies = context.policies()?;
             let looked = agent::plan(&context.root, &config, capabilities, &policies);

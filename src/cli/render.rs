@@ -41,8 +41,8 @@ pub(super) fn run(global: &Global, args: &RenderArgs) -> anyhow::Result<Exit> {
     };
     let config = match rendered {
         Ok(config) => config,
-        Err(refusals) => {
-            complain_of(&refusals);
+        Err(refused) => {
+            complain_of(&refused.refusals);
             return Ok(Exit::Failed);
         }
     };

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{
-    Local, NoLocal, Origin, Refusal, butane, ignition,
+    EntryKind, Local, NoLocal, Origin, Refusal, butane, ignition,
     parts::Parts,
     problems::Problems,
     reader::{Field, Object},
@@ -41,8 +41,11 @@ impl Default for Rules {
 /// Fields keep whether they were said at all, since a later document changes only what it says.
 #[derive(Clone, Debug)]
 pub struct Document {
-    /// The MachineConfig's name; the file's name without ending for bare Ignition and Butane.
+    /// The MachineConfig's name; the file's name without ending for bare Ignition and Butane. Empty
+    /// where a name is missing, which is refused.
     pub name: String,
+    /// Whether the name is its own, and not the file's.
+    pub(super) named: bool,
     /// The value of the role label.
     pub role: Option<String>,
     /// Whether a controller made it: the OS image in it is but the default.
@@ -71,16 +74,20 @@ pub(super) struct Reading<'a> {
 /// `origin_file` is the file's name as the user knows it. All that is wrong is told, with its place;
 /// one refusal anywhere refuses the whole text. What Butane would read from other files is refused.
 pub fn parse(text: &str, origin_file: &str, rules: &Rules) -> Result<Vec<Document>, Vec<Refusal>> {
-    parse_with(text, origin_file, rules, &NoLocal)
+    match parse_with(text, origin_file, rules, &NoLocal) {
+        (documents, refusals) if refusals.is_empty() => Ok(documents),
+        (_, refusals) => Err(refusals),
+    }
 }
 
-/// Like [`parse`], with the files that Butane may read.
+/// Like [`parse`], with the files that Butane may read. Beside refusals stand the documents as far as
+/// they could be read: good enough to see what contradicts them, and for nothing else.
 pub(super) fn parse_with(
     text: &str,
     origin_file: &str,
     rules: &Rules,
     local: &dyn Local,
-) -> Result<Vec<Document>, Vec<Refusal>> {
+) -> (Vec<Document>, Vec<Refusal>) {
     let file_name = origin_file.rsplit('/').next().unwrap_or_default();
     let mut reading = Reading {
         problems: Problems::new(origin_file),
@@ -102,7 +109,7 @@ pub(super) fn parse_with(
             documents.extend(read_document(&field, &mut reading));
         }
     }
-    reading.problems.or(documents)
+    (documents, reading.problems.into_refusals())
 }
 
 fn read_document(field: &Field<'_>, reading: &mut Reading<'_>) -> Vec<Document> {
@@ -163,6 +170,7 @@ fn bare(
         origin: field.origin(&reading.problems),
         parts: read(field, reading),
         name,
+        named: false,
         role: None,
         generated: false,
     }
@@ -181,6 +189,7 @@ fn butane_document(
         origin: field.origin(&reading.problems),
         parts: butane::read(field, reading),
         name: metadata.name,
+        named: true,
         role: metadata.role,
         generated: metadata.generated,
     }
@@ -192,7 +201,7 @@ fn machine_config(mut object: Object<'_>, reading: &mut Reading<'_>) -> Document
     // The name first: every refusal from here on bears it.
     let metadata = match object.need("metadata", &mut reading.problems) {
         Some(metadata) => read_metadata(&metadata, reading),
-        None => Metadata::nameless(reading),
+        None => Metadata::nameless(),
     };
     if let Some(version) = object.need("apiVersion", &mut reading.problems)
         && version
@@ -211,6 +220,7 @@ fn machine_config(mut object: Object<'_>, reading: &mut Reading<'_>) -> Document
     object.finish(&mut reading.problems);
     Document {
         name: metadata.name,
+        named: true,
         role: metadata.role,
         generated: metadata.generated,
         origin,
@@ -226,9 +236,9 @@ struct Metadata {
 }
 
 impl Metadata {
-    fn nameless(reading: &Reading<'_>) -> Self {
+    fn nameless() -> Self {
         Self {
-            name: reading.stem.to_owned(),
+            name: String::new(),
             role: None,
             generated: false,
         }
@@ -238,7 +248,7 @@ impl Metadata {
 /// Name, role and who made it. Everything else that the API server keeps in metadata says nothing
 /// about a machine.
 fn read_metadata(metadata: &Field<'_>, reading: &mut Reading<'_>) -> Metadata {
-    let mut read = Metadata::nameless(reading);
+    let mut read = Metadata::nameless();
     let problems = &mut reading.problems;
     let Some(mut object) = metadata.object(problems) else {
         return read;
@@ -292,6 +302,7 @@ fn read_spec(mut spec: Object<'_>, reading: &mut Reading<'_>) -> Parts {
     };
     if let Some(url) = spec.get("osImageURL") {
         let text = url.text(&mut reading.problems).unwrap_or_default();
+        parts.note_os(EntryKind::OSImage, text, url.origin(&reading.problems));
         parts.os_image_url = (!text.is_empty()).then(|| text.to_owned());
     }
     if let Some(image) = spec.get("baseOSExtensionsContainerImage")
@@ -321,20 +332,30 @@ pub(super) fn read_kernel(
     reading: &mut Reading<'_>,
 ) {
     let problems = &mut reading.problems;
-    let words = |list: Vec<Field<'_>>, problems: &mut Problems| -> Vec<String> {
-        let read = |field: Field<'_>| read_word(&field, problems);
-        list.into_iter().filter_map(read).collect()
-    };
-    let arguments = object.items(arguments_key, problems);
-    parts.kernel_arguments = words(arguments, problems);
-    let extensions = object.items("extensions", problems);
-    parts.extensions = words(extensions, problems);
-    parts.fips = object.flag("fips", problems).unwrap_or(false);
+    for field in object.items(arguments_key, problems) {
+        if let Some(word) = read_word(&field, problems) {
+            parts.note_os(EntryKind::KernelArgument, &word, field.origin(problems));
+            parts.kernel_arguments.push(word);
+        }
+    }
+    for field in object.items("extensions", problems) {
+        if let Some(word) = read_word(&field, problems) {
+            parts.note_os(EntryKind::Extension, &word, field.origin(problems));
+            parts.extensions.push(word);
+        }
+    }
+    if let Some(field) = object.get("fips") {
+        parts.fips = field.flag(problems).unwrap_or(false);
+        parts.note_os(EntryKind::KernelArgument, "fips=1", field.origin(problems));
+    }
     if let Some(field) = object.get(type_key) {
         match field.text(problems) {
             None | Some("" | "default") => {}
             Some(kind @ ("realtime" | "64k-pages")) => {
-                parts.kernel_type = Some((kind.to_owned(), field.origin(problems)));
+                let origin = field.origin(problems);
+                let name = format!("kernelType {kind}");
+                parts.note_os(EntryKind::OSImage, &name, origin.clone());
+                parts.kernel_type = Some((kind.to_owned(), origin));
             }
             Some(other) => {
                 let message = format!("{other:?} is no kernel type");

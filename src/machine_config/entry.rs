@@ -45,6 +45,19 @@ pub struct MachineConfig {
     pub kernel_type: Option<String>,
     /// Whether FIPS mode is asked for. Checked, never changed on a running machine.
     pub fips: bool,
+    /// Where image, kernel arguments, kernel type, extensions and FIPS mode are asked for.
+    #[serde(skip)]
+    pub os_origins: Origins,
+}
+
+/// Where entries were written, by kind and name. Never part of equality.
+#[derive(Clone, Debug, Default)]
+pub struct Origins(pub BTreeMap<(EntryKind, String), Origin>);
+
+impl PartialEq for Origins {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
 }
 
 impl MachineConfig {

@@ -1,6 +1,9 @@
-//! Many files, each with its documents.
+//! Many files, each with its documents, and the one config they make together.
 
-use super::{Document, Local, Refusal, Rules, document, source, tree};
+use super::{
+    Document, Local, MachineConfig, Order, Refusal, Rules, document, merge, source, tree,
+    unread::Unread,
+};
 use crate::reason::Reason;
 
 /// Endings of the files that hold machine config.
@@ -14,40 +17,147 @@ pub fn is_config_name(name: &str) -> bool {
     !name.starts_with('.') && ENDINGS.iter().any(|ending| with_ending(ending))
 }
 
-/// Reads the documents of many files, given by name as the user knows it and in the order in which
-/// they are to be merged, with what lies beside them. The second part of the answer warns of files that are left out.
+/// How the files of one machine become its config.
+#[derive(Clone, Copy)]
+pub struct Gathering<'a> {
+    /// What people call all of the files together.
+    pub shown: &'a str,
+    /// What may be asked for.
+    pub rules: &'a Rules,
+    /// What lies beside them.
+    pub local: &'a dyn Local,
+    /// The pool in the config's name.
+    pub pool: &'a str,
+    /// In which order they are merged.
+    pub order: Order,
+}
+
+impl std::fmt::Debug for Gathering<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Gathering")
+            .field("shown", &self.shown)
+            .field("order", &self.order)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A config that is not accepted.
+#[derive(Debug)]
+pub struct Refused {
+    /// Everything that is wrong with it.
+    pub refusals: Vec<Refusal>,
+    /// What could be read of it: the machine may be asked what it would refuse of that, so that a
+    /// person hears it in the same round. Never to be carried out.
+    pub rest: Option<Box<MachineConfig>>,
+}
+
+impl From<Vec<Refusal>> for Refused {
+    fn from(refusals: Vec<Refusal>) -> Self {
+        Self {
+            refusals,
+            rest: None,
+        }
+    }
+}
+
+impl Gathering<'_> {
+    /// The config of `files`, given by name as the user knows it and in the order in which they are to
+    /// be merged, and warnings. `missing` says which files could not be read at all.
+    ///
+    /// One mistake anywhere refuses everything. All of them are told together: what is wrong with a
+    /// text, and what the texts contradict one another in, so far as they can be read.
+    pub fn config(
+        &self,
+        files: Vec<(String, Vec<u8>)>,
+        missing: Vec<Refusal>,
+    ) -> Result<(MachineConfig, Vec<String>), Refused> {
+        let names: Vec<String> = files.iter().map(|(name, _)| name.clone()).collect();
+        let mut read = Read::files(files, self.rules, self.local);
+        if !missing.is_empty() {
+            read.unread.know_nothing_of_one();
+        }
+        read.refusals.extend(missing);
+        if read.documents.is_empty() {
+            if read.refusals.is_empty() {
+                let message = "there is no config here; nothing is taken away because of it";
+                let refusal = Refusal::new(Reason::SourceEmpty, message);
+                read.refusals.push(refusal.file(self.shown));
+            }
+            return Err(read.refusals.into());
+        }
+        let (config, warnings, contradictions) =
+            merge::together(read.documents, self.pool, self.order, &read.unread);
+        read.refusals.extend(contradictions);
+        if read.refusals.is_empty() {
+            read.warnings.extend(warnings);
+            return Ok((config, read.warnings));
+        }
+        let file_of = |refusal: &Refusal| {
+            let file = refusal.file.as_ref()?;
+            names.iter().position(|name| name == file)
+        };
+        read.refusals.sort_by_cached_key(|refusal| {
+            let last = |number: Option<u32>| number.unwrap_or(u32::MAX);
+            let file = file_of(refusal).unwrap_or(usize::MAX);
+            (file, last(refusal.line), last(refusal.column))
+        });
+        Err(Refused {
+            refusals: read.refusals,
+            rest: Some(Box::new(config)),
+        })
+    }
+}
+
+/// What was read of many files.
+#[derive(Default)]
+struct Read {
+    documents: Vec<Document>,
+    warnings: Vec<String>,
+    refusals: Vec<Refusal>,
+    unread: Unread,
+}
+
+impl Read {
+    fn files(files: Vec<(String, Vec<u8>)>, rules: &Rules, local: &dyn Local) -> Self {
+        let mut read = Self::default();
+        for (name, bytes) in files {
+            if !is_config_name(&name) {
+                let endings = ENDINGS.join(", ");
+                let warning = format!("{name} is left out: its name does not end in {endings}");
+                read.warnings.push(warning);
+                continue;
+            }
+            let text = match text_of(bytes) {
+                Ok(text) => text,
+                Err(refusal) => {
+                    read.refusals.push(refusal.file(name));
+                    read.unread.know_nothing_of_one();
+                    continue;
+                }
+            };
+            let (documents, refusals) = document::parse_with(&text, &name, rules, local);
+            if !refusals.is_empty() {
+                read.unread.add(text);
+            }
+            read.documents.extend(documents);
+            read.refusals.extend(refusals);
+        }
+        read
+    }
+}
+
+/// Reads the documents of many files, without merging them. The second part of the answer warns of
+/// files that are left out.
 pub fn documents_from_files(
     files: Vec<(String, Vec<u8>)>,
     rules: &Rules,
     local: &dyn Local,
 ) -> Result<(Vec<Document>, Vec<String>), Vec<Refusal>> {
-    let mut documents = Vec::new();
-    let mut warnings = Vec::new();
-    let mut refusals = Vec::new();
-    for (name, bytes) in files {
-        if !is_config_name(&name) {
-            warnings.push(format!(
-                "{name} is left out: its name does not end in {}",
-                ENDINGS.join(", ")
-            ));
-            continue;
-        }
-        let text = match text_of(bytes) {
-            Ok(text) => text,
-            Err(refusal) => {
-                refusals.push(refusal.file(name));
-                continue;
-            }
-        };
-        match document::parse_with(&text, &name, rules, local) {
-            Ok(found) => documents.extend(found),
-            Err(found) => refusals.extend(found),
-        }
-    }
-    if refusals.is_empty() {
-        Ok((documents, warnings))
+    let read = Read::files(files, rules, local);
+    if read.refusals.is_empty() {
+        Ok((read.documents, read.warnings))
     } else {
-        Err(refusals)
+        Err(read.refusals)
     }
 }
 

@@ -3,11 +3,13 @@
 use std::collections::{BTreeMap, btree_map::Entry};
 
 use super::{
-    Content, Directory, Document, File, Group, Link, MachineConfig, Owner, Refusal, Unit, User,
+    Content, Directory, Document, File, Group, Link, MachineConfig, Origin, Origins, Owner,
+    Refusal, Unit, User,
     account::lay_over_user,
     canonical, conflict,
     parts::{FilePart, LinkPart, NodePart, Parts, UnitPart},
     unit_check,
+    unread::Unread,
 };
 use crate::{path::AbsPath, reason::Reason};
 
@@ -34,10 +36,24 @@ pub enum Order {
 /// the warnings beside
 /// the config. Its name is [`rendered_name`](super::rendered_name).
 pub fn merge(
-    mut documents: Vec<Document>,
+    documents: Vec<Document>,
     pool: &str,
     order: Order,
 ) -> Result<(MachineConfig, Vec<String>), Vec<Refusal>> {
+    match together(documents, pool, order, &Unread::default()) {
+        (config, warnings, refusals) if refusals.is_empty() => Ok((config, warnings)),
+        (.., refusals) => Err(refusals),
+    }
+}
+
+/// Like [`merge`], where some of the documents may have come from texts that are refused: what is only
+/// missing and may stand in one of those is not told. Gives config, warnings and refusals.
+pub(super) fn together(
+    mut documents: Vec<Document>,
+    pool: &str,
+    order: Order,
+    unread: &Unread,
+) -> (MachineConfig, Vec<String>, Vec<Refusal>) {
     let mut refusals = same_names(&documents);
     if order == Order::WorkerFirst {
         let rank = |document: &Document| document.role.as_deref() != Some("worker");
@@ -53,41 +69,53 @@ pub fn merge(
     }
     parts.os_image_url = parts.os_image_url.or(default_image);
     refusals.extend(kernel_without_headers(&parts));
-    refusals.extend(appended_to_nothing(&parts));
+    refusals.extend(appended_to_nothing(&parts, unread));
     refusals.extend(odd_hard_links(&parts));
     let mut config = finish(parts);
     refusals.extend(conflict::find(&config));
     let mut warnings = Vec::new();
     for (name, unit) in &config.units {
         let verdict = unit_check::check(name, unit);
-        if let Some(fault) = verdict.fault {
+        let fault = verdict.fault;
+        if let Some(fault) = fault.filter(|_| !unread.may_speak_of(name.as_str())) {
             let message = format!("{name} {fault}");
             refusals.push(Refusal::new(Reason::UnitInvalid, message).at(&unit.origin));
         }
         warnings.extend(verdict.warning.map(|warning| format!("{name} {warning}")));
     }
-    if !refusals.is_empty() {
-        refusals.sort_by(|a, b| (&a.file, a.line, a.column).cmp(&(&b.file, b.line, b.column)));
-        return Err(refusals);
-    }
+    refusals.sort_by(|a, b| (&a.file, a.line, a.column).cmp(&(&b.file, b.line, b.column)));
     config.name = canonical::rendered_name(pool, &canonical::digest(&config));
-    Ok((config, warnings))
+    (config, warnings, refusals)
 }
 
 /// Two documents of one name: in a cluster the second would have replaced the first whole.
 fn same_names(documents: &[Document]) -> Vec<Refusal> {
     let mut seen: BTreeMap<&str, &Document> = BTreeMap::new();
     let mut refusals = Vec::new();
-    for document in documents {
+    for document in documents.iter().filter(|one| !one.name.is_empty()) {
         let Some(first) = seen.insert(&document.name, document) else {
             continue;
         };
-        let message = format!(
-            "the name {:?} is also that of {}",
-            document.name,
-            conflict::place(&first.origin)
+        let (name, first_place) = (&document.name, conflict::place(&first.origin));
+        let bare_place = || {
+            conflict::place(&Origin {
+                config: None,
+                ..first.origin.clone()
+            })
+        };
+        let twice = |message| Refusal::new(Reason::EntryDuplicate, message).at(&document.origin);
+        let nameless = !document.named && !first.named;
+        refusals.push(
+            match nameless && first.origin.file == document.origin.file {
+                // The file's name was given to both.
+                true => twice(format!(
+                    "this document has no name, and neither has the one at {}",
+                    bare_place()
+                ))
+                .expected("one document without a name in a file"),
+                false => twice(format!("the name {name:?} is also that of {first_place}")),
+            },
         );
-        refusals.push(Refusal::new(Reason::EntryDuplicate, message).at(&document.origin));
     }
     refusals
 }
@@ -102,10 +130,12 @@ fn kernel_without_headers(parts: &Parts) -> Option<Refusal> {
 
 /// Files that get an end, but whose beginning no document gives: what they hold would depend on what
 /// the machine has there, and each application would append once more.
-fn appended_to_nothing(parts: &Parts) -> Vec<Refusal> {
+fn appended_to_nothing(parts: &Parts, unread: &Unread) -> Vec<Refusal> {
     let mut refusals = Vec::new();
     for (path, file) in &parts.files {
-        if let (Some(origin), None) = (&file.append_origin, &file.content) {
+        if let (Some(origin), None) = (&file.append_origin, &file.content)
+            && !unread.may_speak_of(path.as_str())
+        {
             let message =
                 format!("append to {path}, whose contents no config gives, is not supported");
             let refusal = Refusal::new(Reason::FeatureUnsupported, message).at(origin);
@@ -152,6 +182,7 @@ fn lay_over(below: &mut Parts, above: Parts) {
     merge_maps(&mut below.units, above.units, UnitPart::lay_over);
     merge_maps(&mut below.users, above.users, lay_over_user);
     merge_maps(&mut below.groups, above.groups, Group::lay_over);
+    below.os_origins.extend(above.os_origins);
     below.kernel_arguments.extend(above.kernel_arguments);
     below.extensions.extend(above.extensions);
     below.os_image_url = above.os_image_url.or(below.os_image_url.take());
@@ -275,6 +306,7 @@ fn finish(mut parts: Parts) -> MachineConfig {
         extensions: parts.extensions,
         kernel_type: parts.kernel_type.map(|(kind, _)| kind),
         fips: parts.fips,
+        os_origins: Origins(parts.os_origins),
     }
 }
 

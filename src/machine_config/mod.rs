@@ -23,6 +23,7 @@ mod source;
 mod tree;
 mod unit_check;
 mod unit_file;
+mod unread;
 
 pub use account::{Group, PasswordHash, UserAccount};
 pub use canonical::{
@@ -31,9 +32,10 @@ pub use canonical::{
 };
 pub use document::{Document, Rules, parse};
 pub use entry::{
-    Content, Directory, EntryKind, File, Link, MachineConfig, Origin, Owner, Unit, UnitName, User,
+    Content, Directory, EntryKind, File, Link, MachineConfig, Origin, Origins, Owner, Unit,
+    UnitName, User,
 };
-pub use files::{documents_from_files, is_config_name};
+pub use files::{Gathering, Refused, documents_from_files, is_config_name};
 pub use local::{Local, LocalEntry, LocalError, LocalKind, NoLocal};
 pub use manifest::{NoContent, to_machine_config_yaml};
 pub use merge::{Order, merge};

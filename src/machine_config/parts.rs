@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Content, Group, Origin, Owner, UnitName, User};
+use super::{Content, EntryKind, Group, Origin, Owner, UnitName, User};
 use crate::path::AbsPath;
 
 /// What a document says.
@@ -20,6 +20,15 @@ pub(super) struct Parts {
     /// With the place where it is said.
     pub(super) kernel_type: Option<(String, Origin)>,
     pub(super) fips: bool,
+    /// Where what concerns the operating system is said.
+    pub(super) os_origins: BTreeMap<(EntryKind, String), Origin>,
+}
+
+impl Parts {
+    /// Takes down where a part of the operating system is asked for, by the name a plan gives it.
+    pub(super) fn note_os(&mut self, kind: EntryKind, name: &str, origin: Origin) {
+        self.os_origins.insert((kind, name.to_owned()), origin);
+    }
 }
 
 /// What files, directories and links have in common.

@@ -57,11 +57,8 @@ impl Problems {
         }
     }
 
-    /// `value` if nothing was wrong, else all that was, in the order of the text.
-    pub(super) fn or<T>(mut self, value: T) -> Result<T, Vec<Refusal>> {
-        if self.found.is_empty() {
-            return Ok(value);
-        }
+    /// All that was wrong, in the order of the text.
+    pub(super) fn into_refusals(mut self) -> Vec<Refusal> {
         self.found
             .sort_by_key(|refusal| (refusal.line, refusal.column));
         if self.more > 0 {
@@ -70,6 +67,6 @@ impl Problems {
             rest.file = Some(self.file);
             self.found.push(rest);
         }
-        Err(self.found)
+        self.found
     }
 }

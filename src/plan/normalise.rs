@@ -70,6 +70,8 @@ fn add_parents(
                 acts.insert(above, Act::Put(object));
             }
             _ if above == AbsPath::root() => return Ok(()),
+            // A file or link of the config itself: refused where the layout is made.
+            (Some(Act::Put(_)), _) => return Ok(()),
             _ => {
                 let message = format!(
                     "{} needs {above} to be a directory, and something else that is not ours stands there",

@@ -31,7 +31,7 @@ impl OsChange {
             "{}: no provider on this host can change {}",
             self.entry, self.what
         );
-        Refusal::new(Reason::ProviderMissing, message)
+        Refusal::new(Reason::ProviderMissing, message).at(&self.entry.origin)
     }
 }
 
@@ -82,6 +82,12 @@ pub(super) fn changes(
             change,
             "FIPS mode",
         ));
+    }
+    for change in &mut changes {
+        let key = (change.entry.kind, change.entry.name.clone());
+        if let Some(origin) = to.os_origins.0.get(&key) {
+            change.entry.origin = origin.clone();
+        }
     }
     changes
 }

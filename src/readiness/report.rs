@@ -16,7 +16,7 @@ use crate::{
     reason::Reason,
     status::{
         ActionStatus, Blocker, ConfigStatus, DriftStatus, FailureStatus, HeldStatus, Outcome,
-        PhaseStatus, ResourceStatus, Status, UpdateStatus,
+        PhaseStatus, ResourceStatus, Status, UpdateStatus, in_short,
     },
     update::{
         journal::{self, UpdateRecord},
@@ -212,7 +212,7 @@ fn inputs(
     let failure = update.failure.as_ref();
     let failure = failure.map(|failure| Failure {
         reason: failure.code,
-        message: failure.message.clone(),
+        message: in_short(&failure.message),
     });
     let (failed, refused) = if update.unverified || update.unknown {
         (failure, None)

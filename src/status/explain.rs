@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::Status;
+use super::{Status, sentences::sentences};
 use crate::{readiness::Effect, reason::Reason};
 
 /// One thing that stands still, and what makes it go on.
@@ -38,7 +38,7 @@ impl Finding {
 /// Explains what the agent does or waits for. `reboot` is the setting `update.reboot`. Never empty.
 pub fn explain(status: &Status, reboot: &str) -> Vec<Finding> {
     let mut found = Vec::new();
-    found.extend(failure(status));
+    found.extend(failures(status));
     found.extend(phase(status, reboot));
     found.extend(status.blockers.iter().map(|block| {
         let what = format!("{} {}: {}", block.kind, block.name, block.message);
@@ -66,8 +66,11 @@ pub fn explain(status: &Status, reboot: &str) -> Vec<Finding> {
     found
 }
 
-fn failure(status: &Status) -> Option<Finding> {
-    let failure = status.failure.as_ref()?;
+/// A config that is refused for several reasons is as many findings; the last one says what to do.
+fn failures(status: &Status) -> Vec<Finding> {
+    let Some(failure) = &status.failure else {
+        return Vec::new();
+    };
     let advice = match (failure.again, status.phase.as_str()) {
         (true, _) => "nothing: it is tried again by itself, and at once by machinist apply",
         (false, _) => {
@@ -75,7 +78,14 @@ fn failure(status: &Status) -> Option<Finding> {
              machinist apply asks for it"
         }
     };
-    Some(Finding::coded(failure.code, &failure.message, advice))
+    let told = sentences(&failure.message);
+    let last = told.len() - 1;
+    let finding = |(at, message): (usize, String)| {
+        let own = |code: &&Reason| message.ends_with(&format!("[{code}]"));
+        let code = *Reason::ALL.iter().find(own).unwrap_or(&failure.code);
+        Finding::coded(code, message, if at == last { advice } else { "" })
+    };
+    told.into_iter().enumerate().map(finding).collect()
 }
 
 fn phase(status: &Status, reboot: &str) -> Option<Finding> {

@@ -196,3 +196,42 @@ fn the_summary_names_the_phase_while_there_is_one() {
         "Acting; not ready: Config (machine-2 is applied and not verified yet)"
     );
 }
+
+#[test]
+fn every_reason_of_a_refused_config_has_a_line() {
+    let mut status = full();
+    let refusals = (1..=10).map(|line| format!("a.yaml:{line}:1: this is bad [ValueInvalid]"));
+    let refusals: Vec<_> = refusals.collect();
+    status.failure = Some(FailureStatus {
+        code: Reason::ValueInvalid,
+        message: format!("the config is refused: {}", refusals.join("; ")),
+        again: false,
+    });
+    let page = render(&status, at("2026-11-21T12:05:02Z"));
+    let page = anstream::adapter::strip_str(&page).to_string();
+    let shown: Vec<_> = page.lines().skip(2).take(9).collect();
+    let first = "  failure  ValueInvalid: the config is refused: a.yaml:1:1: this is bad";
+    assert_eq!(shown[..2], [first, "           [ValueInvalid]"]);
+    assert_eq!(
+        shown[2],
+        "           a.yaml:2:1: this is bad [ValueInvalid]"
+    );
+    assert!(
+        page.contains("\n           and 2 more: machinist plan tells all\n"),
+        "{page}"
+    );
+    let found = super::explain(&status, "auto");
+    assert_eq!(found[9].message, refusals[9]);
+    assert!(found[8].advice.is_empty() && !found[9].advice.is_empty());
+    let short = super::in_short(
+        &status
+            .failure
+            .as_ref()
+            .map(|one| one.message.clone())
+            .unwrap(),
+    );
+    assert_eq!(
+        short,
+        "the config is refused: a.yaml:1:1: this is bad [ValueInvalid] and 9 more, which machinist status lists"
+    );
+}

@@ -5,7 +5,7 @@ use std::fmt::{self, Write};
 use anstyle::{AnsiColor, Style};
 use jiff::{SignedDuration, Timestamp};
 
-use super::{DriftStatus, Status, UpdateStatus};
+use super::{DriftStatus, FailureStatus, Status, UpdateStatus, sentences::sentences};
 use crate::{
     plan::printable,
     readiness::{Effect, Gate},
@@ -19,6 +19,9 @@ const HEAD: Style = Style::new().bold();
 
 /// Where sentences are broken.
 const WIDTH: usize = 80;
+
+/// How many reasons are shown of a config that is refused; a whole screen of them would hide the gates.
+const REFUSALS_SHOWN: usize = 8;
 
 /// How many updates are shown; `machinist history` shows all.
 const UPDATES_SHOWN: usize = 5;
@@ -61,10 +64,7 @@ fn head(out: &mut String, status: &Status, now: Timestamp) -> fmt::Result {
     let since = ago(status.since, now);
     let mut rows = vec![("phase", format!("{}, for {since}", status.phase))];
     if let Some(failure) = &status.failure {
-        let again = if failure.again { "; trying again" } else { "" };
-        let message = printable(&failure.message);
-        let text = format!("{BAD}{}{BAD:#}: {message}{again}", failure.code);
-        rows.push(("failure", text));
+        rows.extend(failed(failure));
     }
     let (current, desired) = (&status.config.current, &status.config.desired);
     rows.push(("config", or_dash(current).to_owned()));
@@ -108,6 +108,22 @@ fn head(out: &mut String, status: &Status, now: Timestamp) -> fmt::Result {
         )?;
     }
     Ok(())
+}
+
+/// Why the last update failed: a row for each reason.
+fn failed(failure: &FailureStatus) -> Vec<(&'static str, String)> {
+    let again = if failure.again { "; trying again" } else { "" };
+    let mut told = sentences(&printable(&failure.message));
+    let more = told.len().saturating_sub(REFUSALS_SHOWN);
+    told.truncate(REFUSALS_SHOWN);
+    if more > 0 {
+        told.push(format!("and {more} more: machinist plan tells all"));
+    }
+    let mut told = told.into_iter();
+    let first = told.next().unwrap_or_default();
+    let text = format!("{BAD}{}{BAD:#}: {first}{again}", failure.code);
+    let rest = told.map(|one| ("", one));
+    std::iter::once(("failure", text)).chain(rest).collect()
 }
 
 /// One sentence after `head`, broken between words; lines after the first begin below the first word.

@@ -6,7 +6,7 @@ use std::{fmt::Write as _, fs, path::Path};
 
 use machinist::{
     machine_config::{
-        self, CanonicalError, MachineConfig, NoLocal, Order, Owner, Refusal, Rules,
+        self, CanonicalError, Gathering, MachineConfig, NoLocal, Order, Owner, Refusal, Rules,
         documents_from_files, merge,
     },
     path::AbsPath,
@@ -58,10 +58,15 @@ fn result(
     for (name, _) in &files {
         local.text(name, AbsPath::root());
     }
-    let (documents, mut warnings) = documents_from_files(files, &rules(directory), &local)?;
-    let (config, more) = merge(documents, "worker", Order::AsGiven)?;
-    warnings.extend(more);
-    Ok((config, warnings))
+    let gathering = Gathering {
+        shown: "all",
+        rules: &rules(directory),
+        local: &local,
+        pool: "worker",
+        order: Order::AsGiven,
+    };
+    let config = gathering.config(files, Vec::new());
+    config.map_err(|refused| refused.refusals)
 }
 
 fn owner(user: &Owner, group: &Owner) -> String {
