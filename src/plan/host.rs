@@ -270,24 +270,24 @@ fn space(operations: &[Operation], observed: &Observed) -> Vec<Refusal> {
         }
     }
     let short = |(mount, (bytes, objects)): (&AbsPath, (u64, u64))| {
-        let facts = observed.mounts.get(mount)?;
+        let Some(facts) = observed.mounts.get(mount) else {
+            return Vec::new();
+        };
         let free = facts.free_bytes.saturating_sub(RESERVE_BYTES);
         let inodes = facts
             .free_inodes
             .map(|inodes| inodes.saturating_sub(RESERVE_INODES));
-        if bytes > free {
-            Some(format!(
-                "{mount} has {free} bytes to spare and the update needs {bytes}"
-            ))
-        } else {
-            inodes.filter(|inodes| objects > *inodes).map(|inodes| {
-                format!("{mount} has {inodes} inodes to spare and the update needs {objects}")
-            })
-        }
+        let bytes = (bytes > free).then(|| {
+            format!("{mount} has {free} bytes to spare and the update needs {bytes} bytes")
+        });
+        let objects = inodes.filter(|inodes| objects > *inodes).map(|inodes| {
+            format!("{mount} has {inodes} inodes to spare and the update needs {objects} inodes")
+        });
+        bytes.into_iter().chain(objects).collect()
     };
     needs
         .into_iter()
-        .filter_map(short)
+        .flat_map(short)
         .map(|message| Refusal::new(Reason::NoSpace, message))
         .collect()
 }

@@ -4,11 +4,14 @@ use std::fmt::{self, Write as _};
 
 use anstyle::{AnsiColor, Style};
 
-use super::{Action, Change, ChangeKind, Cost, Plan, actions::Need, desired::noun};
-use crate::machine_config::Refusal;
+use super::{Action, Change, ChangeKind, Cost, ObjectSummary, Plan, actions::Need, desired::noun};
+use crate::machine_config::{EntryKind, Refusal};
 
 /// Most reasons shown for one action; a reboot may have thousands.
 const MOST_REASONS: usize = 3;
+
+/// How many digits of a digest are shown: enough to tell two contents apart; JSON has all of them.
+const DIGITS: usize = 12;
 
 /// Where a sentence is broken.
 const WIDTH: usize = 80;
@@ -93,6 +96,10 @@ impl Page {
             printable(&change.name),
             size(change)
         )?;
+        let values = values(change);
+        if !values.is_empty() {
+            self.wrapped("      ", &values.join(", "));
+        }
         self.wrapped("      ", &format!("{} ({})", change.why, change.policy));
         match &change.diff {
             Some(diff) => self.diff(diff),
@@ -191,12 +198,48 @@ pub fn printable(text: &str) -> String {
 
 /// What may be said of content that is not shown.
 fn size(change: &Change) -> String {
-    let bytes = |summary: &Option<super::ObjectSummary>| summary.as_ref().and_then(|one| one.size);
+    let bytes = |summary: &Option<ObjectSummary>| summary.as_ref().and_then(|one| one.size);
     match (bytes(&change.before), bytes(&change.after)) {
         (Some(before), Some(after)) if before != after => format!(" ({before} → {after} bytes)"),
+        (None, Some(1)) => " (1 byte)".to_owned(),
         (None, Some(after)) => format!(" ({after} bytes)"),
         _ => String::new(),
     }
+}
+
+/// What differs in an object beside what a diff shows; of a new one what is not as usual.
+fn values(change: &Change) -> Vec<String> {
+    let (before, after) = (change.before.as_ref(), change.after.as_ref());
+    let Some(after) = after else {
+        return Vec::new();
+    };
+    let mut values = Vec::new();
+    if let (Some(before), Some(after)) = (before.and_then(|one| one.digest), after.digest)
+        && change.diff.is_none()
+        && before != after
+    {
+        let (before, after) = (before.short(DIGITS), after.short(DIGITS));
+        values.push(format!("sha256:{before} → {after}"));
+    }
+    let usual = match change.kind {
+        EntryKind::Directory => "0755",
+        _ => "0644",
+    };
+    let mut add = |name: &str, usual: &str, get: fn(&ObjectSummary) -> Option<&String>| {
+        let (old, new) = (before.and_then(get), get(after));
+        values.extend(match (old, new) {
+            (Some(old), Some(new)) if old != new => Some(format!("{name} {old} → {new}")),
+            (None, Some(new)) if new != usual => Some(format!("{name} {new}")),
+            _ => None,
+        });
+    };
+    if change.kind == EntryKind::Link {
+        add("to", "", |one| one.target.as_ref());
+    } else {
+        add("mode", usual, |one| one.mode.as_ref());
+    }
+    add("owner", "0:0", |one| one.owner.as_ref());
+    values
 }
 
 fn closing(plan: &Plan) -> String {
