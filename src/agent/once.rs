@@ -16,6 +16,7 @@ use crate::{
     systemd::Systemd,
     update::{
         look::{self, LookError},
+        phase::Phase,
         remembered::Remembered,
         run::{Audience, Desired, UpdateReport, Updater},
         store,
@@ -49,13 +50,14 @@ pub async fn plan(
     Ok(look::look(root, &journal, config, how)?.plan)
 }
 
-/// A report of one update that ends by itself, for `apply` and `rollback`.
+/// A report of one update that ends by itself, for `apply` and `rollback`. `passing` hears the phases.
 pub async fn apply_once(
     root: &Root,
     settings: &Settings,
     policies: Policies,
     desired: Desired,
     approve: impl Fn(&Plan) -> bool + Send + Sync + 'static,
+    passing: impl Fn(Phase) + Send + 'static,
 ) -> Result<Arc<UpdateReport>, AgentError> {
     let capabilities = setup::capabilities(root, settings.owners)?;
     let systemd = setup::manager(root, capabilities).await;
@@ -68,9 +70,19 @@ pub async fn apply_once(
         settings.update.reboot = Reboot::Auto;
     }
     let conduct = setup::conduct(&settings, capabilities, Arc::new(policies));
-    let (driver, _) = Updater::new(root, systemd, once, conduct, desired).map_err(Box::new)?;
+    let (driver, mut reports) =
+        Updater::new(root, systemd, once, conduct, desired).map_err(Box::new)?;
+    // Ends with the driver, which holds the other end.
+    let heard = tokio::spawn(async move {
+        while reports.changed().await.is_ok() {
+            passing(reports.borrow_and_update().phase);
+        }
+    });
     let stop = tokio_util::sync::CancellationToken::new();
-    Ok(driver.run_once(stop).await.map_err(Box::new)?)
+    let ended = driver.run_once(stop).await.map_err(Box::new);
+    // Nothing of it comes after what is printed next; a panic in it was only about showing.
+    let _ = heard.await;
+    Ok(ended?)
 }
 
 /// Asked once, and nobody but the one who asks listens.

@@ -15,7 +15,9 @@ use super::{
     args::owners_flag,
     beside,
     config::{Context, complain_of},
-    confirm, daemon, print, print_data, start_logging,
+    confirm, daemon, print, print_data,
+    progress::Progress,
+    start_logging_beside_a_page,
 };
 use crate::{
     agent,
@@ -76,7 +78,7 @@ impl ApplyArgs {
 
 pub(super) fn run(global: &Global, args: &ApplyArgs) -> anyhow::Result<Exit> {
     let context = Context::open(global, args.flags(), true)?;
-    start_logging(context.settings.log)?;
+    start_logging_beside_a_page(context.settings.log)?;
     let config = match context.wanted(&args.wanted)? {
         Ok(config) => config,
         Err(refused) => {
@@ -144,12 +146,14 @@ pub(super) fn once(
         return Err(NoTerminal.into());
     }
     let before = newest(&store::peek(&context.root)?.history);
+    let progress = Progress::new(output);
     let ran = daemon()?.block_on(agent::apply_once(
         &context.root,
         &context.settings,
         context.policies()?,
         desired,
         approve,
+        move |phase| progress.phase(phase.name()),
     ));
     let report = ran?;
     if refused.load(Ordering::Relaxed) {
@@ -189,7 +193,7 @@ fn finish(report: &UpdateReport, before: Option<&str>, output: Format) -> anyhow
                 .current
                 .as_ref()
                 .map_or("no config", |on| &on.name);
-            format!("{:?}: the machine is on {on}.\n", update.outcome)
+            format!("{:?}: now on {on}.\n", update.outcome)
         }
         (None, None) => "The machine is as the config asks.\n".to_owned(),
     })?;

@@ -7,7 +7,7 @@ use tokio::time::{Instant, sleep};
 
 use super::{
     Answer, Exit, apply::How, config::Context, config::complain_of, confirm, print, print_data,
-    short, status,
+    progress::Progress, short, status,
 };
 use crate::{
     admin::{AskError, ask_for_config},
@@ -59,11 +59,15 @@ pub(super) fn ask(
     let digest = machine_config::digest(config);
     let text = machine_config::to_portable_json(config)?;
     let taken = ask_for_config(&context.root, how.by, &config.name, &text)?;
-    let ended = short()?.block_on(follow(context, taken.asked, &digest.to_string()))?;
+    let progress = Progress::new(how.output);
+    let digest = digest.to_string();
+    let ended = follow(context, taken.asked, &digest, &progress);
+    let ended = short()?.block_on(ended)?;
+    drop(progress);
     let known = before.updates.first().map(|update| &update.id);
     let update = ended.updates.first();
     let update = update.filter(|update| Some(&update.id) != known);
-    finish(context, &ended, &digest.to_string(), update, how)
+    finish(context, &ended, &digest, update, how)
 }
 
 /// The plan; none when the config is refused, which is said.
@@ -82,12 +86,18 @@ fn plan(context: &Context, config: &MachineConfig) -> anyhow::Result<Option<Plan
 }
 
 /// Waits until the agent has heard word `asked` and rests, or cannot go on by itself.
-async fn follow(context: &Context, asked: u64, digest: &str) -> anyhow::Result<Status> {
+async fn follow(
+    context: &Context,
+    asked: u64,
+    digest: &str,
+    progress: &Progress,
+) -> anyhow::Result<Status> {
     let mut heard = Instant::now();
     loop {
         match status::ask(&context.root) {
             Ok(status) => {
                 heard = Instant::now();
+                progress.phase(&status.phase);
                 let wanted = status.config.desired_digest == digest;
                 let rests = match status.phase.as_str() {
                     // Idle with the config still to come, it has heard the word and not begun yet.
@@ -141,7 +151,7 @@ fn finish(
     print_data(how.output, &update, |update| match update {
         Some(update) => {
             let outcome = update.outcome.map_or("", Outcome::as_str);
-            format!("{outcome}: the machine is on {}.\n", ended.config.current)
+            format!("{outcome}: now on {}.\n", ended.config.current)
         }
         None => "The machine is as the config asks.\n".to_owned(),
     })?;

@@ -8,7 +8,7 @@ use super::{
     apply::{self, How},
     beside,
     config::Context,
-    start_logging,
+    start_logging_beside_a_page,
 };
 use crate::{
     config::Fragment,
@@ -40,7 +40,7 @@ pub struct RollbackArgs {
 
 pub(super) fn run(global: &Global, args: &RollbackArgs) -> anyhow::Result<Exit> {
     let context = Context::open(global, Fragment::default(), false)?;
-    start_logging(context.settings.log)?;
+    start_logging_beside_a_page(context.settings.log)?;
     let journal = store::peek(&context.root)?;
     let earlier = chosen(&earlier(&journal), &args.to)?;
     let config = store::whole_config(&context.root, &earlier)

@@ -1,11 +1,11 @@
 //! What commands run in: the tokio runtime and the log.
 
-use std::io;
+use std::io::{self, IsTerminal as _};
 
 use tokio::runtime::{Builder, Runtime};
 
 use crate::{
-    config::Log,
+    config::{Log, LogLevel},
     telemetry::{self, TelemetryError},
 };
 
@@ -24,9 +24,26 @@ pub fn short() -> io::Result<Runtime> {
 
 /// Starts logging as the settings and the environment say.
 pub fn start_logging(log: Log) -> Result<(), TelemetryError> {
+    start(log, None)
+}
+
+/// What a person at a terminal is not told by the plan and the last line: warnings, except for those
+/// that the plan shows.
+const BESIDE_A_PAGE: &str = "warn,machinist::update::run::plan=error";
+
+/// Like [`start_logging`], for a command that shows a page. At a terminal the log says less, unless
+/// somebody asks for more.
+pub fn start_logging_beside_a_page(log: Log) -> Result<(), TelemetryError> {
+    let less = log.level == LogLevel::Info && io::stderr().is_terminal();
+    start(log, less.then_some(BESIDE_A_PAGE))
+}
+
+fn start(log: Log, filter: Option<&str>) -> Result<(), TelemetryError> {
     let colours = anstream::AutoStream::choice(&io::stderr());
     let environment = telemetry::Environment {
-        filter: std::env::var("MACHINIST_LOG").ok(),
+        filter: std::env::var("MACHINIST_LOG")
+            .ok()
+            .or_else(|| filter.map(str::to_owned)),
         journal_stream: std::env::var("JOURNAL_STREAM").ok(),
         colours: colours != anstream::ColorChoice::Never,
     };

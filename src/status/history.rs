@@ -33,11 +33,8 @@ fn write(out: &mut String, update: &UpdateStatus) -> fmt::Result {
         .map_or(String::new(), |reason| format!(": {reason}"));
     let began = update.started.strftime("%Y-%m-%d %H:%M:%SZ");
     let took = ago(update.started, update.finished.unwrap_or(update.started));
-    writeln!(
-        out,
-        "{began}  {style}{outcome}{style:#}{reason}, in {took}  ({})",
-        update.id
-    )?;
+    writeln!(out, "{began}  {style}{outcome}{style:#}{reason}, in {took}")?;
+    writeln!(out, "  id    {}", update.id)?;
     let from = update.from.as_deref().unwrap_or("nothing");
     writeln!(out, "  from  {from}\n  to    {}", update.to)?;
     let phases = update.phases.iter().map(|phase| {

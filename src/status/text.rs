@@ -198,17 +198,18 @@ fn devices(out: &mut String, status: &Status) -> fmt::Result {
             false => "not registered",
         };
         let name = &resource.resource;
-        writeln!(
-            out,
-            "  {name:<width$}  {style}{healthy} of {all} healthy{style:#}  {registered}  {}",
+        let text = format!(
+            "{style}{healthy} of {all} healthy{style:#}, {registered}, {}",
             resource.source
-        )?;
+        );
+        folded(out, &format!("  {name:<width$}  "), &text)?;
         for device in resource
             .devices
             .iter()
             .filter(|one| one.health != "Healthy")
         {
-            writeln!(out, "    {BAD}{}{BAD:#}: {}", device.id, device.reason)?;
+            let head = format!("    {BAD}{}{BAD:#}: ", device.id);
+            folded(out, &head, &printable(&device.reason))?;
         }
     }
     Ok(())

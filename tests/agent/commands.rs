@@ -127,7 +127,7 @@ fn apply_does_it_once_and_the_second_time_there_is_nothing_to_do() {
 
     let first = place.with_source(&["apply", "--yes"]);
     assert_eq!(code(&first), 0, "{}", err(&first));
-    assert!(out(&first).contains("AppliedOffline: the machine is on rendered-machine-"));
+    assert!(out(&first).contains("AppliedOffline: now on rendered-machine-"));
     let tree = place.tree();
     let inode = |path: &str| {
         use std::os::unix::fs::MetadataExt as _;

@@ -27,6 +27,7 @@ const CHANGED: usize = 1000;
 pub(crate) fn measure() {
     println!("\n{FILES} files");
     one_of_many();
+    plan();
     verify();
     undo();
     memory();
@@ -54,6 +55,43 @@ fn one_of_many() {
     );
     let what = "rewriting all / one of 5,000 changed";
     figure(what, times, "times", "≥ 100", times >= 100.0);
+}
+
+/// `plan` for one changed file of 5,000, less the time it takes to read the files and the manifest.
+fn plan() {
+    let dir = tempfile::tempdir_in(place()).unwrap();
+    let root = dir.path().join("root");
+    Machinist::new(&root).apply(config(FILES, |n| content(0, n, SMALL)));
+    let changed = config(FILES, |n| content(usize::from(n == 7), n, SMALL));
+    let manifest = dir.path().join("manifest.yaml");
+    fs::write(&manifest, machine_config::to_machine_config_yaml(&changed)).unwrap();
+    let (mut whole, mut reading) = (Vec::new(), Vec::new());
+    // The first round brings the files into the cache.
+    for round in 0..=rounds(5) {
+        let start = Instant::now();
+        let planned = Command::new(binary())
+            .args(["plan", "-o", "json", "--root"])
+            .args([&root, &manifest])
+            .output()
+            .unwrap();
+        let took = start.elapsed();
+        assert_eq!(planned.status.code(), Some(2), "{planned:?}");
+        let start = Instant::now();
+        let mut bytes = fs::read(&manifest).unwrap().len();
+        for n in 0..FILES {
+            bytes += fs::read(root.join(path(n))).unwrap().len();
+        }
+        assert!(bytes > FILES * SMALL);
+        if round > 0 {
+            whole.push(took);
+            reading.push(start.elapsed());
+        }
+    }
+    let (whole, reading) = (milliseconds(median(&whole)), milliseconds(median(&reading)));
+    println!("plan: {whole:.1} ms; reading: {reading:.1} ms");
+    let rest = whole - reading;
+    let what = "plan 5,000 files, less reading them";
+    figure(what, rest, "ms", "≤ 100", rest <= 100.0);
 }
 
 fn rewrite(tree: &Path, round: usize) {

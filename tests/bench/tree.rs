@@ -93,7 +93,8 @@ impl Machinist {
         let digest = machine_config::digest(&config);
         let desired = Desired::Config(Arc::new(config), digest);
         let policies = machinist::plan::Policies::default();
-        let applied = agent::apply_once(&self.root, &self.settings, policies, desired, |_| true);
+        let (root, settings) = (&self.root, &self.settings);
+        let applied = agent::apply_once(root, settings, policies, desired, |_| true, |_| ());
         let report = self.runtime.block_on(applied).unwrap();
         assert_eq!(report.failure, None);
     }
