@@ -11,7 +11,7 @@ use std::{
 use clap::Args;
 
 use super::{
-    Answer, Exit, Format, Global, NoTerminal, Wanted,
+    Answer, Exit, Format, Global, NoTerminal, Printed, Wanted,
     args::owners_flag,
     beside,
     config::{Context, complain_of},
@@ -57,16 +57,9 @@ pub struct ApplyArgs {
     /// Whose files are made: auto, set or record [default: owners of the settings, auto]
     #[arg(long, value_enum, value_name = "HOW", hide_possible_values = true)]
     pub owners: Option<Owners>,
-    /// Form of the output: text, json or yaml
-    #[arg(
-        short,
-        long,
-        value_enum,
-        value_name = "FORMAT",
-        default_value = "text",
-        hide_possible_values = true
-    )]
-    pub output: Format,
+    /// How it is printed.
+    #[command(flatten)]
+    pub printed: Printed,
 }
 
 impl ApplyArgs {
@@ -89,7 +82,7 @@ pub(super) fn run(global: &Global, args: &ApplyArgs) -> anyhow::Result<Exit> {
     let how = How {
         by: "apply",
         yes: args.yes,
-        output: args.output,
+        output: args.printed.output,
     };
     match beside::agent(&context)? {
         Some(agent) => beside::ask(&context, &agent, &config, how),

@@ -4,7 +4,7 @@ use std::{fmt::Write, path::PathBuf};
 
 use clap::{Args, Subcommand};
 
-use super::{Exit, Format, Global, print_data, status::ask};
+use super::{Exit, Global, Printed, print_data, status::ask};
 use crate::{
     device::{Allowances, declaration, registry},
     root::Root,
@@ -31,16 +31,9 @@ pub enum DevicesCommand {
 /// Flags of `devices list`.
 #[derive(Debug, Args)]
 pub struct ListArgs {
-    /// Form of the output: text, json or yaml
-    #[arg(
-        short,
-        long,
-        value_enum,
-        value_name = "FORMAT",
-        default_value = "text",
-        hide_possible_values = true
-    )]
-    pub output: Format,
+    /// How it is printed.
+    #[command(flatten)]
+    pub printed: Printed,
 }
 
 /// Flags of `devices check`.
@@ -54,16 +47,9 @@ pub struct CheckArgs {
     /// The declaration
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
-    /// Form of the output: text, json or yaml
-    #[arg(
-        short,
-        long,
-        value_enum,
-        value_name = "FORMAT",
-        default_value = "text",
-        hide_possible_values = true
-    )]
-    pub output: Format,
+    /// How it is printed.
+    #[command(flatten)]
+    pub printed: Printed,
 }
 
 pub(super) fn run(global: &Global, args: &DevicesArgs) -> anyhow::Result<Exit> {
@@ -88,16 +74,20 @@ fn check(global: &Global, args: &CheckArgs) -> anyhow::Result<Exit> {
         }
     };
     let found = registry::matches(&global.open_root()?, &declaration);
-    print_data(args.output, &found, |found| match found.is_empty() {
-        true => format!("{shown} is good; nothing on this machine matches it now\n"),
-        false => found.iter().map(|path| format!("{path}\n")).collect(),
+    print_data(args.printed.output, &found, |found| {
+        match found.is_empty() {
+            true => format!("{shown} is good; nothing on this machine matches it now\n"),
+            false => found.iter().map(|path| format!("{path}\n")).collect(),
+        }
     })?;
     Ok(Exit::Done)
 }
 
 fn list(global: &Global, args: &ListArgs) -> anyhow::Result<Exit> {
     let status = ask(&global.open_root()?)?;
-    print_data(args.output, &status.devices, |resources| table(resources))?;
+    print_data(args.printed.output, &status.devices, |resources| {
+        table(resources)
+    })?;
     Ok(Exit::Done)
 }
 

@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use super::{Exit, Format, Global, beside, config::Context, print_data};
+use super::{Exit, Global, Printed, beside, config::Context, print_data};
 use crate::{
     config::{Fragment, Job},
     status::{Finding, explain},
@@ -21,16 +21,9 @@ Examples:
   machinist explain
   machinist explain --root ./sandbox -o json")]
 pub struct ExplainArgs {
-    /// Form of the output: text, json or yaml
-    #[arg(
-        short,
-        long,
-        value_enum,
-        value_name = "FORMAT",
-        default_value = "text",
-        hide_possible_values = true
-    )]
-    pub output: Format,
+    /// How it is printed.
+    #[command(flatten)]
+    pub printed: Printed,
 }
 
 pub(super) fn run(global: &Global, args: &ExplainArgs) -> anyhow::Result<Exit> {
@@ -49,7 +42,7 @@ pub(super) fn run(global: &Global, args: &ExplainArgs) -> anyhow::Result<Exit> {
         }
         None => found.extend(without_agent(&context)?),
     }
-    print_data(args.output, &found, |found| {
+    print_data(args.printed.output, &found, |found| {
         found.iter().map(sentence).collect()
     })?;
     Ok(Exit::Done)

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use super::{Exit, Format, Global, print, print_data};
+use super::{Exit, Format, Global, Printed, print, print_data};
 use crate::{
     agent,
     readiness::report::finished,
@@ -29,16 +29,9 @@ pub struct HistoryArgs {
     /// Draw the phases of these updates into an SVG file instead
     #[arg(long, value_name = "FILE")]
     pub timeline: Option<PathBuf>,
-    /// Form of the output: text, json or yaml
-    #[arg(
-        short,
-        long,
-        value_enum,
-        value_name = "FORMAT",
-        default_value = "text",
-        hide_possible_values = true
-    )]
-    pub output: Format,
+    /// How it is printed.
+    #[command(flatten)]
+    pub printed: Printed,
 }
 
 pub(super) fn run(global: &Global, args: &HistoryArgs) -> anyhow::Result<Exit> {
@@ -55,7 +48,7 @@ pub(super) fn run(global: &Global, args: &HistoryArgs) -> anyhow::Result<Exit> {
         write(file, &timeline(&updates))?;
         return Ok(Exit::Done);
     }
-    match (args.output, updates.is_empty()) {
+    match (args.printed.output, updates.is_empty()) {
         (Format::Text, true) => print("Nothing was updated yet.\n")?,
         (format, _) => print_data(format, &updates, |updates| render_history(updates))?,
     }

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use anyhow::bail;
 use clap::{Args, Subcommand};
 
-use super::{Answer, Exit, Format, Global, confirm, print, print_data};
+use super::{Answer, Exit, Global, Printed, confirm, print, print_data};
 use crate::{
     clock::Clock,
     root::Root,
@@ -35,16 +35,9 @@ pub enum JournalCommand {
 /// Flags of `journal show`.
 #[derive(Debug, Args)]
 pub struct ShowArgs {
-    /// Form of the output: text, json or yaml
-    #[arg(
-        short,
-        long,
-        value_enum,
-        value_name = "FORMAT",
-        default_value = "text",
-        hide_possible_values = true
-    )]
-    pub output: Format,
+    /// How it is printed.
+    #[command(flatten)]
+    pub printed: Printed,
 }
 
 /// Flags of `journal reset`.
@@ -77,7 +70,7 @@ pub(super) fn run(global: &Global, args: &JournalArgs) -> anyhow::Result<Exit> {
 
 fn show(root: &Root, args: &ShowArgs) -> anyhow::Result<Exit> {
     let journal = store::peek(root)?.without_secrets();
-    print_data(args.output, &journal, text)?;
+    print_data(args.printed.output, &journal, text)?;
     Ok(Exit::Done)
 }
 

@@ -27,7 +27,7 @@ pub mod verify;
 
 pub use args::{Cli, Command, Global, Wanted};
 pub use ask::{Answer, NoTerminal, confirm};
-pub use output::{Format, print, print_data};
+pub use output::{Format, Printed, print, print_data};
 pub use runtime::{daemon, short, start_logging, start_logging_beside_a_page};
 
 use std::{ffi::OsString, process::ExitCode};

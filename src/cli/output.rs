@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use clap::ValueEnum;
+use clap::{Args, ValueEnum};
 use serde::Serialize;
 
 use crate::status::sentences;
@@ -17,6 +17,21 @@ pub enum Format {
     Json,
     /// The same data as JSON, for people and scripts.
     Yaml,
+}
+
+/// The flag of every command that prints data.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct Printed {
+    /// Form of the output: text, json or yaml
+    #[arg(
+        short,
+        long,
+        value_enum,
+        value_name = "FORMAT",
+        default_value = "text",
+        hide_possible_values = true
+    )]
+    pub output: Format,
 }
 
 /// Writes text to stdout; colours only reach a terminal whose user wants them. A reader that has seen

@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use super::{Exit, Format, Global, Wanted, config::Context, print_data, short};
+use super::{Exit, Global, Printed, Wanted, config::Context, print_data, short};
 use crate::{
     agent,
     machine_config::Refusal,
@@ -22,16 +22,9 @@ pub struct PlanArgs {
     /// The config to plan for.
     #[command(flatten)]
     pub wanted: Wanted,
-    /// Form of the output: text, json or yaml
-    #[arg(
-        short,
-        long,
-        value_enum,
-        value_name = "FORMAT",
-        default_value = "text",
-        hide_possible_values = true
-    )]
-    pub output: Format,
+    /// How it is printed.
+    #[command(flatten)]
+    pub printed: Printed,
 }
 
 pub(super) fn run(global: &Global, args: &PlanArgs) -> anyhow::Result<Exit> {
@@ -48,7 +41,7 @@ pub(super) fn run(global: &Global, args: &PlanArgs) -> anyhow::Result<Exit> {
     };
     let root = context.shown_root();
     let document = PlanDocument::new(&root, &plan);
-    print_data(args.output, &document, |_| plan.to_text(true))?;
+    print_data(args.printed.output, &document, |_| plan.to_text(true))?;
     Ok(match (plan.refusals.is_empty(), plan.is_empty()) {
         (false, _) => Exit::Failed,
         (true, true) => Exit::Done,

@@ -29,7 +29,8 @@ impl Progress {
 
     /// Shows the phase; one in which nothing is done, or somebody is asked, takes the line away.
     pub(super) fn phase(&self, name: &str) {
-        let now = (!matches!(name, "Idle" | "Failed" | "Planned" | "Waiting")).then(|| format!("{name} …"));
+        let now = (!matches!(name, "Idle" | "Failed" | "Planned" | "Waiting"))
+            .then(|| format!("{name} …"));
         let Ok(mut shown) = self.shown.lock() else {
             return;
         };

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use clap::Args;
 use serde::Serialize;
 
-use super::{Exit, Format, Global, print_data};
+use super::{Exit, Global, Printed, print_data};
 use crate::config::{Effective, Fragment};
 
 /// Flags of `settings`.
@@ -19,16 +19,9 @@ Examples:
   machinist settings
   machinist settings --config ./etc -o json")]
 pub struct SettingsArgs {
-    /// Form of the output: text, json or yaml
-    #[arg(
-        short,
-        long,
-        value_enum,
-        value_name = "FORMAT",
-        default_value = "text",
-        hide_possible_values = true
-    )]
-    pub output: Format,
+    /// How it is printed.
+    #[command(flatten)]
+    pub printed: Printed,
 }
 
 /// The effective settings as data.
@@ -48,7 +41,9 @@ pub(super) fn run(global: &Global, args: SettingsArgs) -> anyhow::Result<Exit> {
         kind: "Settings",
         settings: place.read()?.effective,
     };
-    print_data(args.output, &document, |document| table(&document.settings))?;
+    print_data(args.printed.output, &document, |document| {
+        table(&document.settings)
+    })?;
     Ok(Exit::Done)
 }
 

@@ -3,7 +3,7 @@
 use anyhow::Context;
 use clap::Args;
 
-use super::{Exit, Format, Global, print, print_data};
+use super::{Exit, Format, Global, Printed, print, print_data};
 use crate::{
     admin::ask_status,
     clock::Clock,
@@ -21,16 +21,9 @@ Examples:
   machinist status --root ./sandbox
   machinist status -o json | jq '.gates[] | select(.open | not)'")]
 pub struct StatusArgs {
-    /// Form of the output: text, json or yaml
-    #[arg(
-        short,
-        long,
-        value_enum,
-        value_name = "FORMAT",
-        default_value = "text",
-        hide_possible_values = true
-    )]
-    pub output: Format,
+    /// How it is printed.
+    #[command(flatten)]
+    pub printed: Printed,
 }
 
 pub(super) fn run(global: &Global, args: StatusArgs) -> anyhow::Result<Exit> {
@@ -39,7 +32,7 @@ pub(super) fn run(global: &Global, args: StatusArgs) -> anyhow::Result<Exit> {
     let document: serde_json::Value =
         serde_json::from_str(&answer).context("the agent's answer is no JSON")?;
     let ready = document["ready"].as_bool().unwrap_or(false);
-    match args.output {
+    match args.printed.output {
         Format::Text => print(&page(&answer)?)?,
         format => print_data(format, &document, |_| String::new())?,
     }

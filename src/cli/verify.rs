@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use super::{Exit, Format, Global, config::Context, print_data};
+use super::{Exit, Global, Printed, config::Context, print_data};
 use crate::{
     agent,
     config::Fragment,
@@ -19,16 +19,9 @@ Examples:
   machinist verify
   machinist verify --root ./sandbox -o json")]
 pub struct VerifyArgs {
-    /// Form of the output: text, json or yaml
-    #[arg(
-        short,
-        long,
-        value_enum,
-        value_name = "FORMAT",
-        default_value = "text",
-        hide_possible_values = true
-    )]
-    pub output: Format,
+    /// How it is printed.
+    #[command(flatten)]
+    pub printed: Printed,
 }
 
 pub(super) fn run(global: &Global, args: &VerifyArgs) -> anyhow::Result<Exit> {
@@ -44,12 +37,14 @@ pub(super) fn run(global: &Global, args: &VerifyArgs) -> anyhow::Result<Exit> {
         &Remembered::default(),
     )?;
     let known = look::current(&journal).is_some();
-    print_data(args.output, &drift, |drift| match drift.is_empty() {
-        true if !known => {
-            "Nothing was applied yet, so there is nothing to compare with.\n".to_owned()
+    print_data(args.printed.output, &drift, |drift| {
+        match drift.is_empty() {
+            true if !known => {
+                "Nothing was applied yet, so there is nothing to compare with.\n".to_owned()
+            }
+            true => "The machine is as the config asks.\n".to_owned(),
+            false => drift.iter().map(|drift| format!("{drift}\n")).collect(),
         }
-        true => "The machine is as the config asks.\n".to_owned(),
-        false => drift.iter().map(|drift| format!("{drift}\n")).collect(),
     })?;
     Ok(if drift.is_empty() {
         Exit::Done

@@ -10,11 +10,15 @@ const LEFT: f64 = 250.0;
 const BAR: f64 = 640.0;
 const ROW: f64 = 44.0;
 const TOP: f64 = 64.0;
+const MARGIN: f64 = 10.0;
+/// The longest name of a phase with its colour; nine of them fit side by side.
+const ENTRY: f64 = 110.0;
 
 /// The colour of a phase. Waiting for others is grey, what is undone or rebooted warm, work cool.
 fn colour(phase: &str) -> &'static str {
     match phase {
-        "Planned" | "Waiting" => "#b8b8b8",
+        "Planned" => "#d0d0d0",
+        "Waiting" => "#9a9a9a",
         "Staging" => "#4c78a8",
         "Committing" => "#72b7b2",
         "Acting" => "#54a24b",
@@ -63,7 +67,7 @@ fn legend(out: &mut String, updates: &[UpdateStatus]) -> fmt::Result {
             names.push(&phase.name);
         }
     }
-    let mut left = LEFT;
+    let mut left = MARGIN;
     for name in names {
         let fill = colour(name);
         writeln!(
@@ -72,7 +76,7 @@ fn legend(out: &mut String, updates: &[UpdateStatus]) -> fmt::Result {
             left + 14.0,
             escaped(name)
         )?;
-        left += 100.0;
+        left += ENTRY;
     }
     Ok(())
 }
@@ -104,6 +108,12 @@ fn row(out: &mut String, update: &UpdateStatus, top: f64, scale: f64) -> fmt::Re
             ago(from, to)
         )?;
     }
+    writeln!(
+        out,
+        "<text x=\"{LEFT}\" y=\"{}\" font-size=\"10\" fill=\"#555\">to {}</text>",
+        top + 34.0,
+        escaped(&update.to)
+    )?;
     let right = LEFT + seconds(update.started, end) * scale + 8.0;
     writeln!(
         out,
@@ -131,29 +141,35 @@ mod tests {
     use super::*;
     use crate::status::PhaseStatus;
 
-    #[test]
-    fn every_phase_has_a_bar_of_its_length_and_the_longest_update_fills_the_width() {
-        let at = |second: i64| Timestamp::from_second(1_800_000_000 + second).unwrap();
-        let phase = |name: &str, from, to| PhaseStatus {
-            name: name.to_owned(),
-            started: at(from),
-            finished: Some(at(to)),
-        };
-        let update = |end, phases| UpdateStatus {
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(1_800_000_000 + second).unwrap()
+    }
+
+    fn update(end: i64, phases: &[(&str, i64, i64)]) -> UpdateStatus {
+        let phases = phases.iter().map(|(name, from, to)| PhaseStatus {
+            name: (*name).to_owned(),
+            started: at(*from),
+            finished: Some(at(*to)),
+        });
+        UpdateStatus {
             id: "x".to_owned(),
             from: None,
-            to: "to".to_owned(),
+            to: "rendered-machine-2c50d8bddfb357c97675d1d298cd2a6a".to_owned(),
             digest: String::new(),
             started: at(0),
             finished: Some(at(end)),
-            outcome: Some(Outcome::Done),
-            reason: None,
-            phases,
+            outcome: Some(Outcome::RolledBack),
+            reason: Some(crate::reason::Reason::RebootDidNotHappen),
+            phases: phases.collect(),
             actions: Vec::new(),
-        };
+        }
+    }
+
+    #[test]
+    fn every_phase_has_a_bar_of_its_length_and_the_longest_update_fills_the_width() {
         let drawn = timeline(&[
-            update(10, vec![phase("Staging", 0, 4), phase("Acting", 4, 10)]),
-            update(5, vec![phase("Staging", 0, 5)]),
+            update(10, &[("Staging", 0, 4), ("Acting", 4, 10)]),
+            update(5, &[("Staging", 0, 5)]),
         ]);
         for bar in [
             "x=\"250.0\" y=\"64\" width=\"256.0\" height=\"22\" fill=\"#4c78a8\"><title>Staging 4s",
@@ -163,5 +179,22 @@ mod tests {
             assert!(drawn.contains(bar), "{bar} in\n{drawn}");
         }
         assert!(timeline(&[]).ends_with("</svg>\n"));
+    }
+
+    #[test]
+    fn the_legend_of_all_phases_stays_on_the_picture() {
+        let names =
+            "Planned Waiting Staging Committing Acting RebootPending Booted Verifying Undoing";
+        let phases: Vec<_> = (0..)
+            .zip(names.split(' '))
+            .map(|(at, name)| (name, at * 9, at * 9 + 9))
+            .collect();
+        let drawn = timeline(&[update(81, &phases), update(7, &[("Staging", 0, 7)])]);
+        let legend = drawn.split("y=\"38\"").skip(1).count();
+        assert_eq!(legend, phases.len());
+        for rest in drawn.split(" x=\"").skip(1) {
+            let left: f64 = rest.split('"').next().unwrap().parse().unwrap();
+            assert!(left < LEFT + BAR + 110.0 - 80.0, "{rest}");
+        }
     }
 }
