@@ -225,6 +225,10 @@ fn values(change: &Change) -> Vec<String> {
         EntryKind::Directory => "0755",
         _ => "0644",
     };
+    let compared = |field: &str| {
+        let mut fields = change.fields.iter();
+        before.is_none() || fields.any(|one| one == field || one == "kind")
+    };
     let mut add = |name: &str, usual: &str, get: fn(&ObjectSummary) -> Option<&String>| {
         let (old, new) = (before.and_then(get), get(after));
         values.extend(match (old, new) {
@@ -235,10 +239,12 @@ fn values(change: &Change) -> Vec<String> {
     };
     if change.kind == EntryKind::Link {
         add("to", "", |one| one.target.as_ref());
-    } else {
+    } else if compared("mode") {
         add("mode", usual, |one| one.mode.as_ref());
     }
-    add("owner", "0:0", |one| one.owner.as_ref());
+    if compared("owner") {
+        add("owner", "0:0", |one| one.owner.as_ref());
+    }
     values
 }
 
