@@ -20,6 +20,10 @@ use crate::{
 /// How long logind may take to announce a reboot it has accepted. The announcement is its first act.
 const RECEIPT: Duration = Duration::from_secs(10);
 
+/// How long PID 1 may take to tell which userspace runs. It is silent while it reads its units again,
+/// seconds at most; a recovery that waits for it needs the rest of its 90 s for its own work.
+const TELL: Duration = Duration::from_secs(10);
+
 /// How long logind may take to grant a lock; it answers at once, or is not well.
 const GRANT: Duration = Duration::from_secs(5);
 
@@ -181,7 +185,10 @@ impl Services for Systemd {
     }
 
     async fn userspace(&self) -> Result<Option<Userspace>, ServiceError> {
-        Ok(Some(self.running_userspace().await?))
+        match tokio::time::timeout(TELL, self.running_userspace()).await {
+            Ok(told) => Ok(Some(told?)),
+            Err(_) => Ok(None),
+        }
     }
 
     async fn reboot(

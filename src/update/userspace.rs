@@ -7,8 +7,6 @@
 //! which is what the journal holds where it speaks of boots: the boot id, and `+N` after the N-th soft
 //! reboot.
 
-use std::time::Duration;
-
 use super::{ports::Services, store};
 use crate::{
     path::AbsPath,
@@ -18,10 +16,6 @@ use crate::{
 
 /// Not below `/run/machinist`, which goes with the agent.
 const NOTE: &str = "/run/machinist.userspace";
-
-/// How long PID 1 may take to answer. It is silent while it reads its units again, seconds at most; a
-/// recovery that waits for it has the rest of its 90 s for its own work.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Longest note: a boot id and two numbers.
 const LONGEST: u64 = 256;
@@ -62,10 +56,10 @@ impl Note {
 /// anything compares boots: a soft reboot that nobody noticed looks like none. A manager that does not
 /// answer is no reason to stop: before a reboot is ordered it is asked again.
 pub async fn know<S: Services>(root: &Root, services: &S) -> bool {
-    let noted = match tokio::time::timeout(PATIENCE, services.userspace()).await {
-        Ok(Ok(Some(seen))) => note(root, seen),
-        Ok(Ok(None)) | Err(_) => return false,
-        Ok(Err(error)) => {
+    let noted = match services.userspace().await {
+        Ok(Some(seen)) => note(root, seen),
+        Ok(None) => return false,
+        Err(error) => {
             tracing::debug!("nobody tells which userspace runs: {}", chain(&error));
             return false;
         }
