@@ -6,11 +6,12 @@ use machinist::{
     plan::Policies,
     reason::Reason,
     update::{
+        guard,
         journal::{Mark, Outcome},
         phase::Phase,
         ports::Startup,
         run::{Conduct, RebootConduct, UpdateReport},
-        userspace,
+        store, userspace,
     },
 };
 
@@ -68,6 +69,13 @@ async fn a_soft_reboot_is_asked_for_once_and_proven_by_its_count_or_the_time_of_
         let record = sandbox.journal().transactions[0].reboot.clone().unwrap();
         assert!(record.soft && record.attempts == 1, "{record:?}");
         script.userspace_is(200, after);
+        userspace::know(&sandbox.root(), &script).await;
+        let now = store::boot_id(&sandbox.root()).unwrap().unwrap();
+        // The guard has a boot to judge, and had none before.
+        let journal = sandbox.journal();
+        let old = journal.transactions[0].committed_boot.clone().unwrap();
+        assert!(now.starts_with("boot-1+") && guard::is_due(&journal, &now));
+        assert!(!guard::is_due(&journal, &old), "{old}");
         let mut driver = start(&sandbox, &script, &one(), soft()).await;
         let report = driver.until_on(&one()).await;
         assert_eq!(report.updates[0].outcome, Outcome::Done, "{before:?}");
@@ -181,7 +189,9 @@ async fn a_soft_reboot_by_others_is_not_the_full_one_that_an_update_waits_for() 
     assert_eq!(report.reboot_needed_in, report.boot);
     assert_eq!(report.boot.as_deref(), Some("boot-1+1"));
     driver.stop().await;
-    assert_eq!(sandbox.journal().transactions[0].boots, 0);
+    let journal = sandbox.journal();
+    assert_eq!(journal.transactions[0].boots, 0);
+    assert!(!guard::is_due(&journal, "boot-1+1") && guard::is_due(&journal, "boot-2"));
     let driver = start(&sandbox, &script, &one(), conduct(true)).await;
     script.until_asked("reboot Logind").await;
     driver.stop().await;
