@@ -63,20 +63,19 @@ impl PartialEq for Origins {
 impl MachineConfig {
     /// `paths` and the hard links that are, directly or not, other names of one of them.
     pub fn with_hard_links(&self, mut paths: BTreeSet<AbsPath>) -> BTreeSet<AbsPath> {
-        let hard = self.links.iter().filter(|(_, link)| link.hard);
-        let hard: Vec<_> = hard
-            .filter_map(|(path, link)| Some((path, AbsPath::new(link.target.as_str()).ok()?)))
-            .collect();
-        loop {
-            let known = paths.len();
-            let leads_there = |(_, target): &&(&AbsPath, AbsPath)| paths.contains(target);
-            let more: Vec<_> = hard.iter().filter(leads_there).collect();
-            let more: Vec<AbsPath> = more.iter().map(|(path, _)| (*path).clone()).collect();
-            paths.extend(more);
-            if paths.len() == known {
-                return paths;
+        let mut names: BTreeMap<&str, Vec<&AbsPath>> = BTreeMap::new();
+        for (path, link) in self.links.iter().filter(|(_, link)| link.hard) {
+            names.entry(link.target.as_str()).or_default().push(path);
+        }
+        let mut todo: Vec<AbsPath> = paths.iter().cloned().collect();
+        while let Some(path) = todo.pop() {
+            for name in names.get(path.as_str()).into_iter().flatten() {
+                if paths.insert((*name).clone()) {
+                    todo.push((*name).clone());
+                }
             }
         }
+        paths
     }
 }
 

@@ -122,7 +122,7 @@ fn plan(
         operations,
         adopted: steps.adopted.clone(),
         let_go: after.accounts.let_go.clone(),
-        warnings: warnings(&steps, &after, &changes, capabilities),
+        warnings: warnings(&steps, &after, &changes, capabilities, observed),
         ..Plan::default()
     };
     // Thousands of files are large trees, and of no use any more.
@@ -161,6 +161,7 @@ fn warnings(
     after: &Layout,
     changes: &[(Change, Verdict)],
     capabilities: Capabilities,
+    observed: &Observed,
 ) -> Vec<String> {
     let mut all: Vec<String> = after.warnings.clone();
     all.extend(steps.warnings.iter().cloned());
@@ -172,6 +173,7 @@ fn warnings(
     if !capabilities.chown && !capabilities.live && !steps.at.is_empty() {
         all.push("this process may not change owners (CAP_CHOWN): they are recorded, not set, and not compared".to_owned());
     }
+    all.extend(labels::pending(&observed.labels_pending));
     let mut seen = BTreeSet::new();
     all.retain(|warning| seen.insert(warning.clone()));
     all

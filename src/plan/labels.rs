@@ -3,12 +3,12 @@
 //! Rules without a metacharacter come before all others, whatever their order; of those that are left the
 //! last that matches counts. `<<none>>` means "no label is given".
 
-use std::sync::OnceLock;
+use std::{collections::BTreeSet, sync::OnceLock};
 
 use regex::bytes::{Regex, RegexBuilder};
 
 use super::{Node, NodeKind, ObjectKind, Observed, Operation, OperationKind};
-use crate::path::AbsPath;
+use crate::{path::AbsPath, reason::Reason};
 
 /// What makes a path of a rule a pattern; a backslash takes the meaning from the next one.
 const META: &str = ".^$?*+|[({";
@@ -194,6 +194,19 @@ pub(super) fn add(operations: &mut [Operation], observed: &Observed) {
     }
 }
 
+/// What is to be said of objects in place whose labels could not be set.
+pub(super) fn pending(paths: &BTreeSet<AbsPath>) -> Option<String> {
+    let first = paths.first()?;
+    let more = match paths.len() - 1 {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    Some(format!(
+        "{first}{more} could not be given the label of the SELinux policy ({})",
+        Reason::LabelPending
+    ))
+}
+
 fn label(node: &mut Node, path: &AbsPath, labels: &Labels) {
     node.label = kind(node)
         .and_then(|kind| labels.of(path, kind))
@@ -277,13 +290,10 @@ too many words in this one
             ("/mnt/usb/x", File, None),
             ("/opt/data/x", File, Some("data_t")),
             ("/srv/data", Directory, Some("data_t")),
-            ("/usr/lib/x", File, None),
+            ("/usr/lib/x", File, Some("default_t")),
+            ("/usr/lib6/x", File, Some("lib_t")),
             ("/elsewhere", File, Some("default_t")),
         ] {
-            let expected = match path {
-                "/usr/lib/x" => Some("default_t"),
-                _ => expected,
-            };
             assert_eq!(label(path, kind).as_deref(), expected, "{path} {kind:?}");
         }
     }

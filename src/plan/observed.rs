@@ -41,6 +41,8 @@ pub struct Observed {
     ///
     /// The places are listed in `objects` too, so that a plan knows what would come back.
     pub originals: BTreeMap<AbsPath, AbsPath>,
+    /// What is in place without the label that it was to have, because that could not be set.
+    pub labels_pending: BTreeSet<AbsPath>,
     /// Which SELinux labels new objects get; empty where the root has no policy.
     pub labels: Labels,
     /// Paths that stood as asked when a config first named them ([`super::Plan::adopted`]): nothing

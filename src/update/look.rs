@@ -166,13 +166,15 @@ fn look_from(
         only,
         remembered,
     } = how;
+    let labels = transaction::labels(journal);
     let known = Known {
         live_units: units,
         originals: transaction::originals(journal),
         adopted: adopted(journal),
         entries: transaction::kept_entries(journal),
         digests: Some(remembered.digests()),
-        labels: transaction::labels(journal).given,
+        labels: labels.given,
+        labels_pending: labels.pending.into_keys().collect(),
     };
     let observed =
         observe::observe(root, &from, to, policies, known).map_err(LookError::Observe)?;

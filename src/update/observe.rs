@@ -67,6 +67,8 @@ pub struct Known<'a> {
     pub digests: Option<&'a Digests>,
     /// Labels that were given to what is owned.
     pub labels: BTreeMap<AbsPath, String>,
+    /// What is in place without its label ([`Observed::labels_pending`]).
+    pub labels_pending: BTreeSet<AbsPath>,
 }
 
 /// Looks at everything that a plan from `from` to `to` depends on.
@@ -85,6 +87,7 @@ pub fn observe(
         adopted: known.adopted,
         kernel_arguments: kernel_arguments(root)?,
         labels: labels::read(root)?,
+        labels_pending: known.labels_pending,
         ..Observed::default()
     };
     accounts::add(root, &mut seen)?;

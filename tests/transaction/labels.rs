@@ -4,7 +4,7 @@
 use std::{collections::BTreeMap, io, sync::Arc};
 
 use machinist::{
-    plan::{DriftKind, Policies},
+    plan::{DriftKind, Plan, Policies},
     root::{Act, Op, Root},
     update::{look, remembered::Remembered},
 };
@@ -84,6 +84,20 @@ fn labels(root: &Root) -> BTreeMap<&'static str, Option<String>> {
     LABELS.iter().map(label).collect()
 }
 
+fn plan(sandbox: &Sandbox, to: &Written) -> Plan {
+    let (journal, policies) = (sandbox.journal(), Policies::default());
+    let remembered = Remembered::default();
+    let how = look::How {
+        remembered: &remembered,
+        policies: &policies,
+        capabilities: conduct(false).capabilities,
+        units: None,
+        only: None,
+    };
+    let looked = look::look(&sandbox.root(), &journal, &to.0, how).unwrap();
+    looked.plan.unwrap()
+}
+
 fn drift(sandbox: &Sandbox) -> Vec<(String, DriftKind)> {
     let base = sandbox.journal().base;
     let drift = look::drift(
@@ -123,18 +137,8 @@ fn new_objects_get_the_policys_labels_and_replaced_ones_keep_theirs() {
         drift(&sandbox),
         [("/etc/local".to_owned(), DriftKind::Label)]
     );
-    let journal = sandbox.journal();
-    let (policies, wanted) = (Policies::default(), wanted());
-    let remembered = Remembered::default();
-    let how = look::How {
-        remembered: &remembered,
-        policies: &policies,
-        capabilities: conduct(false).capabilities,
-        units: None,
-        only: None,
-    };
-    let looked = look::look(&root, &journal, &wanted.0, how).unwrap();
-    let changes = looked.plan.unwrap().changes;
+    let wanted = wanted();
+    let changes = plan(&sandbox, &wanted).changes;
     assert_eq!(changes.len(), 1, "{changes:?}");
     assert_eq!(
         (changes[0].name.as_str(), &*changes[0].fields),
@@ -176,6 +180,12 @@ fn labels_that_cannot_be_set_stay_pending_and_fail_nothing() {
             Some("u:r:secret_t:s0")
         );
         assert_eq!(drift(&sandbox), []);
+        let plan = plan(&sandbox, &wanted());
+        let told = |warning: &String| warning.ends_with("(LabelPending)");
+        assert!(
+            plan.is_empty() && plan.warnings.iter().any(told),
+            "{plan:?}"
+        );
         sandbox.applied(&config("nothing"));
         assert!(sandbox.journal().labels.is_empty());
     }
