@@ -102,11 +102,8 @@ fn plan(
     if !refusals.is_empty() {
         return Err(in_order(refusals));
     }
-    let machine = Machine {
-        observed,
-        to,
-        live: capabilities.live,
-    };
+    let live = capabilities.live;
+    let machine = Machine { observed, to, live };
     let builder = Builder {
         steps: &steps,
         after: &after,
