@@ -26,7 +26,9 @@ use crate::{
     digest::Digest,
     machine_config::{self, MachineConfig},
     plan::Plan,
+    readiness::report::finished,
     root::Root,
+    status::Outcome,
     telemetry::chain,
     update::{
         hold::Hold,
@@ -178,6 +180,7 @@ fn newest(history: &[UpdateRecord]) -> Option<String> {
 fn finish(report: &UpdateReport, before: Option<&str>, output: Format) -> anyhow::Result<Exit> {
     let last = report.updates.first();
     let last = last.filter(|update| Some(update.id.as_str()) != before);
+    let last = last.map(finished);
     print_data(output, &last, |last| match (last, &report.failure) {
         (_, Some(failure)) => super::output::failed(&failure.message, failure.code),
         (Some(update), None) => {
@@ -186,7 +189,8 @@ fn finish(report: &UpdateReport, before: Option<&str>, output: Format) -> anyhow
                 .current
                 .as_ref()
                 .map_or("no config", |on| &on.name);
-            format!("{:?}: now on {on}.\n", update.outcome)
+            let outcome = update.outcome.map_or("", Outcome::as_str);
+            format!("{outcome}: now on {on}.\n")
         }
         (None, None) => "The machine is as the config asks.\n".to_owned(),
     })?;

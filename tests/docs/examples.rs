@@ -144,3 +144,51 @@ fn the_plan_on_the_page_has_the_shape_of_a_real_one() {
     let hidden: Vec<_> = served.difference(&shown).collect();
     assert!(hidden.is_empty(), "not shown: {hidden:?}");
 }
+
+#[test]
+fn what_other_commands_print_has_the_shape_on_the_page() {
+    let directory = tempfile::tempdir().unwrap();
+    let (root, config) = (
+        directory.path().join("root"),
+        directory.path().join("a.yaml"),
+    );
+    fs::create_dir_all(root.join("etc")).unwrap();
+    fs::create_dir_all(root.join("dev")).unwrap();
+    let settings = root.join("etc/machinist");
+    fs::create_dir_all(&settings).unwrap();
+    fs::write(settings.join("machinist.yaml"), "update:\n  reboot: ask\n").unwrap();
+    let declaration = &blocks(&page("docs/devices.md"), "yaml")[0];
+    let declared = directory.path().join("fuse.yaml");
+    fs::write(&declared, declaration).unwrap();
+    fs::write(&config, manifest(&[("/etc/a", "new")])).unwrap();
+    let below = root.to_str().unwrap();
+    let said =
+        |arguments: &[&str]| machinist(&[arguments, &["-o", "json", "--root", below]].concat());
+    let applied = said(&["apply", "--yes", config.to_str().unwrap()]);
+    let again = said(&["apply", "--yes", config.to_str().unwrap()]);
+    assert_eq!(again, "null\n");
+    let history = said(&["history"]);
+    fs::write(root.join("etc/a"), "other").unwrap();
+    let checked = said(&["devices", "check", declared.to_str().unwrap()]);
+    assert!(checked.starts_with('['), "{checked}");
+    let shown = blocks(&page("docs/interface.md"), "json");
+    let update = keys_of(&shown[2]);
+    // Nothing is restarted in a directory.
+    let quiet: BTreeSet<_> = update
+        .iter()
+        .filter(|key| !key.starts_with(".actions."))
+        .cloned()
+        .collect();
+    for (shown, printed) in [
+        (quiet.clone(), applied),
+        (quiet, history),
+        (keys_of(&shown[3]), said(&["verify"])),
+        (keys_of(&shown[4]), said(&["explain"])),
+        (keys_of(&shown[5]), said(&["settings"])),
+    ] {
+        assert_eq!(shown, keys_of(&printed), "{printed}");
+    }
+    let kinds = "`default`, `file`, `environment` or `flag`";
+    assert!(page("docs/interface.md").contains(kinds));
+    assert!(said(&["settings"]).contains(r#""kind": "file""#));
+}
