@@ -144,3 +144,20 @@ fn keys_are_put_into_a_persons_file_and_cut_out_of_it_again() {
     assert!(text.contains("own") && text.contains("new"), "{text}");
     assert!(!text.contains("given"), "{text}");
 }
+
+#[test]
+fn what_others_changed_long_ago_goes_with_the_twenty_first_update_after_it() {
+    let sandbox = Sandbox::new();
+    for day in 1..=30 {
+        let path = format!("/var/lib/machinist/drifted/202001{day:02}T000000Z-0/etc-a");
+        sandbox.write(&path, &format!("{day:02}\n"));
+    }
+    let mut hand = ByHand::open(&sandbox.root());
+    hand.stage(&config("wanted").file("/etc/a", "ours\n", 0o644))
+        .unwrap();
+    hand.commit().unwrap();
+    assert_eq!(drifted(&sandbox).len(), 30);
+    hand.close();
+    let newest: Vec<_> = (11..=30).map(|day| format!("{day:02}\n")).collect();
+    assert_eq!(drifted(&sandbox), newest);
+}

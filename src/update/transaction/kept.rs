@@ -5,11 +5,18 @@ use crate::{
     digest::Digest,
     path::AbsPath,
     root::{Kind, Root},
-    update::{journal::Transaction, store::paths},
+    update::{
+        journal::{HISTORY, Transaction},
+        store::paths,
+    },
 };
 
 /// Longest name below `drifted/`, in bytes: a component has at most 255, and a number follows.
 const LONGEST_NAME: usize = 200;
+
+/// How many updates' worth of others' changes is kept in one place. As many as `history` tells of: what
+/// is older, nobody can place any more. An editor that fights for one file fills no disk with it.
+const MOST_SET_ASIDE: usize = HISTORY;
 
 /// `/var/lib/machinist` for a slot in its `tx/<id>`; `<top>/.machinist` elsewhere.
 pub(super) fn holder(slot: &AbsPath) -> AbsPath {
@@ -123,6 +130,31 @@ pub(super) fn clear(root: &Root, tx: &Transaction) -> Result<(), TransactionErro
     for dir in &tx.staging {
         root.remove_tree(dir)?;
         sweep(root, &holder_of_staging(dir))?;
+    }
+    Ok(())
+}
+
+/// Removes what was set aside longest ago, beyond [`MOST_SET_ASIDE`] updates on each mount. Nothing waits
+/// for that, so what cannot be removed is left to the next update.
+pub(super) fn prune(root: &Root, tx: &Transaction) {
+    for holder in tx.staging.iter().map(holder_of_staging) {
+        if let Err(error) = prune_below(root, &holder, &tx.id) {
+            tracing::warn!(%holder, "old changes of others are kept: {}", crate::telemetry::chain(&error));
+        }
+    }
+}
+
+fn prune_below(root: &Root, holder: &AbsPath, now: &str) -> Result<(), TransactionError> {
+    let dir = holder.join("drifted")?;
+    if root.stat(&dir)?.is_none() {
+        return Ok(());
+    }
+    // An id begins with its time. A clock that was set back must not take what was just set aside.
+    let mut ids = root.list(&dir)?;
+    ids.retain(|entry| entry.kind == Kind::Directory && entry.name != now);
+    ids.sort_by(|a, b| b.name.cmp(&a.name));
+    for old in ids.iter().skip(MOST_SET_ASIDE) {
+        root.remove_tree(&dir.join(&old.name)?)?;
     }
     Ok(())
 }

@@ -67,6 +67,7 @@ fn tidy_after(
     forget_labels(journal);
     for tx in verified() {
         kept::clear(root, tx)?;
+        kept::prune(root, tx);
     }
     sync.sync()?;
     Ok(drifted)
