@@ -301,36 +301,66 @@ fn after_a_kill_of_the_agent_at_any_moment_the_machine_is_on_one_config_and_gets
 
 #[test]
 fn after_a_power_loss_at_any_moment_the_boot_finds_one_config_and_the_update_ends() {
-    let mut dice = Dice::new();
-    let rounds = rounds(2, 10);
-    for (name, reboots) in [("powerless", false), ("powerless-reboot", true)] {
-        let mut crashing = Crashing::new(name, reboots);
-        for round in 0..rounds / 2 {
-            let moment = crashing.moment(round, &mut dice);
-            let what = format!("{name}, round {round}, no power at {moment:?}");
-            crashing.ask("");
-            let staging = crashing
-                .machine
-                .root()
-                .join(STAGING.trim_start_matches('/'));
-            wait::until("the moment to count from", wait::seconds(60), || {
-                !moment.writing || staging.exists()
-            });
-            let then = Instant::now() + moment.after;
-            wait::until("the moment", wait::seconds(60), || Instant::now() >= then);
-            crashing.machine.kill();
-            crashing.machine.write(HOLD, "");
-            crashing.machine.power_on();
-            let recovery = crashing.machine.property("machinist-recover", "Result");
-            assert_eq!(recovery, "success", "{what}");
-            crashing.judge(&what);
-            let go_on = format!("rm {HOLD}; systemctl start machinist");
-            crashing.machine.sh(&go_on);
-            crashing.is_whole(&what);
-        }
-        println!(
-            "lab: figure: {name}: after the recovery: {:?}",
-            crashing.found
-        );
+    let seed = Dice::new().0;
+    // Side by side: mostly each of them waits for its own boots and time-outs.
+    let machines = rounds(2, 4);
+    let losses = rounds(1, 50);
+    let begun = Instant::now();
+    let found = std::thread::scope(|scope| {
+        let one = |number: usize| move || lose_power(number, losses, seed);
+        let threads: Vec<_> = (0..machines)
+            .map(|number| scope.spawn(one(number)))
+            .collect();
+        let ended = threads.into_iter().map(|thread| thread.join());
+        ended
+            .collect::<Result<Vec<_>, _>>()
+            .expect("every machine comes to its end")
+    });
+    let mut total = BTreeMap::new();
+    for (what, count) in found.iter().flatten() {
+        *total.entry(what).or_insert(0) += count;
     }
+    println!(
+        "lab: figure: seed {seed}: {} power losses on {machines} machines in {:.0?}: after the recovery {total:?}; \
+         each update then came to its end",
+        machines * losses,
+        begun.elapsed()
+    );
+    assert_eq!(total.values().sum::<usize>(), machines * losses);
+}
+
+/// Takes a machine's power so often, and says what each recovery found. Every second machine's updates
+/// reboot.
+fn lose_power(number: usize, losses: usize, seed: u64) -> BTreeMap<&'static str, usize> {
+    let reboots = number % 2 == 1;
+    let name = format!("powerless-{number}");
+    // A part of the seed's sequence that no other machine's comes near.
+    let mut dice = Dice(seed ^ ((number as u64) << 48));
+    let mut crashing = Crashing::new(&name, reboots);
+    for round in 0..losses {
+        let moment = crashing.moment(round, &mut dice);
+        let what = format!("seed {seed}, {name}, round {round}, no power at {moment:?}");
+        crashing.ask("");
+        let root = crashing.machine.root();
+        let staging = root.join(STAGING.trim_start_matches('/'));
+        wait::until("the moment to count from", wait::seconds(60), || {
+            !moment.writing || staging.exists()
+        });
+        let then = Instant::now() + moment.after;
+        wait::until("the moment", wait::seconds(60), || Instant::now() >= then);
+        crashing.machine.kill();
+        crashing.machine.write(HOLD, "");
+        crashing.machine.power_on();
+        let recovery = crashing.machine.property("machinist-recover", "Result");
+        assert_eq!(recovery, "success", "{what}");
+        crashing.judge(&what);
+        let go_on = format!("rm {HOLD}; systemctl start machinist");
+        crashing.machine.sh(&go_on);
+        crashing.is_whole(&what);
+    }
+    println!(
+        "lab: figure: {name}, reboots: {reboots}: {:?}",
+        crashing.found
+    );
+    crashing.found
 }
