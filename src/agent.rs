@@ -213,6 +213,7 @@ async fn build(
     let conduct = conduct(&settings, capabilities, Arc::clone(&policies));
     let (driver, update) =
         Updater::beside_the_guard(&root, systemd.clone(), listener, conduct, ends.desired)
+            .await
             .map_err(Box::new)?;
     let driver = driver.listening(ends.words);
     let served = Served::new(statuses, liveness, metrics.clone());

@@ -43,6 +43,7 @@ pub use between::{between, only};
 pub use databases::{Database, Edit, EditPlace, Entries, Standing, remember};
 pub use document::PlanDocument;
 pub use drift::{Drift, DriftKind, drift};
+pub use linkset::UNIT_DIR;
 
 pub use labels::Labels;
 pub use model::{

@@ -88,7 +88,7 @@ impl Driver {
     }
 
     /// As the agent starts it in a boot that may be the guard's.
-    pub(crate) fn beside_the_guard(
+    pub(crate) async fn beside_the_guard(
         sandbox: &Sandbox,
         script: &Script,
         desired: Desired,
@@ -96,7 +96,8 @@ impl Driver {
     ) -> Result<Self, UpdateError> {
         let (desired, source) = watch::channel(desired);
         let services = Some(script.clone());
-        let made = Updater::beside_the_guard(&sandbox.root(), services, Quiet, conduct, source);
+        let root = sandbox.root();
+        let made = Updater::beside_the_guard(&root, services, Quiet, conduct, source).await;
         Ok(Self::turning(made?, desired))
     }
 

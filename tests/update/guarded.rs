@@ -59,8 +59,10 @@ impl Guard {
     }
 }
 
-fn beside(sandbox: &Sandbox, script: &Script, desired: Desired) -> Driver {
-    let mut driver = Driver::beside_the_guard(sandbox, script, desired, conduct(true)).unwrap();
+async fn beside(sandbox: &Sandbox, script: &Script, desired: Desired) -> Driver {
+    let mut driver = Driver::beside_the_guard(sandbox, script, desired, conduct(true))
+        .await
+        .unwrap();
     driver.patience = Duration::from_secs(3600);
     driver
 }
@@ -91,7 +93,7 @@ async fn the_guard_alone_takes_a_machine_back_that_never_becomes_well_and_then_l
     Guard::start(&sandbox, &script, RebootConduct::Auto)
         .ends()
         .await;
-    let mut driver = beside(&sandbox, &script, one().desired());
+    let mut driver = beside(&sandbox, &script, one().desired()).await;
     driver.until_failed().await;
     driver.stop().await;
     assert_eq!(script.asked(), ["reboot Logind"; 3]);
@@ -135,7 +137,7 @@ async fn while_the_guard_judges_the_agent_shows_it_and_changes_nothing_and_goes_
     script.unit_is(KUBELET, "activating");
     let guard = Guard::start(&sandbox, &script, RebootConduct::Auto);
     let two = config("two").file("/etc/other", "two\n", 0o644);
-    let mut driver = beside(&sandbox, &script, two.desired());
+    let mut driver = beside(&sandbox, &script, two.desired()).await;
     let report = driver
         .until("what the guard says", |report| report.failure.is_some())
         .await;
@@ -161,11 +163,28 @@ async fn while_the_guard_judges_the_agent_shows_it_and_changes_nothing_and_goes_
 async fn a_lock_that_is_no_guards_ends_the_agent_as_before() {
     let sandbox = machine();
     let store = Store::open(&sandbox.root()).unwrap();
-    let start =
-        || Driver::beside_the_guard(&sandbox, &Script::new(), one().desired(), conduct(true));
-    assert!(start().err().unwrap().is_locked());
+    let script = Script::new();
+    let start = || Driver::beside_the_guard(&sandbox, &script, one().desired(), conduct(true));
+    assert!(start().await.err().unwrap().is_locked());
     drop(store);
-    start().unwrap().stop().await;
+    start().await.unwrap().stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_starts_while_the_guard_ends_waits_for_the_lock() {
+    let sandbox = machine();
+    // Its verdict is in the journal, and nothing is due any more.
+    let store = Store::open(&sandbox.root()).unwrap();
+    let ends = tokio::spawn(async move {
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        drop(store);
+    });
+    let script = Script::new();
+    let begun = Driver::beside_the_guard(&sandbox, &script, one().desired(), conduct(true));
+    let driver = begun.await.unwrap();
+    ends.await.unwrap();
+    script.until_asked("reboot Logind").await;
+    driver.stop().await;
 }
 
 #[tokio::test(start_paused = true)]

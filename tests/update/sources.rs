@@ -241,6 +241,23 @@ async fn what_somebody_changed_is_kept_and_reported() {
     );
 }
 
+#[tokio::test]
+async fn a_link_that_enabled_a_unit_leaves_as_nobodys_work() {
+    let (sandbox, script) = (machine(), Script::new());
+    let unit = "[Service]\nExecStart=/bin/true\n[Install]\nWantedBy=multi-user.target\n";
+    let first = one().unit("y.service", unit, true);
+    let mut driver = Driver::start(&sandbox, &script, first.desired());
+    driver.until_on(&first).await;
+    let link = sandbox.path("/etc/systemd/system/multi-user.target.wants/y.service");
+    assert!(link.is_symlink());
+    let second = one().unit("y.service", unit, false);
+    driver.wants(&second);
+    driver.until_on(&second).await;
+    driver.stop().await;
+    assert!(!link.is_symlink());
+    assert!(!sandbox.path("/var/lib/machinist/drifted").exists());
+}
+
 #[test]
 fn one_writer_at_a_time() {
     let sandbox = machine();

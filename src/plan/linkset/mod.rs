@@ -14,7 +14,7 @@ use self::name::Shape;
 use crate::path::AbsPath;
 
 /// Where the administrator's units and the links that enable units live.
-pub(in crate::plan) const UNIT_DIR: &str = "/etc/systemd/system";
+pub const UNIT_DIR: &str = "/etc/systemd/system";
 
 /// Where a unit's file is and what its `[Install]` section says.
 #[derive(Clone, Debug)]

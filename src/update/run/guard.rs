@@ -31,6 +31,10 @@ const LOOK: Duration = Duration::from_millis(500);
 /// How long the lock may be held though there is nothing to judge: the end of a guard, or of a command.
 const ENDING: u32 = 20;
 
+/// The same before the agent has begun: a guard between its verdict and its end. Shorter, because a
+/// second agent on a machine should hear soon that there is one.
+const ENDED: u32 = 6;
+
 impl UpdateError {
     /// Somebody else holds the lock.
     pub fn is_locked(&self) -> bool {
@@ -44,21 +48,30 @@ impl UpdateError {
 impl<S: Services, A: Audience> Updater<S, A> {
     /// As [`Updater::new`], for the agent: while the guard judges the boot, it shows what the guard
     /// does, and takes the lock when that is over.
-    pub fn beside_the_guard(
+    pub async fn beside_the_guard(
         root: &Root,
         services: Option<S>,
         audience: A,
         conduct: Conduct,
         desired: watch::Receiver<Desired>,
     ) -> Result<(Self, watch::Receiver<Arc<UpdateReport>>), UpdateError> {
-        let opened = match look(root)? {
-            Lock::Free(opened) => *opened,
-            Lock::Held { journal, due, .. } if due && conduct.capabilities.live => Opened {
-                store: None,
-                journal: *journal,
-                trouble: None,
-            },
-            Lock::Held { lock, .. } => return Err(StoreError::Locked { lock }.into()),
+        let mut ended = 0;
+        let opened = loop {
+            match look(root)? {
+                Lock::Free(opened) => break *opened,
+                Lock::Held { journal, due, .. } if due && conduct.capabilities.live => {
+                    break Opened {
+                        store: None,
+                        journal: *journal,
+                        trouble: None,
+                    };
+                }
+                Lock::Held { lock, .. } if ended == ENDED => {
+                    return Err(StoreError::Locked { lock }.into());
+                }
+                Lock::Held { .. } => ended += 1,
+            }
+            tokio::time::sleep(LOOK).await;
         };
         Ok(Self::of(root, opened, services, audience, conduct, desired))
     }

@@ -10,7 +10,7 @@ use crate::{
     digest::Digest,
     machine_config::{MachineConfig, UnitName},
     path::AbsPath,
-    plan::{Capabilities, Cost},
+    plan::{Capabilities, Cost, UNIT_DIR},
     reason::Reason,
     root::{Kind, Root},
     update::{
@@ -212,13 +212,14 @@ fn is_parted(root: &Root, path: &AbsPath, file: &str) -> bool {
     inode(path) != inode(&file) && digest(path) != digest(&file)
 }
 
-/// What a config says of the unit file or drop-in at this path.
+/// What a config says of the unit file or drop-in at this path. A link that enables a unit bears its
+/// name, too, in another directory.
 fn unit_text<'a>(config: &'a MachineConfig, path: &AbsPath) -> Option<&'a str> {
-    let parent = path.parent()?;
-    let name = path.file_name();
+    let below = path.as_str().strip_prefix(UNIT_DIR)?.strip_prefix('/')?;
     let unit = |name: &str| config.units.get(&UnitName::new(name).ok()?);
-    match parent.file_name().strip_suffix(".d") {
-        Some(of) => unit(of)?.dropins.get(name).map(String::as_str),
-        None => unit(name).filter(|unit| !unit.mask)?.contents.as_deref(),
+    match below.split_once('/') {
+        Some((dir, name)) => unit(dir.strip_suffix(".d")?)?.dropins.get(name),
+        None => unit(below).filter(|unit| !unit.mask)?.contents.as_ref(),
     }
+    .map(String::as_str)
 }
