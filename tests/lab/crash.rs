@@ -2,13 +2,13 @@
 //! recovery leaves the old config or the new one, and the update then comes to its end.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
 use crate::support::agent::{digest, file, manifest};
 use crate::support::digest::{Tree, differences};
-use crate::support::{Machine, rounds, wait};
+use crate::support::{Dice, Machine, rounds, wait};
 
 /// Everything the configs of these tests are about, but the source and what is staged.
 const TREES: &[&str] = &["/etc", "/usr/lib/systemd/system", "/usr/local"];
@@ -19,33 +19,6 @@ const SETTINGS: &str = "actions: {settle: 50ms}\n";
 /// it while this file is there.
 const HELD: &str = "[Unit]\nConditionPathExists=!/etc/machinist/hold\n[Service]\nRestart=no\n";
 const HOLD: &str = "/etc/machinist/hold";
-
-/// The same numbers for the same seed (splitmix64).
-struct Dice(u64);
-
-impl Dice {
-    /// Prints the seed; MACHINIST_LAB_SEED repeats a run's moments.
-    fn new() -> Self {
-        let given = std::env::var("MACHINIST_LAB_SEED").ok();
-        let clock = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-        let seed = match given {
-            Some(seed) => seed.parse().expect("MACHINIST_LAB_SEED is a number"),
-            None => u64::from(clock.unwrap().subsec_nanos()),
-        };
-        println!("lab: seed {seed} (repeat with MACHINIST_LAB_SEED={seed})");
-        Self(seed)
-    }
-
-    /// Evenly between nothing and this.
-    fn below(&mut self, limit: Duration) -> Duration {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        let drawn = u32::try_from((mixed ^ (mixed >> 31)) >> 32).unwrap();
-        limit.mul_f64(f64::from(drawn) / 2f64.powi(32))
-    }
-}
 
 /// Some 250 objects that all differ between two letters: files and links that change, come and go, in
 /// directories that come and go as well, and units with drop-ins, enablement and masks.
@@ -245,6 +218,8 @@ impl Crashing {
 
     fn is_whole(&mut self, what: &str) {
         self.run_to_the_end();
+        let kept = self.machine.root().join("var/lib/machinist/drifted");
+        assert!(!kept.exists(), "{what}: nobody else changed anything");
         let different = differences(&self.looks[self.letter], &self.look());
         assert_eq!(
             different, [""; 0],
@@ -304,7 +279,10 @@ fn after_a_power_loss_at_any_moment_the_boot_finds_one_config_and_the_update_end
     let seed = Dice::new().0;
     // Side by side: mostly each of them waits for its own boots and time-outs.
     let machines = rounds(2, 4);
-    let losses = rounds(1, 50);
+    let given = std::env::var("MACHINIST_LAB_LOSSES").ok();
+    let given = given.map(|losses| losses.parse().expect("MACHINIST_LAB_LOSSES is a number"));
+    // Of each machine. Fewer, where the host has other work: runs add up.
+    let losses = given.unwrap_or(rounds(1, 50));
     let begun = Instant::now();
     let found = std::thread::scope(|scope| {
         let one = |number: usize| move || lose_power(number, losses, seed);
@@ -343,20 +321,28 @@ fn lose_power(number: usize, losses: usize, seed: u64) -> BTreeMap<&'static str,
         crashing.ask("");
         let root = crashing.machine.root();
         let staging = root.join(STAGING.trim_start_matches('/'));
-        wait::until("the moment to count from", wait::seconds(60), || {
+        wait::closely("the moment to count from", wait::seconds(60), || {
             !moment.writing || staging.exists()
         });
         let then = Instant::now() + moment.after;
-        wait::until("the moment", wait::seconds(60), || Instant::now() >= then);
+        wait::closely("the moment", wait::seconds(60), || Instant::now() >= then);
         crashing.machine.kill();
         crashing.machine.write(HOLD, "");
         crashing.machine.power_on();
         let recovery = crashing.machine.property("machinist-recover", "Result");
         assert_eq!(recovery, "success", "{what}");
         crashing.judge(&what);
-        let go_on = format!("rm {HOLD}; systemctl start machinist");
+        // What the agent goes on with may be a reboot, in which its start is lost.
+        let go_on = format!("rm {HOLD}; systemctl start --no-block machinist");
         crashing.machine.sh(&go_on);
         crashing.is_whole(&what);
+        if (round + 1) % 10 == 0 {
+            println!(
+                "lab: {name}: {} of {losses}: {:?}",
+                round + 1,
+                crashing.found
+            );
+        }
     }
     println!(
         "lab: figure: {name}, reboots: {reboots}: {:?}",

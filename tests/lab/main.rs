@@ -15,6 +15,7 @@ mod accounts;
 mod clusters;
 mod crash;
 mod devices;
+mod disks;
 mod gateway;
 mod guard;
 mod machines;
@@ -23,3 +24,16 @@ mod service;
 mod soft;
 mod support;
 mod undo;
+
+// Updates of every kind, as the power-cut tests have them.
+#[allow(dead_code, reason = "shared with other tests")]
+#[path = "../support/by_hand.rs"]
+mod by_hand;
+#[allow(dead_code, reason = "shared with other tests")]
+#[path = "../support/case.rs"]
+mod case;
+#[path = "../power_cut/cases.rs"]
+mod cases;
+#[allow(dead_code, reason = "shared with other tests")]
+#[path = "../support/sandbox.rs"]
+mod sandbox;

@@ -10,6 +10,7 @@ pub mod builder;
 pub mod cgroup;
 pub mod cluster;
 pub mod credentials;
+pub mod dice;
 pub mod digest;
 pub mod image;
 pub mod inside;
@@ -23,6 +24,7 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 
 pub use cluster::Cluster;
+pub use dice::Dice;
 pub use machine::Machine;
 pub use node::Node;
 
@@ -37,7 +39,8 @@ pub struct Lab {
     pub version: String,
     /// Machines and clusters outlive their test.
     pub keep: bool,
-    long: bool,
+    /// The long versions were asked for.
+    pub long: bool,
 }
 
 /// Where machines and control planes keep their files while they exist.

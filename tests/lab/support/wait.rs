@@ -3,8 +3,11 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Short against everything the lab waits for, long against the cost of asking.
-const STEP: Duration = Duration::from_millis(20);
+/// Short against what is waited for, long against the cost of asking: a question to a machine is several
+/// processes, and machines that are asked all the time have no time for what they are asked about.
+fn step(waited: Duration) -> Duration {
+    (waited / 10).clamp(Duration::from_millis(20), Duration::from_millis(250))
+}
 
 /// Asks until `condition` holds and returns how long that took; panics at the deadline.
 pub fn until(what: &str, deadline: Duration, mut condition: impl FnMut() -> bool) -> Duration {
@@ -24,7 +27,19 @@ pub fn value<T>(what: &str, deadline: Duration, mut ask: impl FnMut() -> Option<
             start.elapsed() < deadline,
             "waited {deadline:?} in vain for {what}"
         );
-        thread::sleep(STEP);
+        thread::sleep(step(start.elapsed()));
+    }
+}
+
+/// Asks all the time, what costs nothing to ask, until `condition` holds; panics at the deadline.
+pub fn closely(what: &str, deadline: Duration, mut condition: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(
+            start.elapsed() < deadline,
+            "waited {deadline:?} in vain for {what}"
+        );
+        thread::sleep(Duration::from_millis(2));
     }
 }
 

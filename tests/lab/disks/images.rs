@@ -1,0 +1,295 @@
+//! Disks in files, and a film of what has reached them.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::SystemTime;
+
+use crate::support::{Dice, WORK, wait};
+
+/// Where the disks of a machine are mounted, the root first.
+pub(super) const DISKS: &[&str] = &["", "etc", "data"];
+const BLOCK: usize = 4096;
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum FileSystem {
+    Ext4,
+    Xfs,
+}
+
+impl FileSystem {
+    /// Small, so that a picture is cheap; without work that the kernel would do later by itself.
+    fn make(self, image: &Path) {
+        let image = path(image);
+        match self {
+            Self::Ext4 => {
+                run("truncate", &["--size=24M", image]);
+                let now = "lazy_itable_init=0,lazy_journal_init=0";
+                let options = ["-q", "-F", "-b", "4096", "-E", now, image];
+                run("mkfs.ext4", &options);
+            }
+            Self::Xfs => {
+                let data = format!("file,name={image},size=32m");
+                // Below 300 MB its makers want to hear nothing of slow disks; ours is no such.
+                run("mkfs.xfs", &["-q", "-f", "--unsupported", "-d", &data]);
+            }
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Ext4 => "ext4",
+            Self::Xfs => "xfs",
+        }
+    }
+
+    fn options(self) -> &'static str {
+        match self {
+            // Commits when it is asked to, and not because the test takes its time.
+            Self::Ext4 => "commit=3600",
+            Self::Xfs => "defaults",
+        }
+    }
+}
+
+/// A machine's disks, mounted or not, in a directory that goes with them.
+#[derive(Debug)]
+pub(super) struct Disks {
+    kind: FileSystem,
+    dir: PathBuf,
+    /// Loop device and place, in the order of mounting.
+    mounted: RefCell<Vec<(String, PathBuf)>>,
+}
+
+impl Disks {
+    /// Fresh ones that hold a copy of this tree, all of it durable, and nothing under way.
+    pub(super) fn holding(kind: FileSystem, name: &str, tree: &Path) -> Self {
+        let dir = Path::new(WORK).join(format!("{name}-{}", kind.name()));
+        assert!(!dir.exists(), "{} exists: an earlier run?", dir.display());
+        fs::create_dir_all(dir.join("top")).unwrap();
+        let mounted = RefCell::default();
+        let disks = Self { kind, dir, mounted };
+        for disk in 0..DISKS.len() {
+            kind.make(&disks.image(disk));
+        }
+        disks.mount();
+        let (from, to) = (tree.join("."), disks.top());
+        run("cp", &["--archive", path(&from), path(&to)]);
+        for place in DISKS {
+            // ext4's own; no config is about it.
+            let _ = fs::remove_dir(to.join(place).join("lost+found"));
+        }
+        disks.unmount();
+        disks.mount();
+        disks
+    }
+
+    pub(super) fn top(&self) -> PathBuf {
+        self.dir.join("top")
+    }
+
+    pub(super) fn images(&self) -> Vec<PathBuf> {
+        (0..DISKS.len()).map(|disk| self.image(disk)).collect()
+    }
+
+    fn image(&self, disk: usize) -> PathBuf {
+        self.dir.join(format!("{disk}.img"))
+    }
+
+    /// As a boot does it: each file system replays its log.
+    pub(super) fn mount(&self) {
+        for (disk, place) in DISKS.iter().enumerate() {
+            let image = self.image(disk);
+            // Past the page cache of the host: in the file is what has reached the device.
+            let device = run(
+                "losetup",
+                &["--find", "--show", "--direct-io=on", path(&image)],
+            );
+            let device = device.trim().to_owned();
+            let place = self.top().join(place);
+            // On record first, so that it is taken away if the rest fails.
+            self.mounted
+                .borrow_mut()
+                .push((device.clone(), place.clone()));
+            fs::create_dir_all(&place).unwrap();
+            let options = ["-t", self.kind.name(), "-o", self.kind.options()];
+            run("mount", &[&options[..], &[&device, path(&place)]].concat());
+        }
+    }
+
+    pub(super) fn unmount(&self) {
+        while let Some((device, place)) = self.mounted.borrow_mut().pop() {
+            run("umount", &[path(&place)]);
+            // While a machine starts, its namespace may still hold what is unmounted here.
+            let mounted = || fs::read_to_string("/proc/self/mountinfo").unwrap();
+            assert!(
+                !mounted().contains(&format!(" {device} ")),
+                "{device} is mounted"
+            );
+            run("losetup", &["--detach", &device]);
+            let number = device.trim_start_matches("/dev/");
+            let backing = format!("/sys/block/{number}/loop/backing_file");
+            wait::until("the disk to be let go", wait::seconds(60), || {
+                !Path::new(&backing).exists()
+            });
+        }
+    }
+
+    /// Puts these contents onto the disks, which must not be mounted.
+    pub(super) fn load(&self, contents: &[Vec<u8>]) {
+        for (disk, content) in contents.iter().enumerate() {
+            let file = File::create(self.image(disk)).unwrap();
+            file.set_len(content.len() as u64).unwrap();
+            let blocks = content.chunks(BLOCK).enumerate();
+            for (number, block) in blocks.filter(|(_, block)| **block != [0; BLOCK]) {
+                file.write_all_at(block, (number * BLOCK) as u64).unwrap();
+            }
+        }
+    }
+}
+
+impl Drop for Disks {
+    fn drop(&mut self) {
+        for (device, place) in self.mounted.take().iter().rev() {
+            let _ = Command::new("umount").arg(place).status();
+            let _ = Command::new("losetup").args(["--detach", device]).status();
+        }
+        let _ = fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// What the kernel may do at any time: write one disk out, or commit its log and nothing else – then
+/// names are durable before the content of files is.
+pub(super) fn write_back(dice: &mut Dice, top: &Path) {
+    let disk = dice.pick(DISKS.len());
+    let at = File::open(top.join(DISKS[disk])).unwrap();
+    match dice.pick(6) {
+        0 => nix::unistd::syncfs(&at).unwrap(),
+        1 | 2 => {
+            at.set_modified(SystemTime::now()).unwrap();
+            at.sync_all().unwrap();
+        }
+        _ => {}
+    }
+}
+
+/// What was on all disks at each moment, from the first picture on.
+#[derive(Debug)]
+pub(super) struct Film {
+    /// Image and loop device of each disk.
+    disks: Vec<(PathBuf, String)>,
+    start: Vec<Vec<u8>>,
+    /// What was written to each device so far, as the kernel counts it.
+    written: Vec<String>,
+    now: Vec<Vec<u8>>,
+    cuts: Vec<Cut>,
+    pub(super) pictures: usize,
+}
+
+/// A picture that differs from the one before.
+#[derive(Debug)]
+struct Cut {
+    what: String,
+    /// Disk, block and its new content.
+    blocks: Vec<(usize, usize, Vec<u8>)>,
+}
+
+impl Film {
+    pub(super) fn begin(disks: &Disks) -> Self {
+        let devices = disks.mounted.borrow();
+        let devices = devices.iter().map(|(device, _)| device.clone());
+        let disks: Vec<_> = disks.images().into_iter().zip(devices).collect();
+        let (written, start): (_, Vec<_>) = disks.iter().map(at_rest).unzip();
+        let cut = Cut {
+            what: "at the start".to_owned(),
+            blocks: vec![],
+        };
+        Self {
+            disks,
+            now: start.clone(),
+            start,
+            written,
+            cuts: vec![cut],
+            pictures: 1,
+        }
+    }
+
+    /// Copies what has changed on the disks.
+    pub(super) fn picture(&mut self, what: &str) {
+        self.pictures += 1;
+        let mut blocks = Vec::new();
+        for (disk, of) in self.disks.iter().enumerate() {
+            if writes(&of.1).as_ref() == Some(&self.written[disk]) {
+                continue;
+            }
+            let (written, content) = at_rest(of);
+            self.written[disk] = written;
+            let pairs = content.chunks(BLOCK).zip(self.now[disk].chunks(BLOCK));
+            let changed = pairs.enumerate().filter(|(_, (new, old))| new != old);
+            blocks.extend(changed.map(|(number, (new, _))| (disk, number, new.to_owned())));
+            self.now[disk] = content;
+        }
+        if !blocks.is_empty() {
+            let what = what.to_owned();
+            self.cuts.push(Cut { what, blocks });
+        }
+    }
+
+    /// How many states of the disks there are.
+    pub(super) fn states(&self) -> usize {
+        self.cuts.len()
+    }
+
+    /// Every state of the disks, once: which of them changed for it, and what is on them.
+    pub(super) fn each(&self, mut see: impl FnMut(&str, usize, &[Vec<u8>])) {
+        let mut contents = self.start.clone();
+        for cut in &self.cuts {
+            for (disk, number, block) in &cut.blocks {
+                contents[*disk][number * BLOCK..][..block.len()].copy_from_slice(block);
+            }
+            let changed: BTreeSet<_> = cut.blocks.iter().map(|(disk, ..)| disk).collect();
+            see(&cut.what, changed.len(), &contents);
+        }
+    }
+
+    /// The end, but for one disk that never wrote anything.
+    pub(super) fn end_without(&self, disk: usize) -> Vec<Vec<u8>> {
+        let mut contents = self.now.clone();
+        contents[disk].clone_from(&self.start[disk]);
+        contents
+    }
+}
+
+/// The content of an image that nobody writes into meanwhile, and what was written to it so far.
+fn at_rest((image, device): &(PathBuf, String)) -> (String, Vec<u8>) {
+    wait::value("a disk to be at rest", wait::seconds(60), || {
+        let before = writes(device)?;
+        let content = fs::read(image).unwrap();
+        (writes(device)? == before).then_some((before, content))
+    })
+}
+
+/// How many writes a device has carried out, and how much they were; none while one is under way.
+fn writes(device: &str) -> Option<String> {
+    let name = device.trim_start_matches("/dev/");
+    let counts = fs::read_to_string(format!("/sys/block/{name}/stat")).unwrap();
+    // Documentation/block/stat.rst: writes are fields 5 to 7, discards 12 to 14, under way 9.
+    let counts: Vec<_> = counts.split_whitespace().collect();
+    let written = [counts[4], counts[6], counts[11], counts[13]].join(" ");
+    (counts[8] == "0").then_some(written)
+}
+
+fn run(command: &str, arguments: &[&str]) -> String {
+    let output = Command::new(command).args(arguments).output();
+    let output = output.unwrap_or_else(|error| panic!("cannot start {command}: {error}"));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command} {arguments:?}: {said}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn path(path: &Path) -> &str {
+    path.to_str().expect("the lab's paths are text")
+}
