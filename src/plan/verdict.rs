@@ -122,7 +122,8 @@ impl Judge<'_> {
             .iter()
             .filter(|unit| self.machine.exists(unit) && !self.machine.masked(unit))
             .collect();
-        let runs = |unit: &&&String| self.machine.active(unit) != Some(false);
+        // One that has its effect by running need not be active: its place in the row counts.
+        let runs = |unit: &&&String| once || self.machine.active(unit) != Some(false);
         let Some(unit) = present.iter().find(runs).or(present.first()) else {
             verdict.why.push(format!(
                 "this machine has no {}, so nothing is to be done",

@@ -23,6 +23,7 @@ mod path;
 mod service;
 mod soft;
 mod support;
+mod table;
 mod undo;
 
 // Updates of every kind, as the power-cut tests have them.

@@ -98,6 +98,11 @@ const fn run_again(path: &'static str, units: &'static [&'static str]) -> Row {
 }
 
 const CHRONY: &[&str] = &["chronyd.service", "chrony.service"];
+/// Ours first: systemd's own may not be run again by hand.
+const TMPFILES: &[&str] = &[
+    "machinist-tmpfiles.service",
+    "systemd-tmpfiles-setup.service",
+];
 const SYSCTL: &[&str] = &["systemd-sysctl.service"];
 const CA_TRUST: &[&str] = &["coreos-update-ca-trust.service", "update-ca-trust.service"];
 const CA_CERTIFICATES: &[&str] = &["update-ca-certificates.service", "ca-certificates.service"];
@@ -124,7 +129,7 @@ const VANILLA: &[Row] = &[
         on_removal: Some(STAYS),
         ..run_again("/etc/modules-load.d", &["systemd-modules-load.service"])
     },
-    run_again("/etc/tmpfiles.d", &["systemd-tmpfiles-setup.service"]),
+    run_again("/etc/tmpfiles.d", TMPFILES),
     restart("/etc/systemd/journald.conf", &["systemd-journald.service"]),
     restart(
         "/etc/systemd/journald.conf.d",
