@@ -227,7 +227,7 @@ fn values(change: &Change) -> Vec<String> {
     };
     let compared = |field: &str| {
         let mut fields = change.fields.iter();
-        before.is_none() || fields.any(|one| one == field || one == "kind")
+        change.change != ChangeKind::Modify || fields.any(|one| one == field || one == "kind")
     };
     let mut add = |name: &str, usual: &str, get: fn(&ObjectSummary) -> Option<&String>| {
         let (old, new) = (before.and_then(get), get(after));

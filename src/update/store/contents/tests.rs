@@ -66,7 +66,7 @@ impl Place {
                     .path()
                     .join("var/lib/machinist/contents")
                     .join(&entry.name);
-                (entry.name, at.metadata().unwrap().len())
+                (entry.name, std::fs::metadata(at).unwrap().len())
             })
             .collect()
     }
