@@ -28,12 +28,9 @@ use crate::{
 /// How often the agent looks whether the lock is free. The guard's verdict takes seconds at least.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// How long the lock may be held though there is nothing to judge: the end of a guard, or of a command.
+/// How long the lock may be held though there is nothing to judge: the end of a guard, or of a command. A
+/// guard's end was seen to take eight seconds, on a machine that had a twentieth of a processor.
 const ENDING: u32 = 20;
-
-/// The same before the agent has begun: a guard between its verdict and its end. Shorter, because a
-/// second agent on a machine should hear soon that there is one.
-const ENDED: u32 = 6;
 
 impl UpdateError {
     /// Somebody else holds the lock.
@@ -66,7 +63,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
                         trouble: None,
                     };
                 }
-                Lock::Held { lock, .. } if ended == ENDED => {
+                Lock::Held { lock, .. } if ended == ENDING => {
                     return Err(StoreError::Locked { lock }.into());
                 }
                 Lock::Held { .. } => ended += 1,
