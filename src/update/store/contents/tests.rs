@@ -26,7 +26,7 @@ fn stored(config: &MachineConfig) -> MachineConfig {
 
 struct Place {
     root: Root,
-    directory: tempfile::TempDir,
+    _directory: tempfile::TempDir,
 }
 
 impl Place {
@@ -34,7 +34,10 @@ impl Place {
         let directory = tempfile::tempdir().unwrap();
         let root = Root::open(directory.path()).unwrap();
         root.make_dirs(&paths::contents(), 0o700).unwrap();
-        Self { root, directory }
+        Self {
+            root,
+            _directory: directory,
+        }
     }
 
     fn keep(&self, config: &MachineConfig) {
@@ -61,12 +64,8 @@ impl Place {
         let packs = self.root.list(&paths::contents()).unwrap().into_iter();
         packs
             .map(|entry| {
-                let at = self
-                    .directory
-                    .path()
-                    .join("var/lib/machinist/contents")
-                    .join(&entry.name);
-                (entry.name, std::fs::metadata(at).unwrap().len())
+                let place = paths::contents().join(&entry.name).unwrap();
+                (entry.name, self.root.stat(&place).unwrap().unwrap().size)
             })
             .collect()
     }
