@@ -19,11 +19,10 @@ use super::guard::Peer;
 pub(super) const PATH: &str = "/config";
 /// The header that says which command asks.
 pub(super) const BY: &str = "machinist-by";
-/// The header with the config's name; its stored form is the body.
+/// The header with the config's name; its portable form is the body.
 pub(super) const NAME: &str = "machinist-config";
-/// The largest config that is taken: far above what a directory of manifests holds, far below what
-/// would hurt.
-pub(super) const LARGEST: usize = 64 << 20;
+/// The largest config that is taken: as large as one may be, in base64.
+pub(super) const LARGEST: usize = 768 << 20;
 
 /// A config that a person wants the machine on, now.
 #[derive(Debug)]
@@ -32,7 +31,7 @@ pub struct Ask {
     pub by: String,
     /// The config's name.
     pub name: String,
-    /// The config in its stored form.
+    /// The config in its portable form.
     pub config: Vec<u8>,
     /// Where the answer goes.
     pub reply: oneshot::Sender<Result<Taken, String>>,

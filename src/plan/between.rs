@@ -21,9 +21,9 @@ use crate::{
     reason::Reason,
 };
 
-/// Most bytes that the files of one config may hold together: the copy that is kept for going back is read
-/// whole, in base64, and a kept copy ends at 256 MiB.
-const MOST_BYTES: u64 = 180 << 20;
+/// Most bytes that the files of one config may hold together: they are in memory while it is applied, and
+/// twice when a person hands it to the agent.
+const MOST_BYTES: u64 = 512 << 20;
 
 /// What has to be done to take the machine from one config to the other.
 ///

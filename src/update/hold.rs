@@ -15,8 +15,8 @@ use crate::{
     root::{Root, RootError},
 };
 
-/// As large as a stored config may be.
-const LARGEST: u64 = 256 << 20;
+/// As large as a config may be, in base64.
+const LARGEST: u64 = 768 << 20;
 
 /// A config that is held, and against which word of the source.
 #[derive(Clone, Debug, PartialEq)]

@@ -43,6 +43,8 @@ impl Agent {
                 env!("CARGO_MANIFEST_DIR")
             ))
             .env("NOTIFY_SOCKET", &path)
+            // As the unit starts it.
+            .env("MALLOC_ARENA_MAX", "1")
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null());

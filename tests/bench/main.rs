@@ -11,6 +11,7 @@
 mod apply;
 mod idle;
 mod large;
+mod running;
 mod tree;
 
 use std::{env, path::PathBuf, time::Duration};

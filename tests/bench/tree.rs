@@ -66,8 +66,8 @@ pub(crate) fn config(files: usize, content: impl Fn(usize) -> String) -> Machine
 /// A root with what is needed to apply to it.
 pub(crate) struct Machinist {
     pub(crate) root: Root,
-    settings: Settings,
-    runtime: Runtime,
+    pub(crate) settings: Settings,
+    pub(crate) runtime: Runtime,
 }
 
 impl Machinist {

@@ -1,0 +1,86 @@
+//! The agent's driver, running, as it is on a machine that has had its config for a while.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use machinist::{
+    agent,
+    machine_config::{self, MachineConfig},
+    plan::{Capabilities, Plan, Policies},
+    systemd::Systemd,
+    update::{
+        phase::Phase,
+        run::{Audience, Desired, UpdateReport, Updater},
+    },
+};
+use tokio::sync::watch;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use crate::tree::Machinist;
+
+/// Nobody listens, and nobody objects.
+struct Nobody;
+
+impl Audience for Nobody {
+    fn approve(&self, _: &Plan) -> bool {
+        true
+    }
+
+    fn beat(&self) {}
+
+    async fn gateways(&self) -> BTreeSet<String> {
+        BTreeSet::new()
+    }
+
+    async fn asked(&self) {
+        std::future::pending().await
+    }
+
+    fn allocatable(&self) -> BTreeMap<String, usize> {
+        BTreeMap::new()
+    }
+}
+
+pub(crate) struct Running<'a> {
+    machinist: &'a Machinist,
+    desired: watch::Sender<Desired>,
+    reports: watch::Receiver<Arc<UpdateReport>>,
+    _stop: DropGuard,
+}
+
+impl<'a> Running<'a> {
+    pub(crate) fn on(machinist: &'a Machinist) -> Self {
+        let capabilities: Capabilities =
+            agent::look_capabilities(&machinist.root, machinist.settings.owners);
+        let policies = Arc::new(Policies::default());
+        let conduct = agent::conduct(&machinist.settings, capabilities, policies);
+        let (desired, source) = watch::channel(Desired::Unknown);
+        let made = Updater::new(&machinist.root, None::<Systemd>, Nobody, conduct, source);
+        let (updater, reports) = made.unwrap();
+        let stop = CancellationToken::new();
+        machinist.runtime.spawn(updater.run(stop.clone()));
+        Self {
+            machinist,
+            desired,
+            reports,
+            _stop: stop.drop_guard(),
+        }
+    }
+
+    /// From the config to its being in place and verified.
+    pub(crate) fn apply(&mut self, config: MachineConfig) {
+        let digest = machine_config::digest(&config);
+        let config = Arc::new(config);
+        self.desired.send_replace(Desired::Config(config, digest));
+        let done = self.reports.wait_for(|report| {
+            assert_eq!(report.failure, None);
+            let current = report.config.current.as_ref();
+            report.phase == Phase::Idle
+                && !report.unverified
+                && current.is_some_and(|current| current.digest == digest)
+        });
+        self.machinist.runtime.block_on(done).unwrap();
+    }
+}
