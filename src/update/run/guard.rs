@@ -63,7 +63,8 @@ impl<S: Services, A: Audience> Updater<S, A> {
                         trouble: None,
                     };
                 }
-                Lock::Held { lock, .. } if ended == ENDING => {
+                // Below a root that nobody has booted there is no guard.
+                Lock::Held { lock, .. } if ended == ENDING || !conduct.capabilities.live => {
                     return Err(StoreError::Locked { lock }.into());
                 }
                 Lock::Held { .. } => ended += 1,
