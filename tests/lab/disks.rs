@@ -123,7 +123,7 @@ fn cut_everywhere(
     film.each(|moment, images, contents| {
         found.states += 1;
         number += 1;
-        if number % apart != 0 {
+        if !number.is_multiple_of(apart) {
             return;
         }
         disks.load(contents);
