@@ -73,7 +73,8 @@ fn plan() {
     Machinist::new(&root).apply(config(FILES, |n| content(0, n, SMALL)));
     let changed = config(FILES, |n| content(usize::from(n == 7), n, SMALL));
     let manifest = dir.path().join("manifest.yaml");
-    fs::write(&manifest, machine_config::to_machine_config_yaml(&changed)).unwrap();
+    let text = machine_config::to_machine_config_yaml(&changed).unwrap();
+    fs::write(&manifest, text).unwrap();
     let (mut whole, mut reading) = (Vec::new(), Vec::new());
     // The first round brings the files into the cache.
     for round in 0..=rounds(5) {
