@@ -96,8 +96,14 @@ impl fmt::Debug for Digester {
 
 impl fmt::Display for Digest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        // Digit by digit through the formatter, thousands of them would show in an update's time.
+        let digits = self.0.iter().flat_map(|byte| [byte >> 4, byte & 0xf]);
+        let digits = digits.map(|digit| char::from(DIGITS[usize::from(digit)]));
+        let mut text = String::with_capacity(2 * self.0.len());
+        text.extend(digits);
         f.write_str("sha256:")?;
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        f.write_str(&text)
     }
 }
 

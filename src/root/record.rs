@@ -205,6 +205,10 @@ impl Root {
             .map(|(index, _)| index)
     }
 
+    pub(super) fn pretends_mounts(&self) -> bool {
+        self.0.taps.is_some()
+    }
+
     pub(super) fn pretended_mount_at(&self, p: &AbsPath) -> bool {
         self.0
             .taps

@@ -48,6 +48,12 @@ pub(super) fn statx_of(fd: impl AsFd) -> io::Result<Statx> {
     )?)
 }
 
+/// What `name`, which is one component, is in a directory; a link is described itself.
+pub(super) fn statx_in(dir: impl AsFd, name: &str) -> io::Result<Statx> {
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+    Ok(rustix::fs::statx(dir, name, flags, Stat::WANTED)?)
+}
+
 impl Root {
     /// `openat2` below the root. `relative` is empty for the root itself.
     pub(super) fn open_raw(&self, relative: &str, flags: OFlags, mode: u32) -> io::Result<OwnedFd> {

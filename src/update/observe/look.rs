@@ -1,6 +1,6 @@
 //! Looks at single objects, each once, and at the mounts that hold them.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use crate::{
     machine_config::MachineConfig,
@@ -32,7 +32,9 @@ pub(super) struct Look<'a> {
     root: &'a Root,
     seen: Observed,
     to: &'a MachineConfig,
-    absent: BTreeSet<AbsPath>,
+    absent: HashSet<AbsPath>,
+    /// What was looked at with others, and not taken up yet.
+    ahead: HashMap<AbsPath, Option<Stat>>,
     /// Files that were not read yet.
     stamps: HashMap<AbsPath, Stamp>,
     digests: Option<&'a Digests>,
@@ -54,7 +56,8 @@ impl<'a> Look<'a> {
             root,
             seen,
             to,
-            absent: BTreeSet::new(),
+            absent: HashSet::new(),
+            ahead: HashMap::new(),
             stamps: HashMap::new(),
             digests,
             given,
@@ -92,11 +95,35 @@ impl<'a> Look<'a> {
         // The same path may be asked for twice, and its text by one of the two only.
         let edited = asked.clone().filter(|asked| asked.edited);
         let edited: BTreeSet<&AbsPath> = edited.map(|asked| &asked.path).collect();
+        self.look_ahead(asked.clone().map(|asked| &asked.path))?;
         for asked in asked.clone() {
             self.object(&asked.path)?;
         }
+        self.ahead = HashMap::new();
         let read = asked.filter(|asked| !asked.only_seen);
         self.contents(read.map(|asked| (&asked.path, edited.contains(&asked.path))))
+    }
+
+    /// Looks at what lies in the same directory at once.
+    fn look_ahead<'p>(
+        &mut self,
+        paths: impl Iterator<Item = &'p AbsPath>,
+    ) -> Result<(), RootError> {
+        let mut by_parent: HashMap<AbsPath, BTreeSet<&AbsPath>> = HashMap::new();
+        for path in paths {
+            if let Some(parent) = path.parent() {
+                by_parent.entry(parent).or_default().insert(path);
+            }
+        }
+        by_parent.retain(|_, paths| paths.len() > 1);
+        for (parent, paths) in by_parent {
+            if self.directory(&parent)?.is_some() {
+                let names = paths.iter().map(|path| path.file_name());
+                let stats = self.root.stat_each(&parent, names)?;
+                self.ahead.extend(paths.into_iter().cloned().zip(stats));
+            }
+        }
+        Ok(())
     }
 
     /// The mount of a directory; none for anything else.
@@ -122,7 +149,11 @@ impl<'a> Look<'a> {
             },
             None => None,
         };
-        let Some(stat) = self.root.stat(path)? else {
+        let stat = match self.ahead.remove(path) {
+            Some(stat) => stat,
+            None => self.root.stat(path)?,
+        };
+        let Some(stat) = stat else {
             self.absent.insert(path.clone());
             return Ok(None);
         };

@@ -46,7 +46,10 @@ impl<'a> Places<'a> {
     pub(super) fn of(&mut self, path: &AbsPath) -> Result<AbsPath, RootError> {
         match path.parent() {
             None => Ok(path.clone()),
-            Some(parent) => Ok(child(&self.directory(&parent, 0)?, path.file_name())),
+            Some(parent) => Ok(match self.directory(&parent, 0)? {
+                same if same == parent => path.clone(),
+                other => child(&other, path.file_name()),
+            }),
         }
     }
 

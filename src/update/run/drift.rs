@@ -49,7 +49,9 @@ enum Part {
 pub(super) enum Touched {
     /// These paths.
     Some(BTreeSet<AbsPath>),
-    /// Everything: events were lost, a directory went or came, or the slow pass is due.
+    /// Everything, before the watch for a config begins. What its update has read counts.
+    Armed,
+    /// Everything anew: events were lost, a directory went or came, or the slow pass is due.
     All,
 }
 
@@ -168,7 +170,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
             return Ok(());
         }
         self.drift.armed_for = base;
-        self.look_for_drift(Touched::All).await
+        self.look_for_drift(Touched::Armed).await
     }
 
     pub(super) async fn look_for_drift(&mut self, touched: Touched) -> Result<(), UpdateError> {
@@ -179,10 +181,11 @@ impl<S: Services, A: Audience> Updater<S, A> {
             return Ok(());
         }
         let capabilities = self.conduct.capabilities;
+        let anew = !matches!(touched, Touched::Armed);
         let only = match touched {
             Touched::Some(paths) if paths.is_empty() => return Ok(()),
             Touched::Some(paths) => Some(paths),
-            Touched::All => {
+            Touched::Armed | Touched::All => {
                 self.drift.full_pass = Some(tokio::time::Instant::now() + self.conduct.full_pass);
                 let owned = self.journal.owned.keys().cloned();
                 let owned: Vec<_> = owned.chain(transaction::databases(&self.journal)).collect();
@@ -199,12 +202,16 @@ impl<S: Services, A: Audience> Updater<S, A> {
             .blocking(move |store, journal| {
                 let (root, base) = (store.root(), journal.base.as_ref());
                 let fresh = Remembered::default();
-                match only {
-                    Some(only) => look::drift_around(root, base, only, capabilities, &fresh)
+                let known = if anew { &fresh } else { store.remembered() };
+                let found = match only {
+                    Some(only) => look::drift_around(root, base, only, capabilities, known)
                         .map(|(looked, found)| (Some(looked), found)),
-                    None => look::drift(root, base, None, capabilities, &fresh)
+                    None => look::drift(root, base, None, capabilities, known)
                         .map(|found| (None, found)),
-                }
+                };
+                // Nobody asks for the config until the next update.
+                store.remembered().forget_configs();
+                found
             })
             .await?;
         match found {
