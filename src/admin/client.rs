@@ -18,6 +18,9 @@ use crate::{
 /// How long the agent may take. It answers from memory; after this it is stuck.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// A second more for so many bytes of a question: a large config is checked and kept before the answer.
+const LARGE: u64 = 8 << 20;
+
 /// The longest answer that is read: ten thousand devices with their reasons are about 2 MiB.
 const LONGEST_ANSWER: u64 = 32 << 20;
 
@@ -68,8 +71,9 @@ fn ask(root: &Root, question: &[u8]) -> Result<String, AskError> {
             false => AskError::Reach(error),
         }
     })?;
+    let more = Duration::from_secs(question.len() as u64 / LARGE);
     stream
-        .set_read_timeout(Some(PATIENCE))
+        .set_read_timeout(Some(PATIENCE + more))
         .and_then(|()| stream.set_write_timeout(Some(PATIENCE)))
         .map_err(AskError::Answer)?;
     let answer = exchange(stream, question).map_err(AskError::Answer)?;

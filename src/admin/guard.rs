@@ -20,9 +20,13 @@ use tokio::{
 };
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
-/// How long a connection may last. Every answer is written from memory, and the longest question, a
-/// config of many megabytes, crosses a local socket in far less.
+/// How long a connection may last. Every answer is written from memory.
 const LONGEST: Duration = Duration::from_secs(5);
+
+/// How much longer for so many bytes that were asked with: a config of hundreds of megabytes is read, checked
+/// and kept before it is answered.
+const LONGER: Duration = Duration::from_secs(1);
+const LARGE: usize = 8 << 20;
 
 /// How many connections one user may have. Tools ask one question at a time; a few at once are a
 /// monitoring system and two people.
@@ -103,6 +107,7 @@ where
         let connection = Connection {
             stream,
             overdue: Box::pin(tokio::time::sleep(LONGEST)),
+            read: 0,
             evicted: Box::pin(CancellationToken::clone(&token).cancelled_owned()),
             _counted: token,
         };
@@ -131,6 +136,8 @@ impl Connected<IncomingStream<'_, Guarded<TcpListener>>> for Peer {
 pub struct Connection<S> {
     stream: S,
     overdue: Pin<Box<Sleep>>,
+    /// Bytes since it was last given more time.
+    read: usize,
     evicted: Pin<Box<WaitForCancellationFutureOwned>>,
     /// The place in the count, given back when this is dropped.
     _counted: Arc<CancellationToken>,
@@ -156,7 +163,15 @@ impl<S: AsyncRead + Unpin> AsyncRead for Connection<S> {
         if let Poll::Ready(over) = self.over(context) {
             return Poll::Ready(Err(over));
         }
-        Pin::new(&mut self.stream).poll_read(context, buffer)
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
+        self.read += buffer.filled().len() - before;
+        if self.read >= LARGE {
+            self.read -= LARGE;
+            let later = self.overdue.deadline() + LONGER;
+            self.overdue.as_mut().reset(later);
+        }
+        read
     }
 }
 

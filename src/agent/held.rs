@@ -109,6 +109,14 @@ impl Holding {
             Held::Config(hold) => hold.desired(&self.said.borrow()).is_none(),
             Held::Nothing | Held::Unreadable(_) => false,
         };
+        if let (Held::Config(hold), Desired::Refused(refusals)) = (&self.held, &*self.said.borrow())
+        {
+            for refusal in refusals.iter() {
+                tracing::error!(reason = %refusal.reason, "{refusal}");
+            }
+            let held = &hold.config.name;
+            tracing::warn!("the machine stays held on {held} until the source is accepted");
+        }
         if over {
             tracing::info!("the source says something new: the machine follows it again");
             if let Err(error) = self.keep(None).await {

@@ -93,6 +93,8 @@ async fn follow(
     progress: &Progress,
 ) -> anyhow::Result<Status> {
     let mut heard = Instant::now();
+    // An agent that was started anew has counted nothing yet; what was asked it has read from the disk.
+    let mut restarted = false;
     loop {
         match status::ask(&context.root) {
             Ok(status) => {
@@ -107,14 +109,14 @@ async fn follow(
                     "RebootPending" => wanted,
                     _ => false,
                 };
-                if rests && status.asked >= asked {
+                if rests && (status.asked >= asked || restarted && wanted) {
                     return Ok(status);
                 }
             }
             Err(error) if heard.elapsed() > SILENT => {
                 return Err(error).context("the agent went away; it goes on when it starts again");
             }
-            Err(_) => {}
+            Err(_) => restarted = true,
         }
         sleep(STEP).await;
     }

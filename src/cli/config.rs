@@ -1,11 +1,11 @@
 //! What the commands that work on configs share: settings, source, the config that is wanted.
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 
 use super::{Global, Wanted};
 use crate::{
     agent,
-    config::{Fragment, Place, Settings},
+    config::{Fragment, Place, Settings, Source},
     machine_config::{self, Gathering, MachineConfig, Order, Refusal, Refused, Rules},
     path::AbsPath,
     plan::{Plan, Policies},
@@ -49,9 +49,27 @@ impl Context {
     /// The config that the arguments ask for, or everything that is wrong with it.
     pub(super) fn wanted(&self, wanted: &Wanted) -> anyhow::Result<Result<MachineConfig, Refused>> {
         if wanted.files.is_empty() {
-            return Ok(self.source()?.read());
+            let source = self.source()?;
+            self.same_as_the_agents(&source)?;
+            return Ok(source.read());
         }
         self.files(wanted, Order::AsGiven)
+    }
+
+    /// Beside an agent that was started with `--source`, the settings alone name another one.
+    fn same_as_the_agents(&self, source: &DirectorySource) -> anyhow::Result<()> {
+        let chosen = !matches!(self.settings.source, Source::Auto);
+        let agent = match chosen {
+            true => return Ok(()),
+            false => super::beside::agent(self)?,
+        };
+        match agent.map(|agent| agent.source) {
+            Some(theirs) if theirs != format!("dir:{}", source.shown) => bail!(
+                "the agent here follows {theirs}, and the settings name dir:{}: say which with --source, or name files",
+                source.shown
+            ),
+            _ => Ok(()),
+        }
     }
 
     /// The files that the arguments name, merged.

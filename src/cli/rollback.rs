@@ -13,7 +13,7 @@ use super::{
 use crate::{
     config::Fragment,
     update::{
-        journal::{ConfigName, Journal, Outcome},
+        journal::{ConfigName, Journal},
         look, store,
     },
 };
@@ -44,7 +44,7 @@ pub(super) fn run(global: &Global, args: &RollbackArgs) -> anyhow::Result<Exit> 
     let journal = store::peek(&context.root)?;
     let earlier = chosen(&earlier(&journal), &args.to)?;
     let config = store::whole_config(&context.root, &earlier)
-        .with_context(|| format!("{} is not kept any more", earlier.name))?;
+        .with_context(|| format!("cannot go back to {}", earlier.name))?;
     let how = How {
         by: "rollback",
         yes: args.yes,
@@ -65,7 +65,7 @@ fn earlier(journal: &Journal) -> Vec<ConfigName> {
         .history
         .iter()
         .rev()
-        .filter(|update| matches!(update.outcome, Outcome::Done | Outcome::AppliedOffline));
+        .filter(|update| update.outcome.is_done());
     let before = done.map(|update| ConfigName {
         name: update.to.clone(),
         digest: update.digest,

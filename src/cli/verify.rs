@@ -6,7 +6,7 @@ use super::{Exit, Global, Printed, config::Context, print_data};
 use crate::{
     agent,
     config::Fragment,
-    update::{look, remembered::Remembered, store},
+    update::{journal::Direction, look, remembered::Remembered, store},
 };
 
 /// Flags of `verify`.
@@ -28,7 +28,14 @@ pub(super) fn run(global: &Global, args: &VerifyArgs) -> anyhow::Result<Exit> {
     let context = Context::open(global, Fragment::default(), false)?;
     let capabilities = agent::look_capabilities(&context.root, context.settings.owners);
     let journal = store::peek(&context.root)?;
-    let current = look::current(&journal);
+    // What is being taken back is no longer what the machine should be on.
+    let undoing = journal
+        .top()
+        .is_some_and(|tx| tx.direction == Direction::Undo);
+    let current = match undoing {
+        true => journal.base.as_ref(),
+        false => look::current(&journal),
+    };
     let drift = look::drift(
         &context.root,
         current,
@@ -36,7 +43,7 @@ pub(super) fn run(global: &Global, args: &VerifyArgs) -> anyhow::Result<Exit> {
         capabilities,
         &Remembered::default(),
     )?;
-    let known = look::current(&journal).is_some();
+    let known = current.is_some();
     print_data(args.printed.output, &drift, |drift| {
         match drift.is_empty() {
             true if !known => {

@@ -99,6 +99,12 @@ pub(super) fn parse_with(
             .rsplit_once('.')
             .map_or(file_name, |(stem, _)| stem),
     };
+    // Cut off by a full disk or a slip of the hand; everything it brought would leave the machine.
+    if text.trim().is_empty() {
+        let refusal = Refusal::new(Reason::SourceEmpty, "the file is empty").file(origin_file);
+        let refusal = refusal.expected("a config; without the file what it brought goes");
+        return (Vec::new(), vec![refusal]);
+    }
     let (roots, faults) = tree::read(text);
     for fault in faults {
         reading.problems.syntax(fault);

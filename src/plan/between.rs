@@ -25,6 +25,10 @@ use crate::{
 /// twice when a person hands it to the agent.
 const MOST_BYTES: u64 = 512 << 20;
 
+/// Most bytes of unit texts and paths: they are kept by themselves, six times as long where all of it has to be
+/// escaped, and what is kept ends at 256 MiB.
+const MOST_TEXT: usize = 32 << 20;
+
 /// What has to be done to take the machine from one config to the other.
 ///
 /// The machine is the truth: what `to` asks for and `observed` does not show is a change, whatever
@@ -132,10 +136,25 @@ fn plan(
 fn too_large(config: &MachineConfig) -> Option<Refusal> {
     let sizes = config.files.values().map(|file| file.content.size());
     let bytes = sizes.fold(0, u64::saturating_add);
-    (bytes > MOST_BYTES).then(|| {
-        let message = format!("the files of the config hold {bytes} bytes together");
-        Refusal::new(Reason::ValueInvalid, message).expected(format!("at most {MOST_BYTES}"))
-    })
+    let units = config.units.values().flat_map(|unit| {
+        let drop_ins = unit.dropins.values();
+        drop_ins.chain(&unit.contents).map(String::len)
+    });
+    let paths = config.files.keys().map(|path| path.as_str().len());
+    let text = units.chain(paths).fold(0, usize::saturating_add);
+    let (message, most) = match (bytes > MOST_BYTES, text > MOST_TEXT) {
+        (false, false) => return None,
+        (true, _) => (
+            format!("the files of the config hold {bytes} bytes together"),
+            MOST_BYTES,
+        ),
+        (false, true) => (
+            format!("the units and paths of the config are {text} bytes together"),
+            MOST_TEXT as u64,
+        ),
+    };
+    let refusal = Refusal::new(Reason::ValueInvalid, message);
+    Some(refusal.expected(format!("at most {most}")))
 }
 
 fn in_order(mut refusals: Vec<Refusal>) -> Vec<Refusal> {

@@ -1,11 +1,12 @@
 //! What this host cannot do: said before anything is touched, all of it at once.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use super::{
     Capabilities, Node, NodeKind, Observed, Operation, OperationKind,
     difference::Steps,
     observed::{FileFacts, ObjectKind},
+    space,
 };
 use crate::{
     machine_config::{Origin, Refusal},
@@ -14,14 +15,7 @@ use crate::{
 };
 
 /// Where machinist keeps its own state. Nothing that an update moves may hold it.
-const STATE: &str = "/var/lib/machinist";
-
-/// Free bytes left on every file system: the journal, the directories of the staging tree and what
-/// other programs write while the update runs.
-const RESERVE_BYTES: u64 = 1 << 20;
-
-/// Free inodes left on every file system, for the staging tree's own directories.
-const RESERVE_INODES: u64 = 32;
+pub(super) const STATE: &str = "/var/lib/machinist";
 
 /// Most operations of one update. Each is a record of a few hundred bytes in a journal that is
 /// written whole several times; MachineConfigs of a cluster hold at most some thousand files (etcd
@@ -66,7 +60,7 @@ pub(super) fn refusals(
         found.extend(host.in_the_way());
         found.extend(host.foreign_content(&busy));
     }
-    found.extend(space(operations, observed));
+    found.extend(space::refusals(operations, observed));
     found
 }
 
@@ -250,44 +244,4 @@ fn origin_of(steps: &Steps, target: &AbsPath) -> Origin {
     own.or_else(below)
         .map(|step| step.entry.origin.clone())
         .unwrap_or_default()
-}
-
-/// Every new object is staged beside the old one on the same mount, and nothing is freed before the
-/// update is verified.
-fn space(operations: &[Operation], observed: &Observed) -> Vec<Refusal> {
-    let mut needs: BTreeMap<&AbsPath, (u64, u64)> = BTreeMap::new();
-    for operation in operations {
-        if let Some((_, facts)) = nearest(&operation.target, observed) {
-            let (bytes, objects) = match &operation.kind {
-                OperationKind::Put(node) => node.weight(),
-                // Written whole beside the old file, with a line or two more.
-                OperationKind::Entries(_) => (facts.size.saturating_add(8192), 1),
-                _ => continue,
-            };
-            let need = needs.entry(&facts.mount).or_default();
-            need.0 = need.0.saturating_add(bytes);
-            need.1 = need.1.saturating_add(objects);
-        }
-    }
-    let short = |(mount, (bytes, objects)): (&AbsPath, (u64, u64))| {
-        let Some(facts) = observed.mounts.get(mount) else {
-            return Vec::new();
-        };
-        let free = facts.free_bytes.saturating_sub(RESERVE_BYTES);
-        let inodes = facts
-            .free_inodes
-            .map(|inodes| inodes.saturating_sub(RESERVE_INODES));
-        let bytes = (bytes > free).then(|| {
-            format!("{mount} has {free} bytes to spare and the update needs {bytes} bytes")
-        });
-        let objects = inodes.filter(|inodes| objects > *inodes).map(|inodes| {
-            format!("{mount} has {inodes} inodes to spare and the update needs {objects} inodes")
-        });
-        bytes.into_iter().chain(objects).collect()
-    };
-    needs
-        .into_iter()
-        .flat_map(short)
-        .map(|message| Refusal::new(Reason::NoSpace, message))
-        .collect()
 }

@@ -33,6 +33,7 @@ mod os;
 mod policy;
 mod preset;
 mod soft;
+mod space;
 mod text;
 mod units;
 mod verdict;

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use super::Edit;
-use crate::{machine_config::Content, path::AbsPath};
+use crate::{digest::Digest, machine_config::Content, path::AbsPath};
 
 /// One change to one place.
 #[derive(Clone, Debug, PartialEq)]
@@ -80,6 +80,19 @@ pub enum NodeKind {
 const BLOCK: u64 = 4096;
 
 impl Node {
+    /// Adds what the files of this tree hold, each content once, with its size.
+    pub fn contents(&self, to: &mut BTreeMap<Digest, u64>) {
+        match &self.kind {
+            NodeKind::File(content) => {
+                to.insert(content.digest(), content.size());
+            }
+            NodeKind::Directory(children) => {
+                children.values().for_each(|child| child.contents(to));
+            }
+            NodeKind::Link(_) | NodeKind::Hard(_) => {}
+        }
+    }
+
     /// Bytes, in whole blocks, and objects that staging this tree takes.
     pub fn weight(&self) -> (u64, u64) {
         match &self.kind {

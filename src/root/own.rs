@@ -25,14 +25,23 @@ impl Root {
                 .join(&format!(".{}.new", p.file_name()))
                 .map_err(io::Error::other)?;
             let file = self.claim(&beside)?;
-            rustix::fs::ftruncate(&file, 0)?;
-            self.write_content(&beside, &file, parts)?;
-            self.set_mode(&beside, &file, mode)?;
-            self.sync_open_file(&beside, &file)?;
+            let filled = self.fill(&beside, &file, parts, mode);
+            if let Err(error) = filled {
+                // What was written of it would fill the very disk that is full. It stays locked until then.
+                let _ = self.remove_file(&beside);
+                return Err(error);
+            }
             self.rename(&beside, p, RenameFlags::empty(), || Act::Rename(p.clone()))?;
             self.sync_one_dir(&parent)
         };
         replace().map_err(|error| self.failed("replace", p, error))
+    }
+
+    fn fill(&self, beside: &AbsPath, file: &OwnedFd, parts: &[&[u8]], mode: u32) -> io::Result<()> {
+        rustix::fs::ftruncate(file, 0)?;
+        self.write_content(beside, file, parts)?;
+        self.set_mode(beside, file, mode)?;
+        self.sync_open_file(beside, file)
     }
 
     /// Opens or makes the file at `p` and locks it. A writer that had the lock before may have

@@ -26,8 +26,10 @@ pub enum WatchKind {
     Created,
     /// A name was removed.
     Deleted,
-    /// Content was written, or a file that was open for writing was closed.
+    /// Content was written, or cut off; whoever does it has not closed the file yet.
     Modified,
+    /// A file that was open for writing was closed.
+    Closed,
     /// Mode, owner, times, links or extended attributes changed; without a name, the directory's.
     Attributes,
     /// A name was moved away.
@@ -252,7 +254,7 @@ fn kind_of(mask: EventMask) -> Option<WatchKind> {
         (EventMask::MOVED_FROM, WatchKind::MovedFrom),
         (EventMask::MOVED_TO, WatchKind::MovedTo),
         (EventMask::MODIFY, WatchKind::Modified),
-        (EventMask::CLOSE_WRITE, WatchKind::Modified),
+        (EventMask::CLOSE_WRITE, WatchKind::Closed),
         (EventMask::ATTRIB, WatchKind::Attributes),
     ];
     KINDS

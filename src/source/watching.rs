@@ -5,12 +5,21 @@ use std::{
     time::Duration,
 };
 
+use tokio::time::Instant;
+
 use super::{local::Used, walk};
 use crate::{
     path::AbsPath,
-    root::{Kind, Root, RootError, Watch, WatchEvent, WatchId},
+    root::{Kind, Root, RootError, Watch, WatchEvent, WatchId, WatchKind},
     telemetry::chain,
 };
+
+/// Half a config is a config, too, and what is missing in it would leave the machine: a file that somebody
+/// is writing is waited for, as long as a person or a copy over the network may pause.
+const WRITERS_PAUSE: Duration = Duration::from_secs(30);
+
+/// Somebody who writes for longer than this is not writing a config.
+const WRITERS_TIME: Duration = Duration::from_secs(120);
 
 /// Watches on a directory, on the directories its links lead into, on files that its manifests use, and on every name on the way to
 /// them: a parent that is replaced, or a link that leads elsewhere now, is a change as well.
@@ -22,6 +31,8 @@ pub(super) struct Watching {
     /// Directories in which only these names count.
     names: BTreeMap<AbsPath, BTreeSet<String>>,
     used: Used,
+    /// Files that were written and not closed since.
+    open: BTreeSet<(AbsPath, String)>,
 }
 
 impl Watching {
@@ -88,19 +99,50 @@ impl Watching {
                 return std::future::pending().await;
             };
             match watch.next().await {
-                Ok(events) if !events.iter().any(|event| self.counts(event)) => {}
-                Ok(_) => return,
+                Ok(events) => {
+                    let counting: Vec<_> = events
+                        .iter()
+                        .filter(|event| self.counts(event))
+                        .cloned()
+                        .collect();
+                    counting.iter().for_each(|event| self.note_writer(event));
+                    if !counting.is_empty() {
+                        return;
+                    }
+                }
                 // Nothing more will come from this one; the caller looks, and arms anew.
                 Err(_) => return self.watch = None,
             }
         }
     }
 
-    /// Waits until nothing has changed for `quiet`, but not for ever where somebody writes all the
-    /// time: then what is there is read.
+    fn note_writer(&mut self, event: &WatchEvent) {
+        match (&event.name, event.kind) {
+            (_, WatchKind::Overflow | WatchKind::DirGone) => self.open.clear(),
+            (Some(name), WatchKind::Modified) => {
+                self.open.insert((event.dir.clone(), name.clone()));
+            }
+            (_, WatchKind::Created | WatchKind::Attributes) | (None, _) => {}
+            (Some(name), _) => {
+                self.open.remove(&(event.dir.clone(), name.clone()));
+            }
+        }
+    }
+
+    /// Waits until nothing has changed for `quiet` and nobody is in the middle of writing, but not for ever:
+    /// then what is there is read.
     pub(super) async fn settle(&mut self, quiet: Duration) {
-        let settled = async { while tokio::time::timeout(quiet, self.changed()).await.is_ok() {} };
-        let _ = tokio::time::timeout(quiet * 10, settled).await;
+        let began = Instant::now();
+        loop {
+            let (pause, time) = match self.open.is_empty() {
+                true => (quiet, quiet * 10),
+                false => (WRITERS_PAUSE, WRITERS_TIME),
+            };
+            let busy = tokio::time::timeout(pause, self.changed()).await.is_ok();
+            if !busy || began.elapsed() > time {
+                return;
+            }
+        }
     }
 }
 

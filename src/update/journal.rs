@@ -165,6 +165,13 @@ pub enum Outcome {
     Failed,
 }
 
+impl Outcome {
+    /// Whether the machine was on the config afterwards.
+    pub const fn is_done(self) -> bool {
+        matches!(self, Self::Done | Self::AppliedOffline)
+    }
+}
+
 /// One phase of an update.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PhaseRecord {

@@ -283,3 +283,51 @@ fn refused(agent: &Agent, code: &str) -> serde_json::Value {
     assert_eq!(gate["reason"], "ConfigRefused");
     gate.clone()
 }
+
+#[test]
+fn half_of_a_config_that_somebody_is_writing_is_not_applied() {
+    use std::io::Write as _;
+    let place = Place::new();
+    let files = |names: &[&str]| -> Vec<(String, String)> {
+        let file = |name: &&str| (format!("/etc/{name}"), (*name).to_owned());
+        names.iter().map(file).collect()
+    };
+    let at = place.source().join("50-two.yaml");
+    let whole = crate::harness::manifest_of("50-two", &files(&["one", "two"]));
+    fs::write(&at, &whole).unwrap();
+    let agent = place.settled();
+    assert!(place.read("/etc/two").is_some());
+    let next = crate::harness::manifest_of("50-two", &files(&["one", "two", "three"]));
+    let end = next
+        .find("/etc/two")
+        .and_then(|two| next[..two].rfind("      - path"));
+    let half = end.unwrap_or(next.len() / 2);
+    let mut writer = fs::File::create(&at).unwrap();
+    writer.write_all(&next.as_bytes()[..half]).unwrap();
+    // Longer than a save of an editor takes; while it lasts the file is half a config, and a good one.
+    let begun = std::time::Instant::now();
+    while begun.elapsed() < std::time::Duration::from_millis(700) {
+        assert!(
+            place.read("/etc/two").is_some(),
+            "half of the config was applied"
+        );
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    writer.write_all(&next.as_bytes()[half..]).unwrap();
+    drop(writer);
+    until("the whole config", || place.read("/etc/three").is_some());
+    assert_eq!(agent.lines("begins").len(), 2);
+}
+
+#[test]
+fn an_emptied_config_takes_nothing_away() {
+    let place = Place::new();
+    for name in ["one", "two"] {
+        let text = crate::harness::manifest(name, &format!("/etc/{name}"), name);
+        fs::write(place.source().join(format!("{name}.yaml")), text).unwrap();
+    }
+    let agent = place.settled();
+    fs::write(place.source().join("two.yaml"), "").unwrap();
+    agent.says("two.yaml: the file is empty");
+    assert!(place.read("/etc/two").is_some());
+}

@@ -73,6 +73,35 @@ fn configs_on_the_pages_are_good_and_both_spellings_are_one_machine() {
     assert!(nothing.files.is_empty() && nothing.units.is_empty() && warnings.is_empty());
 }
 
+#[test]
+fn the_readme_names_the_config_of_the_example_machine() {
+    let directory = home().join("examples/machine");
+    let read = |entry: fs::DirEntry| {
+        let name = entry.file_name().into_string().unwrap();
+        (name, fs::read(entry.path()).unwrap())
+    };
+    let entries = fs::read_dir(&directory).unwrap();
+    let mut files: Vec<_> = entries
+        .map(|entry| read(entry.unwrap()))
+        .filter(|(name, _)| machine_config::is_config_name(name))
+        .collect();
+    files.sort();
+    let slash = Root::open(&directory).unwrap();
+    let mut local = LocalFiles::new(slash);
+    files
+        .iter()
+        .for_each(|(name, _)| local.text(name, AbsPath::root()));
+    let rules = Rules::default();
+    let (documents, _) = machine_config::documents_from_files(files, &rules, &local).unwrap();
+    let (config, _) = machine_config::merge(documents, "machine", Order::AsGiven).unwrap();
+    let shown = page("README.md");
+    assert!(
+        shown.contains(&config.name),
+        "README.md does not name {}",
+        config.name
+    );
+}
+
 /// Every path of keys in a document; elements of lists count as one.
 fn keys(value: &Value, at: &str, into: &mut BTreeSet<String>) {
     match value {

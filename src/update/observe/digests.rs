@@ -13,8 +13,9 @@ use crate::{digest::Digest, root::Stat};
 /// systems count in steps of two seconds (vfat), and the kernel's own clock for it in a hundredth of one.
 const SETTLED: SignedDuration = SignedDuration::from_secs(3);
 
-/// Digests by the file's identity, length and time of change (`ctime`), which every write sets and no program
-/// can set otherwise.
+/// Digests by the file's identity, length and time of change (`ctime`), which writing sets and no program can
+/// set otherwise. A program that has mapped the file may write some more without a new time, until the kernel
+/// has written the page out: the watch for drift therefore never asks here.
 ///
 /// What the last full look did not ask for is forgotten with the next one.
 #[derive(Debug, Default)]
@@ -22,6 +23,8 @@ pub struct Digests(Mutex<Generations>);
 
 #[derive(Debug, Default)]
 struct Generations {
+    /// When the look began: what changed shortly before, or since, is not settled.
+    began: Timestamp,
     now: HashMap<Stamp, Digest>,
     before: HashMap<Stamp, Digest>,
 }
@@ -56,6 +59,7 @@ impl Digests {
     pub(super) fn begin(&self) {
         let mut known = self.hold();
         known.before = std::mem::take(&mut known.now);
+        known.began = Timestamp::now();
     }
 
     pub(super) fn get(&self, stamp: &Stamp) -> Option<Digest> {
@@ -67,8 +71,9 @@ impl Digests {
     }
 
     pub(super) fn put(&self, stamp: Stamp, digest: Digest) {
-        if stamp.settled(Timestamp::now()) {
-            self.hold().now.insert(stamp, digest);
+        let mut known = self.hold();
+        if stamp.settled(known.began) {
+            known.now.insert(stamp, digest);
         }
     }
 
@@ -94,6 +99,7 @@ mod tests {
     #[test]
     fn a_file_that_was_changed_just_now_is_read_again() {
         let digests = Digests::default();
+        digests.begin();
         let digest = Digest::of(b"one");
         digests.put(stamp(1, 1), digest);
         assert_eq!(digests.get(&stamp(1, 1)), None);
@@ -118,6 +124,7 @@ mod tests {
     #[test]
     fn what_a_full_look_did_not_ask_for_is_forgotten_with_the_next() {
         let digests = Digests::default();
+        digests.begin();
         let (asked, not) = (stamp(1, 60), stamp(2, 60));
         digests.put(asked, Digest::of(b"1"));
         digests.put(not, Digest::of(b"2"));

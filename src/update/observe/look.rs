@@ -7,6 +7,7 @@ use crate::{
     path::AbsPath,
     plan::{Asked, FileFacts, MountFacts, ObjectKind, Observed},
     root::{Kind, Root, RootError, Stat},
+    update::store::paths,
 };
 
 use super::{
@@ -303,6 +304,8 @@ impl<'a> Look<'a> {
     /// Asks each mount once, and hands the observation over.
     pub(super) fn finish(mut self) -> Result<Observed, RootError> {
         self.object(&AbsPath::root())?;
+        // Copies of what is staged are kept there.
+        self.object(&paths::state_dir())?;
         let tops: BTreeSet<AbsPath> = self
             .seen
             .objects

@@ -8,11 +8,11 @@ use crate::{
     machine_config::{self, MachineConfig},
     path::AbsPath,
     root::{Root, RootError},
-    update::journal::{ConfigName, Journal},
+    update::journal::{ConfigName, Journal, UpdateRecord},
 };
 
-/// Some 300,000 files; their contents are kept elsewhere.
-const LARGEST_CONFIG: u64 = 64 << 20;
+/// Above what a plan accepts; what files hold is kept elsewhere.
+const LARGEST_CONFIG: u64 = 256 << 20;
 
 impl Store {
     /// Keeps a config under its digest, once.
@@ -25,36 +25,50 @@ impl Store {
             name: config.name.clone(),
             digest,
         };
-        let kept = Contents::open(&self.root)?.keep(config)?;
-        kept.map_err(|error| lost(&name, error))?;
-        match config_text(&self.root, &name) {
-            Ok(_) => {}
-            Err(StoreError::Config { .. }) => {
-                self.root.replace(&config_path(&digest), &text, 0o600)?;
-            }
+        let known = match config_text(&self.root, &name) {
+            Ok(_) => true,
+            Err(StoreError::Config { .. }) => false,
             Err(error) => return Err(error),
+        };
+        // What is given once more is whole afterwards, whatever became of the copy.
+        let kept = Contents::open(&self.root)?.keep(config, known)?;
+        kept.map_err(|error| lost(&name, error))?;
+        if !known {
+            self.root.replace(&config_path(&digest), &text, 0o600)?;
         }
         Ok(name)
     }
 
-    /// Forgets configs that neither the base, an open transaction nor the history names.
+    /// Forgets configs that neither the base, an open transaction nor the history names as one that the
+    /// machine was on.
     pub fn forget_configs(&self, journal: &Journal) -> Result<(), StoreError> {
         let open = journal.transactions.iter();
         let open = open.flat_map(|tx| tx.from.iter().chain([&tx.to]).map(|config| config.digest));
         let base = journal.base.iter().map(|base| base.digest);
-        let done = journal.history.iter().map(|update| update.digest);
+        let was_on = |update: &&UpdateRecord| update.outcome.is_done();
+        let done = journal
+            .history
+            .iter()
+            .filter(was_on)
+            .map(|update| update.digest);
         let wanted: BTreeSet<Digest> = base.chain(open).chain(done).collect();
         let names: BTreeSet<String> = wanted.iter().map(Digest::hex).collect();
+        let mut forgotten = false;
         for entry in self.root.list(&paths::configs())? {
             if !names.contains(&entry.name)
                 && let Ok(place) = paths::configs().join(&entry.name)
             {
                 self.root.remove_file(&place)?;
+                forgotten = true;
             }
         }
         self.remembered.forget_configs();
+        // What failed leaves nothing behind, on a disk that was perhaps too small for it; what grew old is
+        // looked for now and then.
+        let last = journal.history.last();
+        let undone = forgotten && last.is_some_and(|update| !update.outcome.is_done());
         let contents = Contents::open(&self.root)?;
-        match contents.are_many() {
+        match undone || contents.are_many() {
             true => Ok(contents.forget_but(&self.contents_of(&wanted)?)?),
             false => Ok(()),
         }

@@ -26,7 +26,7 @@ const LONGEST_INDEX: u64 = 16 << 20;
 /// More packs than this are looked through, and those that hold little become one: every reader opens
 /// them all, and what nobody needs any more stays until then.
 const MANY: usize = 16;
-/// Of what a pack still has to hold; one that holds more is not worth being written anew.
+/// Of what a pack still has to hold; one that holds more, and mostly that, is not worth being written anew.
 const LITTLE: u64 = 4 << 20;
 
 /// The contents that are kept below a root.
@@ -71,11 +71,17 @@ impl<'a> Contents<'a> {
             .any(|pack| pack.index.contains_key(&digest))
     }
 
-    /// Makes what the config's files hold durable, where it is not yet.
-    pub(super) fn keep(&self, config: &MachineConfig) -> Result<Result<(), NoContent>, RootError> {
+    /// Makes what the config's files hold durable, where it is not yet. With `read` what should be there is
+    /// read, and written again where it is damaged.
+    pub(super) fn keep(
+        &self,
+        config: &MachineConfig,
+        read: bool,
+    ) -> Result<Result<(), NoContent>, RootError> {
         let mut new = BTreeMap::new();
         for (path, file) in &config.files {
-            if self.holds(&file.content) {
+            let held = self.holds(&file.content);
+            if held && (!read || self.read(&file.content)?.is_some()) {
                 continue;
             }
             let Some(bytes) = file.content.bytes() else {
@@ -127,10 +133,8 @@ impl<'a> Contents<'a> {
                 .filter(|(digest, _)| wanted.contains(digest));
             wanted.map(|(_, (_, size))| size).sum()
         };
-        let (small, large): (Vec<Pack>, _) = self
-            .packs
-            .into_iter()
-            .partition(|pack| held(pack) <= LITTLE);
+        let little = |pack: &Pack| held(pack) <= LITTLE || held(pack) < pack.file.size() / 2;
+        let (small, large): (Vec<Pack>, _) = self.packs.into_iter().partition(little);
         let mut together = BTreeMap::new();
         for pack in &small {
             for digest in pack.index.keys().filter(|digest| wanted.contains(digest)) {

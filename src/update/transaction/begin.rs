@@ -49,7 +49,7 @@ pub fn begin(
     journal: &Journal,
     from: &Beginning<'_>,
 ) -> Result<Transaction, TransactionError> {
-    let id = new_id(journal, from);
+    let id = new_id(journal, from, &kept::originals(root)?);
     let mut places = Places::new(root, &id)?;
     let mut operations = Vec::with_capacity(from.plan.operations.len());
     for (index, operation) in from.plan.operations.iter().enumerate() {
@@ -89,15 +89,24 @@ pub fn begin(
 }
 
 /// The time it begins at and the config it leads to: unique for one writer, sortable, readable.
-fn new_id(journal: &Journal, from: &Beginning<'_>) -> String {
+fn new_id(journal: &Journal, from: &Beginning<'_>, originals: &[String]) -> String {
     let stem = format!(
         "{}-{}",
         from.now.strftime("%Y%m%dT%H%M%SZ"),
         from.to.digest.short(8)
     );
+    // Also by an update that a journal which is gone knew of: its originals may be there still.
+    let kept = |id: &str| {
+        let mut names = originals.iter();
+        names.any(|name| {
+            name.strip_prefix(id)
+                .is_some_and(|rest| rest.starts_with('-'))
+        })
+    };
     let taken = |id: &String| {
         journal.transactions.iter().any(|tx| tx.id == *id)
             || journal.history.iter().any(|update| update.id == *id)
+            || kept(id)
     };
     let numbered = (2..).map(|number| format!("{stem}-{number}"));
     std::iter::once(stem.clone())

@@ -167,3 +167,15 @@ pub(super) fn sweep(root: &Root, holder: &AbsPath) -> Result<(), TransactionErro
     }
     Ok(())
 }
+
+/// The names of what is kept as originals on the mounts of the state directory and of `/etc`.
+pub(super) fn originals(root: &Root) -> Result<Vec<String>, TransactionError> {
+    let mut names = Vec::new();
+    for holder in [paths::state_dir(), AbsPath::root().join("etc/.machinist")?] {
+        match root.list(&holder.join("originals")?) {
+            Err(error) if error.is_not_found() => {}
+            listed => names.extend(listed?.into_iter().map(|entry| entry.name)),
+        }
+    }
+    Ok(names)
+}

@@ -62,7 +62,7 @@ pub enum TransactionError {
     #[error("stopped before the commit")]
     Stopped,
     /// The file system that holds a target is not mounted.
-    #[error("the file system of {target} is not mounted")]
+    #[error("the file system of {target} is not mounted, or what was staged there was removed")]
     MountMissing {
         /// The target.
         target: AbsPath,

@@ -25,7 +25,10 @@ impl<'a> Places<'a> {
         let state = paths::state_dir();
         let mut by_mount = BTreeMap::new();
         let etc = AbsPath::root().join("etc")?;
-        by_mount.insert(root.mount(&etc)?.id, etc.join(&format!(".machinist/{id}"))?);
+        // One that the update itself brings would not be the config's any more.
+        if root.is_dir(&etc)? {
+            by_mount.insert(root.mount(&etc)?.id, etc.join(&format!(".machinist/{id}"))?);
+        }
         by_mount.insert(root.mount(&state)?.id, state.join(&format!("tx/{id}"))?);
         Ok(Self {
             root,

@@ -32,7 +32,7 @@ fuzz_target!(|url: &str| {
             return;
         }
     };
-    let ours = config.files.values().next().unwrap().content.bytes();
+    let ours = config.files.values().next().unwrap().content.bytes().unwrap();
     if url.is_empty() {
         return assert!(ours.is_empty());
     }

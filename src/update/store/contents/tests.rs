@@ -41,8 +41,12 @@ impl Place {
     }
 
     fn keep(&self, config: &MachineConfig) {
-        let kept = Contents::open(&self.root).unwrap().keep(config).unwrap();
-        kept.unwrap();
+        self.keep_and_read(config, false);
+    }
+
+    fn keep_and_read(&self, config: &MachineConfig, read: bool) {
+        let contents = Contents::open(&self.root).unwrap();
+        contents.keep(config, read).unwrap().unwrap();
     }
 
     /// What the files of a config hold; the first that cannot be had instead.
@@ -110,7 +114,9 @@ fn what_cannot_be_had_is_named() {
         path: "/etc/1".parse().unwrap(),
     };
     assert_eq!(place.read(&both).unwrap_err(), missing);
-    let kept = Contents::open(&place.root).unwrap().keep(&stored(&both));
+    let kept = Contents::open(&place.root)
+        .unwrap()
+        .keep(&stored(&both), false);
     assert_eq!(kept.unwrap().unwrap_err(), missing);
 }
 
@@ -145,6 +151,8 @@ fn a_damaged_pack_is_never_believed_and_is_written_again() {
     let name = place.packs().into_keys().next().unwrap();
     place.damage(&name, |pack| *pack.last_mut().unwrap() ^= 1);
     assert!(place.read(&config).is_err(), "the content is another one");
+    place.keep_and_read(&config, true);
+    assert_eq!(place.read(&config).unwrap(), ["first", "second"]);
 }
 
 #[test]

@@ -1,0 +1,107 @@
+//! Whether there is room for an update: for what is staged, and for the copy that is kept to go back to.
+
+use std::collections::BTreeMap;
+
+use super::{
+    Observed, Operation, OperationKind,
+    host::{STATE, nearest},
+};
+use crate::{machine_config::Refusal, path::AbsPath, reason::Reason};
+
+/// Free bytes left on every file system that something is staged on: the journal, the directories of the
+/// staging tree and what other programs write while the update runs.
+const RESERVE_BYTES: u64 = 1 << 20;
+
+/// Free inodes left on every file system, for the staging tree's own directories.
+const RESERVE_INODES: u64 = 32;
+
+/// What one mount must have free: bytes, and objects.
+type Needs<'a> = BTreeMap<&'a AbsPath, (u64, u64)>;
+
+/// A refusal for each mount that is too small, and for what is short there.
+pub(super) fn refusals(operations: &[Operation], observed: &Observed) -> Vec<Refusal> {
+    let staged = staged(operations, observed);
+    let copies = copies(operations, observed, &staged);
+    let mut messages: Vec<String> = Vec::new();
+    for (mount, need) in &staged {
+        messages.extend(short(
+            mount,
+            *need,
+            observed,
+            (RESERVE_BYTES, RESERVE_INODES),
+        ));
+    }
+    // The copy alone leaves a file system that is made for the state as full as it likes to be.
+    for (mount, need) in &copies {
+        if messages.is_empty() {
+            messages.extend(short(mount, *need, observed, (0, 0)));
+        }
+    }
+    let refusal = |message| Refusal::new(Reason::NoSpace, message);
+    messages.into_iter().map(refusal).collect()
+}
+
+/// Every new object is staged beside the old one on the same mount, and nothing is freed before the
+/// update is verified.
+fn staged<'a>(operations: &[Operation], observed: &'a Observed) -> Needs<'a> {
+    let mut needs = Needs::new();
+    for operation in operations {
+        if let Some((_, facts)) = nearest(&operation.target, observed) {
+            let (bytes, objects) = match &operation.kind {
+                OperationKind::Put(node) => node.weight(),
+                // Written whole beside the old file, with a line or two more.
+                OperationKind::Entries(_) => (facts.size.saturating_add(8192), 1),
+                _ => continue,
+            };
+            let need = needs.entry(&facts.mount).or_default();
+            need.0 = need.0.saturating_add(bytes);
+            need.1 = need.1.saturating_add(objects);
+        }
+    }
+    needs
+}
+
+/// What files hold is kept a second time, each content once, in one file on the mount of the state; there
+/// beside what is staged on the same mount.
+fn copies<'a>(operations: &[Operation], observed: &'a Observed, staged: &Needs<'a>) -> Needs<'a> {
+    let mut contents = BTreeMap::new();
+    for operation in operations {
+        if let OperationKind::Put(node) = &operation.kind {
+            node.contents(&mut contents);
+        }
+    }
+    let state = AbsPath::new(STATE).ok();
+    let state = state.and_then(|state| nearest(&state, observed));
+    let need = |(_, facts): (AbsPath, &'a super::FileFacts)| {
+        let beside = staged.get(&facts.mount).copied().unwrap_or_default();
+        let bytes = contents
+            .values()
+            .fold(beside.0, |sum, size| sum.saturating_add(*size));
+        (&facts.mount, (bytes, beside.1.saturating_add(1)))
+    };
+    state
+        .filter(|_| !contents.is_empty())
+        .map(need)
+        .into_iter()
+        .collect()
+}
+
+fn short(
+    mount: &AbsPath,
+    (bytes, objects): (u64, u64),
+    observed: &Observed,
+    reserve: (u64, u64),
+) -> Vec<String> {
+    let Some(facts) = observed.mounts.get(mount) else {
+        return Vec::new();
+    };
+    let free = facts.free_bytes.saturating_sub(reserve.0);
+    let inodes = facts.free_inodes;
+    let inodes = inodes.map(|inodes| inodes.saturating_sub(reserve.1));
+    let bytes = (bytes > free)
+        .then(|| format!("{mount} has {free} bytes to spare and the update needs {bytes} bytes"));
+    let objects = inodes.filter(|inodes| objects > *inodes).map(|inodes| {
+        format!("{mount} has {inodes} inodes to spare and the update needs {objects} inodes")
+    });
+    bytes.into_iter().chain(objects).collect()
+}
