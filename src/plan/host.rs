@@ -51,6 +51,16 @@ pub(super) fn refusals(
         .map(|(path, _)| path)
         .collect();
     for operation in operations {
+        if let OperationKind::Restore(place) = &operation.kind
+            && !observed.objects.contains_key(place)
+        {
+            let target = &operation.target;
+            let message = format!(
+                "what stood at {target} before machinist is at {place}, which is not there"
+            );
+            let refusal = Refusal::new(Reason::MountMissing, message);
+            found.push(refusal.expected("its file system mounted"));
+        }
         let host = Host {
             operation,
             steps,

@@ -31,8 +31,17 @@ impl Steps {
             return;
         }
         if let Some(place) = observed.originals.get(path) {
-            self.original_returns(path, wanted, place, facts, observed);
-            return;
+            let holder = place.parent();
+            let holder = holder.is_some_and(|holder| observed.objects.contains_key(&holder));
+            // With the directory that holds it a whole file system is away, which is refused.
+            if observed.objects.contains_key(place) || !holder {
+                self.original_returns(path, wanted, place, facts, observed);
+                return;
+            }
+            self.warnings.push(format!(
+                "what stood at {} before machinist is no longer at {place}: it cannot come back",
+                wanted.asked
+            ));
         }
         let Some(facts) = facts else {
             return;

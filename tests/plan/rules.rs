@@ -204,6 +204,30 @@ fn what_was_there_as_asked_stays_when_it_leaves_the_config() {
 }
 
 #[test]
+fn an_original_that_is_gone_is_said_and_one_that_is_away_is_waited_for() {
+    let tree = Tree::new();
+    tree.write("/etc/f", "f\n");
+    let (from, nothing) = (one_file("/etc/f"), MachineConfig::default());
+    let place = path("/var/lib/machinist/originals/1");
+    let plan = || {
+        let known = Known {
+            originals: BTreeMap::from([(path("/etc/f"), place.clone())]),
+            ..Known::default()
+        };
+        let observed = tree.observed(&from, &nothing, known);
+        plan::between(&from, &nothing, &observed, &Policies::default(), OFFLINE)
+    };
+    // As where the file system that holds it is not mounted.
+    let refusals = plan().unwrap_err();
+    assert_eq!(refusals[0].reason, Reason::MountMissing);
+    assert!(refusals[0].message.contains(place.as_str()));
+    std::fs::create_dir_all(tree.at("/var/lib/machinist/originals")).unwrap();
+    let plan = plan().unwrap();
+    assert_eq!(plan.operations[0].kind, plan::OperationKind::Remove);
+    assert!(plan.warnings[0].contains("it cannot come back"), "{:?}", plan.warnings);
+}
+
+#[test]
 fn a_file_below_a_link_that_the_config_brings_goes_where_the_link_leads() {
     let tree = Tree::new();
     tree.write("/srv/data/theirs", "x");
