@@ -224,7 +224,11 @@ fn an_original_that_is_gone_is_said_and_one_that_is_away_is_waited_for() {
     std::fs::create_dir_all(tree.at("/var/lib/machinist/originals")).unwrap();
     let plan = plan().unwrap();
     assert_eq!(plan.operations[0].kind, plan::OperationKind::Remove);
-    assert!(plan.warnings[0].contains("it cannot come back"), "{:?}", plan.warnings);
+    assert!(
+        plan.warnings[0].contains("it cannot come back"),
+        "{:?}",
+        plan.warnings
+    );
 }
 
 #[test]
