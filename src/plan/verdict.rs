@@ -5,7 +5,7 @@ use super::{
     actions::Need,
     linkset::{UNIT_DIR, name},
     machine::{Machine, Uptake},
-    policy::{Demand, Policies, Policy},
+    policy::{Demand, Policies, Policy, registries},
     soft,
 };
 use crate::{machine_config::EntryKind, path::AbsPath};
@@ -102,6 +102,17 @@ impl Judge<'_> {
         verdict
     }
 
+    /// Whether what the config asks for in `registries.conf` leaves every image name its meaning. A file that
+    /// comes, goes or cannot be read by everybody may change it.
+    fn same_images(&self, path: &AbsPath) -> bool {
+        let wanted = self.machine.to.files.get(path);
+        let wanted = wanted.and_then(|file| std::str::from_utf8(file.content.bytes()?).ok());
+        let there = self.machine.observed.texts.get(path);
+        wanted
+            .zip(there)
+            .is_some_and(|(new, old)| registries::same_images(old, new))
+    }
+
     fn add_demand(&self, demand: &Demand, subject: Subject<'_>, verdict: &mut Verdict) {
         let (kind, names, once, flexible) = match demand {
             Demand::Machine(kind) => {
@@ -137,16 +148,27 @@ impl Judge<'_> {
                 .push(format!("{unit} does not run, so nothing is to be done"));
             return;
         }
-        self.add_unit_need(kind, unit, flexible, verdict);
+        self.add_unit_need(kind, unit, (flexible, subject), verdict);
     }
 
-    fn add_unit_need(&self, kind: ActionKind, unit: &str, flexible: bool, verdict: &mut Verdict) {
+    fn add_unit_need(
+        &self,
+        kind: ActionKind,
+        unit: &str,
+        (flexible, subject): (bool, Subject<'_>),
+        verdict: &mut Verdict,
+    ) {
         if kind == ActionKind::Special {
-            verdict.needs.push(Need::machine(ActionKind::Drain));
+            let same = subject.path.is_some_and(|path| self.same_images(path));
+            let then = match same {
+                true => "every name means the same image as before",
+                false => "images may come from elsewhere then, so pods leave first",
+            };
+            if !same {
+                verdict.needs.push(Need::machine(ActionKind::Drain));
+            }
             verdict.needs.push(Need::unit(ActionKind::Reload, unit));
-            verdict.why.push(format!(
-                "{unit} reads it again; images may come from elsewhere then, so pods leave first"
-            ));
+            verdict.why.push(format!("{unit} reads it again; {then}"));
             return;
         }
         let kind = if flexible && kind == ActionKind::Reload && !self.machine.can_reload(unit) {

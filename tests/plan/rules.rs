@@ -204,6 +204,34 @@ fn what_was_there_as_asked_stays_when_it_leaves_the_config() {
 }
 
 #[test]
+fn a_change_of_registries_that_leaves_images_alone_drains_nobody() {
+    const AT: &str = "/etc/containers/registries.conf";
+    let tree = Tree::new();
+    tree.write(AT, "unqualified-search-registries = [\"a.io\"]\n");
+    let nothing = MachineConfig::default();
+    let actions = |search: &str| {
+        let mut to = one_file(AT);
+        let text = format!("unqualified-search-registries = [{search}]\n");
+        let file = to.files.values_mut().next().unwrap();
+        file.content = Content::new(text.into_bytes());
+        let mut observed = tree.observed(&nothing, &to, Known::default());
+        let crio = UnitFacts {
+            load: Some("loaded".to_owned()),
+            active: Some("active".to_owned()),
+            ..UnitFacts::default()
+        };
+        observed.units.insert("crio.service".to_owned(), crio);
+        let policies = Policies::default();
+        let plan = plan::between(&nothing, &to, &observed, &policies, LIVE).unwrap();
+        let kinds = plan.actions.iter().map(|action| action.kind);
+        kinds.collect::<Vec<_>>()
+    };
+    assert_eq!(actions(r#""a.io", "b.io""#), [ActionKind::Reload]);
+    let drained = [ActionKind::Drain, ActionKind::Reload];
+    assert_eq!(actions(r#""b.io", "a.io""#), drained);
+}
+
+#[test]
 fn an_original_that_is_gone_is_said_and_one_that_is_away_is_waited_for() {
     let tree = Tree::new();
     tree.write("/etc/f", "f\n");

@@ -141,6 +141,7 @@ pub(crate) const OUTSIDE: &[Outside] = &[
         ],
         "netlink, who I am, whether stderr is the journal",
     ),
+    outside("toml_edit", &["plan"], "registries.conf"),
     outside("regex", &["plan"], "the patterns of a labelling policy"),
     outside("sysinfo", &["hardware"], "facts of the host"),
     outside(

@@ -47,8 +47,8 @@ const OPENSHIFT: &[(&str, &[(ActionKind, &str)])] = &[
     ),
 ];
 
-/// OpenShift looks into this file: changes that cannot alter which image a name means are reloaded
-/// without a drain. machinist does not look, so every change counts as one that can.
+/// Changes that cannot alter which image a name means are reloaded without a drain
+/// ([`registries`](super::registries)).
 const SPECIAL: &str = "/etc/containers/registries.conf";
 
 /// One line of the table for ordinary distributions.

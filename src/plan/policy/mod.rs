@@ -2,6 +2,7 @@
 
 mod builtin;
 mod parse;
+pub(super) mod registries;
 
 use std::collections::{BTreeMap, BTreeSet};
 
