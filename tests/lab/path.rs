@@ -346,12 +346,22 @@ fn in_place(machine: &Machine) {
 
 #[test]
 fn a_change_that_needs_a_reboot_reboots_once_through_logind_and_is_verified() {
+    let stays_off = json!({"units": [{"name": "masked.service", "mask": true}]});
     let machine = Machine::build("rebooting")
         .machinist()
+        .file(&format!("{UNITS}/masked.service"), WITNESS)
+        .enable("masked.service")
         .config(example("10"))
+        .config((
+            "75-own.yaml".to_owned(),
+            manifest("75-own", json!({}), stays_off),
+        ))
         .boot();
+    let state = |property| machine.property("masked.service", property);
+    assert_eq!(state("ActiveState"), "active", "before there is a config");
     machine.start_agent();
     let first = machine.wait_updated("", wait::seconds(30));
+    assert_eq!(state("ActiveState"), "inactive");
     let (old, told) = (machine.boot_id(), machine.story().len());
     machine.sh("systemd-run --quiet --unit=ear sh -c \
          'exec busctl monitor --json=short org.freedesktop.login1 >/var/log/ear 2>&1'");
@@ -382,6 +392,8 @@ fn a_change_that_needs_a_reboot_reboots_once_through_logind_and_is_verified() {
     assert_eq!(count("PrepareForShutdown", "true"), 1, "one receipt");
 
     assert_eq!(machine.read("/etc/example.conf"), b"hello\n");
+    let off = ["ActiveState", "UnitFileState"].map(state);
+    assert_eq!(off, ["inactive", "masked"], "after the reboot as before it");
     let update = &status["updates"][0];
     assert_eq!(update["outcome"], "Done", "{update:#}");
     let phases: Vec<_> = update["phases"]
