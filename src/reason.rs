@@ -78,8 +78,12 @@ reasons! {
     MountPointInTheWay,
     /// Replacing the target would remove content that is not ours.
     ForeignContent,
-    /// No provider on this host can change the OS image, kernel arguments or extensions.
-    ProviderMissing,
+    /// No provider on this host can change the kernel's arguments.
+    NoProviderForKernelArguments,
+    /// No provider on this host can change the OS image or the kernel's type.
+    NoProviderForOSImage,
+    /// No provider on this host can change OS extensions.
+    NoProviderForExtensions,
     /// The process lacks a capability that a live root needs.
     PermissionMissing,
     /// Two paths of the config lead to one object.

@@ -327,7 +327,7 @@ fn one_run_tells_what_texts_contradictions_and_the_machine_refuse() {
         "c.ign:1 EntryDuplicate",
         "f.yaml:null SourceUnreadable",
         "b.bu:7 FileOwnerUnknown",
-        "d.yaml:5 ProviderMissing",
+        "d.yaml:5 NoProviderForKernelArguments",
     ];
     let flag = format!("dir:{source}");
     assert_eq!(refusals(root.path(), &["--source", &flag]), expected);
@@ -339,7 +339,7 @@ fn one_run_tells_what_texts_contradictions_and_the_machine_refuse() {
         "e.yaml:null SourceUnreadable",
         "g.yaml:null SourceUnreadable",
         "b.bu:7 FileOwnerUnknown",
-        "d.yaml:5 ProviderMissing",
+        "d.yaml:5 NoProviderForKernelArguments",
     ];
     assert_eq!(
         refusals(root.path(), &named.each_ref().map(String::as_str)),

@@ -145,7 +145,9 @@ impl Context {
                 Reason::ReadOnly
                 | Reason::Immutable
                 | Reason::MountPointInTheWay
-                | Reason::ProviderMissing => true,
+                | Reason::NoProviderForKernelArguments
+                | Reason::NoProviderForOSImage
+                | Reason::NoProviderForExtensions => true,
                 // Else a user or group may come with what could not be read.
                 Reason::FileOwnerUnknown => !others,
                 _ => false,

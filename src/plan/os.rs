@@ -31,7 +31,12 @@ impl OsChange {
             "{}: no provider on this host can change {}",
             self.entry, self.what
         );
-        Refusal::new(Reason::ProviderMissing, message).at(&self.entry.origin)
+        let reason = match self.entry.kind {
+            EntryKind::KernelArgument => Reason::NoProviderForKernelArguments,
+            EntryKind::Extension => Reason::NoProviderForExtensions,
+            _ => Reason::NoProviderForOSImage,
+        };
+        Refusal::new(reason, message).at(&self.entry.origin)
     }
 }
 

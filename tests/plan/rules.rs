@@ -298,7 +298,10 @@ fn arguments_that_run_already_need_no_provider() {
     };
     assert_eq!(planned(&to), Ok(true));
     to.kernel_arguments.push("quiet".into());
-    assert_eq!(planned(&to).unwrap_err()[0].reason, Reason::ProviderMissing);
+    assert_eq!(
+        planned(&to).unwrap_err()[0].reason,
+        Reason::NoProviderForKernelArguments
+    );
 }
 
 #[test]
