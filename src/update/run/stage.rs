@@ -67,6 +67,8 @@ impl<S: Services, A: Audience> Updater<S, A> {
         match staged {
             Ok(()) => {
                 self.replans = 0;
+                // Its copy was made just now; reading it again would cost as much as the update.
+                self.kept = self.journal.top().map(|tx| tx.to.digest);
                 Ok(Event::Staged)
             }
             Err(TransactionError::Stopped) => {
