@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -15,6 +16,9 @@ use super::{lab, wait};
 
 /// How nspawn says that the machine asked for a reboot.
 const REBOOT: i32 = 133;
+
+/// No machine that came up ends so soon.
+const STILLBORN: Duration = Duration::from_secs(3);
 
 /// What a machine is made of, as far as nspawn needs to know.
 #[derive(Debug, Clone)]
@@ -113,6 +117,7 @@ impl Supervisor {
 }
 
 fn supervise(hardware: &Hardware, (state, changed): &(Mutex<State>, Condvar)) {
+    let mut failures = 0;
     loop {
         let mut now = state.lock().unwrap();
         now = changed.wait_while(now, |s| !s.power && !s.gone).unwrap();
@@ -123,13 +128,22 @@ fn supervise(hardware: &Hardware, (state, changed): &(Mutex<State>, Condvar)) {
         let mut child = nspawn(hardware, &group).spawn().expect("sh starts");
         now.nspawn = Some(child.id());
         drop(now);
+        let begun = Instant::now();
         let status = child.wait().expect("a child can be waited for");
         group.remove();
         let mut now = state.lock().unwrap();
         now.nspawn = None;
         now.last_exit = Some(status);
-        if status.code() != Some(REBOOT) {
+        // The link of a run that was killed may be there for a moment still; nspawn then ends at once.
+        let at_once = status.code() == Some(1) && begun.elapsed() < STILLBORN;
+        failures = if at_once { failures + 1 } else { 0 };
+        let once_more = at_once && failures < 20;
+        if status.code() != Some(REBOOT) && !once_more {
             now.power = false;
+        }
+        drop(now);
+        if once_more {
+            thread::sleep(Duration::from_millis(100));
         }
     }
 }
