@@ -25,6 +25,8 @@ mod listen;
 mod matrix;
 #[path = "crash/moments.rs"]
 mod moments;
+#[path = "support/node.rs"]
+mod node;
 #[path = "support/sandbox.rs"]
 mod sandbox;
 #[path = "support/services.rs"]

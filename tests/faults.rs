@@ -21,6 +21,8 @@ mod full;
 mod injected;
 #[path = "faults/lost.rs"]
 mod lost;
+#[path = "support/node.rs"]
+mod node;
 #[path = "support/sandbox.rs"]
 mod sandbox;
 #[path = "support/services.rs"]

@@ -17,6 +17,10 @@ mod by_hand;
 mod driver;
 #[path = "update/guarded.rs"]
 mod guarded;
+#[path = "support/node.rs"]
+mod node;
+#[path = "update/nodes.rs"]
+mod nodes;
 #[path = "update/phases.rs"]
 mod phases;
 #[path = "update/reboots.rs"]

@@ -151,11 +151,7 @@ fn compose(from: &Sources, to: &Outlets) -> (Status, Option<Duration>) {
         config: config(&update),
         held: from.held.borrow().clone(),
         asked: update.asked,
-        blockers: update
-            .opens
-            .map(|opens| window(&update, opens))
-            .into_iter()
-            .collect(),
+        blockers: blockers(&update),
         gates,
         devices: devices.resources.clone(),
         updates: update.updates.iter().map(finished).collect(),
@@ -271,6 +267,19 @@ pub fn allocatable(devices: &DevicesView) -> BTreeMap<String, usize> {
 }
 
 /// What an update waits for that no window lets begin.
+fn blockers(update: &UpdateReport) -> Vec<Blocker> {
+    let window = update.opens.map(|opens| window(update, opens));
+    let told = update.blockers.iter().map(|blocker| Blocker {
+        kind: blocker.kind.clone(),
+        namespace: blocker.namespace.clone(),
+        name: blocker.name.clone(),
+        reason: blocker.reason,
+        message: blocker.message.clone(),
+        since: blocker.since,
+    });
+    window.into_iter().chain(told).collect()
+}
+
 fn window(update: &UpdateReport, opens: Timestamp) -> Blocker {
     Blocker {
         kind: "Window".to_owned(),

@@ -52,6 +52,9 @@ pub struct Journal {
     pub machine_before: Option<MachineBefore>,
     /// Allocatable devices by resource before the last update that rebooted, and when that was.
     pub devices_before: Option<(BTreeMap<String, usize>, Timestamp)>,
+    /// What the node's pods bear for an update; none while they come and go.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cordon: Option<CordonRecord>,
     /// Unverified transactions, oldest first.
     pub transactions: Vec<Transaction>,
     /// Why the last update did not succeed; cleared by the next one that does.
@@ -100,6 +103,27 @@ pub struct MachineBefore {
     pub running: BTreeSet<String>,
     /// Default gateways that answered.
     pub gateways: BTreeSet<String>,
+}
+
+/// What was asked of a node for an update: recorded before it is asked, forgotten when pods may come again.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CordonRecord {
+    /// The config that it is for.
+    pub to: ConfigName,
+    /// Since when.
+    pub since: Timestamp,
+    /// Seconds in which the pods were asked to go, in every life of the agent together.
+    pub drained_for: u64,
+    /// When each phase before staging began and ended.
+    pub phases: Vec<PhaseRecord>,
+}
+
+impl CordonRecord {
+    /// Begins a phase in the record and ends the one before.
+    pub fn enter(&mut self, name: &str, now: Timestamp) {
+        transaction::enter(&mut self.phases, name, now);
+    }
 }
 
 /// A config by name and content.

@@ -4,6 +4,7 @@ pub mod guard;
 pub mod hold;
 pub mod journal;
 pub mod look;
+pub mod node;
 pub mod observe;
 pub mod phase;
 pub mod ports;

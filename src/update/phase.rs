@@ -1,7 +1,7 @@
 //! The life of one update as a total, pure transition function.
 //!
 //! ```text
-//! Idle ── Desired ──→ Planned ── PlanReady ──→ Waiting ── Released ──→ Staging ── Staged ──→ Committing
+//! Idle ── Desired ──→ Planned ── PlanReady ──→ Waiting ── Released ··→ Staging ── Staged ──→ Committing
 //!  ↑                   │  ↑                                              │                       │
 //!  ├── PlanEmpty ──────┘  └─────────────────── Replan ───────────────────┘                   Committed
 //!  │   PlanRefused                                                                               ↓
@@ -15,8 +15,17 @@
 //! way from RebootPending to Booted is no transition: the journal and the boot id tell the next start;
 //! but for a start that could not be told which userspace runs, and learns it before it orders another.
 //!
-//! Cordon, drain and uncordon stand between Waiting and Staging and after Verifying on a machine
-//! whose pods must leave; they join this table together with the rooms that carry them out.
+//! On a node whose pods must leave, more stands between Waiting and Staging, and before the end:
+//!
+//! ```text
+//! Waiting ── Released ──→ Cordoned ── Cordoned ──→ Withholding ── Withheld ──→ Draining ── Drained ──┐
+//!                            ↑                                                                       ↓
+//!                            └──────────────────────────── Refilled ──────────────────────────── Drained ── Permitted ──→ Staging
+//! … ──→ Uncordoning ── Uncordoned ──→ Idle, or Failed
+//! ```
+//!
+//! Whatever leads to Idle or Failed leads to Uncordoning first while the node is ours and nothing is
+//! left to be tried: pods come back to a machine that is wholly on one config.
 
 use serde::{Deserialize, Serialize};
 
@@ -30,6 +39,14 @@ pub enum Phase {
     Planned,
     /// The plan stands; something outside says when it may begin.
     Waiting,
+    /// New pods are kept away.
+    Cordoned,
+    /// Devices are lent to no new pod.
+    Withholding,
+    /// Pods are asked to leave.
+    Draining,
+    /// No pod is left that must go; vendors finish, and the cluster is looked at once more.
+    Drained,
     /// New objects are built beside the old ones.
     Staging,
     /// Old and new objects change places.
@@ -44,6 +61,8 @@ pub enum Phase {
     Verifying,
     /// The config before comes back.
     Undoing,
+    /// The machine is to be fit for pods again, and they may come.
+    Uncordoning,
     /// The last update did not succeed; see the failure's code.
     Failed,
 }
@@ -65,7 +84,25 @@ pub enum Event {
         reboot_pending: bool,
     },
     /// Nothing holds the update any more.
-    Released,
+    Released {
+        /// The pods must leave first.
+        drain: bool,
+    },
+    /// New pods are kept away.
+    Cordoned,
+    /// Devices are lent to no new pod.
+    Withheld,
+    /// Every pod has left that must.
+    Drained,
+    /// Nobody has a device in hand, and the cluster still wants it so.
+    Permitted,
+    /// New pods may have come meanwhile.
+    Refilled,
+    /// The node is given back.
+    Uncordoned {
+        /// An update failed, and that stands.
+        failed: bool,
+    },
     /// The machine changed since it was looked at.
     Replan,
     /// Everything new is durable in staging.
@@ -106,6 +143,14 @@ pub enum Effect {
     Plan,
     /// Find out whether the plan may begin.
     AwaitRelease,
+    /// Keep new pods away.
+    Cordon,
+    /// Lend devices to no new pod.
+    Withhold,
+    /// Have the pods leave.
+    Drain,
+    /// Have vendors finish; look at the cluster once more.
+    Quiesce,
     /// Record the intent and stage.
     Stage,
     /// Exchange and sync.
@@ -118,65 +163,99 @@ pub enum Effect {
     Verify,
     /// Bring the config before back.
     Undo,
+    /// Wait until the machine is fit for pods, and let them come.
+    Uncordon,
 }
 
 impl Phase {
     /// The next phase and what to do there; the phase unchanged and nothing to do where the event
     /// does not concern it.
+    ///
+    /// `lift`: the node's pods were kept away for an update of which nothing is left, neither on the disk
+    /// nor to be tried again.
     #[must_use]
-    pub fn on(self, event: Event) -> (Self, Option<Effect>) {
-        match (self, event) {
-            (Self::Idle | Self::Planned | Self::Waiting | Self::Failed, Event::Desired)
-            | (Self::RebootPending | Self::Verifying, Event::Desired)
-            | (Self::Failed, Event::Retry)
-            | (Self::Staging, Event::Replan) => (Self::Planned, Some(Effect::Plan)),
-            (
-                Self::Planned,
-                Event::PlanEmpty
-                | Event::PlanRefused {
-                    reboot_pending: false,
-                },
-            )
-            | (Self::Planned | Self::Waiting, Event::Withdrawn) => (Self::Idle, None),
-            (Self::Planned, Event::PlanReady) => (Self::Waiting, Some(Effect::AwaitRelease)),
-            (Self::Waiting, Event::Released) => (Self::Staging, Some(Effect::Stage)),
-            (Self::Staging, Event::Staged) => (Self::Committing, Some(Effect::Commit)),
-            (Self::Committing, Event::Committed) => (Self::Acting, Some(Effect::Act)),
-            (Self::Acting, Event::ActionsDone { reboot: false })
-            | (Self::Booted, Event::ActionsDone { .. }) => (Self::Verifying, Some(Effect::Verify)),
-            (Self::Acting, Event::ActionsDone { reboot: true })
-            | (Self::RebootPending, Event::Retry)
-            | (Self::Verifying | Self::Failed, Event::RebootDue)
-            | (
-                Self::Planned,
-                Event::PlanRefused {
-                    reboot_pending: true,
-                },
-            ) => (Self::RebootPending, Some(Effect::Reboot)),
-            (Self::RebootPending, Event::BootSeen) => (Self::Booted, Some(Effect::Act)),
-            (Self::Verifying, Event::Verified) => (Self::Idle, None),
-            (Self::RebootPending, Event::StepFailed) | (Self::Planned, Event::StepFailed) => {
-                (Self::Failed, None)
+    pub fn on(self, event: Event, lift: bool) -> (Self, Option<Effect>) {
+        match self.step(event) {
+            (Self::Idle | Self::Failed, None)
+                if lift && !matches!(event, Event::Uncordoned { .. }) =>
+            {
+                (Self::Uncordoning, Some(Effect::Uncordon))
             }
-            (
-                Self::Staging | Self::Committing | Self::Acting | Self::Booted | Self::Verifying,
-                Event::StepFailed,
-            )
-            | (Self::RebootPending | Self::Verifying | Self::Failed, Event::Withdrawn) => {
-                (Self::Undoing, Some(Effect::Undo))
+            next => next,
+        }
+    }
+
+    fn step(self, event: Event) -> (Self, Option<Effect>) {
+        let next = self.on_the_node(event);
+        let next = next.or_else(|| self.on_the_disk(event));
+        next.unwrap_or((self, None))
+    }
+
+    /// The part of the table that is about the node's pods.
+    fn on_the_node(self, event: Event) -> Option<(Self, Option<Effect>)> {
+        use Phase::{
+            Cordoned, Drained, Draining, Failed, Idle, Planned, Uncordoning, Waiting, Withholding,
+        };
+        Some(match (self, event) {
+            (Waiting, Event::Released { drain: true }) | (Drained, Event::Refilled) => {
+                (Cordoned, Some(Effect::Cordon))
             }
-            (Self::Undoing, Event::Undone { reboot: true, .. }) => {
-                (Self::RebootPending, Some(Effect::Reboot))
+            (Cordoned, Event::Cordoned) => (Withholding, Some(Effect::Withhold)),
+            (Withholding, Event::Withheld) => (Draining, Some(Effect::Drain)),
+            (Draining, Event::Drained) => (Drained, Some(Effect::Quiesce)),
+            (Drained, Event::Permitted) => (Self::Staging, Some(Effect::Stage)),
+            (Cordoned | Withholding | Draining | Drained | Uncordoning, Event::Desired) => {
+                (Planned, Some(Effect::Plan))
             }
+            (Cordoned | Withholding | Draining | Drained, Event::Withdrawn)
+            | (Uncordoning, Event::Uncordoned { failed: false }) => (Idle, None),
+            (Cordoned | Withholding | Draining | Drained, Event::StepFailed)
+            | (Uncordoning, Event::Uncordoned { failed: true }) => (Failed, None),
+            _ => return None,
+        })
+    }
+
+    /// The part of the table that is about the machine.
+    fn on_the_disk(self, event: Event) -> Option<(Self, Option<Effect>)> {
+        use Phase::{
+            Acting, Booted, Committing, Failed, Idle, Planned, RebootPending, Staging, Undoing,
+            Verifying, Waiting,
+        };
+        let pending = |reboot_pending| Event::PlanRefused { reboot_pending };
+        Some(match (self, event) {
+            (Idle | Planned | Waiting | Failed | RebootPending | Verifying, Event::Desired)
+            | (Failed, Event::Retry)
+            | (Staging, Event::Replan) => (Planned, Some(Effect::Plan)),
+            (Planned, Event::PlanEmpty)
+            | (Planned | Waiting, Event::Withdrawn)
+            | (Verifying, Event::Verified) => (Idle, None),
+            (Planned, event) if event == pending(false) => (Idle, None),
+            (Planned, Event::PlanReady) => (Waiting, Some(Effect::AwaitRelease)),
+            (Waiting, Event::Released { drain: false }) => (Staging, Some(Effect::Stage)),
+            (Staging, Event::Staged) => (Committing, Some(Effect::Commit)),
+            (Committing, Event::Committed) => (Acting, Some(Effect::Act)),
+            (Acting, Event::ActionsDone { reboot: false })
+            | (Booted, Event::ActionsDone { .. }) => (Verifying, Some(Effect::Verify)),
+            (Acting, Event::ActionsDone { reboot: true })
+            | (RebootPending, Event::Retry)
+            | (Verifying | Failed, Event::RebootDue) => (RebootPending, Some(Effect::Reboot)),
+            (Planned, event) if event == pending(true) => (RebootPending, Some(Effect::Reboot)),
+            (RebootPending, Event::BootSeen) => (Booted, Some(Effect::Act)),
+            (RebootPending | Planned | Waiting, Event::StepFailed) => (Failed, None),
+            (Staging | Committing | Acting | Booted | Verifying, Event::StepFailed)
+            | (RebootPending | Verifying | Failed, Event::Withdrawn) => {
+                (Undoing, Some(Effect::Undo))
+            }
+            (Undoing, Event::Undone { reboot: true, .. }) => (RebootPending, Some(Effect::Reboot)),
             (
-                Self::Undoing,
+                Undoing,
                 Event::Undone {
                     withdrawn: true, ..
                 },
-            ) => (Self::Idle, None),
-            (Self::Undoing, Event::Undone { .. } | Event::UndoFailed) => (Self::Failed, None),
-            (phase, _) => (phase, None),
-        }
+            ) => (Idle, None),
+            (Undoing, Event::Undone { .. } | Event::UndoFailed) => (Failed, None),
+            _ => return None,
+        })
     }
 
     /// The name that status, metrics and logs carry.
@@ -185,6 +264,10 @@ impl Phase {
             Self::Idle => "Idle",
             Self::Planned => "Planned",
             Self::Waiting => "Waiting",
+            Self::Cordoned => "Cordoned",
+            Self::Withholding => "Withholding",
+            Self::Draining => "Draining",
+            Self::Drained => "Drained",
             Self::Staging => "Staging",
             Self::Committing => "Committing",
             Self::Acting => "Acting",
@@ -192,15 +275,26 @@ impl Phase {
             Self::Booted => "Booted",
             Self::Verifying => "Verifying",
             Self::Undoing => "Undoing",
+            Self::Uncordoning => "Uncordoning",
             Self::Failed => "Failed",
         }
     }
 
+    /// Whether an update is on its way here, and nothing of the machine has changed for it yet.
+    pub const fn is_before_staging(self) -> bool {
+        use Phase::{Cordoned, Drained, Draining, Waiting, Withholding};
+        matches!(self, Waiting | Cordoned | Withholding | Draining | Drained)
+    }
+
     /// Every phase, for metrics.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 16] = [
         Self::Idle,
         Self::Planned,
         Self::Waiting,
+        Self::Cordoned,
+        Self::Withholding,
+        Self::Draining,
+        Self::Drained,
         Self::Staging,
         Self::Committing,
         Self::Acting,
@@ -208,6 +302,7 @@ impl Phase {
         Self::Booted,
         Self::Verifying,
         Self::Undoing,
+        Self::Uncordoning,
         Self::Failed,
     ];
 }

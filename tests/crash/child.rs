@@ -16,6 +16,7 @@ use tracing_subscriber::{Layer, layer::SubscriberExt as _};
 
 use crate::{
     driver::{Driver, UNIT},
+    node::NodeDouble,
     sandbox::{at, conduct, restarting},
     services::Script,
 };
@@ -196,12 +197,22 @@ async fn drive(order: &Order, to: crate::sandbox::Written) {
         Course::Reboot => conduct(true),
         _ => restarting(UNIT),
     };
-    let mut driver = Driver::on(&root, &script, to.desired(), conduct);
+    let mut driver = match course {
+        Course::Reboot => {
+            let node = NodeDouble::below(&order.root);
+            Driver::on_node(&root, &script, &node, to.desired(), conduct)
+        }
+        _ => Driver::on(&root, &script, to.desired(), conduct),
+    };
     // A busy machine is slow, and being killed is all that this process is for.
     driver.patience = std::time::Duration::from_secs(300);
     match course {
         Course::Restart => drop(driver.until_on(&to).await),
-        Course::Reboot => script.until_reboot().await,
+        // In the boot after the reboot it ends with the pods.
+        Course::Reboot => tokio::select! {
+            () = script.until_reboot() => {}
+            _ = driver.until_on(&to) => {}
+        },
         Course::Undo => drop(driver.until_failed().await),
     }
     driver.stop().await;

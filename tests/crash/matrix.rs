@@ -15,6 +15,7 @@ use crate::{
     case::{Case, plain},
     child::{Course, Ended, Order, Place},
     driver::{Driver, UNIT, boot},
+    node::NodeDouble,
     sandbox::{Sandbox, conduct, difference, restarting},
     services::Script,
 };
@@ -35,18 +36,27 @@ macro_rules! cases {
 cases!(EFFECTS, done_in: Effect {
     Plan => [Restart Planned, Reboot Planned],
     AwaitRelease => [Restart Waiting],
+    Cordon => [Reboot Cordoned],
+    Withhold => [Reboot Withholding],
+    Drain => [Reboot Draining],
+    Quiesce => [Reboot Drained],
     Stage => [Restart Staging, Undo Staging],
     Commit => [Restart Committing, Reboot Committing],
     Act => [Restart Acting, Reboot Acting, Reboot Booted, Undo Acting],
     Reboot => [Reboot RebootPending],
     Verify => [Restart Verifying, Reboot Verifying],
     Undo => [Undo Undoing],
+    Uncordon => [Reboot Uncordoning],
 });
 
 cases!(PHASES, passed_in: Phase {
     Idle => [Restart Idle],
     Planned => [Undo Planned],
     Waiting => [Reboot Waiting, Undo Waiting],
+    Cordoned => [],
+    Withholding => [],
+    Draining => [],
+    Drained => [],
     Staging => [Reboot Staging],
     Committing => [Undo Committing],
     Acting => [],
@@ -54,6 +64,7 @@ cases!(PHASES, passed_in: Phase {
     Booted => [],
     Verifying => [],
     Undoing => [],
+    Uncordoning => [],
     Failed => [Undo Failed],
 });
 
@@ -105,8 +116,14 @@ pub(crate) fn finish(case: &Case, sandbox: &Sandbox, course: Course, what: &str)
                 Course::Reboot => conduct(true),
                 _ => restarting(UNIT),
             };
-            let root = sandbox.root();
-            let mut driver = Driver::on(&root, script, case.to.desired(), conduct);
+            let (root, desired) = (sandbox.root(), case.to.desired());
+            let mut driver = match course {
+                Course::Reboot => {
+                    let node = NodeDouble::of(sandbox);
+                    Driver::on_node(&root, script, &node, desired, conduct)
+                }
+                _ => Driver::on(&root, script, desired, conduct),
+            };
             driver.patience = Duration::from_secs(24 * 3600);
             driver
         };
@@ -162,7 +179,8 @@ fn killed_at(case: &Case, course: Course, phase: Phase, place: Place) -> bool {
     let sandbox = machine(case);
     let mut asked = Vec::new();
     // What follows a reboot is done by the start after it.
-    let second = course == Course::Reboot && matches!(phase, Phase::Booted | Phase::Verifying);
+    let after = [Phase::Booted, Phase::Verifying, Phase::Uncordoning];
+    let second = course == Course::Reboot && after.contains(&phase);
     if second {
         let first = order(&sandbox, course, None);
         assert!(rebooted(&first), "{what}");
@@ -185,10 +203,26 @@ fn killed_at(case: &Case, course: Course, phase: Phase, place: Place) -> bool {
         Course::Reboot => {
             let reboots = asked.iter().filter(|asked| asked.starts_with("reboot"));
             assert_eq!(reboots.count(), 1, "{what}: {asked:?}");
+            must_have_drained_once(&sandbox, &what);
         }
         Course::Undo => assert!((1..=3).contains(&restarts(&asked)), "{what}: {asked:?}"),
     }
     true
+}
+
+/// Cordoned and given back once each, and drained between: whoever starts anew asks for nothing that is
+/// done.
+pub(crate) fn must_have_drained_once(sandbox: &Sandbox, what: &str) {
+    let log = NodeDouble::of(sandbox).log();
+    let order: Vec<&str> = log
+        .iter()
+        .filter_map(|line| line.split(' ').next())
+        .collect();
+    let mut drained = order.clone();
+    drained.dedup();
+    assert_eq!(drained, ["cordon", "drain", "uncordon"], "{what}: {log:?}");
+    let last = log.last().and_then(|line| line.split(' ').nth(1));
+    assert_eq!(last, Some(crate::case::wanted().0.name.as_str()), "{what}");
 }
 
 #[test]

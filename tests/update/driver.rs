@@ -13,9 +13,13 @@ use tokio::{sync::watch, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    node::NodeDouble,
     sandbox::{Quiet, Sandbox, Written, restarting},
     services::Script,
 };
+
+type Watched = watch::Receiver<Desired>;
+type Made = (Updater<Script, Quiet>, watch::Receiver<Arc<UpdateReport>>);
 
 pub(crate) const UNIT: &str = "x.service";
 
@@ -73,18 +77,36 @@ impl Driver {
     /// On a root with instruments.
     pub(crate) fn on(root: &Root, script: &Script, desired: Desired, conduct: Conduct) -> Self {
         let (desired, source) = watch::channel(desired);
+        Self::turning(Self::made(root, script, conduct, source), desired)
+    }
+
+    fn made(root: &Root, script: &Script, conduct: Conduct, desired: Watched) -> Made {
         let begun = std::time::Instant::now();
         // A process that another test starts meanwhile holds every lock of this one until it executes.
         let made = loop {
             let services = Some(script.clone());
-            match Updater::new(root, services, Quiet, conduct.clone(), source.clone()) {
+            match Updater::new(root, services, Quiet, conduct.clone(), desired.clone()) {
                 Err(error) if error.is_locked() && begun.elapsed() < Duration::from_secs(5) => {
                     std::thread::yield_now();
                 }
                 made => break made,
             }
         };
-        Self::turning(made.unwrap(), desired)
+        made.unwrap()
+    }
+
+    /// On a machine that is a node.
+    pub(crate) fn on_node(
+        root: &Root,
+        script: &Script,
+        node: &NodeDouble,
+        desired: Desired,
+        conduct: Conduct,
+    ) -> Self {
+        let (desired, source) = watch::channel(desired);
+        let (updater, reports) = Self::made(root, script, conduct, source);
+        let node = Arc::new(node.clone());
+        Self::turning((updater.on_node(node), reports), desired)
     }
 
     /// As the agent starts it in a boot that may be the guard's.
@@ -101,10 +123,7 @@ impl Driver {
         Ok(Self::turning(made?, desired))
     }
 
-    fn turning(
-        (updater, reports): (Updater<Script, Quiet>, watch::Receiver<Arc<UpdateReport>>),
-        desired: watch::Sender<Desired>,
-    ) -> Self {
+    fn turning((updater, reports): Made, desired: watch::Sender<Desired>) -> Self {
         let (words, heard) = watch::channel(0);
         let stop = CancellationToken::new();
         let task = tokio::spawn(updater.listening(heard).run(stop.clone()));

@@ -10,7 +10,11 @@ fn events() -> Vec<Event> {
         Event::Withdrawn,
         Event::PlanEmpty,
         Event::PlanReady,
-        Event::Released,
+        Event::Cordoned,
+        Event::Withheld,
+        Event::Drained,
+        Event::Permitted,
+        Event::Refilled,
         Event::Replan,
         Event::Staged,
         Event::Committed,
@@ -26,6 +30,8 @@ fn events() -> Vec<Event> {
             reboot_pending: yes,
         });
         all.push(Event::ActionsDone { reboot: yes });
+        all.push(Event::Released { drain: yes });
+        all.push(Event::Uncordoned { failed: yes });
         for withdrawn in [false, true] {
             all.push(Event::Undone {
                 reboot: yes,
@@ -48,7 +54,24 @@ fn answers(effect: Effect) -> Vec<Event> {
             refused(true),
             refused(false),
         ],
-        Effect::AwaitRelease => return vec![Event::Released, Event::Withdrawn],
+        Effect::AwaitRelease => {
+            let released = |drain| Event::Released { drain };
+            vec![released(true), released(false), Event::Withdrawn]
+        }
+        // Also what is desired may change meanwhile.
+        Effect::Cordon => vec![Event::Cordoned, Event::Desired, Event::Withdrawn],
+        Effect::Withhold => vec![Event::Withheld, Event::Desired, Event::Withdrawn],
+        Effect::Drain => vec![Event::Drained, Event::Desired, Event::Withdrawn],
+        Effect::Quiesce => vec![
+            Event::Permitted,
+            Event::Refilled,
+            Event::Desired,
+            Event::Withdrawn,
+        ],
+        Effect::Uncordon => {
+            let lifted = |failed| Event::Uncordoned { failed };
+            return vec![lifted(true), lifted(false), Event::Desired];
+        }
         Effect::Stage => vec![Event::Staged, Event::Replan],
         Effect::Commit => vec![Event::Committed],
         Effect::Act => vec![done(true), done(false)],
@@ -72,7 +95,7 @@ fn answers(effect: Effect) -> Vec<Event> {
 fn every_phase_answers_every_event_and_stays_where_it_is_when_there_is_nothing_to_do() {
     for phase in Phase::ALL {
         for event in events() {
-            let (next, effect) = phase.on(event);
+            let (next, effect) = phase.on(event, false);
             let waits = matches!(next, Phase::Idle | Phase::Failed);
             if next != phase {
                 assert_eq!(
@@ -93,6 +116,10 @@ fn every_answer_of_an_effect_leads_on() {
     let ways = [
         (Phase::Planned, Effect::Plan),
         (Phase::Waiting, Effect::AwaitRelease),
+        (Phase::Cordoned, Effect::Cordon),
+        (Phase::Withholding, Effect::Withhold),
+        (Phase::Draining, Effect::Drain),
+        (Phase::Drained, Effect::Quiesce),
         (Phase::Staging, Effect::Stage),
         (Phase::Committing, Effect::Commit),
         (Phase::Acting, Effect::Act),
@@ -100,11 +127,56 @@ fn every_answer_of_an_effect_leads_on() {
         (Phase::RebootPending, Effect::Reboot),
         (Phase::Verifying, Effect::Verify),
         (Phase::Undoing, Effect::Undo),
+        (Phase::Uncordoning, Effect::Uncordon),
     ];
     for (phase, effect) in ways {
         for event in answers(effect) {
-            let (next, _) = phase.on(event);
+            let (next, _) = phase.on(event, false);
             assert_ne!(next, phase, "{phase:?} is stuck after {event:?}");
+        }
+    }
+}
+
+/// Pods may come back when nothing is left of the update, neither on the disk nor to be tried again.
+#[test]
+fn whatever_would_end_gives_the_node_back_first_and_nothing_else_does() {
+    for phase in Phase::ALL {
+        for event in events() {
+            let (next, effect) = phase.on(event, false);
+            let lifted = phase.on(event, true);
+            let ends = matches!(next, Phase::Idle | Phase::Failed);
+            match ends && !matches!(event, Event::Uncordoned { .. }) {
+                true => assert_eq!(
+                    lifted,
+                    (Phase::Uncordoning, Some(Effect::Uncordon)),
+                    "{phase:?} {event:?}"
+                ),
+                false => assert_eq!(lifted, (next, effect), "{phase:?} {event:?}"),
+            }
+        }
+    }
+}
+
+/// Where a drain was decided on, nothing is staged before the pods are gone and the last look is over.
+#[test]
+fn with_a_drain_nothing_is_staged_that_was_not_cordoned_drained_and_permitted() {
+    let order = [
+        (Phase::Waiting, Event::Released { drain: true }),
+        (Phase::Cordoned, Event::Cordoned),
+        (Phase::Withholding, Event::Withheld),
+        (Phase::Draining, Event::Drained),
+        (Phase::Drained, Event::Permitted),
+    ];
+    for (index, (phase, event)) in order.into_iter().enumerate() {
+        let (next, _) = phase.on(event, false);
+        let follows = order
+            .get(index + 1)
+            .map_or(Phase::Staging, |(next, _)| *next);
+        assert_eq!(next, follows);
+        for other in events().into_iter().filter(|other| *other != event) {
+            let leads = phase.on(other, false).0;
+            let undrained = phase == Phase::Waiting && other == Event::Released { drain: false };
+            assert!(leads != Phase::Staging || undrained, "{phase:?} {other:?}");
         }
     }
 }
@@ -146,10 +218,10 @@ fn nothing_is_committed_unstaged_acted_on_uncommitted_or_verified_unfinished() {
                 Event::ActionsDone { .. } => (staged, committed, committed),
                 Event::Verified | Event::Undone { reboot: false, .. } => (false, false, false),
                 // Another config is staged on top.
-                Event::Released => (false, false, false),
+                Event::Released { .. } => (false, false, false),
                 _ => marks,
             };
-            let (next, effect) = phase.on(event);
+            let (next, effect) = phase.on(event, false);
             todo.push_back((next, effect, marks));
         }
     }

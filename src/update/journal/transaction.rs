@@ -146,6 +146,28 @@ pub struct RebootRecord {
     pub soft: bool,
 }
 
+pub(super) fn enter(phases: &mut Vec<PhaseRecord>, name: &str, now: Timestamp) {
+    let lasts = |phase: &PhaseRecord| phase.name == name && phase.finished.is_none();
+    if phases.last().is_some_and(lasts) {
+        return;
+    }
+    leave(phases, now);
+    if phases.len() >= MOST_PHASES {
+        phases.remove(MOST_PHASES / 2);
+    }
+    phases.push(PhaseRecord {
+        name: name.to_owned(),
+        started: now,
+        finished: None,
+    });
+}
+
+fn leave(phases: &mut [PhaseRecord], now: Timestamp) {
+    if let Some(phase) = phases.last_mut() {
+        phase.finished.get_or_insert(now);
+    }
+}
+
 /// The kernel's boot id in the name of a boot: a soft reboot adds `+N`.
 pub fn kernel_of(boot: &str) -> &str {
     boot.split_once('+').map_or(boot, |(kernel, _)| kernel)
@@ -182,29 +204,12 @@ impl Transaction {
 
     /// Begins a phase in the record and ends the one before.
     pub fn enter(&mut self, name: &str, now: Timestamp) {
-        if self
-            .phases
-            .last()
-            .is_some_and(|phase| phase.name == name && phase.finished.is_none())
-        {
-            return;
-        }
-        self.leave(now);
-        if self.phases.len() >= MOST_PHASES {
-            self.phases.remove(MOST_PHASES / 2);
-        }
-        self.phases.push(PhaseRecord {
-            name: name.to_owned(),
-            started: now,
-            finished: None,
-        });
+        enter(&mut self.phases, name, now);
     }
 
     /// Ends the phase that lasts.
     pub fn leave(&mut self, now: Timestamp) {
-        if let Some(phase) = self.phases.last_mut() {
-            phase.finished.get_or_insert(now);
-        }
+        leave(&mut self.phases, now);
     }
 
     /// What `history` keeps of it.

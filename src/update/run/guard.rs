@@ -180,11 +180,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
             };
             match turned {
                 Ok(None) => break,
-                Ok(Some(event)) => {
-                    let (phase, effect) = self.phase.on(event);
-                    self.enter(phase);
-                    next = effect;
-                }
+                Ok(Some(event)) => next = self.step(event),
                 Err(error) => self.troubled(error)?,
             }
         }

@@ -5,11 +5,13 @@
 //! the watchdog hears from the very task that does the work.
 
 mod act;
+mod ask;
 mod commit;
 mod conduct;
 mod drift;
 mod evidence;
 mod guard;
+mod node;
 mod plan;
 mod reboot;
 mod repair;
@@ -31,6 +33,7 @@ use tracing::Instrument;
 
 use super::{
     journal::{Failure, Journal},
+    node::{DrainProgress, Node},
     phase::{Effect, Event, Phase},
     ports::Services,
     recover::RecoverError,
@@ -69,6 +72,10 @@ pub struct Updater<S, A> {
     /// Empty while it is lent to blocking work.
     journal: Journal,
     services: Option<Arc<S>>,
+    /// None on a machine that is no node, and for everybody but the agent.
+    node: Option<Arc<dyn Node>>,
+    /// How far the drain is that goes on.
+    draining: DrainProgress,
     audience: Arc<A>,
     conduct: Conduct,
     /// Where the conduct changes; none where it does not.
@@ -138,6 +145,8 @@ impl<S: Services, A: Audience> Updater<S, A> {
             store: opened.store,
             journal: opened.journal,
             services: services.map(Arc::new),
+            node: None,
+            draining: DrainProgress::default(),
             audience: Arc::new(audience),
             conduct,
             conducts: None,
@@ -204,9 +213,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
                     continue;
                 }
             };
-            let (phase, effect) = self.phase.on(event);
-            self.enter(phase);
-            next = effect;
+            next = self.step(event);
         }
     }
 
@@ -226,9 +233,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
                         break;
                     };
                     looked = true;
-                    let (phase, effect) = self.phase.on(event);
-                    self.enter(phase);
-                    next = effect;
+                    next = self.step(event);
                     continue;
                 }
                 Some(effect) => effect,
@@ -243,9 +248,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
             let Some(event) = self.carry_out(effect, &stop).instrument(span).await? else {
                 break;
             };
-            let (phase, effect) = self.phase.on(event);
-            self.enter(phase);
-            next = effect;
+            next = self.step(event);
         }
         Ok(self.report.borrow().clone())
     }
@@ -272,6 +275,11 @@ impl<S: Services, A: Audience> Updater<S, A> {
         let event = match effect {
             Effect::Plan => self.plan().await?,
             Effect::AwaitRelease => return self.await_release(stop).await,
+            Effect::Cordon => return self.cordon(stop).await,
+            Effect::Withhold => return self.withhold(stop).await,
+            Effect::Drain => return self.drain(stop).await,
+            Effect::Quiesce => return self.quiesce(stop).await,
+            Effect::Uncordon => return self.uncordon(stop).await,
             Effect::Stage => self.stage(stop).await?,
             Effect::Commit => self.commit().await?,
             Effect::Act => return self.act(stop).await,
@@ -302,6 +310,13 @@ impl<S: Services, A: Audience> Updater<S, A> {
         self.failures = self.failures.saturating_add(1);
     }
 
+    /// Enters the phase that an event leads to; what is to be done there.
+    fn step(&mut self, event: Event) -> Option<Effect> {
+        let (phase, effect) = self.phase.on(event, self.is_to_be_lifted());
+        self.enter(phase);
+        effect
+    }
+
     fn enter(&mut self, phase: Phase) {
         if phase != self.phase {
             let was = self.phase;
@@ -309,6 +324,8 @@ impl<S: Services, A: Audience> Updater<S, A> {
             self.since = Timestamp::now();
             if let Some(tx) = self.journal.top_mut() {
                 tx.enter(phase.name(), self.since);
+            } else if let Some(cordon) = &mut self.journal.cordon {
+                cordon.enter(phase.name(), self.since);
             }
             let id = self
                 .journal

@@ -231,8 +231,13 @@ impl<S: Services, A: Audience> Updater<S, A> {
             return Ok(Some(Event::Withdrawn));
         }
         self.planned = Some(planned);
-        // Nothing new is begun after a stop.
-        Ok((!stop.is_cancelled()).then_some(Event::Released))
+        match self.drains() {
+            // Nothing new is begun after a stop.
+            drain if drain || self.node.is_none() => {
+                Ok((!stop.is_cancelled()).then_some(Event::Released { drain }))
+            }
+            _ => self.permit_without_drain(stop).await,
+        }
     }
 
     /// What the desired config means for what is going on now.
@@ -259,7 +264,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
     fn event_for(&mut self, digest: Digest) -> Option<Event> {
         let base = self.journal.base.as_ref().map(|base| base.digest);
         let failure = self.journal.failure.as_ref();
-        if self.phase == Phase::Waiting {
+        if self.phase.is_before_staging() {
             let planned = self.planned.as_ref().map(|planned| planned.digest);
             return match planned == Some(digest) {
                 true => None,
@@ -281,7 +286,8 @@ impl<S: Services, A: Audience> Updater<S, A> {
                 if self.journal.failure.take().is_some() {
                     tracing::info!("the source holds the config of this machine again");
                 }
-                None
+                // Pods are kept away for a config that is not wanted any more.
+                (self.phase == Phase::Idle && self.is_to_be_lifted()).then_some(Event::Withdrawn)
             }
             // The same again would fail the same way; a passing failure has a time of its own.
             _ if failure.is_some_and(|failure| failure.digest == Some(digest)) => None,

@@ -78,6 +78,9 @@ impl<S: Services, A: Audience> Updater<S, A> {
             tracing::warn!("a reboot is needed; it is left to a person (update.reboot)");
             return self.wait(stop).await;
         }
+        if let Some(ended) = self.permit_reboot(stop).await? {
+            return Ok(ended);
+        }
         let kind = self.reboot_kind(&boot, told);
         let mut unreached = 0;
         loop {
@@ -260,7 +263,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
     }
 
     /// Waits, unless a stop or another desired config comes first.
-    async fn pause(
+    pub(super) async fn pause(
         &mut self,
         time: Duration,
         stop: &CancellationToken,

@@ -11,6 +11,7 @@ use crate::{
     plan::Drift,
     update::{
         journal::{ConfigName, Failure, UpdateRecord},
+        node::Blocker,
         phase::Phase,
         ports::Services,
         store, transaction,
@@ -46,6 +47,10 @@ pub struct UpdateReport {
     pub devices_before: Option<(BTreeMap<String, usize>, Timestamp)>,
     /// Units that had failed before the last update, or at the first start where there was none.
     pub failed_units_before: Vec<String>,
+    /// What an update waits for in the cluster.
+    pub blockers: Vec<Blocker>,
+    /// Since when pods are kept away for an update.
+    pub cordoned: Option<Timestamp>,
     /// When the maintenance window opens that an update waits for.
     pub opens: Option<Timestamp>,
     /// The last word of a person that was taken up.
@@ -103,6 +108,8 @@ impl<S: Services, A: Audience> Updater<S, A> {
             boot,
             devices_before: self.journal.devices_before.clone(),
             failed_units_before: self.journal.failed_units.clone(),
+            blockers: self.draining.blockers.clone(),
+            cordoned: self.journal.cordon.as_ref().map(|cordon| cordon.since),
             opens: self.closed_until().filter(|_| self.phase == Phase::Waiting),
             asked: self.heard,
             updates: self.journal.history.iter().rev().cloned().collect(),

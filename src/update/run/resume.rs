@@ -45,7 +45,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
         let (phase, effect) = self.proven();
         let Some(to) = self.journal.top().map(|tx| tx.to.name.clone()) else {
             self.phase = phase;
-            return None;
+            return self.resume_cordon();
         };
         self.enter(phase);
         self.span().in_scope(|| match phase {

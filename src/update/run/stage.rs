@@ -166,6 +166,9 @@ fn stage(
             now: Timestamp::now(),
         },
     )?;
+    if let Some(cordon) = &mut journal.cordon {
+        tx.phases = std::mem::take(&mut cordon.phases);
+    }
     tx.enter(Phase::Staging.name(), tx.started);
     let (to, changes, cost) = (&tx.to.name, planned.changes, planned.plan.cost);
     tracing::info!(

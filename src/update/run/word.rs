@@ -69,6 +69,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
         // What waits for its reboot, or goes back, has begun already.
         if planned == self.released
             || self.repair.is_some()
+            || self.journal.cordon.is_some()
             || !self.journal.transactions.is_empty()
         {
             return None;

@@ -1,0 +1,174 @@
+//! Asking the node until it answers: an API server that is away is waited for, and told of.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::{Audience, RETRY, UpdateError, Updater};
+use crate::{
+    backoff::jitter,
+    update::{
+        node::{Asked, Blocker, Node, NodeError, Permit, Step},
+        phase::Event,
+        ports::Services,
+    },
+};
+
+/// How long a reboot waits for an API server that does not answer: whoever took everything away from the
+/// node has said so before. Not on a node that the API server itself may need.
+const OUTAGE: Duration = Duration::from_secs(600);
+
+/// How asking the node ended.
+pub(super) enum Answer<T> {
+    Done(T),
+    /// Something else is desired by now, or waiting helps nobody.
+    Event(Event),
+    Stopped,
+}
+
+impl<T> Answer<T> {
+    /// What the loop is told; none of a stop.
+    pub(super) fn map(self, done: impl FnOnce(T) -> Event) -> Option<Event> {
+        match self {
+            Self::Done(answer) => Some(done(answer)),
+            Self::Event(event) => Some(event),
+            Self::Stopped => None,
+        }
+    }
+}
+
+impl<S: Services, A: Audience> Updater<S, A> {
+    /// The last look before a reboot. Pods that came meanwhile are asked to leave once more. None: go on.
+    pub(super) async fn permit_reboot(
+        &mut self,
+        stop: &CancellationToken,
+    ) -> Result<Option<Option<Event>>, UpdateError> {
+        let Some(node) = self.node.clone() else {
+            return Ok(None);
+        };
+        let to = self.config_name();
+        let drained = self.journal.cordon.is_some();
+        let begun = Instant::now();
+        for attempt in 0.. {
+            let asked = node.permit(Step::Reboot { drained }, to.clone());
+            let refused = match self.while_turning(asked).await {
+                Ok(Permit::Refilled) => match self.empty_again(&*node, &to, stop).await? {
+                    Some(ended) => return Ok(Some(ended)),
+                    None => continue,
+                },
+                Ok(Permit::Go) => {
+                    self.forget_refusal();
+                    return Ok(None);
+                }
+                Err(error) => error,
+            };
+            let waited = begun.elapsed();
+            match node.is_control_plane() {
+                _ if !refused.unanswered => {}
+                // The outage may be the quorum, and this machine part of it.
+                true if waited >= self.conduct.verify_timeout => {
+                    self.failed(&refused, refused.reason, false);
+                    return Ok(Some(Some(Event::Withdrawn)));
+                }
+                false if waited >= OUTAGE => {
+                    tracing::warn!("no API server for {waited:.0?}: rebooting without it");
+                    return Ok(None);
+                }
+                _ => {}
+            }
+            self.note_refusal(&refused);
+            let pause = RETRY.wait(attempt, jitter());
+            if let Some(event) = self.pause(pause, stop).await? {
+                return Ok(Some(event));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Cordon and drain once more, in the midst of an update.
+    async fn empty_again(
+        &mut self,
+        node: &dyn Node,
+        to: &str,
+        stop: &CancellationToken,
+    ) -> Result<Option<Option<Event>>, UpdateError> {
+        tracing::warn!("pods may have come back before the reboot; asking them to leave again");
+        if let Err(error) = self.while_turning(node.cordon(to.to_owned())).await {
+            self.note_refusal(&error);
+            return self.pause(RETRY.wait(0, jitter()), stop).await;
+        }
+        Ok(match self.drain(stop).await? {
+            Some(Event::Drained) => None,
+            ended => Some(ended),
+        })
+    }
+
+    /// What is waited for is told like a pod that does not go.
+    fn note_refusal(&mut self, error: &NodeError) {
+        let message = crate::telemetry::chain(error);
+        tracing::warn!(reason = %error.reason, "trying again: {message}");
+        let known = self.draining.blockers.first();
+        let since = known.map_or_else(Timestamp::now, |blocker| blocker.since);
+        self.draining.blockers = vec![Blocker {
+            kind: "Node".to_owned(),
+            namespace: String::new(),
+            name: String::new(),
+            reason: error.reason,
+            message,
+            since,
+        }];
+        self.publish();
+    }
+
+    fn forget_refusal(&mut self) {
+        if !self.draining.blockers.is_empty() {
+            self.draining.blockers.clear();
+            self.publish();
+        }
+    }
+
+    /// Asks until it is answered: an API server that is away is waited for, with growing pauses, unless
+    /// something else is desired or a stop comes first.
+    pub(super) async fn answer<T>(
+        &mut self,
+        stop: &CancellationToken,
+        what: impl for<'a> Fn(&'a dyn Node) -> Asked<'a, T>,
+    ) -> Result<Answer<T>, UpdateError> {
+        let Some(node) = self.node.clone() else {
+            return Ok(Answer::Event(Event::Withdrawn));
+        };
+        let mut desired = self.desired.clone();
+        for attempt in 0.. {
+            // Each arm may be dropped: whatever was asked may be asked again.
+            let asked = tokio::select! {
+                () = stop.cancelled() => return Ok(Answer::Stopped),
+                Ok(()) = desired.changed() => match self.look_at_desired() {
+                    Some(event) => return Ok(Answer::Event(event)),
+                    None => continue,
+                },
+                asked = self.while_turning(what(&*node)) => asked,
+            };
+            let error = match asked {
+                Ok(answer) => {
+                    self.forget_refusal();
+                    return Ok(Answer::Done(answer));
+                }
+                Err(error) if !error.again => {
+                    self.failed(&error, error.reason, false);
+                    return Ok(Answer::Event(Event::StepFailed));
+                }
+                Err(error) => error,
+            };
+            self.note_refusal(&error);
+            let pause = RETRY.wait(attempt, jitter());
+            match self.pause(pause, stop).await? {
+                None => {}
+                Some(None) => return Ok(Answer::Stopped),
+                Some(Some(event)) => return Ok(Answer::Event(event)),
+            }
+        }
+        Ok(Answer::Stopped)
+    }
+}

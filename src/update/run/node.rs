@@ -1,0 +1,253 @@
+//! The node's pods: kept away and asked to leave before the first change, let in again after the last.
+//!
+//! What was asked of the cluster is recorded before it is asked, so that whoever starts next goes on
+//! with it or takes it back. Every step may be repeated.
+
+use std::{sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+use tokio::{sync::watch, time::Instant};
+use tokio_util::sync::CancellationToken;
+
+use super::{Audience, UpdateError, Updater, ask::Answer, plan::Planned};
+use crate::update::{
+    journal::{ConfigName, CordonRecord, PhaseRecord},
+    node::{DrainOrder, DrainProgress, Lending, Node, Permit, Step},
+    phase::{Effect, Event, Phase},
+    ports::Services,
+};
+
+/// How often the time that a drain took is written down: what a crash loses of it is at most this.
+const WRITTEN_DOWN: Duration = Duration::from_secs(60);
+
+/// How long a drain that is ended has for its last word.
+const LAST_WORD: Duration = Duration::from_millis(200);
+
+impl<S: Services, A: Audience> Updater<S, A> {
+    /// Lets pods be asked to leave before an update that needs it. Before [`Updater::run`].
+    #[must_use]
+    pub fn on_node(mut self, node: Arc<dyn Node>) -> Self {
+        self.node = Some(node);
+        if !self.is_beside_the_guard() {
+            self.next = self.next.or_else(|| self.resume_cordon());
+        }
+        self.publish();
+        self
+    }
+
+    /// What is left to be done of a cordon, where no update is open.
+    pub(super) fn resume_cordon(&mut self) -> Option<Effect> {
+        let cordon = self.journal.cordon.as_ref()?;
+        let base = self.journal.base.as_ref().map(|base| base.digest);
+        let over = base == Some(cordon.to.digest) || self.journal.failure.is_some();
+        if !over || !self.is_to_be_lifted() {
+            // It goes on, or is taken back, when it is known what is desired.
+            return None;
+        }
+        self.enter(Phase::Uncordoning);
+        Some(Effect::Uncordon)
+    }
+
+    /// Whether pods are kept away for an update of which nothing is left: neither on the disk nor to be
+    /// tried again.
+    pub(super) fn is_to_be_lifted(&self) -> bool {
+        let failure = self.journal.failure.as_ref();
+        self.node.is_some()
+            && self.trouble.is_none()
+            && self.journal.cordon.is_some()
+            && self.journal.transactions.is_empty()
+            && !failure.is_some_and(|failure| failure.again)
+    }
+
+    /// Whether the planned update takes the pods away first. What puts one drifted path back does not.
+    pub(super) fn drains(&self) -> bool {
+        let drains = |planned: &Planned| planned.plan.drain;
+        self.node.is_some() && self.repair.is_none() && self.planned.as_ref().is_some_and(drains)
+    }
+
+    /// The last look before an update that disturbs no pod.
+    pub(super) async fn permit_without_drain(
+        &mut self,
+        stop: &CancellationToken,
+    ) -> Result<Option<Event>, UpdateError> {
+        let step = Step::Stage { drained: false };
+        let asked = self.permit(step, stop).await?;
+        Ok(asked.map(|_| Event::Released { drain: false }))
+    }
+
+    pub(super) async fn cordon(
+        &mut self,
+        stop: &CancellationToken,
+    ) -> Result<Option<Event>, UpdateError> {
+        let Some(planned) = &self.planned else {
+            return Ok(Some(Event::Withdrawn));
+        };
+        let (name, digest) = (planned.to.name.clone(), planned.digest);
+        let to = ConfigName { name, digest };
+        let now = Timestamp::now();
+        let known = self.journal.cordon.take();
+        let mut record = known.unwrap_or_else(|| CordonRecord {
+            to: to.clone(),
+            since: now,
+            drained_for: 0,
+            phases: Vec::new(),
+        });
+        record.to = to.clone();
+        record.enter(Phase::Cordoned.name(), now);
+        self.journal.cordon = Some(record);
+        self.save().await?;
+        let name = to.name;
+        let asked = self.answer(stop, |node| node.cordon(name.clone())).await?;
+        Ok(asked.map(|()| Event::Cordoned))
+    }
+
+    pub(super) async fn withhold(
+        &mut self,
+        stop: &CancellationToken,
+    ) -> Result<Option<Event>, UpdateError> {
+        let asked = self
+            .answer(stop, |node| node.lend(Lending::Withheld))
+            .await?;
+        Ok(asked.map(|()| Event::Withheld))
+    }
+
+    /// Waits as long as it takes, and says whom it waits for.
+    pub(super) async fn drain(
+        &mut self,
+        stop: &CancellationToken,
+    ) -> Result<Option<Event>, UpdateError> {
+        let (Some(node), Some(cordon)) = (self.node.clone(), &self.journal.cordon) else {
+            return Ok(Some(Event::Withdrawn));
+        };
+        let spent = Duration::from_secs(cordon.drained_for);
+        let begun = DrainProgress {
+            spent,
+            ..DrainProgress::default()
+        };
+        let (progress, mut told) = watch::channel(begun);
+        let over = stop.child_token();
+        let order = DrainOrder {
+            to: cordon.to.name.clone(),
+            spent,
+            progress,
+            stop: over.clone(),
+        };
+        let drain = node.drain(order);
+        let mut drain = std::pin::pin!(drain);
+        let mut written = Instant::now();
+        let mut tick = tokio::time::interval(self.audience.tick());
+        let event = loop {
+            tokio::select! {
+                drained = &mut drain => break match drained {
+                    Ok(()) => Some(Event::Drained),
+                    Err(error) => {
+                        self.failed(&error, error.reason, error.again);
+                        Some(Event::StepFailed)
+                    }
+                },
+                // Safe to drop: the next start goes on with the drain.
+                () = stop.cancelled() => break None,
+                // Safe to drop: a change that is missed here is still marked unseen.
+                Ok(()) = self.desired.changed() => {
+                    if let Some(event) = self.look_at_desired() {
+                        break Some(event);
+                    }
+                }
+                // Safe to drop: the newest is looked at again after the end.
+                Ok(()) = told.changed() => {
+                    self.note_progress(&told);
+                    if written.elapsed() >= WRITTEN_DOWN {
+                        written = Instant::now();
+                        self.save().await?;
+                    }
+                }
+                // Safe to drop, both: a tick that is missed comes again, and a question stays.
+                _ = tick.tick() => self.audience.beat(),
+                () = self.audience.asked() => self.audience.beat(),
+            }
+        };
+        over.cancel();
+        if !matches!(event, Some(Event::Drained | Event::StepFailed)) {
+            // It says how long it took; what it asked for stays asked.
+            let _ = tokio::time::timeout(LAST_WORD, &mut drain).await;
+        }
+        self.note_progress(&told);
+        self.draining = DrainProgress::default();
+        self.save().await?;
+        Ok(event)
+    }
+
+    fn note_progress(&mut self, told: &watch::Receiver<DrainProgress>) {
+        self.draining.clone_from(&told.borrow());
+        if let Some(cordon) = &mut self.journal.cordon {
+            cordon.drained_for = self.draining.spent.as_secs();
+        }
+        self.publish();
+    }
+
+    pub(super) async fn quiesce(
+        &mut self,
+        stop: &CancellationToken,
+    ) -> Result<Option<Event>, UpdateError> {
+        let asked = self
+            .answer(stop, |node| node.lend(Lending::Quiesced))
+            .await?;
+        let Answer::Done(()) = asked else {
+            return Ok(asked.map(|()| Event::Permitted));
+        };
+        let step = Step::Stage { drained: true };
+        let asked = self.permit(step, stop).await?;
+        Ok(asked.map(|permit| match permit {
+            Permit::Refilled => Event::Refilled,
+            Permit::Go => Event::Permitted,
+        }))
+    }
+
+    async fn permit(
+        &mut self,
+        step: Step,
+        stop: &CancellationToken,
+    ) -> Result<Answer<Permit>, UpdateError> {
+        let to = self.planned.as_ref().map(|planned| planned.to.name.clone());
+        let to = to.unwrap_or_else(|| self.config_name());
+        self.answer(stop, |node| node.permit(step, to.clone()))
+            .await
+    }
+
+    /// Gives the machine back to pods.
+    pub(super) async fn uncordon(
+        &mut self,
+        stop: &CancellationToken,
+    ) -> Result<Option<Event>, UpdateError> {
+        let on = self.config_name();
+        let asked = self.answer(stop, |node| node.lend(Lending::Open)).await?;
+        let Answer::Done(()) = asked else {
+            return Ok(asked.map(|()| Event::Uncordoned { failed: false }));
+        };
+        let asked = self.answer(stop, |node| node.uncordon(on.clone())).await?;
+        let failed = self.journal.failure.is_some();
+        let event = asked.map(|()| Event::Uncordoned { failed });
+        if let Some(Event::Uncordoned { .. }) = event {
+            self.close_cordon().await?;
+        }
+        Ok(event)
+    }
+
+    /// Pods may come: nothing is left of the cordon but what history tells.
+    async fn close_cordon(&mut self) -> Result<(), UpdateError> {
+        let now = Timestamp::now();
+        if let Some(cordon) = self.journal.cordon.take()
+            && let Some(update) = self.journal.history.last_mut()
+            && update.digest == cordon.to.digest
+        {
+            update.phases.push(PhaseRecord {
+                name: Phase::Uncordoning.name().to_owned(),
+                started: self.since,
+                finished: Some(now),
+            });
+        }
+        self.save().await?;
+        tracing::info!("pods may come again");
+        Ok(())
+    }
+}

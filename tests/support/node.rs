@@ -1,0 +1,242 @@
+//! A node of a cluster that outlives whoever drives it: what was asked of it stands in a file.
+
+use std::{
+    collections::BTreeMap,
+    path::PathBuf,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use machinist::{
+    reason::Reason,
+    update::node::{
+        Asked, Blocker, DrainOrder, DrainProgress, Lending, Node, NodeError, Permit, Step,
+    },
+};
+use tokio::sync::Notify;
+
+use crate::sandbox::Sandbox;
+
+/// Below `/proc`, so that it is no part of the tree that tests compare.
+const FILE: &str = "/proc/cluster";
+
+/// The API server's side of a node, and whoever lends its devices.
+#[derive(Clone)]
+pub(crate) struct NodeDouble {
+    file: PathBuf,
+    knobs: Arc<Mutex<Knobs>>,
+    changed: Arc<Notify>,
+}
+
+#[derive(Default)]
+struct Knobs {
+    /// Requests that fail so often before they succeed.
+    failing: BTreeMap<&'static str, (u32, Reason, bool)>,
+    /// Pods that do not leave.
+    blocked: bool,
+    refills: u32,
+    lendings: Vec<Lending>,
+    spent: Vec<Duration>,
+    control_plane: bool,
+}
+
+impl NodeDouble {
+    pub(crate) fn of(sandbox: &Sandbox) -> Self {
+        Self::at(sandbox.path(FILE))
+    }
+
+    /// The same node, for a process that knows the directory only.
+    pub(crate) fn below(root: &std::path::Path) -> Self {
+        Self::at(root.join(FILE.trim_start_matches('/')))
+    }
+
+    fn at(file: PathBuf) -> Self {
+        Self {
+            file,
+            knobs: Arc::default(),
+            changed: Arc::default(),
+        }
+    }
+
+    /// What happened to the node, in order: `cordon NAME`, `drain`, `uncordon NAME`. What changes nothing
+    /// is not told.
+    pub(crate) fn log(&self) -> Vec<String> {
+        let text = std::fs::read_to_string(&self.file).unwrap_or_default();
+        text.lines().map(str::to_owned).collect()
+    }
+
+    fn note(&self, what: &str) {
+        let mut log = self.log();
+        log.push(what.to_owned());
+        std::fs::write(&self.file, log.join("\n")).unwrap();
+    }
+
+    /// Whether pods are kept away.
+    pub(crate) fn is_cordoned(&self) -> bool {
+        let log = self.log();
+        let last = log.iter().rfind(|what| what.contains("cordon"));
+        last.is_some_and(|what| what.starts_with("cordon"))
+    }
+
+    fn with<T>(&self, what: impl FnOnce(&mut Knobs) -> T) -> T {
+        let done = what(&mut self.knobs.lock().unwrap());
+        self.changed.notify_waiters();
+        done
+    }
+
+    /// Lets `cordon`, `lend`, `permit`, `reboot` (the permission) or `uncordon` fail so often.
+    pub(crate) fn fails(&self, request: &'static str, times: u32, again: bool) {
+        let failing = (times, Reason::ManagerUnreachable, again);
+        self.with(|knobs| knobs.failing.insert(request, failing));
+    }
+
+    /// A pod that does not leave, until it is said that it does.
+    pub(crate) fn blocks(&self, blocked: bool) {
+        self.with(|knobs| knobs.blocked = blocked);
+    }
+
+    /// So often somebody lets pods come back before the last look.
+    pub(crate) fn refills(&self, times: u32) {
+        self.with(|knobs| knobs.refills = times);
+    }
+
+    pub(crate) fn is_control_plane_node(&self) {
+        self.with(|knobs| knobs.control_plane = true);
+    }
+
+    /// To whom devices were lent, in order.
+    pub(crate) fn lendings(&self) -> Vec<Lending> {
+        self.with(|knobs| knobs.lendings.clone())
+    }
+
+    /// With how much time spent already each drain began.
+    pub(crate) fn drains(&self) -> Vec<Duration> {
+        self.with(|knobs| knobs.spent.clone())
+    }
+
+    fn may(&self, request: &'static str) -> Result<(), NodeError> {
+        let refused = self.with(|knobs| match knobs.failing.get_mut(request) {
+            Some((times, reason, again)) if *times > 0 => {
+                *times -= 1;
+                Some((*reason, *again))
+            }
+            _ => None,
+        });
+        let Some((reason, again)) = refused else {
+            return Ok(());
+        };
+        Err(NodeError {
+            what: format!("{request} the node"),
+            reason,
+            again,
+            unanswered: again,
+            source: None,
+        })
+    }
+}
+
+impl Node for NodeDouble {
+    fn cordon(&self, to: String) -> Asked<'_, ()> {
+        Box::pin(async move {
+            self.may("cordon")?;
+            if !self.is_cordoned() {
+                self.note(&format!("cordon {to}"));
+            }
+            Ok(())
+        })
+    }
+
+    fn lend(&self, lending: Lending) -> Asked<'_, ()> {
+        Box::pin(async move {
+            self.may("lend")?;
+            self.with(|knobs| knobs.lendings.push(lending));
+            Ok(())
+        })
+    }
+
+    fn drain(&self, order: DrainOrder) -> Asked<'_, ()> {
+        Box::pin(async move {
+            self.may("drain")?;
+            assert!(
+                self.is_cordoned(),
+                "nobody is asked to leave before the cordon"
+            );
+            self.with(|knobs| knobs.spent.push(order.spent));
+            let begun = tokio::time::Instant::now();
+            loop {
+                let next = self.changed.notified();
+                tokio::pin!(next);
+                next.as_mut().enable();
+                if !self.knobs.lock().unwrap().blocked {
+                    self.note("drain");
+                    return Ok(());
+                }
+                let told = || DrainProgress {
+                    spent: order.spent + begun.elapsed(),
+                    left: 1,
+                    blockers: vec![stubborn()],
+                };
+                order.progress.send_replace(told());
+                tokio::select! {
+                    () = &mut next => {}
+                    () = tokio::time::sleep(Duration::from_secs(1)) => {}
+                    () = order.stop.cancelled() => {
+                        order.progress.send_replace(told());
+                        return Ok(());
+                    }
+                }
+            }
+        })
+    }
+
+    fn permit(&self, step: Step, _: String) -> Asked<'_, Permit> {
+        Box::pin(async move {
+            self.may(match step {
+                Step::Stage { .. } => "permit",
+                Step::Reboot { .. } => "reboot",
+            })?;
+            let drained = matches!(
+                step,
+                Step::Stage { drained: true } | Step::Reboot { drained: true }
+            );
+            let refilled = self.with(|knobs| {
+                let refilled = knobs.refills > 0;
+                knobs.refills = knobs.refills.saturating_sub(1);
+                refilled
+            });
+            if refilled {
+                self.note("uncordon by somebody");
+            }
+            match drained && !self.is_cordoned() {
+                true => Ok(Permit::Refilled),
+                false => Ok(Permit::Go),
+            }
+        })
+    }
+
+    fn uncordon(&self, on: String) -> Asked<'_, ()> {
+        Box::pin(async move {
+            self.may("uncordon")?;
+            if self.is_cordoned() {
+                self.note(&format!("uncordon {on}"));
+            }
+            Ok(())
+        })
+    }
+
+    fn is_control_plane(&self) -> bool {
+        self.with(|knobs| knobs.control_plane)
+    }
+}
+
+/// The pod that stays.
+pub(crate) fn stubborn() -> Blocker {
+    Blocker {
+        kind: "Pod".to_owned(),
+        namespace: "default".to_owned(),
+        name: "stubborn".to_owned(),
+        reason: Reason::ManagerUnreachable,
+        message: "its budget allows no disruption".to_owned(),
+        since: jiff::Timestamp::UNIX_EPOCH,
+    }
+}

@@ -1,0 +1,327 @@
+//! Updates on a node: whose pods leave before the first change and come back after the last.
+
+use std::time::Duration;
+
+use machinist::{
+    reason::Reason,
+    update::{journal::Outcome, node::Lending, phase::Phase, run::RebootConduct},
+};
+
+use crate::{
+    driver::{Driver, UNIT, boot, machine, tree},
+    node::{NodeDouble, stubborn},
+    reboots::{one, two},
+    sandbox::{Sandbox, Written, conduct, config, restarting},
+    services::Script,
+};
+
+fn start(sandbox: &Sandbox, script: &Script, node: &NodeDouble, config: &Written) -> Driver {
+    let conduct = conduct(true);
+    Driver::on_node(&sandbox.root(), script, node, config.desired(), conduct)
+}
+
+/// The node as it is driven in the boot after the reboot.
+async fn next_boot(
+    driver: Driver,
+    sandbox: &Sandbox,
+    script: &Script,
+    node: &NodeDouble,
+    config: &Written,
+) -> Driver {
+    script.until_reboot().await;
+    driver.stop().await;
+    boot(sandbox, "boot-2");
+    start(sandbox, script, node, config)
+}
+
+fn cordoned(sandbox: &Sandbox) -> bool {
+    sandbox.journal().cordon.is_some()
+}
+
+#[tokio::test(start_paused = true)]
+async fn cordon_drain_write_reboot_uncordon_and_nothing_in_another_order() {
+    let (sandbox, script) = (machine(), Script::new());
+    let node = NodeDouble::of(&sandbox);
+    node.blocks(true);
+    let before = tree(&sandbox);
+    let mut driver = start(&sandbox, &script, &node, &one());
+    let report = driver
+        .until("the pod that blocks", |report| !report.blockers.is_empty())
+        .await;
+    assert_eq!(report.phase, Phase::Draining);
+    assert_eq!(report.blockers, [stubborn()]);
+    assert!(report.cordoned.is_some());
+    assert_eq!(node.log(), ["cordon one"]);
+    assert_eq!(
+        tree(&sandbox),
+        before,
+        "not a byte before the drain has ended"
+    );
+    assert_eq!(script.asked(), [""; 0]);
+    node.blocks(false);
+    let mut driver = next_boot(driver, &sandbox, &script, &node, &one()).await;
+    assert!(node.is_cordoned(), "the boot is not proven yet");
+    let report = driver.until_on(&one()).await;
+    assert_eq!(node.log(), ["cordon one", "drain", "uncordon one"]);
+    assert_eq!(
+        node.lendings(),
+        [Lending::Withheld, Lending::Quiesced, Lending::Open]
+    );
+    assert!(report.cordoned.is_none() && report.blockers.is_empty());
+    assert!(!cordoned(&sandbox));
+    let phases: Vec<_> = report.updates[0]
+        .phases
+        .iter()
+        .map(|p| p.name.as_str())
+        .collect();
+    let expected = [
+        "Cordoned",
+        "Withholding",
+        "Draining",
+        "Drained",
+        "Staging",
+        "Committing",
+        "Acting",
+        "RebootPending",
+        "Booted",
+        "Verifying",
+        "Uncordoning",
+    ];
+    assert_eq!(phases, expected);
+    driver.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_that_needs_no_drain_never_cordons() {
+    let (sandbox, script) = (machine(), Script::new());
+    let node = NodeDouble::of(&sandbox);
+    let (root, desired) = (sandbox.root(), one().desired());
+    let mut driver = Driver::on_node(&root, &script, &node, desired, restarting(UNIT));
+    driver.until_on(&one()).await;
+    assert_eq!(node.log(), [""; 0]);
+    driver.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_config_that_is_withdrawn_while_pods_leave_gives_the_node_back_untouched() {
+    let (sandbox, script) = (machine(), Script::new());
+    let node = NodeDouble::of(&sandbox);
+    let nothing = config("nothing");
+    let mut driver = start(&sandbox, &script, &node, &nothing);
+    driver.until_on(&nothing).await;
+    node.blocks(true);
+    let before = tree(&sandbox);
+    driver.wants(&one());
+    driver
+        .until("draining", |report| report.phase == Phase::Draining)
+        .await;
+    driver.wants(&nothing);
+    driver.until_on(&nothing).await;
+    assert_eq!(node.log(), ["cordon one", "uncordon nothing"]);
+    assert_eq!(tree(&sandbox), before);
+    assert!(!cordoned(&sandbox));
+    driver.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_config_in_the_midst_of_a_drain_is_planned_anew_and_drains_on() {
+    let (sandbox, script) = (machine(), Script::new());
+    let node = NodeDouble::of(&sandbox);
+    node.blocks(true);
+    let mut driver = start(&sandbox, &script, &node, &one());
+    driver
+        .until("draining", |report| !report.blockers.is_empty())
+        .await;
+    tokio::time::sleep(Duration::from_secs(100)).await;
+    driver.wants(&two());
+    let wanted = |report: &machinist::update::run::UpdateReport| {
+        report.phase == Phase::Draining && node.drains().len() == 2
+    };
+    driver.until("the drain for the other", wanted).await;
+    assert!(
+        node.drains()[1] >= Duration::from_secs(100),
+        "{:?}",
+        node.drains()
+    );
+    node.blocks(false);
+    let mut driver = next_boot(driver, &sandbox, &script, &node, &two()).await;
+    driver.until_on(&two()).await;
+    assert_eq!(node.log(), ["cordon one", "drain", "uncordon two"]);
+    driver.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_time_that_a_drain_took_is_counted_through_restarts_of_the_agent() {
+    let (sandbox, script) = (machine(), Script::new());
+    let node = NodeDouble::of(&sandbox);
+    node.blocks(true);
+    for life in 0..3 {
+        let mut driver = start(&sandbox, &script, &node, &one());
+        driver
+            .until("draining", |report| !report.blockers.is_empty())
+            .await;
+        tokio::time::sleep(Duration::from_secs(300)).await;
+        driver.stop().await;
+        let spent = sandbox.journal().cordon.unwrap().drained_for;
+        assert!(
+            (300 * (life + 1) - 5..=300 * (life + 1) + 5).contains(&spent),
+            "{spent}"
+        );
+    }
+    assert_eq!(node.log(), ["cordon one"], "no restart cordons again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_api_server_that_is_away_is_waited_for_in_every_step_and_nothing_is_done_twice() {
+    for request in ["cordon", "lend", "permit", "uncordon"] {
+        let (sandbox, script) = (machine(), Script::new());
+        let node = NodeDouble::of(&sandbox);
+        // With the pauses between them, more than an hour; a reboot alone does not wait so long.
+        let times = if request == "permit" { 3 } else { 20 };
+        node.fails(request, times, true);
+        let mut driver = start(&sandbox, &script, &node, &one());
+        driver.patience = Duration::from_secs(24 * 3600);
+        let told = |report: &machinist::update::run::UpdateReport| {
+            report
+                .blockers
+                .iter()
+                .any(|blocker| blocker.reason == Reason::ManagerUnreachable)
+        };
+        if request != "uncordon" {
+            driver.until("what is waited for", told).await;
+        }
+        let mut driver = next_boot(driver, &sandbox, &script, &node, &one()).await;
+        driver.patience = Duration::from_secs(24 * 3600);
+        driver.until_on(&one()).await;
+        assert_eq!(
+            node.log(),
+            ["cordon one", "drain", "uncordon one"],
+            "{request}"
+        );
+        driver.stop().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_that_came_back_before_the_first_change_are_asked_to_leave_again() {
+    let (sandbox, script) = (machine(), Script::new());
+    let node = NodeDouble::of(&sandbox);
+    node.refills(1);
+    let driver = start(&sandbox, &script, &node, &one());
+    let mut driver = next_boot(driver, &sandbox, &script, &node, &one()).await;
+    driver.until_on(&one()).await;
+    let expected = [
+        "cordon one",
+        "drain",
+        "uncordon by somebody",
+        "cordon one",
+        "drain",
+        "uncordon one",
+    ];
+    assert_eq!(node.log(), expected);
+    driver.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reboot_waits_ten_minutes_for_an_api_server_that_is_away_and_not_at_all_where_it_may_live()
+ {
+    for control_plane in [false, true] {
+        let (sandbox, script) = (machine(), Script::new());
+        let node = NodeDouble::of(&sandbox);
+        if control_plane {
+            node.is_control_plane_node();
+        }
+        let mut driver = start(&sandbox, &script, &node, &one());
+        driver.patience = Duration::from_secs(24 * 3600);
+        node.fails("reboot", u32::MAX, true);
+        match control_plane {
+            false => script.until_reboot().await,
+            true => {
+                driver
+                    .until("it is taken back", |report| {
+                        report.phase == Phase::Idle || report.phase == Phase::Failed
+                    })
+                    .await;
+                let asked = script.asked();
+                assert!(
+                    !asked.iter().any(|asked| asked.starts_with("reboot")),
+                    "{asked:?}"
+                );
+            }
+        }
+        driver.stop().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_update_that_is_wholly_taken_back_gives_the_node_back_and_is_reported() {
+    let (sandbox, script) = (machine(), Script::new());
+    let node = NodeDouble::of(&sandbox);
+    let before = tree(&sandbox);
+    let mut driver = start(&sandbox, &script, &node, &one());
+    driver
+        .until("the reboot", |report| report.phase == Phase::RebootPending)
+        .await;
+    script.until_reboot().await;
+    driver.stop().await;
+    // It never comes up well: after `update.bootAttempts` boots it goes back, and boots once more.
+    boot(&sandbox, "boot-2");
+    script.failed(&["late.service"]);
+    for (orders, next) in [(2, "boot-3"), (3, "boot-4")] {
+        let driver = start(&sandbox, &script, &node, &one());
+        script.until_asked_times("reboot Logind", orders).await;
+        assert!(node.is_cordoned());
+        driver.stop().await;
+        boot(&sandbox, next);
+    }
+    let mut driver = start(&sandbox, &script, &node, &one());
+    let report = driver.until_failed().await;
+    assert_eq!(report.updates[0].outcome, Outcome::RolledBack);
+    assert_eq!(tree(&sandbox), before);
+    assert!(!node.is_cordoned() && !cordoned(&sandbox));
+    assert_eq!(node.log().len(), 3, "{:?}", node.log());
+    driver.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_start_after_the_verification_gives_the_node_back_without_what_is_desired() {
+    let (sandbox, script) = (machine(), Script::new());
+    let node = NodeDouble::of(&sandbox);
+    let driver = start(&sandbox, &script, &node, &one());
+    script.until_reboot().await;
+    driver.stop().await;
+    boot(&sandbox, "boot-2");
+    node.fails("uncordon", u32::MAX, true);
+    let mut driver = start(&sandbox, &script, &node, &one());
+    driver
+        .until("uncordoning", |report| report.phase == Phase::Uncordoning)
+        .await;
+    driver.stop().await;
+    assert!(node.is_cordoned());
+    node.fails("uncordon", 0, true);
+    let unknown = machinist::update::run::Desired::Unknown;
+    let root = sandbox.root();
+    let mut driver = Driver::on_node(&root, &script, &node, unknown, conduct(true));
+    driver
+        .until("the node given back", |report| report.cordoned.is_none())
+        .await;
+    assert!(!node.is_cordoned());
+    driver.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_person_reboots_waits_cordoned() {
+    let (sandbox, script) = (machine(), Script::new());
+    let node = NodeDouble::of(&sandbox);
+    let ask = machinist::update::run::Conduct {
+        reboot: RebootConduct::Ask,
+        ..conduct(true)
+    };
+    let (root, desired) = (sandbox.root(), one().desired());
+    let mut driver = Driver::on_node(&root, &script, &node, desired, ask);
+    driver
+        .until("the reboot", |report| report.phase == Phase::RebootPending)
+        .await;
+    assert!(node.is_cordoned());
+    driver.stop().await;
+}
