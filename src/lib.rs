@@ -9,6 +9,7 @@ pub mod agent;
 pub mod backoff;
 pub mod cli;
 pub mod clock;
+pub mod cluster;
 pub mod config;
 pub mod device;
 pub mod digest;

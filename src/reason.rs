@@ -143,6 +143,19 @@ reasons! {
     Locked,
     /// A file system call failed; the message names the act and the path.
     Io,
+    // Cluster
+    /// The kubeconfig or the pod's service account cannot be used.
+    ClusterAccessInvalid,
+    /// The API server cannot be reached, does not answer in time, or has trouble of its own.
+    ApiServerUnreachable,
+    /// The API server does not accept our credentials, though they were read anew.
+    ApiServerUnauthorized,
+    /// The API server says that we may not do this.
+    ApiServerForbidden,
+    /// The API server refuses a request as it stands; the message says why.
+    ApiServerRefused,
+    /// The MachineConfig that the Node is to have does not exist.
+    ConfigNotFound,
     // Readiness
     /// An update has effects that are not verified yet.
     UpdateInProgress,

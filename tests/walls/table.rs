@@ -50,6 +50,7 @@ pub(crate) const WALLS: &[Wall] = &[
         "device path root shutdown telemetry",
         "what is lent",
     ),
+    wall("cluster", "reason telemetry", ""),
     wall(
         "source",
         "machine_config metrics path reason root telemetry update",
@@ -104,6 +105,7 @@ const DRIVERS: &[&str] = &[
     "agent",
     "cli::beside",
     "cli::runtime",
+    "cluster",
     "device::registry",
     "device::service",
     "hardware::gateway",
@@ -201,6 +203,7 @@ pub(crate) const OUTSIDE: &[Outside] = &[
     outside("tonic_prost", &[], "only generated code names it"),
     outside("prost", &["kubelet"], ""),
     outside("axum", &["admin"], "HTTP is the admin room's"),
+    outside("kube", &["cluster"], "the API server is asked in one room"),
     outside("prometheus_client", &["metrics"], ""),
     outside("tracing_subscriber", &["telemetry"], ""),
     outside("tracing_journald", &["telemetry"], ""),
@@ -241,6 +244,7 @@ pub(crate) const OUTSIDE: &[Outside] = &[
         &[
             "agent",
             "cli",
+            "cluster",
             "device::registry",
             "kubelet",
             "readiness::measure",

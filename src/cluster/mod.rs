@@ -1,0 +1,11 @@
+//! The API server: how it is reached, what is watched there and what is written.
+//!
+//! The only room that names `kube::Client`. Every request goes through [`Cluster::ask`], which bounds
+//! it in time and reads the credentials anew when they are not accepted any more; nobody else waits,
+//! counts or repeats below the loops of this room.
+
+mod client;
+mod error;
+
+pub use client::{Access, Cluster, Surroundings};
+pub use error::{ClusterError, ConnectError, Why};

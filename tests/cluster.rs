@@ -1,0 +1,16 @@
+//! The adapter of the API server, against a server on a real socket that records what it is asked and
+//! fails as it is told.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    dead_code,
+    reason = "a test may panic, and plays the server and the files of a pod"
+)]
+
+#[path = "cluster/access.rs"]
+mod access;
+#[path = "cluster/patches.rs"]
+mod patches;
+#[path = "cluster/server.rs"]
+mod server;

@@ -1,0 +1,204 @@
+//! Credentials, time limits and what is said when a request does not succeed.
+
+use k8s_openapi::api::core::v1::Node;
+use kube::Api;
+use machinist::{
+    cluster::{Access, Cluster, ClusterError, ConnectError, Surroundings},
+    reason::Reason,
+    telemetry::chain,
+};
+use serde_json::json;
+
+use super::server::{Server, Trouble};
+
+const NODE: &str = "/api/v1/nodes/a";
+
+async fn with_node() -> (Server, Cluster) {
+    let server = Server::start().await;
+    server.put(
+        NODE,
+        json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "a", "uid": "1"}}),
+    );
+    let cluster = server.cluster().await;
+    (server, cluster)
+}
+
+async fn get(cluster: &Cluster) -> Result<Node, ClusterError> {
+    let get = |client| async move { Api::<Node>::all(client).get("a").await };
+    cluster.ask("get", "Node a", get).await
+}
+
+#[tokio::test]
+async fn a_token_that_is_refused_is_read_again_at_once_and_the_request_repeated() {
+    let (server, cluster) = with_node().await;
+    get(&cluster).await.unwrap();
+    // The old one ends before kube would look at the file again.
+    server.write_token("second");
+    server.accept_only("second");
+    get(&cluster).await.unwrap();
+    let tokens: Vec<_> = server.heard().into_iter().map(|it| it.bearer).collect();
+    assert_eq!(tokens, ["first", "first", "second"]);
+    get(&cluster).await.unwrap();
+    assert_eq!(server.heard().len(), 4, "the new one is kept");
+}
+
+#[tokio::test]
+async fn a_refusal_that_stays_is_told_and_ends_when_the_token_comes() {
+    let (server, cluster) = with_node().await;
+    server.accept_only("second");
+    let error = get(&cluster).await.unwrap_err();
+    assert_eq!(error.reason(), Reason::ApiServerUnauthorized);
+    assert!(error.again() && error.is_unauthorised());
+    assert_eq!(server.heard().len(), 2, "no third try by itself");
+    server.write_token("second");
+    get(&cluster).await.unwrap();
+}
+
+#[tokio::test]
+async fn every_request_says_who_we_are() {
+    let (server, cluster) = with_node().await;
+    get(&cluster).await.unwrap();
+    let expected = format!("machinist/{}", env!("CARGO_PKG_VERSION"));
+    assert_eq!(server.heard()[0].agent, expected);
+    assert_eq!(cluster.namespace().await, "machinist-system");
+}
+
+/// Each failure once: what is said, under which code, and whether to try again. Nothing is repeated
+/// below: one request is one request.
+#[tokio::test]
+async fn what_goes_wrong_has_a_code_and_one_line() {
+    let cases = [
+        (
+            Trouble::Code(403, "Forbidden"),
+            Reason::ApiServerForbidden,
+            true,
+            "cannot get Node a: as the script wants it (403 Forbidden)",
+        ),
+        (
+            Trouble::Code(404, "NotFound"),
+            Reason::ApiServerRefused,
+            true,
+            "cannot get Node a: as the script wants it (404 NotFound)",
+        ),
+        (
+            Trouble::Code(422, "Invalid"),
+            Reason::ApiServerRefused,
+            false,
+            "cannot get Node a: as the script wants it (422 Invalid)",
+        ),
+        (
+            Trouble::Code(429, "TooManyRequests"),
+            Reason::ApiServerUnreachable,
+            true,
+            "cannot get Node a: as the script wants it (429 TooManyRequests)",
+        ),
+        (
+            Trouble::Proxy(503),
+            Reason::ApiServerUnreachable,
+            true,
+            "cannot get Node a: ",
+        ),
+        (
+            Trouble::Cut,
+            Reason::ApiServerUnreachable,
+            true,
+            "cannot get Node a: the API server cannot be reached: ",
+        ),
+    ];
+    let (server, cluster) = with_node().await;
+    for (trouble, reason, again, said) in cases {
+        let before = server.heard().len();
+        server.trouble("GET", trouble.clone());
+        let error = get(&cluster).await.unwrap_err();
+        assert_eq!(error.reason(), reason, "{trouble:?}");
+        assert_eq!(error.again(), again, "{trouble:?}");
+        let text = chain(&error);
+        assert!(text.starts_with(said), "{trouble:?}: {text}");
+        assert_eq!(server.heard().len(), before + 1, "{trouble:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_is_away_is_an_error_of_the_request_and_not_of_the_start() {
+    let (server, _) = with_node().await;
+    // Nobody listens on port 1.
+    let config = server.kubeconfig_to("http://127.0.0.1:1");
+    let cluster = Cluster::connect(Access::Kubeconfig(vec![config]))
+        .await
+        .unwrap();
+    let error = get(&cluster).await.unwrap_err();
+    assert_eq!(error.reason(), Reason::ApiServerUnreachable);
+    let text = chain(&error);
+    assert!(text.contains("Connection refused"), "{text}");
+}
+
+/// On a paused clock the time limit passes at once; without one this would never end.
+#[tokio::test]
+async fn a_server_that_hangs_is_given_up() {
+    let (server, cluster) = with_node().await;
+    get(&cluster).await.unwrap();
+    server.trouble("GET", Trouble::Hang);
+    tokio::time::pause();
+    let error = get(&cluster).await.unwrap_err();
+    assert_eq!(error.reason(), Reason::ApiServerUnreachable);
+    assert_eq!(chain(&error), "cannot get Node a: no answer within 30 s");
+}
+
+#[tokio::test]
+async fn a_kubeconfig_that_cannot_be_used_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let missing = dir.path().join("none");
+    let connect = |files| Cluster::connect(Access::Kubeconfig(files));
+    let error = connect(vec![missing.clone()]).await.unwrap_err();
+    assert!(matches!(error, ConnectError::Kubeconfig(..)));
+    assert_eq!(error.reason(), Reason::ClusterAccessInvalid);
+    assert!(error.to_string().contains(missing.to_str().unwrap()));
+
+    // In a list, as `KUBECONFIG` may hold one, what is missing is passed over.
+    let server = Server::start().await;
+    connect(vec![missing, server.kubeconfig()]).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_client_for_tls_is_made_with_the_one_provider_there_is() {
+    let server = Server::start().await;
+    let config = server.kubeconfig_to("https://127.0.0.1:1");
+    // Two providers in the binary, or none, would be a panic here.
+    Cluster::connect(Access::Kubeconfig(vec![config]))
+        .await
+        .unwrap();
+}
+
+#[test]
+fn credentials_are_looked_for_where_kubectl_does_and_an_agent_takes_none_from_home() {
+    let with = |change: fn(&mut Surroundings)| {
+        let mut surroundings = Surroundings::default();
+        change(&mut surroundings);
+        surroundings
+    };
+    let files = |paths: &[&str]| Some(Access::Kubeconfig(paths.iter().map(Into::into).collect()));
+    let everything = with(|it| {
+        it.flag = Some("/flag".into());
+        it.kubeconfig = vec!["/one".into(), "/two".into()];
+        it.pod = true;
+        it.home = Some("/root".into());
+    });
+    assert_eq!(Access::of_agent(&everything), files(&["/flag"]));
+    let no_flag = Surroundings {
+        flag: None,
+        ..everything.clone()
+    };
+    assert_eq!(Access::of_agent(&no_flag), files(&["/one", "/two"]));
+    let pod = with(|it| {
+        it.pod = true;
+        it.home = Some("/root".into());
+    });
+    assert_eq!(Access::of_agent(&pod), Some(Access::Pod));
+    assert_eq!(Access::of_person(&pod), Some(Access::Pod));
+    let at_home = with(|it| it.home = Some("/home/a".into()));
+    assert_eq!(Access::of_agent(&at_home), None);
+    assert_eq!(
+        Access::of_person(&at_home),
+        files(&["/home/a/.kube/config"])
+    );
+}

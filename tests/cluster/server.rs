@@ -1,0 +1,357 @@
+//! A small API server: objects by path, watches, and a script of what goes wrong.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    convert::Infallible,
+    path::PathBuf,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use axum::{
+    body::{Body, Bytes, to_bytes},
+    extract::{Request, State},
+    response::Response,
+};
+use machinist::cluster::{Access, Cluster};
+use serde_json::{Value, json};
+use tokio::{
+    net::TcpListener,
+    sync::{mpsc, watch},
+};
+use tokio_stream::{StreamExt, wrappers::UnboundedReceiverStream};
+
+/// No wait of a test is longer; a machine under load is slow.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A request as it came.
+#[derive(Clone, Debug)]
+pub(crate) struct Heard {
+    /// `PATCH /api/v1/nodes/a`, without the query.
+    pub(crate) what: String,
+    pub(crate) query: String,
+    pub(crate) content: String,
+    pub(crate) bearer: String,
+    pub(crate) agent: String,
+    pub(crate) body: Value,
+}
+
+/// What happens instead of an answer.
+#[derive(Clone, Debug)]
+pub(crate) enum Trouble {
+    /// This code, with a Status as the server words it.
+    Code(u16, &'static str),
+    /// This code and header, without a Status: something before the server.
+    Proxy(u16),
+    /// The connection ends in the middle of the answer.
+    Cut,
+    /// No answer at all.
+    Hang,
+}
+
+#[derive(Default)]
+struct Inside {
+    objects: BTreeMap<String, Value>,
+    version: u64,
+    /// Open watches: the collection's path, and where lines go.
+    watches: Vec<(String, mpsc::UnboundedSender<Line>)>,
+    heard: Vec<Heard>,
+    /// The next requests that begin so.
+    troubles: VecDeque<(String, Trouble)>,
+    /// The only token that is accepted; any where none is set.
+    token: Option<String>,
+}
+
+type Line = Result<Bytes, std::io::Error>;
+
+/// Handle of the server; it ends with the test's runtime.
+#[derive(Clone)]
+pub(crate) struct Server {
+    inside: Arc<Mutex<Inside>>,
+    changed: Arc<watch::Sender<()>>,
+    address: String,
+    dir: Arc<tempfile::TempDir>,
+}
+
+impl Server {
+    pub(crate) async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let server = Self {
+            inside: Arc::default(),
+            changed: Arc::new(watch::Sender::new(())),
+            address: format!("http://{}", listener.local_addr().unwrap()),
+            dir: Arc::new(tempfile::tempdir().unwrap()),
+        };
+        let app = axum::Router::new()
+            .fallback(answer)
+            .with_state(server.clone());
+        tokio::spawn(async move { axum::serve(listener, app).await });
+        server.write_token("first");
+        server
+    }
+
+    /// Writes the file that the kubeconfig names.
+    pub(crate) fn write_token(&self, token: &str) {
+        std::fs::write(self.dir.path().join("token"), token).unwrap();
+    }
+
+    /// A kubeconfig whose token comes from a file.
+    pub(crate) fn kubeconfig(&self) -> PathBuf {
+        self.kubeconfig_to(&self.address)
+    }
+
+    pub(crate) fn kubeconfig_to(&self, address: &str) -> PathBuf {
+        let path = self.dir.path().join("kubeconfig");
+        let text = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "it",
+            "clusters": [{"name": "it", "cluster": {"server": address}}],
+            "contexts": [{"name": "it", "context": {"cluster": "it", "user": "it", "namespace": "machinist-system"}}],
+            "users": [{"name": "it", "user": {"tokenFile": "token"}}],
+        });
+        std::fs::write(&path, text.to_string()).unwrap();
+        path
+    }
+
+    pub(crate) async fn cluster(&self) -> Cluster {
+        Cluster::connect(Access::Kubeconfig(vec![self.kubeconfig()]))
+            .await
+            .unwrap()
+    }
+
+    fn inside<T>(&self, act: impl FnOnce(&mut Inside) -> T) -> T {
+        let done = act(&mut self.inside.lock().unwrap());
+        self.changed.send_replace(());
+        done
+    }
+
+    /// Puts an object there, or changes it as somebody else would; watches hear of it.
+    pub(crate) fn put(&self, path: &str, object: Value) {
+        self.inside(|inside| inside.put(path, object));
+    }
+
+    /// Changes an object as somebody else would.
+    pub(crate) fn edit(&self, path: &str, edit: impl FnOnce(&mut Value)) {
+        self.inside(|inside| {
+            let mut object = inside.objects[path].clone();
+            edit(&mut object);
+            inside.put(path, object);
+        });
+    }
+
+    pub(crate) fn remove(&self, path: &str) {
+        self.inside(|inside| {
+            let gone = inside.objects.remove(path).unwrap();
+            inside.tell(path, "DELETED", &gone);
+        });
+    }
+
+    pub(crate) fn object(&self, path: &str) -> Value {
+        self.inside(|inside| inside.objects.get(path).cloned().unwrap_or_default())
+    }
+
+    /// The next request that begins so meets this; several wait in line.
+    pub(crate) fn trouble(&self, begins: &str, trouble: Trouble) {
+        self.inside(|inside| inside.troubles.push_back((begins.to_owned(), trouble)));
+    }
+
+    /// Nothing is in the way any more.
+    pub(crate) fn heals(&self) {
+        self.inside(|inside| inside.troubles.clear());
+    }
+
+    /// From now on only this token is accepted.
+    pub(crate) fn accept_only(&self, token: &str) {
+        self.inside(|inside| inside.token = Some(token.to_owned()));
+    }
+
+    /// Ends every open watch in order, or by cutting the connection.
+    pub(crate) fn end_watches(&self, cut: bool) {
+        self.inside(|inside| {
+            for (_, lines) in inside.watches.drain(..) {
+                if cut {
+                    let _ = lines.send(Err(std::io::Error::other("cut")));
+                }
+            }
+        });
+    }
+
+    /// Sends a line to every open watch.
+    pub(crate) fn say_to_watches(&self, line: &Value) {
+        self.inside(|inside| {
+            for (_, lines) in &inside.watches {
+                let _ = lines.send(Ok(format!("{line}\n").into()));
+            }
+        });
+    }
+
+    pub(crate) fn heard(&self) -> Vec<Heard> {
+        self.inside(|inside| inside.heard.clone())
+    }
+
+    /// The requests that begin so.
+    pub(crate) fn heard_of(&self, begins: &str) -> Vec<Heard> {
+        let mut heard = self.heard();
+        heard.retain(|heard| heard.what.starts_with(begins));
+        heard
+    }
+
+    /// What came that changes something, as `PATCH /path`.
+    pub(crate) fn writes(&self) -> Vec<Heard> {
+        let mut heard = self.heard();
+        heard.retain(|heard| !heard.what.starts_with("GET "));
+        heard
+    }
+
+    /// Waits until it holds.
+    pub(crate) async fn until(&self, what: &str, holds: impl Fn(&Self) -> bool) {
+        let mut changed = self.changed.subscribe();
+        let waiting = async {
+            while !holds(self) {
+                // Our own look is a change, too: what counts is that somebody looks again.
+                let _ = tokio::time::timeout(Duration::from_millis(20), changed.changed()).await;
+            }
+        };
+        if tokio::time::timeout(PATIENCE, waiting).await.is_err() {
+            panic!("never: {what}; heard {:#?}", self.heard());
+        }
+    }
+
+    pub(crate) async fn until_watched(&self) {
+        self.until("a watch", |it| {
+            it.inside(|inside| !inside.watches.is_empty())
+        })
+        .await;
+    }
+}
+
+impl Inside {
+    fn put(&mut self, path: &str, mut object: Value) {
+        self.version += 1;
+        object["metadata"]["resourceVersion"] = json!(self.version.to_string());
+        let known = self.objects.insert(path.to_owned(), object.clone());
+        let event = if known.is_some() { "MODIFIED" } else { "ADDED" };
+        self.tell(path, event, &object);
+    }
+
+    fn tell(&mut self, path: &str, event: &str, object: &Value) {
+        let line = format!("{}\n", json!({"type": event, "object": object}));
+        self.watches.retain(|(collection, lines)| {
+            let concerned = path
+                .rsplit_once('/')
+                .is_some_and(|(of, _)| of == collection);
+            !concerned || lines.send(Ok(line.clone().into())).is_ok()
+        });
+    }
+
+    fn trouble(&mut self, what: &str) -> Option<Trouble> {
+        let at = self
+            .troubles
+            .iter()
+            .position(|(begins, _)| what.starts_with(begins.as_str()))?;
+        self.troubles.remove(at).map(|(_, trouble)| trouble)
+    }
+}
+
+async fn answer(State(server): State<Server>, request: Request) -> Result<Response, Infallible> {
+    let (parts, body) = request.into_parts();
+    let header = |name: &str| {
+        let value = parts.headers.get(name).and_then(|it| it.to_str().ok());
+        value.unwrap_or_default().to_owned()
+    };
+    let path = parts.uri.path().to_owned();
+    let body = to_bytes(body, 1 << 20).await.unwrap();
+    let heard = Heard {
+        what: format!("{} {path}", parts.method),
+        query: parts.uri.query().unwrap_or_default().to_owned(),
+        content: header("content-type"),
+        bearer: header("authorization").replace("Bearer ", ""),
+        agent: header("user-agent"),
+        body: serde_json::from_slice(&body).unwrap_or_default(),
+    };
+    let (trouble, known) = server.inside(|inside| {
+        inside.heard.push(heard.clone());
+        let known = inside.token.as_ref().is_none_or(|it| *it == heard.bearer);
+        (inside.trouble(&heard.what), known)
+    });
+    Ok(match trouble {
+        Some(Trouble::Code(code, reason)) => status(code, reason, "as the script wants it"),
+        Some(Trouble::Proxy(code)) => reply(code, "bad day"),
+        Some(Trouble::Cut) => cut(),
+        Some(Trouble::Hang) => std::future::pending().await,
+        None if !known => status(401, "Unauthorized", "Unauthorized"),
+        None if heard.query.contains("watch=true") => server.watch(&path),
+        None => server.inside(|inside| carry_out(inside, &path, &heard)),
+    })
+}
+
+impl Server {
+    fn watch(&self, path: &str) -> Response {
+        let (lines, stream) = mpsc::unbounded_channel();
+        self.inside(|inside| inside.watches.push((path.to_owned(), lines)));
+        Response::new(Body::from_stream(UnboundedReceiverStream::new(stream)))
+    }
+}
+
+fn carry_out(inside: &mut Inside, path: &str, heard: &Heard) -> Response {
+    let (object_path, _) = path.rsplit_once("/status").unwrap_or((path, ""));
+    let found = inside.objects.get(object_path).cloned();
+    match (heard.what.split(' ').next().unwrap(), found) {
+        ("GET", Some(object)) => reply(200, &object.to_string()),
+        ("GET", None) => list(inside, path, &heard.query),
+        ("POST", _) => {
+            let name = heard.body["metadata"]["name"].as_str().unwrap_or_default();
+            inside.put(&format!("{path}/{name}"), heard.body.clone());
+            reply(201, &heard.body.to_string())
+        }
+        ("PATCH", Some(object)) => match super::patches::patched(object, heard) {
+            Ok(object) => {
+                inside.put(object_path, object);
+                reply(200, &inside.objects[object_path].to_string())
+            }
+            Err((code, reason)) => status(code, reason, "the patch does not fit"),
+        },
+        ("PATCH", None) if heard.content.contains("apply-patch") => {
+            inside.put(object_path, heard.body.clone());
+            reply(201, &inside.objects[object_path].to_string())
+        }
+        _ => status(404, "NotFound", "not found"),
+    }
+}
+
+/// The one object that a field selector names, as a list; nothing else is listed here.
+fn list(inside: &Inside, path: &str, query: &str) -> Response {
+    let Some((_, name)) = query.split_once("fieldSelector=metadata.name%3D") else {
+        return status(404, "NotFound", "not found");
+    };
+    let name = name.split('&').next().unwrap_or_default();
+    let found = inside.objects.get(&format!("{path}/{name}"));
+    let list = json!({
+        "kind": "List", "apiVersion": "v1",
+        "metadata": {"resourceVersion": inside.version.to_string()},
+        "items": found.into_iter().collect::<Vec<_>>(),
+    });
+    reply(200, &list.to_string())
+}
+
+fn status(code: u16, reason: &str, message: &str) -> Response {
+    let body = json!({
+        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+        "message": message, "reason": reason, "code": code,
+    });
+    reply(code, &body.to_string())
+}
+
+fn reply(code: u16, body: &str) -> Response {
+    let reply = Response::builder()
+        .status(code)
+        .header("content-type", "application/json");
+    reply.body(Body::from(body.to_owned())).unwrap()
+}
+
+fn cut() -> Response {
+    let lines = [Ok("{\"kind\":".into()), Err(std::io::Error::other("cut"))];
+    let lines: Vec<Line> = lines.into();
+    Response::new(Body::from_stream(
+        tokio_stream::iter(lines).map(|line| line),
+    ))
+}
