@@ -11,6 +11,7 @@ pub mod cli;
 pub mod clock;
 pub mod cluster;
 pub mod config;
+pub mod crd;
 pub mod device;
 pub mod digest;
 pub mod hardware;

@@ -26,7 +26,11 @@ const fn wall(rooms: &'static str, may: &'static str, why: &'static str) -> Wall
 }
 
 pub(crate) const WALLS: &[Wall] = &[
-    wall("reason path digest clock backoff shutdown window", "", ""),
+    wall(
+        "reason path digest clock backoff shutdown window crd",
+        "",
+        "",
+    ),
     wall("machine_config", "digest path reason", ""),
     wall("plan", "digest machine_config path reason", ""),
     wall("update::phase", "", ""),

@@ -1,0 +1,32 @@
+//! What a node asks the controller for, in the annotations `desiredDrain` and `lastAppliedDrain`.
+
+use std::fmt;
+
+/// A request, by the config it is about. The verb is what stands before the first `-`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DrainRequest {
+    /// Cordon the node and move its pods.
+    Drain(String),
+    /// Lift the cordon.
+    Uncordon(String),
+}
+
+impl DrainRequest {
+    /// What an annotation says; none where it is empty or of another kind.
+    pub fn parse(text: &str) -> Option<Self> {
+        match text.split_once('-')? {
+            ("drain", config) => Some(Self::Drain(config.to_owned())),
+            ("uncordon", config) => Some(Self::Uncordon(config.to_owned())),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for DrainRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Drain(config) => write!(f, "drain-{config}"),
+            Self::Uncordon(config) => write!(f, "uncordon-{config}"),
+        }
+    }
+}
