@@ -156,6 +156,43 @@ reasons! {
     ApiServerRefused,
     /// The MachineConfig that the Node is to have does not exist.
     ConfigNotFound,
+    // Drain
+    /// A PodDisruptionBudget does not allow the eviction of a pod now.
+    DrainBlockedByBudget,
+    /// A PodDisruptionBudget asks for as many healthy pods as there are, and can never allow an eviction.
+    DrainBudgetNeverAllows,
+    /// More than one PodDisruptionBudget counts a pod, which the API server cannot evict then.
+    DrainSeveralBudgets,
+    /// The API server has too much to do to take evictions.
+    DrainThrottled,
+    /// A pod's namespace is being removed, and takes no evictions.
+    DrainNamespaceEnds,
+    /// The eviction of a pod is refused by somebody else, such as an admission webhook.
+    DrainEvictionRefused,
+    /// The API server serves no evictions.
+    DrainNotServed,
+    /// A permission for the drain is missing.
+    DrainForbidden,
+    /// A pod was asked to end and may still take its grace period.
+    DrainPodEnding,
+    /// A pod should have ended by now.
+    DrainPodOverdue,
+    /// A pod has ended, but finalizers hold its object.
+    DrainHeldByFinalizer,
+    /// A pod belongs to a DaemonSet.
+    DrainDaemonSetPod,
+    /// A pod's DaemonSet is gone; nobody makes the pod anew.
+    DrainDaemonSetMissing,
+    /// A pod has no controller; nobody makes it anew.
+    DrainPodUnmanaged,
+    /// A pod has emptyDir volumes; what they hold is lost with it.
+    DrainLocalData,
+    /// A pod's namespace is left out of drains.
+    DrainNamespaceLeftOut,
+    /// The drain did not end within its time limit.
+    DrainTimedOut,
+    /// The API server could not be reached for the drain.
+    DrainUnreachable,
     // Readiness
     /// An update has effects that are not verified yet.
     UpdateInProgress,

@@ -40,6 +40,7 @@ pub(crate) const WALLS: &[Wall] = &[
         "machine_config path reason",
         "refusals are the config's",
     ),
+    wall("drain", "reason", ""),
     wall("readiness", "reason", ""),
     wall("status", "plan readiness reason", ""),
     wall("root", "digest path reason", ""),
@@ -148,6 +149,11 @@ pub(crate) const OUTSIDE: &[Outside] = &[
         "netlink, who I am, whether stderr is the journal",
     ),
     outside("toml_edit", &["plan"], "registries.conf"),
+    outside(
+        "k8s_openapi",
+        &["drain"],
+        "pods and budgets are read from the API's own types",
+    ),
     outside("regex", &["plan"], "the patterns of a labelling policy"),
     outside("sysinfo", &["hardware"], "facts of the host"),
     outside(

@@ -1,0 +1,200 @@
+//! What a drain waits for, pod by pod.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::{Budget, Counts, Pod, PodId, Prospect, classify::signed};
+use crate::reason::Reason;
+
+/// How long after its deadline a pod is still called ending: the kubelet reports what it did, and the
+/// API server writes it down.
+const OVERDUE_AFTER: Duration = Duration::from_secs(30);
+
+/// What a pod waits for.
+#[derive(Clone, Debug, PartialEq)]
+pub enum What {
+    /// A budget does not allow its eviction now.
+    Budget(Names, Option<Counts>),
+    /// A budget will not allow its eviction while it is what it is.
+    Never(Names, Option<Counts>),
+    /// Several budgets count it, and the API server refuses to choose.
+    Several(Vec<String>),
+    /// The API server has too much to do.
+    Throttled,
+    /// Its namespace is being removed, and the API server takes no eviction there.
+    NamespaceEnds,
+    /// Somebody refuses its eviction, in these words.
+    Refused(String),
+    /// It was asked to end, and may still take its time.
+    Ending,
+    /// It has ended, but these finalizers hold its object.
+    Finalizers(Vec<String>),
+    /// It should have ended by now.
+    Overdue,
+}
+
+/// A budget by name, and what it says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Names {
+    /// Its name, in the pod's namespace; empty when only its words are known.
+    pub budget: String,
+    /// Its rule as written, or the API server's words.
+    pub rule: String,
+    /// Whether the pod is one that runs and is not ready.
+    pub unready: bool,
+}
+
+/// One pod, and what it waits for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Wait {
+    /// The pod.
+    pub pod: PodId,
+    /// What it waits for.
+    pub what: What,
+    /// Since when it waits for that.
+    pub since: Timestamp,
+    /// When it must have ended, where that is known.
+    pub expected_end: Option<Timestamp>,
+    /// When the drain gives up, where that comes before the expected end.
+    pub too_late_for: Option<Timestamp>,
+}
+
+impl What {
+    /// What a budget has to say, from its numbers; none when it does not keep the pod.
+    pub fn from_prospect(pod: &Pod, prospect: &Prospect<'_>) -> Option<Self> {
+        let names = |budget: &Budget| Names {
+            budget: budget.name.clone(),
+            rule: budget.rule.clone(),
+            unready: !pod.ready,
+        };
+        match prospect {
+            Prospect::Free | Prospect::Allowed(_) => None,
+            Prospect::Later(budget) => Some(Self::Budget(names(budget), budget.counts)),
+            Prospect::Never(budget) => Some(Self::Never(names(budget), budget.counts)),
+            Prospect::Several(budgets) => {
+                let names = budgets.iter().map(|budget| budget.name.clone());
+                Some(Self::Several(names.collect()))
+            }
+        }
+    }
+
+    /// What a pod waits for that has been asked to end.
+    pub fn of_leaving(pod: &Pod, now: Timestamp) -> Self {
+        let late = pod
+            .deleting
+            .is_some_and(|deadline| now.duration_since(deadline) > signed(OVERDUE_AFTER));
+        match () {
+            () if !pod.finalizers.is_empty() && (pod.ended || late) => {
+                Self::Finalizers(pod.finalizers.clone())
+            }
+            () if late => Self::Overdue,
+            () => Self::Ending,
+        }
+    }
+
+    /// The stable code.
+    pub fn reason(&self) -> Reason {
+        match self {
+            Self::Budget(..) => Reason::DrainBlockedByBudget,
+            Self::Never(..) => Reason::DrainBudgetNeverAllows,
+            Self::Several(_) => Reason::DrainSeveralBudgets,
+            Self::Throttled => Reason::DrainThrottled,
+            Self::NamespaceEnds => Reason::DrainNamespaceEnds,
+            Self::Refused(_) => Reason::DrainEvictionRefused,
+            Self::Ending => Reason::DrainPodEnding,
+            Self::Finalizers(_) => Reason::DrainHeldByFinalizer,
+            Self::Overdue => Reason::DrainPodOverdue,
+        }
+    }
+}
+
+impl Wait {
+    /// Whether somebody should look, or is only to be told that it takes time.
+    pub fn blocks(&self) -> bool {
+        self.too_late_for.is_some() || !matches!(self.what, What::Ending | What::Throttled)
+    }
+
+    /// One sentence for people.
+    pub fn sentence(&self) -> String {
+        let Self { pod, .. } = self;
+        match &self.what {
+            What::Budget(names, counts) => match counts {
+                Some(counts) => format!(
+                    "{pod} waits for budget {}: {} of {} pods are healthy, {} must be{}",
+                    said(names),
+                    counts.current,
+                    counts.expected,
+                    counts.desired,
+                    advice(names),
+                ),
+                None => format!("{pod} waits for budget {}", said(names)),
+            },
+            What::Never(names, counts) => {
+                let counts = counts.unwrap_or_default();
+                format!(
+                    "{pod} can never be evicted: budget {} asks for {} of {} pods; ask for less there, \
+                     such as maxUnavailable 1{}",
+                    said(names),
+                    counts.desired,
+                    counts.expected,
+                    advice(names),
+                )
+            }
+            What::Several(budgets) => format!(
+                "{pod} cannot be evicted: {} budgets count it ({}), and there may be one",
+                budgets.len(),
+                budgets.join(", ")
+            ),
+            What::Throttled => format!("{pod} waits: the API server has too much to do"),
+            What::NamespaceEnds => {
+                format!("{pod} waits for the end of its namespace, which is being removed")
+            }
+            What::Refused(words) => format!("the eviction of {pod} is refused: {words}"),
+            What::Ending => self.ending(),
+            What::Finalizers(names) => format!(
+                "{pod} has ended, but its object is held by {}; whoever set that must let go",
+                names.join(", ")
+            ),
+            What::Overdue => match self.expected_end {
+                Some(end) => format!("{pod} should have ended by {}", second(end)),
+                None => format!("{pod} should have ended by now"),
+            },
+        }
+    }
+
+    fn ending(&self) -> String {
+        let Self { pod, .. } = self;
+        match (self.expected_end, self.too_late_for) {
+            (Some(end), Some(limit)) => format!(
+                "{pod} may take until {}, which is after the drain's limit ({})",
+                second(end),
+                second(limit)
+            ),
+            (Some(end), None) => format!("{pod} is ending, by {} at the latest", second(end)),
+            (None, _) => format!("{pod} is ending"),
+        }
+    }
+}
+
+/// A budget and its rule.
+fn said(names: &Names) -> String {
+    match (names.budget.as_str(), names.rule.as_str()) {
+        ("", rule) => format!("({rule})"),
+        (name, "") => name.to_owned(),
+        (name, rule) => format!("{name} ({rule})"),
+    }
+}
+
+/// What lets pods go that do not get well by themselves.
+fn advice(names: &Names) -> &'static str {
+    match names.unready {
+        true => "; the pod itself is not ready: unhealthyPodEvictionPolicy AlwaysAllow lets it go",
+        false => "",
+    }
+}
+
+/// A time without parts of a second.
+fn second(time: Timestamp) -> Timestamp {
+    Timestamp::from_second(time.as_second()).unwrap_or(time)
+}

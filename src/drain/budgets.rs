@@ -1,0 +1,155 @@
+//! PodDisruptionBudgets: which of them count a pod, and what they will say to its eviction.
+//!
+//! The API server decides; this says beforehand what it will decide, so that a person hears of a budget
+//! that can never allow an eviction before the first pod is disturbed.
+
+use std::fmt;
+
+use k8s_openapi::{api::policy::v1 as policy, apimachinery::pkg::util::intstr::IntOrString};
+
+use super::{Life, Pod, Selector};
+
+/// What a budget says of pods that run and are not ready.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Unhealthy {
+    /// They may go while enough others are healthy. What an empty field means.
+    #[default]
+    IfHealthyBudget,
+    /// They may always go.
+    AlwaysAllow,
+}
+
+/// The numbers of a budget, as the disruption controller counted them last.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Evictions that would be allowed now.
+    pub allowed: i32,
+    /// Pods that are healthy.
+    pub current: i32,
+    /// Pods that must be healthy.
+    pub desired: i32,
+    /// Pods that are counted.
+    pub expected: i32,
+}
+
+/// A PodDisruptionBudget.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Budget {
+    /// Its namespace; it counts pods of no other.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Which pods it counts.
+    pub selector: Selector,
+    /// Its rule as written, such as `maxUnavailable 0`.
+    pub rule: String,
+    /// What it says of pods that are not ready.
+    pub unhealthy: Unhealthy,
+    /// Its numbers; none until the controller has counted what the budget says now.
+    pub counts: Option<Counts>,
+}
+
+impl fmt::Display for Budget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+impl From<&policy::PodDisruptionBudget> for Budget {
+    fn from(budget: &policy::PodDisruptionBudget) -> Self {
+        let spec = budget.spec.as_ref();
+        let policy = spec.and_then(|spec| spec.unhealthy_pod_eviction_policy.as_deref());
+        let counted = budget.status.as_ref().filter(|status| {
+            status.observed_generation.unwrap_or_default()
+                >= budget.metadata.generation.unwrap_or_default()
+        });
+        Self {
+            namespace: budget.metadata.namespace.clone().unwrap_or_default(),
+            name: budget.metadata.name.clone().unwrap_or_default(),
+            selector: Selector::new(spec.and_then(|spec| spec.selector.as_ref())),
+            rule: spec.map(rule).unwrap_or_default(),
+            unhealthy: match policy {
+                Some("AlwaysAllow") => Unhealthy::AlwaysAllow,
+                _ => Unhealthy::IfHealthyBudget,
+            },
+            counts: counted.map(|status| Counts {
+                allowed: status.disruptions_allowed,
+                current: status.current_healthy,
+                desired: status.desired_healthy,
+                expected: status.expected_pods,
+            }),
+        }
+    }
+}
+
+fn rule(spec: &policy::PodDisruptionBudgetSpec) -> String {
+    let number = |value: &IntOrString| match value {
+        IntOrString::Int(number) => number.to_string(),
+        IntOrString::String(text) => text.clone(),
+    };
+    match (&spec.max_unavailable, &spec.min_available) {
+        (Some(most), _) => format!("maxUnavailable {}", number(most)),
+        (None, Some(least)) => format!("minAvailable {}", number(least)),
+        (None, None) => String::new(),
+    }
+}
+
+impl Budget {
+    /// Whether it counts this pod.
+    pub fn counts_pod(&self, pod: &Pod) -> bool {
+        self.namespace == pod.id.namespace && self.selector.matches(&pod.labels)
+    }
+
+    /// Whether no pod can be evicted however healthy all are: as many must be healthy as there are.
+    /// `maxUnavailable: 0`, `minAvailable: 100%` and `minAvailable` = replicas all come to this.
+    pub fn never_allows(&self) -> bool {
+        self.counts
+            .is_some_and(|counts| counts.expected > 0 && counts.desired >= counts.expected)
+    }
+}
+
+/// What will be said to an eviction.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Prospect<'a> {
+    /// No budget is asked.
+    Free,
+    /// The budget would allow it now.
+    Allowed(&'a Budget),
+    /// Not now; it may be allowed once more pods are healthy, or the budget is counted.
+    Later(&'a Budget),
+    /// Not while budget and number of pods are what they are.
+    Never(&'a Budget),
+    /// More than one budget counts the pod: the API server refuses with an error.
+    Several(Vec<&'a Budget>),
+}
+
+/// What the API server will say to the eviction of a pod, given the budgets of its namespace.
+/// The order of the questions is the server's.
+pub fn prospect<'a>(pod: &Pod, budgets: &'a [Budget]) -> Prospect<'a> {
+    if pod.life != Life::Running || pod.is_leaving() {
+        return Prospect::Free;
+    }
+    let counting: Vec<_> = budgets.iter().filter(|one| one.counts_pod(pod)).collect();
+    match counting[..] {
+        [] => Prospect::Free,
+        [budget] => alone(pod, budget),
+        _ => Prospect::Several(counting),
+    }
+}
+
+fn alone<'a>(pod: &Pod, budget: &'a Budget) -> Prospect<'a> {
+    let unready = !pod.ready;
+    if unready && budget.unhealthy == Unhealthy::AlwaysAllow {
+        return Prospect::Allowed(budget);
+    }
+    let Some(counts) = budget.counts else {
+        return Prospect::Later(budget);
+    };
+    let enough_others = counts.desired > 0 && counts.current >= counts.desired;
+    match () {
+        () if unready && enough_others => Prospect::Allowed(budget),
+        () if counts.allowed > 0 => Prospect::Allowed(budget),
+        () if budget.never_allows() => Prospect::Never(budget),
+        () => Prospect::Later(budget),
+    }
+}

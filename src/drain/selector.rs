@@ -1,0 +1,64 @@
+//! Label selectors, as budgets have them.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
+
+/// Which labels are meant.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Selector(Option<Vec<Term>>);
+
+#[derive(Clone, Debug, PartialEq)]
+enum Term {
+    In(String, Vec<String>),
+    NotIn(String, Vec<String>),
+    Exists(String),
+    Absent(String),
+    /// An operator that did not exist when this was written: nobody is meant, as the API server would
+    /// have refused it.
+    Unknown,
+}
+
+impl Selector {
+    /// Reads the API's form. None means nobody; an empty one means everybody.
+    pub fn new(selector: Option<&meta::LabelSelector>) -> Self {
+        let Some(selector) = selector else {
+            return Self(None);
+        };
+        let equal = selector.match_labels.iter().flatten();
+        let equal = equal.map(|(key, value)| Term::In(key.clone(), vec![value.clone()]));
+        let others = selector.match_expressions.iter().flatten();
+        Self(Some(equal.chain(others.map(term)).collect()))
+    }
+
+    /// Whether a pod with these labels is meant. Terms are joined by *and*.
+    pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
+        let terms = self.0.as_ref();
+        terms.is_some_and(|terms| terms.iter().all(|term| term.matches(labels)))
+    }
+}
+
+fn term(one: &meta::LabelSelectorRequirement) -> Term {
+    let key = one.key.clone();
+    let values = one.values.clone().unwrap_or_default();
+    match one.operator.as_str() {
+        "In" => Term::In(key, values),
+        "NotIn" => Term::NotIn(key, values),
+        "Exists" => Term::Exists(key),
+        "DoesNotExist" => Term::Absent(key),
+        _ => Term::Unknown,
+    }
+}
+
+impl Term {
+    fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
+        match self {
+            Self::In(key, values) => labels.get(key).is_some_and(|value| values.contains(value)),
+            // A pod without the label is outside of every list.
+            Self::NotIn(key, values) => labels.get(key).is_none_or(|value| !values.contains(value)),
+            Self::Exists(key) => labels.contains_key(key),
+            Self::Absent(key) => !labels.contains_key(key),
+            Self::Unknown => false,
+        }
+    }
+}

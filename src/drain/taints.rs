@@ -1,0 +1,180 @@
+//! Taints and tolerations, as the scheduler and the taint manager judge them.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1 as core;
+
+/// What a taint does to pods that do not tolerate it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// New ones are kept off.
+    NoSchedule,
+    /// New ones are kept off where there is another place.
+    PreferNoSchedule,
+    /// New ones are kept off and running ones are removed.
+    NoExecute,
+}
+
+impl Effect {
+    fn named(name: &str) -> Option<Self> {
+        match name {
+            "NoSchedule" => Some(Self::NoSchedule),
+            "PreferNoSchedule" => Some(Self::PreferNoSchedule),
+            "NoExecute" => Some(Self::NoExecute),
+            _ => None,
+        }
+    }
+}
+
+/// A taint of a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Taint {
+    /// Its key.
+    pub key: String,
+    /// Its value; empty without one.
+    pub value: String,
+    /// What it does.
+    pub effect: Effect,
+}
+
+impl Taint {
+    /// Reads the API's form; none for an effect that nobody knows.
+    pub fn read(taint: &core::Taint) -> Option<Self> {
+        Some(Self {
+            key: taint.key.clone(),
+            value: taint.value.clone().unwrap_or_default(),
+            effect: Effect::named(&taint.effect)?,
+        })
+    }
+}
+
+/// What a pod tolerates.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Toleration {
+    /// The key; none for every key.
+    key: Option<String>,
+    /// The value that must be equal; none for any.
+    value: Option<String>,
+    /// The effect; none for all.
+    effect: Option<Effect>,
+    /// How long a pod stays that would be removed; none for ever.
+    stay: Option<Duration>,
+}
+
+/// A toleration that the API server would refuse.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum BadToleration {
+    /// `Exists` asks for the key alone.
+    #[error("a toleration with operator Exists has no value, this one has {0:?}")]
+    ValueWithExists(String),
+    /// Without a key nothing can be equal.
+    #[error("a toleration without a key must have the operator Exists")]
+    EqualWithoutKey,
+    /// An operator that nobody knows.
+    #[error("a toleration's operator is Equal or Exists, not {0:?}")]
+    Operator(String),
+    /// An effect that nobody knows.
+    #[error("a toleration's effect is NoSchedule, PreferNoSchedule or NoExecute, not {0:?}")]
+    Effect(String),
+    /// Only a removal can be put off.
+    #[error("tolerationSeconds belongs to the effect NoExecute")]
+    SecondsWithoutNoExecute,
+}
+
+impl TryFrom<&core::Toleration> for Toleration {
+    type Error = BadToleration;
+
+    fn try_from(given: &core::Toleration) -> Result<Self, BadToleration> {
+        let text = |field: &Option<String>| field.clone().filter(|text| !text.is_empty());
+        let (key, value) = (text(&given.key), text(&given.value));
+        let exists = match text(&given.operator).as_deref() {
+            None | Some("Equal") => false,
+            Some("Exists") => true,
+            Some(other) => return Err(BadToleration::Operator(other.to_owned())),
+        };
+        let value = match (exists, &key, value) {
+            (true, _, Some(value)) => return Err(BadToleration::ValueWithExists(value)),
+            (true, _, None) => None,
+            (false, None, _) => return Err(BadToleration::EqualWithoutKey),
+            (false, Some(_), value) => Some(value.unwrap_or_default()),
+        };
+        let effect = match text(&given.effect) {
+            None => None,
+            Some(name) => Some(Effect::named(&name).ok_or(BadToleration::Effect(name))?),
+        };
+        if given.toleration_seconds.is_some() && effect != Some(Effect::NoExecute) {
+            return Err(BadToleration::SecondsWithoutNoExecute);
+        }
+        // Zero and less mean at once.
+        let seconds = |seconds: i64| Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
+        Ok(Self {
+            key,
+            value,
+            effect,
+            stay: given.toleration_seconds.map(seconds),
+        })
+    }
+}
+
+impl Toleration {
+    /// Whether it covers a taint.
+    pub fn covers(&self, taint: &Taint) -> bool {
+        self.key.as_ref().is_none_or(|key| *key == taint.key)
+            && self
+                .value
+                .as_ref()
+                .is_none_or(|value| *value == taint.value)
+            && self.effect.is_none_or(|effect| effect == taint.effect)
+    }
+}
+
+/// How long a pod that runs stays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stay {
+    /// As long as it likes.
+    ForEver,
+    /// So long from the moment of the taint, and longer when the taint goes before.
+    For(Duration),
+    /// It is removed at once.
+    Leaves,
+}
+
+/// How a pod stands on a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// Whether it may be placed here.
+    pub schedulable: bool,
+    /// Whether other places are better.
+    pub avoided: bool,
+    /// How long it stays where it runs here.
+    pub stay: Stay,
+}
+
+/// Judges a node's taints by a pod's tolerations. A taint that is gone is not in the list: what had
+/// been put off is then off.
+pub fn standing(taints: &[Taint], tolerations: &[Toleration]) -> Standing {
+    let tolerated = |taint: &&Taint| tolerations.iter().any(|one| one.covers(taint));
+    let open = |effect: Effect| {
+        let mut taints = taints.iter().filter(|taint| taint.effect == effect);
+        taints.any(|taint| !tolerated(&taint))
+    };
+    let removals = taints.iter().filter(|one| one.effect == Effect::NoExecute);
+    // Every toleration that covers one of them counts, and the shortest time holds.
+    let used = |toleration: &&Toleration| removals.clone().any(|taint| toleration.covers(taint));
+    let shortest = tolerations
+        .iter()
+        .filter(used)
+        .filter_map(|one| one.stay)
+        .min();
+    let stay = match (open(Effect::NoExecute), shortest) {
+        (true, _) => Stay::Leaves,
+        (false, Some(Duration::ZERO)) => Stay::Leaves,
+        (false, Some(time)) => Stay::For(time),
+        (false, None) => Stay::ForEver,
+    };
+    Standing {
+        schedulable: !open(Effect::NoSchedule) && !open(Effect::NoExecute),
+        avoided: open(Effect::PreferNoSchedule),
+        stay,
+    }
+}

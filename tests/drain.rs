@@ -1,0 +1,24 @@
+//! The drain: what it decides, and how it goes on against an API server that follows a script.
+
+#![allow(
+    clippy::unwrap_used,
+    dead_code,
+    reason = "a test may panic, and not every test needs every helper"
+)]
+
+#[path = "drain/answers.rs"]
+mod answers;
+#[path = "drain/budgets.rs"]
+mod budgets;
+#[path = "drain/classify.rs"]
+mod classify;
+#[path = "drain/limits.rs"]
+mod limits;
+#[path = "drain/properties.rs"]
+mod properties;
+#[path = "drain/support.rs"]
+mod support;
+#[path = "drain/taints.rs"]
+mod taints;
+#[path = "drain/waits.rs"]
+mod waits;

@@ -1,0 +1,201 @@
+//! Which pods go, stay, or speak against the drain: kubectl's filters.
+
+use std::time::Duration;
+
+use machinist::drain::{
+    CLUSTER_CRITICAL, DaemonSets, NODE_CRITICAL, Note, Pattern, Permit, Rules, Tier, Verdict,
+    classify, controllers, in_order,
+};
+use serde_json::json;
+
+use crate::support::{Made, at, made};
+
+fn strict() -> Rules {
+    Rules::default()
+}
+
+fn ignoring() -> Rules {
+    Rules {
+        leave_daemon_sets: true,
+        ..strict()
+    }
+}
+
+fn forced() -> Rules {
+    Rules {
+        unmanaged: Permit::Evict,
+        ..ignoring()
+    }
+}
+
+fn judged(pod: &Made, rules: &Rules) -> Verdict {
+    classify(&pod.pod(), rules, &DaemonSets::default(), at(0))
+}
+
+fn evict() -> Verdict {
+    Verdict::Evict(Vec::new())
+}
+
+fn local_data() -> Note {
+    Note::LocalData(vec!["scratch".to_owned()])
+}
+
+#[test]
+fn pods_that_a_controller_makes_anew_are_evicted() {
+    for kind in [
+        "ReplicaSet",
+        "StatefulSet",
+        "ReplicationController",
+        "Job",
+        "Gizmo",
+    ] {
+        // Nobody looks the owner up: it may be gone, or of a kind that nobody knows.
+        let pod = made("web").owned_by(kind, "gone");
+        assert_eq!(judged(&pod, &strict()), evict(), "{kind}");
+    }
+}
+
+#[test]
+fn local_data_of_a_running_pod_stops_the_drain_until_it_is_allowed() {
+    let pod = made("job").owned_by("Job", "batch").local_data();
+    assert_eq!(judged(&pod, &strict()), Verdict::Refuse(vec![local_data()]));
+    let rules = Rules {
+        local_data: Permit::Evict,
+        ..strict()
+    };
+    assert_eq!(judged(&pod, &rules), Verdict::Evict(vec![local_data()]));
+    assert_eq!(
+        judged(&pod.clone().finished("Succeeded"), &strict()),
+        evict()
+    );
+    assert_eq!(judged(&pod.finished("Failed"), &strict()), evict());
+}
+
+#[test]
+fn pods_of_daemon_sets_stay_or_stop_the_drain_and_finished_ones_go() {
+    let pod = made("proxy").owned_by("DaemonSet", "proxy");
+    let note = Note::DaemonSetPod;
+    assert_eq!(
+        judged(&pod, &ignoring()),
+        Verdict::Leave(Some(note.clone()))
+    );
+    assert_eq!(judged(&pod, &strict()), Verdict::Refuse(vec![note]));
+    assert_eq!(judged(&pod.clone().finished("Failed"), &strict()), evict());
+    // The same name in another group is no DaemonSet.
+    let own = json!({"metadata": {"ownerReferences": [{"apiVersion": "acme.dev/v1",
+        "kind": "DaemonSet", "name": "x", "uid": "o", "controller": true}]}});
+    assert_eq!(judged(&pod.with(own), &strict()), evict());
+}
+
+#[test]
+fn a_pod_whose_daemon_set_is_gone_goes_only_by_force() {
+    let pod = made("proxy").owned_by("DaemonSet", "proxy");
+    let mut sets = DaemonSets::default();
+    for (namespace, name) in controllers([&pod.pod()]) {
+        assert_eq!((namespace.as_str(), name.as_str()), ("shop", "proxy"));
+        sets.insert(&namespace, &name, false);
+    }
+    let gone = Note::DaemonSetMissing("proxy".to_owned());
+    let judged = |rules: &Rules| classify(&pod.pod(), rules, &sets, at(0));
+    assert_eq!(judged(&ignoring()), Verdict::Refuse(vec![gone.clone()]));
+    assert_eq!(judged(&forced()), Verdict::Evict(vec![gone]));
+    assert!(controllers([&pod.clone().finished("Failed").pod()]).is_empty());
+}
+
+#[test]
+fn mirror_pods_are_left_without_a_word() {
+    let mirror = json!({"metadata": {"annotations": {"kubernetes.io/config.mirror": "x"}}});
+    let pod = made("etcd").bare().local_data().with(mirror);
+    assert_eq!(judged(&pod, &strict()), Verdict::Leave(None));
+    assert_eq!(judged(&pod, &forced()), Verdict::Leave(None));
+}
+
+#[test]
+fn a_bare_pod_goes_only_by_force_and_every_reason_against_it_is_told() {
+    let pod = made("lone").bare();
+    assert_eq!(
+        judged(&pod, &ignoring()),
+        Verdict::Refuse(vec![Note::Unmanaged])
+    );
+    assert_eq!(
+        judged(&pod, &forced()),
+        Verdict::Evict(vec![Note::Unmanaged])
+    );
+    let pod = pod.local_data();
+    let both = vec![local_data(), Note::Unmanaged];
+    assert_eq!(judged(&pod, &strict()), Verdict::Refuse(both.clone()));
+    assert_eq!(judged(&pod, &Rules::unattended(None)), Verdict::Evict(both));
+    assert_eq!(judged(&pod, &forced()), Verdict::Refuse(vec![local_data()]));
+    assert_eq!(judged(&pod.finished("Succeeded"), &strict()), evict());
+}
+
+#[test]
+fn our_own_pod_is_never_evicted_even_when_its_daemon_set_is_gone() {
+    let pod = made("machinist").owned_by("DaemonSet", "machinist");
+    let mut sets = DaemonSets::default();
+    sets.insert("shop", "machinist", false);
+    let rules = Rules::unattended(Some("uid-machinist".to_owned()));
+    let own = classify(&pod.pod(), &rules, &sets, at(0));
+    assert_eq!(own, Verdict::Leave(None));
+    let other = classify(&pod.pod(), &Rules::unattended(None), &sets, at(0));
+    assert!(matches!(other, Verdict::Evict(_)), "{other:?}");
+}
+
+#[test]
+fn namespaces_that_a_pattern_names_are_left_alone() {
+    let rules = Rules {
+        left_out: vec![Pattern::new("kube-*"), Pattern::new("*-keep-*-me")],
+        ..strict()
+    };
+    for (namespace, left) in [
+        ("kube-system", true),
+        ("kube-", true),
+        ("my-kube-system", false),
+        ("a-keep-b-me", true),
+        ("a-keep-me", false),
+        ("shop", false),
+    ] {
+        let verdict = judged(&made("web").bare().in_namespace(namespace), &rules);
+        let note = Verdict::Leave(Some(Note::LeftOut));
+        assert_eq!(verdict == note, left, "{namespace}: {verdict:?}");
+    }
+    assert!(Pattern::new("shop").matches("shop"));
+    assert!(!Pattern::new("shop").matches("shops"));
+}
+
+#[test]
+fn a_pod_that_should_have_ended_long_ago_is_skipped_where_that_is_asked_for() {
+    let pod = made("slow").deleting_by(at(-61));
+    let rules = Rules {
+        skip_deleted: Some(Duration::from_secs(60)),
+        ..strict()
+    };
+    let skipped = Verdict::Leave(Some(Note::EndsTooSlowly));
+    assert_eq!(judged(&pod, &rules), skipped);
+    assert_eq!(judged(&pod, &strict()), evict());
+    // The deadline is a time to come: a pod that ends until then is no slow one.
+    assert_eq!(judged(&made("slow").deleting_by(at(3600)), &rules), evict());
+    assert_eq!(judged(&made("slow").deleting_by(at(-60)), &rules), evict());
+}
+
+#[test]
+fn critical_pods_come_last_and_the_others_by_namespace_and_name() {
+    let pods = [
+        made("c").priority(NODE_CRITICAL),
+        made("b").priority(CLUSTER_CRITICAL),
+        made("z").priority(1_000_000_000),
+        made("a").in_namespace("zoo"),
+        made("y"),
+    ];
+    let ordered = in_order(pods.iter().map(Made::pod).collect());
+    let names: Vec<_> = ordered.iter().map(|pod| pod.id.to_string()).collect();
+    assert_eq!(names, ["shop/y", "shop/z", "zoo/a", "shop/b", "shop/c"]);
+    assert_eq!(
+        Tier::of(&made("u").priority(CLUSTER_CRITICAL - 1).pod()),
+        Tier::Ordinary
+    );
+    assert_eq!(
+        Tier::of(&made("u").priority(NODE_CRITICAL - 1).pod()),
+        Tier::ClusterCritical
+    );
+}

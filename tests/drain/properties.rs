@@ -1,0 +1,151 @@
+//! What holds for every pod and every rule.
+
+use std::time::Duration;
+
+use machinist::drain::{
+    Act, DaemonSets, Limits, Permit, Pod, Prospect, Rules, Tier, Verdict, classify, in_order,
+    prospect,
+};
+use proptest::prelude::*;
+use serde_json::json;
+
+use crate::support::{Made, at, budget, made};
+
+/// A pod of any kind, by the choices that the filters look at.
+fn any_pod() -> impl Strategy<Value = Made> {
+    let kinds = prop_oneof![
+        Just(None),
+        Just(Some("ReplicaSet")),
+        Just(Some("DaemonSet")),
+        Just(Some("Job"))
+    ];
+    let phases = prop_oneof![
+        Just("Running"),
+        Just("Pending"),
+        Just("Succeeded"),
+        Just("Failed")
+    ];
+    let choices = (any::<[bool; 4]>(), -5..90_i64, 0..3_i32, "[a-d]");
+    (kinds, phases, choices).prop_map(|(kind, phase, (flags, deadline, tier, name))| {
+        let mut pod = made(&name).finished(phase).priority(tier * 1_000_000_500);
+        pod = match kind {
+            Some(kind) => pod.owned_by(kind, "owner"),
+            None => pod.bare(),
+        };
+        if flags[0] {
+            pod = pod.local_data();
+        }
+        if flags[1] {
+            pod = pod.unready();
+        }
+        if flags[2] {
+            pod = pod.deleting_by(at(deadline));
+        }
+        if flags[3] {
+            let mirror = json!({"metadata": {"annotations": {"kubernetes.io/config.mirror": ""}}});
+            pod = pod.with(mirror);
+        }
+        pod
+    })
+}
+
+fn any_rules() -> impl Strategy<Value = Rules> {
+    (any::<[bool; 4]>()).prop_map(|[ignore, force, data, skip]| {
+        let permit = |yes| if yes { Permit::Evict } else { Permit::Refuse };
+        Rules {
+            leave_daemon_sets: ignore,
+            unmanaged: permit(force),
+            local_data: permit(data),
+            skip_deleted: skip.then_some(Duration::from_secs(1)),
+            ..Rules::default()
+        }
+    })
+}
+
+fn gone() -> DaemonSets {
+    let mut sets = DaemonSets::default();
+    sets.insert("shop", "owner", false);
+    sets
+}
+
+proptest! {
+    #[test]
+    fn our_own_pod_is_left_by_every_rule(pod in any_pod(), rules in any_rules()) {
+        let rules = Rules { own: Some(pod.pod().id.uid), ..rules };
+        prop_assert_eq!(classify(&pod.pod(), &rules, &gone(), at(0)), Verdict::Leave(None));
+    }
+
+    #[test]
+    fn a_mirror_pod_is_evicted_by_no_rule_unless_a_daemon_set_claims_it(pod in any_pod(), rules in any_rules()) {
+        let pod = pod.pod();
+        if pod.mirror && pod.controller.as_ref().is_none_or(|owner| owner.kind != "DaemonSet") {
+            let verdict = classify(&pod, &rules, &gone(), at(0));
+            prop_assert!(matches!(verdict, Verdict::Leave(_)), "{:?}", verdict);
+        }
+    }
+
+    #[test]
+    fn allowing_more_never_makes_a_pod_refuse(pod in any_pod(), rules in any_rules()) {
+        let strict = classify(&pod.pod(), &rules, &gone(), at(0));
+        let more = Rules { unmanaged: Permit::Evict, local_data: Permit::Evict,
+            leave_daemon_sets: true, ..rules };
+        let allowed = classify(&pod.pod(), &more, &gone(), at(0));
+        prop_assert!(!matches!(allowed, Verdict::Refuse(_)), "{:?}", allowed);
+        if matches!(strict, Verdict::Evict(_)) {
+            prop_assert!(matches!(allowed, Verdict::Evict(_)), "{:?}", allowed);
+        }
+    }
+
+    #[test]
+    fn a_finished_pod_never_refuses(pod in any_pod(), rules in any_rules()) {
+        let pod = pod.finished("Succeeded").pod();
+        let verdict = classify(&pod, &rules, &gone(), at(0));
+        prop_assert!(!matches!(verdict, Verdict::Refuse(_)), "{:?}", verdict);
+    }
+
+    #[test]
+    fn order_keeps_every_pod_and_puts_no_critical_one_before_another(pods in prop::collection::vec(any_pod(), 0..20)) {
+        let pods: Vec<Pod> = pods.iter().map(Made::pod).collect();
+        let ordered = in_order(pods.clone());
+        prop_assert!(ordered.is_sorted_by_key(Tier::of));
+        let names = |pods: &[Pod]| {
+            let mut names: Vec<_> = pods.iter().map(|pod| pod.id.clone()).collect();
+            names.sort();
+            names
+        };
+        prop_assert_eq!(names(&pods), names(&ordered));
+    }
+
+    /// The server's arithmetic: what may be disrupted is what is healthy above what must be.
+    #[test]
+    fn a_ready_pod_is_allowed_exactly_when_more_are_healthy_than_must_be(
+        desired in 0..6_i32, current in 0..6_i32, expected in 1..6_i32,
+    ) {
+        let current = current.min(expected);
+        let allowed = (current - desired).max(0);
+        let budgets = [budget("b", json!({"minAvailable": desired}), [allowed, current, desired, expected])];
+        let pod = made("web").pod();
+        let prospect = prospect(&pod, &budgets);
+        prop_assert_eq!(matches!(prospect, Prospect::Allowed(_)), current > desired);
+        // However well all become, nothing is ever allowed.
+        let never = expected <= desired;
+        prop_assert_eq!(matches!(prospect, Prospect::Never(_)), never);
+    }
+
+    #[test]
+    fn nothing_is_forced_before_its_limit_and_a_restart_changes_nothing(
+        limit in 1..10_000_u64, spent in 0..10_000_u64, again in 0..10_000_u64,
+    ) {
+        let seconds = Duration::from_secs;
+        let limits = Limits::after(Some(seconds(limit)));
+        let pod = made("web").pod();
+        // Two runs, the second given what the first reported.
+        let total = seconds(spent) + seconds(again);
+        let forced = limits.act(&pod, true, total, false) == Act::Delete;
+        prop_assert_eq!(forced, spent + again >= limit);
+        if let Some(left) = limits.next(seconds(spent)) {
+            prop_assert!(limits.reached(true, seconds(spent) + left));
+            prop_assert!(!limits.reached(true, seconds(spent) + left - Duration::from_millis(1)));
+        }
+    }
+}

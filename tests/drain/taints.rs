@@ -1,0 +1,128 @@
+//! Taints and tolerations.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1 as core;
+use machinist::drain::{BadToleration, Standing, Stay, Taint, Toleration, standing};
+use serde_json::{Value, json};
+
+fn taint(key: &str, value: &str, effect: &str) -> Taint {
+    let taint = json!({"key": key, "value": value, "effect": effect});
+    let taint: core::Taint = serde_json::from_value(taint).unwrap();
+    Taint::read(&taint).unwrap()
+}
+
+fn toleration(given: Value) -> Result<Toleration, BadToleration> {
+    let given: core::Toleration = serde_json::from_value(given).unwrap();
+    Toleration::try_from(&given)
+}
+
+fn tolerating(all: &[Value]) -> Vec<Toleration> {
+    all.iter()
+        .map(|one| toleration(one.clone()).unwrap())
+        .collect()
+}
+
+#[test]
+fn three_taints_of_which_two_are_tolerated_keep_new_pods_off_and_running_ones_on() {
+    let taints = [
+        taint("key1", "value1", "NoSchedule"),
+        taint("key1", "value1", "NoExecute"),
+        taint("key2", "value2", "NoSchedule"),
+    ];
+    let tolerations = tolerating(&[
+        json!({"key": "key1", "operator": "Equal", "value": "value1", "effect": "NoSchedule"}),
+        json!({"key": "key1", "operator": "Equal", "value": "value1", "effect": "NoExecute"}),
+    ]);
+    let expected = Standing {
+        schedulable: false,
+        avoided: false,
+        stay: Stay::ForEver,
+    };
+    assert_eq!(standing(&taints, &tolerations), expected);
+    assert_eq!(standing(&taints, &[]).stay, Stay::Leaves);
+    assert!(standing(&taints[..2], &tolerations).schedulable);
+}
+
+#[test]
+fn exists_without_a_key_tolerates_everything() {
+    let taints =
+        ["NoSchedule", "PreferNoSchedule", "NoExecute"].map(|effect| taint("k", "v", effect));
+    let everything = tolerating(&[json!({"operator": "Exists"})]);
+    let expected = Standing {
+        schedulable: true,
+        avoided: false,
+        stay: Stay::ForEver,
+    };
+    assert_eq!(standing(&taints, &everything), expected);
+    assert!(standing(&taints[1..2], &[]).avoided);
+    assert!(standing(&taints[1..2], &[]).schedulable);
+}
+
+#[test]
+fn a_missing_operator_means_equal_and_key_value_and_effect_must_fit() {
+    let on = taint("k", "v", "NoSchedule");
+    for (given, covers) in [
+        (json!({"key": "k", "value": "v"}), true),
+        (
+            json!({"key": "k", "value": "v", "effect": "NoSchedule"}),
+            true,
+        ),
+        (
+            json!({"key": "k", "value": "v", "effect": "NoExecute"}),
+            false,
+        ),
+        (json!({"key": "k"}), false),
+        (json!({"key": "k", "operator": "Exists"}), true),
+        (json!({"key": "j", "operator": "Exists"}), false),
+        (json!({"operator": "Exists", "effect": "NoExecute"}), false),
+    ] {
+        assert_eq!(
+            toleration(given.clone()).unwrap().covers(&on),
+            covers,
+            "{given}"
+        );
+    }
+}
+
+#[test]
+fn what_the_api_server_would_refuse_is_refused() {
+    for (given, error) in [
+        (
+            json!({"key": "k", "operator": "Exists", "value": "v"}),
+            BadToleration::ValueWithExists("v".to_owned()),
+        ),
+        (json!({"value": "v"}), BadToleration::EqualWithoutKey),
+        (
+            json!({"key": "k", "operator": "Like"}),
+            BadToleration::Operator("Like".to_owned()),
+        ),
+        (
+            json!({"key": "k", "effect": "Never"}),
+            BadToleration::Effect("Never".to_owned()),
+        ),
+        (
+            json!({"key": "k", "operator": "Exists", "tolerationSeconds": 3}),
+            BadToleration::SecondsWithoutNoExecute,
+        ),
+    ] {
+        assert_eq!(toleration(given.clone()), Err(error), "{given}");
+    }
+}
+
+#[test]
+fn a_taint_that_goes_before_the_seconds_are_over_removes_nobody() {
+    let away = taint("node.kubernetes.io/not-ready", "", "NoExecute");
+    let seconds = |seconds: i64| {
+        json!({"key": "node.kubernetes.io/not-ready", "operator": "Exists",
+            "effect": "NoExecute", "tolerationSeconds": seconds})
+    };
+    let stay = |taints: &[Taint], all: &[Value]| standing(taints, &tolerating(all)).stay;
+    let on = [away];
+    let five_minutes = Stay::For(Duration::from_secs(300));
+    assert_eq!(stay(&on, &[seconds(300)]), five_minutes);
+    assert_eq!(stay(&[], &[seconds(300)]), Stay::ForEver);
+    assert_eq!(stay(&on, &[seconds(900), seconds(300)]), five_minutes);
+    assert_eq!(stay(&on, &[seconds(0)]), Stay::Leaves);
+    assert_eq!(stay(&on, &[seconds(-5)]), Stay::Leaves);
+}

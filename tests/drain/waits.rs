@@ -1,0 +1,93 @@
+//! What is said of a pod that has not gone.
+
+use machinist::{
+    drain::{Prospect, Wait, What, prospect},
+    reason::Reason,
+};
+use serde_json::json;
+
+use crate::support::{Made, at, budget, made};
+
+fn wait(pod: &Made, what: What) -> Wait {
+    let pod = pod.pod();
+    Wait {
+        expected_end: pod.deleting,
+        pod: pod.id,
+        what,
+        since: at(0),
+        too_late_for: None,
+    }
+}
+
+#[test]
+fn a_budget_is_named_with_its_rule_and_its_numbers() {
+    let budgets = [budget("web", json!({"maxUnavailable": 1}), [0, 2, 2, 3])];
+    let pod = made("web-1");
+    let what = What::from_prospect(&pod.pod(), &prospect(&pod.pod(), &budgets)).unwrap();
+    let wait = wait(&pod, what);
+    assert_eq!(wait.what.reason(), Reason::DrainBlockedByBudget);
+    assert_eq!(
+        wait.sentence(),
+        "shop/web-1 waits for budget web (maxUnavailable 1): 2 of 3 pods are healthy, 2 must be"
+    );
+    assert!(wait.blocks());
+}
+
+#[test]
+fn a_budget_that_can_never_allow_says_what_would_help() {
+    let budgets = [budget("web", json!({"minAvailable": 3}), [0, 2, 3, 3])];
+    let pod = made("web-1").unready();
+    let what = What::from_prospect(&pod.pod(), &prospect(&pod.pod(), &budgets)).unwrap();
+    assert_eq!(what.reason(), Reason::DrainBudgetNeverAllows);
+    let told = wait(&pod, what).sentence();
+    for part in [
+        "web (minAvailable 3)",
+        "3 of 3",
+        "maxUnavailable 1",
+        "AlwaysAllow",
+    ] {
+        assert!(told.contains(part), "{part}: {told}");
+    }
+    assert_eq!(What::from_prospect(&pod.pod(), &Prospect::Free), None);
+}
+
+#[test]
+fn a_long_grace_period_is_told_with_its_end_and_with_a_limit_that_comes_before_it() {
+    let pod = made("slow").deleting_by(at(3600));
+    let what = What::of_leaving(&pod.pod(), at(1));
+    let mut wait = wait(&pod, what);
+    assert_eq!(
+        wait.sentence(),
+        "shop/slow is ending, by 2027-01-15T09:00:00Z at the latest"
+    );
+    assert!(!wait.blocks());
+    wait.too_late_for = Some(at(600));
+    assert!(wait.blocks());
+    assert!(
+        wait.sentence()
+            .contains("after the drain's limit (2027-01-15T08:10:00Z)")
+    );
+}
+
+#[test]
+fn a_pod_that_only_a_finalizer_holds_is_reported_with_its_name() {
+    let held = made("db")
+        .finalizers(&["acme.dev/volume"])
+        .deleting_by(at(30));
+    // It still runs: what it needs is time.
+    assert_eq!(What::of_leaving(&held.pod(), at(10)), What::Ending);
+    for (pod, now) in [(held.clone().ended(), at(10)), (held, at(61))] {
+        let what = What::of_leaving(&pod.pod(), now);
+        assert_eq!(what.reason(), Reason::DrainHeldByFinalizer);
+        assert!(wait(&pod, what).sentence().contains("acme.dev/volume"));
+    }
+}
+
+#[test]
+fn a_pod_that_should_have_ended_is_called_overdue() {
+    let pod = made("slow").deleting_by(at(30));
+    assert_eq!(What::of_leaving(&pod.pod(), at(60)), What::Ending);
+    let late = What::of_leaving(&pod.pod(), at(61));
+    assert_eq!(late, What::Overdue);
+    assert!(wait(&pod, late).blocks());
+}
