@@ -19,6 +19,7 @@ pub mod hardware;
 pub mod kubelet;
 pub mod machine_config;
 pub mod metrics;
+pub mod os;
 pub mod path;
 pub mod plan;
 pub mod readiness;

@@ -84,6 +84,12 @@ reasons! {
     NoProviderForOSImage,
     /// No provider on this host can change OS extensions.
     NoProviderForExtensions,
+    /// An OS image is named by a tag, or by nothing that would be the same image tomorrow.
+    ImageNotByDigest,
+    /// The config asks for a lower version than the installed one.
+    DowngradeRefused,
+    /// The config names the kubelet of a host that has it from packages.
+    KubeletNotManaged,
     /// The process lacks a capability that a live root needs.
     PermissionMissing,
     /// Two paths of the config lead to one object.
@@ -97,6 +103,12 @@ reasons! {
     StagingFailed,
     /// The commit could not be completed.
     CommitFailed,
+    /// An OS image could not be had from its registry.
+    ImageUnreachable,
+    /// A step of the operating system's provider failed.
+    OSStepFailed,
+    /// A step of the operating system's provider took longer than it may.
+    OSStepTimeout,
     /// systemd knows no unit of that name.
     UnitNotFound,
     /// The unit is masked.

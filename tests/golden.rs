@@ -29,7 +29,7 @@ use std::{
 
 use machinist::{
     machine_config::{self, MachineConfig, Rules},
-    plan::{Capabilities, Plan, Policies},
+    plan::{Capabilities, HostKind, OsCapabilities, Plan, Policies},
     root::{Object, Tree},
     update::{look, remembered::Remembered, store},
 };
@@ -40,7 +40,7 @@ use sandbox::{Nobody, Sandbox, Written, at, conduct, difference, once, without_s
 const OFFLINE: Capabilities = Capabilities {
     live: false,
     chown: false,
-    os: false,
+    os: OsCapabilities::without_provider(HostKind::Unknown),
 };
 
 #[test]

@@ -12,6 +12,8 @@
 mod golden;
 #[path = "plan/oracle.rs"]
 mod oracle;
+#[path = "plan/os.rs"]
+mod os;
 #[path = "plan/properties.rs"]
 mod properties;
 #[path = "plan/rules.rs"]

@@ -6,6 +6,7 @@ use super::AgentError;
 use crate::{
     config::{DriftPolicy, Owners, Reboot, Settings, Source},
     machine_config::Rules,
+    os,
     path::AbsPath,
     plan::{Capabilities, Policies},
     root::Root,
@@ -30,7 +31,7 @@ pub fn capabilities(root: &Root, owners: Owners) -> Result<Capabilities, AgentEr
     Ok(Capabilities {
         live,
         chown,
-        os: false,
+        os: os::capabilities(root),
     })
 }
 
@@ -39,7 +40,7 @@ pub fn look_capabilities(root: &Root, owners: Owners) -> Capabilities {
     let fallback = Capabilities {
         live: root.is_live(),
         chown: root.can_chown(),
-        os: false,
+        os: os::capabilities(root),
     };
     capabilities(root, owners).unwrap_or(fallback)
 }

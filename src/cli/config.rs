@@ -147,7 +147,10 @@ impl Context {
                 | Reason::MountPointInTheWay
                 | Reason::NoProviderForKernelArguments
                 | Reason::NoProviderForOSImage
-                | Reason::NoProviderForExtensions => true,
+                | Reason::NoProviderForExtensions
+                | Reason::ImageNotByDigest
+                | Reason::DowngradeRefused
+                | Reason::KubeletNotManaged => true,
                 // Else a user or group may come with what could not be read.
                 Reason::FileOwnerUnknown => !others,
                 _ => false,

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{
-    EntryKind, Local, NoLocal, Origin, Refusal, butane, ignition,
+    EntryKind, Local, NoLocal, Origin, Refusal, Release, butane, ignition,
     parts::Parts,
     problems::Problems,
     reader::{Field, Object},
@@ -16,6 +16,12 @@ const ROLE_LABEL: &str = "machineconfiguration.openshift.io/role";
 
 /// The annotation of what OpenShift's controller made itself.
 const GENERATED: &str = "machineconfiguration.openshift.io/generated-by-controller-version";
+
+/// The annotation that says for which release OpenShift's controller rendered a config.
+const RELEASE: &str = "machineconfiguration.openshift.io/release-image-version";
+
+/// The annotation by which a person allows a release that is lower than the installed one.
+const MAY_BE_LOWER: &str = "machinist.dev/allow-downgrade";
 
 /// What may be asked for, beyond what the formats themselves say.
 #[derive(Clone, Debug)]
@@ -222,6 +228,8 @@ fn machine_config(mut object: Object<'_>, reading: &mut Reading<'_>) -> Document
     let parts = object
         .object("spec", &mut reading.problems)
         .map(|spec| read_spec(spec, reading));
+    let mut parts = parts.unwrap_or_default();
+    parts.release = metadata.release;
     object.get("status");
     object.finish(&mut reading.problems);
     Document {
@@ -230,7 +238,7 @@ fn machine_config(mut object: Object<'_>, reading: &mut Reading<'_>) -> Document
         role: metadata.role,
         generated: metadata.generated,
         origin,
-        parts: parts.unwrap_or_default(),
+        parts,
     }
 }
 
@@ -239,6 +247,7 @@ struct Metadata {
     name: String,
     role: Option<String>,
     generated: bool,
+    release: Option<Release>,
 }
 
 impl Metadata {
@@ -247,11 +256,12 @@ impl Metadata {
             name: String::new(),
             role: None,
             generated: false,
+            release: None,
         }
     }
 }
 
-/// Name, role and who made it. Everything else that the API server keeps in metadata says nothing
+/// Name, role, who made it and for which release. Everything else that the API server keeps in metadata says nothing
 /// about a machine.
 fn read_metadata(metadata: &Field<'_>, reading: &mut Reading<'_>) -> Metadata {
     let mut read = Metadata::nameless();
@@ -282,8 +292,18 @@ fn read_metadata(metadata: &Field<'_>, reading: &mut Reading<'_>) -> Metadata {
         labels.ignore_rest();
     }
     if let Some(annotations) = object.object("annotations", problems) {
-        let mut all = annotations.entries();
-        read.generated = all.any(|(key, value)| key == GENERATED && !value.is_hollow());
+        let all = || annotations.entries();
+        read.generated = all().any(|(key, value)| key == GENERATED && !value.is_hollow());
+        let allowed = all().find(|(key, _)| *key == MAY_BE_LOWER);
+        let may_be_lower = allowed.is_some_and(|(_, value)| value.spelling() == "true");
+        let release = all().find(|(key, value)| *key == RELEASE && !value.is_hollow());
+        if let Some((_, field)) = release {
+            read.release = Some(Release {
+                version: field.spelling().to_owned(),
+                may_be_lower,
+                origin: field.origin(problems),
+            });
+        }
     }
     object.ignore_rest();
     read

@@ -48,6 +48,21 @@ pub struct MachineConfig {
     /// Where image, kernel arguments, kernel type, extensions and FIPS mode are asked for.
     #[serde(skip)]
     pub os_origins: Origins,
+    /// The release of the platform that it was rendered for, where a document says so. A note, like the
+    /// name: not part of the digest, and not kept.
+    #[serde(skip)]
+    pub release: Option<Release>,
+}
+
+/// The release that a config belongs to.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Release {
+    /// Such as `4.16.3`.
+    pub version: String,
+    /// Whether a person allows a lower one than the installed.
+    pub may_be_lower: bool,
+    /// Where it was written.
+    pub origin: Origin,
 }
 
 /// Where entries were written, by kind and name. Never part of equality.

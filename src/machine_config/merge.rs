@@ -191,6 +191,7 @@ fn lay_over(below: &mut Parts, above: Parts) {
     below.os_image_url = above.os_image_url.or(below.os_image_url.take());
     below.kernel_type = above.kernel_type.or(below.kernel_type.take());
     below.fips |= above.fips;
+    below.release = above.release.or(below.release.take());
 }
 
 fn merge_maps<K: Ord, V>(
@@ -310,6 +311,7 @@ fn finish(mut parts: Parts) -> MachineConfig {
         kernel_type: parts.kernel_type.map(|(kind, _)| kind),
         fips: parts.fips,
         os_origins: Origins(parts.os_origins),
+        release: parts.release,
     }
 }
 

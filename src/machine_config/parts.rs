@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Content, EntryKind, Group, Origin, Owner, UnitName, User};
+use super::{Content, EntryKind, Group, Origin, Owner, Release, UnitName, User};
 use crate::path::AbsPath;
 
 /// What a document says.
@@ -22,6 +22,8 @@ pub(super) struct Parts {
     pub(super) fips: bool,
     /// Where what concerns the operating system is said.
     pub(super) os_origins: BTreeMap<(EntryKind, String), Origin>,
+    /// The release it was made for.
+    pub(super) release: Option<Release>,
 }
 
 impl Parts {

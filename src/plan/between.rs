@@ -92,8 +92,15 @@ fn plan(
     }
     steps.make_homes(&after, observed);
     let mut refusals = after.refusals.clone();
-    if !capabilities.os {
-        refusals.extend(os_changes.iter().map(os::OsChange::refusal));
+    if only.is_none() {
+        let os = os::refusals(
+            &os_changes,
+            [from, to],
+            [&before, &after],
+            observed,
+            capabilities.os,
+        );
+        refusals.extend(os);
     }
     let (mut operations, in_the_way) = normalise::operations(&steps, &after, observed);
     refusals.extend(in_the_way);

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde::Serialize;
 
-use super::{EditPlace, Operation};
+use super::{EditPlace, Operation, OsCapabilities};
 use crate::{
     digest::Digest,
     machine_config::{EntryKind, MachineConfig, Refusal, digest},
@@ -200,6 +200,6 @@ pub struct Capabilities {
     pub live: bool,
     /// Owners can be set (CAP_CHOWN); otherwise an offline root records them.
     pub chown: bool,
-    /// A provider for OS images, kernel arguments and extensions is there.
-    pub os: bool,
+    /// What the provider for the operating system can change.
+    pub os: OsCapabilities,
 }

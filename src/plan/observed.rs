@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Database, Edit, Entries, Labels, Node};
+use super::{Database, Edit, Entries, Labels, Node, OsFacts};
 use crate::{digest::Digest, path::AbsPath};
 
 /// The facts a plan is made from, for every path and unit that the two configs name.
@@ -36,6 +36,8 @@ pub struct Observed {
     pub sshd_reads_keys_directory: bool,
     /// Kernel arguments of the running kernel.
     pub kernel_arguments: Vec<String>,
+    /// The rest of the operating system that runs.
+    pub os: OsFacts,
     /// Paths that hold an *original*: what stood there before machinist first touched it, by the
     /// place it is kept at.
     ///

@@ -1,10 +1,24 @@
-//! What only a provider for the operating system can change: image, kernel, extensions.
+//! What only a provider for the operating system can change: image, kernel, extensions; and what is
+//! refused of them on every host.
+
+mod host;
+mod image;
+mod kubelet;
+mod version;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{ChangeKind, Observed, desired::Entry};
+pub use self::{
+    host::{HostKind, OsCapabilities, OsFacts},
+    image::{Image, NotByDigest},
+    version::is_lower,
+};
+use super::{
+    ChangeKind, Observed,
+    desired::{Entry, Layout},
+};
 use crate::{
-    machine_config::{EntryKind, MachineConfig, Origin, Refusal},
+    machine_config::{self, EntryKind, MachineConfig, Origin, Refusal},
     reason::Reason,
 };
 
@@ -13,31 +27,146 @@ use crate::{
 pub(super) struct OsChange {
     pub(super) entry: Entry,
     pub(super) change: ChangeKind,
-    what: &'static str,
+    part: Part,
 }
 
-impl OsChange {
-    fn new(kind: EntryKind, name: &str, change: ChangeKind, what: &'static str) -> Self {
-        Self {
-            entry: Entry::new(kind, name, &Origin::default()),
-            change,
-            what,
+/// Of which part of the operating system.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Part {
+    Image,
+    KernelArguments,
+    KernelType,
+    Extensions,
+    /// What it needs is decided when a machine is installed (initramfs, keys): no provider changes it.
+    Fips,
+}
+
+impl Part {
+    const fn words(self) -> &'static str {
+        match self {
+            Self::Image => "the OS image",
+            Self::KernelArguments => "kernel arguments",
+            Self::KernelType => "the kernel's type",
+            Self::Extensions => "OS extensions",
+            Self::Fips => "FIPS mode",
         }
     }
 
-    /// The refusal of a host that has no provider.
-    pub(super) fn refusal(&self) -> Refusal {
+    const fn kind(self) -> EntryKind {
+        match self {
+            Self::Image | Self::KernelType => EntryKind::OSImage,
+            Self::KernelArguments | Self::Fips => EntryKind::KernelArgument,
+            Self::Extensions => EntryKind::Extension,
+        }
+    }
+
+    const fn can_be_changed(self, by: OsCapabilities) -> bool {
+        match self {
+            Self::Image => by.image,
+            Self::KernelArguments => by.kernel_arguments,
+            Self::KernelType => by.kernel_type,
+            Self::Extensions => by.extensions,
+            Self::Fips => false,
+        }
+    }
+}
+
+impl OsChange {
+    fn new(part: Part, name: &str, change: ChangeKind) -> Self {
+        Self {
+            entry: Entry::new(part.kind(), name, &Origin::default()),
+            change,
+            part,
+        }
+    }
+
+    /// The refusal of a host whose provider cannot do it, or that has none.
+    fn refusal(&self, capabilities: OsCapabilities) -> Option<Refusal> {
+        if self.part.can_be_changed(capabilities) {
+            return None;
+        }
         let message = format!(
-            "{}: no provider on this host can change {}",
-            self.entry, self.what
+            "{}: {}",
+            self.entry,
+            capabilities.missing(self.part.words())
         );
         let reason = match self.entry.kind {
             EntryKind::KernelArgument => Reason::NoProviderForKernelArguments,
             EntryKind::Extension => Reason::NoProviderForExtensions,
             _ => Reason::NoProviderForOSImage,
         };
-        Refusal::new(reason, message).at(&self.entry.origin)
+        Some(Refusal::new(reason, message).at(&self.entry.origin))
     }
+}
+
+/// Everything about the operating system that this host, or any, does not allow. `changes` are those that
+/// would be made; the layouts are those of the two configs.
+pub(super) fn refusals(
+    changes: &[OsChange],
+    [from, to]: [&MachineConfig; 2],
+    layouts: [&Layout; 2],
+    observed: &Observed,
+    capabilities: OsCapabilities,
+) -> Vec<Refusal> {
+    let missing = changes.iter().filter_map(|c| c.refusal(capabilities));
+    let mut refusals: Vec<Refusal> = missing.collect();
+    refusals.extend(by_tag(to));
+    refusals.extend(downgrades(changes, [from, to], &observed.os));
+    if capabilities.host == HostKind::Packages {
+        refusals.extend(kubelet::refusals(to, layouts, observed));
+    }
+    refusals
+}
+
+/// A tag names another image tomorrow.
+fn by_tag(to: &MachineConfig) -> Option<Refusal> {
+    let image = to.os_image_url.as_deref()?;
+    let error = Image::parse(image).err()?;
+    let refusal = Refusal::new(Reason::ImageNotByDigest, error.to_string());
+    let refusal = refusal.expected("registry/name@sha256:…");
+    Some(refusal.at(&origin(to, EntryKind::OSImage, image)))
+}
+
+/// The refusals of what is lower than what is installed. Undo is no plan, so that going back to the config
+/// before is never held up by this; configs that are on the machine are not judged again.
+fn downgrades(changes: &[OsChange], [from, to]: [&MachineConfig; 2], os: &OsFacts) -> Vec<Refusal> {
+    let mut refusals = Vec::new();
+    let release = to.release.as_ref();
+    if release.is_some_and(|release| release.may_be_lower) {
+        return refusals;
+    }
+    let mut refuse = |what: &str, wanted: &str, installed: &str, origin: &Origin| {
+        let message = format!("{what} {wanted} is lower than the installed {installed}");
+        let refusal = Refusal::new(Reason::DowngradeRefused, message).at(origin);
+        refusals.push(refusal.expected(
+            "a version that is not lower, or the annotation machinist.dev/allow-downgrade: \"true\"",
+        ));
+    };
+    if let (Some(release), Some(installed)) = (release, &os.release)
+        && is_lower(&release.version, installed)
+        // Costly, and asked only where the answer counts.
+        && machine_config::digest(from) != machine_config::digest(to)
+    {
+        refuse("the release", &release.version, installed, &release.origin);
+    }
+    let image = changes.iter().find(|change| change.part == Part::Image);
+    if let (Some(image), Some(offered), Some(installed)) = (image, &os.offered, &os.version)
+        && is_lower(offered, installed)
+    {
+        refuse(
+            "the OS image's version",
+            offered,
+            installed,
+            &image.entry.origin,
+        );
+    }
+    refusals
+}
+
+/// Where a part of the operating system is asked for.
+fn origin(config: &MachineConfig, kind: EntryKind, name: &str) -> Origin {
+    let key = (kind, name.to_owned());
+    config.os_origins.0.get(&key).cloned().unwrap_or_default()
 }
 
 /// The differences between what runs and what is asked.
@@ -47,15 +176,16 @@ pub(super) fn changes(
     observed: &Observed,
 ) -> Vec<OsChange> {
     let mut changes = kernel_arguments(from, to, observed);
+    // The machine is the truth, where a provider can tell it.
+    let runs = observed
+        .os
+        .image
+        .as_deref()
+        .or(from.os_image_url.as_deref());
     if let Some(image) = to.os_image_url.as_deref()
-        && from.os_image_url.as_deref() != Some(image)
+        && runs != Some(image)
     {
-        changes.push(OsChange::new(
-            EntryKind::OSImage,
-            image,
-            ChangeKind::Modify,
-            "the OS image",
-        ));
+        changes.push(OsChange::new(Part::Image, image, ChangeKind::Modify));
     }
     changes.extend(extensions(from, to));
     let kernel = |config: &MachineConfig| match config.kernel_type.as_deref() {
@@ -64,12 +194,7 @@ pub(super) fn changes(
     };
     if kernel(from) != kernel(to) {
         let name = format!("kernelType {}", kernel(to));
-        changes.push(OsChange::new(
-            EntryKind::OSImage,
-            &name,
-            ChangeKind::Modify,
-            "the kernel's type",
-        ));
+        changes.push(OsChange::new(Part::KernelType, &name, ChangeKind::Modify));
     }
     let fips_runs = observed
         .kernel_arguments
@@ -81,18 +206,10 @@ pub(super) fn changes(
         } else {
             ChangeKind::Remove
         };
-        changes.push(OsChange::new(
-            EntryKind::KernelArgument,
-            "fips=1",
-            change,
-            "FIPS mode",
-        ));
+        changes.push(OsChange::new(Part::Fips, "fips=1", change));
     }
     for change in &mut changes {
-        let key = (change.entry.kind, change.entry.name.clone());
-        if let Some(origin) = to.os_origins.0.get(&key) {
-            change.entry.origin = origin.clone();
-        }
+        change.entry.origin = origin(to, change.entry.kind, &change.entry.name);
     }
     changes
 }
@@ -106,9 +223,7 @@ fn kernel_arguments(
     let running = counts(&observed.kernel_arguments);
     let (before, after) = (counts(&from.kernel_arguments), counts(&to.kernel_arguments));
     let has = |map: &BTreeMap<&str, usize>, name| map.get(name).copied().unwrap_or_default();
-    let change = |name: &str, change| {
-        OsChange::new(EntryKind::KernelArgument, name, change, "kernel arguments")
-    };
+    let change = |name: &str, change| OsChange::new(Part::KernelArguments, name, change);
     let missing = after
         .iter()
         .filter(|(name, count)| has(&running, *name) < **count)
@@ -133,8 +248,7 @@ fn extensions(from: &MachineConfig, to: &MachineConfig) -> Vec<OsChange> {
         from.extensions.iter().collect(),
         to.extensions.iter().collect(),
     );
-    let change =
-        |name: &str, change| OsChange::new(EntryKind::Extension, name, change, "OS extensions");
+    let change = |name: &str, change| OsChange::new(Part::Extensions, name, change);
     let added = after
         .difference(&before)
         .map(|name| change(name, ChangeKind::Create));

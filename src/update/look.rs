@@ -16,7 +16,7 @@ use super::{
 use crate::{
     machine_config::{self, MachineConfig, Refusal},
     path::AbsPath,
-    plan::{self, Capabilities, Drift, Plan, Policies, UnitFacts},
+    plan::{self, Capabilities, Drift, OsFacts, Plan, Policies, UnitFacts},
     reason::Reason,
     root::Root,
 };
@@ -172,6 +172,8 @@ fn look_from(
         originals: transaction::originals(journal),
         adopted: adopted(journal),
         entries: transaction::kept_entries(journal),
+        // Without a provider nobody can say what is booted.
+        os: OsFacts::default(),
         digests: Some(remembered.digests()),
         labels: labels.given,
         labels_pending: labels.pending.into_keys().collect(),

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::{
     machine_config::MachineConfig,
     path::AbsPath,
-    plan::{self, Database, Drift, Edit, Observed, Policies, UnitFacts},
+    plan::{self, Database, Drift, Edit, Observed, OsFacts, Policies, UnitFacts},
     reason::Reason,
     root::{Entry, Root, RootError},
 };
@@ -65,6 +65,8 @@ pub struct Known<'a> {
     pub entries: Vec<Edit>,
     /// Digests that need not be taken again. None: every file is read.
     pub digests: Option<&'a Digests>,
+    /// What the provider for the operating system says of the booted deployment; nothing without one.
+    pub os: OsFacts,
     /// Labels that were given to what is owned.
     pub labels: BTreeMap<AbsPath, String>,
     /// What is in place without its label ([`Observed::labels_pending`]).
@@ -86,6 +88,10 @@ pub fn observe(
         originals: known.originals,
         adopted: known.adopted,
         kernel_arguments: kernel_arguments(root)?,
+        os: OsFacts {
+            release: release(root)?,
+            ..known.os
+        },
         labels: labels::read(root)?,
         labels_pending: known.labels_pending,
         ..Observed::default()
@@ -180,6 +186,20 @@ fn owned<K: Clone, V: Clone>((key, value): (&K, &V)) -> (K, V) {
 fn kernel_arguments(root: &Root) -> Result<Vec<String>, RootError> {
     let text = text_if_there(root, "/proc/cmdline", LONGEST_TEXT)?;
     Ok(text.split_whitespace().map(str::to_owned).collect())
+}
+
+/// The release of OpenShift that the root's os-release says it belongs to.
+fn release(root: &Root) -> Result<Option<String>, RootError> {
+    // os-release(5): the second only where there is no first.
+    let mut text = text_if_there(root, "/etc/os-release", LONGEST_TEXT)?;
+    if text.is_empty() {
+        text = text_if_there(root, "/usr/lib/os-release", LONGEST_TEXT)?;
+    }
+    let value = |line: &str| {
+        let value = line.trim().strip_prefix("OPENSHIFT_VERSION=")?;
+        Some(value.trim_matches(['"', '\'']).to_owned())
+    };
+    Ok(text.lines().filter_map(value).next_back())
 }
 
 /// The text of a file, links followed; empty when there is none, or it is no text of that length.

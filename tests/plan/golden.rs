@@ -57,7 +57,8 @@ fn plan_of(case: &Path) -> Plan {
         // Whoever runs the tests owns the copied tree.
         (facts.uid, facts.gid) = (0, 0);
     }
-    let capabilities = if live.is_some() { LIVE } else { OFFLINE };
+    let mut capabilities = if live.is_some() { LIVE } else { OFFLINE };
+    capabilities.os = machinist::os::capabilities(&tree.root);
     plan::between(&from, &to, &observed, &policies, capabilities)
         .unwrap_or_else(|refusals| Plan::refused(&from, &to, refusals))
 }

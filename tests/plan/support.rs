@@ -10,7 +10,10 @@ use std::{
 use machinist::{
     machine_config::{self, MachineConfig, Refusal, Unit, UnitName},
     path::AbsPath,
-    plan::{self, Capabilities, Entries, Node, NodeKind, Observed, OperationKind, Plan, Policies},
+    plan::{
+        self, Capabilities, Entries, HostKind, Node, NodeKind, Observed, OperationKind,
+        OsCapabilities, Plan, Policies,
+    },
     root::Root,
     update::observe::{Known, observe},
 };
@@ -53,12 +56,12 @@ pub(crate) fn from_environment(name: &str, default: u64) -> u64 {
 pub(crate) const OFFLINE: Capabilities = Capabilities {
     live: false,
     chown: false,
-    os: false,
+    os: OsCapabilities::without_provider(HostKind::Unknown),
 };
 pub(crate) const LIVE: Capabilities = Capabilities {
     live: true,
     chown: true,
-    os: false,
+    os: OsCapabilities::without_provider(HostKind::Unknown),
 };
 
 /// A config from MachineConfig or Ignition text.

@@ -15,7 +15,7 @@ use machinist::{
         User, UserAccount,
     },
     path::AbsPath,
-    plan::{ActionKind, Capabilities, Plan, Policies, UnitFacts},
+    plan::{ActionKind, Capabilities, OsCapabilities, Plan, Policies, UnitFacts},
     root::{Act, Object, Op, Root, Tree},
     update::{
         journal::Journal,
@@ -363,7 +363,7 @@ pub(crate) fn conduct(live: bool) -> Conduct {
         capabilities: Capabilities {
             live,
             chown: nix::unistd::geteuid().is_root(),
-            os: false,
+            os: OsCapabilities::default(),
         },
         windows: Default::default(),
         drift: Default::default(),

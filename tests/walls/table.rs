@@ -49,6 +49,7 @@ pub(crate) const WALLS: &[Wall] = &[
         "path plan reason root update",
         "it fulfils the port of the update loop",
     ),
+    wall("os", "path plan reason root", "what a plan may ask of it"),
     wall("hardware", "path", ""),
     wall(
         "kubelet",

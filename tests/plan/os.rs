@@ -1,0 +1,100 @@
+//! The operating system in a plan, on a host whose provider can change it.
+
+use machinist::{
+    machine_config::{MachineConfig, Refusal, Release},
+    plan::{self, Capabilities, HostKind, OsCapabilities, OsFacts, Plan, Policies},
+    reason::Reason,
+    update::observe::Known,
+};
+
+use super::support::{LIVE, Tree};
+
+const OLD: &str =
+    "quay.io/os@sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+const NEW: &str =
+    "quay.io/os@sha256:01ba4719c80b6fe911b091a7c05124b64eeece964e09c058ef8f9805daca546b";
+
+const IMAGES: OsCapabilities = OsCapabilities {
+    image: true,
+    ..OsCapabilities::without_provider(HostKind::Bootc)
+};
+
+fn asks_for(image: &str) -> MachineConfig {
+    MachineConfig {
+        os_image_url: Some(image.to_owned()),
+        ..MachineConfig::default()
+    }
+}
+
+fn planned(from: &MachineConfig, to: &MachineConfig, os: OsFacts) -> Result<Plan, Vec<Refusal>> {
+    let tree = Tree::new();
+    let known = Known {
+        os,
+        ..Known::default()
+    };
+    let observed = tree.observed(from, to, known);
+    let capabilities = Capabilities { os: IMAGES, ..LIVE };
+    plan::between(from, to, &observed, &Policies::default(), capabilities)
+}
+
+fn booted(image: &str) -> OsFacts {
+    OsFacts {
+        image: Some(image.to_owned()),
+        ..OsFacts::default()
+    }
+}
+
+#[test]
+fn an_update_starts_from_the_image_that_is_booted() {
+    let config = asks_for(NEW);
+    let plan = planned(&config, &config, booted(OLD)).unwrap();
+    let names: Vec<_> = plan.changes.iter().map(|change| &change.name).collect();
+    assert_eq!(names, [NEW], "recorded as applied, and another one runs");
+    assert_eq!(plan.cost, plan::Cost::Reboot);
+}
+
+#[test]
+fn an_image_that_is_booted_already_is_no_change() {
+    let plan = planned(&asks_for(OLD), &asks_for(NEW), booted(NEW)).unwrap();
+    assert!(plan.is_empty(), "{}", plan.to_text(false));
+}
+
+#[test]
+fn an_image_of_a_lower_version_is_refused_unless_a_person_allows_it() {
+    let os = |offered: &str| OsFacts {
+        version: Some("416.94.2".to_owned()),
+        offered: Some(offered.to_owned()),
+        ..booted(OLD)
+    };
+    let mut to = asks_for(NEW);
+    let from = asks_for(OLD);
+    assert!(planned(&from, &to, os("416.94.3")).is_ok());
+    let refusals = planned(&from, &to, os("415.92.9")).unwrap_err();
+    let reasons: Vec<_> = refusals.iter().map(|refusal| refusal.reason).collect();
+    assert_eq!(reasons, [Reason::DowngradeRefused]);
+    to.release = Some(Release {
+        version: "4.15.9".to_owned(),
+        may_be_lower: true,
+        ..Release::default()
+    });
+    assert!(planned(&from, &to, os("415.92.9")).is_ok());
+}
+
+#[test]
+fn what_a_provider_cannot_change_is_refused_by_name_beside_what_it_can() {
+    let to = MachineConfig {
+        kernel_arguments: vec!["nosmt".to_owned()],
+        fips: true,
+        ..asks_for(NEW)
+    };
+    let refusals = planned(&MachineConfig::default(), &to, booted(OLD)).unwrap_err();
+    let mut messages: Vec<_> = refusals.iter().map(|refusal| &*refusal.message).collect();
+    messages.sort_unstable();
+    assert_eq!(
+        messages,
+        [
+            "kernel argument fips=1: this is a bootc host, whose provider cannot change FIPS mode",
+            "kernel argument nosmt: this is a bootc host, whose provider cannot change kernel arguments",
+        ]
+    );
+}
