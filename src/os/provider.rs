@@ -145,6 +145,7 @@ pub trait Provider: Send + Sync + 'static {
     /// Drops what is staged, locked or not. Nothing staged is no error.
     fn discard(&self) -> impl Future<Output = Result<(), OsError>> + Send;
 
-    /// Lets the next boot lead into `to`, which is the fallback; or the booted one, which takes a rollback back.
+    /// Lets the next boot lead into `to`, which is the fallback, or the booted one, which takes a rollback back. What
+    /// is staged is dropped.
     fn roll_back(&self, to: &DeploymentId) -> impl Future<Output = Result<(), OsError>> + Send;
 }

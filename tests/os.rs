@@ -1,0 +1,16 @@
+//! The operating system: which kind of host it is, and what a provider for one must keep.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "a test may panic, and makes the trees that it looks at"
+)]
+
+#[path = "os/contract.rs"]
+mod contract;
+#[path = "os/double.rs"]
+mod double;
+#[path = "os/kinds.rs"]
+mod kinds;
+#[path = "os/mutants.rs"]
+mod mutants;

@@ -1,0 +1,493 @@
+//! What every provider must keep, as named facts over a host that boots and loses power.
+//!
+//! A provider is shown by [`every_provider_keeps`]: give it hosts that have just booted and have nothing staged, and
+//! it names the facts that do not hold, each with what was seen. `mutants.rs` shows that it can tell.
+
+use std::{collections::BTreeSet, future::Future, pin::Pin, time::Duration};
+
+use machinist::{
+    os::{
+        Deployment, DeploymentId, Deployments, KernelArguments, KernelType, OsError, Provider,
+        STEP_LIMIT, Step, Wanted,
+    },
+    plan::Image,
+};
+
+/// A machine around a provider.
+pub(crate) trait Host {
+    type Provider: Provider;
+
+    /// A new process on the running system, which knows only what the host says.
+    fn agent(&self) -> Self::Provider;
+
+    /// Goes down in good order and comes up again.
+    fn reboot(&self);
+
+    /// Loses power and comes up again.
+    fn power_cut(&self);
+
+    /// The registry has this image from now on; of one name the last is the newest.
+    fn publishes(&self, image: &Image, version: &str);
+
+    /// The next such step fails, for a reason that may pass.
+    fn fails_next(&self, step: Step);
+
+    /// From now on each step takes that long.
+    fn takes(&self, long: Duration);
+}
+
+type Seen = Result<(), String>;
+
+/// A fact is named, and holds of a fresh host or says what was seen instead.
+type Fact<H> = (
+    &'static str,
+    fn(Scene<H>) -> Pin<Box<dyn Future<Output = Seen>>>,
+);
+
+macro_rules! facts {
+    ($($name:ident),+ $(,)?) => {
+        vec![$((stringify!($name), (|scene| Box::pin($name(scene))) as fn(Scene<H>) -> Pin<Box<dyn Future<Output = Seen>>>)),+]
+    };
+}
+
+/// The facts that a provider does not keep, with what was seen; none of a good one. Needs a paused clock.
+pub(crate) async fn every_provider_keeps<H: Host + 'static>(
+    make_host: impl Fn() -> H,
+) -> Vec<(&'static str, String)> {
+    let mut broken = Vec::new();
+    for (name, holds) in facts::<H>() {
+        let scene = Scene::of(make_host()).await;
+        if let Err(seen) = holds(scene).await {
+            broken.push((name, seen));
+        }
+    }
+    broken
+}
+
+pub(crate) fn names<H: Host + 'static>() -> BTreeSet<&'static str> {
+    facts::<H>().into_iter().map(|(name, _)| name).collect()
+}
+
+fn facts<H: Host + 'static>() -> Vec<Fact<H>> {
+    facts![
+        what_is_staged_is_not_in_force_until_a_boot,
+        what_is_locked_is_booted_into_by_no_reboot_and_no_power_cut,
+        what_is_staged_survives_the_agent_with_its_lock,
+        what_is_unlocked_is_booted_next_and_what_ran_is_the_fallback,
+        a_power_cut_after_the_unlocking_boots_one_of_the_two_whole,
+        unlocking_twice_is_unlocking_once,
+        only_what_is_named_is_unlocked,
+        staging_the_same_again_changes_nothing,
+        staging_something_else_takes_the_place_of_what_was_staged,
+        what_is_booted_already_is_not_staged,
+        what_is_discarded_is_gone_and_what_is_booted_stays,
+        arguments_are_a_list_and_those_of_others_stay,
+        arguments_that_leave_take_no_others_along,
+        after_a_boot_the_booted_one_is_what_was_asked,
+        a_rollback_leads_to_the_deployment_before_however_often_it_is_asked,
+        a_rollback_survives_a_power_cut,
+        a_rollback_that_is_taken_back_leads_nowhere,
+        a_rollback_takes_the_place_of_what_was_staged,
+        a_rollback_to_what_is_not_there_is_refused,
+        an_image_is_the_one_of_its_digest_though_a_newer_one_has_its_name,
+        an_image_is_fetched_with_its_version_or_refused_by_name,
+        a_step_that_fails_leaves_booted_and_fallback_and_succeeds_later,
+        a_step_longer_than_its_limit_is_broken_off_and_leaves_nothing_behind,
+        a_step_of_twenty_minutes_is_no_failure,
+    ]
+}
+
+/// A host, an agent on it, and what it had at first.
+pub(crate) struct Scene<H: Host> {
+    host: H,
+    agent: H::Provider,
+    first: Deployments,
+}
+
+const NAME: &str = "registry.example.com/os";
+
+/// An image of one name by the content it stands for.
+pub(crate) fn image(content: &str) -> Image {
+    let digest = machinist::digest::Digest::of(content.as_bytes());
+    Image::parse(&format!("{NAME}@{digest}")).unwrap()
+}
+
+fn list(words: &str) -> Vec<String> {
+    words.split_whitespace().map(str::to_owned).collect()
+}
+
+fn append(words: &str) -> Wanted {
+    Wanted {
+        kernel_arguments: KernelArguments {
+            append: list(words),
+            ..KernelArguments::default()
+        },
+        ..Wanted::default()
+    }
+}
+
+fn says(error: &OsError) -> String {
+    format!("{error} (again: {})", error.again())
+}
+
+impl<H: Host> Scene<H> {
+    async fn of(host: H) -> Self {
+        host.publishes(&image("new"), "2.0");
+        let agent = host.agent();
+        let first = agent.observe().await.unwrap();
+        assert!(first.staged.is_none(), "a fresh host: {first:?}");
+        assert!(first.fallback.is_some(), "a host with a past: {first:?}");
+        Self { host, agent, first }
+    }
+
+    /// What is there now, as a process sees it that knows nothing.
+    async fn now(&self) -> Result<Deployments, String> {
+        self.host.agent().observe().await.map_err(|e| says(&e))
+    }
+
+    async fn stage(&self, wanted: &Wanted) -> Result<DeploymentId, String> {
+        let staged = self.agent.stage(wanted, STEP_LIMIT).await;
+        let staged = staged.map_err(|e| says(&e))?;
+        staged.ok_or_else(|| "nothing was staged".to_owned())
+    }
+
+    async fn unlock(&self, id: &DeploymentId) -> Seen {
+        self.agent.unlock(id).await.map_err(|e| says(&e))
+    }
+
+    async fn discard(&self) -> Seen {
+        self.agent.discard().await.map_err(|e| says(&e))
+    }
+
+    async fn roll_back(&self, to: &DeploymentId) -> Seen {
+        self.agent.roll_back(to).await.map_err(|e| says(&e))
+    }
+
+    /// Stages, unlocks, boots into it.
+    async fn boot_into(&self, wanted: &Wanted) -> Result<Deployments, String> {
+        let id = self.stage(wanted).await?;
+        self.unlock(&id).await?;
+        self.host.reboot();
+        let now = self.now().await?;
+        is("the booted one", &now.booted.id, &id)?;
+        Ok(now)
+    }
+
+    /// Booted and fallback are those of the beginning.
+    async fn stands(&self) -> Seen {
+        let now = self.now().await?;
+        is("the booted one", &now.booted, &self.first.booted)?;
+        is("the fallback", &now.fallback, &self.first.fallback)
+    }
+
+    fn fallback(&self) -> Result<Deployment, String> {
+        let fallback = self.first.fallback.clone();
+        fallback.ok_or_else(|| "no fallback".to_owned())
+    }
+}
+
+fn is<T: PartialEq + std::fmt::Debug>(what: &str, found: &T, expected: &T) -> Seen {
+    match found == expected {
+        true => Ok(()),
+        false => Err(format!("{what} is {found:?} instead of {expected:?}")),
+    }
+}
+
+async fn what_is_staged_is_not_in_force_until_a_boot<H: Host>(s: Scene<H>) -> Seen {
+    let id = s.stage(&append("nosmt")).await?;
+    s.stands().await?;
+    let staged = s.now().await?.staged.ok_or("nothing is staged")?;
+    is("its name", &staged.deployment.id, &id)?;
+    is("its lock", &staged.locked, &true)
+}
+
+async fn what_is_locked_is_booted_into_by_no_reboot_and_no_power_cut<H: Host>(s: Scene<H>) -> Seen {
+    s.stage(&append("nosmt")).await?;
+    s.host.reboot();
+    s.stands().await?;
+    s.stage(&append("nosmt")).await?;
+    s.host.power_cut();
+    s.stands().await?;
+    // Kept by some and lost by others; but never without its lock.
+    let locked = s.now().await?.staged.is_none_or(|staged| staged.locked);
+    is("the lock after a power cut", &locked, &true)
+}
+
+async fn what_is_staged_survives_the_agent_with_its_lock<H: Host>(s: Scene<H>) -> Seen {
+    let id = s.stage(&append("nosmt")).await?;
+    let other = s.host.agent();
+    let staged = other.observe().await.map_err(|e| says(&e))?.staged;
+    let staged = staged.ok_or("nothing is staged")?;
+    is("its lock", &staged.locked, &true)?;
+    is("its name", &staged.deployment.id, &id)?;
+    other.unlock(&id).await.map_err(|e| says(&e))?;
+    s.host.reboot();
+    is("the booted one", &s.now().await?.booted.id, &id)
+}
+
+async fn what_is_unlocked_is_booted_next_and_what_ran_is_the_fallback<H: Host>(
+    s: Scene<H>,
+) -> Seen {
+    let now = s.boot_into(&append("nosmt")).await?;
+    is("what is staged", &now.staged, &None)?;
+    let before = Some(s.first.booted.clone());
+    is("the fallback", &now.fallback, &before)?;
+    s.host.reboot();
+    is("the next boot's", &s.now().await?.booted, &now.booted)
+}
+
+async fn a_power_cut_after_the_unlocking_boots_one_of_the_two_whole<H: Host>(s: Scene<H>) -> Seen {
+    let id = s.stage(&append("nosmt")).await?;
+    let staged = s.now().await?.staged.ok_or("nothing is staged")?;
+    s.unlock(&id).await?;
+    s.host.power_cut();
+    let now = s.now().await?;
+    match now.booted == staged.deployment {
+        true => is("the fallback", &now.fallback, &Some(s.first.booted.clone())),
+        false => s.stands().await,
+    }
+}
+
+async fn unlocking_twice_is_unlocking_once<H: Host>(s: Scene<H>) -> Seen {
+    let id = s.stage(&append("nosmt")).await?;
+    s.unlock(&id).await?;
+    s.unlock(&id).await?;
+    s.host.reboot();
+    is("the booted one", &s.now().await?.booted.id, &id)
+}
+
+async fn only_what_is_named_is_unlocked<H: Host>(s: Scene<H>) -> Seen {
+    let old = s.stage(&append("nosmt")).await?;
+    s.discard().await?;
+    s.unlock(&old).await.err().ok_or("nothing was unlocked")?;
+    let new = s.stage(&append("nosmt")).await?;
+    let other = DeploymentId::new(format!("{new}-other"));
+    let refused = s.agent.unlock(&other).await;
+    refused.err().ok_or("another one was unlocked")?;
+    s.host.reboot();
+    s.stands().await
+}
+
+async fn staging_the_same_again_changes_nothing<H: Host>(s: Scene<H>) -> Seen {
+    let id = s.stage(&append("nosmt")).await?;
+    let once = s.now().await?;
+    is("its name", &s.stage(&append("nosmt")).await?, &id)?;
+    is("what is there", &s.now().await?, &once)?;
+    // As an agent does that was killed between the unlocking and the reboot.
+    s.unlock(&id).await?;
+    is("its name", &s.stage(&append("nosmt")).await?, &id)?;
+    s.host.reboot();
+    is("the booted one", &s.now().await?.booted.id, &id)
+}
+
+async fn staging_something_else_takes_the_place_of_what_was_staged<H: Host>(s: Scene<H>) -> Seen {
+    s.stage(&append("nosmt")).await?;
+    let now = s.boot_into(&append("audit=1")).await?;
+    let mut expected = s.first.booted.kernel_arguments.clone();
+    expected.push("audit=1".to_owned());
+    is("its arguments", &now.booted.kernel_arguments, &expected)?;
+    let before = Some(s.first.booted.clone());
+    is("the fallback", &now.fallback, &before)
+}
+
+async fn what_is_booted_already_is_not_staged<H: Host>(s: Scene<H>) -> Seen {
+    let same = Wanted {
+        image: s.first.booted.image.clone(),
+        ..Wanted::default()
+    };
+    for before in [None, Some(append("nosmt"))] {
+        if let Some(before) = before {
+            s.stage(&before).await?;
+        }
+        let staged = s.agent.stage(&same, STEP_LIMIT).await;
+        is("what was staged", &staged.map_err(|e| says(&e))?, &None)?;
+        is("what is staged", &s.now().await?.staged, &None)?;
+    }
+    s.stands().await
+}
+
+async fn what_is_discarded_is_gone_and_what_is_booted_stays<H: Host>(s: Scene<H>) -> Seen {
+    for unlocked in [false, true] {
+        let id = s.stage(&append("nosmt")).await?;
+        if unlocked {
+            s.unlock(&id).await?;
+        }
+        s.discard().await?;
+        s.discard().await?;
+        is("what is staged", &s.now().await?.staged, &None)?;
+        s.stands().await?;
+        s.host.reboot();
+        s.stands().await?;
+    }
+    Ok(())
+}
+
+async fn arguments_are_a_list_and_those_of_others_stay<H: Host>(s: Scene<H>) -> Seen {
+    let words = "z=1 console=ttyS1 a=1 console=ttyS1 z=1";
+    let now = s.boot_into(&append(words)).await?;
+    let mut expected = s.first.booted.kernel_arguments.clone();
+    expected.extend(list(words));
+    is("its arguments", &now.booted.kernel_arguments, &expected)
+}
+
+async fn arguments_that_leave_take_no_others_along<H: Host>(s: Scene<H>) -> Seen {
+    let theirs = s.first.booted.kernel_arguments.clone();
+    let one = theirs.first().cloned().ok_or("a host with arguments")?;
+    s.boot_into(&append(&format!("nosmt {one} a=1"))).await?;
+    let leave = Wanted {
+        kernel_arguments: KernelArguments {
+            remove: vec![one, "nosmt".to_owned(), "never=there".to_owned()],
+            append: list("b=1"),
+        },
+        ..Wanted::default()
+    };
+    let now = s.boot_into(&leave).await?;
+    let expected: Vec<String> = theirs.into_iter().chain(list("a=1 b=1")).collect();
+    is("its arguments", &now.booted.kernel_arguments, &expected)
+}
+
+async fn after_a_boot_the_booted_one_is_what_was_asked<H: Host>(s: Scene<H>) -> Seen {
+    let wanted = Wanted {
+        image: Some(image("new")),
+        kernel_type: KernelType::Realtime,
+        extensions: BTreeSet::from(["usbguard".to_owned()]),
+        ..append("nosmt")
+    };
+    let booted = s.boot_into(&wanted).await?.booted;
+    is("its image", &booted.image, &wanted.image)?;
+    is("its version", &booted.version, &Some("2.0".to_owned()))?;
+    is("its kernel", &booted.kernel_type, &wanted.kernel_type)?;
+    is("its extensions", &booted.extensions, &wanted.extensions)
+}
+
+async fn a_rollback_leads_to_the_deployment_before_however_often_it_is_asked<H: Host>(
+    s: Scene<H>,
+) -> Seen {
+    s.boot_into(&append("nosmt")).await?;
+    let before = s.first.booted.clone();
+    s.roll_back(&before.id).await?;
+    s.roll_back(&before.id).await?;
+    s.host.reboot();
+    is("the booted one", &s.now().await?.booted, &before)?;
+    // Once there, asking again leads nowhere else.
+    s.roll_back(&before.id).await?;
+    s.host.reboot();
+    is("the booted one", &s.now().await?.booted, &before)
+}
+
+async fn a_rollback_survives_a_power_cut<H: Host>(s: Scene<H>) -> Seen {
+    let fallback = s.fallback()?;
+    s.roll_back(&fallback.id).await?;
+    s.host.power_cut();
+    is("the booted one", &s.now().await?.booted, &fallback)
+}
+
+async fn a_rollback_that_is_taken_back_leads_nowhere<H: Host>(s: Scene<H>) -> Seen {
+    s.roll_back(&s.fallback()?.id).await?;
+    s.roll_back(&s.first.booted.id).await?;
+    s.host.reboot();
+    s.stands().await?;
+    s.roll_back(&s.first.booted.id).await?;
+    s.host.reboot();
+    s.stands().await
+}
+
+async fn a_rollback_takes_the_place_of_what_was_staged<H: Host>(s: Scene<H>) -> Seen {
+    let id = s.stage(&append("nosmt")).await?;
+    s.unlock(&id).await?;
+    s.roll_back(&s.fallback()?.id).await?;
+    s.host.reboot();
+    is("the booted one", &s.now().await?.booted, &s.fallback()?)
+}
+
+async fn a_rollback_to_what_is_not_there_is_refused<H: Host>(s: Scene<H>) -> Seen {
+    let nobody = DeploymentId::new(format!("{}-nobody", s.first.booted.id));
+    let refused = s.agent.roll_back(&nobody).await;
+    let error = refused.err().ok_or("it was accepted")?;
+    is("whether it may succeed later", &error.again(), &false)?;
+    s.host.reboot();
+    s.stands().await
+}
+
+async fn an_image_is_the_one_of_its_digest_though_a_newer_one_has_its_name<H: Host>(
+    s: Scene<H>,
+) -> Seen {
+    s.host.publishes(&image("newer"), "3.0");
+    let wanted = Wanted {
+        image: Some(image("new")),
+        ..Wanted::default()
+    };
+    let booted = s.boot_into(&wanted).await?.booted;
+    is("its image", &booted.image, &wanted.image)
+}
+
+async fn an_image_is_fetched_with_its_version_or_refused_by_name<H: Host>(s: Scene<H>) -> Seen {
+    let fetched = s.agent.fetch(&image("new"), STEP_LIMIT).await;
+    let version = fetched.map_err(|e| says(&e))?.version;
+    is("its version", &version, &Some("2.0".to_owned()))?;
+    let nowhere = s.agent.fetch(&image("nowhere"), STEP_LIMIT).await;
+    let error = nowhere
+        .err()
+        .ok_or("an image was fetched that is nowhere")?;
+    is("whether it may come later", &error.again(), &false)?;
+    s.host.fails_next(Step::Fetch);
+    let down = s.agent.fetch(&image("new"), STEP_LIMIT).await;
+    let error = down.err().ok_or("an image was fetched from nowhere")?;
+    is("whether it may come later", &error.again(), &true)?;
+    let named = error.to_string().contains(&image("new").to_string());
+    is("whether the image is named", &named, &true)
+}
+
+async fn a_step_that_fails_leaves_booted_and_fallback_and_succeeds_later<H: Host>(
+    s: Scene<H>,
+) -> Seen {
+    s.host.fails_next(Step::Stage);
+    let failed = s.agent.stage(&append("nosmt"), STEP_LIMIT).await;
+    failed.err().ok_or("staging said that it was done")?;
+    s.stands().await?;
+    s.host.reboot();
+    s.stands().await?;
+    let id = s.stage(&append("nosmt")).await?;
+    s.host.fails_next(Step::Discard);
+    s.discard().await.err().ok_or("discarding said so, too")?;
+    s.host.fails_next(Step::Unlock);
+    s.unlock(&id).await.err().ok_or("unlocking said so, too")?;
+    let fallback = s.fallback()?.id;
+    s.host.fails_next(Step::RollBack);
+    let failed = s.roll_back(&fallback).await;
+    failed.err().ok_or("rolling back said so, too")?;
+    s.stands().await?;
+    s.unlock(&id).await?;
+    s.host.reboot();
+    is("the booted one", &s.now().await?.booted.id, &id)
+}
+
+async fn a_step_longer_than_its_limit_is_broken_off_and_leaves_nothing_behind<H: Host>(
+    s: Scene<H>,
+) -> Seen {
+    s.host.takes(STEP_LIMIT * 2);
+    let begun = tokio::time::Instant::now();
+    let wanted = append("nosmt");
+    let late = s.agent.stage(&wanted, STEP_LIMIT).await;
+    let took = begun.elapsed();
+    let error = late.err().ok_or("nobody broke it off")?;
+    is("whether it may succeed later", &error.again(), &true)?;
+    let fetched = s.agent.fetch(&image("new"), STEP_LIMIT).await;
+    fetched.err().ok_or("nobody broke the fetching off")?;
+    let on_time = took <= STEP_LIMIT + Duration::from_secs(60);
+    is("whether it was broken off in time", &on_time, &true)?;
+    s.host.takes(Duration::ZERO);
+    s.stands().await?;
+    s.host.reboot();
+    s.stands().await
+}
+
+async fn a_step_of_twenty_minutes_is_no_failure<H: Host>(s: Scene<H>) -> Seen {
+    s.host.takes(Duration::from_secs(20 * 60));
+    let fetched = s.agent.fetch(&image("new"), STEP_LIMIT).await;
+    fetched.map_err(|e| says(&e))?;
+    let id = s.stage(&append("nosmt")).await?;
+    s.unlock(&id).await?;
+    s.host.reboot();
+    is("the booted one", &s.now().await?.booted.id, &id)
+}

@@ -1,0 +1,482 @@
+//! A pretend host: deployments on a disk, a boot loader, boots and power cuts; and the ways to break it.
+//!
+//! The disk outlives the agents: each [`Host::agent`] is a new process that knows only what the disk says.
+
+use std::{
+    collections::BTreeSet,
+    fmt,
+    sync::{Arc, Mutex, MutexGuard},
+    time::Duration,
+};
+
+use machinist::{
+    os::{
+        Deployment, DeploymentId, Deployments, Fetched, KernelType, OsError, Provider, Staged,
+        Step, Wanted,
+    },
+    plan::{HostKind, Image, OsCapabilities},
+};
+
+use super::contract::Host;
+
+/// How a broken double is broken: each is one rule of the contract that a real provider could miss.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Breaks {
+    /// What is staged is not locked.
+    StagesUnlocked,
+    /// The lock is a thing of the process that staged.
+    LockIsTheAgents,
+    /// What is staged is a thing of the process that staged.
+    StagedIsTheAgents,
+    /// A power cut finalises what is locked.
+    PowerCutFinalises,
+    /// A power cut after the unlocking leaves half of the new one in the booted one.
+    PowerCutMixes,
+    /// A rollback is written down by whoever goes down in good order.
+    RollbackIsVolatile,
+    /// Unlocking says yes and does nothing.
+    UnlocksNothing,
+    /// Unlocking again locks again.
+    UnlockToggles,
+    /// Unlocking unlocks whatever is staged.
+    UnlocksAnything,
+    /// Staging the same again makes another deployment, locked.
+    StagesAnew,
+    /// Arguments are added to those that were staged before.
+    ArgumentsPileUp,
+    /// What is as asked already is staged all the same.
+    StagesWhatIsBooted,
+    /// Where the booted one is as asked, what was staged before stays.
+    KeepsWhatIsNoLongerAsked,
+    /// Discarding says yes and does nothing.
+    DiscardsNothing,
+    /// Discarding drops the fallback along.
+    DiscardDropsFallback,
+    /// Discarding nothing is an error.
+    DiscardIsNotRepeatable,
+    /// Equal arguments are one.
+    ArgumentsAreASet,
+    /// Arguments are sorted.
+    ArgumentsAreSorted,
+    /// Only what the config brings is there.
+    OthersArgumentsGo,
+    /// The staged deployment is called booted at once.
+    StagedIsBooted,
+    /// Rolling back changes places, each time.
+    RollbackToggles,
+    /// Rolling back leaves what is staged to the next boot.
+    RollbackKeepsStaged,
+    /// Rolling back to what is nowhere says yes.
+    RollsBackToAnything,
+    /// The newest image of that name is taken.
+    PullsByName,
+    /// Room is made before the new deployment is complete.
+    CleansUpFirst,
+    /// What failed is said to have been done.
+    SwallowsFailures,
+    /// Time limits are nobody's business.
+    IgnoresLimits,
+    /// What was broken off is there, as if complete.
+    StagesHalf,
+    /// Whether the registry may answer later is not said.
+    NeverAgain,
+    /// The versions of images are not read.
+    NoVersions,
+}
+
+/// What survives every process, and what the next boot is made of.
+#[derive(Debug)]
+struct Disk {
+    booted: Deployment,
+    fallback: Option<Deployment>,
+    staged: Option<Held>,
+    /// The next boot leads into the fallback.
+    rolls_back: bool,
+    made: u32,
+    agents: u32,
+    images: Vec<(Image, String)>,
+    fails: Option<Step>,
+    takes: Duration,
+}
+
+#[derive(Clone, Debug)]
+struct Held {
+    staged: Staged,
+    by: u32,
+    /// What it was made for.
+    wanted: Wanted,
+}
+
+/// The host.
+#[derive(Clone, Debug)]
+pub(crate) struct Machine {
+    disk: Arc<Mutex<Disk>>,
+    breaks: Option<Breaks>,
+}
+
+/// One agent's handle on it.
+#[derive(Debug)]
+pub(crate) struct Agent {
+    host: Machine,
+    id: u32,
+}
+
+/// What the pretend program says.
+#[derive(Debug)]
+struct Said(&'static str);
+
+impl fmt::Display for Said {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+impl std::error::Error for Said {}
+
+impl Machine {
+    pub(crate) fn new(breaks: Option<Breaks>, installed: Image, arguments: &[&str]) -> Self {
+        let deployment = |id: &str| Deployment {
+            id: DeploymentId::new(id),
+            image: Some(installed.clone()),
+            version: Some("1.0".to_owned()),
+            kernel_arguments: arguments.iter().map(|&word| word.to_owned()).collect(),
+            kernel_type: KernelType::Default,
+            extensions: BTreeSet::new(),
+        };
+        let disk = Disk {
+            booted: deployment("os-0"),
+            fallback: Some(deployment("os-before")),
+            staged: None,
+            rolls_back: false,
+            made: 0,
+            agents: 0,
+            images: vec![(installed.clone(), "1.0".to_owned())],
+            fails: None,
+            takes: Duration::ZERO,
+        };
+        Self {
+            disk: Arc::new(Mutex::new(disk)),
+            breaks,
+        }
+    }
+
+    fn disk(&self) -> MutexGuard<'_, Disk> {
+        self.disk.lock().unwrap()
+    }
+
+    fn breaks(&self, rule: Breaks) -> bool {
+        self.breaks == Some(rule)
+    }
+}
+
+impl Host for Machine {
+    type Provider = Agent;
+
+    fn agent(&self) -> Agent {
+        let mut disk = self.disk();
+        disk.agents += 1;
+        let id = disk.agents;
+        if self.breaks(Breaks::StagedIsTheAgents) {
+            disk.staged.take_if(|held| held.by != id);
+        }
+        if self.breaks(Breaks::LockIsTheAgents)
+            && let Some(held) = &mut disk.staged
+        {
+            held.staged.locked = false;
+        }
+        drop(disk);
+        Agent {
+            host: self.clone(),
+            id,
+        }
+    }
+
+    /// As OSTree does it: what is staged and unlocked is finalised while the machine goes down; what is locked is
+    /// not, and is gone with `/run`.
+    fn reboot(&self) {
+        let mut disk = self.disk();
+        let next = disk.staged.take().filter(|held| !held.staged.locked);
+        disk.boot(next);
+    }
+
+    /// Nobody finalises anything.
+    fn power_cut(&self) {
+        let mut disk = self.disk();
+        let next = disk.staged.take();
+        if let Some(held) = next.as_ref().filter(|held| !held.staged.locked)
+            && self.breaks(Breaks::PowerCutMixes)
+        {
+            disk.booted.kernel_arguments = held.staged.deployment.kernel_arguments.clone();
+        }
+        if self.breaks(Breaks::RollbackIsVolatile) {
+            disk.rolls_back = false;
+        }
+        let next = next.filter(|_| self.breaks(Breaks::PowerCutFinalises));
+        disk.boot(next);
+    }
+
+    fn publishes(&self, image: &Image, version: &str) {
+        self.disk().images.push((image.clone(), version.to_owned()));
+    }
+
+    fn fails_next(&self, step: Step) {
+        self.disk().fails = Some(step);
+    }
+
+    fn takes(&self, long: Duration) {
+        self.disk().takes = long;
+    }
+}
+
+impl Disk {
+    fn boot(&mut self, next: Option<Held>) {
+        let rolls_back = std::mem::take(&mut self.rolls_back);
+        let next = next.map(|held| held.staged.deployment);
+        let next = next.or_else(|| self.fallback.take_if(|_| rolls_back));
+        if let Some(next) = next {
+            self.fallback = Some(std::mem::replace(&mut self.booted, next));
+        }
+    }
+}
+
+impl Agent {
+    /// The pretend program runs: as long as the host takes for it, and in vain where it is to fail.
+    async fn run(&self, step: Step, limit: Option<Duration>) -> Result<(), OsError> {
+        let (takes, fails) = {
+            let mut disk = self.host.disk();
+            (
+                disk.takes,
+                disk.fails.take_if(|fails| *fails == step).is_some(),
+            )
+        };
+        let limit = limit.filter(|_| !self.host.breaks(Breaks::IgnoresLimits));
+        match limit {
+            Some(limit) => tokio::time::timeout(limit, tokio::time::sleep(takes))
+                .await
+                .map_err(|_| OsError::TimedOut { step, limit })?,
+            None => tokio::time::sleep(takes).await,
+        }
+        let swallows = self.host.breaks(Breaks::SwallowsFailures);
+        match fails && !swallows {
+            true => Err(OsError::Failed {
+                step,
+                again: true,
+                source: Box::new(Said("the disk is full")),
+            }),
+            false => Ok(()),
+        }
+    }
+
+    fn version(&self, image: &Image) -> Option<String> {
+        let disk = self.host.disk();
+        let found = disk.images.iter().find(|(known, _)| known == image);
+        found.map(|(_, version)| version.clone())
+    }
+
+    /// The image that is taken for the one that is asked for.
+    fn pulled(&self, image: &Image) -> Image {
+        let disk = self.host.disk();
+        let mut newest = disk.images.iter().rev();
+        let newest = newest.find(|(known, _)| known.name() == image.name());
+        newest
+            .filter(|_| self.host.breaks(Breaks::PullsByName))
+            .map_or_else(|| image.clone(), |(newest, _)| newest.clone())
+    }
+
+    /// The arguments of what is asked for, made without the product's own arithmetic.
+    fn arguments(&self, wanted: &Wanted) -> Vec<String> {
+        let disk = self.host.disk();
+        let staged = disk.staged.as_ref().map(|held| &held.staged.deployment);
+        let base = staged
+            .filter(|_| self.host.breaks(Breaks::ArgumentsPileUp))
+            .unwrap_or(&disk.booted);
+        let mut all: Vec<String> = base.kernel_arguments.iter().rev().cloned().collect();
+        for gone in &wanted.kernel_arguments.remove {
+            if let Some(at) = all.iter().position(|argument| argument == gone) {
+                all.remove(at);
+            }
+        }
+        all.reverse();
+        if self.host.breaks(Breaks::OthersArgumentsGo) {
+            all.clear();
+        }
+        all.extend(wanted.kernel_arguments.append.iter().cloned());
+        if self.host.breaks(Breaks::ArgumentsAreASet) {
+            let mut seen = BTreeSet::new();
+            all.retain(|argument| seen.insert(argument.clone()));
+        }
+        if self.host.breaks(Breaks::ArgumentsAreSorted) {
+            all.sort();
+        }
+        all
+    }
+
+    fn asked_for(&self, wanted: &Wanted) -> Deployment {
+        let booted = self.host.disk().booted.clone();
+        let image = wanted.image.clone().or(booted.image);
+        let image = image.map(|image| self.pulled(&image));
+        Deployment {
+            id: booted.id,
+            version: image.as_ref().and_then(|image| self.version(image)),
+            image,
+            kernel_arguments: self.arguments(wanted),
+            kernel_type: wanted.kernel_type,
+            extensions: wanted.extensions.clone(),
+        }
+    }
+
+    /// Puts it on the disk, and says its name.
+    fn put(&self, mut deployment: Deployment, wanted: &Wanted) -> Option<DeploymentId> {
+        let host = &self.host;
+        let mut disk = host.disk();
+        if deployment == disk.booted && !host.breaks(Breaks::StagesWhatIsBooted) {
+            if !host.breaks(Breaks::KeepsWhatIsNoLongerAsked) {
+                disk.staged = None;
+            }
+            return None;
+        }
+        let again = !host.breaks(Breaks::StagesAnew) && !host.breaks(Breaks::ArgumentsPileUp);
+        if let Some(held) = disk.staged.as_ref().filter(|_| again)
+            && held.wanted == *wanted
+        {
+            return Some(held.staged.deployment.id.clone());
+        }
+        disk.made += 1;
+        deployment.id = DeploymentId::new(format!("os-{}", disk.made));
+        let id = deployment.id.clone();
+        disk.rolls_back = false;
+        disk.staged = Some(Held {
+            staged: Staged {
+                deployment,
+                locked: !host.breaks(Breaks::StagesUnlocked),
+            },
+            by: self.id,
+            wanted: wanted.clone(),
+        });
+        Some(id)
+    }
+
+    fn gone(step: Step, id: &DeploymentId) -> OsError {
+        OsError::Gone {
+            step,
+            id: id.clone(),
+        }
+    }
+}
+
+impl Provider for Agent {
+    const CAN: OsCapabilities = OsCapabilities {
+        image: true,
+        kernel_arguments: true,
+        kernel_type: true,
+        extensions: true,
+        ..OsCapabilities::without_provider(HostKind::RpmOstree)
+    };
+
+    async fn observe(&self) -> Result<Deployments, OsError> {
+        self.run(Step::Observe, None).await?;
+        let disk = self.host.disk();
+        let staged = disk.staged.as_ref().map(|held| held.staged.clone());
+        let booted = match &staged {
+            Some(staged) if self.host.breaks(Breaks::StagedIsBooted) => staged.deployment.clone(),
+            _ => disk.booted.clone(),
+        };
+        Ok(Deployments {
+            booted,
+            staged,
+            fallback: disk.fallback.clone(),
+        })
+    }
+
+    async fn fetch(&self, image: &Image, limit: Duration) -> Result<Fetched, OsError> {
+        let down = || OsError::Unreachable {
+            image: image.clone(),
+            again: !self.host.breaks(Breaks::NeverAgain),
+            source: Box::new(Said("connection refused")),
+        };
+        self.run(Step::Fetch, Some(limit))
+            .await
+            .map_err(|error| match error {
+                OsError::Failed { .. } => down(),
+                other => other,
+            })?;
+        match self.version(image) {
+            Some(version) => Ok(Fetched {
+                version: Some(version).filter(|_| !self.host.breaks(Breaks::NoVersions)),
+            }),
+            None => Err(OsError::Unreachable {
+                image: image.clone(),
+                again: false,
+                source: Box::new(Said("manifest unknown")),
+            }),
+        }
+    }
+
+    async fn stage(
+        &self,
+        wanted: &Wanted,
+        limit: Duration,
+    ) -> Result<Option<DeploymentId>, OsError> {
+        if self.host.breaks(Breaks::CleansUpFirst) {
+            self.host.disk().fallback = None;
+        }
+        let done = self.run(Step::Stage, Some(limit)).await;
+        if done.is_err() && !self.host.breaks(Breaks::StagesHalf) {
+            done?;
+        } else if done.is_err() {
+            self.put(self.asked_for(wanted), wanted);
+            if let Some(held) = &mut self.host.disk().staged {
+                held.staged.locked = false;
+            }
+            done?;
+        }
+        Ok(self.put(self.asked_for(wanted), wanted))
+    }
+
+    async fn unlock(&self, staged: &DeploymentId) -> Result<(), OsError> {
+        self.run(Step::Unlock, None).await?;
+        let mut disk = self.host.disk();
+        let anything = self.host.breaks(Breaks::UnlocksAnything);
+        let held = disk.staged.as_mut();
+        let held = held.filter(|held| anything || held.staged.deployment.id == *staged);
+        let held = held.ok_or_else(|| Self::gone(Step::Unlock, staged))?;
+        match self.host.breaks {
+            Some(Breaks::UnlocksNothing) => {}
+            Some(Breaks::UnlockToggles) => held.staged.locked = !held.staged.locked,
+            _ => held.staged.locked = false,
+        }
+        Ok(())
+    }
+
+    async fn discard(&self) -> Result<(), OsError> {
+        self.run(Step::Discard, None).await?;
+        let mut disk = self.host.disk();
+        match self.host.breaks {
+            Some(Breaks::DiscardsNothing) => return Ok(()),
+            Some(Breaks::DiscardDropsFallback) => disk.fallback = None,
+            Some(Breaks::DiscardIsNotRepeatable) if disk.staged.is_none() => {
+                return Err(Self::gone(Step::Discard, &DeploymentId::new("staged")));
+            }
+            _ => {}
+        }
+        disk.staged = None;
+        Ok(())
+    }
+
+    async fn roll_back(&self, to: &DeploymentId) -> Result<(), OsError> {
+        self.run(Step::RollBack, None).await?;
+        let mut disk = self.host.disk();
+        let is_fallback = disk.fallback.as_ref().is_some_and(|one| one.id == *to);
+        if !is_fallback && disk.booted.id != *to && !self.host.breaks(Breaks::RollsBackToAnything) {
+            return Err(Self::gone(Step::RollBack, to));
+        }
+        disk.rolls_back = match self.host.breaks(Breaks::RollbackToggles) {
+            true => !disk.rolls_back,
+            false => is_fallback,
+        };
+        if !self.host.breaks(Breaks::RollbackKeepsStaged) {
+            disk.staged = None;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,50 @@
+//! Which kind of host a root is.
+
+use std::{fs, os::unix::fs::symlink};
+
+use machinist::{
+    os::{capabilities, host_kind},
+    plan::HostKind,
+    root::Root,
+};
+
+fn kind(paths: &[&str]) -> HostKind {
+    let dir = tempfile::tempdir().unwrap();
+    for path in paths {
+        let at = dir.path().join(path);
+        fs::create_dir_all(at.parent().unwrap()).unwrap();
+        match path.strip_prefix("ostree") {
+            // Where nothing is mounted, the link of an image leads nowhere.
+            Some(_) => symlink("sysroot/ostree", at).unwrap(),
+            None => fs::write(at, "").unwrap(),
+        }
+    }
+    let root = Root::open(dir.path()).unwrap();
+    let kind = host_kind(&root);
+    let can = capabilities(&root);
+    assert!(!can.has_provider(), "none is built in: {can:?}");
+    assert_eq!(can.host, kind);
+    kind
+}
+
+#[test]
+fn hosts_are_told_apart_by_what_lies_in_their_root() {
+    let rpm_ostree = "usr/bin/rpm-ostree";
+    let (bootc, booted, dpkg) = ("usr/bin/bootc", "run/ostree-booted", "var/lib/dpkg/status");
+    let rpm = "usr/lib/sysimage/rpm/rpmdb.sqlite";
+    for (paths, expected) in [
+        (vec![], HostKind::Unknown),
+        (vec![dpkg], HostKind::Packages),
+        (vec![rpm], HostKind::Packages),
+        (vec!["var/lib/rpm/Packages"], HostKind::Packages),
+        (vec![booted, rpm, rpm_ostree], HostKind::RpmOstree),
+        (vec![booted, rpm, rpm_ostree, bootc], HostKind::RpmOstree),
+        (vec![booted, rpm, bootc], HostKind::Bootc),
+        (vec!["ostree", rpm, bootc], HostKind::Bootc),
+        (vec![booted, dpkg], HostKind::Ostree),
+        // The programs alone, to build images with, do not make a host one.
+        (vec![rpm, rpm_ostree, bootc], HostKind::Packages),
+    ] {
+        assert_eq!(kind(&paths), expected, "{paths:?}");
+    }
+}
