@@ -10,6 +10,10 @@
 
 #[path = "cluster/access.rs"]
 mod access;
+#[path = "cluster/node.rs"]
+mod node;
+#[path = "cluster/notice.rs"]
+mod notice;
 #[path = "cluster/patches.rs"]
 mod patches;
 #[path = "cluster/server.rs"]

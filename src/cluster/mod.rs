@@ -6,6 +6,7 @@
 
 mod client;
 mod error;
+pub mod node;
 
 pub use client::{Access, Cluster, Surroundings};
 pub use error::{ClusterError, ConnectError, Why};

@@ -47,6 +47,8 @@ pub(crate) enum Trouble {
     Cut,
     /// No answer at all.
     Hang,
+    /// Somebody else changes the object just before.
+    Meanwhile(fn(&mut Value)),
 }
 
 #[derive(Default)]
@@ -273,11 +275,18 @@ async fn answer(State(server): State<Server>, request: Request) -> Result<Respon
         let known = inside.token.as_ref().is_none_or(|it| *it == heard.bearer);
         (inside.trouble(&heard.what), known)
     });
+    let trouble = match trouble {
+        Some(Trouble::Meanwhile(edit)) => {
+            server.edit(&path, edit);
+            None
+        }
+        other => other,
+    };
     Ok(match trouble {
         Some(Trouble::Code(code, reason)) => status(code, reason, "as the script wants it"),
         Some(Trouble::Proxy(code)) => reply(code, "bad day"),
         Some(Trouble::Cut) => cut(),
-        Some(Trouble::Hang) => std::future::pending().await,
+        Some(Trouble::Hang | Trouble::Meanwhile(_)) => std::future::pending().await,
         None if !known => status(401, "Unauthorized", "Unauthorized"),
         None if heard.query.contains("watch=true") => server.watch(&path),
         None => server.inside(|inside| carry_out(inside, &path, &heard)),

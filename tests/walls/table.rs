@@ -56,7 +56,7 @@ pub(crate) const WALLS: &[Wall] = &[
         "device path root shutdown telemetry",
         "what is lent",
     ),
-    wall("cluster", "reason telemetry", ""),
+    wall("cluster", "backoff clock crd reason telemetry", ""),
     wall(
         "source",
         "machine_config metrics path reason root telemetry update",
@@ -215,6 +215,7 @@ pub(crate) const OUTSIDE: &[Outside] = &[
     outside("prost", &["kubelet"], ""),
     outside("axum", &["admin"], "HTTP is the admin room's"),
     outside("kube", &["cluster"], "the API server is asked in one room"),
+    outside("k8s_openapi", &["cluster"], "types of the API server"),
     outside("prometheus_client", &["metrics"], ""),
     outside("tracing_subscriber", &["telemetry"], ""),
     outside("tracing_journald", &["telemetry"], ""),
@@ -249,7 +250,7 @@ pub(crate) const OUTSIDE: &[Outside] = &[
     outside("tokio", DRIVERS, "the vocabulary is pure"),
     outside("tokio_util", DRIVERS, "the vocabulary is pure"),
     outside("tokio_stream", DRIVERS, "the vocabulary is pure"),
-    outside("futures_util", &["root::watch"], ""),
+    outside("futures_util", &["cluster", "root::watch"], ""),
     outside(
         "tracing",
         &[

@@ -1,0 +1,325 @@
+//! Keeps on the Node what is to be said there: one task writes, the latest wish wins.
+//!
+//! What is there already is not written; what vanishes, because the Node was registered anew or
+//! somebody took it away, comes back by itself, since wish and Node are compared whenever either
+//! changes. Only the condition is confirmed with time.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use serde_json::{Map, Value, json};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep, sleep_until},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{Change, OwnNode, Sight, patches};
+use crate::{
+    backoff::{Backoff, jitter},
+    clock::Clock,
+    cluster::ClusterError,
+    crd::{self, NodeView, names},
+    reason::Reason,
+    telemetry::chain,
+};
+
+/// Everything that the Node is to say. What is not named here is left alone.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Notice {
+    /// Annotations; none for those that are to go.
+    pub annotations: BTreeMap<&'static str, Option<String>>,
+    /// Labels, in the same way.
+    pub labels: BTreeMap<&'static str, Option<String>>,
+    /// Whether the node is to carry the start-up taint; none where it is not ours to say.
+    pub not_ready_taint: Option<bool>,
+    /// The condition `machinist.dev/Ready`; none where there is to be none.
+    pub ready: Option<Ready>,
+}
+
+/// The condition `machinist.dev/Ready`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ready {
+    /// No closed gate holds.
+    pub ready: bool,
+    /// The first closed gate's code, or `Ok`.
+    pub reason: Reason,
+    /// One sentence.
+    pub message: String,
+}
+
+/// How often is written, at most and at least.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    /// The condition is confirmed after this time, and up to a fifth more: twelve writes an hour at
+    /// most, of the fifteen that an idle node may make.
+    pub heartbeat: Duration,
+    /// Between two conditions: what changes faster is seen in its last form.
+    pub gap: Duration,
+    /// After a write that did not succeed.
+    pub retry: Backoff,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self {
+            heartbeat: Duration::from_secs(300),
+            gap: Duration::from_secs(1),
+            retry: Backoff::new(Duration::from_secs(1), Duration::from_secs(60)),
+        }
+    }
+}
+
+/// Writes what `notices` says last, until `stop`. `clock` is what conditions are dated by.
+pub async fn keep(
+    node: OwnNode,
+    mut notices: watch::Receiver<Notice>,
+    clock: Clock,
+    pace: Pace,
+    stop: CancellationToken,
+) {
+    let mut sights = node.sights();
+    let mut keeper = Keeper::new(clock, pace);
+    loop {
+        let notice = notices.borrow_and_update().clone();
+        let sight = sights.borrow_and_update().node.clone();
+        let due = match &sight {
+            Some(view) => keeper.due(view, &notice),
+            None => Due::Nothing,
+        };
+        let until = match due {
+            Due::Now(change) => {
+                let sent = tokio::select! {
+                    () = stop.cancelled() => return,
+                    // Safe to drop: what is sent is sent again when it is missing.
+                    sent = node.change(&change) => sent.map(drop),
+                };
+                match keeper.sent(&change, sent) {
+                    Some(until) => until,
+                    None => continue,
+                }
+            }
+            Due::At(when) => Until::At(when),
+            Due::Nothing => Until::Change,
+        };
+        tokio::select! {
+            () = stop.cancelled() => return,
+            // Safe to drop, all of them: whoever changed is still marked unseen.
+            () = seen(&mut sights, until.wakes()) => {}
+            () = changed(&mut notices), if until.wakes() => {}
+            () = until.passed() => {}
+        }
+    }
+}
+
+/// Never where nobody speaks any more.
+async fn changed<T>(of: &mut watch::Receiver<T>) {
+    if of.changed().await.is_err() {
+        std::future::pending().await
+    }
+}
+
+/// The Node is another; or, after a failure, the server was away and answers again.
+async fn seen(sights: &mut watch::Receiver<Sight>, any: bool) {
+    if any {
+        return changed(sights).await;
+    }
+    let away = sights.wait_for(|sight| sight.away.is_some()).await.is_ok();
+    let back = away && sights.wait_for(|sight| sight.away.is_none()).await.is_ok();
+    if !back {
+        std::future::pending().await
+    }
+}
+
+enum Until {
+    Change,
+    At(Instant),
+    After(Duration),
+}
+
+impl Until {
+    /// Whether a change ends the wait; after a failure only time does, or the server's return.
+    const fn wakes(&self) -> bool {
+        !matches!(self, Self::After(_))
+    }
+
+    async fn passed(&self) {
+        match self {
+            Self::Change => std::future::pending().await,
+            Self::At(when) => sleep_until(*when).await,
+            Self::After(wait) => sleep(*wait).await,
+        }
+    }
+}
+
+enum Due {
+    Now(Change),
+    At(Instant),
+    Nothing,
+}
+
+/// What the writer remembers.
+struct Keeper {
+    clock: Clock,
+    pace: Pace,
+    /// The Node that the rest is about.
+    uid: String,
+    /// Leftovers of an earlier version were looked for on this Node.
+    swept: bool,
+    /// When the condition was written last.
+    written: Option<Instant>,
+    /// When it is to be confirmed.
+    confirm: Option<Instant>,
+    failures: u32,
+}
+
+impl Keeper {
+    const fn new(clock: Clock, pace: Pace) -> Self {
+        Self {
+            clock,
+            pace,
+            uid: String::new(),
+            swept: false,
+            written: None,
+            confirm: None,
+            failures: 0,
+        }
+    }
+
+    /// The next write, or when to look again.
+    fn due(&mut self, view: &NodeView, notice: &Notice) -> Due {
+        if view.uid != self.uid {
+            self.uid.clone_from(&view.uid);
+            (self.swept, self.written, self.confirm) = (false, None, None);
+        }
+        if let Some(change) = metadata(view, notice, !self.swept) {
+            return Due::Now(change);
+        }
+        if let Some(wanted) = notice.not_ready_taint
+            && let Some(change) = patches::not_ready_taint(view, wanted)
+        {
+            return Due::Now(change);
+        }
+        if let Some(change) = leftover_conditions(view, notice) {
+            return Due::Now(change);
+        }
+        self.swept = true;
+        match &notice.ready {
+            Some(ready) => self.condition(view, ready),
+            None => Due::Nothing,
+        }
+    }
+
+    fn condition(&self, view: &NodeView, ready: &Ready) -> Due {
+        let now = Instant::now();
+        let known = view.condition(names::condition::READY);
+        let (status, message) = words(ready);
+        let same = known.is_some_and(|known| {
+            let said = (&*known.status, &*known.reason, &*known.message);
+            said == (status, ready.reason.as_str(), message)
+        });
+        let when = match (same, self.written, self.confirm) {
+            (true, _, Some(confirm)) => confirm,
+            (false, Some(written), _) => written + self.pace.gap,
+            _ => now,
+        };
+        if when > now {
+            return Due::At(when);
+        }
+        let written = self.clock.now();
+        let since = known.filter(|known| known.status == status);
+        let since = since.and_then(|known| known.last_transition_time);
+        Due::Now(Change::Conditions(json!({"status": {"conditions": [{
+            "type": names::condition::READY,
+            "status": status,
+            "reason": ready.reason.as_str(),
+            "message": message,
+            "lastHeartbeatTime": seconds(written),
+            "lastTransitionTime": seconds(since.unwrap_or(written)),
+        }]}})))
+    }
+
+    /// How long to wait after a write; none where it may go on at once.
+    fn sent(&mut self, change: &Change, sent: Result<(), ClusterError>) -> Option<Until> {
+        let error = match sent {
+            Ok(()) => {
+                self.failures = 0;
+                if matches!(change, Change::Conditions(_)) {
+                    let now = Instant::now();
+                    let later = self.pace.heartbeat.mul_f64(jitter() / 5.0);
+                    self.written = Some(now);
+                    self.confirm = Some(now + self.pace.heartbeat + later);
+                }
+                return None;
+            }
+            Err(error) => error,
+        };
+        let wait = self.pace.retry.wait(self.failures, jitter());
+        let first = self.failures == 0;
+        self.failures = self.failures.saturating_add(1);
+        if error.is_conflict() && first {
+            // Somebody wrote in between, as happens all day: their version is on its way to us.
+            tracing::debug!("{}", chain(&error));
+            return Some(Until::At(Instant::now() + wait));
+        }
+        match first {
+            true => tracing::warn!(reason = %error.reason(), "{}", chain(&error)),
+            false => tracing::debug!("{}", chain(&error)),
+        }
+        let wait = wait.max(error.retry_after().unwrap_or_default());
+        Some(Until::After(wait))
+    }
+}
+
+/// A Node's times have whole seconds.
+fn seconds(time: jiff::Timestamp) -> String {
+    let whole = jiff::Timestamp::from_second(time.as_second());
+    whole.unwrap_or(time).to_string()
+}
+
+fn words(ready: &Ready) -> (&'static str, &str) {
+    let status = if ready.ready { "True" } else { "False" };
+    (status, crd::cut(&ready.message, crd::REASON_LIMIT))
+}
+
+/// Annotations and labels that are not as they are to be. With `sweep` those of ours that nobody
+/// speaks of any more go, too; what people say to us never.
+fn metadata(view: &NodeView, notice: &Notice, sweep: bool) -> Option<Change> {
+    let mut annotations = differing(&view.annotations, &notice.annotations);
+    let mut labels = differing(&view.labels, &notice.labels);
+    if sweep {
+        let blocked = names::annotation::BLOCKED_BY;
+        if view.annotations.contains_key(blocked) && !notice.annotations.contains_key(blocked) {
+            annotations.insert(blocked.to_owned(), Value::Null);
+        }
+        let ours = view.labels.keys().filter(|it| it.starts_with(names::OURS));
+        for label in ours.filter(|it| !notice.labels.contains_key(it.as_str())) {
+            labels.insert(label.clone(), Value::Null);
+        }
+    }
+    patches::fields(view, annotations, labels)
+}
+
+fn differing(
+    known: &BTreeMap<String, String>,
+    wanted: &BTreeMap<&'static str, Option<String>>,
+) -> Map<String, Value> {
+    let differs =
+        |(name, text): &(&&'static str, &Option<String>)| known.get(**name) != text.as_ref();
+    let wanted = wanted.iter().filter(differs);
+    wanted
+        .map(|(name, text)| ((*name).to_owned(), json!(text)))
+        .collect()
+}
+
+/// Conditions of ours that nobody speaks of: nobody else ever takes one away.
+fn leftover_conditions(view: &NodeView, notice: &Notice) -> Option<Change> {
+    let spoken_of = |kind: &str| kind == names::condition::READY && notice.ready.is_some();
+    let left: Vec<_> = view
+        .status
+        .conditions
+        .iter()
+        .filter(|it| it.kind.starts_with(names::OURS) && !spoken_of(&it.kind))
+        .map(|it| json!({"$patch": "delete", "type": it.kind}))
+        .collect();
+    (!left.is_empty()).then(|| Change::Conditions(json!({"status": {"conditions": left}})))
+}

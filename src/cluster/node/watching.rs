@@ -1,0 +1,197 @@
+//! The one watch on our Node, which outlives everything.
+//!
+//! kube's own watcher repeats a watch that ends without any pause, waits five minutes for a server
+//! that has gone silent and lists with the client it was made with, whatever became of its
+//! credentials; so the few lines are written out here.
+
+use std::{pin::pin, time::Duration};
+
+use futures_util::StreamExt;
+use kube::api::{ListParams, WatchEvent, WatchParams};
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::{NodeObject, OwnNode, nodes};
+use crate::{
+    backoff::{Backoff, jitter},
+    cluster::{ClusterError, Why},
+    telemetry::chain,
+};
+
+/// Waits after the server did not answer.
+const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
+
+/// How long the server keeps a watch open at most. Agents that began together must not come back
+/// together: the last quarter is drawn.
+const OPEN: u32 = 280;
+
+/// A healthy server sends a bookmark about once a minute, though nothing happens: one that is silent
+/// for longer may be gone without a word.
+const SILENT: Duration = Duration::from_secs(100);
+
+/// A server that ends every watch as soon as it begins is asked once in this time.
+const SHORTEST: Duration = Duration::from_secs(1);
+
+/// Where a watch goes on.
+#[derive(Default)]
+struct Place {
+    /// The version; none where everything begins anew.
+    version: Option<String>,
+    /// What is remembered of versions was too old: the next list is not to come from a cache.
+    expired: bool,
+}
+
+impl OwnNode {
+    /// Watches until `stop`. What changes is in [`OwnNode::sights`]; an outage keeps what was seen.
+    pub async fn follow(self, stop: CancellationToken) {
+        let mut place = Place::default();
+        let mut failures = 0;
+        loop {
+            let began = Instant::now();
+            let turned = tokio::select! {
+                () = stop.cancelled() => return,
+                // Safe to drop: the next start lists anew.
+                turned = self.turn(&mut place) => turned,
+            };
+            let wait = match turned {
+                Ok(()) => {
+                    failures = 0;
+                    SHORTEST.saturating_sub(began.elapsed())
+                }
+                Err(error) => {
+                    self.is_away(&error);
+                    let wait = RETRY.wait(failures, jitter());
+                    failures = failures.saturating_add(1);
+                    wait.max(error.retry_after().unwrap_or_default())
+                }
+            };
+            tokio::select! {
+                () = stop.cancelled() => return,
+                // Safe to drop: only time passes.
+                () = sleep(wait) => {}
+            }
+        }
+    }
+
+    /// Lists where that is needed, and watches until the watch ends.
+    async fn turn(&self, place: &mut Place) -> Result<(), ClusterError> {
+        let version = match &place.version {
+            Some(version) => version.clone(),
+            None => self.list(place).await?,
+        };
+        match self.watch(version, place).await {
+            Err(error) if error.is_expired() => {
+                *place = Place {
+                    version: None,
+                    expired: true,
+                };
+                Ok(())
+            }
+            ended => ended,
+        }
+    }
+
+    async fn list(&self, place: &mut Place) -> Result<String, ClusterError> {
+        let mut params = ListParams::default().fields(&self.selector());
+        if !place.expired {
+            // From the server's memory: thousands of agents may start at once.
+            params = params.match_any();
+        }
+        let params = &params;
+        let list = |client| async move { nodes(client).list(params).await };
+        let found = self.cluster.ask("list", self.object(), list).await?;
+        let version = found.metadata.resource_version.unwrap_or_default();
+        match found.items.into_iter().next() {
+            Some(node) => drop(self.saw_again(node)),
+            None => self.is_gone(),
+        }
+        *place = Place {
+            version: Some(version.clone()),
+            expired: false,
+        };
+        Ok(version)
+    }
+
+    async fn watch(&self, version: String, place: &mut Place) -> Result<(), ClusterError> {
+        let seconds = OPEN - OPEN / 4;
+        // At most a quarter of a small number.
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+        let drawn = (f64::from(OPEN / 4) * jitter()) as u32;
+        let params = WatchParams::default()
+            .fields(&self.selector())
+            .timeout(seconds + drawn);
+        let (params, version) = (&params, &version);
+        let watch = |client| async move { nodes(client).watch(params, version).await };
+        let events = self.cluster.ask("watch", self.object(), watch).await?;
+        self.is_back();
+        let mut events = pin!(events);
+        while let Ok(Some(event)) = timeout(SILENT, events.next()).await {
+            let event = event.map_err(|error| self.broke(Why::of(error)))?;
+            self.heard(event, place)?;
+        }
+        Ok(())
+    }
+
+    fn heard(&self, event: WatchEvent<NodeObject>, place: &mut Place) -> Result<(), ClusterError> {
+        let version = match event {
+            WatchEvent::Added(node) | WatchEvent::Modified(node) => {
+                self.saw(node).resource_version.clone()
+            }
+            WatchEvent::Deleted(node) => {
+                self.is_gone();
+                node.metadata.resource_version.unwrap_or_default()
+            }
+            WatchEvent::Bookmark(bookmark) => bookmark.metadata.resource_version,
+            WatchEvent::Error(status) => return Err(self.broke(Why::Answered(status))),
+        };
+        place.version = Some(version).filter(|version| !version.is_empty());
+        Ok(())
+    }
+
+    fn broke(&self, why: Why) -> ClusterError {
+        ClusterError {
+            act: "watch",
+            object: self.object(),
+            why,
+        }
+    }
+
+    fn selector(&self) -> String {
+        format!("metadata.name={}", self.name)
+    }
+
+    /// A Node that was listed anew after versions had expired may be another etcd's, with a lower one.
+    fn saw_again(&self, node: NodeObject) {
+        self.sight.send_if_modified(|sight| {
+            sight.node = None;
+            false
+        });
+        self.saw(node);
+    }
+
+    fn is_away(&self, error: &ClusterError) {
+        let news = self.sight.send_if_modified(|sight| {
+            let news = sight.away.is_none();
+            sight.away.get_or_insert_with(Instant::now);
+            news
+        });
+        match news {
+            true => tracing::warn!(reason = %error.reason(), "{}", chain(error)),
+            false => tracing::debug!("{}", chain(error)),
+        }
+    }
+
+    fn is_back(&self) {
+        let mut away = None;
+        self.sight.send_if_modified(|sight| {
+            away = sight.away.take();
+            away.is_some()
+        });
+        if let Some(since) = away {
+            tracing::info!(
+                "the API server answers again after {} s",
+                since.elapsed().as_secs()
+            );
+        }
+    }
+}

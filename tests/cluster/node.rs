@@ -1,0 +1,283 @@
+//! The watch on our Node, and whose cordon it is.
+
+use machinist::{
+    cluster::node::{Cordon, OwnNode, Uncordon},
+    crd::{DrainRequest, State},
+};
+use serde_json::{Value, json};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::server::{Server, Trouble};
+
+pub(crate) const NODE: &str = "/api/v1/nodes/a";
+const WATCH: &str = "GET /api/v1/nodes";
+
+pub(crate) fn node() -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Node",
+        "metadata": {
+            "name": "a", "uid": "first",
+            "annotations": {
+                "machineconfiguration.openshift.io/desiredConfig": "rendered-worker-1",
+                "machineconfiguration.openshift.io/state": "Done",
+                "machineconfiguration.openshift.io/lastAppliedDrain": "uncordon-rendered-worker-0",
+                "volumes.kubernetes.io/controller-managed-attach-detach": "true",
+            },
+            "labels": {"node-role.kubernetes.io/worker": "", "kubernetes.io/os": "linux"},
+        },
+        "spec": {"taints": [
+            {"key": "node-role.kubernetes.io/master", "effect": "NoSchedule"},
+            {"key": "example.com/new", "effect": "NoExecute", "value": "x", "timeAdded": "2026-11-21T20:00:00Z"},
+        ]},
+        "status": {
+            "conditions": [
+                {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "",
+                 "lastHeartbeatTime": "2026-11-21T20:00:00Z", "lastTransitionTime": "2026-11-21T19:00:00Z"},
+                {"type": "KernelDeadlock", "status": "False", "reason": "KernelHasNoDeadlock",
+                 "lastHeartbeatTime": "2026-11-21T20:00:00Z", "lastTransitionTime": "2026-11-21T19:00:00Z"},
+            ],
+            "nodeInfo": {"bootID": "boot-1", "kernelVersion": "6.12"},
+            "images": [{"names": ["example.com/a@sha256:00"], "sizeBytes": 1}],
+        },
+    })
+}
+
+pub(crate) async fn with_node() -> (Server, OwnNode) {
+    let server = Server::start().await;
+    server.put(NODE, node());
+    let own = OwnNode::new(server.cluster().await, "a");
+    (server, own)
+}
+
+/// Follows until the guard is dropped.
+pub(crate) fn following(own: &OwnNode) -> DropGuard {
+    let stop = CancellationToken::new();
+    tokio::spawn(own.clone().follow(stop.clone()));
+    stop.drop_guard()
+}
+
+async fn until_desired(own: &OwnNode, config: &str) {
+    let mut sights = own.sights();
+    let seen = sights.wait_for(|sight| {
+        let node = sight.node.as_deref();
+        node.and_then(|node| node.desired_config()) == Some(config)
+    });
+    let waited = tokio::time::timeout(std::time::Duration::from_secs(20), seen);
+    waited.await.expect("the config is seen").unwrap();
+}
+
+fn desire(server: &Server, config: &str) {
+    server.edit(NODE, |node| {
+        node["metadata"]["annotations"]["machineconfiguration.openshift.io/desiredConfig"] =
+            json!(config);
+    });
+}
+
+#[tokio::test]
+async fn the_node_is_listed_once_and_then_watched_alone() {
+    let (server, own) = with_node().await;
+    let _following = following(&own);
+    until_desired(&own, "rendered-worker-1").await;
+    let sight = own.sights().borrow().clone();
+    let seen = sight.node.unwrap();
+    assert_eq!(seen.state(), Some(State::Done));
+    let undone = DrainRequest::Uncordon("rendered-worker-0".to_owned());
+    assert_eq!(seen.last_applied_drain(), Some(undone));
+    assert!(!seen.is_cordoned() && !seen.has_our_mark());
+    assert!(seen.is_ready_in("boot-1") && !seen.is_ready_in("boot-2"));
+    assert_eq!(seen.annotations.len(), 3, "what others note is not kept");
+
+    server.until_watched().await;
+    desire(&server, "rendered-worker-2");
+    until_desired(&own, "rendered-worker-2").await;
+    let heard = server.heard_of(WATCH);
+    assert_eq!(heard.len(), 2);
+    assert!(
+        heard
+            .iter()
+            .all(|it| it.query.contains("metadata.name%3Da"))
+    );
+    // From the server's memory: nobody reads etcd because agents start.
+    assert!(
+        heard[0].query.contains("resourceVersion=0"),
+        "{}",
+        heard[0].query
+    );
+}
+
+#[tokio::test]
+async fn a_watch_that_ends_or_breaks_goes_on_from_where_it_was() {
+    let (server, own) = with_node().await;
+    let _following = following(&own);
+    server.until_watched().await;
+    for (round, cut) in [(2, false), (3, true)] {
+        server.end_watches(cut);
+        // While nobody watches.
+        let config = format!("rendered-worker-{round}");
+        desire(&server, &config);
+        server.until_watched().await;
+        let resumed = server.heard_of(WATCH).pop().unwrap();
+        assert!(resumed.query.contains("watch=true"), "no list: {resumed:?}");
+        // This server keeps no history, so the change comes with the next.
+        desire(&server, &config);
+        until_desired(&own, &config).await;
+    }
+    let lists = server.heard_of(WATCH);
+    let lists = lists.iter().filter(|it| !it.query.contains("watch=true"));
+    assert_eq!(lists.count(), 1);
+}
+
+#[tokio::test]
+async fn a_version_that_is_forgotten_means_a_list_from_the_source() {
+    let (server, own) = with_node().await;
+    let _following = following(&own);
+    server.until_watched().await;
+    server.say_to_watches(&json!({"type": "ERROR", "object": {
+        "kind": "Status", "status": "Failure", "code": 410, "reason": "Expired", "message": "too old",
+    }}));
+    let listed_again = |server: &Server| {
+        let lists = server.heard_of(WATCH);
+        let lists = lists.iter().filter(|it| !it.query.contains("watch=true"));
+        lists
+            .skip(1)
+            .any(|it| !it.query.contains("resourceVersion"))
+    };
+    desire(&server, "rendered-worker-2");
+    server
+        .until("a list that no cache answers", listed_again)
+        .await;
+    until_desired(&own, "rendered-worker-2").await;
+}
+
+#[tokio::test]
+async fn an_outage_keeps_what_was_seen_and_is_told_with_its_begin_and_end() {
+    let (server, own) = with_node().await;
+    let _following = following(&own);
+    server.until_watched().await;
+    server.trouble(WATCH, Trouble::Code(500, "InternalError"));
+    server.end_watches(true);
+    let mut sights = own.sights();
+    let away = sights
+        .wait_for(|sight| sight.away.is_some())
+        .await
+        .unwrap()
+        .clone();
+    assert!(away.node.is_some());
+    let back = sights
+        .wait_for(|sight| sight.away.is_none())
+        .await
+        .unwrap()
+        .clone();
+    assert!(back.node.is_some());
+}
+
+#[tokio::test]
+async fn a_node_that_is_deleted_and_registered_anew_is_another_one() {
+    let (server, own) = with_node().await;
+    let _following = following(&own);
+    server.until_watched().await;
+    server.remove(NODE);
+    let mut sights = own.sights();
+    let gone = |sight: &machinist::cluster::node::Sight| sight.asked && sight.node.is_none();
+    sights.wait_for(gone).await.unwrap();
+    let mut again = node();
+    again["metadata"]["uid"] = json!("second");
+    server.put(NODE, again);
+    let seen = sights.wait_for(|sight| sight.node.is_some()).await.unwrap();
+    assert_eq!(seen.node.as_ref().unwrap().uid, "second");
+}
+
+#[tokio::test]
+async fn the_cordon_and_its_mark_are_one_request() {
+    let (server, own) = with_node().await;
+    assert_eq!(own.cordon().await.unwrap(), Cordon::Ours);
+    let object = server.object(NODE);
+    assert_eq!(object["spec"]["unschedulable"], true);
+    assert!(object["metadata"]["annotations"]["machinist.dev/cordoned"].is_string());
+    assert_eq!(server.writes().len(), 1);
+    // What others have on the Node is as it was.
+    assert_eq!(object["spec"]["taints"], node()["spec"]["taints"]);
+    // After a crash it is asked for again: nothing is left to do.
+    assert_eq!(own.cordon().await.unwrap(), Cordon::Ours);
+    assert_eq!(server.writes().len(), 1);
+
+    assert_eq!(own.uncordon().await.unwrap(), Uncordon::Lifted);
+    let object = server.object(NODE);
+    assert!(object["spec"].get("unschedulable").is_none());
+    assert_eq!(
+        object["metadata"]["annotations"],
+        node()["metadata"]["annotations"]
+    );
+    assert_eq!(own.uncordon().await.unwrap(), Uncordon::NotOurs);
+    assert_eq!(server.writes().len(), 2);
+}
+
+#[tokio::test]
+async fn a_persons_cordon_stays_theirs() {
+    let (server, own) = with_node().await;
+    server.edit(NODE, |node| node["spec"]["unschedulable"] = json!(true));
+    assert_eq!(own.cordon().await.unwrap(), Cordon::Theirs);
+    assert_eq!(own.uncordon().await.unwrap(), Uncordon::NotOurs);
+    assert_eq!(server.writes().len(), 0);
+    assert_eq!(server.object(NODE)["spec"]["unschedulable"], true);
+}
+
+#[tokio::test]
+async fn who_cordons_while_we_do_keeps_their_cordon() {
+    let (server, own) = with_node().await;
+    let person = |node: &mut Value| node["spec"]["unschedulable"] = json!(true);
+    server.trouble("PATCH", Trouble::Meanwhile(person));
+    assert_eq!(own.cordon().await.unwrap(), Cordon::Theirs);
+    let annotations = &server.object(NODE)["metadata"]["annotations"];
+    assert!(annotations.get("machinist.dev/cordoned").is_none());
+}
+
+#[tokio::test]
+async fn a_cordon_that_meets_another_writer_is_tried_anew_and_loses_nothing_of_theirs() {
+    let (server, own) = with_node().await;
+    let other = |node: &mut Value| node["spec"]["taints"][1]["value"] = json!("y");
+    server.trouble("PATCH", Trouble::Meanwhile(other));
+    assert_eq!(own.cordon().await.unwrap(), Cordon::Ours);
+    assert_eq!(server.object(NODE)["spec"]["taints"][1]["value"], "y");
+    assert_eq!(server.heard_of("PATCH").len(), 2);
+}
+
+#[tokio::test]
+async fn a_person_who_wants_the_cordon_kept_takes_it_over() {
+    let (server, own) = with_node().await;
+    own.cordon().await.unwrap();
+    server.edit(NODE, |node| {
+        node["metadata"]["annotations"]["machinist.dev/keep-cordoned"] = json!("");
+    });
+    assert_eq!(own.uncordon().await.unwrap(), Uncordon::Kept);
+    let object = server.object(NODE);
+    assert_eq!(object["spec"]["unschedulable"], true);
+    assert!(
+        object["metadata"]["annotations"]
+            .get("machinist.dev/cordoned")
+            .is_none()
+    );
+    assert_eq!(own.uncordon().await.unwrap(), Uncordon::NotOurs);
+}
+
+#[tokio::test]
+async fn the_cordon_of_a_node_without_annotations_can_be_ours_too() {
+    let (server, own) = with_node().await;
+    server.edit(NODE, |node| {
+        node["metadata"]
+            .as_object_mut()
+            .unwrap()
+            .remove("annotations");
+    });
+    assert_eq!(own.cordon().await.unwrap(), Cordon::Ours);
+    assert_eq!(own.uncordon().await.unwrap(), Uncordon::Lifted);
+}
+
+#[tokio::test]
+async fn where_there_is_no_node_nothing_is_cordoned() {
+    let (server, own) = with_node().await;
+    server.remove(NODE);
+    assert_eq!(own.cordon().await.unwrap(), Cordon::NoNode);
+    assert_eq!(own.uncordon().await.unwrap(), Uncordon::NoNode);
+    assert!(own.read().await.unwrap().is_none());
+}

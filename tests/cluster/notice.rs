@@ -1,0 +1,271 @@
+//! What the Node is to say: written when it changes, again when it vanishes, and nothing of others.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use jiff::Timestamp;
+use machinist::{
+    backoff::Backoff,
+    clock::Clock,
+    cluster::node::{Notice, OwnNode, Pace, Ready, keep},
+    reason::Reason,
+};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::{
+    node::{NODE, following, node, with_node},
+    server::{Server, Trouble},
+};
+
+const STATE: &str = "machineconfiguration.openshift.io/state";
+const REASON: &str = "machineconfiguration.openshift.io/reason";
+
+/// Milliseconds where the agent takes seconds and minutes.
+const QUICK: Pace = Pace {
+    heartbeat: Duration::from_secs(3600),
+    gap: Duration::from_millis(1),
+    retry: Backoff::new(Duration::from_millis(20), Duration::from_millis(100)),
+};
+
+fn notice(state: &str, ready: bool) -> Notice {
+    Notice {
+        annotations: BTreeMap::from([
+            (STATE, Some(state.to_owned())),
+            (REASON, Some(String::new())),
+        ]),
+        labels: BTreeMap::new(),
+        not_ready_taint: Some(!ready),
+        ready: Some(Ready {
+            ready,
+            reason: if ready {
+                Reason::Ok
+            } else {
+                Reason::UpdateInProgress
+            },
+            message: "the gates".to_owned(),
+        }),
+    }
+}
+
+struct Kept {
+    server: Server,
+    notices: watch::Sender<Notice>,
+    _own: OwnNode,
+    _tasks: (DropGuard, DropGuard),
+}
+
+async fn kept(first: Notice, pace: Pace) -> Kept {
+    let (server, own) = with_node().await;
+    keeping(server, own, first, pace)
+}
+
+fn keeping(server: Server, own: OwnNode, first: Notice, pace: Pace) -> Kept {
+    let (notices, heard) = watch::channel(first);
+    let stop = CancellationToken::new();
+    let clock = Clock::from_fn(|| "2026-11-21T22:00:00.5Z".parse::<Timestamp>().unwrap());
+    tokio::spawn(keep(own.clone(), heard, clock, pace, stop.clone()));
+    Kept {
+        server,
+        notices,
+        _tasks: (following(&own), stop.drop_guard()),
+        _own: own,
+    }
+}
+
+fn condition(node: &Value, kind: &str) -> Value {
+    let all = node["status"]["conditions"].as_array().unwrap();
+    let found = all.iter().find(|it| it["type"] == kind);
+    found.cloned().unwrap_or_default()
+}
+
+fn says(server: &Server, state: &str, status: &str) -> bool {
+    let node = server.object(NODE);
+    node["metadata"]["annotations"][STATE] == state
+        && condition(&node, "machinist.dev/Ready")["status"] == status
+}
+
+fn has_taint(server: &Server) -> bool {
+    let node = server.object(NODE);
+    let taints = node["spec"]["taints"]
+        .as_array()
+        .cloned()
+        .unwrap_or_default();
+    taints
+        .iter()
+        .any(|it| it["key"] == "machinist.dev/not-ready")
+}
+
+#[tokio::test]
+async fn what_is_new_is_written_once_and_all_of_others_stays() {
+    let kept = kept(notice("Working", false), QUICK).await;
+    let server = &kept.server;
+    let written = |server: &Server| says(server, "Working", "False") && has_taint(server);
+    server.until("everything is written", written).await;
+    let now = server.object(NODE);
+    let taints = now["spec"]["taints"].as_array().unwrap();
+    assert_eq!(
+        json!(taints[..2]),
+        node()["spec"]["taints"],
+        "with every field"
+    );
+    assert_eq!(condition(&now, "Ready"), condition(&node(), "Ready"));
+    assert_eq!(
+        condition(&now, "KernelDeadlock"),
+        condition(&node(), "KernelDeadlock")
+    );
+    let desired = "machineconfiguration.openshift.io/desiredConfig";
+    assert_eq!(now["metadata"]["annotations"][desired], "rendered-worker-1");
+    let ours = condition(&now, "machinist.dev/Ready");
+    assert_eq!(ours["reason"], "UpdateInProgress");
+    assert_eq!(ours["lastTransitionTime"], "2026-11-21T22:00:00Z");
+    let before = server.writes().len();
+    assert_eq!(
+        before,
+        3,
+        "annotations, taint, condition: {:#?}",
+        server.writes()
+    );
+
+    kept.notices.send_replace(notice("Done", true));
+    let done = |server: &Server| says(server, "Done", "True") && !has_taint(server);
+    server.until("the change is written", done).await;
+    let now = server.object(NODE);
+    assert_eq!(now["spec"]["taints"], node()["spec"]["taints"]);
+    assert_eq!(server.writes().len(), before + 3);
+    // The same again, and the kubelet's own heartbeat, are no reason to write.
+    kept.notices.send_replace(notice("Done", true));
+    server.edit(NODE, |node| {
+        node["status"]["conditions"][0]["lastHeartbeatTime"] = json!("2026-11-21T20:05:00Z");
+    });
+    kept.notices.send_replace(notice("Working", true));
+    server
+        .until("the next change", |server| says(server, "Working", "True"))
+        .await;
+    assert_eq!(server.writes().len(), before + 4, "one annotation alone");
+}
+
+#[tokio::test]
+async fn what_vanishes_comes_back_and_so_it_does_on_a_node_registered_anew() {
+    let kept = kept(notice("Done", true), QUICK).await;
+    let server = &kept.server;
+    let written = |server: &Server| says(server, "Done", "True");
+    server.until("it is written", written).await;
+    server.edit(NODE, |node| {
+        node["metadata"]["annotations"] = json!({});
+        node["status"]["conditions"] = json!([]);
+    });
+    server.until("it is back", written).await;
+
+    server.remove(NODE);
+    let mut again = node();
+    again["metadata"]["uid"] = json!("second");
+    server.put(NODE, again);
+    server.until("it is on the new one", written).await;
+    let last = server.writes().pop().unwrap();
+    assert!(last.what.starts_with("PATCH"), "nothing creates a Node");
+}
+
+#[tokio::test]
+async fn the_latest_wish_wins_over_an_outage() {
+    let (server, own) = with_node().await;
+    for _ in 0..3 {
+        server.trouble("PATCH", Trouble::Code(503, "ServiceUnavailable"));
+        server.trouble("PATCH", Trouble::Cut);
+    }
+    let kept = keeping(server, own, notice("Working", false), QUICK);
+    kept.server
+        .until("two tries failed", |it| it.writes().len() >= 2)
+        .await;
+    kept.notices.send_replace(notice("Done", true));
+    kept.server.heals();
+    let done = |server: &Server| says(server, "Done", "True");
+    kept.server.until("the last wish", done).await;
+    let tried = kept.server.writes();
+    let first = tried[0].body.pointer("/metadata/annotations").unwrap();
+    assert_eq!(first[STATE], "Working");
+    let stale = tried
+        .iter()
+        .rev()
+        .take(2)
+        .any(|it| it.body.to_string().contains("Working"));
+    assert!(!stale, "{tried:#?}");
+}
+
+#[tokio::test]
+async fn a_taint_that_changed_meanwhile_is_read_and_tried_anew() {
+    let (server, own) = with_node().await;
+    // The second write is the taint's.
+    server.trouble("PATCH", Trouble::Meanwhile(|_| {}));
+    server.trouble(
+        "PATCH",
+        Trouble::Meanwhile(|node| {
+            let more = json!({"key": "example.com/more", "effect": "NoSchedule"});
+            node["spec"]["taints"].as_array_mut().unwrap().push(more);
+        }),
+    );
+    let kept = keeping(server, own, notice("Done", false), QUICK);
+    kept.server.until("the taint", has_taint).await;
+    let taints = kept.server.object(NODE)["spec"]["taints"].clone();
+    let keys: Vec<_> = taints
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|it| &it["key"])
+        .collect();
+    let expected = [
+        "node-role.kubernetes.io/master",
+        "example.com/new",
+        "example.com/more",
+        "machinist.dev/not-ready",
+    ];
+    assert_eq!(keys, expected);
+}
+
+#[tokio::test]
+async fn a_condition_that_does_not_change_is_confirmed_with_the_heartbeat() {
+    let pace = Pace {
+        heartbeat: Duration::from_millis(150),
+        ..QUICK
+    };
+    let kept = kept(notice("Done", true), pace).await;
+    let began = tokio::time::Instant::now();
+    let beats = |it: &Server| it.heard_of("PATCH /api/v1/nodes/a/status").len();
+    kept.server
+        .until("five conditions", |it| beats(it) >= 5)
+        .await;
+    assert!(began.elapsed() >= Duration::from_millis(4 * 150));
+    let others = kept.server.writes().len() - beats(&kept.server);
+    assert_eq!(others, 1, "nothing else is repeated");
+    let hourly = 3600.0 / Pace::default().heartbeat.as_secs_f64();
+    assert!(hourly <= 15.0, "{hourly} writes in an idle hour");
+}
+
+#[tokio::test]
+async fn what_an_earlier_version_left_goes_at_the_start_and_peoples_words_stay() {
+    let (server, own) = with_node().await;
+    server.edit(NODE, |node| {
+        node["metadata"]["labels"]["machinist.dev/old"] = json!("x");
+        let notes = &mut node["metadata"]["annotations"];
+        notes["machinist.dev/blocked-by"] = json!("shop/web-0 (budget)");
+        notes["machinist.dev/keep-cordoned"] = json!("");
+        notes["machinist.dev/cordoned"] = json!("update");
+        node["status"]["conditions"]
+            .as_array_mut()
+            .unwrap()
+            .push(json!({"type": "machinist.dev/Old", "status": "True"}));
+    });
+    let kept = keeping(server, own, notice("Done", true), QUICK);
+    let swept = |server: &Server| {
+        says(server, "Done", "True")
+            && condition(&server.object(NODE), "machinist.dev/Old").is_null()
+    };
+    kept.server.until("the old condition is gone", swept).await;
+    let now = kept.server.object(NODE);
+    assert_eq!(now["metadata"]["labels"], node()["metadata"]["labels"]);
+    let notes = now["metadata"]["annotations"].as_object().unwrap();
+    assert!(!notes.contains_key("machinist.dev/blocked-by"));
+    // A person's word, and the mark without which nobody would lift our cordon.
+    assert!(notes.contains_key("machinist.dev/keep-cordoned"));
+    assert!(notes.contains_key("machinist.dev/cordoned"));
+}
