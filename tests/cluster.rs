@@ -10,6 +10,8 @@
 
 #[path = "cluster/access.rs"]
 mod access;
+#[path = "cluster/configs.rs"]
+mod configs;
 #[path = "cluster/node.rs"]
 mod node;
 #[path = "cluster/notice.rs"]

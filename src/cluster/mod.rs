@@ -5,6 +5,7 @@
 //! counts or repeats below the loops of this room.
 
 mod client;
+pub mod configs;
 mod error;
 pub mod node;
 

@@ -56,7 +56,11 @@ pub(crate) const WALLS: &[Wall] = &[
         "device path root shutdown telemetry",
         "what is lent",
     ),
-    wall("cluster", "backoff clock crd reason telemetry", ""),
+    wall(
+        "cluster",
+        "backoff clock crd digest machine_config metrics plan reason telemetry update",
+        "it publishes what is desired",
+    ),
     wall(
         "source",
         "machine_config metrics path reason root telemetry update",

@@ -1,0 +1,282 @@
+//! The config that the Node is to have: the MachineConfig that `desiredConfig` names, read once, and
+//! the disruption policies that hold for it.
+//!
+//! Nothing is watched and nothing is kept but the name that was read: rendered configs do not change
+//! under one name. The text never goes through a parser that would show it when it fails: it holds what
+//! the files hold.
+
+use std::{sync::Arc, time::Duration};
+
+use kube::{api::GetParams, core::Request};
+use serde_json::Value;
+use tokio::{sync::watch, time::sleep};
+use tokio_util::sync::CancellationToken;
+
+use super::{Cluster, ClusterError, node::OwnNode};
+use crate::{
+    backoff::{Backoff, jitter},
+    crd::names,
+    machine_config::{self, MachineConfig, Order, Refusal, Rules},
+    metrics::{Metrics, SourceRead},
+    plan::Policies,
+    reason::Reason,
+    telemetry::chain,
+    update::run::Desired,
+};
+
+/// Waits before a config that could not be read, or does not exist, is asked for again.
+const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
+
+/// One that was refused may be made anew under its name; nobody would tell.
+const REFUSED: Backoff = Backoff::new(Duration::from_secs(30), Duration::from_secs(300));
+
+/// What is wrong with reading, while the last config stays what is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trouble {
+    /// The stable code.
+    pub reason: Reason,
+    /// One sentence with the whole chain of causes.
+    pub message: String,
+}
+
+/// Who is told.
+#[derive(Debug)]
+pub struct Told {
+    /// The config, or why it is refused.
+    pub desired: watch::Sender<Desired>,
+    /// The policies of `MachineConfiguration/cluster`, said before the config that they are for; none
+    /// where the cluster has no such object.
+    pub policies: watch::Sender<Option<Arc<Policies>>>,
+    /// Why nothing newer is said.
+    pub trouble: watch::Sender<Option<Trouble>>,
+    /// How often what was read.
+    pub metrics: Metrics,
+}
+
+/// The cluster as the source of a machine's config.
+#[derive(Clone, Debug)]
+pub struct ConfigSource {
+    /// Where it is read.
+    pub cluster: Cluster,
+    /// Whose.
+    pub node: OwnNode,
+    /// The users and groups that may be managed.
+    pub rules: Rules,
+}
+
+/// What one reading came to.
+enum Reading {
+    Accepted(Arc<MachineConfig>, crate::digest::Digest, Option<Policies>),
+    Refused(Vec<Refusal>),
+    /// There is none of that name.
+    Missing(Refusal),
+    /// Nobody can tell.
+    Unread(ClusterError),
+}
+
+impl ConfigSource {
+    /// Reads whenever the Node names another config, and again where that did not succeed, until
+    /// `stop`. The Node itself is followed by somebody else.
+    pub async fn follow(self, told: Told, stop: CancellationToken) {
+        let mut sights = self.node.sights();
+        let mut failures = 0;
+        let mut name: Option<String> = None;
+        loop {
+            let wanted = wanted(&mut sights);
+            if wanted != name {
+                (name, failures) = (wanted, 0);
+            }
+            let wait = match &name {
+                None => None,
+                Some(name) => tokio::select! {
+                    () = stop.cancelled() => return,
+                    // Safe to drop: it only reads.
+                    () = renamed(&mut sights, Some(name)) => continue,
+                    reading = self.read(name) => told.of(reading, failures),
+                },
+            };
+            failures = failures.saturating_add(1);
+            tokio::select! {
+                () = stop.cancelled() => return,
+                // Safe to drop: the name is compared anew.
+                () = renamed(&mut sights, name.as_deref()) => {}
+                // Safe to drop: only time passes.
+                () = passed(wait) => {}
+            }
+        }
+    }
+
+    async fn read(&self, name: &str) -> Reading {
+        let text = match self.machine_config(name).await {
+            Ok(text) => text,
+            Err(error) if error.is_not_found() => {
+                let message = format!("there is no MachineConfig {name}");
+                let refusal = Refusal::new(Reason::ConfigNotFound, message);
+                return Reading::Missing(refusal.expected("one that exists in desiredConfig"));
+            }
+            Err(error) => return Reading::Unread(error),
+        };
+        let policies = match self.policies().await {
+            Ok(Ok(policies)) => policies,
+            Ok(Err(refusals)) => return Reading::Refused(refusals),
+            Err(error) => return Reading::Unread(error),
+        };
+        let (name, rules) = (name.to_owned(), self.rules.clone());
+        let parsed = tokio::task::spawn_blocking(move || parse(&name, &text, &rules));
+        match parsed.await {
+            Ok(Ok((config, digest))) => Reading::Accepted(Arc::new(config), digest, policies),
+            Ok(Err(refusals)) => Reading::Refused(refusals),
+            Err(lost) => {
+                let why = format!("reading broke off: {lost}");
+                Reading::Refused(vec![Refusal::new(Reason::SourceUnreadable, why)])
+            }
+        }
+    }
+
+    async fn machine_config(&self, name: &str) -> Result<String, ClusterError> {
+        let path = format!("/apis/{}/v1/machineconfigs", names::GROUP);
+        self.text(&path, name, format!("MachineConfig {name}"))
+            .await
+    }
+
+    /// The policies of the cluster; none where there is no such object, or no such kind.
+    async fn policies(&self) -> Result<Result<Option<Policies>, Vec<Refusal>>, ClusterError> {
+        let (path, name) = (
+            format!("/apis/{}/v1/machineconfigurations", names::OPERATOR_GROUP),
+            names::MACHINE_CONFIGURATION,
+        );
+        let object = format!("MachineConfiguration {name}");
+        match self.text(&path, name, object.clone()).await {
+            Ok(text) => Ok(parse_policies(&object, &text)),
+            Err(error) if error.is_not_found() => Ok(Ok(None)),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn text(&self, path: &str, name: &str, object: String) -> Result<String, ClusterError> {
+        let get = |client: kube::Client| async move {
+            let request = Request::new(path).get(name, &GetParams::default());
+            let request = request.map_err(kube::Error::BuildRequest)?;
+            client.request_text(request).await
+        };
+        self.cluster.ask("get", object, get).await
+    }
+}
+
+impl Told {
+    /// Says what was read; when to read again, where that may change anything.
+    fn of(&self, reading: Reading, failures: u32) -> Option<Duration> {
+        let (desired, read, backoff) = match reading {
+            Reading::Accepted(config, digest, policies) => {
+                self.policies.send_replace(policies.map(Arc::new));
+                (Desired::Config(config, digest), SourceRead::Accepted, None)
+            }
+            Reading::Refused(refusals) => {
+                let refused = Desired::Refused(Arc::new(refusals));
+                (refused, SourceRead::Refused, Some(REFUSED))
+            }
+            Reading::Missing(refusal) => {
+                let refused = Desired::Refused(Arc::new(vec![refusal]));
+                (refused, SourceRead::Refused, Some(RETRY))
+            }
+            Reading::Unread(error) => return Some(self.unread(&error, failures)),
+        };
+        self.metrics.source_was_read(read);
+        self.trouble
+            .send_if_modified(|known| known.take().is_some());
+        self.desired.send_if_modified(|known| {
+            let differs = !known.says_the_same(&desired);
+            if differs {
+                *known = desired;
+            }
+            differs
+        });
+        backoff.map(|backoff| backoff.wait(failures, jitter()))
+    }
+
+    /// The last config stays what is asked for.
+    fn unread(&self, error: &ClusterError, failures: u32) -> Duration {
+        let trouble = Some(Trouble {
+            reason: error.reason(),
+            message: chain(error),
+        });
+        self.metrics.source_was_read(SourceRead::Unreadable);
+        let news = self.trouble.send_if_modified(|known| {
+            let news = *known != trouble;
+            *known = trouble;
+            news
+        });
+        if news {
+            tracing::warn!(reason = %error.reason(), "{}", chain(error));
+        }
+        let wait = RETRY.wait(failures, jitter());
+        wait.max(error.retry_after().unwrap_or_default())
+    }
+}
+
+/// The config that the Node names. A Node that is away, or names none, asks for nothing new.
+fn wanted(sights: &mut watch::Receiver<super::node::Sight>) -> Option<String> {
+    let sight = sights.borrow_and_update();
+    let node = sight.node.as_ref()?;
+    node.desired_config().map(str::to_owned)
+}
+
+/// Waits until the Node names another config than `name`.
+async fn renamed(sights: &mut watch::Receiver<super::node::Sight>, name: Option<&str>) {
+    let other = sights.wait_for(|sight| {
+        let node = sight.node.as_ref();
+        let wanted = node.and_then(|node| node.desired_config());
+        wanted.is_some() && wanted != name
+    });
+    if other.await.is_err() {
+        std::future::pending().await
+    }
+}
+
+async fn passed(wait: Option<Duration>) {
+    match wait {
+        Some(wait) => sleep(wait).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// The same parser as for files; what it says names the object and the field. A line and a column of
+/// the server's JSON would tell nobody anything.
+fn parse(
+    name: &str,
+    text: &str,
+    rules: &Rules,
+) -> Result<(MachineConfig, crate::digest::Digest), Vec<Refusal>> {
+    let object = format!("MachineConfig {name}");
+    let read = machine_config::parse(text, &object, rules)
+        .and_then(|documents| machine_config::merge(documents, name, Order::AsGiven));
+    let (mut config, warnings) = read.map_err(|refusals| without_lines(refusals, &object))?;
+    for warning in warnings {
+        tracing::warn!("{warning}");
+    }
+    name.clone_into(&mut config.name);
+    let digest = machine_config::digest(&config);
+    Ok((config, digest))
+}
+
+fn parse_policies(object: &str, text: &str) -> Result<Option<Policies>, Vec<Refusal>> {
+    let value: Value = serde_json::from_str(text).map_err(|error| {
+        let refusal = Refusal::new(Reason::SyntaxInvalid, error.to_string());
+        vec![refusal.file(object)]
+    })?;
+    // An object that was made for its other settings says nothing of policies.
+    if value["spec"]["nodeDisruptionPolicy"].is_null() {
+        return Ok(None);
+    }
+    let policies = Policies::from_machine_configuration(&value);
+    let policies = policies.map_err(|refusals| without_lines(refusals, object))?;
+    Ok(Some(policies))
+}
+
+fn without_lines(mut refusals: Vec<Refusal>, object: &str) -> Vec<Refusal> {
+    for refusal in &mut refusals {
+        refusal.file = Some(object.to_owned());
+        (refusal.line, refusal.column) = (None, None);
+    }
+    refusals
+}

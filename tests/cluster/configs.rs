@@ -1,0 +1,208 @@
+//! The config that the Node names, and the policies that hold for it.
+
+use std::{sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+use machinist::{
+    cluster::configs::{ConfigSource, Told, Trouble as Said},
+    machine_config::Rules,
+    metrics::Metrics,
+    plan::Policies,
+    reason::Reason,
+    status::{Mode, Status},
+    update::run::Desired,
+};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::{
+    node::{NODE, following, with_node},
+    server::{Server, Trouble},
+};
+
+const CONFIGS: &str = "/apis/machineconfiguration.openshift.io/v1/machineconfigs";
+const POLICIES: &str = "/apis/operator.openshift.io/v1/machineconfigurations/cluster";
+
+/// As the API server hands it out, with what it keeps in metadata.
+fn machine_config(name: &str, mode: &Value) -> Value {
+    json!({
+        "apiVersion": "machineconfiguration.openshift.io/v1", "kind": "MachineConfig",
+        "metadata": {
+            "name": name, "uid": "7", "generation": 1, "creationTimestamp": "2026-11-21T20:00:00Z",
+            "annotations": {"machineconfiguration.openshift.io/generated-by-controller-version": "v1"},
+            "ownerReferences": [{"apiVersion": "machineconfiguration.openshift.io/v1",
+                "kind": "MachineConfigPool", "name": "worker", "uid": "8"}],
+        },
+        "spec": {
+            "config": {"ignition": {"version": "3.4.0"}, "storage": {"files": [{
+                "path": "/etc/example", "mode": mode, "contents": {"source": "data:,hunter2"},
+            }]}},
+            "extensions": [], "fips": false, "kernelArguments": [], "kernelType": "default",
+            "baseOSExtensionsContainerImage": "", "osImageURL": "",
+        },
+    })
+}
+
+fn add(server: &Server, name: &str, mode: &Value) {
+    server.put(&format!("{CONFIGS}/{name}"), machine_config(name, mode));
+}
+
+fn desire(server: &Server, config: &str) {
+    server.edit(NODE, |node| {
+        node["metadata"]["annotations"]["machineconfiguration.openshift.io/desiredConfig"] =
+            json!(config);
+    });
+}
+
+struct Reading {
+    server: Server,
+    desired: watch::Receiver<Desired>,
+    policies: watch::Receiver<Option<Arc<Policies>>>,
+    trouble: watch::Receiver<Option<Said>>,
+    _tasks: (DropGuard, DropGuard),
+}
+
+impl Reading {
+    async fn of(server: Server, own: machinist::cluster::node::OwnNode) -> Self {
+        let (desired, heard) = watch::channel(Desired::default());
+        let (policies, known) = watch::channel(None);
+        let (trouble, said) = watch::channel(None);
+        let status = Status::starting("/", Mode::Cluster, Timestamp::UNIX_EPOCH);
+        let told = Told {
+            desired,
+            policies,
+            trouble,
+            metrics: Metrics::new(watch::channel(Arc::new(status)).1),
+        };
+        let source = ConfigSource {
+            cluster: server.cluster().await,
+            node: own.clone(),
+            rules: Rules::default(),
+        };
+        let stop = CancellationToken::new();
+        tokio::spawn(source.follow(told, stop.clone()));
+        Self {
+            server,
+            desired: heard,
+            policies: known,
+            trouble: said,
+            _tasks: (following(&own), stop.drop_guard()),
+        }
+    }
+
+    async fn until(&mut self, holds: impl FnMut(&Desired) -> bool) -> Desired {
+        let waiting = self.desired.wait_for(holds);
+        let waited = tokio::time::timeout(Duration::from_secs(20), waiting).await;
+        waited.expect("it is said in time").unwrap().clone()
+    }
+
+    async fn until_config(&mut self, wanted: &str) {
+        self.until(|it| matches!(it, Desired::Config(config, _) if config.name == wanted))
+            .await;
+    }
+
+    async fn until_refused(&mut self, wanted: Reason) -> String {
+        let refused = |it: &Desired| matches!(it, Desired::Refused(all) if all.iter().any(|it| it.reason == wanted));
+        let Desired::Refused(refusals) = self.until(refused).await else {
+            unreachable!()
+        };
+        refusals[0].to_string()
+    }
+}
+
+#[tokio::test]
+async fn the_named_config_is_read_once_under_its_own_name() {
+    let (server, own) = with_node().await;
+    add(&server, "rendered-worker-1", &json!(420));
+    add(&server, "rendered-worker-2", &json!(384));
+    let mut reading = Reading::of(server.clone(), own).await;
+    reading.until_config("rendered-worker-1").await;
+    // The Node changes all the time; only another name is a reason to read.
+    server.edit(NODE, |node| node["metadata"]["labels"]["x"] = json!("y"));
+    desire(&server, "rendered-worker-2");
+    reading.until_config("rendered-worker-2").await;
+    let asked: Vec<_> = server.heard_of(&format!("GET {CONFIGS}"));
+    let asked: Vec<_> = asked
+        .iter()
+        .map(|it| it.what.rsplit('/').next().unwrap())
+        .collect();
+    assert_eq!(asked, ["rendered-worker-1", "rendered-worker-2"]);
+    assert_eq!(*reading.policies.borrow(), None, "this cluster has none");
+    assert_eq!(server.writes().len(), 0);
+}
+
+#[tokio::test]
+async fn a_config_that_does_not_exist_is_said_and_read_when_it_does() {
+    let (server, own) = with_node().await;
+    let mut reading = Reading::of(server.clone(), own).await;
+    let said = reading.until_refused(Reason::ConfigNotFound).await;
+    assert!(
+        said.contains("there is no MachineConfig rendered-worker-1"),
+        "{said}"
+    );
+    add(&server, "rendered-worker-1", &json!(420));
+    reading.until_config("rendered-worker-1").await;
+}
+
+#[tokio::test]
+async fn a_refusal_names_the_object_and_the_field_and_never_what_a_file_holds() {
+    let (server, own) = with_node().await;
+    add(&server, "rendered-worker-1", &json!(99_999));
+    let mut reading = Reading::of(server.clone(), own).await;
+    let said = reading.until_refused(Reason::ValueInvalid).await;
+    assert!(said.contains("MachineConfig rendered-worker-1"), "{said}");
+    assert!(said.contains("spec.config.storage.files[0].mode"), "{said}");
+    assert!(!said.contains("hunter2"), "{said}");
+}
+
+#[tokio::test]
+async fn an_outage_keeps_the_last_config_and_is_told_until_it_is_over() {
+    let (server, own) = with_node().await;
+    add(&server, "rendered-worker-1", &json!(420));
+    add(&server, "rendered-worker-2", &json!(384));
+    let mut reading = Reading::of(server.clone(), own).await;
+    reading.until_config("rendered-worker-1").await;
+    server.trouble(
+        &format!("GET {CONFIGS}"),
+        Trouble::Code(500, "InternalError"),
+    );
+    // The policies cannot be read: the built-in ones must not count in their place.
+    server.trouble(&format!("GET {POLICIES}"), Trouble::Code(403, "Forbidden"));
+    desire(&server, "rendered-worker-2");
+    let mut trouble = reading.trouble.clone();
+    for expected in [Reason::ApiServerUnreachable, Reason::ApiServerForbidden] {
+        let said = trouble
+            .wait_for(|it| it.as_ref().is_some_and(|it| it.reason == expected))
+            .await;
+        drop(said.unwrap());
+        let now = reading.desired.borrow().clone();
+        assert!(matches!(now, Desired::Config(config, _) if config.name == "rendered-worker-1"));
+    }
+    reading.until_config("rendered-worker-2").await;
+    assert_eq!(*reading.trouble.borrow(), None);
+}
+
+#[tokio::test]
+async fn the_clusters_policies_come_before_the_config_they_are_for() {
+    let (server, own) = with_node().await;
+    add(&server, "rendered-worker-1", &json!(420));
+    let spec = json!({"managementState": "Managed", "nodeDisruptionPolicy": {"files": [
+        {"path": "/etc/example", "actions": [{"type": "None"}]},
+    ]}});
+    let object =
+        json!({"kind": "MachineConfiguration", "metadata": {"name": "cluster"}, "spec": spec});
+    server.put(POLICIES, object.clone());
+    let mut reading = Reading::of(server.clone(), own).await;
+    reading.until_config("rendered-worker-1").await;
+    let expected = Policies::from_machine_configuration(&object).unwrap();
+    assert_eq!(reading.policies.borrow().as_deref(), Some(&expected));
+
+    add(&server, "rendered-worker-2", &json!(384));
+    server.edit(POLICIES, |object| {
+        object["spec"]["nodeDisruptionPolicy"]["files"][0]["actions"] = json!([{"type": "Dance"}]);
+    });
+    desire(&server, "rendered-worker-2");
+    let said = reading.until_refused(Reason::ValueInvalid).await;
+    assert!(said.contains("MachineConfiguration cluster"), "{said}");
+}
