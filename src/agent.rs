@@ -1,6 +1,7 @@
 //! The composition root: settings become adapters, adapters become tasks, and the agent waits for
 //! whichever ends first – a signal, or a task that cannot go on.
 
+mod brought;
 mod devices;
 pub mod guard;
 mod held;
@@ -20,7 +21,7 @@ use tokio::sync::{Notify, watch};
 
 pub use once::{apply_once, plan};
 pub use policies::{PoliciesError, policies};
-pub use setup::{capabilities, conduct, look_capabilities, plain, source};
+pub use setup::{capabilities, conduct, judge, look_capabilities, plain, source};
 
 use crate::{
     admin::{self, Served},

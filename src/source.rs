@@ -36,6 +36,9 @@ const LARGEST_FILE: u64 = 8 << 20;
 /// More manifests than this in one directory is a wrong directory.
 const MOST_FILES: usize = 10_000;
 
+/// As many names as a line of warning bears.
+const MOST_SHOWN: usize = 5;
+
 /// The pool that a machine without a cluster is in: the middle of its configs' names.
 pub const POOL: &str = "machine";
 
@@ -54,6 +57,44 @@ pub struct DirectorySource {
     pub shown: String,
     /// The users and groups that may be managed.
     pub rules: Rules,
+    /// What else is refused.
+    pub judge: Judge,
+}
+
+/// What a config may not bring because of what it would do to machinist itself.
+#[derive(Clone, Debug)]
+pub struct Judge {
+    /// The file of disruption policies that the settings name.
+    pub policies: AbsPath,
+    /// Every reason against the config, given that file.
+    pub refusals: fn(&MachineConfig, &AbsPath) -> Vec<Refusal>,
+}
+
+impl Judge {
+    /// What was read, or all that is wrong with it.
+    pub fn judged<T>(
+        &self,
+        read: Result<(MachineConfig, T), Refused>,
+    ) -> Result<(MachineConfig, T), Refused> {
+        match read {
+            Ok((config, more)) => {
+                let refusals = (self.refusals)(&config, &self.policies);
+                match refusals.is_empty() {
+                    true => Ok((config, more)),
+                    false => Err(Refused {
+                        refusals,
+                        rest: Some(Box::new(config)),
+                    }),
+                }
+            }
+            Err(mut refused) => {
+                let rest = refused.rest.as_deref();
+                let more = rest.map(|rest| (self.refusals)(rest, &self.policies));
+                refused.refusals.extend(more.unwrap_or_default());
+                Err(refused)
+            }
+        }
+    }
 }
 
 impl DirectorySource {
@@ -65,7 +106,7 @@ impl DirectorySource {
 
     /// Says beside the config which local files it was made of, or would have been.
     fn read_all(&self) -> (Result<MachineConfig, Refused>, Used) {
-        let (files, missing) = match self.files() {
+        let (files, missing, left_out) = match self.files() {
             Ok(found) => found,
             Err(refusal) => return (Err(vec![refusal].into()), Used::default()),
         };
@@ -80,17 +121,40 @@ impl DirectorySource {
             pool: POOL,
             order: Order::AsGiven,
         };
-        let config = gathering.config(files, missing).map(|(config, warnings)| {
+        let read = self.judge.judged(gathering.config(files, missing));
+        let used = local.used();
+        let config = read.map(|(mut config, warnings)| {
             for warning in warnings {
                 tracing::warn!("{warning}");
             }
+            config.notes.0.extend(self.left_out(left_out, &used));
             config
         });
-        (config, local.used())
+        (config, used)
     }
 
-    /// The files with their names, and those of them that cannot be read.
-    fn files(&self) -> Result<(Texts, Vec<Refusal>), Refusal> {
+    /// One line on files that look as if somebody had meant them to count.
+    fn left_out(&self, mut names: Vec<String>, used: &Used) -> Option<String> {
+        names.retain(|name| {
+            let path = self.dir.join(name).ok();
+            path.is_none_or(|path| !used.files.contains(&path))
+        });
+        let shown = names.iter().take(MOST_SHOWN).map(String::as_str);
+        let mut shown = shown.collect::<Vec<_>>().join(", ");
+        if names.len() > MOST_SHOWN {
+            shown.push_str(&format!(" and {} more", names.len() - MOST_SHOWN));
+        }
+        (!names.is_empty()).then(|| {
+            format!(
+                "{} holds what is left out, because the names do not end in {}: {shown}",
+                self.shown,
+                machine_config::ENDINGS.join(", ")
+            )
+        })
+    }
+
+    /// The files with their names, those of them that cannot be read, and the names that are no config's.
+    fn files(&self) -> Result<(Texts, Vec<Refusal>, Vec<String>), Refusal> {
         let entries = match self.tree.list(&self.dir) {
             Ok(entries) => entries,
             Err(error) if error.is_not_found() => {
@@ -112,7 +176,9 @@ impl DirectorySource {
             !entry.name.starts_with('.') && matches!(entry.kind, Kind::File | Kind::Link)
         });
         let (mut files, mut missing) = (Vec::new(), Vec::new());
-        for entry in manifests.filter(|entry| machine_config::is_config_name(&entry.name)) {
+        let (manifests, others): (Vec<_>, Vec<_>) =
+            manifests.partition(|entry| machine_config::is_config_name(&entry.name));
+        for entry in manifests {
             let path = self
                 .dir
                 .join(&entry.name)
@@ -130,7 +196,8 @@ impl DirectorySource {
                 Err(error) => missing.push(self.unreadable(&error).file(shown)),
             }
         }
-        Ok((files, missing))
+        let left_out = others.into_iter().map(|entry| entry.name);
+        Ok((files, missing, left_out.collect()))
     }
 
     fn unreadable(&self, error: &RootError) -> Refusal {

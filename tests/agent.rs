@@ -24,6 +24,8 @@ mod ends;
 mod follows;
 #[path = "agent/harness.rs"]
 mod harness;
+#[path = "agent/own.rs"]
+mod own;
 #[path = "agent/refuses.rs"]
 mod refuses;
 #[path = "agent/shape.rs"]

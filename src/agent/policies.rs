@@ -44,7 +44,7 @@ pub fn policies(root: &Root, settings: &Settings, own_uid: u32) -> Result<Polici
     Ok(policies.with_soft_reboots(soft))
 }
 
-fn parse(text: &[u8]) -> Result<Policies, Vec<Refusal>> {
+pub(super) fn parse(text: &[u8]) -> Result<Policies, Vec<Refusal>> {
     let wrong = |reason, message: String| vec![Refusal::new(reason, message)];
     let text = str::from_utf8(text)
         .map_err(|error| wrong(Reason::SyntaxInvalid, format!("this is no text: {error}")))?;

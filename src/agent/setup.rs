@@ -10,7 +10,7 @@ use crate::{
     path::AbsPath,
     plan::{Capabilities, Policies},
     root::Root,
-    source::DirectorySource,
+    source::{DirectorySource, Judge},
     systemd::Systemd,
     update::{
         run::{Conduct, DriftAct, DriftConduct, RebootConduct},
@@ -89,6 +89,14 @@ pub fn conduct(
     }
 }
 
+/// What no config may bring here.
+pub fn judge(settings: &Settings) -> Judge {
+    Judge {
+        policies: settings.update.policies.clone(),
+        refusals: super::brought::refusals,
+    }
+}
+
 /// The directory that the settings name.
 pub fn source(
     root: &Root,
@@ -123,6 +131,7 @@ pub fn source(
         dir,
         shown,
         rules,
+        judge: judge(settings),
     })
 }
 

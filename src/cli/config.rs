@@ -104,7 +104,7 @@ impl Context {
             pool: POOL,
             order,
         };
-        let merged = gathering.config(files, missing);
+        let merged = agent::judge(&self.settings).judged(gathering.config(files, missing));
         Ok(merged.map(|(config, warnings)| {
             for warning in &warnings {
                 super::output::warn(warning);

@@ -31,7 +31,7 @@ Examples:
   machinist rollback --root ./sandbox --yes")]
 pub struct RollbackArgs {
     /// How many configs to go back, or the name of one that history shows
-    #[arg(long, value_name = "N|NAME", default_value = "1")]
+    #[arg(long, value_name = "N|NAME", default_value = "1", value_parser = back)]
     pub to: String,
     /// Do not ask
     #[arg(short, long)]
@@ -80,11 +80,18 @@ fn earlier(journal: &Journal) -> Vec<ConfigName> {
     all
 }
 
+/// Nobody goes back to where they are.
+fn back(given: &str) -> Result<String, &'static str> {
+    match given.parse::<usize>() {
+        Ok(0) => Err("1 is the config before this one"),
+        _ => Ok(given.to_owned()),
+    }
+}
+
 fn chosen(earlier: &[ConfigName], to: &str) -> anyhow::Result<ConfigName> {
     let count = earlier.len();
     let found = match to.parse::<usize>() {
-        Ok(0) => bail!("--to counts from 1, the config before this one"),
-        Ok(back) => earlier.get(back - 1),
+        Ok(back) => back.checked_sub(1).and_then(|back| earlier.get(back)),
         Err(_) => earlier.iter().find(|config| config.name == to),
     };
     match (found, count) {

@@ -52,6 +52,19 @@ pub struct MachineConfig {
     /// name: not part of the digest, and not kept.
     #[serde(skip)]
     pub release: Option<Release>,
+    /// What a plan warns of, whatever the machine looks like.
+    #[serde(skip)]
+    pub notes: Notes,
+}
+
+/// What a person should know of how a config came about. Never part of equality.
+#[derive(Clone, Debug, Default)]
+pub struct Notes(pub Vec<String>);
+
+impl PartialEq for Notes {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
 }
 
 /// The release that a config belongs to.

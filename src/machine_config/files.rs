@@ -7,7 +7,7 @@ use super::{
 use crate::reason::Reason;
 
 /// Endings of the files that hold machine config.
-const ENDINGS: [&str; 5] = [".yaml", ".yml", ".json", ".ign", ".bu"];
+pub const ENDINGS: [&str; 5] = [".yaml", ".yml", ".json", ".ign", ".bu"];
 
 /// Whether a file of that name is read as machine config; hidden files (editors' temporary ones
 /// among them) are not.

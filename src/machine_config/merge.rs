@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, btree_map::Entry};
 
 use super::{
-    Content, Directory, Document, File, Group, Link, MachineConfig, Origin, Origins, Owner,
+    Content, Directory, Document, File, Group, Link, MachineConfig, Notes, Origin, Origins, Owner,
     Refusal, Unit, User,
     account::lay_over_user,
     canonical, conflict,
@@ -60,11 +60,12 @@ pub(super) fn together(
         documents.sort_by(|a, b| (rank(a), &a.name).cmp(&(rank(b), &b.name)));
     }
     let mut parts = Parts::default();
-    let mut default_image = None;
+    let (mut default_image, mut notes) = (None, Vec::new());
     for mut document in documents {
         if document.generated {
             keep(&mut default_image, document.parts.os_image_url.take());
         }
+        notes.extend(covered(&parts, &document.parts));
         lay_over(&mut parts, document.parts);
     }
     parts.os_image_url = parts.os_image_url.or(default_image);
@@ -72,6 +73,7 @@ pub(super) fn together(
     refusals.extend(appended_to_nothing(&parts, unread));
     refusals.extend(odd_hard_links(&parts));
     let mut config = finish(parts);
+    config.notes = Notes(notes);
     refusals.extend(conflict::find(&config));
     let mut warnings = Vec::new();
     for (name, unit) in &config.units {
@@ -86,6 +88,19 @@ pub(super) fn together(
     refusals.sort_by(|a, b| (&a.file, a.line, a.column).cmp(&(&b.file, b.line, b.column)));
     config.name = canonical::rendered_name(pool, &canonical::digest(&config));
     (config, warnings, refusals)
+}
+
+/// Files whose content an earlier document gives too, and otherwise. That is how configs are layered, and how two
+/// people overwrite each other.
+fn covered<'a>(below: &'a Parts, above: &'a Parts) -> impl Iterator<Item = String> + 'a {
+    above.files.iter().filter_map(|(path, later)| {
+        let earlier = below.files.get(path)?;
+        let (old, new) = (earlier.content.as_ref()?, later.content.as_ref()?);
+        let [old_place, new_place] = [earlier, later].map(|part| conflict::place(&part.node.origin));
+        (old != new).then(|| {
+            format!("{path} has the content of {new_place}, which comes after {old_place} and differs from it")
+        })
+    })
 }
 
 /// Two documents of one name: in a cluster the second would have replaced the first whole.
@@ -312,6 +327,7 @@ fn finish(mut parts: Parts) -> MachineConfig {
         fips: parts.fips,
         os_origins: Origins(parts.os_origins),
         release: parts.release,
+        notes: Notes::default(),
     }
 }
 

@@ -32,10 +32,10 @@ pub use canonical::{
 };
 pub use document::{Document, Rules, parse};
 pub use entry::{
-    Content, Directory, EntryKind, File, Link, MachineConfig, Origin, Origins, Owner, Release,
-    Unit, UnitName, User,
+    Content, Directory, EntryKind, File, Link, MachineConfig, Notes, Origin, Origins, Owner,
+    Release, Unit, UnitName, User,
 };
-pub use files::{Gathering, Refused, documents_from_files, is_config_name};
+pub use files::{ENDINGS, Gathering, Refused, documents_from_files, is_config_name};
 pub use local::{Local, LocalEntry, LocalError, LocalKind, NoLocal};
 pub use manifest::{NoContent, to_machine_config_yaml};
 pub use merge::{Order, merge};

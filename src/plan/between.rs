@@ -74,21 +74,8 @@ fn plan(
     let mut steps = steps(&before, &after, observed, capabilities.chown);
     let mut os_changes = os::changes(from, to, observed);
     if let Some(only) = only {
-        // Directories on the way to it come along, where they are missing.
-        let place = after
-            .objects
-            .iter()
-            .find(|(_, wanted)| wanted.asked == *only);
-        let place = place.map_or(only, |(path, _)| path).clone();
-        steps.at.retain(|path, _| place.is_under(path));
-        let about = |warning: &String| warning.starts_with(place.as_str());
-        steps.warnings.retain(about);
-        after.warnings.retain(about);
+        narrow(only, &mut after, &mut steps);
         os_changes.clear();
-        // A user is one thing in six files: with an entry in one of them all are put right.
-        if Database::at(&place).is_none() {
-            after.accounts = Accounts::default();
-        }
     }
     steps.make_homes(&after, observed);
     let mut refusals = after.refusals.clone();
@@ -130,13 +117,32 @@ fn plan(
         operations,
         adopted: steps.adopted.clone(),
         let_go: after.accounts.let_go.clone(),
-        warnings: warnings(&steps, &after, &changes, capabilities, observed),
+        // Said with the whole config, not with each repair of one path.
+        warnings: only.map_or_else(|| to.notes.0.clone(), |_| Vec::new()),
         ..Plan::default()
     };
+    let of_this_host = warnings(&steps, &after, &changes, capabilities, observed);
+    plan.warnings.extend(of_this_host);
     // Thousands of files are large trees, and of no use any more.
     drop((before, after, steps));
     plan.add_changes(changes, capabilities);
     Ok(plan)
+}
+
+/// Leaves what concerns one path, as the config spells it.
+fn narrow(only: &AbsPath, after: &mut Layout, steps: &mut Steps) {
+    // Directories on the way to it come along, where they are missing.
+    let mut objects = after.objects.iter();
+    let place = objects.find(|(_, wanted)| wanted.asked == *only);
+    let place = place.map_or(only, |(path, _)| path).clone();
+    steps.at.retain(|path, _| place.is_under(path));
+    let about = |warning: &String| warning.starts_with(place.as_str());
+    steps.warnings.retain(about);
+    after.warnings.retain(about);
+    // A user is one thing in six files: with an entry in one of them all are put right.
+    if Database::at(&place).is_none() {
+        after.accounts = Accounts::default();
+    }
 }
 
 /// The refusal of a config that could not be kept.

@@ -16,7 +16,7 @@ const MIN_READER: u32 = 1;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadJournal {
     /// Torn, edited or something else.
-    #[error("the journal is unreadable: {0}")]
+    #[error("the journal is unreadable: {0}; machinist journal reset puts it aside")]
     Unreadable(String),
     /// Written by a version whose meaning we do not know.
     #[error("the journal needs a reader of schema {needed}; this version reads up to {SCHEMA}")]

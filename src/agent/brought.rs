@@ -1,0 +1,96 @@
+//! Settings and policies that a config brings for machinist itself. What the next agent could not start with is
+//! refused before it is written: nobody would be left to take it back.
+
+use crate::{
+    config::{self, Inputs, Origin, SettingsFile},
+    machine_config::{File, MachineConfig, Owner, Refusal},
+    path::AbsPath,
+    reason::Reason,
+};
+
+/// Everything that would keep the next agent from starting. `policies` is the file that the settings name today.
+pub(super) fn refusals(config: &MachineConfig, policies: &AbsPath) -> Vec<Refusal> {
+    let settings: Vec<_> = config
+        .files
+        .iter()
+        .filter(|(path, _)| is_settings(path))
+        .collect();
+    let mut refusals = Vec::new();
+    let mut inputs = Inputs::default();
+    for (path, file) in &settings {
+        refusals.extend(not_roots(path, file));
+        inputs.files.extend(as_found(path, file));
+    }
+    let (settings, problems) = match config::load(inputs) {
+        Ok(settings) => (Some(settings), Vec::new()),
+        Err(error) => (None, error.problems),
+    };
+    for problem in problems {
+        let at = match &problem.at {
+            Origin::File { name, .. } => AbsPath::new(name.as_str()).ok(),
+            _ => None,
+        };
+        let file = at.and_then(|path| config.files.get(&path));
+        refusals.push(refusal(problem.reason, problem.to_string(), file));
+    }
+    let chosen = settings.filter(|settings| settings.update.policies_chosen);
+    let path = chosen.map_or_else(|| policies.clone(), |settings| settings.update.policies);
+    if let Some(file) = config.files.get(&path) {
+        refusals.extend(not_roots(&path, file));
+        let text = file.content.bytes().unwrap_or_default();
+        let wrong = super::policies::parse(text).err().unwrap_or_default();
+        refusals.extend(wrong.into_iter().map(|wrong| {
+            let field = wrong.field.map(|field| format!("{field}: "));
+            let field = field.unwrap_or_default();
+            let expected = wrong.expected.map(|what| format!("; expected {what}"));
+            let expected = expected.unwrap_or_default();
+            let message = format!("{path}: {field}{}{expected}", wrong.message);
+            refusal(wrong.reason, message, Some(file))
+        }));
+    }
+    refusals
+}
+
+fn refusal(reason: Reason, message: String, file: Option<&File>) -> Refusal {
+    let message = format!("{message} – no agent would start with it");
+    let refusal = Refusal::new(reason, message);
+    match file {
+        Some(file) => refusal.at(&file.origin),
+        None => refusal,
+    }
+}
+
+/// `machinist.yaml` and what is read beside it, as [`SettingsFile::find`] looks for them.
+fn is_settings(path: &AbsPath) -> bool {
+    let below = path.as_str().strip_prefix(SettingsFile::DEFAULT_DIR);
+    match below.and_then(|below| below.strip_prefix("/machinist.yaml")) {
+        Some("") => true,
+        Some(rest) => rest.strip_prefix(".d/").is_some_and(|name| {
+            !name.contains('/') && name.ends_with(".yaml") && !name.starts_with('.')
+        }),
+        None => false,
+    }
+}
+
+fn as_found(path: &AbsPath, file: &File) -> Option<SettingsFile> {
+    Some(SettingsFile {
+        name: path.to_string(),
+        content: file.content.bytes()?.to_vec(),
+        owner: 0,
+        mode: file.mode & !0o002,
+    })
+}
+
+/// What others may write is not obeyed.
+fn not_roots(path: &AbsPath, file: &File) -> Option<Refusal> {
+    let roots = match &file.user {
+        Owner::Id(id) => *id == 0,
+        Owner::Name(name) => name == "root",
+    };
+    let message = match (roots, file.mode & 0o002) {
+        (true, 0) => return None,
+        (false, _) => format!("{path} would belong to {}", file.user),
+        (true, _) => format!("{path} could be written by anybody"),
+    };
+    Some(refusal(Reason::SourceUnreadable, message, Some(file)))
+}

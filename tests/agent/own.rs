@@ -1,0 +1,170 @@
+//! What a source brings for machinist itself, and what in it would be lost silently.
+
+use std::fs;
+
+use crate::harness::{Place, code, err, manifest, out};
+
+/// As it may stand in a data URL, whatever it holds.
+fn encoded(text: &str) -> String {
+    text.bytes().map(|byte| format!("%{byte:02X}")).collect()
+}
+
+fn with_file(path: &str, text: &str) -> Place {
+    let place = Place::with_file(path, &encoded(text));
+    fs::create_dir(place.root()).unwrap();
+    place
+}
+
+/// A refused plan, which must say all of this.
+fn refused(place: &Place, sayings: &[&str]) {
+    for command in [&["plan"][..], &["apply", "--yes"]] {
+        let refused = place.with_source(command);
+        assert_eq!(code(&refused), 1, "{command:?}: {}", err(&refused));
+        let said = format!("{}{}", out(&refused), err(&refused));
+        let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
+        for saying in sayings {
+            assert!(said.contains(saying), "{saying:?} in {said}");
+        }
+    }
+    assert!(!place.at("/etc/machinist").exists(), "nothing was written");
+}
+
+#[test]
+fn settings_that_would_keep_the_next_agent_from_starting_are_refused_where_they_are_written() {
+    let text = "update:\n  reboot: auto\n  rebot: never\n";
+    for path in [
+        "/etc/machinist/machinist.yaml",
+        "/etc/machinist/machinist.yaml.d/10-x.yaml",
+    ] {
+        let place = with_file(path, text);
+        let at = format!("{path}:3:");
+        let says = [
+            "10-one.yaml:",
+            "spec.config.storage.files[0]",
+            &at,
+            "update.rebot: unknown key",
+        ];
+        refused(&place, &says);
+    }
+    let place = with_file(
+        "/etc/machinist/machinist.yaml",
+        &text.replace("rebot: never", ""),
+    );
+    assert_eq!(code(&place.with_source(&["apply", "--yes"])), 0);
+    assert_eq!(
+        code(&place.with_source(&["plan"])),
+        0,
+        "the next one starts"
+    );
+}
+
+#[test]
+fn what_others_may_write_or_own_of_the_settings_is_refused() {
+    let path = "/etc/machinist/machinist.yaml";
+    let written = |more: &str| {
+        let place = with_file(path, "update: {reboot: auto}");
+        let text = manifest("10-one", path, &encoded("update: {reboot: auto}"));
+        let text = text.replace("mode: 0644", more);
+        fs::write(place.source().join("10-one.yaml"), text).unwrap();
+        place
+    };
+    refused(&written("mode: 0666"), &["could be written by anybody"]);
+    refused(&written("user: {id: 65534}"), &["would belong to 65534"]);
+    refused(
+        &written("user: {name: nobody}"),
+        &["would belong to nobody"],
+    );
+}
+
+#[test]
+fn policies_that_would_keep_the_next_agent_from_starting_are_refused_where_they_are_written() {
+    let text = "kind: MachineConfiguration\nspec:\n  nodeDisruptionPolicy:\n    file: []\n";
+    let path = "/etc/machinist/policies.yaml";
+    let place = with_file(path, text);
+    refused(&place, &["10-one.yaml:", path, "nodeDisruptionPolicy.file"]);
+
+    let place = with_file("/etc/machinist/mine.yaml", text);
+    let settings = "update: {policies: /etc/machinist/mine.yaml}";
+    let other = manifest(
+        "20-two",
+        "/etc/machinist/machinist.yaml",
+        &encoded(settings),
+    );
+    fs::write(place.source().join("20-two.yaml"), other).unwrap();
+    refused(
+        &place,
+        &["/etc/machinist/mine.yaml", "nodeDisruptionPolicy.file"],
+    );
+
+    let place = with_file(path, &text.replace("file: []", "files: []"));
+    assert_eq!(code(&place.with_source(&["apply", "--yes"])), 0);
+    assert_eq!(
+        code(&place.with_source(&["plan"])),
+        0,
+        "the next one starts"
+    );
+}
+
+#[test]
+fn a_plan_warns_of_a_file_that_a_later_one_covers_and_names_both() {
+    let place = with_file("/etc/one", "first");
+    let write = |content| {
+        let text = manifest("20-two", "/etc/one", content);
+        fs::write(place.source().join("20-two.yaml"), text).unwrap();
+        let planned = out(&place.with_source(&["plan"]));
+        planned.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let planned = write("second");
+    let warning = planned.split("Warnings").nth(1).unwrap_or_default();
+    for said in ["/etc/one", "10-one.yaml:", "20-two.yaml:", "comes after"] {
+        assert!(warning.contains(said), "{said:?} in {planned}");
+    }
+    let planned = write("first");
+    assert!(!planned.contains("comes after"), "equal content: {planned}");
+}
+
+#[test]
+fn a_plan_warns_in_one_line_of_names_that_are_no_configs() {
+    let place = with_file("/etc/one", "first");
+    let write = |name: &str, text: &str| fs::write(place.source().join(name), text).unwrap();
+    write("30-three.yaml.bak", "");
+    write("30-three.txt", "");
+    write(".hidden", "");
+    write("used.txt", "text");
+    write(
+        "40-four.bu",
+        "variant: fcos\nversion: 1.5.0\nstorage:\n  files:\n  - {path: /etc/four, contents: {local: used.txt}}\n",
+    );
+    let planned = out(&place.with_source(&["plan"]));
+    let planned = planned.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(
+        planned.contains(
+            "do not end in .yaml, .yml, .json, .ign, .bu: 30-three.txt, 30-three.yaml.bak"
+        ),
+        "{planned}"
+    );
+    let quiet = [".hidden", "used.txt"];
+    assert!(
+        quiet.iter().all(|name| !planned.contains(name)),
+        "{planned}"
+    );
+}
+
+#[test]
+fn a_journal_that_cannot_be_read_says_what_a_person_may_do() {
+    let place = with_file("/etc/one", "first");
+    assert_eq!(code(&place.with_source(&["apply", "--yes"])), 0);
+    fs::write(place.at("/var/lib/machinist/journal"), "torn").unwrap();
+    let said = err(&place.with_source(&["apply", "--yes"]));
+    assert!(said.contains("machinist journal reset"), "{said}");
+}
+
+#[test]
+fn to_go_back_by_nothing_is_wrong_usage() {
+    let place = with_file("/etc/one", "first");
+    assert_eq!(code(&place.with_source(&["apply", "--yes"])), 0);
+    let refused = place.machinist(&["rollback", "--to", "0", "--yes"]);
+    assert_eq!(code(&refused), 64);
+    let said = err(&refused);
+    assert!(said.contains("1 is the config before this one"), "{said}");
+}
