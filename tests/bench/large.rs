@@ -3,7 +3,7 @@
 use std::{
     fs,
     path::Path,
-    process::{Child, Command, Stdio},
+    process::Command,
     thread,
     time::{Duration, Instant},
 };
@@ -11,6 +11,7 @@ use std::{
 use machinist::machine_config;
 
 use crate::{
+    agent::Agent,
     apply::timed,
     binary, figure, median, milliseconds, place, ratio, rounds,
     running::Running,
@@ -25,17 +26,8 @@ const LARGE: usize = 100 << 10;
 /// The files that are changed and taken back.
 const CHANGED: usize = 1000;
 
-pub(crate) fn measure() {
-    println!("\n{FILES} files");
-    one_of_many();
-    plan();
-    verify();
-    undo();
-    memory();
-}
-
 /// One changed file of 5,000, beside rewriting all of them.
-fn one_of_many() {
+pub(crate) fn one_of_many() {
     let dir = tempfile::tempdir_in(place()).unwrap();
     let machinist = Machinist::new(&dir.path().join("root"));
     let (mut one, mut all) = (Vec::new(), Vec::new());
@@ -67,7 +59,7 @@ fn one_of_many() {
 }
 
 /// `plan` for one changed file of 5,000, less the time it takes to read the files and the manifest.
-fn plan() {
+pub(crate) fn plan() {
     let dir = tempfile::tempdir_in(place()).unwrap();
     let root = dir.path().join("root");
     Machinist::new(&root).apply(config(FILES, |n| content(0, n, SMALL)));
@@ -116,7 +108,7 @@ fn rewrite(tree: &Path, round: usize) {
 }
 
 /// `verify` of 488 MiB that lie in the page cache, beside sha256sum on as many cores.
-fn verify() {
+pub(crate) fn verify() {
     let dir = tempfile::tempdir_in(place()).unwrap();
     let tree = dir.path().join("root");
     let machinist = Machinist::new(&tree);
@@ -152,7 +144,7 @@ fn verify() {
 }
 
 /// 1,000 changed files and their rollback.
-fn undo() {
+pub(crate) fn undo() {
     let dir = tempfile::tempdir_in(place()).unwrap();
     let machinist = Machinist::new(&dir.path().join("root"));
     let (mut there, mut back) = (Vec::new(), Vec::new());
@@ -181,24 +173,13 @@ fn undo() {
 }
 
 /// The most that an agent takes while it applies 5,000 files, against what it takes before.
-fn memory() {
+pub(crate) fn memory() {
     let dir = tempfile::tempdir_in(place()).unwrap();
     let (root, source) = (dir.path().join("root"), dir.path().join("source"));
     fs::create_dir_all(&source).unwrap();
-    let mut agent = Agent(
-        Command::new(binary())
-            // As the unit starts it.
-            .env("MALLOC_ARENA_MAX", "1")
-            .args(["run", "--root"])
-            .arg(&root)
-            .arg(format!("--source=dir:{}", source.display()))
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap(),
-    );
+    let mut agent = Agent::start(&root, &source, None);
     thread::sleep(Duration::from_secs(3));
-    let idle = agent.peak();
+    let idle = agent.mebibytes("VmHWM:");
     let manifest =
         machine_config::to_machine_config_yaml(&config(FILES, |n| content(0, n, SMALL))).unwrap();
     fs::write(source.join(".next"), &manifest).unwrap();
@@ -207,11 +188,11 @@ fn memory() {
     let start = Instant::now();
     while !last.exists() {
         assert!(start.elapsed() < Duration::from_secs(60), "never applied");
-        assert!(agent.0.try_wait().unwrap().is_none(), "it ended");
+        assert!(agent.is_alive(), "it ended");
         thread::sleep(Duration::from_millis(10));
     }
     thread::sleep(Duration::from_secs(2));
-    let more = agent.peak() - idle;
+    let more = agent.mebibytes("VmHWM:") - idle;
     println!(
         "a MachineConfig of {:.1} MiB",
         manifest.len() as f64 / f64::from(1 << 20)
@@ -223,26 +204,4 @@ fn memory() {
         "≤ 16",
         more <= 16.0,
     );
-}
-
-struct Agent(Child);
-
-impl Drop for Agent {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-impl Agent {
-    /// The most resident memory so far, in MiB.
-    fn peak(&self) -> f64 {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.0.id())).unwrap();
-        let line = status
-            .lines()
-            .find_map(|line| line.strip_prefix("VmHWM:"))
-            .unwrap();
-        let kib: f64 = line.split_whitespace().next().unwrap().parse().unwrap();
-        kib / 1024.0
-    }
 }

@@ -8,7 +8,9 @@
     reason = "a benchmark prints, and ends at the first trouble"
 )]
 
+mod agent;
 mod apply;
+mod drift;
 mod idle;
 mod large;
 mod running;
@@ -52,11 +54,29 @@ fn figure(what: &str, value: f64, unit: &str, goal: &str, holds: bool) {
     println!("{what:<52} {value:>9.1} {unit:<8} goal {goal:<8} {holds}");
 }
 
+/// What can be measured by itself.
+const FIGURES: [(&str, fn()); 8] = [
+    ("apply", apply::measure),
+    ("one", large::one_of_many),
+    ("plan", large::plan),
+    ("verify", large::verify),
+    ("undo", large::undo),
+    ("memory", large::memory),
+    ("drift", drift::measure),
+    ("idle", idle::measure),
+];
+
 fn main() {
     println!("{}", about_this_machine());
-    apply::measure();
-    large::measure();
-    idle::measure();
+    let asked: Vec<String> = env::args().skip(1).collect();
+    for (name, measure) in FIGURES {
+        if asked.is_empty() || asked.iter().any(|asked| asked == name) {
+            measure();
+        }
+    }
+    if !asked.is_empty() {
+        return;
+    }
     let Some(binary) = env::var_os("MACHINIST_BENCH_DIST") else {
         println!("dist binary: not built (--no-dist)");
         return;
