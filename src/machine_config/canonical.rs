@@ -3,10 +3,9 @@
 use std::{collections::BTreeMap, io};
 
 use serde::{Deserialize, Serialize};
-use sha2::{Digest as _, Sha256};
 
 use super::{Content, MachineConfig, NoContent, source};
-use crate::digest::Digest;
+use crate::digest::{Digest, Digester};
 
 /// The version of the form. Another one means other digests for the same machines, so it changes
 /// only when a config can say something new.
@@ -110,9 +109,10 @@ fn read(bytes: &[u8]) -> Result<Form<MachineConfig>, CanonicalError> {
 
 /// The digest of what `config` asks for: equal for equal machines, however they were written.
 pub fn digest(config: &MachineConfig) -> Digest {
-    let mut hasher = Hasher(Sha256::new());
-    write(config, None, &mut hasher);
-    Digest::from_raw(hasher.0.finalize().into())
+    let mut hasher = Hasher(Digester::new());
+    // It is written in pieces of a few bytes.
+    write(config, None, io::BufWriter::new(&mut hasher));
+    hasher.0.finish()
 }
 
 /// What a merged config is called: `rendered-<pool>-` and the beginning of its digest.
@@ -132,11 +132,11 @@ fn write(config: &MachineConfig, contents: Option<BTreeMap<Digest, String>>, to:
 }
 
 /// Takes the digest while the form is written, so that it is never in memory as a whole.
-struct Hasher(Sha256);
+struct Hasher(Digester);
 
 impl io::Write for Hasher {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.update(bytes);
+        self.0.add(bytes);
         Ok(bytes.len())
     }
 

@@ -131,11 +131,11 @@ fn clash(path: &AbsPath, later: &Claim<'_>, earlier: &Claim<'_>) -> Refusal {
 
 /// A place named inside a message: `10-chrony (machine.d/10-chrony.yaml:12:9)`.
 pub(super) fn place(origin: &Origin) -> String {
-    let mut text = origin.config.clone().unwrap_or_default();
+    let mut text = origin.config.as_deref().unwrap_or_default().to_owned();
     let Some(file) = &origin.file else {
         return text;
     };
-    let mut position = file.clone();
+    let mut position = file.to_string();
     for number in [origin.line, origin.column].into_iter().flatten() {
         position.push_str(&format!(":{number}"));
     }

@@ -352,8 +352,8 @@ fn read_spec(mut spec: Object<'_>, reading: &mut Reading<'_>) -> Parts {
 /// The fields on kernel and packages, which Butane's `openshift:` section spells otherwise.
 pub(super) fn read_kernel(
     object: &mut Object<'_>,
-    arguments_key: &str,
-    type_key: &str,
+    arguments_key: &'static str,
+    type_key: &'static str,
     parts: &mut Parts,
     reading: &mut Reading<'_>,
 ) {

@@ -107,19 +107,19 @@ impl MachineConfig {
     }
 }
 
-/// Where an entry was written. Never part of equality.
+/// Where an entry was written. Never part of equality. Cheap to clone: a plan does it for each entry.
 #[derive(Clone, Debug, Default)]
 pub struct Origin {
     /// The name of the MachineConfig (or the file's stem for bare Ignition).
-    pub config: Option<String>,
+    pub config: Option<Arc<str>>,
     /// The file, as the user named it.
-    pub file: Option<String>,
+    pub file: Option<Arc<str>>,
     /// Line, from 1.
     pub line: Option<u32>,
     /// Column in characters, from 1.
     pub column: Option<u32>,
     /// The field path inside the document.
-    pub field: Option<String>,
+    pub field: Option<Arc<str>>,
 }
 
 impl PartialEq for Origin {

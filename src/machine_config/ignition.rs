@@ -12,7 +12,10 @@ mod storage;
 mod systemd;
 mod trees;
 
-use std::collections::{BTreeMap, btree_map::Entry};
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, btree_map::Entry},
+};
 
 use super::{
     document::Reading,
@@ -45,9 +48,9 @@ impl Dialect {
     }
 
     /// A field's name, given as Ignition spells it.
-    pub(super) fn key(self, camel: &str) -> String {
+    pub(super) fn key(self, camel: &'static str) -> Cow<'static, str> {
         if self != Self::Butane {
-            return camel.to_owned();
+            return camel.into();
         }
         let mut snake = String::with_capacity(camel.len() + 2);
         for c in camel.chars() {
@@ -56,7 +59,7 @@ impl Dialect {
             }
             snake.push(c.to_ascii_lowercase());
         }
-        snake
+        snake.into()
     }
 }
 
@@ -213,7 +216,7 @@ fn is_there<'n>(
 ) -> Option<Field<'n>> {
     let (since, minor) = known.since(dialect)?;
     let key = dialect.key(known.name);
-    let field = object.get(&key)?;
+    let field = object.get(key.clone())?;
     if minor >= since {
         return Some(field);
     }

@@ -20,6 +20,7 @@ mod reader;
 mod refusal;
 mod scalar;
 mod source;
+mod trail;
 mod tree;
 mod unit_check;
 mod unit_file;

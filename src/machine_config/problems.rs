@@ -1,5 +1,7 @@
 //! Everything wrong with one text, collected before anything is reported.
 
+use std::sync::Arc;
+
 use super::{
     Origin, Refusal,
     tree::{Fault, Place},
@@ -13,8 +15,8 @@ const MOST_REFUSALS: usize = 1000;
 /// Everything wrong with one text so far.
 #[derive(Debug)]
 pub(super) struct Problems {
-    file: String,
-    config: Option<String>,
+    file: Arc<str>,
+    config: Option<Arc<str>>,
     found: Vec<Refusal>,
     more: usize,
 }
@@ -22,7 +24,7 @@ pub(super) struct Problems {
 impl Problems {
     pub(super) fn new(file: &str) -> Self {
         Self {
-            file: file.to_owned(),
+            file: file.into(),
             config: None,
             found: Vec::new(),
             more: 0,
@@ -31,7 +33,7 @@ impl Problems {
 
     /// From here on, what is read belongs to the MachineConfig of that name.
     pub(super) fn enter(&mut self, config: Option<&str>) {
-        self.config = config.map(str::to_owned);
+        self.config = config.map(Arc::from);
     }
 
     pub(super) fn push(&mut self, refusal: Refusal) {
@@ -53,7 +55,7 @@ impl Problems {
             file: Some(self.file.clone()),
             line: Some(place.line),
             column: Some(place.column),
-            field: field.filter(|path| !path.is_empty()).map(str::to_owned),
+            field: field.filter(|path| !path.is_empty()).map(Arc::from),
         }
     }
 
@@ -64,7 +66,7 @@ impl Problems {
         if self.more > 0 {
             let message = format!("{} more are not listed", self.more);
             let mut rest = Refusal::new(Reason::SyntaxInvalid, message);
-            rest.file = Some(self.file);
+            rest.file = Some(self.file.to_string());
             self.found.push(rest);
         }
         self.found

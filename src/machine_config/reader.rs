@@ -1,11 +1,12 @@
 //! Reads fields of a located tree; what is wrong with them goes to [`Problems`].
 
-use std::{cmp::Reverse, rc::Rc};
+use std::{borrow::Cow, cmp::Reverse, rc::Rc};
 
 use super::{
     Origin, Refusal,
     problems::Problems,
     scalar::Scalar,
+    trail::Trail,
     tree::{Key, Node, Value},
 };
 use crate::reason::Reason;
@@ -14,7 +15,7 @@ use crate::reason::Reason;
 #[derive(Clone, Debug)]
 pub(super) struct Field<'n> {
     node: &'n Node,
-    path: String,
+    path: Trail<'n>,
 }
 
 impl<'n> Field<'n> {
@@ -22,7 +23,7 @@ impl<'n> Field<'n> {
     pub(super) fn root(node: &'n Node) -> Option<Self> {
         let field = Self {
             node,
-            path: String::new(),
+            path: Trail::default(),
         };
         (!field.is_null()).then_some(field)
     }
@@ -38,7 +39,7 @@ impl<'n> Field<'n> {
     }
 
     pub(super) fn origin(&self, problems: &Problems) -> Origin {
-        problems.origin(self.node.place, Some(&self.path))
+        problems.origin(self.node.place, Some(&self.path.to_string()))
     }
 
     /// A refusal of this field.
@@ -148,7 +149,7 @@ impl<'n> Field<'n> {
         };
         let field = |(index, node): (usize, &'n Rc<Node>)| Self {
             node,
-            path: format!("{}[{index}]", self.path),
+            path: self.path.item(index),
         };
         items.iter().enumerate().map(field).collect()
     }
@@ -180,7 +181,7 @@ fn hollow(node: &Node) -> bool {
 pub(super) struct Object<'n> {
     pub(super) field: Field<'n>,
     entries: &'n [(Key, Rc<Node>)],
-    known: Vec<String>,
+    known: Vec<Cow<'static, str>>,
 }
 
 impl<'n> Object<'n> {
@@ -191,20 +192,20 @@ impl<'n> Object<'n> {
     }
 
     /// The field of that name, unless it is missing or null.
-    pub(super) fn get(&mut self, key: &str) -> Option<Field<'n>> {
-        if !self.known.iter().any(|known| known == key) {
-            self.known.push(key.to_owned());
+    pub(super) fn get(&mut self, key: impl Into<Cow<'static, str>>) -> Option<Field<'n>> {
+        let key = key.into();
+        let found = self.entries.iter().find(|(have, _)| have.text == key);
+        if !self.known.contains(&key) {
+            self.known.push(key);
         }
-        let (_, node) = self.entries.iter().find(|(have, _)| have.text == key)?;
-        let field = Field {
-            node,
-            path: self.below(key),
-        };
+        let (key, node) = found?;
+        let path = self.field.path.key(&key.text);
+        let field = Field { node, path };
         (!field.is_null()).then_some(field)
     }
 
     /// The field of that name, refused when it is missing.
-    pub(super) fn need(&mut self, key: &str, problems: &mut Problems) -> Option<Field<'n>> {
+    pub(super) fn need(&mut self, key: &'static str, problems: &mut Problems) -> Option<Field<'n>> {
         let found = self.get(key);
         if found.is_none() {
             let message = format!("{key} is missing");
@@ -214,24 +215,32 @@ impl<'n> Object<'n> {
         found
     }
 
-    pub(super) fn flag(&mut self, key: &str, problems: &mut Problems) -> Option<bool> {
+    pub(super) fn flag(&mut self, key: &'static str, problems: &mut Problems) -> Option<bool> {
         self.get(key)?.flag(problems)
     }
 
-    pub(super) fn items(&mut self, key: &str, problems: &mut Problems) -> Vec<Field<'n>> {
+    pub(super) fn items(
+        &mut self,
+        key: impl Into<Cow<'static, str>>,
+        problems: &mut Problems,
+    ) -> Vec<Field<'n>> {
         self.get(key)
             .map(|list| list.items(problems))
             .unwrap_or_default()
     }
 
-    pub(super) fn object(&mut self, key: &str, problems: &mut Problems) -> Option<Object<'n>> {
+    pub(super) fn object(
+        &mut self,
+        key: &'static str,
+        problems: &mut Problems,
+    ) -> Option<Object<'n>> {
         self.get(key)?.object(problems)
     }
 
     /// Every entry of a map with free keys, such as labels.
     pub(super) fn entries(&self) -> impl Iterator<Item = (&'n str, Field<'n>)> {
         self.entries.iter().map(|(key, node)| {
-            let path = self.below(&key.text);
+            let path = self.field.path.key(&key.text);
             (key.text.as_str(), Field { node, path })
         })
     }
@@ -242,22 +251,14 @@ impl<'n> Object<'n> {
     /// Refuses the fields that nobody asked for.
     pub(super) fn finish(self, problems: &mut Problems) {
         for (key, _) in self.entries {
-            if self.known.contains(&key.text) {
+            if self.known.iter().any(|known| *known == key.text) {
                 continue;
             }
-            let path = self.below(&key.text);
-            let origin = problems.origin(key.place, Some(&path));
+            let path = self.field.path.key(&key.text);
+            let origin = problems.origin(key.place, Some(&path.to_string()));
             let mut refusal = Refusal::new(Reason::FieldUnknown, "this field is not known");
             refusal.expected = self.nearest(&key.text).map(Into::into);
             problems.push(refusal.at(&origin));
-        }
-    }
-
-    fn below(&self, key: &str) -> String {
-        if self.field.path.is_empty() {
-            key.to_owned()
-        } else {
-            format!("{}.{key}", self.field.path)
         }
     }
 
@@ -265,7 +266,7 @@ impl<'n> Object<'n> {
     fn nearest(&self, key: &str) -> Option<String> {
         let plain = |text: &str| text.replace(['_', '-'], "").to_lowercase();
         let key = plain(key);
-        let shared = |known: &&String| {
+        let shared = |known: &&Cow<'static, str>| {
             let known = plain(known);
             let same = known.bytes().zip(key.bytes()).take_while(|(a, b)| a == b);
             same.count()
@@ -276,7 +277,7 @@ impl<'n> Object<'n> {
             .iter()
             .max_by_key(|known| (shared(known), Reverse(known.len())))?;
         if 2 * shared(&meant) > key.len() {
-            Some(meant.clone())
+            Some(meant.to_string())
         } else {
             Some(format!("one of {}", self.known.join(", ")))
         }

@@ -48,10 +48,10 @@ impl Refusal {
     #[must_use]
     pub fn at(mut self, origin: &Origin) -> Self {
         self.config = origin.config.as_deref().map(Box::from);
-        self.file = origin.file.clone();
+        self.file = origin.file.as_deref().map(str::to_owned);
         self.line = origin.line;
         self.column = origin.column;
-        self.field = origin.field.clone();
+        self.field = origin.field.as_deref().map(str::to_owned);
         self
     }
 

@@ -75,7 +75,13 @@ fn percent_decode(body: &str, base64: bool) -> Result<Vec<u8>, BadSource> {
     let invalid = |message, expected| Err(bad(Reason::ValueInvalid, message, Some(expected)));
     let mut bytes = Vec::with_capacity(body.len());
     let mut rest = body.as_bytes();
-    while let [byte, tail @ ..] = rest {
+    loop {
+        let special = |byte: &u8| matches!(byte, b'#' | b'%' | b'\n' | b'\r' | b'\t');
+        let plain = rest.iter().position(special).unwrap_or(rest.len());
+        bytes.extend_from_slice(&rest[..plain]);
+        let [byte, tail @ ..] = &rest[plain..] else {
+            return Ok(bytes);
+        };
         rest = tail;
         match byte {
             b'#' => return invalid("# ends a URL; what follows it would be lost", "%23"),
@@ -94,10 +100,9 @@ fn percent_decode(body: &str, base64: bool) -> Result<Vec<u8>, BadSource> {
                 bytes.extend(u8::try_from(high << 4 | low));
                 rest = &rest[2..];
             }
-            plain => bytes.push(*plain),
+            folded => bytes.push(*folded),
         }
     }
-    Ok(bytes)
 }
 
 /// Undoes gzip, up to `most` bytes.

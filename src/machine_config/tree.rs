@@ -160,10 +160,14 @@ enum Contents {
     List(Vec<Rc<Node>>),
     Map {
         entries: Vec<(Key, Rc<Node>)>,
+        /// The keys, where there are more than [`FEW_KEYS`].
         seen: HashSet<String>,
         key: Pending,
     },
 }
+
+/// So many keys are looked through one by one; most maps have fewer.
+const FEW_KEYS: usize = 16;
 
 impl Builder {
     fn on(&mut self, event: Event<'_>, span: Span) -> Result<(), TooBig> {
@@ -331,6 +335,9 @@ impl Contents {
             Pending::None => {}
             Pending::Fault => return None,
             Pending::Key(key) => {
+                if entries.len() >= FEW_KEYS {
+                    seen.insert(key.text.clone());
+                }
                 entries.push((key, node));
                 return None;
             }
@@ -341,7 +348,7 @@ impl Contents {
             Value::Scalar {
                 text, plain: true, ..
             } if text == "<<" => (text.clone(), Some(MERGE_KEYS.into())),
-            Value::Scalar { text, .. } if seen.contains(text) => (
+            Value::Scalar { text, .. } if holds(entries, seen, text) => (
                 text.clone(),
                 Some(format!("the key {text:?} is there twice")),
             ),
@@ -351,11 +358,14 @@ impl Contents {
         let fault = message.map(|message| Fault { place, message });
         *key = match fault {
             Some(_) => Pending::Fault,
-            None => {
-                seen.insert(text.clone());
-                Pending::Key(Key { text, place })
-            }
+            None => Pending::Key(Key { text, place }),
         };
         fault
     }
+}
+
+/// Whether a map has that key already.
+fn holds(entries: &[(Key, Rc<Node>)], seen: &HashSet<String>, text: &str) -> bool {
+    let mut first = entries.iter().take(FEW_KEYS);
+    first.any(|(key, _)| key.text == text) || seen.contains(text)
 }

@@ -84,7 +84,7 @@ fn read_user(
     };
     let key = dialect.key("sshAuthorizedKeys");
     let mut keys = Vec::new();
-    for field in object.items(&key, &mut reading.problems) {
+    for field in object.items(key, &mut reading.problems) {
         if let Some(text) = field.text(&mut reading.problems) {
             keys.extend(read_keys(&field, text, reading));
         }
