@@ -64,6 +64,11 @@ impl AbsPath {
         &self.0
     }
 
+    /// The same text, shared and not copied.
+    pub fn shared(&self) -> Arc<str> {
+        Arc::clone(&self.0)
+    }
+
     /// The path without its leading `/`; empty for the root. What the `*at` system calls take.
     pub fn relative(&self) -> &str {
         &self.0[1..]
@@ -76,11 +81,17 @@ impl AbsPath {
 
     /// The directory that holds this path; none for the root.
     pub fn parent(&self) -> Option<Self> {
-        let (head, tail) = self.0.rsplit_once('/')?;
-        match (head, tail) {
-            ("", "") => None,
-            ("", _) => Some(Self::root()),
-            _ => Some(Self(head.into())),
+        match self.directory() {
+            "" => None,
+            above => Some(Self(above.into())),
+        }
+    }
+
+    /// The text of the directory that holds this path; empty for the root.
+    pub fn directory(&self) -> &str {
+        match self.0.rsplit_once('/') {
+            Some(("", name)) if !name.is_empty() => "/",
+            head => head.map_or("", |(head, _)| head),
         }
     }
 
@@ -174,6 +185,8 @@ mod tests {
         let path: AbsPath = "/etc/systemd/system".parse().unwrap();
         let above: Vec<_> = path.ancestors().map(String::from).collect();
         assert_eq!(above, ["/etc/systemd", "/etc", "/"]);
+        assert_eq!(path.directory(), "/etc/systemd");
+        assert_eq!(AbsPath::root().directory(), "");
         assert!(path.is_under(&"/etc".parse().unwrap()));
         assert!(!path.is_under(&"/etc/sys".parse().unwrap()));
         assert_eq!(AbsPath::root().parent(), None);

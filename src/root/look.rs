@@ -1,31 +1,14 @@
 //! Looking: nothing here changes the tree.
 
-use std::{
-    fs::File,
-    io::{self, Read as _},
-    os::fd::OwnedFd,
-};
+use std::{io, os::fd::OwnedFd};
 
 use rustix::fs::{Dir, FileType, OFlags};
 
 use super::{Entry, Kind, Listing, Root, RootError, Stat, walk};
-use crate::{
-    digest::{Digest, Digester},
-    path::AbsPath,
-};
+use crate::path::AbsPath;
 
 /// As many links as the kernel follows in one path (path_resolution(7)).
 const MOST_LINKS: usize = 40;
-
-/// Read size while digesting: large enough that the calls do not show beside the hashing, small
-/// enough to stay in the processor's second-level cache.
-const DIGEST_CHUNK: usize = 128 * 1024;
-
-#[derive(Clone, Copy, PartialEq)]
-pub(super) enum Last {
-    Follow,
-    Keep,
-}
 
 impl Root {
     /// What is at `p`; none when nothing is. A link is described itself, not what it leads to.
@@ -70,94 +53,6 @@ impl Root {
             .collect()
     }
 
-    /// The content of the regular file at `p`, at most `limit` bytes; links are followed inside
-    /// the root.
-    pub fn read(&self, p: &AbsPath, limit: u64) -> Result<Vec<u8>, RootError> {
-        self.read_as(p, limit, Last::Follow)
-    }
-
-    /// Like [`Root::read`], but refuses when `p` itself is a link.
-    pub fn read_nofollow(&self, p: &AbsPath, limit: u64) -> Result<Vec<u8>, RootError> {
-        self.read_as(p, limit, Last::Keep)
-    }
-
-    /// Like [`Root::read`], for text.
-    pub fn read_text(&self, p: &AbsPath, limit: u64) -> Result<String, RootError> {
-        String::from_utf8(self.read(p, limit)?).map_err(|_| RootError::NotText {
-            what: "the content",
-            path: self.host_path(p),
-        })
-    }
-
-    /// Like [`Root::read`], with what is known of the very file that was read: whose it is and who
-    /// may write it.
-    pub fn read_with_stat(&self, p: &AbsPath, limit: u64) -> Result<(Vec<u8>, Stat), RootError> {
-        let (file, stat) = self.open_regular("read", p, Last::Follow)?;
-        Ok((self.content(p, file, stat.size, limit)?, stat))
-    }
-
-    fn read_as(&self, p: &AbsPath, limit: u64, last: Last) -> Result<Vec<u8>, RootError> {
-        let (file, stat) = self.open_regular("read", p, last)?;
-        self.content(p, file, stat.size, limit)
-    }
-
-    fn content(
-        &self,
-        p: &AbsPath,
-        file: File,
-        size: u64,
-        limit: u64,
-    ) -> Result<Vec<u8>, RootError> {
-        // A hint, so that a file is one read: files below /proc and /sys give no usable size, and any
-        // file may have grown.
-        let expected = usize::try_from(size.min(limit)).unwrap_or(0);
-        let mut content = Vec::with_capacity(expected.saturating_add(1));
-        // One byte more than allowed tells "just fits" from "too long".
-        file.take(limit.saturating_add(1))
-            .read_to_end(&mut content)
-            .map_err(|error| self.failed("read", p, error))?;
-        if content.len() as u64 > limit {
-            return Err(RootError::TooLarge {
-                path: self.host_path(p),
-                limit,
-            });
-        }
-        Ok(content)
-    }
-
-    /// Opens for reading only what is a regular file: opening a FIFO would wait for a writer or
-    /// wake one, and some devices act on being opened.
-    pub(super) fn open_regular(
-        &self,
-        act: &'static str,
-        p: &AbsPath,
-        last: Last,
-    ) -> Result<(File, Stat), RootError> {
-        let follow = if last == Last::Keep {
-            OFlags::NOFOLLOW
-        } else {
-            OFlags::empty()
-        };
-        let checked = |flags| {
-            let fd = self.open_raw(p.relative(), flags | follow, 0)?;
-            let stat = Stat::of(&walk::statx_of(&fd)?);
-            io::Result::Ok((fd, stat))
-        };
-        let regular = |flags| match checked(flags) {
-            Ok((fd, stat)) if stat.kind == Kind::File => Ok((fd, stat)),
-            Ok((_, stat)) => Err(RootError::WrongKind {
-                act,
-                path: self.host_path(p),
-                found: stat.kind,
-            }),
-            Err(error) => Err(self.failed(act, p, error)),
-        };
-        // The second look is for an exchange between the two.
-        regular(OFlags::PATH)?;
-        let (fd, stat) = regular(OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY)?;
-        Ok((File::from(fd), stat))
-    }
-
     /// Where the link at `p` leads, as it is written there.
     pub fn read_link(&self, p: &AbsPath) -> Result<String, RootError> {
         let target = self
@@ -188,21 +83,6 @@ impl Root {
         self.open_raw(dir.relative(), OFlags::RDONLY | OFlags::DIRECTORY, 0)
             .and_then(names)
             .map_err(|error| self.failed("list", dir, error))
-    }
-
-    /// The SHA-256 of the regular file at `p`, which is not followed when it is a link.
-    pub fn digest(&self, p: &AbsPath) -> Result<Digest, RootError> {
-        let (mut file, _) = self.open_regular("digest", p, Last::Keep)?;
-        let mut digester = Digester::new();
-        let mut chunk = vec![0; DIGEST_CHUNK];
-        loop {
-            match file.read(&mut chunk) {
-                Ok(0) => return Ok(digester.finish()),
-                Ok(length) => digester.add(&chunk[..length]),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(self.failed("read", p, error)),
-            }
-        }
     }
 
     /// The path that leads to the same object without links in its parents; the last component is

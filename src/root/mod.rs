@@ -18,6 +18,7 @@ mod look;
 mod mount;
 mod own;
 mod pieces;
+mod read;
 mod record;
 mod remove;
 pub mod replay;

@@ -2,7 +2,7 @@
 
 use std::{fs::File, os::unix::fs::FileExt as _};
 
-use super::{Root, RootError, look::Last};
+use super::{Root, RootError, read::Last};
 use crate::path::AbsPath;
 
 /// A regular file, open for reading. What has become of its name since does not matter.

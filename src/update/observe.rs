@@ -84,6 +84,18 @@ pub fn observe(
     policies: &Policies,
     known: Known<'_>,
 ) -> Result<Observed, ObserveError> {
+    observe_sides(root, Some(from), to, policies, known)
+}
+
+/// As [`observe`]; with no config before, the machine is on `to` and nothing leaves.
+fn observe_sides(
+    root: &Root,
+    leaving: Option<&MachineConfig>,
+    to: &MachineConfig,
+    policies: &Policies,
+    known: Known<'_>,
+) -> Result<Observed, ObserveError> {
+    let from = leaving.unwrap_or(to);
     let mut seen = Observed {
         originals: known.originals,
         adopted: known.adopted,
@@ -101,10 +113,10 @@ pub fn observe(
         databases::add(root, known.entries, &mut seen)?;
     }
     units::add(root, [from, to], policies, known.live_units, &mut seen)?;
-    let before = plan::asked(from, None, &seen);
+    let before = leaving.map(|from| plan::asked(from, None, &seen));
     let after = plan::asked(to, Some(from), &seen);
     let mut look = Look::new(root, seen, to, (known.digests, known.labels));
-    let before = look.locate(before, Places::today(root))?;
+    let before = look.locate(before.unwrap_or_default(), Places::today(root))?;
     let after = look.locate(after, Places::planned(root, from, to))?;
     look.asked(before.paths.iter().chain(&after.paths))?;
     look.originals()?;
@@ -130,7 +142,7 @@ pub fn drift(
 ) -> Result<Vec<Drift>, ObserveError> {
     let part = only.map(|paths| concerning(config, paths));
     let config = part.as_ref().unwrap_or(config);
-    let seen = observe(root, config, config, &Policies::none(), known)?;
+    let seen = observe_sides(root, None, config, &Policies::none(), known)?;
     let mut drifts = plan::drift(config, &seen, owners);
     drifts.retain(|drift| only.is_none_or(|paths| paths.contains(&drift.path)));
     Ok(drifts)

@@ -27,7 +27,6 @@ const MOST_THREADS: usize = 8;
 pub(super) struct Question {
     pub(super) path: AbsPath,
     pub(super) stamp: Stamp,
-    pub(super) size: u64,
     /// Everybody may read it, so that a diff of it may be shown.
     pub(super) public: bool,
     /// The plan needs its text.
@@ -75,7 +74,7 @@ fn read(root: &Root, questions: &[&Question]) -> Result<Vec<Answer>, RootError> 
     let answers = |part: &[&Question]| -> Result<Vec<Answer>, RootError> {
         part.iter().map(|question| question.read(root)).collect()
     };
-    let sizes = questions.iter().map(|question| question.size);
+    let sizes = questions.iter().map(|question| question.stamp.size());
     let bytes = sizes.fold(0, u64::saturating_add);
     let threads = thread::available_parallelism().map_or(1, NonZero::get);
     let threads = threads.min(MOST_THREADS);
@@ -101,7 +100,8 @@ fn read(root: &Root, questions: &[&Question]) -> Result<Vec<Answer>, RootError> 
 
 impl Question {
     fn needs_text(&self, digest: Digest) -> bool {
-        let diffed = self.public && self.size <= LONGEST_DIFFED && self.wanted != Some(digest);
+        let diffed =
+            self.public && self.stamp.size() <= LONGEST_DIFFED && self.wanted != Some(digest);
         self.edited || diffed
     }
 
@@ -114,17 +114,17 @@ impl Question {
             true => LONGEST_TEXT,
             false => LONGEST_DIFFED,
         };
-        if self.size > limit || !self.edited && !self.public {
+        if self.stamp.size() > limit {
             return without_text();
         }
-        let bytes = match root.read_nofollow(&self.path, limit) {
+        let bytes = match root.read_seen(&self.path, limit) {
             Ok(bytes) => bytes,
             Err(RootError::TooLarge { .. }) => return without_text(),
             Err(error) => return Err(error),
         };
         let digest = Digest::of(&bytes);
-        let text = String::from_utf8(bytes).ok();
-        let text = text.filter(|_| self.needs_text(digest));
+        let text = self.needs_text(digest).then(|| String::from_utf8(bytes));
+        let text = text.and_then(Result::ok);
         Ok(Answer { digest, text })
     }
 }

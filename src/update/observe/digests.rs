@@ -25,8 +25,10 @@ pub struct Digests(Mutex<Generations>);
 struct Generations {
     /// When the look began: what changed shortly before, or since, is not settled.
     began: Timestamp,
-    now: HashMap<Stamp, Digest>,
-    before: HashMap<Stamp, Digest>,
+    /// Which look it is.
+    look: u64,
+    /// Each with the last look that asked for it.
+    known: HashMap<Stamp, (Digest, u64)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -47,6 +49,10 @@ impl Stamp {
         }
     }
 
+    pub(super) const fn size(&self) -> u64 {
+        self.size
+    }
+
     /// Whether a later change of the content is sure to change the stamp.
     fn settled(&self, now: Timestamp) -> bool {
         let changed = Timestamp::from_second(self.changed.0);
@@ -58,22 +64,25 @@ impl Digests {
     /// Begins a full look.
     pub(super) fn begin(&self) {
         let mut known = self.hold();
-        known.before = std::mem::take(&mut known.now);
+        let last = known.look;
+        known.known.retain(|_, (_, asked)| *asked == last);
+        known.look += 1;
         known.began = Timestamp::now();
     }
 
     pub(super) fn get(&self, stamp: &Stamp) -> Option<Digest> {
         let mut known = self.hold();
-        let digest = known.now.get(stamp).copied();
-        let digest = digest.or_else(|| known.before.remove(stamp))?;
-        known.now.insert(*stamp, digest);
-        Some(digest)
+        let look = known.look;
+        let (digest, asked) = known.known.get_mut(stamp)?;
+        *asked = look;
+        Some(*digest)
     }
 
     pub(super) fn put(&self, stamp: Stamp, digest: Digest) {
         let mut known = self.hold();
         if stamp.settled(known.began) {
-            known.now.insert(stamp, digest);
+            let look = known.look;
+            known.known.insert(stamp, (digest, look));
         }
     }
 

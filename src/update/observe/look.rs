@@ -1,6 +1,6 @@
 //! Looks at single objects, each once, and at the mounts that hold them.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use crate::{
     machine_config::MachineConfig,
@@ -34,10 +34,6 @@ pub(super) struct Look<'a> {
     seen: Observed,
     to: &'a MachineConfig,
     absent: HashSet<AbsPath>,
-    /// What was looked at with others, and not taken up yet.
-    ahead: HashMap<AbsPath, Option<Stat>>,
-    /// Files that were not read yet.
-    stamps: HashMap<AbsPath, Stamp>,
     digests: Option<&'a Digests>,
     /// Labels that were given to what is owned.
     given: BTreeMap<AbsPath, String>,
@@ -58,8 +54,6 @@ impl<'a> Look<'a> {
             seen,
             to,
             absent: HashSet::new(),
-            ahead: HashMap::new(),
-            stamps: HashMap::new(),
             digests,
             given,
         }
@@ -93,38 +87,65 @@ impl<'a> Look<'a> {
         &mut self,
         asked: impl Iterator<Item = &'p Asked> + Clone,
     ) -> Result<(), RootError> {
-        // The same path may be asked for twice, and its text by one of the two only.
-        let edited = asked.clone().filter(|asked| asked.edited);
-        let edited: BTreeSet<&AbsPath> = edited.map(|asked| &asked.path).collect();
-        self.look_ahead(asked.clone().map(|asked| &asked.path))?;
-        for asked in asked.clone() {
-            self.object(&asked.path)?;
+        // The same path may be asked for twice, and its content or its text by one of the two only.
+        let paths = |some: &dyn Fn(&Asked) -> bool| -> BTreeSet<&'p AbsPath> {
+            let some = asked.clone().filter(|asked| some(asked));
+            some.map(|asked| &asked.path).collect()
+        };
+        let edited = paths(&|asked| asked.edited);
+        let mut only_seen = paths(&|asked| asked.only_seen);
+        if !only_seen.is_empty() {
+            let read = paths(&|asked| !asked.only_seen);
+            only_seen.retain(|path| !read.contains(path));
         }
-        self.ahead = HashMap::new();
-        let read = asked.filter(|asked| !asked.only_seen);
-        self.contents(read.map(|asked| (&asked.path, edited.contains(&asked.path))))
+        let mut files = self.objects(asked.map(|asked| &asked.path))?;
+        files.retain(|file| !only_seen.contains(&file.path));
+        for file in &mut files {
+            file.edited = edited.contains(&file.path);
+        }
+        self.contents(&files)
     }
 
-    /// Looks at what lies in the same directory at once.
-    fn look_ahead<'p>(
+    /// Looks at objects, and at their parents; at what lies in the same directory at once. Gives the files
+    /// among them, to be read.
+    fn objects<'p>(
         &mut self,
         paths: impl Iterator<Item = &'p AbsPath>,
-    ) -> Result<(), RootError> {
-        let mut by_parent: HashMap<AbsPath, BTreeSet<&AbsPath>> = HashMap::new();
+    ) -> Result<Vec<Question>, RootError> {
+        let mut files = Vec::new();
+        let mut by_directory: BTreeMap<&str, Vec<&AbsPath>> = BTreeMap::new();
         for path in paths {
-            if let Some(parent) = path.parent() {
-                by_parent.entry(parent).or_default().insert(path);
+            by_directory.entry(path.directory()).or_default().push(path);
+        }
+        for mut paths in by_directory.into_values() {
+            paths.sort();
+            paths.dedup();
+            let Some(parent) = paths.first().and_then(|path| path.parent()) else {
+                continue;
+            };
+            let Some(mount) = self.directory(&parent)? else {
+                continue;
+            };
+            let names = paths.iter().map(|path| path.file_name());
+            let stats = self.root.stat_each(&parent, names)?;
+            for (path, stat) in paths.into_iter().zip(stats) {
+                let file = stat.as_ref().filter(|stat| stat.kind == Kind::File);
+                files.extend(file.map(|stat| self.question(path, stat)));
+                self.note(path, stat, Some(&mount))?;
             }
         }
-        by_parent.retain(|_, paths| paths.len() > 1);
-        for (parent, paths) in by_parent {
-            if self.directory(&parent)?.is_some() {
-                let names = paths.iter().map(|path| path.file_name());
-                let stats = self.root.stat_each(&parent, names)?;
-                self.ahead.extend(paths.into_iter().cloned().zip(stats));
-            }
+        Ok(files)
+    }
+
+    fn question(&self, path: &AbsPath, stat: &Stat) -> Question {
+        let wanted = self.to.files.get(path);
+        Question {
+            path: path.clone(),
+            stamp: Stamp::of(stat),
+            public: stat.mode & 0o004 != 0,
+            edited: false,
+            wanted: wanted.map(|file| file.content.digest()),
         }
-        Ok(())
     }
 
     /// The mount of a directory; none for anything else.
@@ -150,10 +171,17 @@ impl<'a> Look<'a> {
             },
             None => None,
         };
-        let stat = match self.ahead.remove(path) {
-            Some(stat) => stat,
-            None => self.root.stat(path)?,
-        };
+        let stat = self.root.stat(path)?;
+        self.note(path, stat, above.as_ref())
+    }
+
+    /// Takes up what is at `path`, in a directory of the mount `above`. Gives the mount that holds it.
+    fn note(
+        &mut self,
+        path: &AbsPath,
+        stat: Option<Stat>,
+        above: Option<&AbsPath>,
+    ) -> Result<Option<AbsPath>, RootError> {
         let Some(stat) = stat else {
             self.absent.insert(path.clone());
             return Ok(None);
@@ -162,12 +190,8 @@ impl<'a> Look<'a> {
             Kind::Link => Some(self.root.read_link(path)?),
             _ => None,
         };
-        if stat.kind == Kind::File {
-            self.stamps.insert(path.clone(), Stamp::of(&stat));
-        }
-        let mount = above
-            .filter(|_| !stat.mount_point)
-            .unwrap_or_else(|| path.clone());
+        let above = above.filter(|_| !stat.mount_point);
+        let mount = above.unwrap_or(path).clone();
         let mut facts = facts(&stat, target, mount.clone());
         self.label(path, &mut facts)?;
         self.seen.objects.insert(path.clone(), facts);
@@ -190,33 +214,14 @@ impl<'a> Look<'a> {
     }
 
     /// The digests of files, and their texts where the plan edits them or may show a diff.
-    fn contents<'p>(
-        &mut self,
-        asked: impl Iterator<Item = (&'p AbsPath, bool)>,
-    ) -> Result<(), RootError> {
-        let mut questions: Vec<Question> = Vec::new();
-        for (path, edited) in asked {
-            let Some(stamp) = self.stamps.remove(path) else {
-                continue;
-            };
-            let facts = self.seen.objects.get(path);
-            let wanted = self.to.files.get(path);
-            questions.push(Question {
-                path: path.clone(),
-                stamp,
-                size: facts.map_or(0, |facts| facts.size),
-                public: facts.is_some_and(|facts| facts.mode & 0o004 != 0),
-                edited,
-                wanted: wanted.map(|file| file.content.digest()),
-            });
-        }
-        let answers = contents::answer(self.root, &questions, self.digests)?;
-        for (question, answer) in questions.into_iter().zip(answers) {
-            if let Some(facts) = self.seen.objects.get_mut(&question.path) {
+    fn contents(&mut self, files: &[Question]) -> Result<(), RootError> {
+        let answers = contents::answer(self.root, files, self.digests)?;
+        for (file, answer) in files.iter().zip(answers) {
+            if let Some(facts) = self.seen.objects.get_mut(&file.path) {
                 facts.digest = Some(answer.digest);
             }
             if let Some(text) = answer.text {
-                self.seen.texts.insert(question.path, text);
+                self.seen.texts.insert(file.path.clone(), text);
             }
         }
         Ok(())
@@ -225,10 +230,8 @@ impl<'a> Look<'a> {
     /// Looks at what stood at paths before machinist.
     pub(super) fn originals(&mut self) -> Result<(), RootError> {
         let places: Vec<AbsPath> = self.seen.originals.values().cloned().collect();
-        for place in &places {
-            self.object(place)?;
-        }
-        self.contents(places.iter().map(|place| (place, false)))?;
+        let files = self.objects(places.iter())?;
+        self.contents(&files)?;
         for place in places {
             let text = text_if_there(self.root, place.as_str(), LONGEST_TEXT)?;
             if !text.is_empty() {
@@ -249,12 +252,16 @@ impl<'a> Look<'a> {
             .filter(|asked| asked.kind == Some(ObjectKind::Directory))
             .map(|asked| &asked.path)
             .collect();
+        let there = self.seen.objects.iter();
+        let there = there.filter(|(_, facts)| facts.kind == ObjectKind::Directory);
+        let there: BTreeSet<AbsPath> = there.map(|(path, _)| path.clone()).collect();
         for asked in before.iter().chain(after) {
-            if !stays.contains(&asked.path) {
+            if there.contains(&asked.path) && !stays.contains(&asked.path) {
                 self.list(&asked.path)?;
             }
             // Unit directories go when the last thing in them goes.
-            if let Some(parent) = asked.path.parent().filter(is_unit_directory) {
+            let parent = is_unit_directory(asked.path.directory()).then(|| asked.path.parent());
+            if let Some(parent) = parent.flatten() {
                 self.list(&parent)?;
             }
         }
@@ -326,12 +333,12 @@ impl<'a> Look<'a> {
     }
 }
 
-fn is_unit_directory(path: &AbsPath) -> bool {
-    let parent = path.parent();
-    parent.is_some_and(|parent| parent.as_str() == "/etc/systemd/system")
-        && [".wants", ".requires", ".upholds", ".d"]
-            .iter()
-            .any(|suffix| path.file_name().ends_with(suffix))
+fn is_unit_directory(path: &str) -> bool {
+    let Some(name) = path.strip_prefix("/etc/systemd/system/") else {
+        return false;
+    };
+    let suffixes = [".wants", ".requires", ".upholds", ".d"];
+    !name.contains('/') && suffixes.iter().any(|suffix| name.ends_with(suffix))
 }
 
 fn facts(stat: &Stat, target: Option<String>, mount: AbsPath) -> FileFacts {

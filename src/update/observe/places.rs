@@ -1,6 +1,9 @@
 //! Where paths really lie, today or in the tree as planned.
 
-use std::collections::{HashMap, HashSet};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
 
 use crate::{
     machine_config::MachineConfig,
@@ -15,7 +18,8 @@ const MOST_LINKS: usize = 40;
 pub(super) struct Places<'a> {
     root: &'a Root,
     planned: Option<(&'a MachineConfig, &'a MachineConfig)>,
-    known: HashMap<AbsPath, AbsPath>,
+    /// By text: parents are asked for, which are not at hand as paths.
+    known: HashMap<Arc<str>, AbsPath>,
     /// Places that are no directories today: below them there is nothing to look at.
     bare: HashSet<AbsPath>,
 }
@@ -44,13 +48,23 @@ impl<'a> Places<'a> {
 
     /// Where the object called `path` lies; the last component is kept, link or not.
     pub(super) fn of(&mut self, path: &AbsPath) -> Result<AbsPath, RootError> {
-        match path.parent() {
-            None => Ok(path.clone()),
-            Some(parent) => Ok(match self.directory(&parent, 0)? {
-                same if same == parent => path.clone(),
-                other => child(&other, path.file_name()),
-            }),
+        if let Some(place) = self.known_place(path) {
+            return Ok(place);
         }
+        let Some(parent) = path.parent() else {
+            return Ok(path.clone());
+        };
+        self.directory(&parent, 0)?;
+        Ok(self.known_place(path).unwrap_or_else(|| path.clone()))
+    }
+
+    /// The place of a path in a directory that was resolved before.
+    fn known_place(&self, path: &AbsPath) -> Option<AbsPath> {
+        let directory = self.known.get(path.directory())?;
+        Some(match directory.as_str() == path.directory() {
+            true => path.clone(),
+            false => child(directory, path.file_name()),
+        })
     }
 
     /// Like [`Places::of`], but no link below `top` is followed.
@@ -61,7 +75,7 @@ impl<'a> Places<'a> {
     }
 
     fn directory(&mut self, path: &AbsPath, links: usize) -> Result<AbsPath, RootError> {
-        if let Some(known) = self.known.get(path) {
+        if let Some(known) = self.known.get(path.as_str()) {
             return Ok(known.clone());
         }
         let Some(parent) = path.parent() else {
@@ -78,7 +92,7 @@ impl<'a> Places<'a> {
             }
             None => at,
         };
-        self.known.insert(path.clone(), found.clone());
+        self.known.insert(path.shared(), found.clone());
         Ok(found)
     }
 

@@ -1,0 +1,174 @@
+//! Reading what regular files hold.
+
+use std::{
+    fs::File,
+    io::{self, Read as _},
+    os::fd::OwnedFd,
+};
+
+use rustix::fs::OFlags;
+
+use super::{Kind, Root, RootError, Stat, walk};
+use crate::{
+    digest::{Digest, Digester},
+    path::AbsPath,
+};
+
+/// Read size while digesting: large enough that the calls do not show beside the hashing, small
+/// enough to stay in the processor's second-level cache.
+const DIGEST_CHUNK: usize = 128 * 1024;
+
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Last {
+    Follow,
+    Keep,
+}
+
+impl Root {
+    /// The content of the regular file at `p`, at most `limit` bytes; links are followed inside
+    /// the root.
+    pub fn read(&self, p: &AbsPath, limit: u64) -> Result<Vec<u8>, RootError> {
+        self.read_as(p, limit, Last::Follow)
+    }
+
+    /// Like [`Root::read`], but refuses when `p` itself is a link.
+    pub fn read_nofollow(&self, p: &AbsPath, limit: u64) -> Result<Vec<u8>, RootError> {
+        self.read_as(p, limit, Last::Keep)
+    }
+
+    /// Like [`Root::read_nofollow`], for what was a regular file when it was looked at a moment ago: it is
+    /// not looked at once more before it is opened.
+    pub fn read_seen(&self, p: &AbsPath, limit: u64) -> Result<Vec<u8>, RootError> {
+        let (file, stat) = self.open_seen("read", p, Last::Keep)?;
+        self.content(p, file, stat.size, limit)
+    }
+
+    /// Like [`Root::read`], for text.
+    pub fn read_text(&self, p: &AbsPath, limit: u64) -> Result<String, RootError> {
+        String::from_utf8(self.read(p, limit)?).map_err(|_| RootError::NotText {
+            what: "the content",
+            path: self.host_path(p),
+        })
+    }
+
+    /// Like [`Root::read`], with what is known of the very file that was read: whose it is and who
+    /// may write it.
+    pub fn read_with_stat(&self, p: &AbsPath, limit: u64) -> Result<(Vec<u8>, Stat), RootError> {
+        let (file, stat) = self.open_regular("read", p, Last::Follow)?;
+        Ok((self.content(p, file, stat.size, limit)?, stat))
+    }
+
+    fn read_as(&self, p: &AbsPath, limit: u64, last: Last) -> Result<Vec<u8>, RootError> {
+        let (file, stat) = self.open_regular("read", p, last)?;
+        self.content(p, file, stat.size, limit)
+    }
+
+    fn content(
+        &self,
+        p: &AbsPath,
+        mut file: File,
+        size: u64,
+        limit: u64,
+    ) -> Result<Vec<u8>, RootError> {
+        // A hint, so that a file is one read: files below /proc and /sys give no usable size, and any
+        // file may have grown.
+        let expected = usize::try_from(size.min(limit)).unwrap_or(0);
+        let mut content = vec![0; expected.saturating_add(1)];
+        let length =
+            read_once(&mut file, &mut content).map_err(|error| self.failed("read", p, error))?;
+        content.truncate(length);
+        // Just what the file had when it was opened, though there was room for more: that is its end.
+        if length != expected || expected == 0 {
+            // One byte more than allowed tells "just fits" from "too long".
+            let rest = limit.saturating_add(1).saturating_sub(length as u64);
+            file.take(rest)
+                .read_to_end(&mut content)
+                .map_err(|error| self.failed("read", p, error))?;
+        }
+        if content.len() as u64 > limit {
+            return Err(RootError::TooLarge {
+                path: self.host_path(p),
+                limit,
+            });
+        }
+        Ok(content)
+    }
+
+    /// Opens for reading only what is a regular file: opening a FIFO would wait for a writer or
+    /// wake one, and some devices act on being opened.
+    pub(super) fn open_regular(
+        &self,
+        act: &'static str,
+        p: &AbsPath,
+        last: Last,
+    ) -> Result<(File, Stat), RootError> {
+        // The second look is for an exchange between the two.
+        self.regular(act, p, last, OFlags::PATH)?;
+        self.open_seen(act, p, last)
+    }
+
+    /// Like [`Root::open_regular`], for what was seen to be a regular file already.
+    fn open_seen(
+        &self,
+        act: &'static str,
+        p: &AbsPath,
+        last: Last,
+    ) -> Result<(File, Stat), RootError> {
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let (fd, stat) = self.regular(act, p, last, flags)?;
+        Ok((File::from(fd), stat))
+    }
+
+    /// Opens with these flags, and refuses what is then no regular file.
+    fn regular(
+        &self,
+        act: &'static str,
+        p: &AbsPath,
+        last: Last,
+        flags: OFlags,
+    ) -> Result<(OwnedFd, Stat), RootError> {
+        let follow = match last {
+            Last::Keep => OFlags::NOFOLLOW,
+            Last::Follow => OFlags::empty(),
+        };
+        let opened = self.open_raw(p.relative(), flags | follow, 0);
+        let checked = opened.and_then(|fd| {
+            let stat = Stat::of(&walk::statx_of(&fd)?);
+            Ok((fd, stat))
+        });
+        match checked {
+            Ok((fd, stat)) if stat.kind == Kind::File => Ok((fd, stat)),
+            Ok((_, stat)) => Err(RootError::WrongKind {
+                act,
+                path: self.host_path(p),
+                found: stat.kind,
+            }),
+            Err(error) => Err(self.failed(act, p, error)),
+        }
+    }
+
+    /// The SHA-256 of the regular file at `p`, which is not followed when it is a link.
+    pub fn digest(&self, p: &AbsPath) -> Result<Digest, RootError> {
+        let (mut file, stat) = self.open_regular("digest", p, Last::Keep)?;
+        let mut digester = Digester::new();
+        let size = usize::try_from(stat.size).unwrap_or(DIGEST_CHUNK);
+        let mut chunk = vec![0; size.clamp(1, DIGEST_CHUNK)];
+        loop {
+            match read_once(&mut file, &mut chunk) {
+                Ok(0) => return Ok(digester.finish()),
+                Ok(length) => digester.add(&chunk[..length]),
+                Err(error) => return Err(self.failed("read", p, error)),
+            }
+        }
+    }
+}
+
+/// One read, tried again when a signal came first.
+fn read_once(file: &mut File, buffer: &mut [u8]) -> io::Result<usize> {
+    loop {
+        match file.read(buffer) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            read => return read,
+        }
+    }
+}
