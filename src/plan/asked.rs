@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    ObjectKind, Observed,
+    Edit, ObjectKind, Observed,
     desired::{Layout, Object, Side},
 };
 use crate::{
@@ -54,22 +54,22 @@ pub fn asked(
         only_seen: true,
         ..Asked::of(path, Some(ObjectKind::File))
     });
+    let beside = layout
+        .beside()
+        .map(|(path, kind)| Asked::of(path, Some(kind)));
+    let more = beside.chain(targets);
+    let mut all: Vec<Asked> = more
+        .filter(|asked| !layout.speaks_of(&asked.path))
+        .collect();
     let accounts = layout.accounts;
-    let homes = accounts
-        .homes
-        .iter()
-        .map(|home| Asked::of(home.path.clone(), Some(ObjectKind::Directory)));
-    let databases: BTreeSet<_> = accounts.edits.iter().map(|edit| edit.database()).collect();
-    let databases = databases
-        .into_iter()
-        .map(|database| Asked::of(database.path(), Some(ObjectKind::File)));
     let there = layout.objects.into_iter().map(|(path, wanted)| {
         let keys = wanted.entry.kind == EntryKind::SSHKey;
-        let name = &wanted.entry.name;
-        let account = accounts.users.get(name);
-        let account = account
-            .or_else(|| observed.users.get(name))
-            .filter(|_| keys);
+        let name = &*wanted.entry.name;
+        let account = || {
+            let planned = accounts.users.get(name);
+            planned.or_else(|| observed.users.get(name))
+        };
+        let account = keys.then(account).flatten();
         let kind = match wanted.object {
             Object::File { .. } | Object::Hard { .. } => ObjectKind::File,
             Object::Directory { .. } => ObjectKind::Directory,
@@ -81,14 +81,31 @@ pub fn asked(
             ..Asked::of(path, Some(kind))
         }
     });
+    all.extend(there);
     let absent = layout.absent.into_keys().map(|path| Asked::of(path, None));
-    let objects: Vec<Asked> = there.chain(absent).collect();
-    let known: BTreeSet<AbsPath> = objects.iter().map(|asked| asked.path.clone()).collect();
-    let more = homes
-        .chain(databases)
-        .chain(targets)
-        .filter(|asked| !known.contains(&asked.path));
-    more.chain(objects).collect()
+    all.extend(absent);
+    all
+}
+
+impl Layout {
+    /// What it says something of beside objects and what is to be absent: homes of users, and the databases
+    /// that hold entries.
+    fn beside(&self) -> impl Iterator<Item = (AbsPath, ObjectKind)> {
+        let homes = self.accounts.homes.iter();
+        let homes = homes.map(|home| (home.path.clone(), ObjectKind::Directory));
+        let edits = self.accounts.edits.iter();
+        let databases: BTreeSet<_> = edits.map(Edit::database).collect();
+        let databases = databases
+            .into_iter()
+            .map(|it| (it.path(), ObjectKind::File));
+        homes.chain(databases)
+    }
+
+    /// Every path that it says something of.
+    pub(super) fn named(&self) -> BTreeSet<AbsPath> {
+        let there = self.objects.keys().chain(self.absent.keys()).cloned();
+        there.chain(self.beside().map(|(path, _)| path)).collect()
+    }
 }
 
 /// The links among `all` that stand for `unit`: its mask, its aliases, what enables it.

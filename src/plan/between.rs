@@ -13,7 +13,7 @@ use super::{
     hard_links, homes, host, labels,
     machine::Machine,
     normalise, os,
-    verdict::{Judge, Verdict},
+    verdict::{Judge, Needed},
 };
 use crate::{
     machine_config::{EntryKind, MachineConfig, Refusal},
@@ -71,6 +71,7 @@ fn plan(
 ) -> Result<Plan, Vec<Refusal>> {
     let before = Layout::of(from, observed, Side::Before);
     let mut after = Layout::of(to, observed, Side::After(from));
+    let named = after.named();
     let mut steps = steps(&before, &after, observed, capabilities.chown);
     let mut os_changes = os::changes(from, to, observed);
     if let Some(only) = only {
@@ -89,6 +90,8 @@ fn plan(
         );
         refusals.extend(os);
     }
+    // Thousands of files are large trees.
+    drop(before);
     let (mut operations, in_the_way) = normalise::operations(&steps, &after, observed);
     refusals.extend(in_the_way);
     refusals.extend(hard_links::refusals(&steps, observed));
@@ -115,7 +118,8 @@ fn plan(
         from: ConfigRef::of(from),
         to: ConfigRef::of(to),
         operations,
-        adopted: steps.adopted.clone(),
+        adopted: std::mem::take(&mut steps.adopted),
+        named,
         let_go: after.accounts.let_go.clone(),
         // Said with the whole config, not with each repair of one path.
         warnings: only.map_or_else(|| to.notes.0.clone(), |_| Vec::new()),
@@ -123,8 +127,7 @@ fn plan(
     };
     let of_this_host = warnings(&steps, &after, &changes, capabilities, observed);
     plan.warnings.extend(of_this_host);
-    // Thousands of files are large trees, and of no use any more.
-    drop((before, after, steps));
+    drop((after, steps));
     plan.add_changes(changes, capabilities);
     Ok(plan)
 }
@@ -188,7 +191,7 @@ fn in_order(mut refusals: Vec<Refusal>) -> Vec<Refusal> {
 fn warnings(
     steps: &Steps,
     after: &Layout,
-    changes: &[(Change, Verdict)],
+    changes: &[(Change, Needed)],
     capabilities: Capabilities,
     observed: &Observed,
 ) -> Vec<String> {
@@ -197,7 +200,7 @@ fn warnings(
     all.extend(
         changes
             .iter()
-            .flat_map(|(_, verdict)| verdict.warnings.clone()),
+            .flat_map(|(_, needed)| needed.warnings.clone()),
     );
     if !capabilities.chown && !capabilities.live && !steps.at.is_empty() {
         all.push("this process may not change owners (CAP_CHOWN): they are recorded, not set, and not compared".to_owned());
@@ -210,13 +213,13 @@ fn warnings(
 
 impl Plan {
     /// Orders the changes and puts together what they need; on an offline root that is only said.
-    fn add_changes(&mut self, mut changes: Vec<(Change, Verdict)>, capabilities: Capabilities) {
+    fn add_changes(&mut self, mut changes: Vec<(Change, Needed)>, capabilities: Capabilities) {
         changes
             .sort_by(|(one, _), (other, _)| (one.kind, &one.name).cmp(&(other.kind, &other.name)));
         spare_what_goes(&mut changes);
         let whys: Vec<String> = changes.iter().map(|(change, _)| reason(change)).collect();
-        let needs = changes.iter().zip(&whys).flat_map(|((_, verdict), why)| {
-            verdict.needs.iter().map(move |need| (need, why.as_str()))
+        let needs = changes.iter().zip(&whys).flat_map(|((_, needed), why)| {
+            needed.needs.iter().map(move |need| (need, why.as_str()))
         });
         let actions = actions::combine(needs);
         if capabilities.live {
@@ -231,15 +234,15 @@ impl Plan {
 }
 
 /// A unit that goes is stopped and not started again, whatever its drop-ins ask for.
-fn spare_what_goes(changes: &mut [(Change, Verdict)]) {
-    let goes = |(change, verdict): &&(Change, Verdict)| {
+fn spare_what_goes(changes: &mut [(Change, Needed)]) {
+    let goes = |(change, needed): &&(Change, Needed)| {
         let leaves = match change.kind {
             EntryKind::Unit => change.change == ChangeKind::Remove,
             EntryKind::Mask => change.change != ChangeKind::Remove,
             _ => false,
         };
         leaves
-            && verdict
+            && needed
                 .needs
                 .contains(&Need::unit(ActionKind::Stop, &change.name))
     };
@@ -255,8 +258,8 @@ fn spare_what_goes(changes: &mut [(Change, Verdict)]) {
         })
         .collect();
     let words: Vec<String> = futile.iter().map(ToString::to_string).collect();
-    for (change, verdict) in changes {
-        verdict.needs.retain(|need| !futile.contains(need));
+    for (change, needed) in changes {
+        needed.needs.retain(|need| !futile.contains(need));
         let all = change.actions.len();
         change.actions.retain(|action| !words.contains(action));
         if change.actions.len() < all {

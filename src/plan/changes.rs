@@ -10,7 +10,7 @@ use super::{
     difference::{Act, Step, Steps},
     os::OsChange,
     units::started_by,
-    verdict::{Judge, Subject, Verdict},
+    verdict::{Judge, Needed, Subject, Verdict},
 };
 use crate::{
     machine_config::{EntryKind, Origin},
@@ -30,7 +30,7 @@ pub(super) struct Builder<'a> {
 
 impl Builder<'_> {
     /// One change for each entry that differs, with what it needs.
-    pub(super) fn changes(&self) -> Vec<(Change, Verdict)> {
+    pub(super) fn changes(&self) -> Vec<(Change, Needed)> {
         let mut enablement: BTreeMap<&str, Vec<(&AbsPath, &Step)>> = BTreeMap::new();
         let mut changes = Vec::with_capacity(self.steps.at.len());
         for (path, step) in &self.steps.at {
@@ -55,7 +55,7 @@ impl Builder<'_> {
         changes
     }
 
-    fn change(&self, path: &AbsPath, step: &Step) -> (Change, Verdict) {
+    fn change(&self, path: &AbsPath, step: &Step) -> (Change, Needed) {
         let entry = &step.entry;
         let unit = entry.name.split('/').next().unwrap_or_default();
         let starts: Vec<String> = self
@@ -79,11 +79,13 @@ impl Builder<'_> {
             path: Some(asked),
         });
         let before = self.observed.objects.get(path).map(FileFacts::summary);
+        let before = before.map(Box::new);
         let after = match &step.act {
             Act::Put(object) | Act::Metadata(object) => Some(object.summary()),
             Act::Remove => None,
             Act::Restore(place) => self.observed.objects.get(place).map(FileFacts::summary),
         };
+        let after = after.map(Box::new);
         let what = match (step.change, &step.act) {
             (_, Act::Restore(_)) => {
                 "leaves the config; what stood here before comes back".to_owned()
@@ -102,23 +104,21 @@ impl Builder<'_> {
             (ChangeKind::Modify, _) => differs(&step.fields),
         };
         let diff = self.diff(path, step);
-        (
-            Change {
-                before,
-                after,
-                diff,
-                ..change(entry, step.change, &step.fields, &what, &verdict)
-            },
-            verdict,
-        )
+        let (change, needed) = change(entry, step.change, &step.fields, &what, verdict);
+        let change = Change {
+            before,
+            after,
+            diff,
+            ..change
+        };
+        (change, needed)
     }
 
-    fn enablement(&self, unit: &str, links: &[(&AbsPath, &Step)]) -> (Change, Verdict) {
+    fn enablement(&self, unit: &str, links: &[(&AbsPath, &Step)]) -> (Change, Needed) {
         let put = |step: &Step| matches!(step.act, Act::Put(_) | Act::Restore(_));
-        let still =
-            self.after.objects.values().any(|wanted| {
-                wanted.entry.kind == EntryKind::Enablement && wanted.entry.name == unit
-            });
+        let still = self.after.objects.values().any(|wanted| {
+            wanted.entry.kind == EntryKind::Enablement && *wanted.entry.name == *unit
+        });
         let kind = match (
             links.iter().any(|(_, step)| put(step)),
             links.iter().all(|(_, step)| put(step)),
@@ -148,11 +148,11 @@ impl Builder<'_> {
             || Entry::new(EntryKind::Enablement, unit, &Origin::default()),
             |(_, step)| step.entry.clone(),
         );
-        (change(&entry, kind, &["enabled"], &what, &verdict), verdict)
+        change(&entry, kind, &["enabled"], &what, verdict)
     }
 
     /// The same for entries of users and groups.
-    pub(super) fn account_changes(&self) -> Vec<(Change, Verdict)> {
+    pub(super) fn account_changes(&self) -> Vec<(Change, Needed)> {
         let told = self.after.accounts.changes.iter().map(|told| {
             let entry = &told.entry;
             let verdict = self.judge.verdict(Subject {
@@ -162,14 +162,13 @@ impl Builder<'_> {
                 starts: &[],
                 path: None,
             });
-            let change = change(entry, told.change, &told.fields, &told.what, &verdict);
-            (change, verdict)
+            change(entry, told.change, &told.fields, &told.what, verdict)
         });
         told.collect()
     }
 
     /// The same for the operating system.
-    pub(super) fn os_change(&self, os: &OsChange) -> (Change, Verdict) {
+    pub(super) fn os_change(&self, os: &OsChange) -> (Change, Needed) {
         let verdict = self.judge.verdict(Subject {
             kind: os.entry.kind,
             name: &os.entry.name,
@@ -182,7 +181,7 @@ impl Builder<'_> {
             ChangeKind::Modify => "differs",
             ChangeKind::Remove => "leaves the config",
         };
-        (change(&os.entry, os.change, &[], what, &verdict), verdict)
+        change(&os.entry, os.change, &[], what, verdict)
     }
 
     /// A diff for text that everybody on the machine may read, before and after.
@@ -216,25 +215,30 @@ fn change(
     kind: ChangeKind,
     fields: &[&str],
     what: &str,
-    verdict: &Verdict,
-) -> Change {
+    verdict: Verdict,
+) -> (Change, Needed) {
     let mut why = vec![what.to_owned()];
-    why.extend(verdict.why.iter().cloned());
+    why.extend(verdict.why);
     why.dedup();
     let mut actions: Vec<String> = verdict.needs.iter().map(Need::to_string).collect();
     actions.dedup();
-    Change {
+    let change = Change {
         kind: entry.kind,
-        name: entry.name.clone(),
+        name: entry.name.to_string(),
         change: kind,
         fields: fields.iter().map(|field| (*field).to_owned()).collect(),
         before: None,
         after: None,
         diff: None,
         actions,
-        policy: verdict.policy.clone(),
+        policy: verdict.policy,
         why: why.join("; "),
-    }
+    };
+    let needed = Needed {
+        needs: verdict.needs,
+        warnings: verdict.warnings,
+    };
+    (change, needed)
 }
 
 fn differs(fields: &[&str]) -> String {

@@ -1,6 +1,9 @@
 //! A config turned into objects in the tree of one machine, by canonical path.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet, btree_map::Entry as MapEntry},
+    sync::Arc,
+};
 
 use super::{
     Account, Observed,
@@ -17,7 +20,7 @@ use crate::{
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Entry {
     pub(super) kind: EntryKind,
-    pub(super) name: String,
+    pub(super) name: Arc<str>,
     pub(super) origin: Origin,
 }
 
@@ -115,7 +118,7 @@ impl Layout {
 
     fn add_entries(&mut self, config: &MachineConfig, place: &Place<'_>) {
         for (path, file) in &config.files {
-            let entry = Entry::new(EntryKind::File, path.as_str(), &file.origin);
+            let entry = Entry::new(EntryKind::File, path.shared(), &file.origin);
             if let Some((uid, gid)) = self.owner(place, &file.user, &file.group, &entry) {
                 let (content, mode) = (file.content.clone(), file.mode);
                 self.add(
@@ -132,14 +135,14 @@ impl Layout {
             }
         }
         for (path, directory) in &config.directories {
-            let entry = Entry::new(EntryKind::Directory, path.as_str(), &directory.origin);
+            let entry = Entry::new(EntryKind::Directory, path.shared(), &directory.origin);
             if let Some((uid, gid)) = self.owner(place, &directory.user, &directory.group, &entry) {
                 let mode = directory.mode;
                 self.add(place, path, entry, Object::Directory { mode, uid, gid });
             }
         }
         for (path, link) in config.links.iter().filter(|(_, link)| !link.hard) {
-            let entry = Entry::new(EntryKind::Link, path.as_str(), &link.origin);
+            let entry = Entry::new(EntryKind::Link, path.shared(), &link.origin);
             if let Some((uid, gid)) = self.owner(place, &link.user, &link.group, &entry) {
                 let target = link.target.clone();
                 self.add(place, path, entry, Object::Link { target, uid, gid });
@@ -149,22 +152,23 @@ impl Layout {
 
     /// Adds one object; two entries for one object are refused.
     pub(super) fn add(&mut self, place: &Place<'_>, asked: &AbsPath, entry: Entry, object: Object) {
-        let path = place.of(asked);
-        match self.objects.get(&path) {
-            None => {
+        let there = match self.objects.entry(place.of(asked)) {
+            MapEntry::Vacant(free) => {
                 let asked = asked.clone();
-                self.objects.insert(
-                    path,
-                    Wanted {
-                        entry,
-                        asked,
-                        object,
-                    },
-                );
+                free.insert(Wanted {
+                    entry,
+                    asked,
+                    object,
+                });
+                return;
             }
+            MapEntry::Occupied(there) => there,
+        };
+        let path = there.key();
+        match there.get() {
             // What enables a unit may be spelled out as a link as well.
-            Some(there) if there.object.same_link(&object) => {}
-            Some(there) => {
+            there if there.object.same_link(&object) => {}
+            there => {
                 let (reason, message) = if there.asked == *asked {
                     (
                         Reason::EntryDuplicate,
@@ -217,25 +221,38 @@ impl Layout {
     /// A file or link cannot hold anything.
     fn refuse_objects_below_others(&mut self) {
         let mut clear: BTreeSet<AbsPath> = BTreeSet::new();
+        let mut last = None;
         for (path, wanted) in &self.objects {
-            for above in path.ancestors() {
-                if let Some(other) = self.objects.get(&above)
-                    && !matches!(other.object, Object::Directory { .. })
-                {
-                    let message = format!(
-                        "{} lies below {}, which is no directory in this config",
-                        wanted.asked, other.asked
-                    );
-                    self.refusals
-                        .push(Refusal::new(Reason::PathInvalid, message).at(&wanted.entry.origin));
-                    break;
-                }
-                // Everything above a path seen before has been looked at.
-                if !clear.insert(above) {
-                    break;
-                }
+            // What lies in one directory mostly comes in a row.
+            if last == Some(path.directory()) {
+                continue;
+            }
+            let Some(other) = self.no_directory_above(path, &mut clear) else {
+                last = Some(path.directory());
+                continue;
+            };
+            let message = format!(
+                "{} lies below {}, which is no directory in this config",
+                wanted.asked, other.asked
+            );
+            let refusal = Refusal::new(Reason::PathInvalid, message);
+            self.refusals.push(refusal.at(&wanted.entry.origin));
+        }
+    }
+
+    /// The nearest object above `path` that can hold nothing. Everything above what is `clear` was looked at.
+    fn no_directory_above(&self, path: &AbsPath, clear: &mut BTreeSet<AbsPath>) -> Option<&Wanted> {
+        for above in path.ancestors() {
+            let other = self.objects.get(&above);
+            let holds = |other: &&Wanted| matches!(other.object, Object::Directory { .. });
+            if let Some(other) = other.filter(|other| !holds(other)) {
+                return Some(other);
+            }
+            if !clear.insert(above) {
+                break;
             }
         }
+        None
     }
 }
 
@@ -288,7 +305,7 @@ impl Place<'_> {
 }
 
 impl Entry {
-    pub(super) fn new(kind: EntryKind, name: impl Into<String>, origin: &Origin) -> Self {
+    pub(super) fn new(kind: EntryKind, name: impl Into<Arc<str>>, origin: &Origin) -> Self {
         Self {
             kind,
             name: name.into(),

@@ -101,7 +101,7 @@ pub(super) fn steps(before: &Layout, after: &Layout, observed: &Observed, owners
 }
 
 impl Layout {
-    fn speaks_of(&self, path: &AbsPath) -> bool {
+    pub(super) fn speaks_of(&self, path: &AbsPath) -> bool {
         self.objects.contains_key(path) || self.absent.contains_key(path)
     }
 }
@@ -184,7 +184,13 @@ pub(super) fn add_parents<'a>(
     paths: impl Iterator<Item = &'a AbsPath>,
     parents: &mut BTreeSet<AbsPath>,
 ) {
+    let mut last = None;
     for path in paths {
+        // What lies in one directory mostly comes in a row.
+        if last == Some(path.directory()) {
+            continue;
+        }
+        last = Some(path.directory());
         for above in path.ancestors() {
             // Everything above one that is known is known.
             if !parents.insert(above) {

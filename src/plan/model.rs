@@ -44,6 +44,9 @@ pub struct Plan {
     /// unverified transaction has written itself: they stay when they leave the config.
     #[serde(skip)]
     pub adopted: BTreeSet<AbsPath>,
+    /// Every canonical path that the new config says something of.
+    #[serde(skip)]
+    pub named: BTreeSet<AbsPath>,
     /// Entries of users and groups that the new config does not speak of: what was there before is
     /// either back or not to come back any more.
     #[serde(skip)]
@@ -117,9 +120,9 @@ pub struct Change {
     /// of users and groups `uid`, `gid`, `primaryGroup`, `gecos`, `home`, `shell`, `groups`, `password`.
     pub fields: Vec<String>,
     /// The object before.
-    pub before: Option<ObjectSummary>,
+    pub before: Option<Box<ObjectSummary>>,
     /// The object after.
-    pub after: Option<ObjectSummary>,
+    pub after: Option<Box<ObjectSummary>>,
     /// A unified diff for text that everybody may read; none otherwise.
     pub diff: Option<String>,
     /// The actions this change causes, as `Restart chronyd.service`.

@@ -124,7 +124,7 @@ fn edited(steps: &Steps, observed: &Observed) -> BTreeSet<AbsPath> {
 
 /// Moves new objects into the new directories that hold them.
 fn fold(acts: BTreeMap<AbsPath, Act>, shared: &BTreeSet<AbsPath>) -> Vec<Operation> {
-    let mut held: BTreeMap<AbsPath, BTreeMap<String, Node>> = BTreeMap::new();
+    let mut held: BTreeMap<AbsPath, Vec<(String, Node)>> = BTreeMap::new();
     let new: BTreeSet<AbsPath> = acts
         .iter()
         .filter(|(_, act)| matches!(act, Act::Put(Object::Directory { .. })))
@@ -135,11 +135,12 @@ fn fold(acts: BTreeMap<AbsPath, Act>, shared: &BTreeSet<AbsPath>) -> Vec<Operati
     for (path, act) in acts.into_iter().rev() {
         let kind = match act {
             Act::Put(object) => {
-                let node = node(object, held.remove(&path).unwrap_or_default());
+                let children = held.remove(&path).unwrap_or_default();
+                let node = node(object, children.into_iter().rev().collect());
                 if let Some(parent) = path.parent().filter(|parent| new.contains(parent)) {
                     held.entry(parent)
                         .or_default()
-                        .insert(path.file_name().to_owned(), node);
+                        .push((path.file_name().to_owned(), node));
                     continue;
                 }
                 OperationKind::Put(node)

@@ -198,7 +198,7 @@ pub fn printable(text: &str) -> String {
 
 /// What may be said of content that is not shown.
 fn size(change: &Change) -> String {
-    let bytes = |summary: &Option<ObjectSummary>| summary.as_ref().and_then(|one| one.size);
+    let bytes = |summary: &Option<Box<ObjectSummary>>| summary.as_ref().and_then(|one| one.size);
     match (bytes(&change.before), bytes(&change.after)) {
         (Some(before), Some(after)) if before != after => format!(" ({before} → {after} bytes)"),
         (None, Some(1)) => " (1 byte)".to_owned(),
@@ -209,7 +209,7 @@ fn size(change: &Change) -> String {
 
 /// What differs in an object beside what a diff shows; of a new one what is not as usual.
 fn values(change: &Change) -> Vec<String> {
-    let (before, after) = (change.before.as_ref(), change.after.as_ref());
+    let (before, after) = (change.before.as_deref(), change.after.as_deref());
     let Some(after) = after else {
         return Vec::new();
     };

@@ -193,7 +193,7 @@ impl Enabling<'_, '_> {
             let starts = set.links.keys().filter_map(started_by);
             self.layout
                 .starts
-                .entry(entry.name.clone())
+                .entry(entry.name.to_string())
                 .or_default()
                 .extend(starts);
             for (path, target) in set.links {
@@ -204,7 +204,7 @@ impl Enabling<'_, '_> {
         // The links of a unit that the config brings are exactly those it asks for; those of a
         // vendor's unit may have been added to by others.
         if unit.contents.is_some() {
-            let units = BTreeSet::from([entry.name.clone()]);
+            let units = BTreeSet::from([entry.name.to_string()]);
             let mut extra = linkset::standing_for(&units, self.links);
             extra.extend(self.kept_away(&units));
             self.clear(entry, extra.into_iter().filter(|path| !own.contains(path)));

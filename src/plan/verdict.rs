@@ -25,6 +25,13 @@ pub(super) struct Verdict {
     pub(super) warnings: Vec<String>,
 }
 
+/// What is left of a verdict once its change is told.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Needed {
+    pub(super) needs: Vec<Need>,
+    pub(super) warnings: Vec<String>,
+}
+
 /// One change, as far as a verdict depends on it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Subject<'a> {

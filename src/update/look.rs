@@ -62,7 +62,7 @@ pub struct Looked {
     pub plan: Result<Plan, Vec<Refusal>>,
     /// The config the plan starts from.
     pub from: Arc<MachineConfig>,
-    /// The canonical paths that the config to reach speaks of.
+    /// The canonical paths that the config to reach speaks of; none where it is refused.
     pub named: BTreeSet<AbsPath>,
 }
 
@@ -180,13 +180,12 @@ fn look_from(
     };
     let observed =
         observe::observe(root, &from, to, policies, known).map_err(LookError::Observe)?;
-    let plan = match only {
+    let mut plan = match only {
         Some(only) => plan::only(&from, to, &observed, policies, capabilities, only),
         None => plan::between(&from, to, &observed, policies, capabilities),
     };
-    let asked = plan::asked(to, Some(&from), &observed);
-    let named = asked.into_iter().filter(|asked| !asked.only_seen);
-    let named = named.map(|asked| asked.path).collect();
+    let named = plan.as_mut().map(|plan| std::mem::take(&mut plan.named));
+    let named = named.unwrap_or_default();
     Ok(Looked { plan, from, named })
 }
 
