@@ -2,20 +2,29 @@
 
 #![allow(
     clippy::unwrap_used,
+    clippy::expect_used,
     dead_code,
     reason = "a test may panic, and not every test needs every helper"
 )]
 
 #[path = "drain/answers.rs"]
 mod answers;
+#[path = "drain/blocked.rs"]
+mod blocked;
 #[path = "drain/budgets.rs"]
 mod budgets;
 #[path = "drain/classify.rs"]
 mod classify;
+#[path = "drain/evict.rs"]
+mod evict;
 #[path = "drain/limits.rs"]
 mod limits;
 #[path = "drain/properties.rs"]
 mod properties;
+#[path = "drain/running.rs"]
+mod running;
+#[path = "drain/server.rs"]
+mod server;
 #[path = "drain/support.rs"]
 mod support;
 #[path = "drain/taints.rs"]

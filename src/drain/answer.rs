@@ -23,6 +23,15 @@ pub struct Refused {
     pub retry_after: Option<Duration>,
 }
 
+impl Refused {
+    /// Whether nothing is said about the request: a gateway's word. 500 stands for several budgets, and
+    /// is an answer. Credentials that are not accepted are about to be replaced, or the server has lost
+    /// sight of them.
+    pub fn is_outage(&self) -> bool {
+        matches!(self.code, 401 | 502..=504)
+    }
+}
+
 /// One cause of a refusal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cause {
@@ -37,10 +46,16 @@ pub struct Cause {
 pub enum CallError {
     /// The API server answered, and refused.
     #[error("the API server refused")]
-    Refused(#[source] Refused),
+    Refused(#[source] Box<Refused>),
     /// Nobody answered, or nothing that is an answer.
     #[error("the API server did not answer")]
     NoAnswer(#[source] Box<dyn std::error::Error + Send + Sync>),
+}
+
+impl From<Refused> for CallError {
+    fn from(refused: Refused) -> Self {
+        Self::Refused(Box::new(refused))
+    }
 }
 
 impl CallError {
@@ -48,8 +63,7 @@ impl CallError {
     pub fn is_outage(&self) -> bool {
         match self {
             Self::NoAnswer(_) => true,
-            // 500 stands for several budgets, too; what is no gateway's word is an answer.
-            Self::Refused(refused) => matches!(refused.code, 502..=504),
+            Self::Refused(refused) => refused.is_outage(),
         }
     }
 
@@ -111,7 +125,7 @@ impl Answer {
             403 if refused.message.contains("pod disruption budget") => {
                 Self::Budget(words(), refused.retry_after)
             }
-            401 | 403 => Self::Forbidden,
+            403 => Self::Forbidden,
             500 if refused
                 .message
                 .contains("more than one PodDisruptionBudget") =>

@@ -7,10 +7,6 @@ use jiff::Timestamp;
 use super::{Budget, Counts, Pod, PodId, Prospect, classify::signed};
 use crate::reason::Reason;
 
-/// How long after its deadline a pod is still called ending: the kubelet reports what it did, and the
-/// API server writes it down.
-const OVERDUE_AFTER: Duration = Duration::from_secs(30);
-
 /// What a pod waits for.
 #[derive(Clone, Debug, PartialEq)]
 pub enum What {
@@ -61,6 +57,10 @@ pub struct Wait {
 }
 
 impl What {
+    /// How long after its deadline a pod is still called ending: the kubelet reports what it did, and
+    /// the API server writes it down.
+    pub const OVERDUE_AFTER: Duration = Duration::from_secs(30);
+
     /// What a budget has to say, from its numbers; none when it does not keep the pod.
     pub fn from_prospect(pod: &Pod, prospect: &Prospect<'_>) -> Option<Self> {
         let names = |budget: &Budget| Names {
@@ -83,7 +83,7 @@ impl What {
     pub fn of_leaving(pod: &Pod, now: Timestamp) -> Self {
         let late = pod
             .deleting
-            .is_some_and(|deadline| now.duration_since(deadline) > signed(OVERDUE_AFTER));
+            .is_some_and(|deadline| now.duration_since(deadline) > signed(Self::OVERDUE_AFTER));
         match () {
             () if !pod.finalizers.is_empty() && (pod.ended || late) => {
                 Self::Finalizers(pod.finalizers.clone())

@@ -14,6 +14,7 @@ mod answer;
 mod blockers;
 mod budgets;
 mod classify;
+pub mod evict;
 mod forced;
 mod grace;
 mod order;

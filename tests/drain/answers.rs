@@ -110,7 +110,7 @@ fn a_missing_permission_is_told_from_a_webhook_a_budget_and_a_namespace_that_end
 
 #[test]
 fn a_gateway_without_a_server_behind_it_is_an_outage_and_a_refusal_is_none() {
-    let outage = |code| CallError::Refused(refused(code, "", "")).is_outage();
+    let outage = |code| CallError::from(refused(code, "", "")).is_outage();
     assert!([502, 503, 504].into_iter().all(outage));
     assert!(![400, 403, 404, 409, 410, 429, 500].into_iter().any(outage));
     assert!(CallError::NoAnswer("broken pipe".into()).is_outage());

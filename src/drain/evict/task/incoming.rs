@@ -1,0 +1,194 @@
+//! What comes back, written into the book.
+
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use super::{AWAY, Answered, Away, Looked, SPACED, Task};
+use crate::{
+    backoff::jitter,
+    drain::{
+        Answer, CallError,
+        evict::{
+            Change, DrainError, Pods,
+            book::{PAUSES, Request},
+            bounded,
+            survey::{Survey, failed, what},
+        },
+    },
+};
+
+impl<P: Pods> Task<'_, P> {
+    /// The API server has not answered a call that was begun at `since`.
+    pub(super) fn lost(
+        &mut self,
+        since: Instant,
+        act: String,
+        source: CallError,
+    ) -> Result<(), DrainError> {
+        let (now, wall) = (Instant::now(), self.drain.clock.now());
+        if self.away.is_none() {
+            tracing::warn!(
+                act,
+                "the API server is away: {}",
+                crate::telemetry::chain(&source)
+            );
+            self.spent.stop(since);
+        }
+        let away = self.away.get_or_insert(Away {
+            since,
+            told: wall,
+            failures: 0,
+        });
+        self.changed = true;
+        self.changes = None;
+        self.look_at = Some(now + AWAY.wait(away.failures, jitter()));
+        away.failures += 1;
+        match self.drain.options.patience {
+            Some(patience) if now >= away.since + patience => {
+                Err(DrainError::Unreachable { patience, source })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn answered(&mut self, answered: Answered) -> Result<(), DrainError> {
+        let Answered {
+            request: Request { pod: id, forced },
+            asked,
+            answer,
+        } = answered;
+        let (at, now) = (Instant::now(), self.drain.clock.now());
+        self.changed = true;
+        let refused = match answer {
+            Ok(()) => {
+                self.book.accepted(&id, forced, at, now);
+                return Ok(());
+            }
+            Err(CallError::Refused(refused)) if !refused.is_outage() => refused,
+            Err(error) => {
+                self.book.unanswered(&id, at);
+                return self.lost(asked, format!("evict {id}"), error);
+            }
+        };
+        let answer = Answer::of(&refused);
+        let after = refused.retry_after;
+        match answer {
+            Answer::Gone => self.book.is_gone(&id),
+            Answer::NotServed => return Err(DrainError::NotServed),
+            Answer::Forbidden => {
+                let act = if forced { "delete" } else { "evict" };
+                return Err(failed((format!("{act} {id}"), CallError::Refused(refused))));
+            }
+            answer => {
+                let throttled = matches!(answer, Answer::Throttled(_));
+                let budget = matches!(answer, Answer::Budget(..) | Answer::SeveralBudgets);
+                let pod = self.book.pod(&id);
+                let what = pod.and_then(|pod| what(answer, pod, self.book.foreseen(pod)));
+                self.book.refused(&id, what, after, at, now);
+                if throttled {
+                    self.book.throttled = Some(at + after.unwrap_or(PAUSES.step(0)));
+                }
+                if budget {
+                    self.read_budgets(id.namespace);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What is said of a budget shall be what it says now.
+    fn read_budgets(&mut self, namespace: String) {
+        if !self.reading.insert(namespace.clone()) {
+            return;
+        }
+        let pods = Arc::clone(&self.drain.pods);
+        self.looks.spawn(async move {
+            let budgets = bounded(pods.budgets(&namespace)).await;
+            Looked::Budgets(namespace, budgets)
+        });
+    }
+
+    pub(super) fn looked(&mut self, looked: Looked) -> Result<(), DrainError> {
+        let now = Instant::now();
+        match looked {
+            Looked::Node(asked, found) => {
+                self.looking = false;
+                match *found {
+                    Ok(found) => self.found(found, asked, now),
+                    Err((act, error)) if error.is_forbidden() => Err(failed((act, error))),
+                    Err((act, error)) => self.lost(asked, act, error),
+                }
+            }
+            Looked::Budgets(namespace, budgets) => {
+                self.reading.remove(&namespace);
+                // Where they cannot be read the refusal's own words are told.
+                if let Ok(budgets) = budgets {
+                    self.changed = true;
+                    self.book.read(&namespace, budgets, self.drain.clock.now());
+                }
+                Ok(())
+            }
+            Looked::Watching(Ok(changes)) => {
+                self.changes = Some(changes);
+                Ok(())
+            }
+            Looked::Watching(Err(error)) if error.is_forbidden() => {
+                Err(failed(("watch pods".to_owned(), error)))
+            }
+            Looked::Watching(Err(_)) => {
+                self.look_again(now);
+                Ok(())
+            }
+        }
+    }
+
+    fn found(&mut self, found: Survey, asked: Instant, now: Instant) -> Result<(), DrainError> {
+        if !found.refuse.is_empty() {
+            return Err(DrainError::Refused(found.refuse));
+        }
+        if let Some(away) = self.away.take() {
+            let seconds = now.saturating_duration_since(away.since).as_secs();
+            tracing::info!(seconds, "the API server is back");
+        }
+        self.spent.since.get_or_insert(now);
+        self.version.clone_from(&found.version);
+        self.book.take(found, asked, self.drain.clock.now());
+        (self.begun, self.changed) = (true, true);
+        self.clean = self.book.tier().is_none();
+        if !self.clean {
+            self.watch(now);
+        }
+        Ok(())
+    }
+
+    pub(super) fn change(&mut self, change: Option<Result<Change, CallError>>) {
+        let (at, now) = (Instant::now(), self.drain.clock.now());
+        self.changed = true;
+        match change {
+            Some(Ok(Change::Upto(version))) => self.version = version,
+            Some(Ok(Change::Is(pod, version))) => {
+                self.version = version;
+                self.clean = false;
+                self.book.seen(*pod, &self.drain.options, at, now);
+            }
+            Some(Ok(Change::Gone(pod, version))) => {
+                self.version = version;
+                self.book.is_gone(&pod);
+            }
+            // A watch has an end; the next one goes on where it was.
+            None => {
+                self.changes = None;
+                match self.watched.is_some_and(|began| at < began + SPACED) {
+                    true => self.look_again(at),
+                    false => self.watch(at),
+                }
+            }
+            // What was missed is found by a look at all; whether the server is away shows then, too.
+            Some(Err(_)) => {
+                self.changes = None;
+                self.look_again(at);
+            }
+        }
+    }
+}

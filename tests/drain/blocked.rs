@@ -1,0 +1,404 @@
+//! Drains that wait: for budgets, for the server, for pods.
+
+use std::time::Duration;
+
+use machinist::{
+    drain::{
+        Refused, Rules, What,
+        evict::{DrainError, How, Options},
+    },
+    reason::Reason,
+};
+use serde_json::json;
+
+use crate::{
+    running::{drained, names, pass, seconds, start, start_after, unattended},
+    server::{Server, because, budget_says_no, refusal},
+    support::{at, budget, made},
+};
+
+fn held(pod: &str) -> Server {
+    let server = Server::with([made(pod)]);
+    server.budget(budget("web", json!({"maxUnavailable": 1}), [0, 2, 2, 3]));
+    server.always(pod, budget_says_no());
+    server
+}
+
+fn forcing(after: Duration) -> Options {
+    Options::unattended(None, Some(after))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_budget_is_waited_for_with_growing_pauses_and_never_passed_by() {
+    let server = held("web");
+    let running = start(&server, unattended());
+    pass(seconds(600)).await;
+    assert!(running.is_running());
+    assert_eq!(server.deletions(), []);
+    let asked = server.evictions("web");
+    assert!((30..=45).contains(&asked.len()), "{}", asked.len());
+    let pauses: Vec<_> = asked.windows(2).map(|two| two[1] - two[0]).collect();
+    assert!(pauses[0] >= Duration::from_millis(3750), "{pauses:?}");
+    assert!(
+        pauses.iter().all(|pause| *pause <= seconds(21)),
+        "{pauses:?}"
+    );
+    assert!(pauses[10] > pauses[0] * 2, "{pauses:?}");
+    server.lift("web");
+    let lifted = server.elapsed();
+    running.ended().await.unwrap();
+    assert!(server.elapsed() - lifted <= seconds(23));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_blocker_is_named_within_a_second_with_its_budget_and_since_when() {
+    let server = held("web");
+    let mut running = start(&server, unattended());
+    let progress = running.until(|now| now.blockers().count() > 0).await;
+    assert!(server.elapsed() < seconds(1), "{:?}", server.elapsed());
+    let wait = &progress.waits[0];
+    assert_eq!(wait.what.reason(), Reason::DrainBlockedByBudget);
+    let told = wait.sentence();
+    for part in ["shop/web", "budget web", "maxUnavailable 1", "2 of 3"] {
+        assert!(told.contains(part), "{told}");
+    }
+    pass(seconds(120)).await;
+    assert_eq!(running.said_of("web").unwrap().since, wait.since);
+    // Its numbers are those of now.
+    server.budget(budget("web", json!({"maxUnavailable": 1}), [0, 1, 2, 3]));
+    running
+        .until(|now| now.waits[0].sentence().contains("1 of 3"))
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_budget_that_can_never_allow_is_named_before_the_first_eviction() {
+    let server = Server::with([made("a"), made("b")]);
+    server.budget(budget("web", json!({"maxUnavailable": 0}), [0, 2, 2, 2]));
+    for pod in ["a", "b"] {
+        server.always(pod, budget_says_no());
+    }
+    let mut running = start(&server, unattended());
+    let progress = running.until(|now| now.begun).await;
+    let reasons: Vec<_> = progress
+        .waits
+        .iter()
+        .map(|wait| wait.what.reason())
+        .collect();
+    assert_eq!(reasons, [Reason::DrainBudgetNeverAllows; 2]);
+    // It is asked all the same: whether the budget changes is not ours to say.
+    pass(seconds(30)).await;
+    assert!(server.writes() > 1);
+    assert_eq!(server.deletions(), []);
+    assert_eq!(
+        running.said_of("a").unwrap().what.reason(),
+        Reason::DrainBudgetNeverAllows
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_the_pods_of_one_budget_one_is_asked_for_at_a_time() {
+    let server = Server::with((0..20).map(|n| made(&format!("web-{n:02}"))));
+    server.budget(budget("web", json!({"maxUnavailable": 1}), [0, 2, 2, 3]));
+    for n in 0..20 {
+        server.always(&format!("web-{n:02}"), budget_says_no());
+    }
+    let running = start(&server, unattended());
+    pass(seconds(300)).await;
+    let asked = server.writes();
+    assert!((15..=35).contains(&asked), "{asked}");
+    assert_eq!(running.now().blockers().count(), 20);
+    for n in 0..20 {
+        server.lift(&format!("web-{n:02}"));
+    }
+    let lifted = server.elapsed();
+    assert_eq!(running.ended().await.unwrap().progress.gone, 20);
+    assert!(server.elapsed() - lifted <= seconds(23));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_is_busy_is_asked_when_it_wants_to_be_and_is_no_budget() {
+    let server = Server::with([made("web")]);
+    let busy = Refused {
+        retry_after: Some(seconds(17)),
+        ..refusal(429, "too many requests")
+    };
+    server.answers("web", [busy]);
+    let mut running = start(&server, unattended());
+    let progress = running.until(|now| !now.waits.is_empty()).await;
+    assert_eq!(progress.waits[0].what, What::Throttled);
+    assert_eq!(progress.blockers().count(), 0);
+    running.ended().await.unwrap();
+    let asked: Vec<_> = server
+        .evictions("web")
+        .iter()
+        .map(Duration::as_secs)
+        .collect();
+    assert_eq!(asked, [0, 17]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_budget_that_is_not_counted_yet_is_asked_again_when_the_server_says() {
+    let server = Server::with([made("web")]);
+    let pending = Refused {
+        retry_after: Some(seconds(10)),
+        ..because(
+            429,
+            "DisruptionBudget",
+            "The disruption budget web is still being processed",
+        )
+    };
+    server.answers("web", [pending]);
+    drained(&server, unattended()).await.unwrap();
+    let asked: Vec<_> = server
+        .evictions("web")
+        .iter()
+        .map(Duration::as_secs)
+        .collect();
+    assert_eq!(asked, [0, 10]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn in_a_namespace_that_ends_pods_are_asked_again_or_waited_for() {
+    let ends = because(
+        403,
+        "NamespaceTerminating",
+        "namespace shop is being terminated",
+    );
+    let server = Server::with([made("web"), made("leaving").deleting_by(at(30))]);
+    server.always("web", ends.clone());
+    server.always("leaving", ends);
+    let mut running = start(&server, unattended());
+    let progress = running.until(|now| now.waits.len() == 2).await;
+    assert_eq!(progress.waits[1].what.reason(), Reason::DrainNamespaceEnds);
+    pass(seconds(8)).await;
+    assert!(server.evictions("web").len() >= 2);
+    assert_eq!(server.evictions("leaving"), [], "it is only waited for");
+    server.remove("uid-leaving");
+    server.lift("web");
+    assert_eq!(running.ended().await.unwrap().progress.gone, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_budgets_for_one_pod_are_both_named_and_end_nothing() {
+    let server = Server::with([made("web")]);
+    for name in ["one", "two"] {
+        server.budget(budget(name, json!({"maxUnavailable": 1}), [1, 3, 2, 3]));
+    }
+    let words = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.";
+    server.always("web", refusal(500, words));
+    let mut running = start(&server, unattended());
+    let progress = running.until(|now| now.begun).await;
+    let both = What::Several(vec!["one".to_owned(), "two".to_owned()]);
+    assert_eq!(progress.waits[0].what, both, "before the first eviction");
+    pass(seconds(60)).await;
+    assert_eq!(running.said_of("web").unwrap().what, both);
+    server.lift("web");
+    running.ended().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_webhooks_no_is_told_in_its_words_and_asked_again() {
+    let server = Server::with([made("web")]);
+    let words = "admission webhook \"v.acme.dev\" denied the request: not today";
+    server.answers("web", [refusal(403, words), refusal(403, words)]);
+    let mut running = start(&server, unattended());
+    let progress = running.until(|now| now.blockers().count() > 0).await;
+    assert!(progress.waits[0].sentence().ends_with("not today"));
+    running.ended().await.unwrap();
+    assert_eq!(server.evictions("web").len(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_outage_is_survived_and_does_not_count_for_the_force_but_for_the_time_limit() {
+    let server = held("web");
+    let options = Options {
+        time_limit: Some(seconds(200)),
+        ..forcing(seconds(100))
+    };
+    let mut running = start(&server, options.clone());
+    pass(seconds(40)).await;
+    server.goes_away();
+    running.until(|now| now.away_since.is_some()).await;
+    let asked = server.writes();
+    pass(seconds(60)).await;
+    assert_eq!(
+        server.writes(),
+        asked,
+        "nothing is asked of a server that is away"
+    );
+    server.comes_back();
+    running.until(|now| now.away_since.is_none()).await;
+    let away = server.elapsed() - seconds(40);
+    running.until(|now| !now.forced.is_empty()).await;
+    let forced = server.deletions()[0].0;
+    let expected = seconds(100) + away;
+    assert!(
+        forced.abs_diff(expected) < seconds(1),
+        "{forced:?} {expected:?}"
+    );
+    running.ended().await.unwrap();
+    // The limit of the whole drain stands.
+    let server = held("web");
+    let running = start(
+        &server,
+        Options {
+            limits: unattended().limits,
+            ..options
+        },
+    );
+    pass(seconds(100)).await;
+    server.goes_away();
+    let error = running.ended().await.unwrap_err();
+    assert!(matches!(error, DrainError::TimedOut { .. }), "{error}");
+    assert_eq!(server.elapsed().as_secs(), 200);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_time_limit_that_is_over_during_a_pause_ends_the_drain_at_once() {
+    let server = held("web");
+    let options = Options {
+        time_limit: Some(seconds(61)),
+        ..unattended()
+    };
+    let error = drained(&server, options).await.unwrap_err();
+    assert_eq!(error.reason(), Reason::DrainTimedOut);
+    assert!(error.to_string().contains("budget web"), "{error}");
+    assert_eq!(server.elapsed().as_secs(), 61);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_forced_a_second_before_the_limit_also_when_the_agent_was_restarted() {
+    let server = held("web");
+    let limit = seconds(120 * 60);
+    let mut first = start(&server, forcing(limit));
+    pass(seconds(70 * 60)).await;
+    // What was kept last is at most a minute old.
+    let kept = first.until(|now| now.spent > seconds(69 * 60)).await.spent;
+    first.stop.cancel();
+    first.ended().await.unwrap_err();
+    pass(seconds(3600)).await;
+    let mut second = start_after(&server, forcing(limit), kept);
+    let left = limit - kept;
+    let began = server.elapsed();
+    pass(left - seconds(1)).await;
+    assert_eq!(server.deletions(), []);
+    second.until(|now| !now.forced.is_empty()).await;
+    let (at, pod, how) = server.deletions().remove(0);
+    assert!(
+        (at - began).abs_diff(left) < Duration::from_millis(50),
+        "{at:?}"
+    );
+    assert_eq!(
+        (pod.as_str(), how),
+        ("web", How::default()),
+        "its own grace period"
+    );
+    let drained = second.ended().await.unwrap();
+    assert_eq!(names(&drained.progress.forced), ["web"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn time_spent_is_told_once_a_minute_at_least() {
+    let server = Server::with([made("slow")]);
+    server.pods_end_after(None);
+    let mut running = start(&server, forcing(seconds(86_400)));
+    for minute in 1..10 {
+        let told = running
+            .until(|now| now.spent >= seconds(minute * 60))
+            .await
+            .spent;
+        assert!(server.elapsed() - told < seconds(1));
+        assert!(told < seconds(minute * 60 + 61), "{told:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_person_can_force_one_drain_and_no_pod_gets_less_than_its_own_time() {
+    let server = held("web");
+    let options = Options {
+        grace: machinist::drain::Grace::try_from(5).unwrap(),
+        ..unattended()
+    };
+    let running = start(&server, options);
+    pass(seconds(30)).await;
+    assert_eq!(server.deletions(), []);
+    running
+        .ordered
+        .send_replace(Some("the rack burns".to_owned()));
+    let drained = running.ended().await.unwrap();
+    assert_eq!(server.deletions()[0].2, How::default());
+    assert_eq!(drained.progress.ordered.as_deref(), Some("the rack burns"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_finalizer_holds_is_named_and_past_the_limit_left_behind() {
+    let server = Server::with([made("db").finalizers(&["acme.dev/volume"])]);
+    let mut running = start(&server, forcing(seconds(600)));
+    let progress = running.until(|now| now.blockers().count() > 0).await;
+    assert_eq!(
+        progress.waits[0].what.reason(),
+        Reason::DrainHeldByFinalizer
+    );
+    assert!(progress.waits[0].sentence().contains("acme.dev/volume"));
+    assert!(server.elapsed() < seconds(4));
+    let drained = running.ended().await.unwrap();
+    assert_eq!(server.elapsed().as_secs(), 600);
+    assert_eq!(names(&drained.progress.left_behind), ["db"]);
+    assert_eq!(server.deletions(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_still_runs_is_waited_for_past_every_limit() {
+    let server = Server::with([made("slow").grace(3600)]);
+    server.pods_end_after(Some(seconds(3000)));
+    drained(&server, forcing(seconds(60))).await.unwrap();
+    assert_eq!(server.elapsed().as_secs(), 3000);
+    assert_eq!(server.deletions(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_grace_period_that_ends_after_the_limit_is_told_at_once() {
+    let server = Server::with([made("slow").grace(3600)]);
+    server.pods_end_after(None);
+    let options = Options {
+        time_limit: Some(seconds(600)),
+        ..unattended()
+    };
+    let mut running = start(&server, options);
+    let progress = running.until(|now| now.blockers().count() > 0).await;
+    assert!(server.elapsed() < seconds(1));
+    assert_eq!(
+        progress.waits[0]
+            .expected_end
+            .unwrap()
+            .duration_since(at(3600))
+            .as_secs(),
+        0
+    );
+    assert!(
+        progress.waits[0]
+            .sentence()
+            .contains("after the drain's limit")
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_should_have_ended_is_told_and_skipped_where_that_is_asked_for() {
+    let server = Server::with([made("stuck").grace(10)]);
+    server.pods_end_after(None);
+    let options = Options {
+        rules: Rules {
+            skip_deleted: Some(seconds(90)),
+            ..unattended().rules
+        },
+        ..unattended()
+    };
+    let mut running = start(&server, options);
+    running.until(|now| now.blockers().count() > 0).await;
+    assert_eq!(running.said_of("stuck").unwrap().what, What::Overdue);
+    assert_eq!(server.elapsed().as_secs(), 40);
+    let drained = running.ended().await.unwrap();
+    assert_eq!(server.elapsed().as_secs(), 100);
+    assert_eq!(names(&drained.progress.left_behind), ["stuck"]);
+}

@@ -1,0 +1,362 @@
+//! How a drain goes on when all is well, and how it begins and ends.
+
+use std::time::Duration;
+
+use machinist::{
+    drain::{
+        CLUSTER_CRITICAL, CallError, Grace, NODE_CRITICAL, What,
+        evict::{DrainError, How, Options, Way},
+    },
+    reason::Reason,
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    running::{drained, names, pass, seconds, start, strict, unattended},
+    server::{Call, Server, refusal},
+    support::{at, made},
+};
+
+#[tokio::test(start_paused = true)]
+async fn an_empty_node_costs_one_request() {
+    let server = Server::with([]);
+    let drained = drained(&server, unattended()).await.unwrap();
+    assert_eq!(drained.progress.gone, 0);
+    let calls: Vec<_> = server.log().into_iter().map(|(_, call)| call).collect();
+    assert_eq!(calls, [Call::List]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_is_waited_for_and_not_only_asked() {
+    let server = Server::with([made("web")]);
+    server.pods_end_after(Some(seconds(25)));
+    let drained = drained(&server, unattended()).await.unwrap();
+    assert_eq!(drained.progress.gone, 1);
+    assert!(server.elapsed() >= seconds(25), "{:?}", server.elapsed());
+    assert!(server.elapsed() < seconds(26), "{:?}", server.elapsed());
+}
+
+/// kubectl needs one request for each pod and second, after each eviction.
+#[tokio::test(start_paused = true)]
+async fn two_hundred_and_fifty_pods_cost_little_more_than_an_eviction_each() {
+    let server = Server::with((0..250).map(|n| made(&format!("web-{n:03}"))));
+    let drained = drained(&server, unattended()).await.unwrap();
+    assert_eq!(drained.progress.gone, 250);
+    let count =
+        |wanted: fn(&Call) -> bool| server.log().iter().filter(|(_, call)| wanted(call)).count();
+    assert_eq!(count(|call| matches!(call, Call::Evict(..))), 250);
+    assert_eq!(server.log().len(), 254, "two lists, a watch, the budgets");
+    assert!(server.elapsed() < seconds(4), "{:?}", server.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_more_evictions_are_under_way_than_were_allowed() {
+    let server = Server::with((0..200).map(|n| made(&format!("web-{n:03}"))));
+    let options = Options {
+        at_once: 7,
+        ..unattended()
+    };
+    drained(&server, options).await.unwrap();
+    assert_eq!(server.most_in_flight(), 7);
+}
+
+#[tokio::test(start_paused = true)]
+async fn critical_pods_are_asked_when_the_others_are_gone() {
+    let server = Server::with([
+        made("a-node").priority(NODE_CRITICAL),
+        made("b-cluster").priority(CLUSTER_CRITICAL),
+        made("c-web"),
+    ]);
+    server.pods_end_after(Some(seconds(20)));
+    drained(&server, unattended()).await.unwrap();
+    let first = |pod: &str| server.evictions(pod)[0].as_secs();
+    assert_eq!(["c-web", "b-cluster", "a-node"].map(first), [0, 20, 40]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn grace_periods_are_asked_for_as_given() {
+    for (flag, expected) in [(-1, Grace::Own), (30, Grace::try_from(30).unwrap())] {
+        let server = Server::with([made("web").grace(90)]);
+        let options = Options {
+            grace: Grace::try_from(flag).unwrap(),
+            ..unattended()
+        };
+        drained(&server, options).await.unwrap();
+        let how = How {
+            grace: expected,
+            dry_run: false,
+        };
+        let asked = Call::Evict("web".to_owned(), how);
+        assert!(
+            server.log().iter().any(|(_, call)| *call == asked),
+            "{flag}"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_that_speak_against_the_drain_keep_everybody_where_they_are() {
+    let proxy = made("proxy").owned_by("DaemonSet", "proxy");
+    for (pods, reason) in [
+        ([made("web"), proxy], Reason::DrainDaemonSetPod),
+        (
+            [made("web"), made("lone").bare()],
+            Reason::DrainPodUnmanaged,
+        ),
+        (
+            [made("web"), made("job").local_data()],
+            Reason::DrainLocalData,
+        ),
+    ] {
+        let server = Server::with(pods);
+        server.daemon_set("proxy");
+        let refused = drained(&server, Options::default()).await.unwrap_err();
+        assert_eq!(refused.reason(), reason);
+        assert!(!refused.again());
+        assert_eq!(server.writes(), 0, "{reason}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn updates_evict_what_is_lost_and_say_so() {
+    let server = Server::with([
+        made("lone").bare().local_data(),
+        made("proxy").owned_by("DaemonSet", "proxy"),
+    ]);
+    server.daemon_set("proxy");
+    let drained = drained(&server, unattended()).await.unwrap();
+    assert_eq!(server.evictions("lone").len(), 1);
+    assert_eq!(server.evictions("proxy").len(), 0);
+    // What had been said stays said.
+    assert_eq!(drained.progress.gone, 1);
+    let notes: Vec<_> = drained
+        .progress
+        .notes
+        .iter()
+        .map(|(_, note)| note.reason())
+        .collect();
+    assert_eq!(notes, [Reason::DrainDaemonSetPod]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_that_cannot_be_had_evicts_nobody() {
+    for refused in [
+        refusal(403, "pods is forbidden"),
+        refusal(500, "etcd"),
+        refusal(503, ""),
+    ] {
+        let server = Server::with([made("web")]);
+        server.lists([refused.clone()]);
+        let error = drained(&server, strict()).await.unwrap_err();
+        let expected = match refused.code {
+            403 => Reason::DrainForbidden,
+            _ => Reason::DrainUnreachable,
+        };
+        assert_eq!(error.reason(), expected);
+        assert_eq!(server.writes(), 0, "{refused:?}");
+    }
+    // An update waits until it can be had.
+    let server = Server::with([made("web")]);
+    server.lists([refusal(503, ""), refusal(500, "etcd"), refusal(429, "busy")]);
+    assert_eq!(
+        drained(&server, unattended()).await.unwrap().progress.gone,
+        1
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_lands_during_the_drain_goes_too() {
+    let server = Server::with([made("web")]);
+    server.pods_end_after(Some(seconds(20)));
+    let running = start(&server, unattended());
+    pass(seconds(5)).await;
+    server.put(made("late"));
+    let drained = running.ended().await.unwrap();
+    assert_eq!(drained.progress.gone, 2);
+    assert_eq!(server.evictions("late")[0].as_secs(), 5);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_last_look_finds_what_no_watch_has_shown() {
+    let server = Server::with([made("web")]);
+    let running = start(&server, unattended());
+    pass(seconds(1)).await;
+    // From here on the watch says nothing of it: it is forgotten, and begun again by the look only.
+    server.forgets();
+    server.put(made("late"));
+    let drained = running.ended().await.unwrap();
+    assert_eq!(drained.progress.gone, 2);
+    assert_eq!(server.evictions("late").len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_ends_is_begun_again_where_it_was() {
+    let server = Server::with([made("web")]);
+    server.pods_end_after(Some(seconds(600)));
+    let running = start(&server, unattended());
+    for _ in 0..5 {
+        pass(seconds(60)).await;
+        server.ends_watches();
+    }
+    running.ended().await.unwrap();
+    let log = server.log();
+    let watches = log
+        .iter()
+        .filter(|(_, call)| matches!(call, Call::Watch(_)));
+    assert_eq!(watches.count(), 6);
+    let lists = log.iter().filter(|(_, call)| *call == Call::List).count();
+    assert_eq!(lists, 2, "the first and the last");
+    assert!(server.elapsed() < seconds(602));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_is_gone_already_is_done() {
+    let server = Server::with([made("web")]);
+    server.answers("web", [refusal(404, "pods \"web\" not found")]);
+    let running = start(&server, unattended());
+    pass(Duration::from_millis(6)).await;
+    server.remove("uid-web");
+    running.ended().await.unwrap();
+    assert_eq!(server.evictions("web").len(), 1);
+    assert!(server.elapsed() < seconds(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_was_replaced_is_gone_and_its_namesake_is_judged_for_itself() {
+    let server = Server::with([made("db")]);
+    server.answers("db", [refusal(409, "UID in precondition")]);
+    let running = start(&server, unattended());
+    pass(Duration::from_millis(6)).await;
+    server.remove("uid-db");
+    let uid = serde_json::json!({"metadata": {"uid": "another"}});
+    // A member of the same set that a DaemonSet now makes: it stays.
+    server.daemon_set("db");
+    server.put(made("db").with(uid).owned_by("DaemonSet", "db"));
+    let drained = running.ended().await.unwrap();
+    assert_eq!(drained.progress.gone, 1);
+    assert_eq!(server.evictions("db").len(), 1);
+    // Another one must go as well: it is asked with its own UID.
+    let uid = serde_json::json!({"metadata": {"uid": "a-third"}});
+    let server = Server::with([made("db")]);
+    server.answers("db", [refusal(409, "UID in precondition")]);
+    let running = start(&server, unattended());
+    pass(Duration::from_millis(6)).await;
+    server.remove("uid-db");
+    server.put(made("db").with(uid));
+    assert_eq!(running.ended().await.unwrap().progress.gone, 2);
+    assert_eq!(server.evictions("db").len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_without_evictions_is_refused_unless_deleting_is_allowed() {
+    let unknown = refusal(404, "the server could not find the requested resource");
+    let server = Server::with([made("web")]);
+    server.always("web", unknown.clone());
+    let error = drained(&server, unattended()).await.unwrap_err();
+    assert!(matches!(error, DrainError::NotServed), "{error}");
+    let server = Server::with([made("web")]);
+    server.always("web", unknown);
+    let options = Options {
+        way: Way::Delete,
+        ..unattended()
+    };
+    drained(&server, options).await.unwrap();
+    assert_eq!(server.deletions().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_missing_permission_ends_the_drain_and_is_named() {
+    let server = Server::with([made("web")]);
+    server.always(
+        "web",
+        refusal(403, "cannot create resource \"pods/eviction\""),
+    );
+    let error = drained(&server, unattended()).await.unwrap_err();
+    assert_eq!(error.reason(), Reason::DrainForbidden);
+    let told = machinist::telemetry::chain(&error);
+    for part in ["cannot evict shop/web", "pods/eviction"] {
+        assert!(told.contains(part), "{told}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rehearsal_writes_nothing_and_one_on_the_server_only_asks() {
+    let server = Server::with([made("web"), made("lone").bare(), made("held")]);
+    server.always("held", crate::server::budget_says_no());
+    let options = Options {
+        rules: machinist::drain::Rules::unattended(None),
+        ..strict()
+    };
+    let drain = |options: &Options| {
+        let pods = std::sync::Arc::new(server.clone());
+        machinist::drain::evict::Drain::new(pods, "a", options.clone(), server.clock())
+    };
+    let plan = drain(&options).rehearse(false).await.unwrap();
+    let pods: Vec<_> = plan.evict.iter().map(|one| one.pod.clone()).collect();
+    assert_eq!(names(&pods), ["held", "lone", "web"]);
+    assert_eq!(server.writes(), 0);
+    let plan = drain(&options).rehearse(true).await.unwrap();
+    assert!(matches!(plan.evict[0].kept_by, Some(What::Budget(..))));
+    assert_eq!(plan.evict[2].kept_by, None);
+    let how = |call: &Call| match call {
+        Call::Evict(_, how) => Some(how.dry_run),
+        _ => None,
+    };
+    let asked: Vec<_> = server
+        .log()
+        .iter()
+        .filter_map(|(_, call)| how(call))
+        .collect();
+    assert_eq!(asked, [true, true, true]);
+    assert!(server.elapsed() < seconds(1), "nothing is waited for");
+    // What speaks against the drain is told in both, and nobody is asked.
+    let plan = drain(&strict()).rehearse(true).await.unwrap();
+    assert_eq!(plan.refuse.len(), 1);
+    assert_eq!(server.writes(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_calls_a_drain_off_waits_for_what_is_under_way_and_nothing_comes_after() {
+    let server = Server::with((0..30).map(|n| made(&format!("web-{n:02}"))));
+    let running = start(&server, unattended());
+    // In the middle of the second ten.
+    pass(Duration::from_millis(17)).await;
+    assert!(server.in_flight() > 0);
+    running.stop.cancel();
+    let error = running.ended().await.unwrap_err();
+    assert_eq!(error.reason(), Reason::Withdrawn);
+    assert_eq!(server.in_flight(), 0);
+    let asked = server.writes();
+    assert!(asked < 30, "{asked}");
+    pass(seconds(60)).await;
+    assert_eq!(server.writes(), asked);
+    // Taken up again, nobody is asked twice.
+    drained(&server, unattended()).await.unwrap();
+    assert_eq!(server.writes(), 30);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_without_an_answer_ends_by_itself() {
+    let server = Server::with([made("web")]);
+    server.hangs(true);
+    let error = drained(&server, strict()).await.unwrap_err();
+    assert!(matches!(
+        error,
+        DrainError::Unreachable {
+            source: CallError::NoAnswer(_),
+            ..
+        }
+    ));
+    assert_eq!(server.elapsed().as_secs(), 30);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_drain_that_is_called_off_before_it_begins_asks_nothing() {
+    let server = Server::with([made("web").deleting_by(at(9))]);
+    let stop = CancellationToken::new();
+    stop.cancel();
+    let running = start(&server, unattended());
+    running.stop.cancel();
+    assert!(running.ended().await.is_err());
+    assert_eq!(server.writes(), 0);
+}

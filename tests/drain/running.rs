@@ -1,0 +1,108 @@
+//! A drain under way, and what it says.
+
+use std::{sync::Arc, time::Duration};
+
+use machinist::drain::{
+    PodId, Rules, Wait,
+    evict::{Drain, DrainError, Drained, Force, Options, Progress},
+};
+use tokio::{
+    sync::watch,
+    task::JoinHandle,
+    time::{sleep, timeout},
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::server::Server;
+
+pub(crate) const fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+/// What an update does.
+pub(crate) fn unattended() -> Options {
+    Options::unattended(None, None)
+}
+
+/// What the command does, with an API server that must answer.
+pub(crate) fn strict() -> Options {
+    Options {
+        rules: Rules {
+            leave_daemon_sets: true,
+            ..Rules::default()
+        },
+        patience: Some(Duration::ZERO),
+        ..Options::default()
+    }
+}
+
+pub(crate) struct Running {
+    pub(crate) progress: watch::Receiver<Progress>,
+    pub(crate) stop: CancellationToken,
+    pub(crate) ordered: watch::Sender<Option<String>>,
+    task: JoinHandle<Result<Drained, DrainError>>,
+}
+
+pub(crate) fn start(server: &Server, options: Options) -> Running {
+    start_after(server, options, Duration::ZERO)
+}
+
+/// With time that an earlier run has spent.
+pub(crate) fn start_after(server: &Server, options: Options, spent: Duration) -> Running {
+    let drain = Drain::new(Arc::new(server.clone()), "a", options, server.clock());
+    let (ordered, word) = watch::channel(None);
+    let stop = CancellationToken::new();
+    let progress = drain.progress();
+    let force = Force {
+        spent,
+        ordered: word,
+    };
+    let token = stop.clone();
+    Running {
+        progress,
+        stop,
+        ordered,
+        task: tokio::spawn(async move { drain.run(force, token).await }),
+    }
+}
+
+impl Running {
+    /// How it ended; within two days of the paused clock.
+    pub(crate) async fn ended(self) -> Result<Drained, DrainError> {
+        timeout(seconds(172_800), self.task).await.unwrap().unwrap()
+    }
+
+    /// Waits until the progress fits.
+    pub(crate) async fn until(&mut self, fits: impl Fn(&Progress) -> bool) -> Progress {
+        let found = timeout(seconds(7200), self.progress.wait_for(|now| fits(now))).await;
+        found.expect("it never fits").unwrap().clone()
+    }
+
+    pub(crate) fn now(&self) -> Progress {
+        self.progress.borrow().clone()
+    }
+
+    pub(crate) fn is_running(&self) -> bool {
+        !self.task.is_finished()
+    }
+
+    /// What is said of a pod now.
+    pub(crate) fn said_of(&self, pod: &str) -> Option<Wait> {
+        let waits = self.now().waits;
+        waits.into_iter().find(|wait| wait.pod.name == pod)
+    }
+}
+
+/// Lets time pass.
+pub(crate) async fn pass(time: Duration) {
+    sleep(time).await;
+}
+
+pub(crate) fn names(pods: &[PodId]) -> Vec<&str> {
+    pods.iter().map(|pod| pod.name.as_str()).collect()
+}
+
+/// A drain from its beginning to its end.
+pub(crate) async fn drained(server: &Server, options: Options) -> Result<Drained, DrainError> {
+    start(server, options).ended().await
+}

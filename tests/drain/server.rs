@@ -1,0 +1,373 @@
+//! A double of the API server: pods that end when they are asked to, a watch, and a script for the rest.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    sync::{Arc, Mutex, MutexGuard},
+    time::Duration,
+};
+
+use machinist::{
+    clock::Clock,
+    drain::{
+        Budget, CallError, Cause, Grace, PodId, Refused,
+        evict::{Change, Changes, How, Listed, Pods},
+    },
+};
+use serde_json::json;
+use tokio::{
+    sync::mpsc,
+    time::{Instant, sleep},
+};
+use tokio_stream::wrappers::UnboundedReceiverStream;
+
+use crate::support::{Made, at};
+
+/// What was asked for, and when.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Call {
+    List,
+    Watch(String),
+    Evict(String, How),
+    Delete(String, How),
+    Budgets(String),
+    DaemonSet(String),
+}
+
+#[derive(Default)]
+struct State {
+    pods: BTreeMap<String, Made>,
+    version: u64,
+    history: Vec<(u64, Change)>,
+    watchers: Vec<mpsc::UnboundedSender<Result<Change, CallError>>>,
+    budgets: Vec<Budget>,
+    daemon_sets: BTreeSet<String>,
+    answers: BTreeMap<String, VecDeque<Refused>>,
+    always: BTreeMap<String, Refused>,
+    lists: VecDeque<Refused>,
+    log: Vec<(Duration, Call)>,
+    away: bool,
+    hangs: bool,
+    in_flight: usize,
+    most_in_flight: usize,
+    /// How long pods take to end; none never do.
+    ends_after: Option<Duration>,
+    latency: Duration,
+}
+
+/// Cheap to clone; all clones are one.
+#[derive(Clone)]
+pub(crate) struct Server {
+    state: Arc<Mutex<State>>,
+    began: Instant,
+}
+
+impl Server {
+    /// Within a paused runtime. Pods end two seconds after they are asked to.
+    pub(crate) fn with(pods: impl IntoIterator<Item = Made>) -> Self {
+        let server = Self {
+            state: Arc::default(),
+            began: Instant::now(),
+        };
+        server.state().ends_after = Some(Duration::from_secs(2));
+        server.state().latency = Duration::from_millis(5);
+        for pod in pods {
+            server.put(pod);
+        }
+        server
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap()
+    }
+
+    /// The wall clock, which follows the runtime's.
+    pub(crate) fn clock(&self) -> Clock {
+        let began = self.began;
+        Clock::from_fn(move || at(0) + jiff::SignedDuration::try_from(began.elapsed()).unwrap())
+    }
+
+    pub(crate) fn elapsed(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    pub(crate) fn put(&self, pod: Made) {
+        let mut state = self.state();
+        let seen = pod.pod();
+        state.pods.insert(seen.id.uid.clone(), pod);
+        state.tell(|version| Change::Is(Box::new(seen), version));
+    }
+
+    pub(crate) fn remove(&self, uid: &str) {
+        let mut state = self.state();
+        if let Some(pod) = state.pods.remove(uid) {
+            state.tell(|version| Change::Gone(pod.pod().id, version));
+        }
+    }
+
+    pub(crate) fn change(&self, uid: &str, change: impl FnOnce(Made) -> Made) {
+        let pod = self.state().pods.get(uid).cloned();
+        if let Some(pod) = pod {
+            self.put(change(pod));
+        }
+    }
+
+    pub(crate) fn budget(&self, budget: Budget) {
+        self.state().budgets.retain(|old| old.name != budget.name);
+        self.state().budgets.push(budget);
+    }
+    pub(crate) fn daemon_set(&self, name: &str) {
+        self.state().daemon_sets.insert(name.to_owned());
+    }
+    /// The next answers to evictions of a pod; then it goes.
+    pub(crate) fn answers(&self, pod: &str, answers: impl IntoIterator<Item = Refused>) {
+        let answers = answers.into_iter().collect();
+        self.state().answers.insert(pod.to_owned(), answers);
+    }
+    /// What is said to every eviction of a pod, until it is lifted.
+    pub(crate) fn always(&self, pod: &str, answer: Refused) {
+        self.state().always.insert(pod.to_owned(), answer);
+    }
+    pub(crate) fn lift(&self, pod: &str) {
+        self.state().always.remove(pod);
+    }
+    pub(crate) fn lists(&self, answers: impl IntoIterator<Item = Refused>) {
+        self.state().lists.extend(answers);
+    }
+    pub(crate) fn pods_end_after(&self, time: Option<Duration>) {
+        self.state().ends_after = time;
+    }
+    pub(crate) fn hangs(&self, hangs: bool) {
+        self.state().hangs = hangs;
+    }
+
+    /// Nobody answers, and what was open breaks.
+    pub(crate) fn goes_away(&self) {
+        let mut state = self.state();
+        state.away = true;
+        for watcher in state.watchers.drain(..) {
+            let _ = watcher.send(Err(CallError::NoAnswer("broken pipe".into())));
+        }
+    }
+    pub(crate) fn comes_back(&self) {
+        self.state().away = false;
+    }
+    /// Watches end, as they do after a while.
+    pub(crate) fn ends_watches(&self) {
+        self.state().watchers.clear();
+    }
+    /// Watches break: what they were to go on from is forgotten.
+    pub(crate) fn forgets(&self) {
+        for watcher in self.state().watchers.drain(..) {
+            let _ = watcher.send(Err(CallError::from(refusal(410, "too old"))));
+        }
+    }
+
+    pub(crate) fn log(&self) -> Vec<(Duration, Call)> {
+        self.state().log.clone()
+    }
+    /// Evictions of a pod by name, and when they came.
+    pub(crate) fn evictions(&self, pod: &str) -> Vec<Duration> {
+        let mine = |call: &Call| matches!(call, Call::Evict(name, _) if name == pod);
+        let log = self.log().into_iter();
+        log.filter(|(_, call)| mine(call))
+            .map(|(at, _)| at)
+            .collect()
+    }
+    pub(crate) fn deletions(&self) -> Vec<(Duration, String, How)> {
+        let log = self.log().into_iter();
+        log.filter_map(|(at, call)| match call {
+            Call::Delete(pod, how) => Some((at, pod, how)),
+            _ => None,
+        })
+        .collect()
+    }
+    /// Evictions and deletions.
+    pub(crate) fn writes(&self) -> usize {
+        let write = |call: &Call| matches!(call, Call::Evict(..) | Call::Delete(..));
+        self.log().iter().filter(|(_, call)| write(call)).count()
+    }
+    pub(crate) fn most_in_flight(&self) -> usize {
+        self.state().most_in_flight
+    }
+    pub(crate) fn in_flight(&self) -> usize {
+        self.state().in_flight
+    }
+
+    /// The way of every call: written down, slow, or without an answer.
+    async fn called(&self, call: Call) -> Result<(), CallError> {
+        let latency = {
+            let mut state = self.state();
+            state.log.push((self.began.elapsed(), call));
+            if state.away {
+                return Err(CallError::NoAnswer("connection refused".into()));
+            }
+            state.latency
+        };
+        if self.state().hangs {
+            std::future::pending::<()>().await;
+        }
+        sleep(latency).await;
+        Ok(())
+    }
+
+    async fn ask(&self, call: Call, pod: &PodId, how: How) -> Result<(), CallError> {
+        {
+            let mut state = self.state();
+            state.in_flight += 1;
+            state.most_in_flight = state.most_in_flight.max(state.in_flight);
+        }
+        let evict = matches!(call, Call::Evict(..));
+        let mut answer = self.called(call).await;
+        self.state().in_flight -= 1;
+        if answer.is_ok() {
+            answer = self.judge(pod, evict).map_err(CallError::from);
+        }
+        answer?;
+        if !how.dry_run {
+            self.end(pod, how);
+        }
+        Ok(())
+    }
+
+    fn judge(&self, pod: &PodId, evict: bool) -> Result<(), Refused> {
+        let mut state = self.state();
+        let state = &mut *state;
+        if let Some(queue) = state.answers.get_mut(&pod.name).filter(|_| evict)
+            && let Some(refused) = queue.pop_front()
+        {
+            return Err(refused);
+        }
+        if let Some(refused) = state.always.get(&pod.name).filter(|_| evict) {
+            return Err(refused.clone());
+        }
+        let namesake = |one: &Made| one.pod().id.to_string() == pod.to_string();
+        match state.pods.contains_key(&pod.uid) {
+            true => Ok(()),
+            false if state.pods.values().any(namesake) => Err(refusal(409, "UID in precondition")),
+            false => Err(refusal(404, "not found")),
+        }
+    }
+
+    /// The kubelet's part.
+    fn end(&self, pod: &PodId, how: How) {
+        let seen = self.state().pods.get(&pod.uid).map(Made::pod);
+        let Some(seen) = seen.filter(|pod| !pod.is_leaving()) else {
+            return;
+        };
+        let grace = match how.grace {
+            Grace::Own => seen.grace,
+            Grace::Seconds(seconds) => Duration::from_secs(seconds.get().into()),
+        };
+        let deadline = self.clock().now() + jiff::SignedDuration::try_from(grace).unwrap();
+        let uid = pod.uid.clone();
+        self.change(&uid, |pod| {
+            pod.deleting_by(deadline)
+                .with(json!({"metadata": {"deletionGracePeriodSeconds": grace.as_secs()}}))
+        });
+        let Some(after) = self.state().ends_after else {
+            return;
+        };
+        let server = self.clone();
+        tokio::spawn(async move {
+            sleep(after).await;
+            match seen.finalizers.is_empty() {
+                true => server.remove(&uid),
+                false => server.change(&uid, Made::ended),
+            }
+        });
+    }
+}
+
+impl State {
+    fn tell(&mut self, change: impl FnOnce(String) -> Change) {
+        self.version += 1;
+        let change = change(self.version.to_string());
+        self.history.push((self.version, change.clone()));
+        self.watchers
+            .retain(|watcher| watcher.send(Ok(change.clone())).is_ok());
+    }
+}
+
+impl Pods for Server {
+    async fn list(&self, _: &str) -> Result<Listed, CallError> {
+        self.called(Call::List).await?;
+        let mut state = self.state();
+        if let Some(refused) = state.lists.pop_front() {
+            return Err(CallError::from(refused));
+        }
+        Ok(Listed {
+            pods: state.pods.values().map(Made::pod).collect(),
+            version: state.version.to_string(),
+        })
+    }
+
+    async fn watch(&self, _: &str, version: &str) -> Result<Changes, CallError> {
+        self.called(Call::Watch(version.to_owned())).await?;
+        let (sender, receiver) = mpsc::unbounded_channel();
+        let from: u64 = version.parse().unwrap();
+        let mut state = self.state();
+        for (_, change) in state.history.iter().filter(|(version, _)| *version > from) {
+            sender.send(Ok(change.clone())).unwrap();
+        }
+        state.watchers.push(sender);
+        Ok(Box::pin(UnboundedReceiverStream::new(receiver)))
+    }
+
+    async fn evict(&self, pod: &PodId, how: How) -> Result<(), CallError> {
+        self.ask(Call::Evict(pod.name.clone(), how), pod, how).await
+    }
+
+    async fn delete(&self, pod: &PodId, how: How) -> Result<(), CallError> {
+        self.ask(Call::Delete(pod.name.clone(), how), pod, how)
+            .await
+    }
+
+    async fn budgets(&self, namespace: &str) -> Result<Vec<Budget>, CallError> {
+        self.called(Call::Budgets(namespace.to_owned())).await?;
+        let all = self.state().budgets.clone();
+        Ok(all
+            .into_iter()
+            .filter(|one| one.namespace == namespace)
+            .collect())
+    }
+
+    async fn daemon_set(&self, _: &str, name: &str) -> Result<bool, CallError> {
+        self.called(Call::DaemonSet(name.to_owned())).await?;
+        Ok(self.state().daemon_sets.contains(name))
+    }
+}
+
+pub(crate) fn refusal(code: u16, message: &str) -> Refused {
+    Refused {
+        code,
+        message: message.to_owned(),
+        object: "a pod".to_owned(),
+        reason: match code {
+            404 => "NotFound",
+            410 => "Expired",
+            _ => "",
+        }
+        .to_owned(),
+        ..Refused::default()
+    }
+}
+
+/// A refusal with a cause.
+pub(crate) fn because(code: u16, kind: &str, message: &str) -> Refused {
+    Refused {
+        causes: vec![Cause {
+            kind: kind.to_owned(),
+            message: message.to_owned(),
+        }],
+        ..refusal(code, message)
+    }
+}
+
+/// A budget's no.
+pub(crate) fn budget_says_no() -> Refused {
+    because(
+        429,
+        "DisruptionBudget",
+        "The disruption budget web needs 2 healthy pods and has 2",
+    )
+}
