@@ -34,11 +34,21 @@ impl Remembered {
             return Ok(Arc::clone(config));
         }
         let config = Arc::new(store::config(root, name)?);
-        let mut known = known();
+        self.add(wanted, Arc::clone(&config));
+        Ok(config)
+    }
+
+    /// Takes up a config that is stored under this name.
+    pub(super) fn know(&self, name: &ConfigName, config: &MachineConfig) {
+        self.add(name, Arc::new(config.clone()));
+    }
+
+    fn add(&self, name: &ConfigName, config: Arc<MachineConfig>) {
+        let mut known = self.configs.lock().unwrap_or_else(PoisonError::into_inner);
+        known.retain(|(known, _)| known != name);
         let surplus = (known.len() + 1).saturating_sub(CONFIGS);
         known.drain(..surplus);
-        known.push((wanted.clone(), Arc::clone(&config)));
-        Ok(config)
+        known.push((name.clone(), config));
     }
 
     /// Digests of files that were read.

@@ -97,9 +97,9 @@ impl<'a> Contents<'a> {
     fn read(&self, content: &Content) -> Result<Option<Content>, RootError> {
         let digest = content.digest();
         for pack in &self.packs {
-            if let Some(bytes) = pack.read(&digest)?
-                && let Some(content) = content.with_bytes(bytes)
-            {
+            let bytes = pack.bytes(&digest)?;
+            // None where they are other ones.
+            if let Some(content) = bytes.and_then(|bytes| content.with_bytes(bytes)) {
                 return Ok(Some(content));
             }
         }
@@ -185,14 +185,19 @@ impl Pack {
         Ok((named && offset == file.size()).then_some(Self { place, file, index }))
     }
 
-    fn read(&self, digest: &Digest) -> Result<Option<Vec<u8>>, RootError> {
+    /// What the pack has in the place of a content, damaged or not.
+    fn bytes(&self, digest: &Digest) -> Result<Option<Vec<u8>>, RootError> {
         let Some((offset, size)) = self.index.get(digest) else {
             return Ok(None);
         };
-        let bytes = self
-            .file
-            .at(*offset, usize::try_from(*size).unwrap_or_default())?;
-        Ok(Some(bytes).filter(|bytes| Digest::of(bytes) == *digest))
+        let size = usize::try_from(*size).unwrap_or_default();
+        self.file.at(*offset, size).map(Some)
+    }
+
+    /// A content that is whole.
+    fn read(&self, digest: &Digest) -> Result<Option<Vec<u8>>, RootError> {
+        let bytes = self.bytes(digest)?;
+        Ok(bytes.filter(|bytes| Digest::of(bytes) == *digest))
     }
 }
 
