@@ -12,11 +12,15 @@
 mod access;
 #[path = "cluster/configs.rs"]
 mod configs;
+#[path = "cluster/events.rs"]
+mod events;
 #[path = "cluster/node.rs"]
 mod node;
 #[path = "cluster/notice.rs"]
 mod notice;
 #[path = "cluster/patches.rs"]
 mod patches;
+#[path = "cluster/progress.rs"]
+mod progress;
 #[path = "cluster/server.rs"]
 mod server;

@@ -21,6 +21,7 @@ use std::{
 use clap::CommandFactory as _;
 use machinist::{
     cli::Cli,
+    crd::EventReason,
     readiness::{Effect, GateName},
     reason::Reason,
     update::phase::Phase,
@@ -153,6 +154,24 @@ fn every_reason_code_is_explained_in_order_with_its_meaning() {
         .collect();
     assert_eq!(told, meant);
     assert!(explained.iter().all(|cells| !cells[2].is_empty()));
+}
+
+#[test]
+fn every_event_is_explained_in_order_with_its_weight_and_meaning() {
+    let explained: Vec<_> = rows(&page("docs/events.md"))
+        .into_iter()
+        .filter(|cells| cells[0] != "reason")
+        .collect();
+    let told: Vec<_> = explained
+        .iter()
+        .map(|cells| cells[..3].iter().map(String::as_str).collect::<Vec<_>>())
+        .collect();
+    let meant: Vec<_> = EventReason::ALL
+        .iter()
+        .map(|it| vec![it.as_str(), it.weight().as_str(), it.meaning().trim()])
+        .collect();
+    assert_eq!(told, meant);
+    assert!(explained.iter().all(|cells| !cells[3].is_empty()));
 }
 
 #[test]

@@ -7,7 +7,10 @@
 mod client;
 pub mod configs;
 mod error;
+pub mod events;
+pub mod machine_config_node;
 pub mod node;
+pub mod publish;
 
 pub use client::{Access, Cluster, Surroundings};
 pub use error::{ClusterError, ConnectError, Why};

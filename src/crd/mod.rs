@@ -6,6 +6,7 @@
 //! `machinist.dev/`. Nobody spells such a name anywhere else.
 
 mod drain_request;
+mod event;
 mod machine_config_node;
 mod machine_config_pool;
 pub mod names;
@@ -13,6 +14,7 @@ mod node;
 mod state;
 
 pub use drain_request::DrainRequest;
+pub use event::{EventReason, Weight};
 pub use machine_config_node::{
     ConfigVersion, MachineConfigNodeStatus, NOT_YET, NodeCondition, NodeConditionKind, Progress,
 };

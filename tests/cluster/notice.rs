@@ -25,6 +25,7 @@ const REASON: &str = "machineconfiguration.openshift.io/reason";
 const QUICK: Pace = Pace {
     heartbeat: Duration::from_secs(3600),
     gap: Duration::from_millis(1),
+    words: Duration::from_millis(1),
     retry: Backoff::new(Duration::from_millis(20), Duration::from_millis(100)),
 };
 
@@ -50,7 +51,7 @@ fn notice(state: &str, ready: bool) -> Notice {
 
 struct Kept {
     server: Server,
-    notices: watch::Sender<Notice>,
+    notices: watch::Sender<Option<Notice>>,
     _own: OwnNode,
     _tasks: (DropGuard, DropGuard),
 }
@@ -61,7 +62,7 @@ async fn kept(first: Notice, pace: Pace) -> Kept {
 }
 
 fn keeping(server: Server, own: OwnNode, first: Notice, pace: Pace) -> Kept {
-    let (notices, heard) = watch::channel(first);
+    let (notices, heard) = watch::channel(Some(first));
     let stop = CancellationToken::new();
     let clock = Clock::from_fn(|| "2026-11-21T22:00:00.5Z".parse::<Timestamp>().unwrap());
     tokio::spawn(keep(own.clone(), heard, clock, pace, stop.clone()));
@@ -127,18 +128,18 @@ async fn what_is_new_is_written_once_and_all_of_others_stays() {
         server.writes()
     );
 
-    kept.notices.send_replace(notice("Done", true));
+    kept.notices.send_replace(Some(notice("Done", true)));
     let done = |server: &Server| says(server, "Done", "True") && !has_taint(server);
     server.until("the change is written", done).await;
     let now = server.object(NODE);
     assert_eq!(now["spec"]["taints"], node()["spec"]["taints"]);
     assert_eq!(server.writes().len(), before + 3);
     // The same again, and the kubelet's own heartbeat, are no reason to write.
-    kept.notices.send_replace(notice("Done", true));
+    kept.notices.send_replace(Some(notice("Done", true)));
     server.edit(NODE, |node| {
         node["status"]["conditions"][0]["lastHeartbeatTime"] = json!("2026-11-21T20:05:00Z");
     });
-    kept.notices.send_replace(notice("Working", true));
+    kept.notices.send_replace(Some(notice("Working", true)));
     server
         .until("the next change", |server| says(server, "Working", "True"))
         .await;
@@ -177,7 +178,7 @@ async fn the_latest_wish_wins_over_an_outage() {
     kept.server
         .until("two tries failed", |it| it.writes().len() >= 2)
         .await;
-    kept.notices.send_replace(notice("Done", true));
+    kept.notices.send_replace(Some(notice("Done", true)));
     kept.server.heals();
     let done = |server: &Server| says(server, "Done", "True");
     kept.server.until("the last wish", done).await;

@@ -59,7 +59,7 @@ pub(crate) const WALLS: &[Wall] = &[
     ),
     wall(
         "cluster",
-        "backoff clock crd digest machine_config metrics plan reason telemetry update",
+        "backoff clock crd digest machine_config metrics plan readiness reason status telemetry update update::phase",
         "it publishes what is desired",
     ),
     wall(
@@ -129,6 +129,7 @@ const DRIVERS: &[&str] = &[
     "shutdown",
     "source",
     "systemd",
+    "update::node",
     "update::run",
 ];
 
@@ -158,7 +159,7 @@ pub(crate) const OUTSIDE: &[Outside] = &[
     outside("toml_edit", &["plan"], "registries.conf"),
     outside(
         "k8s_openapi",
-        &["drain"],
+        &["cluster", "drain"],
         "pods and budgets are read from the API's own types",
     ),
     outside("regex", &["plan"], "the patterns of a labelling policy"),
@@ -221,7 +222,6 @@ pub(crate) const OUTSIDE: &[Outside] = &[
     outside("prost", &["kubelet"], ""),
     outside("axum", &["admin"], "HTTP is the admin room's"),
     outside("kube", &["cluster"], "the API server is asked in one room"),
-    outside("k8s_openapi", &["cluster"], "types of the API server"),
     outside("prometheus_client", &["metrics"], ""),
     outside("tracing_subscriber", &["telemetry"], ""),
     outside("tracing_journald", &["telemetry"], ""),

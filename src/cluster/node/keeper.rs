@@ -55,6 +55,8 @@ pub struct Pace {
     pub heartbeat: Duration,
     /// Between two conditions: what changes faster is seen in its last form.
     pub gap: Duration,
+    /// The same where only the words are others: numbers move all the time.
+    pub words: Duration,
     /// After a write that did not succeed.
     pub retry: Backoff,
 }
@@ -64,15 +66,17 @@ impl Default for Pace {
         Self {
             heartbeat: Duration::from_secs(300),
             gap: Duration::from_secs(1),
+            words: Duration::from_secs(30),
             retry: Backoff::new(Duration::from_secs(1), Duration::from_secs(60)),
         }
     }
 }
 
-/// Writes what `notices` says last, until `stop`. `clock` is what conditions are dated by.
+/// Writes what `notices` says last, until `stop`; nothing before it says something. `clock` is what
+/// conditions are dated by.
 pub async fn keep(
     node: OwnNode,
-    mut notices: watch::Receiver<Notice>,
+    mut notices: watch::Receiver<Option<Notice>>,
     clock: Clock,
     pace: Pace,
     stop: CancellationToken,
@@ -82,9 +86,9 @@ pub async fn keep(
     loop {
         let notice = notices.borrow_and_update().clone();
         let sight = sights.borrow_and_update().node.clone();
-        let due = match &sight {
-            Some(view) => keeper.due(view, &notice),
-            None => Due::Nothing,
+        let due = match (&sight, &notice) {
+            (Some(view), Some(notice)) => keeper.due(view, notice),
+            _ => Due::Nothing,
         };
         let until = match due {
             Due::Now(change) => {
@@ -213,12 +217,13 @@ impl Keeper {
         let now = Instant::now();
         let known = view.condition(names::condition::READY);
         let (status, message) = words(ready);
+        let known_words = known.map(|known| &*known.message);
         let same = known.is_some_and(|known| {
-            let said = (&*known.status, &*known.reason, &*known.message);
-            said == (status, ready.reason.as_str(), message)
+            (&*known.status, &*known.reason) == (status, ready.reason.as_str())
         });
         let when = match (same, self.written, self.confirm) {
-            (true, _, Some(confirm)) => confirm,
+            (true, _, Some(confirm)) if known_words == Some(message) => confirm,
+            (true, Some(written), _) => written + self.pace.words,
             (false, Some(written), _) => written + self.pace.gap,
             _ => now,
         };

@@ -1,0 +1,226 @@
+//! The MachineConfigNode of our Node: made where its kind exists, written when it has something else to
+//! say.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use kube::{
+    Api, Client,
+    api::{ApiResource, DynamicObject, Patch, PatchParams},
+};
+use serde_json::{Value, json};
+use tokio::{sync::watch, time::sleep};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    Cluster, ClusterError,
+    node::{OwnNode, Sight},
+};
+use crate::{
+    backoff::{Backoff, jitter},
+    crd::{MachineConfigNodeStatus, NodeView, names},
+    telemetry::chain,
+};
+
+const KIND: &str = "MachineConfigNode";
+
+/// Waits after a write that did not succeed.
+const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(300));
+
+/// Where the kind does not exist it is looked for again after this time: somebody may install it.
+const ABSENT: Duration = Duration::from_secs(600);
+
+/// What was written, to whom, so that the same is not written again.
+#[derive(Default)]
+struct Written {
+    uid: String,
+    spec: Option<Value>,
+    status: Option<MachineConfigNodeStatus>,
+    generation: Option<i64>,
+}
+
+/// Writes what `told` says last, until `stop`.
+pub async fn keep(
+    cluster: Cluster,
+    node: OwnNode,
+    mut told: watch::Receiver<Option<MachineConfigNodeStatus>>,
+    stop: CancellationToken,
+) {
+    let mut sights = node.sights();
+    let mut written = Written::default();
+    let mut failures = 0;
+    loop {
+        let status = told.borrow_and_update().clone();
+        let view = sights.borrow_and_update().node.clone();
+        let speaks = status.is_some();
+        let wait = match (view, status) {
+            (Some(view), Some(status)) => {
+                let said = tokio::select! {
+                    () = stop.cancelled() => return,
+                    // Safe to drop: what is applied is applied again.
+                    said = written.say(&cluster, &view, status) => said,
+                };
+                match said {
+                    Ok(()) => {
+                        failures = 0;
+                        None
+                    }
+                    Err(error) if error.is_not_found() => Some(ABSENT),
+                    Err(error) => {
+                        let wait = RETRY.wait(failures, jitter());
+                        match failures {
+                            0 => tracing::warn!(reason = %error.reason(), "{}", chain(&error)),
+                            _ => tracing::debug!("{}", chain(&error)),
+                        }
+                        failures = failures.saturating_add(1);
+                        Some(wait.max(error.retry_after().unwrap_or_default()))
+                    }
+                }
+            }
+            _ => None,
+        };
+        let uid = written.uid.clone();
+        tokio::select! {
+            () = stop.cancelled() => return,
+            // Safe to drop, all of them: what changed is compared anew. After a failure only time
+            // passes.
+            () = changed(&mut told), if wait.is_none() => {}
+            () = another(&mut sights, &uid), if wait.is_none() && speaks => {}
+            () = sleep(wait.unwrap_or_default()), if wait.is_some() => {}
+        }
+    }
+}
+
+async fn changed<T>(of: &mut watch::Receiver<T>) {
+    if of.changed().await.is_err() {
+        std::future::pending().await
+    }
+}
+
+/// The Node is there and is not the one that was written about.
+async fn another(sights: &mut watch::Receiver<Sight>, uid: &str) {
+    let other = sights.wait_for(|it| it.node.as_ref().is_some_and(|node| node.uid != uid));
+    if other.await.is_err() {
+        std::future::pending().await
+    }
+}
+
+impl Written {
+    /// Makes the object what it is to be. 404: its kind does not exist here.
+    async fn say(
+        &mut self,
+        cluster: &Cluster,
+        view: &NodeView,
+        mut status: MachineConfigNodeStatus,
+    ) -> Result<(), ClusterError> {
+        if view.uid != self.uid {
+            *self = Self {
+                uid: view.uid.clone(),
+                status: read(cluster, &view.name).await?,
+                ..Self::default()
+            };
+        }
+        let version = status.config_version.as_ref();
+        let desired = version.map_or("", |version| version.desired.as_str());
+        let spec = json!({
+            "node": {"name": view.name},
+            "pool": {"name": pool(view)},
+            "configVersion": {"desired": desired},
+        });
+        if self.spec.as_ref() != Some(&spec) {
+            let object = json!({
+                "apiVersion": api().api_version, "kind": KIND,
+                "metadata": {"name": view.name, "ownerReferences": [
+                    {"apiVersion": "v1", "kind": "Node", "name": view.name, "uid": view.uid},
+                ]},
+                "spec": spec,
+            });
+            let applied = apply(cluster, &view.name, &object, false).await?;
+            self.generation = applied.metadata.generation;
+            self.spec = Some(spec);
+        }
+        status.observed_generation = self.generation.map(|generation| generation + 1);
+        keep_times(&mut status, self.status.as_ref());
+        if self.status.as_ref() != Some(&status) {
+            let object = json!({
+                "apiVersion": api().api_version, "kind": KIND,
+                "metadata": {"name": view.name}, "status": status,
+            });
+            apply(cluster, &view.name, &object, true).await?;
+            self.status = Some(status);
+        }
+        Ok(())
+    }
+}
+
+/// A status that is as it was has been so since then, also over a start of the agent.
+fn keep_times(status: &mut MachineConfigNodeStatus, known: Option<&MachineConfigNodeStatus>) {
+    let known = known.map_or(&[][..], |known| &known.conditions);
+    for condition in &mut status.conditions {
+        let same = known
+            .iter()
+            .find(|it| it.kind == condition.kind && it.status == condition.status);
+        if let Some(same) = same {
+            condition.last_transition_time = same.last_transition_time;
+        }
+    }
+}
+
+/// What is there; none where there is no object, or one that says something else than we write.
+async fn read(
+    cluster: &Cluster,
+    name: &str,
+) -> Result<Option<MachineConfigNodeStatus>, ClusterError> {
+    let get = |client| async move { objects(client).get_opt(name).await };
+    let found = cluster.ask("get", object(name), get).await?;
+    let status = found.and_then(|found| found.data.get("status").cloned());
+    Ok(status.and_then(|status| serde_json::from_value(status).ok()))
+}
+
+/// Server-side apply: what others wrote into the object stays theirs.
+async fn apply(
+    cluster: &Cluster,
+    name: &str,
+    wanted: &Value,
+    status: bool,
+) -> Result<DynamicObject, ClusterError> {
+    let apply = |client| async move {
+        let params = PatchParams::apply(names::MANAGER).force();
+        let (objects, patch) = (objects(client), Patch::Apply(wanted));
+        match status {
+            true => objects.patch_status(name, &params, &patch).await,
+            false => objects.patch(name, &params, &patch).await,
+        }
+    };
+    cluster.ask("apply", object(name), apply).await
+}
+
+fn object(name: &str) -> String {
+    format!("{KIND} {name}")
+}
+
+fn objects(client: Client) -> Api<DynamicObject> {
+    Api::all_with(client, &api())
+}
+
+fn api() -> ApiResource {
+    ApiResource {
+        group: names::GROUP.to_owned(),
+        version: "v1".to_owned(),
+        api_version: format!("{}/v1", names::GROUP),
+        kind: KIND.to_owned(),
+        plural: "machineconfignodes".to_owned(),
+    }
+}
+
+/// The pool by the Node's roles: the control plane before all, a role of one's own before worker, the
+/// first by name where there are several. A role without a pool of its name is the controller's to
+/// correct, who writes this field, too.
+pub fn pool(view: &NodeView) -> &str {
+    use names::label::{ROLE_CONTROL_PLANE, ROLE_MASTER, ROLE_WORKER};
+    if view.is_control_plane() {
+        return ROLE_MASTER;
+    }
+    let roles: BTreeSet<_> = view.roles();
+    let custom = |role: &&&str| ![ROLE_WORKER, ROLE_CONTROL_PLANE].contains(*role);
+    roles.iter().find(custom).copied().unwrap_or(ROLE_WORKER)
+}

@@ -1,0 +1,294 @@
+//! What the cluster is told of this machine: the driver's report and the gates, as annotations and
+//! conditions.
+//!
+//! Everything comes from the journal and the gates as they are now, nothing from what the Node said
+//! before: an API server that was restored from a backup is told the truth anew, and a machine is never
+//! taken back by it.
+
+mod damper;
+mod steps;
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep_until},
+};
+use tokio_util::sync::CancellationToken;
+
+pub use damper::Damper;
+pub use steps::conditions;
+
+use super::node::{Notice, Ready};
+use crate::{
+    clock::Clock,
+    crd::{self, ConfigVersion, MachineConfigNodeStatus, REASON_LIMIT, State, names},
+    readiness::{Effect, Gates},
+    reason::Reason,
+    status::Status,
+    update::{phase::Phase, run::UpdateReport},
+};
+
+/// What is left to others.
+#[derive(Clone, Copy, Debug)]
+pub struct Duties {
+    /// Config is our work here; otherwise the protocol's annotations are somebody else's.
+    pub config: bool,
+    /// Readiness is told.
+    pub readiness: bool,
+}
+
+/// Who is told.
+#[derive(Debug)]
+pub struct Outlets {
+    /// What the Node is to say.
+    pub notice: watch::Sender<Option<Notice>>,
+    /// What the MachineConfigNode is to say.
+    pub progress: watch::Sender<Option<MachineConfigNodeStatus>>,
+}
+
+/// Tells after every change, until `stop`: `update` of the driver, `status` for its gates.
+pub async fn publish(
+    mut update: watch::Receiver<Arc<UpdateReport>>,
+    mut status: watch::Receiver<Arc<Status>>,
+    duties: watch::Receiver<Duties>,
+    to: Outlets,
+    clock: Clock,
+    stop: CancellationToken,
+) {
+    let mut duties = duties;
+    let mut damper = Damper::default();
+    loop {
+        let report = Arc::clone(&update.borrow_and_update());
+        let gates = status.borrow_and_update().gates.clone();
+        let does = *duties.borrow_and_update();
+        let degraded = damper.look(failing(&report), is_settled(&report), Instant::now());
+        send(&to.notice, notice(&report, &gates, degraded, does));
+        let before = to.progress.borrow().clone().unwrap_or_default();
+        let progress = does
+            .config
+            .then(|| progress(&report, &damper, &before, &clock));
+        send(&to.progress, progress.flatten());
+        tokio::select! {
+            () = stop.cancelled() => return,
+            // Safe to drop, all of them: what changed is still marked unseen, and time passes by
+            // itself.
+            told = update.changed() => if told.is_err() { return },
+            told = status.changed() => if told.is_err() { return },
+            Ok(()) = duties.changed() => {}
+            () = at(damper.turns()) => {}
+        }
+    }
+}
+
+async fn at(when: Option<Instant>) {
+    match when {
+        Some(when) => sleep_until(when).await,
+        None => std::future::pending().await,
+    }
+}
+
+fn send<T: PartialEq>(to: &watch::Sender<T>, said: T) {
+    to.send_if_modified(|known| {
+        let differs = *known != said;
+        if differs {
+            *known = said;
+        }
+        differs
+    });
+}
+
+/// The code of what keeps the machine from its config; none where nothing does. That a config was
+/// taken back is no failure.
+pub fn failing(report: &UpdateReport) -> Option<Reason> {
+    let refused = report.refused.first().map(|refusal| refusal.reason);
+    let failed = report.failure.as_ref().map(|failure| failure.code);
+    refused.or(failed).filter(|code| *code != Reason::Withdrawn)
+}
+
+/// The machine is on the config that is asked for, and nothing is left to do.
+fn is_settled(report: &UpdateReport) -> bool {
+    let config = &report.config;
+    let asked = config.desired.as_ref().or(config.current.as_ref());
+    report.phase == Phase::Idle
+        && !report.unknown
+        && failing(report).is_none()
+        && config.current.is_some()
+        && asked.map(|it| it.digest) == config.current.as_ref().map(|it| it.digest)
+}
+
+/// The config itself cannot be had on this machine: waiting helps nobody.
+fn is_unreconcilable(report: &UpdateReport) -> bool {
+    // That it cannot be found or read is no property of it.
+    const ELSEWHERE: [Reason; 3] = [
+        Reason::ConfigNotFound,
+        Reason::SourceUnreadable,
+        Reason::SourceEmpty,
+    ];
+    let refused = report.refused.iter();
+    let by_itself =
+        !report.refused.is_empty() && refused.clone().all(|it| !ELSEWHERE.contains(&it.reason));
+    let by_the_machine = report.phase == Phase::Idle
+        && report.refused.is_empty()
+        && report
+            .failure
+            .as_ref()
+            .is_some_and(|it| !it.again && it.code != Reason::Withdrawn);
+    by_itself || by_the_machine
+}
+
+/// The value of the state annotation; none before there is a config to speak of.
+///
+/// Done comes at once: rollouts wait for it. Degraded waits until it is sure.
+pub fn state(report: &UpdateReport, degraded: bool) -> Option<State> {
+    let nothing_known = report.config.current.is_none() && report.config.desired.is_none();
+    if is_settled(report) {
+        Some(State::Done)
+    } else if is_unreconcilable(report) {
+        Some(State::Unreconcilable)
+    } else if degraded {
+        Some(State::Degraded)
+    } else if nothing_known && failing(report).is_none() {
+        None
+    } else {
+        Some(State::Working)
+    }
+}
+
+/// What the Node is to say; none before the gates were looked at.
+pub fn notice(
+    report: &UpdateReport,
+    gates: &Gates,
+    degraded: bool,
+    duties: Duties,
+) -> Option<Notice> {
+    gates.iter().next()?;
+    let mut notice = Notice::default();
+    if duties.config {
+        notice.annotations = annotations(report, degraded);
+    }
+    if duties.readiness {
+        notice.ready = Some(ready(report, gates));
+    }
+    Some(notice)
+}
+
+fn annotations(report: &UpdateReport, degraded: bool) -> BTreeMap<&'static str, Option<String>> {
+    use names::{annotation, protocol};
+    let mut all = BTreeMap::new();
+    if let Some(state) = state(report, degraded) {
+        all.insert(protocol::STATE, Some(state.to_string()));
+        let reason = match state {
+            State::Done => String::new(),
+            _ => why(report),
+        };
+        let reason = crd::cut(&reason, REASON_LIMIT).to_owned();
+        all.insert(protocol::REASON, Some(reason));
+    }
+    // The new name counts as taken on only when the pods may come back, in one write with Done.
+    if let Some(current) = &report.config.current
+        && !report.unknown
+        && report.phase != Phase::Uncordoning
+    {
+        all.insert(protocol::CURRENT_CONFIG, Some(current.name.clone()));
+    }
+    let action = match report.phase {
+        Phase::RebootPending => "Rebooting",
+        _ => "",
+    };
+    all.insert(protocol::POST_CONFIG_ACTION, Some(action.to_owned()));
+    all.insert(annotation::BLOCKED_BY, blocked_by(report));
+    all
+}
+
+/// What went wrong, with its code; empty where nothing did.
+fn why(report: &UpdateReport) -> String {
+    if failing(report).is_none() {
+        return String::new();
+    }
+    if !report.refused.is_empty() {
+        let refusals = report
+            .refused
+            .iter()
+            .map(|it| format!("{}: {it}", it.reason));
+        return refusals.collect::<Vec<_>>().join("; ");
+    }
+    let failure = report.failure.as_ref();
+    failure.map_or_else(String::new, |it| format!("{}: {}", it.code, it.message))
+}
+
+fn blocked_by(report: &UpdateReport) -> Option<String> {
+    let named = report.blockers.iter().map(|blocker| {
+        let place = match blocker.namespace.as_str() {
+            "" => format!("{} {}", blocker.kind, blocker.name),
+            namespace => format!("{namespace}/{}", blocker.name),
+        };
+        format!("{place} ({})", blocker.reason)
+    });
+    let named = named.collect::<Vec<_>>().join(", ");
+    (!named.is_empty()).then(|| crd::cut(&named, REASON_LIMIT).to_owned())
+}
+
+/// The condition: what holds, with its words; what only warns, by name, since its numbers move all the
+/// time. Who blocks a drain is its reason, so that it is known at once.
+fn ready(report: &UpdateReport, gates: &Gates) -> Ready {
+    let closed = |effect| gates.closed(effect).collect::<Vec<_>>();
+    let (holding, warning) = (closed(Effect::Hold), closed(Effect::Warn));
+    let mut parts: Vec<String> = report
+        .blockers
+        .iter()
+        .map(|it| format!("{} {}/{}: {}", it.kind, it.namespace, it.name, it.message))
+        .collect();
+    parts.extend(
+        holding
+            .iter()
+            .map(|it| format!("{}: {}", it.name, it.message)),
+    );
+    if !warning.is_empty() {
+        let named: Vec<_> = warning.iter().map(|it| it.name.to_string()).collect();
+        parts.push(format!("warnings: {}", named.join(", ")));
+    }
+    let blocked = report.blockers.first().map(|it| it.reason);
+    let held = holding.first().map(|it| it.reason);
+    Ready {
+        ready: holding.is_empty(),
+        reason: blocked.or(held).unwrap_or(Reason::Ok),
+        message: match parts.is_empty() {
+            true => "every gate is open".to_owned(),
+            false => parts.join("; "),
+        },
+    }
+}
+
+/// What the MachineConfigNode is to say; none before a config is asked for.
+fn progress(
+    report: &UpdateReport,
+    damper: &Damper,
+    before: &MachineConfigNodeStatus,
+    clock: &Clock,
+) -> Option<MachineConfigNodeStatus> {
+    let config = &report.config;
+    let desired = config.desired.as_ref().or(config.current.as_ref())?;
+    let degraded = damper.is_degraded().then(|| why(report));
+    let conditions = conditions(
+        report,
+        is_settled(report),
+        degraded.as_deref(),
+        &before.conditions,
+        clock.now(),
+    );
+    Some(MachineConfigNodeStatus {
+        conditions,
+        config_version: Some(ConfigVersion {
+            current: config
+                .current
+                .as_ref()
+                .map_or_else(String::new, |it| it.name.clone()),
+            desired: desired.name.clone(),
+        }),
+        observed_generation: None,
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,382 @@
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::*;
+use crate::{
+    crd::{NodeCondition, NodeConditionKind, Progress},
+    digest::Digest,
+    machine_config::Refusal,
+    readiness::{Gate, GateName},
+    update::{
+        journal::{ConfigName, Failure},
+        node::Blocker,
+        run::ConfigState,
+    },
+};
+
+const NOW: Timestamp = Timestamp::UNIX_EPOCH;
+const ALL: Duties = Duties {
+    config: true,
+    readiness: true,
+};
+
+fn config(name: &str) -> ConfigName {
+    ConfigName {
+        name: name.to_owned(),
+        digest: Digest::of(name.as_bytes()),
+    }
+}
+
+fn report(phase: Phase, current: &str, desired: &str) -> UpdateReport {
+    let named = |name: &str| (!name.is_empty()).then(|| config(name));
+    UpdateReport {
+        phase,
+        config: ConfigState {
+            current: named(current),
+            desired: named(desired),
+        },
+        boot: Some("boot-1".to_owned()),
+        ..UpdateReport::default()
+    }
+}
+
+fn failure(code: Reason, again: bool) -> Option<Failure> {
+    Some(Failure {
+        code,
+        message: "what happened".to_owned(),
+        again,
+        digest: None,
+    })
+}
+
+fn refused(code: Reason) -> Arc<Vec<Refusal>> {
+    Arc::new(vec![Refusal::new(code, "this cannot be")])
+}
+
+#[test]
+fn the_state_follows_the_protocol() {
+    use Phase::*;
+    let failed = |phase, code, again| UpdateReport {
+        failure: failure(code, again),
+        ..report(phase, "a", "b")
+    };
+    let unread = |code| UpdateReport {
+        refused: refused(code),
+        ..report(Idle, "a", "")
+    };
+    // Report; the state while it is not sure that a failure lasts; the state when it is.
+    let cases = [
+        (report(Idle, "a", "a"), Some(State::Done), Some(State::Done)),
+        (report(Idle, "a", ""), Some(State::Done), Some(State::Done)),
+        (report(Idle, "", ""), None, Some(State::Degraded)),
+        (
+            report(Idle, "a", "b"),
+            Some(State::Working),
+            Some(State::Degraded),
+        ),
+        (
+            report(Planned, "a", "b"),
+            Some(State::Working),
+            Some(State::Degraded),
+        ),
+        (
+            report(Draining, "a", "b"),
+            Some(State::Working),
+            Some(State::Degraded),
+        ),
+        (
+            report(Uncordoning, "b", "b"),
+            Some(State::Working),
+            Some(State::Degraded),
+        ),
+        (
+            failed(Failed, Reason::JobFailed, true),
+            Some(State::Working),
+            Some(State::Degraded),
+        ),
+        (
+            failed(Planned, Reason::JobFailed, true),
+            Some(State::Working),
+            Some(State::Degraded),
+        ),
+        (
+            failed(Idle, Reason::NoSpace, false),
+            Some(State::Unreconcilable),
+            Some(State::Unreconcilable),
+        ),
+        (
+            unread(Reason::FieldUnknown),
+            Some(State::Unreconcilable),
+            Some(State::Unreconcilable),
+        ),
+        (
+            unread(Reason::ConfigNotFound),
+            Some(State::Working),
+            Some(State::Degraded),
+        ),
+    ];
+    for (report, unsure, sure) in cases {
+        assert_eq!(state(&report, false), unsure, "{report:#?}");
+        assert_eq!(state(&report, true), sure, "{report:#?}");
+    }
+    // Nobody knows which config this machine is on.
+    let mut unknown = report(Idle, "a", "a");
+    (unknown.unknown, unknown.failure) = (true, failure(Reason::JournalUnreadable, true));
+    assert_eq!(state(&unknown, true), Some(State::Degraded));
+}
+
+fn gate(name: GateName, effect: Effect) -> Gate {
+    Gate {
+        name,
+        open: false,
+        effect,
+        since: NOW,
+        reason: Reason::DevicesMissing,
+        message: "one is missing".to_owned(),
+    }
+}
+
+fn open() -> Gates {
+    let gate = Gate {
+        open: true,
+        ..gate(GateName::Devices, Effect::Hold)
+    };
+    [gate].into_iter().collect()
+}
+
+fn said(notice: &Notice, name: &str) -> Option<String> {
+    notice.annotations[name].clone()
+}
+
+#[test]
+fn the_config_of_the_journal_is_told_and_a_new_one_only_with_done() {
+    use names::protocol::*;
+    let at = |phase, current| notice(&report(phase, current, "b"), &open(), false, ALL).unwrap();
+    assert_eq!(
+        said(&at(Phase::Staging, "a"), CURRENT_CONFIG).as_deref(),
+        Some("a")
+    );
+    // The disk is verified, the pods are not back yet.
+    assert!(
+        !at(Phase::Uncordoning, "b")
+            .annotations
+            .contains_key(CURRENT_CONFIG)
+    );
+    let done = at(Phase::Idle, "b");
+    assert_eq!(said(&done, CURRENT_CONFIG).as_deref(), Some("b"));
+    assert_eq!(said(&done, STATE).as_deref(), Some("Done"));
+    assert_eq!(said(&done, REASON).as_deref(), Some(""));
+    assert_eq!(said(&done, POST_CONFIG_ACTION).as_deref(), Some(""));
+    let rebooting = at(Phase::RebootPending, "a");
+    assert_eq!(
+        said(&rebooting, POST_CONFIG_ACTION).as_deref(),
+        Some("Rebooting")
+    );
+    assert_eq!(said(&done, names::annotation::BLOCKED_BY), None);
+    // What is wanted is the controller's to say, on every node.
+    assert!(!done.annotations.contains_key(DESIRED_CONFIG));
+}
+
+#[test]
+fn a_long_failure_is_cut_and_says_its_code_first() {
+    let mut failed = report(Phase::Failed, "a", "b");
+    failed.failure = failure(Reason::JobFailed, true);
+    failed.failure.as_mut().unwrap().message = "ü".repeat(2000);
+    let notice = notice(&failed, &open(), true, ALL).unwrap();
+    let reason = said(&notice, names::protocol::REASON).unwrap();
+    assert!(reason.starts_with("JobFailed: ü"));
+    assert!((1999..=2000).contains(&reason.len()), "{}", reason.len());
+}
+
+#[test]
+fn beside_another_daemon_nothing_of_the_protocol_is_written() {
+    let duties = Duties {
+        config: false,
+        readiness: true,
+    };
+    let notice = notice(&report(Phase::Idle, "a", "a"), &open(), false, duties).unwrap();
+    assert!(notice.annotations.is_empty());
+    assert!(
+        notice
+            .ready
+            .is_some_and(|it| it.ready && it.reason == Reason::Ok)
+    );
+}
+
+#[test]
+fn nothing_is_said_before_the_gates_were_looked_at() {
+    let report = report(Phase::Idle, "a", "a");
+    assert_eq!(notice(&report, &Gates::default(), false, ALL), None);
+}
+
+#[test]
+fn the_condition_names_what_holds_and_who_blocks_a_drain() {
+    let gates: Gates = [
+        gate(GateName::Devices, Effect::Hold),
+        gate(GateName::Pressure, Effect::Warn),
+    ]
+    .into_iter()
+    .collect();
+    let mut report = report(Phase::Draining, "a", "b");
+    let ready = |report: &_| notice(report, &gates, false, ALL).unwrap().ready.unwrap();
+    let held = ready(&report);
+    assert!(!held.ready);
+    assert_eq!(held.reason, Reason::DevicesMissing);
+    assert_eq!(held.message, "Devices: one is missing; warnings: Pressure");
+    report.blockers = vec![Blocker {
+        kind: "Pod".to_owned(),
+        namespace: "shop".to_owned(),
+        name: "web-0".to_owned(),
+        reason: Reason::UnderPressure,
+        message: "budget web allows 0 of 1".to_owned(),
+        since: NOW,
+    }];
+    let blocked = ready(&report);
+    assert_eq!(blocked.reason, Reason::UnderPressure, "the blocker's");
+    assert!(
+        blocked
+            .message
+            .starts_with("Pod shop/web-0: budget web allows 0 of 1; Devices"),
+        "{}",
+        blocked.message
+    );
+    let notice = notice(&report, &gates, false, ALL).unwrap();
+    let blocked = said(&notice, names::annotation::BLOCKED_BY);
+    assert_eq!(blocked.as_deref(), Some("shop/web-0 (UnderPressure)"));
+}
+
+/// A failure every minute that goes away in between, one that stays, and one that comes back soon
+/// after.
+#[tokio::test(start_paused = true)]
+async fn degraded_is_said_after_five_minutes_and_taken_back_after_two() {
+    let start = Instant::now();
+    let at = |seconds| start + Duration::from_secs(seconds);
+    let mut damper = Damper::default();
+    let (bad, other) = (Some(Reason::JobFailed), Some(Reason::UnitDied));
+    for minute in 0..10 {
+        assert!(!damper.look(bad, false, at(60 * minute)));
+        assert!(!damper.look(None, false, at(60 * minute + 30)));
+    }
+    assert!(!damper.look(bad, false, at(1000)));
+    // Another code is another failure.
+    assert!(!damper.look(other, false, at(1200)));
+    assert!(!damper.look(other, false, at(1499)));
+    assert_eq!(damper.turns(), Some(at(1500)));
+    assert!(damper.look(other, false, at(1500)));
+    assert_eq!(damper.turns(), None);
+    assert!(
+        damper.look(None, false, at(1600)),
+        "two minutes of health are wanted"
+    );
+    assert!(damper.look(other, false, at(1610)));
+    assert!(damper.look(None, false, at(1700)));
+    assert!(damper.look(None, false, at(1819)));
+    assert!(!damper.look(None, false, at(1820)));
+    // Done is told at once, and the condition follows when it is sure.
+    assert!(!damper.look(bad, false, at(2000)));
+    assert!(damper.look(bad, false, at(2300)));
+    assert!(!damper.look(None, true, at(2310)) && damper.is_degraded());
+    assert!(!damper.look(None, true, at(2430)) && !damper.is_degraded());
+}
+
+/// Goes through an update's phases and writes down each change of a condition, as the end-to-end test
+/// of the real controller does.
+fn told(phases: &[(Phase, fn(&mut UpdateReport))]) -> Vec<String> {
+    let mut before: Vec<NodeCondition> = Vec::new();
+    let mut changes = Vec::new();
+    for (phase, change) in phases {
+        let mut report = report(*phase, "a", "b");
+        report.cordoned = Some(NOW);
+        change(&mut report);
+        let settled = super::is_settled(&report);
+        let after = conditions(&report, settled, None, &before, NOW);
+        for one in &after {
+            let known = before.iter().find(|it| it.kind == one.kind);
+            if known.map_or(Progress::False, |it| it.status) != one.status {
+                changes.push(format!("{} {:?}", one.kind, one.status));
+            }
+        }
+        before = after;
+    }
+    changes
+}
+
+#[test]
+fn an_update_with_a_reboot_goes_through_the_conditions_in_the_documented_order() {
+    use Phase::*;
+    let here: fn(&mut UpdateReport) = |_| {};
+    let pending: fn(&mut UpdateReport) = |it| it.reboot_needed_in = Some("boot-1".to_owned());
+    let back: fn(&mut UpdateReport) = |it| it.reboot_needed_in = Some("boot-0".to_owned());
+    let changes = told(&[
+        (Planned, here),
+        (Waiting, here),
+        (Cordoned, here),
+        (Withholding, here),
+        (Draining, here),
+        (Drained, here),
+        (Staging, here),
+        (Committing, here),
+        (Acting, pending),
+        (RebootPending, pending),
+        (Booted, back),
+        (Verifying, back),
+        (Uncordoning, back),
+    ]);
+    let expected = [
+        "UpdatePrepared True",
+        "UpdateExecuted Unknown",
+        "Cordoned True",
+        "Drained Unknown",
+        "Drained True",
+        "AppliedFilesAndOS Unknown",
+        "UpdateExecuted True",
+        "AppliedFilesAndOS True",
+        "RebootedNode Unknown",
+        "RebootedNode True",
+        "Resumed True",
+        "UpdateComplete True",
+        "Uncordoned Unknown",
+    ];
+    let but_actions: Vec<_> = changes
+        .into_iter()
+        .filter(|it| !it.starts_with("UpdatePostAction"))
+        .collect();
+    assert_eq!(but_actions, expected);
+}
+
+#[test]
+fn in_the_end_only_updated_is_true_and_an_undo_shows_how_far_it_came() {
+    let all = |report: &UpdateReport, settled, before: &[NodeCondition]| {
+        let all = conditions(report, settled, Some("JobFailed"), before, NOW);
+        let names: Vec<_> = all.iter().map(|it| it.kind.clone()).collect();
+        let order: Vec<_> = NodeConditionKind::ALL
+            .iter()
+            .map(|it| it.as_str())
+            .collect();
+        assert_eq!(names, order);
+        all
+    };
+    let on = |all: &[NodeCondition]| -> Vec<String> {
+        let on = all.iter().filter(|it| it.status == Progress::True);
+        on.map(|it| it.kind.clone()).collect()
+    };
+    let acting = all(&report(Phase::Acting, "a", "b"), false, &[]);
+    let failed = all(&report(Phase::Failed, "a", "b"), false, &acting);
+    assert_eq!(
+        on(&failed),
+        [
+            "UpdatePrepared",
+            "UpdateExecuted",
+            "AppliedFilesAndOS",
+            "NodeDegraded"
+        ]
+    );
+    assert!(failed.iter().all(|it| it.status != Progress::Unknown));
+    let done = all(&report(Phase::Idle, "b", "b"), true, &failed);
+    assert_eq!(
+        on(&done),
+        ["Updated", "NodeDegraded"],
+        "the latter until it is sure"
+    );
+}

@@ -1,0 +1,128 @@
+//! Events: one object for what repeats, on the Node and on pods.
+
+use jiff::Timestamp;
+use machinist::{
+    clock::Clock,
+    cluster::events::{Events, Subject, report},
+    crd::EventReason,
+};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::{
+    node::with_node,
+    server::{Server, Trouble},
+};
+
+const ON_NODE: &str = "/apis/events.k8s.io/v1/namespaces/default/events";
+const ON_POD: &str = "/apis/events.k8s.io/v1/namespaces/shop/events";
+
+async fn telling() -> (Server, Events, DropGuard) {
+    let (server, own) = with_node().await;
+    own.read().await.unwrap();
+    let (events, told) = Events::new();
+    let stop = CancellationToken::new();
+    let clock = Clock::from_fn(|| "2026-11-21T22:00:00Z".parse::<Timestamp>().unwrap());
+    let cluster = server.cluster().await;
+    tokio::spawn(report(cluster, own, told, clock, stop.clone()));
+    (server, events, stop.drop_guard())
+}
+
+fn web() -> Subject {
+    Subject::Pod {
+        namespace: "shop".to_owned(),
+        name: "web-0".to_owned(),
+        uid: "pod-1".to_owned(),
+    }
+}
+
+#[tokio::test]
+async fn who_blocks_a_drain_is_told_on_the_node_and_on_the_pod() {
+    let (server, events, _stop) = telling().await;
+    let note = "shop/web-0 is kept by budget web: 0 of 1 may go";
+    events.tell(Subject::Node, EventReason::DrainBlocked, note);
+    events.tell(web(), EventReason::DrainBlocked, note);
+    server.until("both", |it| it.writes().len() == 2).await;
+    let (on_node, on_pod) = (&server.writes()[0], &server.writes()[1]);
+    assert_eq!(on_node.what, format!("POST {ON_NODE}"));
+    assert_eq!(on_pod.what, format!("POST {ON_POD}"));
+    let event = &on_node.body;
+    assert_eq!(event["regarding"]["kind"], "Node");
+    assert_eq!(event["regarding"]["uid"], "first");
+    assert_eq!(on_pod.body["regarding"]["uid"], "pod-1");
+    assert_eq!(event["reason"], "DrainBlocked");
+    assert_eq!(event["type"], "Warning");
+    assert_eq!(event["note"], note);
+    // Without these the API server refuses an event of this version.
+    assert_eq!(event["action"], "Drain");
+    assert_eq!(event["reportingController"], "machinist.dev/agent");
+    assert_eq!(event["reportingInstance"], "a");
+    assert_eq!(event["eventTime"], "2026-11-21T22:00:00.000000Z");
+}
+
+#[tokio::test]
+async fn a_repetition_is_counted_on_the_first_and_soon_not_written_at_all() {
+    let (server, events, _stop) = telling().await;
+    for _ in 0..20 {
+        events.tell(Subject::Node, EventReason::DrainBlocked, "the same");
+    }
+    events.tell(Subject::Node, EventReason::NodeDone, "another");
+    server
+        .until("the last", |it| {
+            it.writes()
+                .last()
+                .is_some_and(|it| it.body["reason"] == "NodeDone")
+        })
+        .await;
+    let writes = server.writes();
+    let what: Vec<_> = writes
+        .iter()
+        .map(|it| it.what.split(' ').next().unwrap())
+        .collect();
+    assert_eq!(what, ["POST", "PATCH", "POST"]);
+    assert_eq!(writes[1].body["series"]["count"], 2);
+}
+
+#[tokio::test]
+async fn a_flood_of_different_events_is_cut_off() {
+    let (server, events, _stop) = telling().await;
+    for number in 0..40 {
+        events.tell(web(), EventReason::DrainBlocked, format!("number {number}"));
+    }
+    events.tell(
+        Subject::Node,
+        EventReason::NodeDone,
+        "another thing has its own measure",
+    );
+    server
+        .until("the node's", |it| {
+            it.heard_of(&format!("POST {ON_NODE}")).len() == 1
+        })
+        .await;
+    assert_eq!(server.heard_of(&format!("POST {ON_POD}")).len(), 25);
+}
+
+#[tokio::test]
+async fn an_outage_delays_an_event_and_a_refusal_ends_it() {
+    let (server, events, _stop) = telling().await;
+    server.trouble("POST", Trouble::Code(503, "ServiceUnavailable"));
+    events.tell(Subject::Node, EventReason::Reboot, "boot-1 ends");
+    server
+        .until("the second try", |it| it.writes().len() == 2)
+        .await;
+    let writes = server.writes();
+    assert_eq!(
+        writes[0].body, writes[1].body,
+        "under one name, so never twice"
+    );
+
+    server.trouble("POST", Trouble::Code(403, "Forbidden"));
+    events.tell(web(), EventReason::DrainForced, "not allowed there");
+    events.tell(Subject::Node, EventReason::Rebooted, "and on");
+    server
+        .until("the next", |it| {
+            it.writes()
+                .last()
+                .is_some_and(|it| it.body["reason"] == "Rebooted")
+        })
+        .await;
+}
