@@ -6,8 +6,8 @@ use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
 
 use super::{
-    apply, completions, devices, explain, guard, history, journal, man, plan, recover, render,
-    rollback, run, settings, status, verify,
+    apply, completions, crds, devices, explain, guard, history, journal, man, plan, recover,
+    render, rollback, run, settings, status, verify,
 };
 use crate::{
     config::{Fragment, LogFormat, Owners, Place, SettingsFile, Source},
@@ -67,6 +67,8 @@ pub enum Command {
     Status(status::StatusArgs),
     /// Show the effective settings and where each comes from
     Settings(settings::SettingsArgs),
+    /// Print the custom resource definitions for a cluster without OpenShift
+    Crds(crds::CrdsArgs),
     /// Print a completion script for a shell
     Completions(completions::CompletionsArgs),
     /// Print the manual page

@@ -5,6 +5,7 @@ mod ask;
 mod beside;
 mod completions;
 mod config;
+mod crds;
 mod man;
 mod output;
 mod progress;
@@ -96,6 +97,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         Command::Guard(args) => guard::run(&global, &args),
         Command::Status(args) => status::run(&global, args),
         Command::Settings(args) => settings::run(&global, args),
+        Command::Crds(args) => crds::run(&args),
         Command::Completions(args) => completions::run(args),
         Command::Man(args) => man::run(&args),
     }

@@ -1,0 +1,32 @@
+//! `machinist crds`.
+
+use clap::Args;
+
+use super::{Exit, print};
+
+/// The definitions as they are shipped; the kustomization beside them names the same files.
+const CRDS: &[&str] = &[
+    include_str!("../../packaging/kubernetes/crds/machineconfigs.yaml"),
+    include_str!("../../packaging/kubernetes/crds/machineconfigpools.yaml"),
+    include_str!("../../packaging/kubernetes/crds/machineconfignodes.yaml"),
+    include_str!("../../packaging/kubernetes/crds/machineconfigurations.yaml"),
+    include_str!("../../packaging/kubernetes/crds/kubeletconfigs.yaml"),
+    include_str!("../../packaging/kubernetes/crds/containerruntimeconfigs.yaml"),
+    include_str!("../../packaging/kubernetes/crds/controllerconfigs.yaml"),
+];
+
+/// Arguments of `crds`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+For clusters without OpenShift only: OpenShift brings these kinds itself, and what applies them there
+takes its own away.
+
+Examples:
+  machinist crds | kubectl apply --server-side -f -
+  machinist crds | kubectl diff -f -")]
+pub struct CrdsArgs {}
+
+pub(super) fn run(_: &CrdsArgs) -> anyhow::Result<Exit> {
+    print(&CRDS.join("---\n"))?;
+    Ok(Exit::Done)
+}

@@ -1,0 +1,39 @@
+//! What is installed in a cluster, read as an API server would read it.
+#![expect(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    reason = "tests read the shipped files, run the program, and fail by panicking"
+)]
+
+#[path = "packaging/crds.rs"]
+mod crds;
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use serde_json::Value;
+
+/// A file or directory below `packaging/kubernetes`.
+fn shipped(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("packaging/kubernetes")
+        .join(name)
+}
+
+/// The documents of a file.
+fn documents(text: &str) -> Vec<Value> {
+    serde_saphyr::from_multiple(text).unwrap()
+}
+
+/// What a kustomization lists, in its order.
+fn resources(dir: &str) -> Vec<String> {
+    let text = fs::read_to_string(shipped(dir).join("kustomization.yaml")).unwrap();
+    let kustomization = documents(&text).remove(0);
+    let names = kustomization["resources"].as_array().unwrap();
+    names
+        .iter()
+        .map(|name| name.as_str().unwrap().to_owned())
+        .collect()
+}

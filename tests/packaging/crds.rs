@@ -1,0 +1,173 @@
+//! The custom resource definitions are those that OpenShift's users and tools know.
+
+use std::{fs, process::Command};
+
+use machinist::crd::{NodeConditionKind, names};
+use serde_json::Value;
+
+use super::{documents, resources, shipped};
+
+fn printed() -> Vec<Value> {
+    let output = Command::new(env!("CARGO_BIN_EXE_machinist"))
+        .arg("crds")
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    documents(&String::from_utf8(output.stdout).unwrap())
+}
+
+fn of(kind: &str) -> Value {
+    let found = printed()
+        .into_iter()
+        .find(|one| one["spec"]["names"]["kind"] == kind);
+    found.unwrap_or_else(|| panic!("no definition of {kind}"))
+}
+
+fn columns(kind: &str, wide: bool) -> Vec<String> {
+    let definition = of(kind);
+    let all = definition["spec"]["versions"][0]["additionalPrinterColumns"].as_array();
+    let shown = all
+        .unwrap()
+        .iter()
+        .filter(|one| wide || one["priority"].is_null());
+    shown
+        .map(|one| one["name"].as_str().unwrap().to_uppercase())
+        .collect()
+}
+
+#[test]
+fn the_command_prints_what_the_kustomization_applies() {
+    let files: Vec<_> = resources("crds")
+        .iter()
+        .map(|name| {
+            let text = fs::read_to_string(shipped("crds").join(name)).unwrap();
+            assert!(
+                text.starts_with("# For clusters without OpenShift"),
+                "{name}"
+            );
+            documents(&text).remove(0)
+        })
+        .collect();
+    assert_eq!(printed(), files);
+    let there = fs::read_dir(shipped("crds")).unwrap().count();
+    assert_eq!(there, files.len() + 1, "a file that nothing applies");
+}
+
+#[test]
+fn groups_versions_scopes_and_short_names_are_openshifts() {
+    let expected = [
+        ("MachineConfig", "machineconfigs", names::GROUP, "mc", false),
+        (
+            "MachineConfigPool",
+            "machineconfigpools",
+            names::GROUP,
+            "mcp",
+            true,
+        ),
+        (
+            "MachineConfigNode",
+            "machineconfignodes",
+            names::GROUP,
+            "",
+            true,
+        ),
+        (
+            "MachineConfiguration",
+            "machineconfigurations",
+            names::OPERATOR_GROUP,
+            "",
+            true,
+        ),
+        ("KubeletConfig", "kubeletconfigs", names::GROUP, "", true),
+        (
+            "ContainerRuntimeConfig",
+            "containerruntimeconfigs",
+            names::GROUP,
+            "ctrcfg",
+            true,
+        ),
+        (
+            "ControllerConfig",
+            "controllerconfigs",
+            names::GROUP,
+            "",
+            true,
+        ),
+    ];
+    assert_eq!(printed().len(), expected.len());
+    for (kind, plural, group, short, status) in expected {
+        let definition = of(kind);
+        let spec = &definition["spec"];
+        assert_eq!(definition["metadata"]["name"], format!("{plural}.{group}"));
+        assert_eq!(spec["group"], group, "{kind}");
+        assert_eq!(spec["scope"], "Cluster", "{kind}");
+        assert_eq!(spec["names"]["plural"], plural);
+        let shorts = spec["names"]["shortNames"].as_array();
+        let shorts: Vec<_> = shorts.into_iter().flatten().collect();
+        match short {
+            "" => assert!(shorts.is_empty(), "{kind}"),
+            short => assert_eq!(shorts, [short], "{kind}"),
+        }
+        let versions = spec["versions"].as_array().unwrap();
+        assert_eq!(versions.len(), 1, "{kind}");
+        assert_eq!(versions[0]["name"], "v1");
+        assert_eq!(
+            versions[0]["subresources"].get("status").is_some(),
+            status,
+            "{kind}"
+        );
+    }
+}
+
+#[test]
+fn pools_look_as_people_know_them() {
+    let shown = "CONFIG UPDATED UPDATING DEGRADED MACHINECOUNT READYMACHINECOUNT \
+                 UPDATEDMACHINECOUNT DEGRADEDMACHINECOUNT AGE";
+    assert_eq!(columns("MachineConfigPool", true).join(" "), shown);
+    assert_eq!(
+        columns("MachineConfig", true).join(" "),
+        "GENERATEDBYCONTROLLER IGNITIONVERSION AGE"
+    );
+    assert_eq!(
+        columns("MachineConfigNode", false).join(" "),
+        "POOLNAME DESIREDCONFIG CURRENTCONFIG UPDATED AGE"
+    );
+}
+
+#[test]
+fn a_column_of_a_node_shows_a_condition_that_the_agent_writes() {
+    let definition = of("MachineConfigNode");
+    let columns = definition["spec"]["versions"][0]["additionalPrinterColumns"].as_array();
+    let paths = columns
+        .unwrap()
+        .iter()
+        .map(|one| one["jsonPath"].as_str().unwrap());
+    let conditions: Vec<_> = paths.filter_map(|path| path.split('"').nth(1)).collect();
+    assert_eq!(conditions.len(), 11, "{conditions:?}");
+    for condition in conditions {
+        assert!(
+            NodeConditionKind::ALL
+                .iter()
+                .any(|kind| kind.as_str() == condition),
+            "{condition}"
+        );
+    }
+}
+
+#[test]
+fn unknown_fields_survive_only_where_others_say_what_they_are() {
+    let kept = |kind: &str, path: &str| {
+        let definition = of(kind);
+        let schema = &definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
+        let field = schema.pointer(path).unwrap_or_else(|| panic!("{path}"));
+        field["x-kubernetes-preserve-unknown-fields"] == true
+    };
+    assert!(kept("MachineConfig", "/properties/spec/properties/config"));
+    assert!(kept(
+        "KubeletConfig",
+        "/properties/spec/properties/kubeletConfig"
+    ));
+    assert!(!kept("MachineConfig", "/properties/spec"));
+    assert!(!kept("MachineConfigPool", "/properties/spec"));
+    assert!(!kept("MachineConfigNode", "/properties/status"));
+}
