@@ -6,8 +6,8 @@ use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
 
 use super::{
-    apply, completions, crds, devices, explain, guard, history, journal, man, plan, recover,
-    render, rollback, run, settings, status, verify,
+    apply, completions, cordon, crds, devices, drain, explain, guard, history, journal, man, plan,
+    recover, render, rollback, run, settings, status, verify,
 };
 use crate::{
     config::{Fragment, LogFormat, Owners, Place, SettingsFile, Source},
@@ -57,6 +57,12 @@ pub enum Command {
     Journal(journal::JournalArgs),
     /// List devices, check a declaration
     Devices(devices::DevicesArgs),
+    /// Take the pods off a node and keep new ones away
+    Drain(drain::DrainArgs),
+    /// Keep new pods away from a node
+    Cordon(cordon::CordonArgs),
+    /// Let new pods come to a node again
+    Uncordon(cordon::UncordonArgs),
     /// Settle what a crash left, before anything else starts
     #[command(hide = true)]
     Recover(recover::RecoverArgs),

@@ -7,6 +7,7 @@ mod completions;
 mod config;
 mod crds;
 mod man;
+mod nodes;
 mod output;
 mod progress;
 mod runtime;
@@ -14,7 +15,9 @@ mod settings;
 mod status;
 
 pub mod apply;
+pub mod cordon;
 pub mod devices;
+pub mod drain;
 pub mod explain;
 pub mod guard;
 pub mod history;
@@ -93,6 +96,9 @@ fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         Command::Explain(args) => explain::run(&global, &args),
         Command::Journal(args) => journal::run(&global, &args),
         Command::Devices(args) => devices::run(&global, &args),
+        Command::Drain(args) => drain::run(&global, &args),
+        Command::Cordon(args) => cordon::cordon(&global, &args),
+        Command::Uncordon(args) => cordon::uncordon(&global, &args),
         Command::Recover(args) => recover::run(&global, &args),
         Command::Guard(args) => guard::run(&global, &args),
         Command::Status(args) => status::run(&global, args),

@@ -4,12 +4,14 @@
 //! it in time and reads the credentials anew when they are not accepted any more; nobody else waits,
 //! counts or repeats below the loops of this room.
 
+pub mod by_hand;
 mod client;
 pub mod configs;
 mod error;
 pub mod events;
 pub mod machine_config_node;
 pub mod node;
+pub mod pods;
 pub mod publish;
 
 pub use client::{Access, Cluster, Surroundings};

@@ -62,6 +62,7 @@ pub(crate) const WALLS: &[Wall] = &[
         "backoff clock crd digest machine_config metrics plan readiness reason status telemetry update update::phase",
         "it publishes what is desired",
     ),
+    wall("cluster::pods", "cluster drain drain::evict", ""),
     wall(
         "source",
         "machine_config metrics path reason root telemetry update",
@@ -115,6 +116,7 @@ const DRIVERS: &[&str] = &[
     "admin",
     "agent",
     "cli::beside",
+    "cli::drain",
     "cli::runtime",
     "cluster",
     "device::registry",

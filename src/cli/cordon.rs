@@ -1,0 +1,159 @@
+//! `machinist cordon` and `machinist uncordon`.
+
+use clap::Args;
+use serde::Serialize;
+
+use super::{
+    Exit, Global, Printed,
+    nodes::{Nodes, Rehearse, log},
+    output::complain,
+    print_data, short, start_logging_beside_a_page,
+};
+use crate::{
+    cluster::by_hand::{self, Before, Wish},
+    telemetry::chain,
+};
+
+/// Flags of `cordon`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The cordon is yours: no agent lifts it. A node that an update holds cordoned already is given back when
+the update is complete, unless --keep says otherwise.
+
+Examples:
+  machinist cordon worker-1
+  machinist cordon --keep worker-1
+  machinist cordon -l topology.kubernetes.io/zone=b --dry-run")]
+pub struct CordonArgs {
+    /// Which nodes.
+    #[command(flatten)]
+    pub nodes: Nodes,
+    /// Keep the node cordoned after an update that is under way, too
+    #[arg(long)]
+    pub keep: bool,
+    /// How it is printed.
+    #[command(flatten)]
+    pub printed: Printed,
+}
+
+/// Flags of `uncordon`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Takes back what `cordon --keep` said, too. A node that an update needs cordoned is cordoned again once.
+
+Example:
+  machinist uncordon worker-1")]
+pub struct UncordonArgs {
+    /// Which nodes.
+    #[command(flatten)]
+    pub nodes: Nodes,
+    /// How it is printed.
+    #[command(flatten)]
+    pub printed: Printed,
+}
+
+/// What became of one node.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct NodeSet {
+    node: String,
+    changed: bool,
+    held_by_agent: bool,
+    message: Option<String>,
+    reason: Option<crate::reason::Reason>,
+}
+
+/// The whole answer.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Answer {
+    api_version: &'static str,
+    kind: &'static str,
+    dry_run: &'static str,
+    nodes: Vec<NodeSet>,
+}
+
+pub(super) fn cordon(global: &Global, args: &CordonArgs) -> anyhow::Result<Exit> {
+    let wish = Wish::Cordon { keep: args.keep };
+    run(global, &args.nodes, wish, args.printed)
+}
+
+pub(super) fn uncordon(global: &Global, args: &UncordonArgs) -> anyhow::Result<Exit> {
+    run(global, &args.nodes, Wish::Uncordon, args.printed)
+}
+
+fn run(global: &Global, nodes: &Nodes, wish: Wish, printed: Printed) -> anyhow::Result<Exit> {
+    start_logging_beside_a_page(log(global))?;
+    let set = short()?.block_on(set(nodes, wish))?;
+    let failed = set.iter().any(|node| node.reason.is_some());
+    for node in set.iter().filter(|node| node.reason.is_some()) {
+        complain(node.message.as_deref().unwrap_or_default());
+    }
+    let answer = Answer {
+        api_version: "machinist.dev/v1",
+        kind: match wish {
+            Wish::Cordon { .. } => "Cordon",
+            Wish::Uncordon => "Uncordon",
+        },
+        dry_run: nodes.dry_run.as_str(),
+        nodes: set,
+    };
+    print_data(printed.output, &answer, |answer| {
+        page(answer, wish, nodes.dry_run)
+    })?;
+    Ok(if failed { Exit::Failed } else { Exit::Done })
+}
+
+/// One node after the other; one that fails does not keep the next.
+async fn set(nodes: &Nodes, wish: Wish) -> anyhow::Result<Vec<NodeSet>> {
+    let cluster = nodes.cluster().await?;
+    let mut all = Vec::new();
+    for node in nodes.names(&cluster).await? {
+        let done = by_hand::set(&cluster, &node, wish, nodes.dry_run.into()).await;
+        let before = done.as_ref().ok();
+        all.push(NodeSet {
+            changed: before.is_some_and(|before| !before.settled),
+            held_by_agent: before.is_some_and(|before| before.held_by_agent),
+            message: match &done {
+                Ok(before) => hint(*before, wish),
+                Err(error) => Some(chain(error)),
+            },
+            reason: done
+                .as_ref()
+                .err()
+                .map(crate::cluster::ClusterError::reason),
+            node,
+        });
+    }
+    Ok(all)
+}
+
+/// What a person would not expect.
+fn hint(before: Before, wish: Wish) -> Option<String> {
+    let hint = match wish {
+        Wish::Cordon { keep: false } if before.held_by_agent && !before.kept => {
+            "an update holds it cordoned and will give it back; --keep keeps it cordoned"
+        }
+        Wish::Uncordon if before.held_by_agent => {
+            "an update holds it cordoned, and will cordon it once more"
+        }
+        Wish::Cordon { .. } | Wish::Uncordon => return None,
+    };
+    Some(hint.to_owned())
+}
+
+fn page(answer: &Answer, wish: Wish, dry_run: Rehearse) -> String {
+    let done = match wish {
+        Wish::Cordon { .. } => "cordoned",
+        Wish::Uncordon => "uncordoned",
+    };
+    let nodes = answer.nodes.iter().filter(|node| node.reason.is_none());
+    let lines = nodes.map(|node| {
+        let already = if node.changed { "" } else { "already " };
+        let hint = node.message.as_ref().map(|hint| format!(": {hint}"));
+        let suffix = dry_run.suffix();
+        let hint = hint.unwrap_or_default();
+        format!("node/{} {already}{done}{suffix}{hint}\n", node.node)
+    });
+    lines.collect()
+}

@@ -1,0 +1,215 @@
+//! How a drain ended, as data and for people.
+
+use std::fmt::Write as _;
+
+use serde::Serialize;
+
+use crate::{
+    cli::nodes::Rehearse,
+    cluster::ClusterError,
+    drain::{
+        Note, PodId, Wait,
+        evict::{DrainError, Progress, Rehearsal},
+    },
+    plan::printable,
+    reason::Reason,
+    telemetry::chain,
+};
+
+/// `drain -o json`.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Drain {
+    api_version: &'static str,
+    kind: &'static str,
+    dry_run: &'static str,
+    pub(super) nodes: Vec<Report>,
+}
+
+impl Drain {
+    pub(super) fn new(dry_run: &'static str, nodes: Vec<Report>) -> Self {
+        Self {
+            api_version: "machinist.dev/v1",
+            kind: "Drain",
+            dry_run,
+            nodes,
+        }
+    }
+}
+
+/// One node.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Report {
+    node: String,
+    outcome: &'static str,
+    /// Why it failed.
+    pub(super) reason: Option<Reason>,
+    pub(super) message: Option<String>,
+    gone: usize,
+    /// Who would be evicted, in order; empty but for a dry run.
+    evict: Vec<Said>,
+    /// What is to be said of pods that stay or lose something.
+    notes: Vec<Said>,
+    /// What is waited for.
+    waits: Vec<Said>,
+    left_behind: Vec<PodId>,
+    #[serde(skip)]
+    dry_run: &'static str,
+}
+
+/// A pod, and what is said of it.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Said {
+    namespace: String,
+    name: String,
+    reason: Option<Reason>,
+    message: Option<String>,
+    since: Option<jiff::Timestamp>,
+    expected_end: Option<jiff::Timestamp>,
+}
+
+impl Said {
+    fn of(pod: &PodId) -> Self {
+        Self {
+            namespace: pod.namespace.clone(),
+            name: pod.name.clone(),
+            reason: None,
+            message: None,
+            since: None,
+            expected_end: None,
+        }
+    }
+
+    fn note((pod, note): &(PodId, Note)) -> Self {
+        Self {
+            reason: Some(note.reason()),
+            message: Some(note.sentence()),
+            ..Self::of(pod)
+        }
+    }
+
+    fn wait(wait: &Wait) -> Self {
+        Self {
+            reason: Some(wait.what.reason()),
+            message: Some(wait.sentence()),
+            since: Some(wait.since),
+            expected_end: wait.expected_end,
+            ..Self::of(&wait.pod)
+        }
+    }
+}
+
+impl Report {
+    fn new(node: &str, outcome: &'static str) -> Self {
+        Self {
+            node: node.to_owned(),
+            outcome,
+            reason: None,
+            message: None,
+            gone: 0,
+            evict: Vec::new(),
+            notes: Vec::new(),
+            waits: Vec::new(),
+            left_behind: Vec::new(),
+            dry_run: "",
+        }
+    }
+
+    pub(super) fn failed(node: &str, error: &DrainError) -> Self {
+        Self {
+            reason: Some(error.reason()),
+            message: Some(chain(error)),
+            ..Self::new(node, "Failed")
+        }
+    }
+
+    pub(super) fn not_cordoned(node: &str, error: &ClusterError) -> Self {
+        Self {
+            reason: Some(error.reason()),
+            message: Some(chain(error)),
+            ..Self::new(node, "Failed")
+        }
+    }
+
+    pub(super) fn drained(node: &str, last: &Progress) -> Self {
+        Self::new(node, "Drained").at(last)
+    }
+
+    /// How far it had come.
+    pub(super) fn at(self, last: &Progress) -> Self {
+        Self {
+            gone: last.gone,
+            notes: last.notes.iter().map(Said::note).collect(),
+            waits: last.waits.iter().map(Said::wait).collect(),
+            left_behind: last.left_behind.clone(),
+            ..self
+        }
+    }
+
+    pub(super) fn rehearsed(node: &str, dry_run: Rehearse, rehearsal: &Rehearsal) -> Self {
+        let evict = rehearsal.evict.iter().map(|one| {
+            let kept = one.kept_by.clone().map(|what| Wait {
+                pod: one.pod.clone(),
+                what,
+                since: jiff::Timestamp::UNIX_EPOCH,
+                expected_end: None,
+                too_late_for: None,
+            });
+            let kept = kept.as_ref().map(Said::wait);
+            Said {
+                since: None,
+                ..kept.unwrap_or_else(|| Said::of(&one.pod))
+            }
+        });
+        let lost = rehearsal.evict.iter();
+        let lost = lost.flat_map(|one| one.notes.iter().map(|n| (one.pod.clone(), n.clone())));
+        let lost: Vec<_> = lost.collect();
+        Self {
+            evict: evict.collect(),
+            notes: rehearsal
+                .leave
+                .iter()
+                .chain(&lost)
+                .map(Said::note)
+                .collect(),
+            dry_run: dry_run.suffix(),
+            ..Self::new(node, "WouldDrain")
+        }
+    }
+
+    pub(super) fn to_text(&self) -> String {
+        let Self { node, dry_run, .. } = self;
+        let mut text = String::new();
+        match self.outcome {
+            "Drained" => {
+                let pods = if self.gone == 1 { "pod" } else { "pods" };
+                let _ = writeln!(text, "node/{node} drained: {} {pods} gone", self.gone);
+                for pod in &self.left_behind {
+                    let _ = writeln!(text, "pod/{pod} was not waited for");
+                }
+            }
+            "WouldDrain" => {
+                let _ = writeln!(text, "node/{node} cordoned{dry_run}");
+                for pod in &self.evict {
+                    let kept = pod.message.as_ref().map(|why| format!(": {why}"));
+                    let kept = printable(&kept.unwrap_or_default());
+                    let _ = writeln!(
+                        text,
+                        "pod/{}/{} evicted{dry_run}{kept}",
+                        pod.namespace, pod.name
+                    );
+                }
+                for note in &self.notes {
+                    let why = printable(note.message.as_deref().unwrap_or_default());
+                    let _ = writeln!(text, "pod/{}/{} {why}", note.namespace, note.name);
+                }
+                let _ = writeln!(text, "node/{node} drained{dry_run}");
+            }
+            // Told on stderr when it happened.
+            _ => {}
+        }
+        text
+    }
+}

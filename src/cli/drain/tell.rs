@@ -1,0 +1,94 @@
+//! What waits for what, for a person who waits with it.
+
+use std::{
+    collections::BTreeSet,
+    io::{self, IsTerminal as _},
+};
+
+use crate::{
+    cli::output::write_error,
+    drain::{PodId, evict::Progress},
+    plan::printable,
+    reason::Reason,
+};
+
+/// Back to the first column, and what stands there away.
+const FRESH_LINE: &str = "\r\x1b[K";
+
+/// A line that is longer would be broken, and its first part could not be taken away.
+const WIDTH: usize = 79;
+
+/// Tells on stderr: each new blocker in a line of its own, and on a terminal how far it is below them.
+pub(super) struct Teller {
+    node: String,
+    told: BTreeSet<(PodId, Reason)>,
+    text: bool,
+    terminal: bool,
+    shown: bool,
+}
+
+impl Teller {
+    /// Silent where a script reads what is printed.
+    pub(super) fn new(node: &str, text: bool) -> Self {
+        let dumb = std::env::var_os("TERM").is_none_or(|kind| kind == "dumb");
+        Self {
+            node: node.to_owned(),
+            told: BTreeSet::new(),
+            text,
+            terminal: text && !dumb && io::stderr().is_terminal(),
+            shown: false,
+        }
+    }
+
+    pub(super) fn tell(&mut self, progress: &Progress) {
+        if !self.text || !progress.begun {
+            return;
+        }
+        let mut lines = String::new();
+        for (pod, note) in progress.notes.iter() {
+            if self.told.insert((pod.clone(), note.reason())) {
+                lines += &printable(&format!("{pod} {}", note.sentence()));
+                lines.push('\n');
+            }
+        }
+        for wait in progress.blockers() {
+            if self.told.insert((wait.pod.clone(), wait.what.reason())) {
+                lines += &printable(&wait.sentence());
+                lines.push('\n');
+            }
+        }
+        if !lines.is_empty() {
+            self.clear();
+            write_error(&lines);
+        }
+        if self.terminal {
+            let line = self.line(progress);
+            write_error(&format!("{FRESH_LINE}{line}"));
+            self.shown = true;
+        }
+    }
+
+    fn line(&self, progress: &Progress) -> String {
+        let away = match progress.away_since {
+            Some(_) => ", the API server is away",
+            None => "",
+        };
+        let line = format!(
+            "{}: {} to go, {} ending, {} gone{away} …",
+            self.node, progress.to_go, progress.leaving, progress.gone
+        );
+        line.chars().take(WIDTH).collect()
+    }
+
+    fn clear(&mut self) {
+        if std::mem::take(&mut self.shown) {
+            write_error(FRESH_LINE);
+        }
+    }
+}
+
+impl Drop for Teller {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}

@@ -1,0 +1,233 @@
+//! The pods of a node: listed, watched, evicted.
+
+use std::time::Duration;
+
+use k8s_openapi::api::{apps::v1::DaemonSet, core::v1::Pod as PodObject, policy::v1 as policy};
+use kube::{
+    Api, Client,
+    api::{DeleteParams, ListParams, PostParams, Preconditions, WatchEvent, WatchParams},
+    core::Status,
+};
+use serde_json::{Value, json};
+use tokio_stream::StreamExt as _;
+
+use super::{Cluster, ClusterError, Why};
+use crate::drain::{
+    Budget, CallError, Cause, Pod, PodId, Refused,
+    evict::{Change, Changes, How, Listed, Pods},
+};
+
+/// Pods of one page: a kubelet has at most 250 unless told otherwise, so one request is the rule.
+const PAGE: u32 = 250;
+
+/// After so long the server ends a watch, and it is begun again where it was. What the server takes as
+/// the shortest of its own limits is twice that.
+const WATCH: u32 = 290;
+
+/// The server sends a bookmark about once a minute. A watch that is silent for longer is one whose
+/// other end may be gone.
+const SILENCE: Duration = Duration::from_secs(90);
+
+/// Pods as the API server has them.
+#[derive(Clone, Debug)]
+pub struct NodePods {
+    cluster: Cluster,
+    /// Only pods that this label selector means; all without one.
+    selector: Option<String>,
+}
+
+impl NodePods {
+    /// Nothing is asked yet.
+    pub fn new(cluster: Cluster, selector: Option<String>) -> Self {
+        Self { cluster, selector }
+    }
+
+    async fn page(&self, node: &str, token: Option<&str>) -> Result<Page, ClusterError> {
+        let list = |client| async move {
+            let mut params = ListParams::default()
+                .fields(&format!("spec.nodeName={node}"))
+                .limit(PAGE);
+            params.label_selector.clone_from(&self.selector);
+            params.continue_token = token.map(str::to_owned);
+            Api::<PodObject>::all(client).list(&params).await
+        };
+        let object = format!("the pods of Node {node}");
+        let found = self.cluster.ask("list", object, list).await?;
+        Ok(Page {
+            pods: found.items.iter().map(Pod::from).collect(),
+            version: found.metadata.resource_version.unwrap_or_default(),
+            next: found.metadata.continue_.filter(|token| !token.is_empty()),
+        })
+    }
+
+    /// All pages; the version is that of the first, which all the others show as well.
+    async fn pages(&self, node: &str) -> Result<Listed, ClusterError> {
+        let mut all = Listed::default();
+        let mut next = None;
+        loop {
+            let page = self.page(node, next.as_deref()).await?;
+            all.pods.extend(page.pods);
+            all.version = page.version;
+            next = page.next;
+            if next.is_none() {
+                return Ok(all);
+            }
+        }
+    }
+}
+
+/// One page of a list.
+struct Page {
+    pods: Vec<Pod>,
+    version: String,
+    next: Option<String>,
+}
+
+impl Pods for NodePods {
+    async fn list(&self, node: &str) -> Result<Listed, CallError> {
+        match self.pages(node).await {
+            // A page that came too late: what it was to go on from is forgotten. Once more from the
+            // beginning; a list that is too slow twice is the caller's to repeat.
+            Err(error) if error.is_expired() => self.pages(node).await,
+            listed => listed,
+        }
+        .map_err(CallError::from)
+    }
+
+    async fn watch(&self, node: &str, version: &str) -> Result<Changes, CallError> {
+        let watch = |client| async move {
+            let mut params = WatchParams::default()
+                .fields(&format!("spec.nodeName={node}"))
+                .timeout(WATCH);
+            params.label_selector.clone_from(&self.selector);
+            Api::<PodObject>::all(client).watch(&params, version).await
+        };
+        let object = format!("the pods of Node {node}");
+        let events = self.cluster.ask("watch", object, watch).await?;
+        // Outside of `ask`: an open watch has an end of its own.
+        let events = Box::pin(events).timeout(SILENCE);
+        Ok(Box::pin(events.map(|event| match event {
+            Ok(Ok(event)) => change(event),
+            Ok(Err(error)) => Err(CallError::NoAnswer(Box::new(error))),
+            Err(silence) => Err(CallError::NoAnswer(Box::new(silence))),
+        })))
+    }
+
+    async fn evict(&self, pod: &PodId, how: How) -> Result<(), CallError> {
+        let body = &eviction(pod, how);
+        let evict = |client| async move {
+            let params = PostParams {
+                dry_run: how.dry_run,
+                ..PostParams::default()
+            };
+            let answer: Result<Value, _> = pods(client, pod)
+                .create_subresource("eviction", &pod.name, &params, body)
+                .await;
+            answer
+        };
+        let evicted = self.cluster.ask("evict", format!("Pod {pod}"), evict).await;
+        evicted.map(drop).map_err(CallError::from)
+    }
+
+    async fn delete(&self, pod: &PodId, how: How) -> Result<(), CallError> {
+        let params = &DeleteParams {
+            dry_run: how.dry_run,
+            grace_period_seconds: how.grace.seconds(),
+            preconditions: Some(Preconditions {
+                uid: Some(pod.uid.clone()),
+                resource_version: None,
+            }),
+            ..DeleteParams::default()
+        };
+        let delete = |client| async move { pods(client, pod).delete(&pod.name, params).await };
+        let object = format!("Pod {pod}");
+        let deleted = self.cluster.ask("delete", object, delete).await;
+        deleted.map(drop).map_err(CallError::from)
+    }
+
+    async fn budgets(&self, namespace: &str) -> Result<Vec<Budget>, CallError> {
+        let list = |client| async move {
+            let budgets = Api::<policy::PodDisruptionBudget>::namespaced(client, namespace);
+            budgets.list(&ListParams::default()).await
+        };
+        let object = format!("the PodDisruptionBudgets of {namespace}");
+        let found = self.cluster.ask("list", object, list).await?;
+        Ok(found.items.iter().map(Budget::from).collect())
+    }
+
+    async fn daemon_set(&self, namespace: &str, name: &str) -> Result<bool, CallError> {
+        let get = |client| async move {
+            let sets = Api::<DaemonSet>::namespaced(client, namespace);
+            sets.get_metadata_opt(name).await
+        };
+        let object = format!("DaemonSet {namespace}/{name}");
+        let found = self.cluster.ask("get", object, get).await?;
+        Ok(found.is_some())
+    }
+}
+
+fn pods(client: Client, pod: &PodId) -> Api<PodObject> {
+    Api::namespaced(client, &pod.namespace)
+}
+
+/// The request, word for word: kube's own writes the options under a name that the server does not
+/// know, and grace period, precondition and dry run are lost without a word.
+fn eviction(pod: &PodId, how: How) -> Value {
+    let mut options = json!({"preconditions": {"uid": pod.uid}});
+    if let Some(seconds) = how.grace.seconds() {
+        options["gracePeriodSeconds"] = seconds.into();
+    }
+    if how.dry_run {
+        options["dryRun"] = json!(["All"]);
+    }
+    json!({
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": {"namespace": pod.namespace, "name": pod.name},
+        "deleteOptions": options,
+    })
+}
+
+fn change(event: WatchEvent<PodObject>) -> Result<Change, CallError> {
+    let version = |pod: &PodObject| pod.metadata.resource_version.clone().unwrap_or_default();
+    Ok(match event {
+        WatchEvent::Added(pod) | WatchEvent::Modified(pod) => {
+            Change::Is(Box::new(Pod::from(&pod)), version(&pod))
+        }
+        WatchEvent::Deleted(pod) => Change::Gone(Pod::from(&pod).id, version(&pod)),
+        WatchEvent::Bookmark(mark) => Change::Upto(mark.metadata.resource_version),
+        WatchEvent::Error(status) => return Err(refused(&status).into()),
+    })
+}
+
+impl From<ClusterError> for CallError {
+    fn from(error: ClusterError) -> Self {
+        match &error.why {
+            Why::Answered(status) => refused(status).into(),
+            _ => Self::NoAnswer(Box::new(error)),
+        }
+    }
+}
+
+fn refused(status: &Status) -> Refused {
+    let details = status.details.as_ref();
+    let seconds = details.map_or(0, |details| details.retry_after_seconds);
+    let causes = details.map(|details| details.causes.as_slice());
+    Refused {
+        code: status.code,
+        reason: status.reason.clone(),
+        message: status.message.clone(),
+        object: details
+            .map(|details| details.name.clone())
+            .unwrap_or_default(),
+        causes: causes
+            .unwrap_or_default()
+            .iter()
+            .map(|cause| Cause {
+                kind: cause.reason.clone(),
+                message: cause.message.clone(),
+            })
+            .collect(),
+        retry_after: (seconds > 0).then(|| Duration::from_secs(seconds.into())),
+    }
+}
