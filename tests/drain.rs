@@ -3,24 +3,31 @@
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
+    clippy::disallowed_methods,
     dead_code,
     reason = "a test may panic, and not every test needs every helper"
 )]
 
 #[path = "drain/answers.rs"]
 mod answers;
+#[path = "drain/api.rs"]
+mod api;
 #[path = "drain/blocked.rs"]
 mod blocked;
 #[path = "drain/budgets.rs"]
 mod budgets;
 #[path = "drain/classify.rs"]
 mod classify;
+#[path = "drain/command.rs"]
+mod command;
 #[path = "drain/evict.rs"]
 mod evict;
 #[path = "drain/limits.rs"]
 mod limits;
 #[path = "drain/properties.rs"]
 mod properties;
+#[path = "drain/requests.rs"]
+mod requests;
 #[path = "drain/running.rs"]
 mod running;
 #[path = "drain/server.rs"]

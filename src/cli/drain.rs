@@ -210,8 +210,9 @@ async fn one(args: &DrainArgs, cluster: &Cluster, name: &str, stop: &Cancellatio
             _ = progress.changed() => teller.tell(&progress.borrow_and_update()),
         }
     };
-    drop(teller);
     let last = progress.borrow();
+    teller.tell(&last);
+    drop(teller);
     match ended {
         Ok(_) => Report::drained(name, &last),
         Err(error) => Report::failed(name, &error).at(&last),

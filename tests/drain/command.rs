@@ -1,0 +1,240 @@
+//! The commands, against an API server on a socket.
+
+use std::process::{Command, Output};
+
+use serde_json::{Value, json};
+
+use crate::{
+    api::{Api, status},
+    support::{Made, made},
+};
+
+async fn machinist(api: &Api, arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_machinist"));
+    command
+        .args(arguments)
+        .arg("--kubeconfig")
+        .arg(api.kubeconfig());
+    tokio::task::spawn_blocking(move || command.output().unwrap())
+        .await
+        .unwrap()
+}
+
+fn out(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn err(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+fn node() -> &'static str {
+    "/api/v1/nodes/a"
+}
+
+fn daemon() -> Made {
+    made("proxy").owned_by("DaemonSet", "proxy")
+}
+
+async fn with_daemon(pods: impl IntoIterator<Item = Made>) -> Api {
+    let api = Api::with(pods.into_iter().chain([daemon()])).await;
+    let set = json!({"metadata": {"name": "proxy", "namespace": "shop"}});
+    api.put("/apis/apps/v1/namespaces/shop/daemonsets/proxy", set);
+    api
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn drain_cordons_evicts_and_says_so_and_takes_kubectls_flags() {
+    let api = with_daemon([made("web"), made("lone").bare().local_data()]).await;
+    let flags = [
+        "drain",
+        "a",
+        "--force",
+        "--ignore-daemonsets=true",
+        "--delete-local-data",
+        "--grace-period=-1",
+        "--timeout=60s",
+        "--skip-wait-for-delete-timeout=0",
+        "--disable-eviction=false",
+        "--chunk-size=500",
+        "--dry-run=none",
+        "-o",
+        "json",
+    ];
+    let output = machinist(&api, &flags).await;
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    let told: Value = serde_json::from_str(&out(&output)).unwrap();
+    assert_eq!(told["kind"], "Drain");
+    assert_eq!(told["nodes"][0]["outcome"], "Drained");
+    assert_eq!(told["nodes"][0]["gone"], 2);
+    assert_eq!(api.object(node())["spec"]["unschedulable"], true);
+    // A person's cordon carries no mark of ours.
+    assert_eq!(api.object(node())["metadata"]["annotations"], Value::Null);
+    assert_eq!(
+        api.writes()[0],
+        format!("PATCH {}", node()),
+        "the cordon comes first"
+    );
+    assert_eq!(api.heard("POST").len(), 2);
+    let text = machinist(&api, &["drain", "a", "--ignore-daemonsets"]).await;
+    assert_eq!(out(&text), "node/a drained: 0 pods gone\n");
+    assert!(
+        err(&text).contains("shop/proxy is made by a DaemonSet"),
+        "{}",
+        err(&text)
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_speaks_against_a_drain_is_told_before_the_node_is_touched() {
+    let api = with_daemon([made("web"), made("lone").bare().local_data()]).await;
+    let output = machinist(&api, &["drain", "a"]).await;
+    assert_eq!(output.status.code(), Some(1));
+    let told = err(&output);
+    for part in [
+        "shop/lone",
+        "scratch",
+        "no controller",
+        "shop/proxy is made by a DaemonSet",
+    ] {
+        assert!(told.contains(part), "{part}: {told}");
+    }
+    assert_eq!(api.writes(), Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dry_run_in_the_client_lists_who_would_go_and_writes_nothing() {
+    let api = with_daemon([made("web")]).await;
+    for flag in ["--dry-run", "--dry-run=client", "--dry-run=true"] {
+        let output = machinist(&api, &["drain", flag, "--ignore-daemonsets", "a"]).await;
+        assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+        assert!(
+            out(&output).contains("pod/shop/web evicted (dry run)"),
+            "{}",
+            out(&output)
+        );
+        assert!(
+            !out(&output).contains("pod/shop/proxy evicted"),
+            "{}",
+            out(&output)
+        );
+    }
+    machinist(&api, &["cordon", "--dry-run", "a"]).await;
+    assert_eq!(api.writes(), Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dry_run_on_the_server_asks_without_effect_and_names_what_would_refuse() {
+    let api = with_daemon([made("web")]).await;
+    let details =
+        json!({"name": "web", "causes": [{"reason": "DisruptionBudget", "message": "needs 2"}]});
+    api.answers("POST", 429, status(429, "TooManyRequests", "no", details));
+    let output = machinist(
+        &api,
+        &["drain", "--dry-run=server", "--ignore-daemonsets", "a"],
+    )
+    .await;
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    assert!(out(&output).contains("needs 2"), "{}", out(&output));
+    for write in api.heard("P") {
+        assert!(write.query.contains("dryRun=All"), "{write:?}");
+    }
+    assert_eq!(api.object(node())["spec"]["unschedulable"], Value::Null);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_drain_that_gives_up_names_the_budget_and_leaves_the_cordon() {
+    let api = with_daemon([made("web")]).await;
+    let details =
+        json!({"name": "web", "causes": [{"reason": "DisruptionBudget", "message": "needs 2"}]});
+    for _ in 0..9 {
+        api.answers(
+            "POST",
+            429,
+            status(429, "TooManyRequests", "no", details.clone()),
+        );
+    }
+    api.put(
+        "/apis/policy/v1/namespaces/shop/poddisruptionbudgets/web",
+        json!({"metadata": {"namespace": "shop", "name": "web", "generation": 1},
+            "spec": {"selector": {}, "maxUnavailable": 0},
+            "status": {"observedGeneration": 1, "disruptionsAllowed": 0, "currentHealthy": 2,
+                "desiredHealthy": 2, "expectedPods": 2}}),
+    );
+    let flags = ["drain", "--ignore-daemonsets", "--timeout", "1s", "a"];
+    let output = machinist(&api, &flags).await;
+    assert_eq!(output.status.code(), Some(1));
+    let told = err(&output);
+    assert!(
+        told.contains("can never be evicted: budget web (maxUnavailable 0)"),
+        "{told}"
+    );
+    assert!(told.contains("did not end within 1 s"), "{told}");
+    assert_eq!(api.object(node())["spec"]["unschedulable"], true);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cordon_is_one_request_or_none_and_keep_says_that_it_stays() {
+    let api = Api::with([]).await;
+    let output = machinist(&api, &["cordon", "a"]).await;
+    assert_eq!(out(&output), "node/a cordoned\n");
+    assert_eq!(
+        api.heard("PATCH")[0].body,
+        json!({"spec": {"unschedulable": true}})
+    );
+    let output = machinist(&api, &["cordon", "a"]).await;
+    assert_eq!(out(&output), "node/a already cordoned\n");
+    assert_eq!(api.heard("PATCH").len(), 1);
+    machinist(&api, &["cordon", "--keep", "a"]).await;
+    let annotations = &api.object(node())["metadata"]["annotations"];
+    assert_eq!(*annotations, json!({"machinist.dev/keep-cordoned": "true"}));
+    let output = machinist(&api, &["uncordon", "a"]).await;
+    assert_eq!(out(&output), "node/a uncordoned\n");
+    let taken_back = json!({"metadata": {"annotations": {"machinist.dev/keep-cordoned": null}},
+        "spec": {"unschedulable": null}});
+    assert_eq!(api.heard("PATCH")[2].body, taken_back);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_cordons_a_node_that_an_update_holds_is_told_how_it_stays() {
+    let api = Api::with([]).await;
+    api.put(
+        node(),
+        json!({"metadata": {"name": "a", "annotations": {"machinist.dev/cordoned": "x"}},
+            "spec": {"unschedulable": true}}),
+    );
+    let output = machinist(&api, &["cordon", "a"]).await;
+    assert!(out(&output).contains("--keep"), "{}", out(&output));
+    assert_eq!(api.heard("PATCH").len(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_node_that_is_not_there_does_not_keep_the_next() {
+    let api = Api::with([]).await;
+    let output = machinist(&api, &["cordon", "b", "a", "-o", "json"]).await;
+    assert_eq!(output.status.code(), Some(1));
+    let told: Value = serde_json::from_str(&out(&output)).unwrap();
+    assert_eq!(told["nodes"][1]["changed"], true);
+    assert!(err(&output).contains("Node b"), "{}", err(&output));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn wrong_usage_is_64_and_a_grace_period_of_zero_is_among_it() {
+    let api = Api::with([made("web")]).await;
+    for flags in [
+        &["drain"][..],
+        &["drain", "a", "--grace-period=0"],
+        &["drain", "a", "--timeout=soon"],
+        &["drain", "a", "-l", "x=y"],
+        &["drain", "a", "--dry-run=perhaps"],
+    ] {
+        let output = machinist(&api, flags).await;
+        assert_eq!(
+            output.status.code(),
+            Some(64),
+            "{flags:?}: {}",
+            err(&output)
+        );
+    }
+    assert_eq!(api.heard("").len(), 0);
+}
