@@ -94,7 +94,10 @@ impl Reading {
     async fn until(&mut self, holds: impl FnMut(&Desired) -> bool) -> Desired {
         let waiting = self.desired.wait_for(holds);
         let waited = tokio::time::timeout(Duration::from_secs(20), waiting).await;
-        waited.expect("it is said in time").unwrap().clone()
+        let Ok(said) = waited else {
+            panic!("never said; heard {:#?}", self.server.heard())
+        };
+        said.unwrap().clone()
     }
 
     async fn until_config(&mut self, wanted: &str) {

@@ -140,6 +140,15 @@ impl Server {
         });
     }
 
+    /// A backup of the server's store is put back: versions count from the beginning again.
+    pub(crate) fn restore(&self, path: &str, mut object: Value) {
+        self.inside(|inside| {
+            inside.version = 1;
+            object["metadata"]["resourceVersion"] = json!("1");
+            inside.objects.insert(path.to_owned(), object);
+        });
+    }
+
     pub(crate) fn remove(&self, path: &str) {
         self.inside(|inside| {
             let gone = inside.objects.remove(path).unwrap();

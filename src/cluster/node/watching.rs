@@ -32,26 +32,18 @@ const SILENT: Duration = Duration::from_secs(100);
 /// A server that ends every watch as soon as it begins is asked once in this time.
 const SHORTEST: Duration = Duration::from_secs(1);
 
-/// Where a watch goes on.
-#[derive(Default)]
-struct Place {
-    /// The version; none where everything begins anew.
-    version: Option<String>,
-    /// What is remembered of versions was too old: the next list is not to come from a cache.
-    expired: bool,
-}
-
 impl OwnNode {
     /// Watches until `stop`. What changes is in [`OwnNode::sights`]; an outage keeps what was seen.
     pub async fn follow(self, stop: CancellationToken) {
-        let mut place = Place::default();
+        // The version from which a watch goes on; none where everything begins anew.
+        let mut version = None;
         let mut failures = 0;
         loop {
             let began = Instant::now();
             let turned = tokio::select! {
                 () = stop.cancelled() => return,
                 // Safe to drop: the next start lists anew.
-                turned = self.turn(&mut place) => turned,
+                turned = self.turn(&mut version) => turned,
             };
             let wait = match turned {
                 Ok(()) => {
@@ -60,6 +52,11 @@ impl OwnNode {
                 }
                 Err(error) => {
                     self.is_away(&error);
+                    if failures > 0 {
+                        // More than one connection was lost: behind the same address there may be
+                        // another past, such as a backup's.
+                        version = None;
+                    }
                     let wait = RETRY.wait(failures, jitter());
                     failures = failures.saturating_add(1);
                     wait.max(error.retry_after().unwrap_or_default())
@@ -74,45 +71,35 @@ impl OwnNode {
     }
 
     /// Lists where that is needed, and watches until the watch ends.
-    async fn turn(&self, place: &mut Place) -> Result<(), ClusterError> {
-        let version = match &place.version {
-            Some(version) => version.clone(),
-            None => self.list(place).await?,
+    async fn turn(&self, version: &mut Option<String>) -> Result<(), ClusterError> {
+        let from = match version {
+            Some(from) => from.clone(),
+            None => self.list().await?,
         };
-        match self.watch(version, place).await {
+        *version = Some(from.clone());
+        match self.watch(from, version).await {
             Err(error) if error.is_expired() => {
-                *place = Place {
-                    version: None,
-                    expired: true,
-                };
+                *version = None;
                 Ok(())
             }
             ended => ended,
         }
     }
 
-    async fn list(&self, place: &mut Place) -> Result<String, ClusterError> {
-        let mut params = ListParams::default().fields(&self.selector());
-        if !place.expired {
-            // From the server's memory: thousands of agents may start at once.
-            params = params.match_any();
-        }
-        let params = &params;
+    /// Not from a server's memory, though that would be cheaper: one that lags behind would show an
+    /// earlier desired config, and an update that goes on would be taken back.
+    async fn list(&self) -> Result<String, ClusterError> {
+        let params = &ListParams::default().fields(&self.selector());
         let list = |client| async move { nodes(client).list(params).await };
         let found = self.cluster.ask("list", self.object(), list).await?;
-        let version = found.metadata.resource_version.unwrap_or_default();
         match found.items.into_iter().next() {
-            Some(node) => drop(self.saw_again(node)),
+            Some(node) => self.saw_anew(node),
             None => self.is_gone(),
         }
-        *place = Place {
-            version: Some(version.clone()),
-            expired: false,
-        };
-        Ok(version)
+        Ok(found.metadata.resource_version.unwrap_or_default())
     }
 
-    async fn watch(&self, version: String, place: &mut Place) -> Result<(), ClusterError> {
+    async fn watch(&self, from: String, version: &mut Option<String>) -> Result<(), ClusterError> {
         let seconds = OPEN - OPEN / 4;
         // At most a quarter of a small number.
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
@@ -120,19 +107,20 @@ impl OwnNode {
         let params = WatchParams::default()
             .fields(&self.selector())
             .timeout(seconds + drawn);
-        let (params, version) = (&params, &version);
-        let watch = |client| async move { nodes(client).watch(params, version).await };
+        let (params, from) = (&params, &from);
+        let watch = |client| async move { nodes(client).watch(params, from).await };
         let events = self.cluster.ask("watch", self.object(), watch).await?;
         self.is_back();
         let mut events = pin!(events);
         while let Ok(Some(event)) = timeout(SILENT, events.next()).await {
             let event = event.map_err(|error| self.broke(Why::of(error)))?;
-            self.heard(event, place)?;
+            *version = self.heard(event)?;
         }
         Ok(())
     }
 
-    fn heard(&self, event: WatchEvent<NodeObject>, place: &mut Place) -> Result<(), ClusterError> {
+    /// Takes note of an event; the version from which a watch goes on after it.
+    fn heard(&self, event: WatchEvent<NodeObject>) -> Result<Option<String>, ClusterError> {
         let version = match event {
             WatchEvent::Added(node) | WatchEvent::Modified(node) => {
                 self.saw(node).resource_version.clone()
@@ -144,8 +132,7 @@ impl OwnNode {
             WatchEvent::Bookmark(bookmark) => bookmark.metadata.resource_version,
             WatchEvent::Error(status) => return Err(self.broke(Why::Answered(status))),
         };
-        place.version = Some(version).filter(|version| !version.is_empty());
-        Ok(())
+        Ok(Some(version).filter(|version| !version.is_empty()))
     }
 
     fn broke(&self, why: Why) -> ClusterError {
@@ -160,8 +147,8 @@ impl OwnNode {
         format!("metadata.name={}", self.name)
     }
 
-    /// A Node that was listed anew after versions had expired may be another etcd's, with a lower one.
-    fn saw_again(&self, node: NodeObject) {
+    /// A list is the truth, though its version be lower: it may come from a backup.
+    fn saw_anew(&self, node: NodeObject) {
         self.sight.send_if_modified(|sight| {
             sight.node = None;
             false
