@@ -2,9 +2,11 @@
 //! whichever ends first – a signal, or a task that cannot go on.
 
 mod brought;
+mod cluster;
 mod devices;
 pub mod guard;
 mod held;
+mod node;
 mod once;
 mod policies;
 mod serve;
@@ -19,18 +21,19 @@ use std::{
 
 use tokio::sync::{Notify, watch};
 
+pub use cluster::access;
 pub use once::{apply_once, plan};
 pub use policies::{PoliciesError, policies};
 pub use setup::{capabilities, conduct, judge, look_capabilities, plain, source};
 
 use crate::{
     admin::{self, Served},
-    clock::Clock,
+    cluster::Access,
     config::{Job, Place, Settings},
     hardware::gateway,
     metrics::Metrics,
     plan::Plan,
-    readiness::report::{self, DevicesView, Outlets, Sources},
+    readiness::report::{self, DevicesView, Sources},
     reason::Reason,
     root::{Root, RootError},
     shutdown::{self, Tasks, Unclean},
@@ -49,7 +52,31 @@ pub struct Setup {
     /// The settings as read.
     pub settings: Settings,
     /// Where configs come from.
-    pub source: DirectorySource,
+    pub source: Origin,
+}
+
+/// Where configs come from.
+#[derive(Debug)]
+pub enum Origin {
+    /// A directory on this machine.
+    Directory(DirectorySource),
+    /// The cluster.
+    Cluster {
+        /// How it is reached.
+        access: Access,
+        /// UID of the pod that this process runs in; none on the host itself.
+        pod_uid: Option<String>,
+    },
+}
+
+impl Origin {
+    /// As `status` shows it.
+    fn shown(&self) -> String {
+        match self {
+            Self::Directory(source) => format!("dir:{}", source.shown),
+            Self::Cluster { .. } => "cluster".to_owned(),
+        }
+    }
 }
 
 /// Why the agent does not start, or ends by itself.
@@ -78,6 +105,9 @@ pub enum AgentError {
     /// The user's disruption policies cannot be used.
     #[error(transparent)]
     Policies(#[from] PoliciesError),
+    /// The API server cannot be reached as the settings say.
+    #[error(transparent)]
+    Connect(#[from] crate::cluster::ConnectError),
     /// A path could not be formed.
     #[error(transparent)]
     Path(#[from] crate::path::BadPath),
@@ -212,10 +242,8 @@ async fn build(
     };
     let policies = Arc::new(policies(&root, &settings, place.own_uid)?);
     let conduct = conduct(&settings, capabilities, Arc::clone(&policies));
-    let (driver, update) =
-        Updater::beside_the_guard(&root, systemd.clone(), listener, conduct, ends.desired)
-            .await
-            .map_err(Box::new)?;
+    let made = Updater::beside_the_guard(&root, systemd.clone(), listener, conduct, ends.desired);
+    let (driver, update) = made.await.map_err(Box::new)?;
     let driver = driver.listening(ends.words);
     let served = Served::new(statuses, liveness, metrics.clone());
     let doors = serve::bind(&root, &settings).await?;
@@ -224,39 +252,35 @@ async fn build(
 
     // Only now: without the lock and the port this is not the agent of this machine, and whoever is
     // has the kubelet's sockets.
-    devices::start(&root, &settings, lend, metrics.clone(), tasks);
+    let lender = devices::start(&root, &settings, lend, metrics.clone(), tasks);
     let signals = serve::measure(&root, &settings, systemd, tasks);
+    let around = cluster::follow(source, &root, &settings, said_out, &metrics, tasks).await?;
     if settings.does(Job::Config) {
-        tracing::info!("following dir:{}", source.shown);
-        follow(source, said_out, &metrics, tasks);
         tasks.spawn("held config", holding.run(asks, tasks.token()));
     }
     let read = settings::Read { settings, policies };
     let read = settings::watch(&root, place, read, Arc::clone(asked), tasks);
     let settings = read.0.clone();
-    let driver = driver.following(settings::conducts(read, capabilities, tasks));
+    let conducts = settings::conducts(read, around.policies, capabilities, tasks);
+    let beside = cluster::Beside {
+        devices: lender,
+        settings: settings.clone(),
+        update: update.clone(),
+        statuses: status.subscribe(),
+    };
+    let driver = cluster::on_node(driver.following(conducts), around.joined, beside, tasks);
     let from = Sources {
         update,
         desired: said,
         held: ends.held,
         devices: lent,
+        cluster: around.views,
         signals,
         settings,
     };
-    let to = Outlets {
-        status,
-        metrics,
-        clock: Clock::system(),
-    };
-    serve::publish(from, to, Arc::clone(notifier), tasks);
+    serve::publish(from, status, metrics, Arc::clone(notifier), tasks);
     doors.open(served, control, tasks);
     Ok(driver)
-}
-
-/// Reads the source now and whenever it changes.
-fn follow(source: DirectorySource, said: watch::Sender<Desired>, metrics: &Metrics, tasks: &Tasks) {
-    let read = Arc::new(metrics.clone());
-    tasks.spawn("source", source.follow(said, read, tasks.token()));
 }
 
 /// How the driver's turning ended.

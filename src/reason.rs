@@ -168,6 +168,12 @@ reasons! {
     ApiServerRefused,
     /// The MachineConfig that the Node is to have does not exist.
     ConfigNotFound,
+    /// OpenShift's machine-config-controller was asked to take the pods away, and has not done so yet.
+    DrainByController,
+    /// There is no Node of this machine's name.
+    NodeMissing,
+    /// The Node names another config than the update is for.
+    DesiredConfigChanged,
     // Drain
     /// A PodDisruptionBudget does not allow the eviction of a pod now.
     DrainBlockedByBudget,

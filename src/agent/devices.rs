@@ -25,10 +25,10 @@ pub(super) fn start(
     publish: watch::Sender<Arc<DevicesView>>,
     metrics: Metrics,
     tasks: &Tasks,
-) {
+) -> Option<DevicesHandle> {
     if !settings.does(Job::Devices) {
         // The sender goes; the view stays as it is.
-        return;
+        return None;
     }
     let handle = DevicesService::start(
         root.clone(),
@@ -41,8 +41,9 @@ pub(super) fn start(
     );
     tasks.spawn(
         "device report",
-        follow(handle, publish, metrics, tasks.token()),
+        follow(handle.clone(), publish, metrics, tasks.token()),
     );
+    Some(handle)
 }
 
 async fn follow(

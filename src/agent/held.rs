@@ -131,7 +131,9 @@ impl Holding {
             .await
             .map_err(|error| error.to_string())??;
         let over = match &*self.said.borrow() {
-            Desired::Unknown => return Err("the source is not read yet; ask again".to_owned()),
+            Desired::Unknown | Desired::Nothing => {
+                return Err("the source is not read yet; ask again".to_owned());
+            }
             Desired::Refused(_) => None,
             Desired::Config(_, digest) => Some(*digest),
         };

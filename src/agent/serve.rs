@@ -10,11 +10,12 @@ use tokio::{
     sync::{Notify, mpsc, watch},
 };
 
-use super::{AgentError, Setup};
+use super::{AgentError, Origin, Setup};
 use crate::{
     admin::{self, Ask, Control, Served},
     clock::Clock,
     config::{Job, Settings},
+    metrics::Metrics,
     path::AbsPath,
     plan::Capabilities,
     readiness::measure::{self, Signals},
@@ -30,14 +31,14 @@ pub(super) fn starting(setup: &Setup, capabilities: Capabilities) -> Status {
     if !capabilities.chown {
         tracing::info!("owners are recorded, not set: this process may not change them");
     }
-    let mode = if capabilities.live {
-        Mode::Machine
-    } else {
-        Mode::Offline
+    let mode = match &setup.source {
+        Origin::Cluster { .. } => Mode::Cluster,
+        Origin::Directory(_) if capabilities.live => Mode::Machine,
+        Origin::Directory(_) => Mode::Offline,
     };
     let root = setup.root.display().display().to_string();
     Status {
-        source: format!("dir:{}", setup.source.shown),
+        source: setup.source.shown(),
         ..Status::starting(root, mode, Clock::system().now())
     }
 }
@@ -126,7 +127,18 @@ impl Doors {
 }
 
 /// Publishes the status, for the first time before this returns, and tells systemd: ready once the source was read, and one sentence always.
-pub(super) fn publish(from: Sources, to: Outlets, notifier: Arc<Notifier>, tasks: &Tasks) {
+pub(super) fn publish(
+    from: Sources,
+    status: watch::Sender<Arc<Status>>,
+    metrics: Metrics,
+    notifier: Arc<Notifier>,
+    tasks: &Tasks,
+) {
+    let to = Outlets {
+        status,
+        metrics,
+        clock: Clock::system(),
+    };
     report::publish(&from, &to);
     let told = AtomicBool::new(false);
     let tell = move |status: &Status, started: bool| {

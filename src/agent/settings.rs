@@ -100,15 +100,19 @@ fn look_at_policies(
     }
 }
 
-/// The driver's conduct, anew whenever the settings change.
+/// The driver's conduct, anew whenever the settings or the policies change; the cluster's policies stand
+/// before the file's.
 pub(super) fn conducts(
     (mut settings, mut policies): Watched,
+    mut of_the_cluster: watch::Receiver<Option<Arc<Policies>>>,
     capabilities: Capabilities,
     tasks: &Tasks,
 ) -> watch::Receiver<Conduct> {
-    let mut heard = (settings.clone(), policies.clone());
+    let mut heard = (settings.clone(), policies.clone(), of_the_cluster.clone());
     let mut now = move || {
-        let policies = Arc::clone(&policies.borrow_and_update());
+        let cluster = of_the_cluster.borrow_and_update().clone();
+        let file = Arc::clone(&policies.borrow_and_update());
+        let policies = cluster.unwrap_or(file);
         super::conduct(&settings.borrow_and_update(), capabilities, policies)
     };
     let (to, conducts) = watch::channel(now());
@@ -117,9 +121,11 @@ pub(super) fn conducts(
         loop {
             tokio::select! {
                 () = stop.cancelled() => return,
-                // Safe to drop, both: a change that is missed is still marked unseen.
+                // Safe to drop, all: a change that is missed is still marked unseen.
                 changed = heard.0.changed() => if changed.is_err() { return },
                 changed = heard.1.changed() => if changed.is_err() { return },
+                // Outside a cluster nobody says anything.
+                Ok(()) = heard.2.changed() => {}
             }
             to.send_replace(now());
         }

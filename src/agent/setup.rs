@@ -97,16 +97,21 @@ pub fn judge(settings: &Settings) -> Judge {
     }
 }
 
+/// Whom a config may manage.
+pub(super) fn rules(settings: &Settings) -> Rules {
+    Rules {
+        users: settings.users_allowed.iter().cloned().collect(),
+        groups: settings.groups_allowed.iter().cloned().collect(),
+    }
+}
+
 /// The directory that the settings name.
 pub fn source(
     root: &Root,
     settings: &Settings,
     chosen: &Source,
 ) -> Result<DirectorySource, AgentError> {
-    let rules = Rules {
-        users: settings.users_allowed.iter().cloned().collect(),
-        groups: settings.groups_allowed.iter().cloned().collect(),
-    };
+    let rules = rules(settings);
     let (tree, dir, shown) = match chosen {
         Source::Directory(dir) => (
             root.clone(),
@@ -120,7 +125,8 @@ pub fn source(
             let slash = Root::open(std::path::Path::new("/")).map_err(AgentError::Socket)?;
             (slash, plain(&whole)?, given.to_owned())
         }
-        Source::Auto => (
+        // Settled before this; a directory is asked for.
+        Source::Auto | Source::Cluster => (
             root.clone(),
             AbsPath::new(Source::DEFAULT_DIR)?,
             Source::DEFAULT_DIR.to_owned(),

@@ -4,7 +4,8 @@ use anyhow::{Context as _, bail};
 
 use super::{Global, Wanted};
 use crate::{
-    agent,
+    agent::{self, Origin},
+    cluster::Surroundings,
     config::{Fragment, Place, Settings, Source},
     machine_config::{self, Gathering, MachineConfig, Order, Refusal, Refused, Rules},
     path::AbsPath,
@@ -39,11 +40,34 @@ impl Context {
         })
     }
 
-    /// The directory that configs come from.
+    /// The directory that configs come from; an error where the cluster says what is wanted.
     pub(super) fn source(&self) -> anyhow::Result<DirectorySource> {
-        let in_cluster = std::env::var_os("KUBERNETES_SERVICE_HOST").is_some();
-        let chosen = self.settings.source.clone().settle(in_cluster)?;
-        Ok(agent::source(&self.root, &self.settings, &chosen)?)
+        let access = agent::access(&self.root, &self.settings, &surroundings(false));
+        match self.settings.source.clone().settle(access.is_some()) {
+            Source::Cluster => bail!(
+                "configs come from the cluster here (`source`): name files, or a directory with --source dir:PATH"
+            ),
+            chosen => Ok(agent::source(&self.root, &self.settings, &chosen)?),
+        }
+    }
+
+    /// Where the agent's configs come from.
+    pub(super) fn origin(&self, pod_uid: Option<String>) -> anyhow::Result<Origin> {
+        let access = agent::access(&self.root, &self.settings, &surroundings(true));
+        match (
+            self.settings.source.clone().settle(access.is_some()),
+            access,
+        ) {
+            (Source::Cluster, Some(access)) => Ok(Origin::Cluster { access, pod_uid }),
+            (Source::Cluster, None) => bail!(
+                "`source: cluster`, and nothing says where the cluster is: this is no pod; name a file with --kubeconfig or `cluster.kubeconfig`"
+            ),
+            (chosen, _) => Ok(Origin::Directory(agent::source(
+                &self.root,
+                &self.settings,
+                &chosen,
+            )?)),
+        }
     }
 
     /// The config that the arguments ask for, or everything that is wrong with it.
@@ -169,6 +193,21 @@ impl Context {
     /// The name of the root, for documents.
     pub(super) fn shown_root(&self) -> String {
         self.root.display().display().to_string()
+    }
+}
+
+/// What this process is given that tells of a cluster. `KUBECONFIG` is a person's, and says nothing of
+/// the machine that a command is about.
+pub(super) fn surroundings(agent: bool) -> Surroundings {
+    let listed = std::env::var_os("KUBECONFIG").filter(|_| agent);
+    let listed = listed.unwrap_or_default();
+    Surroundings {
+        flag: None,
+        kubeconfig: std::env::split_paths(&listed)
+            .filter(|path| !path.as_os_str().is_empty())
+            .collect(),
+        pod: std::env::var_os("KUBERNETES_SERVICE_HOST").is_some(),
+        home: None,
     }
 }
 

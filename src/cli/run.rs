@@ -26,9 +26,18 @@ Examples:
   machinist run
   machinist run --root ./sandbox --source dir:examples/machine")]
 pub struct RunArgs {
-    /// Where configs come from: dir:PATH, or auto [default: source of the settings, auto]
+    /// Where configs come from: dir:PATH, cluster or auto [default: source of the settings, auto]
     #[arg(long, value_name = "SOURCE", value_parser = Source::from_flag)]
     pub source: Option<Source>,
+    /// How the API server is reached [default: cluster.kubeconfig of the settings, the pod's account]
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<String>,
+    /// The Node that this machine is [default: cluster.node of the settings, the host's name]
+    #[arg(long, value_name = "NAME", env = "NODE_NAME")]
+    pub node_name: Option<String>,
+    /// The pod that this process runs in, which is never evicted
+    #[arg(long, value_name = "UID", env = "POD_UID")]
+    pub pod_uid: Option<String>,
     /// Whose files are made: auto, set or record [default: owners of the settings, auto]
     #[arg(long, value_enum, value_name = "HOW", hide_possible_values = true)]
     pub owners: Option<Owners>,
@@ -42,6 +51,13 @@ impl RunArgs {
     pub fn flags(&self) -> Fragment {
         let flags = source_flag(Fragment::default(), self.source.as_ref());
         let flags = owners_flag(flags, self.owners);
+        let flags = given(
+            flags,
+            "--kubeconfig",
+            "cluster.kubeconfig",
+            &self.kubeconfig,
+        );
+        let flags = given(flags, "--node-name", "cluster.node", &self.node_name);
         match self.admin {
             Some(listen) => flags.with_flag("--admin", "admin.listen", listen.to_string()),
             None => flags,
@@ -49,10 +65,17 @@ impl RunArgs {
     }
 }
 
+fn given(flags: Fragment, flag: &str, key: &str, value: &Option<String>) -> Fragment {
+    match value {
+        Some(value) => flags.with_flag(flag, key, value),
+        None => flags,
+    }
+}
+
 pub(super) fn run(global: &Global, args: &RunArgs) -> anyhow::Result<Exit> {
     let context = Context::open(global, args.flags(), true)?;
     start_logging(context.settings.log)?;
-    let source = context.source()?;
+    let source = context.origin(args.pod_uid.clone())?;
     let Context {
         root,
         place,

@@ -11,7 +11,9 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use kube::{
     Client, Config,
+    api::GetParams,
     config::{KubeConfigOptions, Kubeconfig, KubeconfigError},
+    core::Request,
 };
 use tokio::{
     sync::Mutex,
@@ -19,6 +21,7 @@ use tokio::{
 };
 
 use super::error::{ClusterError, ConnectError, Why};
+use crate::crd::names;
 
 /// A name that does not resolve or a host that is down is known within this time; the next address of
 /// a load balancer is tried then.
@@ -166,6 +169,23 @@ impl Cluster {
             access,
             current: Mutex::new(current),
         })))
+    }
+
+    /// Whether OpenShift's machine-config controllers run in this cluster: their ControllerConfig says so.
+    pub async fn has_openshift_controllers(&self) -> Result<bool, ClusterError> {
+        let path = format!("/apis/{}/v1/controllerconfigs", names::GROUP);
+        let name = names::CONTROLLER_CONFIG;
+        let (path, object) = (path.as_str(), format!("ControllerConfig {name}"));
+        let get = |client: Client| async move {
+            let request = Request::new(path).get(name, &GetParams::default());
+            let request = request.map_err(kube::Error::BuildRequest)?;
+            client.request_text(request).await.map(drop)
+        };
+        match self.ask("get", object, get).await {
+            Ok(()) => Ok(true),
+            Err(error) if error.is_not_found() => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// The namespace of the pod, or of the kubeconfig's context.

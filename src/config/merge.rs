@@ -6,12 +6,15 @@ use std::{collections::BTreeMap, time::Duration};
 use jiff::tz::TimeZone;
 
 use super::{
+    cluster::{Kubeconfig, Limit, NodeName},
     fragment::{Fragment, Node, Shape},
     problem::SettingsError,
     reader::{Misfit, Reader, Setting},
-    settings::{Actions, Admin, Devices, Drift, DriftRule, Log, Readiness, Settings, Update},
+    settings::{
+        Actions, Admin, Cluster, Devices, Drain, Drift, DriftRule, Log, Readiness, Settings, Update,
+    },
     value::{GroupName, Percent, Source, UserName},
-    words::{DriftPolicy, Job, LogFormat, LogLevel, Owners, Reboot, SoftReboot},
+    words::{DrainBy, DriftPolicy, Job, LogFormat, LogLevel, Losing, Owners, Reboot, SoftReboot},
 };
 use crate::{
     path::AbsPath,
@@ -44,7 +47,9 @@ impl Settings {
             source,
             jobs,
             owners,
+            cluster: Cluster::read(&mut read),
             update: Update::read(&mut read),
+            drain: Drain::read(&mut read),
             actions: Actions::read(&mut read),
             drift: Drift::read(&mut read),
             users_allowed: users.into_iter().map(|user| user.0).collect(),
@@ -60,6 +65,32 @@ impl Settings {
         match problems.is_empty() {
             true => Ok(settings),
             false => Err(SettingsError::new(problems)),
+        }
+    }
+}
+
+impl Cluster {
+    fn read(read: &mut Reader) -> Self {
+        let node = read.take("cluster.node", NodeName(String::new())).0;
+        Self {
+            node: (!node.is_empty()).then_some(node),
+            kubeconfig: read.take("cluster.kubeconfig", Kubeconfig::None),
+        }
+    }
+}
+
+impl Drain {
+    fn read(read: &mut Reader) -> Self {
+        let some = |count: &u32| match count {
+            1..=100 => Ok(()),
+            _ => Err("a number from 1 to 100"),
+        };
+        Self {
+            by: read.take("drain.by", DrainBy::Auto),
+            force_after: read.take("drain.forceAfter", Limit(None)).0,
+            unmanaged: read.take("drain.unmanaged", Losing::Evict),
+            empty_dir: read.take("drain.emptyDir", Losing::Evict),
+            parallel: read.take_if("drain.parallel", 20, some),
         }
     }
 }
@@ -144,6 +175,7 @@ impl Readiness {
                 min_free: read.take("readiness.diskSpace.minFree", MinFree::Percent(5)),
                 return_limit,
             },
+            startup_taint: read.take("readiness.startupTaint", false),
             disk_paths: read.take("readiness.diskSpace.paths", paths),
         }
     }
@@ -171,6 +203,7 @@ const fn gate_key(name: GateName) -> &'static str {
     match name {
         GateName::Config => "readiness.gates.Config",
         GateName::BootProven => "readiness.gates.BootProven",
+        GateName::Kubelet => "readiness.gates.Kubelet",
         GateName::DeviceManagerAbsent => "readiness.gates.DeviceManagerAbsent",
         GateName::Devices => "readiness.gates.Devices",
         GateName::FailedUnits => "readiness.gates.FailedUnits",

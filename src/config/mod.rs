@@ -5,6 +5,7 @@
 //! in name order, the environment (`MACHINIST_UPDATE__REBOOT`), flags. Every effective value remembers
 //! where it came from, and every problem in every place is reported at once.
 
+mod cluster;
 mod fragment;
 mod load;
 mod merge;
@@ -15,13 +16,18 @@ mod value;
 mod window;
 mod words;
 
+pub use cluster::Kubeconfig;
 pub use fragment::Fragment;
 pub use load::{FindError, Inputs, Live, LoadError, Offer, Place, SettingsFile, load};
 pub use problem::{Origin, Problem, SettingsError};
 pub use reader::Effective;
-pub use settings::{Actions, Admin, Devices, Drift, DriftRule, Log, Readiness, Settings, Update};
-pub use value::{Source, SourceUnavailable};
-pub use words::{DriftPolicy, Job, LogFormat, LogLevel, Owners, Reboot, SoftReboot};
+pub use settings::{
+    Actions, Admin, Cluster, Devices, Drain, Drift, DriftRule, Log, Readiness, Settings, Update,
+};
+pub use value::Source;
+pub use words::{
+    DrainBy, DriftPolicy, Job, LogFormat, LogLevel, Losing, Owners, Reboot, SoftReboot,
+};
 
 #[cfg(test)]
 mod tests;

@@ -6,9 +6,10 @@ use std::{
 };
 
 use super::{
+    cluster::Kubeconfig,
     reader::Effective,
     value::Source,
-    words::{DriftPolicy, Job, LogFormat, LogLevel, Owners, Reboot, SoftReboot},
+    words::{DrainBy, DriftPolicy, Job, LogFormat, LogLevel, Losing, Owners, Reboot, SoftReboot},
 };
 use crate::{path::AbsPath, readiness::Policy, window::Windows};
 
@@ -21,8 +22,12 @@ pub struct Settings {
     pub jobs: Vec<Job>,
     /// `owners`: whose files the agent makes. Default `auto`.
     pub owners: Owners,
+    /// `cluster`.
+    pub cluster: Cluster,
     /// `update`.
     pub update: Update,
+    /// `drain`.
+    pub drain: Drain,
     /// `actions`.
     pub actions: Actions,
     /// `drift`.
@@ -41,6 +46,33 @@ pub struct Settings {
     pub log: Log,
     /// Every key with its value and origin, by name.
     pub effective: Vec<Effective>,
+}
+
+/// How the cluster is found that this machine is a node of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cluster {
+    /// `cluster.node`: the Node's name. Default: `NODE_NAME` of the environment, as the DaemonSet sets it,
+    /// else the host's name, as kubelets take it.
+    pub node: Option<String>,
+    /// `cluster.kubeconfig`. Default none: a pod has its service account.
+    pub kubeconfig: Kubeconfig,
+}
+
+/// How pods are taken off the node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Drain {
+    /// `drain.by`. Default `auto`.
+    pub by: DrainBy,
+    /// `drain.forceAfter`: for how long a drain asks before it deletes. Default never: a budget is an
+    /// application's word.
+    pub force_after: Option<Duration>,
+    /// `drain.unmanaged`: pods that nobody makes anew. Default `evict`, as OpenShift does.
+    pub unmanaged: Losing,
+    /// `drain.emptyDir`: pods with data that goes with them. Default `evict`, as OpenShift does.
+    pub empty_dir: Losing,
+    /// `drain.parallel`: evictions on their way at a time, 1 to 100. Default 20: four times what kubectl's
+    /// own throttle leaves, and nothing to an API server.
+    pub parallel: u32,
 }
 
 /// How updates go.
@@ -128,6 +160,9 @@ pub struct Readiness {
     /// `readiness.gates.*`, `readiness.pressure.*`, `readiness.diskSpace.minFree` and
     /// `devices.returnLimit`, as the gates take them.
     pub policy: Policy,
+    /// `readiness.startupTaint`: the node bears `machinist.dev/not-ready` until it was ready once. Default
+    /// off: whoever wants it also lets the kubelet register with it.
+    pub startup_taint: bool,
     /// `readiness.diskSpace.paths`: whose file systems are watched. Default `/` and `/var`.
     pub disk_paths: Vec<AbsPath>,
 }

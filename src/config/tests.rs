@@ -320,13 +320,31 @@ fn the_nearest_rule_decides_about_drift() {
 }
 
 #[test]
-fn in_a_pod_the_default_source_is_refused_and_a_directory_is_not() {
-    assert_eq!(Source::Auto.settle(true), Err(SourceUnavailable));
-    let settled = Source::Auto.settle(false).unwrap();
+fn in_a_pod_the_default_source_is_the_cluster_and_a_directory_stays_one() {
+    assert_eq!(Source::Auto.settle(true), Source::Cluster);
+    let settled = Source::Auto.settle(false);
     assert_eq!(settled.to_string(), "dir:/etc/machinist/machine.d");
     let chosen = Source::from_flag("dir:x").unwrap();
-    assert_eq!(chosen.clone().settle(true), Ok(chosen));
+    assert_eq!(chosen.clone().settle(true), chosen);
     assert!(Source::from_flag("dir:").is_err());
+}
+
+#[test]
+fn a_drain_is_forced_never_or_after_a_time_and_a_node_has_a_name() {
+    let text = "drain: {forceAfter: 2h, by: controller}\ncluster: {node: a.example}\n";
+    let settings = read(vec![file("m.yaml", text)]).unwrap();
+    assert_eq!(settings.drain.force_after, Some(Duration::from_secs(7200)));
+    assert_eq!(settings.drain.by, DrainBy::Controller);
+    assert_eq!(settings.cluster.node.as_deref(), Some("a.example"));
+    let silent = read(vec![file("m.yaml", "drain: {forceAfter: never}\n")]).unwrap();
+    assert_eq!(silent.drain.force_after, None);
+    for wrong in [
+        "drain: {parallel: 0}",
+        "cluster: {node: A}",
+        "drain: {forceAfter: soon}",
+    ] {
+        assert!(read(vec![file("m.yaml", wrong)]).is_err(), "{wrong}");
+    }
 }
 
 proptest::proptest! {

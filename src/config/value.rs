@@ -12,43 +12,35 @@ use crate::{path::AbsPath, readiness::MinFree};
 pub enum Source {
     /// The cluster when in one, else [`Source::DEFAULT_DIR`].
     Auto,
+    /// The MachineConfig that the Node's annotation names.
+    Cluster,
     /// A directory below the root; what settings files say.
     Directory(AbsPath),
     /// A directory of the caller's own file system, relative or not; what `--source` says.
     CallersDirectory(String),
 }
 
-/// There is no source to read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "this is a pod (KUBERNETES_SERVICE_HOST is set), where `source: auto` means the cluster, and \
-     this version reads no configs from a cluster: give it a directory with --source dir:PATH"
-)]
-pub struct SourceUnavailable;
-
 impl Source {
     /// What `auto` means outside a cluster.
     pub const DEFAULT_DIR: &'static str = "/etc/machinist/machine.d";
 
-    /// Settles `auto`. `in_cluster` says whether `KUBERNETES_SERVICE_HOST` is set, which the kubelet
-    /// does for every container.
-    pub fn settle(self, in_cluster: bool) -> Result<Self, SourceUnavailable> {
-        match (self, in_cluster) {
-            (Self::Auto, true) => Err(SourceUnavailable),
-            (Self::Auto, false) => match AbsPath::new(Self::DEFAULT_DIR) {
-                Ok(path) => Ok(Self::Directory(path)),
-                Err(_) => Err(SourceUnavailable),
-            },
-            (chosen, _) => Ok(chosen),
+    /// Settles `auto`. `in_cluster`: this is a pod, or a kubeconfig is named.
+    #[must_use]
+    pub fn settle(self, in_cluster: bool) -> Self {
+        match (self, in_cluster, AbsPath::new(Self::DEFAULT_DIR)) {
+            (Self::Auto, true, _) => Self::Cluster,
+            (Self::Auto, false, Ok(path)) => Self::Directory(path),
+            (chosen, ..) => chosen,
         }
     }
 
-    /// Reads what `--source` says: `auto` or `dir:PATH`, the path being the caller's.
+    /// Reads what `--source` says: `auto`, `cluster` or `dir:PATH`, the path being the caller's.
     pub fn from_flag(text: &str) -> Result<Self, String> {
         match (text, text.strip_prefix("dir:")) {
             ("auto", _) => Ok(Self::Auto),
+            ("cluster", _) => Ok(Self::Cluster),
             (_, Some(path)) if !path.is_empty() => Ok(Self::CallersDirectory(path.to_owned())),
-            _ => Err("it is auto or dir:PATH".to_owned()),
+            _ => Err("it is auto, cluster or dir:PATH".to_owned()),
         }
     }
 }
@@ -57,6 +49,7 @@ impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Auto => f.write_str("auto"),
+            Self::Cluster => f.write_str("cluster"),
             Self::Directory(path) => write!(f, "dir:{path}"),
             Self::CallersDirectory(path) => write!(f, "dir:{path}"),
         }
@@ -65,12 +58,13 @@ impl fmt::Display for Source {
 
 impl Word for Source {
     fn expected() -> String {
-        "auto or dir:/absolute/path below the root".to_owned()
+        "auto, cluster or dir:/absolute/path below the root".to_owned()
     }
 
     fn parse(text: &str) -> Option<Self> {
         match text {
             "auto" => Some(Self::Auto),
+            "cluster" => Some(Self::Cluster),
             other => AbsPath::new(other.strip_prefix("dir:")?)
                 .ok()
                 .map(Self::Directory),
@@ -99,6 +93,20 @@ impl Word for Duration {
         SpanPrinter::new()
             .spacing(Spacing::None)
             .unsigned_duration_to_string(self)
+    }
+}
+
+impl Word for bool {
+    fn expected() -> String {
+        "true or false".to_owned()
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        text.parse().ok()
+    }
+
+    fn show(&self) -> String {
+        self.to_string()
     }
 }
 

@@ -40,6 +40,22 @@ macro_rules! words {
 }
 
 words! {
+    /// Who takes the pods off the node.
+    DrainBy {
+        /// OpenShift's controllers where they run, else the agent.
+        Auto = "auto",
+        /// The agent evicts them.
+        Agent = "agent",
+        /// The machine-config-controller, which is asked by an annotation.
+        Controller = "controller",
+    }
+    /// What becomes of pods that lose something by being evicted.
+    Losing {
+        /// They are evicted, and an event says so.
+        Evict = "evict",
+        /// The drain stops before them.
+        Block = "block",
+    }
     /// When machinist may reboot the machine by itself.
     Reboot {
         /// As soon as an update needs it.

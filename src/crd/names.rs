@@ -9,6 +9,9 @@ pub const OPERATOR_GROUP: &str = "operator.openshift.io";
 /// The one MachineConfiguration that counts.
 pub const MACHINE_CONFIGURATION: &str = "cluster";
 
+/// The ControllerConfig that OpenShift's controllers make; nobody else does.
+pub const CONTROLLER_CONFIG: &str = "machine-config-controller";
+
 /// What names of ours begin with.
 pub const OURS: &str = "machinist.dev/";
 

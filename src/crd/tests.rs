@@ -86,12 +86,14 @@ fn a_selector_selects_as_the_api_server_does() {
 
 #[test]
 fn a_node_is_ready_only_as_said_from_this_boot() {
-    let mut view = NodeView::default();
-    view.status = serde_json::from_value(json!({
+    let status = json!({
         "conditions": [{"type": "Ready", "status": "True", "lastHeartbeatTime": "2026-11-21T20:00:00Z"}],
         "nodeInfo": {"bootID": "old", "kernelVersion": "6"},
-    }))
-    .unwrap();
+    });
+    let mut view = NodeView {
+        status: serde_json::from_value(status).unwrap(),
+        ..NodeView::default()
+    };
     assert!(view.is_ready_in("old") && !view.is_ready_in("new"));
     view.status.conditions[0].status = "Unknown".to_owned();
     assert!(!view.is_ready_in("old"));

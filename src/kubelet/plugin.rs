@@ -22,8 +22,7 @@ use crate::{
     telemetry::chain,
 };
 
-/// The kubelet opens the stream from a task of its own right after it answered `Register`. One
-/// second is long for that, and short beside the ten of its node status.
+/// The kubelet opens the stream from a task of its own right after it answered `Register`: at once.
 const STREAM_WAIT: Duration = Duration::from_secs(1);
 /// `Register` answers only after the kubelet dialled back, for which it takes ten seconds at most.
 const REGISTER_WAIT: Duration = Duration::from_secs(15);
@@ -282,8 +281,8 @@ impl Resource {
             Ended::Unheard => "the kubelet does not listen any more",
             Ended::Withdrawn | Ended::Stopped => "nobody offers it any more",
         };
-        if self.shared.board.registration(&self.name, Some(why)) {
-            let name = &self.name;
+        let name = &self.name;
+        if self.shared.board.registration(name, Some(why)) {
             tracing::info!(resource = %name, "{name} is no longer registered: {why}");
         }
         if matches!(ended, Ended::Withdrawn) {

@@ -17,6 +17,8 @@ pub struct Inputs {
     pub config: ConfigState,
     /// The boot.
     pub boot: Boot,
+    /// What the kubelet says of its node.
+    pub kubelet: Kubelet,
     /// The kubelet's socket.
     pub device_manager: DeviceManager,
     /// Devices that are waited for; none when no update withheld any.
@@ -79,6 +81,24 @@ pub struct Boot {
     pub current: Option<String>,
     /// The boot id at which a reboot was ordered, until the boot after it is verified.
     pub ordered_at: Option<String>,
+}
+
+/// What the kubelet says of its node, as the cluster shows it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Kubelet {
+    /// This machine is no node of a cluster.
+    #[default]
+    Unneeded,
+    /// The API server does not answer: what it said last may be old.
+    Unknown,
+    /// There is no such Node.
+    NoNode,
+    /// It has not reported since this boot.
+    OldBoot,
+    /// It has, and is not ready: its own words.
+    NotReady(String),
+    /// It has, and is.
+    Ready,
 }
 
 /// The kubelet's device manager, as its socket shows it.

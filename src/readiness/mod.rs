@@ -11,7 +11,7 @@ mod verdict;
 
 pub use inputs::{
     Boot, ConfigState, DeviceManager, DevicesReturn, FailedUnits, Failure, FreeSpace, Inputs,
-    Pressure,
+    Kubelet, Pressure,
 };
 
 use std::{collections::BTreeMap, fmt, time::Duration};
@@ -28,6 +28,8 @@ pub enum GateName {
     Config,
     /// The reboot that was ordered has happened, and the boot is verified.
     BootProven,
+    /// The kubelet of this node reports, from this boot, that it is ready.
+    Kubelet,
     /// A device manager listens, so that devices can be lent.
     DeviceManagerAbsent,
     /// Every resource that was there before the update is there again.
@@ -44,9 +46,10 @@ pub enum GateName {
 
 impl GateName {
     /// Every gate, in the order in which they are shown.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Config,
         Self::BootProven,
+        Self::Kubelet,
         Self::DeviceManagerAbsent,
         Self::Devices,
         Self::FailedUnits,
@@ -60,6 +63,7 @@ impl GateName {
         match self {
             Self::Config => "Config",
             Self::BootProven => "BootProven",
+            Self::Kubelet => "Kubelet",
             Self::DeviceManagerAbsent => "DeviceManagerAbsent",
             Self::Devices => "Devices",
             Self::FailedUnits => "FailedUnits",
@@ -74,7 +78,9 @@ impl GateName {
     /// What an update can break holds; what a busy machine does by itself only warns.
     pub const fn default_effect(self) -> Effect {
         match self {
-            Self::Config | Self::BootProven | Self::Devices | Self::FailedUnits => Effect::Hold,
+            Self::Config | Self::BootProven | Self::Kubelet | Self::Devices | Self::FailedUnits => {
+                Effect::Hold
+            }
             Self::DeviceManagerAbsent | Self::Pressure | Self::DiskSpace | Self::TimeSync => {
                 Effect::Warn
             }

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::{Boot, ConfigState, DevicesReturn, FailedUnits, Failure, Gates, Inputs};
+use super::{Boot, ConfigState, DevicesReturn, FailedUnits, Failure, Gates, Inputs, Kubelet};
 use crate::{
     clock::Clock,
     config::{DriftPolicy, Job, Settings},
@@ -35,6 +35,8 @@ pub struct Sources {
     pub held: watch::Receiver<Option<HeldStatus>>,
     /// Devices.
     pub devices: watch::Receiver<Arc<DevicesView>>,
+    /// The cluster.
+    pub cluster: watch::Receiver<ClusterView>,
     /// What is measured on the host.
     pub signals: watch::Receiver<Arc<Signals>>,
     /// The effective settings.
@@ -56,6 +58,17 @@ pub struct DevicesView {
     pub resources: Vec<ResourceStatus>,
     /// The kubelet's device manager.
     pub manager: super::DeviceManager,
+}
+
+/// What the cluster says of this node, as the status document and the gates need it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ClusterView {
+    /// The Node's name; none where there is no cluster.
+    pub node: Option<String>,
+    /// The kubelet.
+    pub kubelet: super::Kubelet,
+    /// What keeps the desired config from being read.
+    pub trouble: Option<Blocker>,
 }
 
 /// Where the result goes.
@@ -98,6 +111,7 @@ pub async fn report(
             Ok(()) = from.desired.changed() => {}
             Ok(()) = from.held.changed() => {}
             Ok(()) = from.devices.changed() => {}
+            Ok(()) = from.cluster.changed() => {}
             Ok(()) = from.signals.changed() => {}
             Ok(()) = from.settings.changed() => {}
             // Safe to drop: the turn is found anew.
@@ -134,7 +148,11 @@ fn compose(from: &Sources, to: &Outlets) -> (Status, Option<Duration>) {
     let settings = from.settings.borrow().clone();
     let devices = from.devices.borrow().clone();
     let before = to.status.borrow().clone();
-    let inputs = inputs(&update, &settings, &devices, &from.signals.borrow());
+    let cluster = from.cluster.borrow().clone();
+    let inputs = Inputs {
+        kubelet: cluster.kubelet,
+        ..inputs(&update, &settings, &devices, &from.signals.borrow())
+    };
     let (policy, now) = (&settings.readiness.policy, to.clock.now());
     let gates = Gates::evaluate(&before.gates, &inputs, policy, now);
     let turns = inputs.turns_at(policy, now);
@@ -151,7 +169,8 @@ fn compose(from: &Sources, to: &Outlets) -> (Status, Option<Duration>) {
         config: config(&update),
         held: from.held.borrow().clone(),
         asked: update.asked,
-        blockers: blockers(&update),
+        node: cluster.node,
+        blockers: blockers(&update).chain(cluster.trouble).collect(),
         gates,
         devices: devices.resources.clone(),
         updates: update.updates.iter().map(finished).collect(),
@@ -229,6 +248,7 @@ fn inputs(
             current: update.boot.clone(),
             ordered_at: update.reboot_needed_in.clone(),
         },
+        kubelet: Kubelet::Unneeded,
         device_manager: devices.manager.clone(),
         devices: update
             .devices_before
@@ -267,7 +287,7 @@ pub fn allocatable(devices: &DevicesView) -> BTreeMap<String, usize> {
 }
 
 /// What an update waits for that no window lets begin.
-fn blockers(update: &UpdateReport) -> Vec<Blocker> {
+fn blockers(update: &UpdateReport) -> impl Iterator<Item = Blocker> {
     let window = update.opens.map(|opens| window(update, opens));
     let told = update.blockers.iter().map(|blocker| Blocker {
         kind: blocker.kind.clone(),
@@ -277,7 +297,7 @@ fn blockers(update: &UpdateReport) -> Vec<Blocker> {
         message: blocker.message.clone(),
         since: blocker.since,
     });
-    window.into_iter().chain(told).collect()
+    window.into_iter().chain(told)
 }
 
 fn window(update: &UpdateReport, opens: Timestamp) -> Blocker {

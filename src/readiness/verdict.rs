@@ -6,7 +6,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::{
     Boot, ConfigState, DeviceManager, DevicesReturn, FailedUnits, FreeSpace, GateName, Inputs,
-    MinFree, Policy, Pressure, inputs::SOCKET_GRACE,
+    Kubelet, MinFree, Policy, Pressure, inputs::SOCKET_GRACE,
 };
 use crate::reason::Reason;
 
@@ -47,6 +47,7 @@ pub(super) fn of(name: GateName, inputs: &Inputs, policy: &Policy, now: Timestam
     match name {
         GateName::Config => config(&inputs.config),
         GateName::BootProven => boot(&inputs.boot),
+        GateName::Kubelet => kubelet(&inputs.kubelet),
         GateName::DeviceManagerAbsent => device_manager(&inputs.device_manager, now),
         GateName::Devices => devices(inputs.devices.as_ref(), policy.return_limit, now),
         GateName::FailedUnits => failed_units(inputs.failed_units.as_ref()),
@@ -94,6 +95,21 @@ fn boot(boot: &Boot) -> Verdict {
             Reason::BootUnverified,
             "the machine has rebooted; the boot is not verified yet",
         ),
+    }
+}
+
+/// Not known is not closed: whoever lets pods come asks the API server first, and that waits for it.
+fn kubelet(state: &Kubelet) -> Verdict {
+    let closed = |message: &str| Verdict::closed(Reason::KubeletDown, message);
+    match state {
+        Kubelet::Unneeded => Verdict::fine("not a node of a cluster"),
+        Kubelet::Unknown => Verdict::no_signal("the API server does not answer"),
+        Kubelet::NoNode => {
+            closed("there is no Node of this name: the kubelet has not registered it")
+        }
+        Kubelet::OldBoot => closed("the kubelet has not reported since this boot"),
+        Kubelet::NotReady(why) => closed(&format!("the kubelet is not ready: {why}")),
+        Kubelet::Ready => Verdict::fine("the kubelet is ready"),
     }
 }
 

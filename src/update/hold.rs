@@ -67,7 +67,7 @@ impl Hold {
     pub fn desired(&self, said: &Desired) -> Option<Desired> {
         let over = match said {
             Desired::Config(_, digest) => Some(*digest) != self.over || *digest == self.digest,
-            Desired::Unknown | Desired::Refused(_) => false,
+            Desired::Unknown | Desired::Nothing | Desired::Refused(_) => false,
         };
         (!over).then(|| Desired::Config(Arc::clone(&self.config), self.digest))
     }

@@ -119,9 +119,9 @@ pub trait Node: Send + Sync + 'static {
     /// server that is away, and errs only where waiting helps nobody.
     fn drain(&self, order: DrainOrder) -> Asked<'_, ()>;
 
-    /// Looks afresh whether a step towards the config of this name may be taken. That the node is to be on
+    /// Looks afresh whether a step may be taken, towards the config of this name or, without one, back. That the node is to be on
     /// another config by now, which will be heard of soon, is an error of the kind that passes.
-    fn permit(&self, step: Step, to: String) -> Asked<'_, Permit>;
+    fn permit(&self, step: Step, to: Option<String>) -> Asked<'_, Permit>;
 
     /// Waits until the machine is fit for pods, then lets them come, unless somebody else keeps them away.
     fn uncordon(&self, on: String) -> Asked<'_, ()>;

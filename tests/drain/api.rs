@@ -200,16 +200,7 @@ async fn answer(State(api): State<Api>, request: Request) -> Response {
             let done = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201});
             respond(201, &done)
         }
-        ("GET", path) if path.ends_with("/poddisruptionbudgets") => {
-            let items: Vec<_> = {
-                let inside = api.inside();
-                let all = inside.objects.iter().filter(|(at, _)| at.starts_with(path));
-                all.map(|(_, object)| object.clone()).collect()
-            };
-            let list = json!({"kind": "PodDisruptionBudgetList", "apiVersion": "policy/v1",
-                "metadata": {}, "items": items});
-            respond(200, &list)
-        }
+        ("GET", path) if path.ends_with("/poddisruptionbudgets") => budgets(&api, path),
         ("PATCH", path) if api.inside().objects.contains_key(path) => {
             if !query.contains("dryRun=All") {
                 patch(api.inside().objects.get_mut(path).unwrap(), body);
@@ -222,6 +213,17 @@ async fn answer(State(api): State<Api>, request: Request) -> Response {
             found.map_or_else(|| respond(404, &missing), |object| respond(200, &object))
         }
     }
+}
+
+fn budgets(api: &Api, path: &str) -> Response {
+    let items: Vec<_> = {
+        let inside = api.inside();
+        let all = inside.objects.iter().filter(|(at, _)| at.starts_with(path));
+        all.map(|(_, object)| object.clone()).collect()
+    };
+    let list = json!({"kind": "PodDisruptionBudgetList", "apiVersion": "policy/v1",
+        "metadata": {}, "items": items});
+    respond(200, &list)
 }
 
 /// A merge patch: null takes away.

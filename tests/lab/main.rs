@@ -19,6 +19,7 @@ mod disks;
 mod gateway;
 mod guard;
 mod machines;
+mod nodes;
 mod path;
 mod service;
 mod soft;

@@ -53,49 +53,51 @@ fn the_command_prints_what_the_kustomization_applies() {
     assert_eq!(there, files.len() + 1, "a file that nothing applies");
 }
 
+/// Kind, plural, group, short name, and whether there is a status.
+const KINDS: [(&str, &str, &str, &str, bool); 7] = [
+    ("MachineConfig", "machineconfigs", names::GROUP, "mc", false),
+    (
+        "MachineConfigPool",
+        "machineconfigpools",
+        names::GROUP,
+        "mcp",
+        true,
+    ),
+    (
+        "MachineConfigNode",
+        "machineconfignodes",
+        names::GROUP,
+        "",
+        true,
+    ),
+    (
+        "MachineConfiguration",
+        "machineconfigurations",
+        names::OPERATOR_GROUP,
+        "",
+        true,
+    ),
+    ("KubeletConfig", "kubeletconfigs", names::GROUP, "", true),
+    (
+        "ContainerRuntimeConfig",
+        "containerruntimeconfigs",
+        names::GROUP,
+        "ctrcfg",
+        true,
+    ),
+    (
+        "ControllerConfig",
+        "controllerconfigs",
+        names::GROUP,
+        "",
+        true,
+    ),
+];
+
 #[test]
 fn groups_versions_scopes_and_short_names_are_openshifts() {
-    let expected = [
-        ("MachineConfig", "machineconfigs", names::GROUP, "mc", false),
-        (
-            "MachineConfigPool",
-            "machineconfigpools",
-            names::GROUP,
-            "mcp",
-            true,
-        ),
-        (
-            "MachineConfigNode",
-            "machineconfignodes",
-            names::GROUP,
-            "",
-            true,
-        ),
-        (
-            "MachineConfiguration",
-            "machineconfigurations",
-            names::OPERATOR_GROUP,
-            "",
-            true,
-        ),
-        ("KubeletConfig", "kubeletconfigs", names::GROUP, "", true),
-        (
-            "ContainerRuntimeConfig",
-            "containerruntimeconfigs",
-            names::GROUP,
-            "ctrcfg",
-            true,
-        ),
-        (
-            "ControllerConfig",
-            "controllerconfigs",
-            names::GROUP,
-            "",
-            true,
-        ),
-    ];
-    assert_eq!(printed().len(), expected.len());
-    for (kind, plural, group, short, status) in expected {
+    assert_eq!(printed().len(), KINDS.len());
+    for (kind, plural, group, short, status) in KINDS {
         let definition = of(kind);
         let spec = &definition["spec"];
         assert_eq!(definition["metadata"]["name"], format!("{plural}.{group}"));

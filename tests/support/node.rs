@@ -189,7 +189,7 @@ impl Node for NodeDouble {
         })
     }
 
-    fn permit(&self, step: Step, _: String) -> Asked<'_, Permit> {
+    fn permit(&self, step: Step, _: Option<String>) -> Asked<'_, Permit> {
         Box::pin(async move {
             self.may(match step {
                 Step::Stage { .. } => "permit",

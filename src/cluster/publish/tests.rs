@@ -57,6 +57,7 @@ fn refused(code: Reason) -> Arc<Vec<Refusal>> {
 #[test]
 fn the_state_follows_the_protocol() {
     use Phase::*;
+    use State::{Degraded, Done, Unreconcilable, Working};
     let failed = |phase, code, again| UpdateReport {
         failure: failure(code, again),
         ..report(phase, "a", "b")
@@ -67,53 +68,37 @@ fn the_state_follows_the_protocol() {
     };
     // Report; the state while it is not sure that a failure lasts; the state when it is.
     let cases = [
-        (report(Idle, "a", "a"), Some(State::Done), Some(State::Done)),
-        (report(Idle, "a", ""), Some(State::Done), Some(State::Done)),
-        (report(Idle, "", ""), None, Some(State::Degraded)),
-        (
-            report(Idle, "a", "b"),
-            Some(State::Working),
-            Some(State::Degraded),
-        ),
-        (
-            report(Planned, "a", "b"),
-            Some(State::Working),
-            Some(State::Degraded),
-        ),
-        (
-            report(Draining, "a", "b"),
-            Some(State::Working),
-            Some(State::Degraded),
-        ),
-        (
-            report(Uncordoning, "b", "b"),
-            Some(State::Working),
-            Some(State::Degraded),
-        ),
+        (report(Idle, "a", "a"), Some(Done), Some(Done)),
+        (report(Idle, "a", ""), Some(Done), Some(Done)),
+        (report(Idle, "", ""), None, Some(Degraded)),
+        (report(Idle, "a", "b"), Some(Working), Some(Degraded)),
+        (report(Planned, "a", "b"), Some(Working), Some(Degraded)),
+        (report(Draining, "a", "b"), Some(Working), Some(Degraded)),
+        (report(Uncordoning, "b", "b"), Some(Working), Some(Degraded)),
         (
             failed(Failed, Reason::JobFailed, true),
-            Some(State::Working),
-            Some(State::Degraded),
+            Some(Working),
+            Some(Degraded),
         ),
         (
             failed(Planned, Reason::JobFailed, true),
-            Some(State::Working),
-            Some(State::Degraded),
+            Some(Working),
+            Some(Degraded),
         ),
         (
             failed(Idle, Reason::NoSpace, false),
-            Some(State::Unreconcilable),
-            Some(State::Unreconcilable),
+            Some(Unreconcilable),
+            Some(Unreconcilable),
         ),
         (
             unread(Reason::FieldUnknown),
-            Some(State::Unreconcilable),
-            Some(State::Unreconcilable),
+            Some(Unreconcilable),
+            Some(Unreconcilable),
         ),
         (
             unread(Reason::ConfigNotFound),
-            Some(State::Working),
-            Some(State::Degraded),
+            Some(Working),
+            Some(Degraded),
         ),
     ];
     for (report, unsure, sure) in cases {
@@ -123,7 +108,7 @@ fn the_state_follows_the_protocol() {
     // Nobody knows which config this machine is on.
     let mut unknown = report(Idle, "a", "a");
     (unknown.unknown, unknown.failure) = (true, failure(Reason::JournalUnreadable, true));
-    assert_eq!(state(&unknown, true), Some(State::Degraded));
+    assert_eq!(state(&unknown, true), Some(Degraded));
 }
 
 fn gate(name: GateName, effect: Effect) -> Gate {
@@ -282,7 +267,9 @@ async fn degraded_is_said_after_five_minutes_and_taken_back_after_two() {
 
 /// Goes through an update's phases and writes down each change of a condition, as the end-to-end test
 /// of the real controller does.
-fn told(phases: &[(Phase, fn(&mut UpdateReport))]) -> Vec<String> {
+type Step = (Phase, fn(&mut UpdateReport));
+
+fn told(phases: &[Step]) -> Vec<String> {
     let mut before: Vec<NodeCondition> = Vec::new();
     let mut changes = Vec::new();
     for (phase, change) in phases {

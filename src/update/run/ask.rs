@@ -10,6 +10,7 @@ use super::{Audience, RETRY, UpdateError, Updater};
 use crate::{
     backoff::jitter,
     update::{
+        journal::{Direction, Transaction},
         node::{Asked, Blocker, Node, NodeError, Permit, Step},
         phase::Event,
         ports::Services,
@@ -49,10 +50,13 @@ impl<S: Services, A: Audience> Updater<S, A> {
             return Ok(None);
         };
         let to = self.config_name();
+        // What goes back is desired by nobody.
+        let back = |tx: &Transaction| tx.direction == Direction::Undo;
+        let towards = (!self.journal.top().is_some_and(back)).then(|| to.clone());
         let drained = self.journal.cordon.is_some();
         let begun = Instant::now();
         for attempt in 0.. {
-            let asked = node.permit(Step::Reboot { drained }, to.clone());
+            let asked = node.permit(Step::Reboot { drained }, towards.clone());
             let refused = match self.while_turning(asked).await {
                 Ok(Permit::Refilled) => match self.empty_again(&*node, &to, stop).await? {
                     Some(ended) => return Ok(Some(ended)),

@@ -20,6 +20,8 @@ pub enum Desired {
     /// Nothing was read yet.
     #[default]
     Unknown,
+    /// The source was read, and asks for nothing: a Node that no pool has taken up.
+    Nothing,
     /// What was read cannot be accepted; the machine keeps what it has.
     Refused(Arc<Vec<Refusal>>),
     /// A config that holds together by itself.
@@ -30,7 +32,7 @@ impl Desired {
     /// Whether publishing `other` instead would tell nobody anything.
     pub fn says_the_same(&self, other: &Self) -> bool {
         match (self, other) {
-            (Self::Unknown, Self::Unknown) => true,
+            (Self::Unknown, Self::Unknown) | (Self::Nothing, Self::Nothing) => true,
             (Self::Refused(known), Self::Refused(other)) => known == other,
             (Self::Config(known, digest), Self::Config(other, same)) => {
                 digest == same && known.name == other.name

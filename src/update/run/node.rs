@@ -210,7 +210,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
     ) -> Result<Answer<Permit>, UpdateError> {
         let to = self.planned.as_ref().map(|planned| planned.to.name.clone());
         let to = to.unwrap_or_else(|| self.config_name());
-        self.answer(stop, |node| node.permit(step, to.clone()))
+        self.answer(stop, |node| node.permit(step, Some(to.clone())))
             .await
     }
 

@@ -244,7 +244,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
     pub(super) fn look_at_desired(&mut self) -> Option<Event> {
         let (desired, asked) = self.hear();
         match desired {
-            Desired::Unknown => None,
+            Desired::Unknown | Desired::Nothing => None,
             Desired::Refused(refusals) => {
                 self.note_refused(&refusals);
                 None

@@ -145,7 +145,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
     pub(super) fn desired_name(&self) -> String {
         match &*self.desired.borrow() {
             Desired::Config(config, _) => config.name.clone(),
-            Desired::Unknown | Desired::Refused(_) => String::new(),
+            Desired::Unknown | Desired::Nothing | Desired::Refused(_) => String::new(),
         }
     }
 

@@ -59,7 +59,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
     pub(super) fn reconsider(&self) -> Event {
         match &*self.desired.borrow() {
             Desired::Config(..) => Event::Desired,
-            Desired::Unknown | Desired::Refused(_) => Event::Withdrawn,
+            Desired::Unknown | Desired::Nothing | Desired::Refused(_) => Event::Withdrawn,
         }
     }
 
@@ -104,6 +104,6 @@ impl<S: Services, A: Audience> Updater<S, A> {
 fn digest_of(desired: &Desired) -> Option<Digest> {
     match desired {
         Desired::Config(_, digest) => Some(*digest),
-        Desired::Unknown | Desired::Refused(_) => None,
+        Desired::Unknown | Desired::Nothing | Desired::Refused(_) => None,
     }
 }

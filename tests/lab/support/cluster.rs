@@ -110,7 +110,8 @@ impl Cluster {
     fn credentials(&self) {
         credentials::authority(&self.dir);
         let policy = "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\n\
-                      rules: [{level: Metadata}]\n";
+                      rules:\n- {level: Request, resources: [{group: \"\", resources: [nodes]}]}\n\
+                      - {level: Metadata}\n";
         fs::write(self.dir.join("audit.yaml"), policy).unwrap();
         self.kubeconfig("admin", "system:masters");
     }

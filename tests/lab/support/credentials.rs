@@ -52,7 +52,17 @@ pub fn kubeconfig(dir: &Path, user: &str, group: &str) -> PathBuf {
         "-CAkey",
         "authority.key",
     ];
-    let rest = ["-CAcreateserial", "-days", "2", "-out", &certificate];
+    // Extensions make it version 3, the only one that all TLS libraries take.
+    fs::write(dir.join("client.ext"), "extendedKeyUsage=clientAuth\n").unwrap();
+    let rest = [
+        "-CAcreateserial",
+        "-days",
+        "2",
+        "-extfile",
+        "client.ext",
+        "-out",
+        &certificate,
+    ];
     openssl(dir, &[&sign[..], &rest].concat());
 
     let data = |name: &str| openssl(dir, &["base64", "-A", "-in", name]);

@@ -1,0 +1,93 @@
+//! Who takes the pods away: `drain.by`, decided once, when it is first needed.
+
+use tokio::sync::OnceCell;
+
+use super::{ByAgent, ByController, Ours};
+use crate::{
+    cluster::Cluster,
+    config::DrainBy,
+    drain::evict::Pods,
+    update::node::{Asked, DrainOrder, Lending, Node, NodeError, Permit, Step},
+};
+
+/// This machine as a node, with whoever takes its pods away.
+#[derive(Debug)]
+pub(in crate::agent) struct Chosen<P> {
+    by: DrainBy,
+    cluster: Cluster,
+    agent: ByAgent<P>,
+    controller: ByController,
+    /// OpenShift's controllers run here.
+    controllers: OnceCell<bool>,
+}
+
+impl<P: Pods> Chosen<P> {
+    pub(in crate::agent) fn new(
+        by: DrainBy,
+        cluster: Cluster,
+        agent: ByAgent<P>,
+        controller: ByController,
+    ) -> Self {
+        Self {
+            by,
+            cluster,
+            agent,
+            controller,
+            controllers: OnceCell::new(),
+        }
+    }
+
+    async fn node(&self) -> Result<&dyn Node, NodeError> {
+        let by_controller = match self.by {
+            DrainBy::Agent => false,
+            DrainBy::Controller => true,
+            DrainBy::Auto => *self.controllers.get_or_try_init(|| self.look()).await?,
+        };
+        Ok(match by_controller {
+            true => &self.controller,
+            false => &self.agent,
+        })
+    }
+
+    async fn look(&self) -> Result<bool, NodeError> {
+        let found = self.cluster.has_openshift_controllers().await;
+        let found = found.map_err(|error| self.ours().refused("choose who drains", error))?;
+        let by = if found {
+            "machine-config-controller"
+        } else {
+            "the agent"
+        };
+        tracing::info!("pods of this node are taken away by {by} (drain.by: auto)");
+        Ok(found)
+    }
+
+    fn ours(&self) -> &Ours {
+        self.controller.ours()
+    }
+}
+
+impl<P: Pods> Node for Chosen<P> {
+    fn cordon(&self, to: String) -> Asked<'_, ()> {
+        Box::pin(async move { self.node().await?.cordon(to).await })
+    }
+
+    fn lend(&self, lending: Lending) -> Asked<'_, ()> {
+        Box::pin(self.ours().lend(lending))
+    }
+
+    fn drain(&self, order: DrainOrder) -> Asked<'_, ()> {
+        Box::pin(async move { self.node().await?.drain(order).await })
+    }
+
+    fn permit(&self, step: Step, to: Option<String>) -> Asked<'_, Permit> {
+        Box::pin(async move { self.node().await?.permit(step, to).await })
+    }
+
+    fn uncordon(&self, on: String) -> Asked<'_, ()> {
+        Box::pin(async move { self.node().await?.uncordon(on).await })
+    }
+
+    fn is_control_plane(&self) -> bool {
+        self.ours().is_control_plane()
+    }
+}

@@ -1,0 +1,84 @@
+//! Settings about the cluster: a Node's name, a kubeconfig, how long a drain is patient.
+
+use std::time::Duration;
+
+use super::reader::Word;
+use crate::path::AbsPath;
+
+/// A time limit that may be none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Limit(pub(super) Option<Duration>);
+
+impl Word for Limit {
+    fn expected() -> String {
+        "never, or a duration such as 30m".to_owned()
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        match text {
+            "never" => Some(Self(None)),
+            text => Duration::parse(text).map(|limit| Self(Some(limit))),
+        }
+    }
+
+    fn show(&self) -> String {
+        self.0.map_or("never".to_owned(), |limit| limit.show())
+    }
+}
+
+/// The name of a Node, or nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct NodeName(pub(super) String);
+
+impl Word for NodeName {
+    fn expected() -> String {
+        "the name of a Node: a-z, 0-9, - and ., at most 253".to_owned()
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-.".contains(c);
+        let whole = |part: &str| !part.is_empty() && !part.starts_with('-') && !part.ends_with('-');
+        let fits = text.len() <= 253 && text.chars().all(plain) && text.split('.').all(whole);
+        (text.is_empty() || fits).then(|| Self(text.to_owned()))
+    }
+
+    fn show(&self) -> String {
+        self.0.clone()
+    }
+}
+
+/// Where a kubeconfig lies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Kubeconfig {
+    /// Nowhere.
+    None,
+    /// Below the root; what settings say.
+    Below(AbsPath),
+    /// On the caller's own file system; what `--kubeconfig` says.
+    Callers(String),
+}
+
+impl Word for Kubeconfig {
+    fn expected() -> String {
+        "an absolute path below the root".to_owned()
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        match text {
+            "" => Some(Self::None),
+            text => AbsPath::new(text).ok().map(Self::Below),
+        }
+    }
+
+    fn parse_flag(text: &str) -> Option<Self> {
+        Some(Self::Callers(text.to_owned()))
+    }
+
+    fn show(&self) -> String {
+        match self {
+            Self::None => String::new(),
+            Self::Below(path) => path.to_string(),
+            Self::Callers(path) => path.clone(),
+        }
+    }
+}
