@@ -11,7 +11,7 @@ use tracing_subscriber::{
     EnvFilter, Layer, Registry, filter::filter_fn, layer::SubscriberExt, util::SubscriberInitExt,
 };
 
-use crate::config::{Log, LogFormat};
+use crate::config::{Log, LogFormat, LogLevel};
 
 /// The names of fields that people search the journal by. Written lower case in code.
 pub mod field {
@@ -70,10 +70,18 @@ pub fn start(log: Log, environment: &Environment) -> Result<(), TelemetryError> 
     subscriber.try_init().map_err(TelemetryError::Twice)
 }
 
+/// The client of the API server calls each request that fails an error, a hundred in an hour without
+/// a server. Whoever asked says once what there is to be said.
+const QUIET: &str = "kube_client=off";
+
 fn filter(log: Log, given: Option<&str>) -> Result<EnvFilter, TelemetryError> {
-    let directives = given.unwrap_or(log.level.as_str());
-    EnvFilter::try_new(directives).map_err(|source| TelemetryError::Filter {
-        given: directives.to_owned(),
+    let directives = match (given, log.level) {
+        (Some(given), _) => given.to_owned(),
+        (None, LogLevel::Debug | LogLevel::Trace) => log.level.as_str().to_owned(),
+        (None, level) => format!("{},{QUIET}", level.as_str()),
+    };
+    EnvFilter::try_new(&directives).map_err(|source| TelemetryError::Filter {
+        given: directives,
         source,
     })
 }
@@ -141,7 +149,6 @@ pub fn chain(error: &dyn Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::LogLevel;
 
     #[test]
     fn the_chain_is_one_line_with_every_cause() {
@@ -187,7 +194,14 @@ mod tests {
             format: LogFormat::Text,
             level: LogLevel::Warn,
         };
-        assert_eq!(filter(log, None).unwrap().to_string(), "warn");
+        let quiet = filter(log, None).unwrap().to_string();
+        assert!(
+            quiet.contains("warn") && quiet.contains("kube_client=off"),
+            "{quiet}"
+        );
+        let level = LogLevel::Debug;
+        let loud = filter(Log { level, ..log }, None).unwrap().to_string();
+        assert_eq!(loud, "debug");
         let given = "info,machinist::device=debug";
         let shown = filter(log, Some(given)).unwrap().to_string();
         assert!(shown.contains("machinist::device=debug"), "{shown}");
