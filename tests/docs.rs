@@ -174,6 +174,28 @@ fn every_event_is_explained_in_order_with_its_weight_and_meaning() {
     assert!(explained.iter().all(|cells| !cells[3].is_empty()));
 }
 
+/// Names of ours that are written or obeyed, and only those.
+#[test]
+fn every_name_of_ours_on_a_node_is_explained_and_no_other() {
+    use machinist::crd::names::{annotation, condition, label, taint};
+    let named: BTreeSet<_> = rows(&page("docs/cluster.md"))
+        .into_iter()
+        .map(|cells| cells[0].clone())
+        .filter(|name| name.contains('/') && !name.starts_with("machineconfiguration."))
+        .collect();
+    let ours = [
+        annotation::BLOCKED_BY,
+        annotation::CORDONED,
+        annotation::FORCE_DRAIN,
+        annotation::KEEP_CORDONED,
+        annotation::STANDS_BACK,
+        condition::READY,
+        label::NO_REMEDIATION,
+        taint::NOT_READY,
+    ];
+    assert_eq!(named, ours.iter().map(|name| (*name).to_owned()).collect());
+}
+
 #[test]
 fn codes_that_a_config_may_be_refused_with_exist() {
     let is_code = |cell: &str| {

@@ -3,56 +3,17 @@
 //!
 //! Nobody waits for an event: what cannot be told for long is dropped.
 
-use std::{collections::HashMap, time::Duration};
+mod reporter;
 
-use k8s_openapi::{
-    api::{core::v1::ObjectReference, events::v1::Event as Written},
-    apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta},
-};
-use kube::{
-    Api, Client,
-    api::{Patch, PatchParams, PostParams},
-};
-use serde_json::json;
-use tokio::{
-    sync::mpsc,
-    time::{Instant, sleep},
-};
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::{Cluster, ClusterError, node::OwnNode};
-use crate::{
-    backoff::{Backoff, jitter},
-    clock::Clock,
-    crd::{self, EventReason},
-    telemetry::chain,
-};
-
-/// Who reports, as the API server wants it: a qualified name.
-const CONTROLLER: &str = "machinist.dev/agent";
-
-/// Where events of things without a namespace live.
-const NAMESPACE: &str = "default";
-
-/// The API server's own limit for a note, in bytes.
-const NOTE: usize = 1024;
-
-/// An event that is not repeated for this long is over; the same again is a new one. What client-go
-/// does, so that people's tools group ours as they group others.
-const OVER: Duration = Duration::from_secs(360);
-
-/// Between two counts on one event: an hour of a blocked drain is a dozen requests.
-const COUNTED: Duration = Duration::from_secs(300);
-
-/// Different events of one thing in a row, and after which time one more may come: client-go's own
-/// measure against floods.
-const BURST: u32 = 25;
-const REFILL: Duration = Duration::from_secs(300);
+use super::{Cluster, node::OwnNode};
+use crate::{clock::Clock, crd::EventReason};
+use reporter::Reporter;
 
 /// As many wait while the server is away; the youngest of more are dropped.
 const WAITING: usize = 64;
-
-const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
 
 /// What an event is about.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -113,14 +74,7 @@ pub async fn report(
     clock: Clock,
     stop: CancellationToken,
 ) {
-    let mut reporter = Reporter {
-        cluster,
-        node,
-        clock,
-        series: HashMap::new(),
-        allowed: HashMap::new(),
-        names: 0,
-    };
+    let mut reporter = Reporter::new(cluster, node, clock);
     loop {
         tokio::select! {
             () = stop.cancelled() => return,
@@ -135,195 +89,4 @@ pub async fn report(
             },
         }
     }
-}
-
-/// One event that may be repeated.
-struct Series {
-    /// Its name in the API server.
-    name: String,
-    count: i32,
-    last: Instant,
-    /// When the count was written last.
-    written: Instant,
-}
-
-struct Reporter {
-    cluster: Cluster,
-    node: OwnNode,
-    clock: Clock,
-    series: HashMap<Event, Series>,
-    /// How many different events a subject may still have, and as of when.
-    allowed: HashMap<Subject, (u32, Instant)>,
-    names: u32,
-}
-
-impl Reporter {
-    async fn write(&mut self, event: Event) {
-        let now = Instant::now();
-        self.series.retain(|_, series| series.last + OVER > now);
-        self.allowed
-            .retain(|_, (left, since)| *left < BURST || *since + REFILL > now);
-        if let Some(series) = self.series.get_mut(&event) {
-            series.count = series.count.saturating_add(1);
-            series.last = now;
-            if series.written + COUNTED > now && series.count > 2 {
-                return;
-            }
-            series.written = now;
-            let (name, count) = (series.name.clone(), series.count);
-            match self.count(&event, &name, count).await {
-                // It was kept for its time and is gone: a new one then.
-                Err(error) if error.is_not_found() => drop(self.series.remove(&event)),
-                Err(error) => return tracing::debug!("{}", chain(&error)),
-                Ok(()) => return,
-            }
-        }
-        if !self.allow(&event.subject, now) {
-            return tracing::debug!("too many events of {:?}; one is dropped", event.subject);
-        }
-        if let Some(name) = self.create(&event).await {
-            let series = Series {
-                name,
-                count: 1,
-                last: now,
-                written: now,
-            };
-            self.series.insert(event, series);
-        }
-    }
-
-    fn allow(&mut self, subject: &Subject, now: Instant) -> bool {
-        let (left, since) = self.allowed.entry(subject.clone()).or_insert((BURST, now));
-        while *left < BURST && *since + REFILL <= now {
-            *left += 1;
-            *since += REFILL;
-        }
-        if *left == 0 {
-            return false;
-        }
-        if *left == BURST {
-            *since = now;
-        }
-        *left -= 1;
-        true
-    }
-
-    /// Creates until it succeeds, or the server refuses it as it stands. Returns its name.
-    async fn create(&mut self, event: &Event) -> Option<String> {
-        self.names = self.names.wrapping_add(1);
-        let written = self.as_written(event);
-        let mut failures = 0;
-        loop {
-            let namespace = event.subject.namespace();
-            let (written, name) = (&written, written.metadata.name.clone());
-            let create = |client| async move {
-                let params = PostParams::default();
-                events(client, namespace).create(&params, written).await
-            };
-            let object = format!("event {} of {}", event.reason.as_str(), self.shown(event));
-            match self.cluster.ask("create", object, create).await {
-                Ok(_) => return name,
-                // The answer to an earlier try was lost.
-                Err(error) if error.code() == 409 => return name,
-                Err(error) if !error.again() || matches!(error.code(), 403 | 404) => {
-                    tracing::debug!("{}", chain(&error));
-                    return None;
-                }
-                Err(error) => {
-                    tracing::debug!("{}", chain(&error));
-                    let wait = RETRY.wait(failures, jitter());
-                    failures = failures.saturating_add(1);
-                    sleep(wait.max(error.retry_after().unwrap_or_default())).await;
-                }
-            }
-        }
-    }
-
-    async fn count(&self, event: &Event, name: &str, count: i32) -> Result<(), ClusterError> {
-        let series = json!({"series": {
-            "count": count, "lastObservedTime": MicroTime(self.clock.now()),
-        }});
-        let (namespace, patch) = (event.subject.namespace(), Patch::Merge(&series));
-        let patch = &patch;
-        let counted = |client| async move {
-            let params = PatchParams::default();
-            events(client, namespace).patch(name, &params, patch).await
-        };
-        let object = format!("event {name}");
-        self.cluster.ask("count", object, counted).await.map(drop)
-    }
-
-    fn as_written(&self, event: &Event) -> Written {
-        let now = self.clock.now();
-        let regarding = self.regarding(&event.subject);
-        let name = regarding.name.clone().unwrap_or_default();
-        Written {
-            metadata: ObjectMeta {
-                // Two agents are two nodes; two of one node differ by the time.
-                name: Some(format!(
-                    "{name}.{:x}{:04x}",
-                    now.as_microsecond(),
-                    self.names
-                )),
-                namespace: Some(event.subject.namespace().to_owned()),
-                ..ObjectMeta::default()
-            },
-            event_time: Some(MicroTime(now)),
-            reporting_controller: Some(CONTROLLER.to_owned()),
-            reporting_instance: Some(self.node.name().to_owned()),
-            action: Some(event.reason.action().to_owned()),
-            reason: Some(event.reason.as_str().to_owned()),
-            type_: Some(event.reason.weight().as_str().to_owned()),
-            note: Some(crd::cut(&event.note, NOTE).to_owned()),
-            regarding: Some(regarding),
-            ..Written::default()
-        }
-    }
-
-    fn regarding(&self, subject: &Subject) -> ObjectReference {
-        let sight = self.node.sights().borrow().node.clone();
-        let own = ObjectReference {
-            api_version: Some("v1".to_owned()),
-            kind: Some("Node".to_owned()),
-            name: Some(self.node.name().to_owned()),
-            uid: sight.map(|node| node.uid.clone()),
-            ..ObjectReference::default()
-        };
-        match subject {
-            Subject::Node => own,
-            Subject::Pod {
-                namespace,
-                name,
-                uid,
-            } => ObjectReference {
-                kind: Some("Pod".to_owned()),
-                namespace: Some(namespace.clone()),
-                name: Some(name.clone()),
-                uid: Some(uid.clone()),
-                ..own
-            },
-        }
-    }
-
-    fn shown(&self, event: &Event) -> String {
-        match &event.subject {
-            Subject::Node => format!("Node {}", self.node.name()),
-            Subject::Pod {
-                namespace, name, ..
-            } => format!("Pod {namespace}/{name}"),
-        }
-    }
-}
-
-impl Subject {
-    fn namespace(&self) -> &str {
-        match self {
-            Self::Node => NAMESPACE,
-            Self::Pod { namespace, .. } => namespace,
-        }
-    }
-}
-
-fn events(client: Client, namespace: &str) -> Api<Written> {
-    Api::namespaced(client, namespace)
 }

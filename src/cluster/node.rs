@@ -2,6 +2,7 @@
 
 mod cordon;
 mod keeper;
+mod notice;
 mod patches;
 mod watching;
 
@@ -17,7 +18,8 @@ use serde_json::Value;
 use tokio::{sync::watch, time::Instant};
 
 pub use cordon::{Cordon, Uncordon};
-pub use keeper::{Notice, Pace, Ready, keep};
+pub use keeper::{Pace, keep};
+pub use notice::{Notice, Ready};
 
 use super::{Cluster, ClusterError};
 use crate::crd::{NodeSpec, NodeStatus, NodeView, names};

@@ -166,6 +166,7 @@ pub fn notice(
     let mut notice = Notice::default();
     if duties.config {
         notice.annotations = annotations(report, degraded);
+        notice.stand_back = report.cordoned.is_some() || report.reboot_needed_in.is_some();
     }
     if duties.readiness {
         notice.ready = Some(ready(report, gates));

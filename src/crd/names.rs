@@ -73,6 +73,9 @@ pub mod annotation {
     /// A person forces this one drain; the value says why and goes into an event. Taken away by the
     /// agent when it was used.
     pub const FORCE_DRAIN: &str = "machinist.dev/force-drain";
+    /// The label that makes remediators stand back is ours. Written with it and taken away with it; one
+    /// without this mark is somebody else's.
+    pub const STANDS_BACK: &str = "machinist.dev/stands-back";
     /// What a drain waits for, as `namespace/pod (reason)`, several with commas.
     pub const BLOCKED_BY: &str = "machinist.dev/blocked-by";
 }

@@ -36,6 +36,7 @@ fn notice(state: &str, ready: bool) -> Notice {
             (REASON, Some(String::new())),
         ]),
         labels: BTreeMap::new(),
+        stand_back: false,
         not_ready_taint: Some(!ready),
         ready: Some(Ready {
             ready,
@@ -269,4 +270,32 @@ async fn what_an_earlier_version_left_goes_at_the_start_and_peoples_words_stay()
     // A person's word, and the mark without which nobody would lift our cordon.
     assert!(notes.contains_key("machinist.dev/keep-cordoned"));
     assert!(notes.contains_key("machinist.dev/cordoned"));
+}
+
+#[tokio::test]
+async fn remediators_are_sent_away_and_called_back_but_never_by_somebody_elses_label() {
+    const LABEL: &str = "remediation.medik8s.io/exclude-from-remediation";
+    let standing = |state: &str, stand_back| Notice {
+        stand_back,
+        ..notice(state, true)
+    };
+    let kept = kept(standing("Working", true), QUICK).await;
+    let label = |server: &Server| server.object(NODE)["metadata"]["labels"][LABEL].clone();
+    let server = &kept.server;
+    server.until("the label", |it| label(it) == "true").await;
+    kept.notices.send_replace(Some(standing("Done", false)));
+    server.until("no label", |it| label(it).is_null()).await;
+    let notes = server.object(NODE)["metadata"]["annotations"].clone();
+    assert!(notes.get("machinist.dev/stands-back").is_none(), "{notes}");
+
+    // Maintenance by somebody else.
+    server.edit(NODE, |node| {
+        node["metadata"]["labels"][LABEL] = json!("true")
+    });
+    kept.notices.send_replace(Some(standing("Working", true)));
+    let state = |it: &Server, state: &str| says(it, state, "True");
+    server.until("working", |it| state(it, "Working")).await;
+    kept.notices.send_replace(Some(standing("Done", false)));
+    server.until("done", |it| state(it, "Done")).await;
+    assert_eq!(label(server), "true");
 }

@@ -4,48 +4,27 @@
 //! somebody took it away, comes back by itself, since wish and Node are compared whenever either
 //! changes. Only the condition is confirmed with time.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::time::Duration;
 
-use serde_json::{Map, Value, json};
+use serde_json::json;
 use tokio::{
     sync::watch,
     time::{Instant, sleep, sleep_until},
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{Change, OwnNode, Sight, patches};
+use super::{
+    Change, OwnNode, Sight,
+    notice::{Notice, Ready, leftover_conditions, metadata, seconds, words},
+    patches,
+};
 use crate::{
     backoff::{Backoff, jitter},
     clock::Clock,
     cluster::ClusterError,
-    crd::{self, NodeView, names},
-    reason::Reason,
+    crd::{NodeView, names},
     telemetry::chain,
 };
-
-/// Everything that the Node is to say. What is not named here is left alone.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Notice {
-    /// Annotations; none for those that are to go.
-    pub annotations: BTreeMap<&'static str, Option<String>>,
-    /// Labels, in the same way.
-    pub labels: BTreeMap<&'static str, Option<String>>,
-    /// Whether the node is to carry the start-up taint; none where it is not ours to say.
-    pub not_ready_taint: Option<bool>,
-    /// The condition `machinist.dev/Ready`; none where there is to be none.
-    pub ready: Option<Ready>,
-}
-
-/// The condition `machinist.dev/Ready`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ready {
-    /// No closed gate holds.
-    pub ready: bool,
-    /// The first closed gate's code, or `Ok`.
-    pub reason: Reason,
-    /// One sentence.
-    pub message: String,
-}
 
 /// How often is written, at most and at least.
 #[derive(Clone, Copy, Debug)]
@@ -198,6 +177,9 @@ impl Keeper {
         if let Some(change) = metadata(view, notice, !self.swept) {
             return Due::Now(change);
         }
+        if let Some(change) = patches::stand_back(view, notice.stand_back) {
+            return Due::Now(change);
+        }
         if let Some(wanted) = notice.not_ready_taint
             && let Some(change) = patches::not_ready_taint(view, wanted)
         {
@@ -273,58 +255,4 @@ impl Keeper {
         let wait = wait.max(error.retry_after().unwrap_or_default());
         Some(Until::After(wait))
     }
-}
-
-/// A Node's times have whole seconds.
-fn seconds(time: jiff::Timestamp) -> String {
-    let whole = jiff::Timestamp::from_second(time.as_second());
-    whole.unwrap_or(time).to_string()
-}
-
-fn words(ready: &Ready) -> (&'static str, &str) {
-    let status = if ready.ready { "True" } else { "False" };
-    (status, crd::cut(&ready.message, crd::REASON_LIMIT))
-}
-
-/// Annotations and labels that are not as they are to be. With `sweep` those of ours that nobody
-/// speaks of any more go, too; what people say to us never.
-fn metadata(view: &NodeView, notice: &Notice, sweep: bool) -> Option<Change> {
-    let mut annotations = differing(&view.annotations, &notice.annotations);
-    let mut labels = differing(&view.labels, &notice.labels);
-    if sweep {
-        let blocked = names::annotation::BLOCKED_BY;
-        if view.annotations.contains_key(blocked) && !notice.annotations.contains_key(blocked) {
-            annotations.insert(blocked.to_owned(), Value::Null);
-        }
-        let ours = view.labels.keys().filter(|it| it.starts_with(names::OURS));
-        for label in ours.filter(|it| !notice.labels.contains_key(it.as_str())) {
-            labels.insert(label.clone(), Value::Null);
-        }
-    }
-    patches::fields(view, annotations, labels)
-}
-
-fn differing(
-    known: &BTreeMap<String, String>,
-    wanted: &BTreeMap<&'static str, Option<String>>,
-) -> Map<String, Value> {
-    let differs =
-        |(name, text): &(&&'static str, &Option<String>)| known.get(**name) != text.as_ref();
-    let wanted = wanted.iter().filter(differs);
-    wanted
-        .map(|(name, text)| ((*name).to_owned(), json!(text)))
-        .collect()
-}
-
-/// Conditions of ours that nobody speaks of: nobody else ever takes one away.
-fn leftover_conditions(view: &NodeView, notice: &Notice) -> Option<Change> {
-    let spoken_of = |kind: &str| kind == names::condition::READY && notice.ready.is_some();
-    let left: Vec<_> = view
-        .status
-        .conditions
-        .iter()
-        .filter(|it| it.kind.starts_with(names::OURS) && !spoken_of(&it.kind))
-        .map(|it| json!({"$patch": "delete", "type": it.kind}))
-        .collect();
-    (!left.is_empty()).then(|| Change::Conditions(json!({"status": {"conditions": left}})))
 }

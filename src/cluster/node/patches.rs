@@ -38,6 +38,41 @@ fn unchanged(view: &NodeView) -> Vec<Value> {
     ]
 }
 
+/// The label that sends remediators away, with the mark that it is ours; none where it is as it is to
+/// be, or somebody else's.
+pub(super) fn stand_back(view: &NodeView, wanted: bool) -> Option<Change> {
+    let (label, mark) = (names::label::NO_REMEDIATION, names::annotation::STANDS_BACK);
+    let stands = view.labels.contains_key(label);
+    let ours = view.annotations.contains_key(mark);
+    let (label, mark) = (
+        pointer("/metadata/labels", label),
+        pointer("/metadata/annotations", mark),
+    );
+    let mut operations = unchanged(view);
+    match wanted {
+        true if !stands => {
+            for (there, parent) in [
+                (view.has_annotations, "/metadata/annotations"),
+                (!view.labels.is_empty(), "/metadata/labels"),
+            ] {
+                if !there {
+                    operations.push(json!({"op": "add", "path": parent, "value": {}}));
+                }
+            }
+            operations.push(json!({"op": "add", "path": mark, "value": "update"}));
+            operations.push(json!({"op": "add", "path": label, "value": "true"}));
+        }
+        false if ours => {
+            operations.push(json!({"op": "remove", "path": mark}));
+            if stands {
+                operations.push(json!({"op": "remove", "path": label}));
+            }
+        }
+        _ => return None,
+    }
+    Some(Change::Operations(Value::Array(operations)))
+}
+
 /// Our start-up taint as it is to be; none where it is. Everybody else's taints are in the list as
 /// they were: a list that somebody changed meanwhile fails the request.
 pub(super) fn not_ready_taint(view: &NodeView, wanted: bool) -> Option<Change> {

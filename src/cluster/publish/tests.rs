@@ -175,6 +175,17 @@ fn a_long_failure_is_cut_and_says_its_code_first() {
 }
 
 #[test]
+fn remediators_stand_back_while_the_node_is_cordoned_or_reboots() {
+    let stands = |report: &_| notice(report, &open(), false, ALL).unwrap().stand_back;
+    let mut report = report(Phase::Acting, "a", "b");
+    assert!(!stands(&report), "a restarted unit is nothing to them");
+    report.cordoned = Some(NOW);
+    assert!(stands(&report));
+    (report.cordoned, report.reboot_needed_in) = (None, report.boot.clone());
+    assert!(stands(&report));
+}
+
+#[test]
 fn beside_another_daemon_nothing_of_the_protocol_is_written() {
     let duties = Duties {
         config: false,
