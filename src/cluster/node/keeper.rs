@@ -241,16 +241,16 @@ impl Keeper {
             Err(error) => error,
         };
         let wait = self.pace.retry.wait(self.failures, jitter());
-        let first = self.failures == 0;
-        self.failures = self.failures.saturating_add(1);
-        if error.is_conflict() && first {
-            // Somebody wrote in between, as happens all day: their version is on its way to us.
-            tracing::debug!("{}", chain(&error));
-            return Some(Until::At(Instant::now() + wait));
-        }
-        match first {
+        // Somebody wrote in between, as happens all day: their version is on its way to us. Twice in a
+        // row it may be a policy that says no with the same code.
+        let in_between = error.is_conflict() && self.failures == 0;
+        match self.failures == u32::from(error.is_conflict()) {
             true => tracing::warn!(reason = %error.reason(), "{}", chain(&error)),
             false => tracing::debug!("{}", chain(&error)),
+        }
+        self.failures = self.failures.saturating_add(1);
+        if in_between {
+            return Some(Until::At(Instant::now() + wait));
         }
         let wait = wait.max(error.retry_after().unwrap_or_default());
         Some(Until::After(wait))
