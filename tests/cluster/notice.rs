@@ -299,3 +299,21 @@ async fn remediators_are_sent_away_and_called_back_but_never_by_somebody_elses_l
     server.until("done", |it| state(it, "Done")).await;
     assert_eq!(label(server), "true");
 }
+
+#[tokio::test]
+async fn who_takes_our_words_away_again_and_again_is_answered_ever_more_slowly() {
+    let kept = kept(notice("Done", true), QUICK).await;
+    let server = &kept.server;
+    let began = tokio::time::Instant::now();
+    for _ in 0..7 {
+        let written = |server: &Server| says(server, "Done", "True");
+        server.until("it is written", written).await;
+        server.edit(NODE, |node| {
+            node["metadata"]["annotations"][STATE] = json!("Nonsense");
+        });
+    }
+    // The first two answers come at once; before the others 20, 40, 80 and 100 ms, each less a quarter
+    // at most.
+    let waited = began.elapsed();
+    assert!(waited >= Duration::from_millis(180), "{waited:?}");
+}

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::{
     sync::watch,
     time::{Instant, sleep, sleep_until},
@@ -113,6 +113,9 @@ async fn seen(sights: &mut watch::Receiver<Sight>, any: bool) {
     }
 }
 
+/// What is taken away later than this after it was written is no quarrel.
+const QUARREL: Duration = Duration::from_secs(600);
+
 enum Until {
     Change,
     At(Instant),
@@ -153,6 +156,8 @@ struct Keeper {
     /// When it is to be confirmed.
     confirm: Option<Instant>,
     failures: u32,
+    /// What was written last beside the condition, when, and how often in a row.
+    last: Option<(Value, Instant, u32)>,
 }
 
 impl Keeper {
@@ -165,6 +170,7 @@ impl Keeper {
             written: None,
             confirm: None,
             failures: 0,
+            last: None,
         }
     }
 
@@ -236,7 +242,7 @@ impl Keeper {
                     self.written = Some(now);
                     self.confirm = Some(now + self.pace.heartbeat + later);
                 }
-                return None;
+                return self.repeated(change).map(Until::After);
             }
             Err(error) => error,
         };
@@ -254,5 +260,28 @@ impl Keeper {
         }
         let wait = wait.max(error.retry_after().unwrap_or_default());
         Some(Until::After(wait))
+    }
+
+    /// How long to wait after a write that says the same as the one before: somebody takes away what we
+    /// write, and neither is to do so a hundred times a second.
+    fn repeated(&mut self, change: &Change) -> Option<Duration> {
+        let said = match change {
+            Change::Conditions(_) => return None,
+            Change::Fields(fields) => fields.clone(),
+            Change::Operations(operations) => {
+                let operations = operations.as_array().into_iter().flatten();
+                operations
+                    .filter(|it| it["op"] != "test")
+                    .cloned()
+                    .collect()
+            }
+        };
+        let now = Instant::now();
+        let times = match self.last.take() {
+            Some((last, at, times)) if last == said && at + QUARREL > now => times + 1,
+            _ => 0,
+        };
+        self.last = Some((said, now, times));
+        (times > 0).then(|| self.pace.retry.wait(times - 1, jitter()))
     }
 }
