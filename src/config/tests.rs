@@ -172,7 +172,7 @@ fn a_wrong_value_is_named_with_its_place_and_what_was_expected() {
         ("jobs: config", r#"m.yaml:1:7: jobs: found "config"; expected a list"#),
         ("jobs: []", "m.yaml:1:7: jobs: found a list; expected at least one job, each once"),
         ("jobs: [config, drive]", r#"m.yaml:1:16: jobs[1]: found "drive"; expected one of config, devices, readiness"#),
-        ("source: dir:relative", r#"m.yaml:1:9: source: found "dir:relative"; expected auto or dir:/absolute/path below the root"#),
+        ("source: dir:relative", r#"m.yaml:1:9: source: found "dir:relative"; expected auto, cluster or dir:/absolute/path below the root"#),
         ("source: {dir: /x}", "m.yaml:1:15: source.dir: found a mapping at source; expected a value"),
         ("log: debug", r#"m.yaml:1:6: log: found "debug" in place of a section; expected log.format, log.level"#),
         ("log: {levle: debug}", "m.yaml:1:14: log.levle: unknown key; expected one of log.format, log.level"),
