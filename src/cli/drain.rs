@@ -83,7 +83,7 @@ pub struct DrainArgs {
     #[arg(long, value_name = "N", default_value_t = AT_ONCE, value_parser = at_once)]
     pub at_once: usize,
     /// Taken for kubectl's sake; pages have their own size
-    #[arg(long, value_name = "N", hide = true)]
+    #[arg(long, value_name = "N")]
     pub chunk_size: Option<u64>,
     /// How it is printed.
     #[command(flatten)]

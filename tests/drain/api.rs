@@ -179,15 +179,20 @@ async fn answer(State(api): State<Api>, request: Request) -> Response {
     if let Some((_, code, body)) = told {
         return respond(code, &body);
     }
-    let (method, path) = what.split_once(' ').unwrap();
     if query.contains("watch=true") {
         let (sender, receiver) = mpsc::unbounded_channel();
         api.inside().watches.push(sender);
         let lines = UnboundedReceiverStream::new(receiver);
         return Response::new(Body::from_stream(lines.map(|line| line)));
     }
+    serve(&api, &what, &query, body)
+}
+
+/// What a server without troubles says.
+fn serve(api: &Api, what: &str, query: &str, body: Value) -> Response {
+    let (method, path) = what.split_once(' ').unwrap();
     match (method, path) {
-        ("GET", "/api/v1/pods") => respond(200, &api.list(&query)),
+        ("GET", "/api/v1/pods") => respond(200, &api.list(query)),
         ("POST" | "DELETE", path) if path.contains("/pods/") => {
             let name = path.split('/').nth(6).unwrap().to_owned();
             if !query.contains("dryRun=All") && body["dryRun"].is_null() {

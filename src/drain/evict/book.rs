@@ -1,5 +1,7 @@
 //! Who must go and how far each is. Knows times, and nothing of requests.
 
+mod answers;
+mod due;
 mod entry;
 
 use std::{
@@ -13,10 +15,11 @@ use tokio::time::Instant;
 
 use super::{Budget, Options, Pod, PodId, Progress, survey::Survey};
 use crate::{
-    backoff::{Backoff, jitter},
+    backoff::Backoff,
     drain::{Act, DaemonSets, Note, Tier, Verdict, What, classify, prospect},
 };
 
+pub(super) use due::Wake;
 use entry::{Entry, State};
 
 /// Pauses between two requests for the same pod, or for pods of the same budget. The first is kubectl's
@@ -168,109 +171,6 @@ impl Book {
         self.entries.get(id).map(|entry| &entry.pod)
     }
 
-    /// The server said yes to a request.
-    pub(super) fn accepted(&mut self, id: &PodId, forced: bool, at: Instant, now: Timestamp) {
-        let Some(entry) = self.entries.get_mut(id) else {
-            return;
-        };
-        entry.state = State::Leaving(at);
-        entry.leaving_since.get_or_insert(now);
-        entry.kept_by = None;
-        entry.failures = 0;
-        let pod = entry.pod.clone();
-        if forced {
-            self.forced.insert(id.clone());
-        }
-        self.release(&pod, Some(at));
-    }
-
-    /// The server said no: the pod waits, for as long as the server or our own pauses say.
-    pub(super) fn refused(
-        &mut self,
-        id: &PodId,
-        what: Option<What>,
-        after: Option<Duration>,
-        at: Instant,
-        now: Timestamp,
-    ) {
-        let Some(pod) = self.pod(id).cloned() else {
-            return;
-        };
-        let pause = |failures| after.unwrap_or_else(|| PAUSES.wait(failures, jitter()));
-        let budget = matches!(what, Some(What::Budget(..) | What::Never(..)));
-        let hold = self.key(&pod).filter(|_| budget);
-        if let Some(entry) = self.entries.get_mut(id) {
-            // Where a budget is known, all pods that it counts have one pause together.
-            let due = match hold.is_some() {
-                true => at,
-                false => at + pause(entry.failures),
-            };
-            entry.failures += 1;
-            entry.state = match entry.pod.is_leaving() {
-                true => State::Leaving(at),
-                false => State::Due(due),
-            };
-            if let Some(what) = what {
-                entry.keep(what, now);
-            }
-        }
-        let Some(key) = hold else {
-            return self.release(&pod, Some(at));
-        };
-        let hold = self.holds.entry(key).or_insert(Hold {
-            until: at,
-            failures: 0,
-            asking: false,
-        });
-        hold.until = at + pause(hold.failures);
-        hold.failures += 1;
-        hold.asking = false;
-        self.share(&pod, now);
-    }
-
-    /// The others that the same budget counts wait for the same.
-    fn share(&mut self, pod: &Pod, now: Timestamp) {
-        let key = self.key(pod);
-        let waiting = self
-            .entries
-            .values()
-            .filter(|one| matches!(one.state, State::Due(_)));
-        let same = waiting.filter(|one| one.pod.id != pod.id && self.key(&one.pod) == key);
-        let told: Vec<_> = same
-            .filter_map(|one| Some((one.pod.id.clone(), self.foreseen(&one.pod)?)))
-            .collect();
-        for (id, what) in told {
-            if let Some(entry) = self.entries.get_mut(&id) {
-                entry.keep(what, now);
-            }
-        }
-    }
-
-    /// No answer came: as if it had never been asked for.
-    pub(super) fn unanswered(&mut self, id: &PodId, at: Instant) {
-        let Some(entry) = self.entries.get_mut(id) else {
-            return;
-        };
-        entry.state = match entry.pod.is_leaving() {
-            true => State::Leaving(at),
-            false => State::Due(at),
-        };
-        let pod = entry.pod.clone();
-        self.release(&pod, None);
-    }
-
-    /// The budget of a pod is not being asked any more; with a time it has said yes then.
-    fn release(&mut self, pod: &Pod, yes: Option<Instant>) {
-        let Some(hold) = self.key(pod).and_then(|key| self.holds.get_mut(&key)) else {
-            return;
-        };
-        hold.asking = false;
-        if let Some(at) = yes {
-            hold.failures = 0;
-            hold.until = at;
-        }
-    }
-
     /// The one budget that counts a pod.
     fn key(&self, pod: &Pod) -> Option<(String, String)> {
         let budgets = self.budgets.get(&pod.id.namespace)?;
@@ -325,94 +225,6 @@ impl Book {
         }
     }
 
-    /// The next request that is due, which is then under way. `spent` and `ordered` say whether it is
-    /// past what keeps it.
-    pub(super) fn next(
-        &mut self,
-        options: &Options,
-        spent: Duration,
-        ordered: bool,
-        at: Instant,
-    ) -> Option<Request> {
-        let tier = self.tier()?;
-        let mut chosen = None;
-        for entry in self.entries.values() {
-            let State::Due(due) = entry.state else {
-                continue;
-            };
-            if Tier::of(&entry.pod) != tier {
-                continue;
-            }
-            let pod = &entry.pod;
-            let act = options
-                .limits
-                .act(pod, self.is_budgeted(pod), spent, ordered);
-            let forced = act == Act::Delete;
-            // What kept it until now counts no more; only what the server says to the deletion does.
-            let ready = match forced && !entry.delete_tried {
-                true => true,
-                false => due <= at && (forced || self.may_ask(pod, at)),
-            };
-            if ready {
-                chosen = Some((pod.id.clone(), forced, self.key(pod)));
-                break;
-            }
-        }
-        let (pod, forced, key) = chosen?;
-        if let Some(entry) = self.entries.get_mut(&pod) {
-            entry.state = State::Asking;
-            entry.delete_tried |= forced;
-        }
-        if let Some(hold) = key.and_then(|key| self.holds.get_mut(&key)) {
-            hold.asking |= !forced;
-        }
-        Some(Request { pod, forced })
-    }
-
-    fn may_ask(&self, pod: &Pod, at: Instant) -> bool {
-        let hold = self.key(pod).and_then(|key| self.holds.get(&key));
-        let held = hold.is_some_and(|hold| hold.asking || hold.until > at);
-        !held && self.throttled.is_none_or(|until| until <= at)
-    }
-
-    /// When the next request may be due, and when what is said of a pod changes with time alone.
-    pub(super) fn wake(&self, options: &Options, now: Timestamp) -> impl Iterator<Item = Wake> {
-        let tier = self.tier();
-        let due = self.entries.values().filter_map(move |entry| {
-            let here = Some(Tier::of(&entry.pod)) == tier;
-            match entry.state {
-                State::Due(due) if here => self.not_before(entry, due).map(Wake::At),
-                _ => None,
-            }
-        });
-        let skip = options.rules.skip_deleted;
-        let overdue = self.entries.values().filter_map(move |entry| {
-            let deadline = entry
-                .pod
-                .deleting
-                .filter(|_| entry.state != State::LeftBehind)?;
-            let left = Duration::try_from(deadline.duration_since(now)).unwrap_or_default();
-            let passed = Duration::try_from(now.duration_since(deadline)).unwrap_or_default();
-            let steps = [Some(What::OVERDUE_AFTER), skip].into_iter().flatten();
-            let to_come = steps.filter_map(|step| (left + step + JUST_AFTER).checked_sub(passed));
-            to_come.filter(|time| !time.is_zero()).min().map(Wake::In)
-        });
-        due.chain(overdue)
-    }
-
-    /// When a pod may be asked for; none while the answer for another of its budget is awaited.
-    fn not_before(&self, entry: &Entry, due: Instant) -> Option<Instant> {
-        let hold = self.key(&entry.pod).and_then(|key| self.holds.get(&key));
-        if hold.is_some_and(|hold| hold.asking) {
-            return None;
-        }
-        let until = hold.map_or(due, |hold| hold.until.max(due));
-        Some(
-            self.throttled
-                .map_or(until, |throttled| throttled.max(until)),
-        )
-    }
-
     /// How far the drain is. `limit` is when it gives up.
     pub(super) fn progress(&self, now: Timestamp, limit: Option<Timestamp>) -> Progress {
         let leaving = |entry: &&Entry| matches!(entry.state, State::Leaving(_));
@@ -435,11 +247,4 @@ impl Book {
             ..Progress::default()
         }
     }
-}
-
-/// When to look again.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Wake {
-    At(Instant),
-    In(Duration),
 }

@@ -1,8 +1,9 @@
 //! The one task of a drain: what is due goes out, what comes back is written into the book.
 
 mod incoming;
+mod outgoing;
 
-use std::{collections::BTreeSet, panic::resume_unwind, pin::pin, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, panic::resume_unwind, pin::pin, time::Duration};
 
 use jiff::Timestamp;
 use tokio::{
@@ -14,13 +15,11 @@ use tokio_stream::StreamExt as _;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Budget, CallError, Change, Changes, Drain, DrainError, Drained, Force, How, Pods, Progress,
-    Way,
+    Budget, CallError, Change, Changes, Drain, DrainError, Drained, Force, Pods, Progress,
     book::{Book, Request, Wake},
-    bounded,
-    survey::{Failed, Survey, survey},
+    survey::{Failed, Survey},
 };
-use crate::{backoff::Backoff, drain::Grace};
+use crate::backoff::Backoff;
 
 /// While the API server is away, who asks whether it is back.
 const AWAY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(10));
@@ -211,60 +210,6 @@ impl<'a, P: Pods> Task<'a, P> {
         if self.look_at.is_some_and(|at| at <= now) && !self.looking {
             self.look(now);
         }
-    }
-
-    fn ask(&mut self, request: Request, asked: Instant) {
-        let (pods, options) = (Arc::clone(&self.drain.pods), &self.drain.options);
-        let evict = options.way == Way::Evict && !request.forced;
-        let how = How {
-            grace: match request.forced {
-                true => Grace::Own,
-                false => options.grace,
-            },
-            dry_run: false,
-        };
-        if request.forced {
-            let pod = &request.pod;
-            tracing::warn!(%pod, "deleted past what kept it, with its own grace period");
-        }
-        self.asks.spawn(async move {
-            let answer = match evict {
-                true => bounded(pods.evict(&request.pod, how)).await,
-                false => bounded(pods.delete(&request.pod, how)).await,
-            };
-            Answered {
-                request,
-                asked,
-                answer,
-            }
-        });
-    }
-
-    fn look(&mut self, now: Instant) {
-        let drain = self.drain;
-        let (pods, node) = (Arc::clone(&drain.pods), drain.node.clone());
-        let (rules, clock) = (drain.options.rules.clone(), drain.clock.clone());
-        let sets = self.book.sets();
-        (self.looking, self.look_at, self.looked) = (true, None, Some(now));
-        self.looks.spawn(async move {
-            let found = survey(pods.as_ref(), &node, &rules, sets, &clock);
-            Looked::Node(now, Box::new(found.await))
-        });
-    }
-
-    /// Looks at the whole node soon, for the watch has failed.
-    fn look_again(&mut self, now: Instant) {
-        let soon = self.looked.map_or(now, |looked| now.max(looked + SPACED));
-        self.look_at.get_or_insert(soon);
-    }
-
-    fn watch(&mut self, now: Instant) {
-        self.watched = Some(now);
-        let drain = self.drain;
-        let (pods, node) = (Arc::clone(&drain.pods), drain.node.clone());
-        let version = self.version.clone();
-        self.looks
-            .spawn(async move { Looked::Watching(bounded(pods.watch(&node, &version)).await) });
     }
 
     fn progress(&self, now: Instant) -> Progress {

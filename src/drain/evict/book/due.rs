@@ -1,0 +1,110 @@
+//! What is due, and when something will be.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tokio::time::Instant;
+
+use super::{Book, Entry, JUST_AFTER, Request, State};
+use crate::drain::{Act, Pod, Tier, What, evict::Options};
+
+impl Book {
+    /// The next request that is due, which is then under way. `spent` and `ordered` say whether it is
+    /// past what keeps it.
+    pub(in crate::drain::evict) fn next(
+        &mut self,
+        options: &Options,
+        spent: Duration,
+        ordered: bool,
+        at: Instant,
+    ) -> Option<Request> {
+        let tier = self.tier()?;
+        let mut chosen = None;
+        for entry in self.entries.values() {
+            let State::Due(due) = entry.state else {
+                continue;
+            };
+            if Tier::of(&entry.pod) != tier {
+                continue;
+            }
+            let pod = &entry.pod;
+            let act = options
+                .limits
+                .act(pod, self.is_budgeted(pod), spent, ordered);
+            let forced = act == Act::Delete;
+            // What kept it until now counts no more; only what the server says to the deletion does.
+            let ready = match forced && !entry.delete_tried {
+                true => true,
+                false => due <= at && (forced || self.may_ask(pod, at)),
+            };
+            if ready {
+                chosen = Some((pod.id.clone(), forced, self.key(pod)));
+                break;
+            }
+        }
+        let (pod, forced, key) = chosen?;
+        if let Some(entry) = self.entries.get_mut(&pod) {
+            entry.state = State::Asking;
+            entry.delete_tried |= forced;
+        }
+        if let Some(hold) = key.and_then(|key| self.holds.get_mut(&key)) {
+            hold.asking |= !forced;
+        }
+        Some(Request { pod, forced })
+    }
+
+    fn may_ask(&self, pod: &Pod, at: Instant) -> bool {
+        let hold = self.key(pod).and_then(|key| self.holds.get(&key));
+        let held = hold.is_some_and(|hold| hold.asking || hold.until > at);
+        !held && self.throttled.is_none_or(|until| until <= at)
+    }
+
+    /// When the next request may be due, and when what is said of a pod changes with time alone.
+    pub(in crate::drain::evict) fn wake(
+        &self,
+        options: &Options,
+        now: Timestamp,
+    ) -> impl Iterator<Item = Wake> {
+        let tier = self.tier();
+        let due = self.entries.values().filter_map(move |entry| {
+            let here = Some(Tier::of(&entry.pod)) == tier;
+            match entry.state {
+                State::Due(due) if here => self.not_before(entry, due).map(Wake::At),
+                _ => None,
+            }
+        });
+        let skip = options.rules.skip_deleted;
+        let overdue = self.entries.values().filter_map(move |entry| {
+            let deadline = entry
+                .pod
+                .deleting
+                .filter(|_| entry.state != State::LeftBehind)?;
+            let left = Duration::try_from(deadline.duration_since(now)).unwrap_or_default();
+            let passed = Duration::try_from(now.duration_since(deadline)).unwrap_or_default();
+            let steps = [Some(What::OVERDUE_AFTER), skip].into_iter().flatten();
+            let to_come = steps.filter_map(|step| (left + step + JUST_AFTER).checked_sub(passed));
+            to_come.filter(|time| !time.is_zero()).min().map(Wake::In)
+        });
+        due.chain(overdue)
+    }
+
+    /// When a pod may be asked for; none while the answer for another of its budget is awaited.
+    fn not_before(&self, entry: &Entry, due: Instant) -> Option<Instant> {
+        let hold = self.key(&entry.pod).and_then(|key| self.holds.get(&key));
+        if hold.is_some_and(|hold| hold.asking) {
+            return None;
+        }
+        let until = hold.map_or(due, |hold| hold.until.max(due));
+        Some(
+            self.throttled
+                .map_or(until, |throttled| throttled.max(until)),
+        )
+    }
+}
+
+/// When to look again.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::drain::evict) enum Wake {
+    At(Instant),
+    In(Duration),
+}
