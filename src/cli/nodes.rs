@@ -91,6 +91,11 @@ impl From<Rehearse> for DryRun {
 #[error("there is no cluster to ask: give --kubeconfig or set KUBECONFIG")]
 struct NoCluster;
 
+/// A selector that means nobody is more often a mistake than a wish.
+#[derive(Debug, thiserror::Error)]
+#[error("no node has the labels {0}")]
+struct NoNode(String);
+
 impl Nodes {
     /// The cluster.
     pub(super) async fn cluster(&self) -> anyhow::Result<Cluster> {
@@ -109,7 +114,13 @@ impl Nodes {
     /// The names of the nodes that are meant.
     pub(super) async fn names(&self, cluster: &Cluster) -> anyhow::Result<Vec<String>> {
         match &self.selector {
-            Some(selector) => Ok(by_hand::selected(cluster, selector).await?),
+            Some(selector) => {
+                let names = by_hand::selected(cluster, selector).await?;
+                match names.is_empty() {
+                    true => Err(NoNode(selector.clone()).into()),
+                    false => Ok(names),
+                }
+            }
             None => Ok(self.nodes.clone()),
         }
     }

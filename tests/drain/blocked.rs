@@ -107,6 +107,13 @@ async fn of_the_pods_of_one_budget_one_is_asked_for_at_a_time() {
     pass(seconds(300)).await;
     let asked = server.writes();
     assert!((15..=35).contains(&asked), "{asked}");
+    // Ten were asked together and refused together: the first pause is the first, not the tenth.
+    let tenth = server
+        .log()
+        .into_iter()
+        .map(|(at, _)| at)
+        .filter(|at| *at > seconds(1));
+    assert!(tenth.min().unwrap() <= Duration::from_millis(5100));
     assert_eq!(running.now().blockers().count(), 20);
     for n in 0..20 {
         server.lift(&format!("web-{n:02}"));

@@ -127,15 +127,23 @@ async fn updates_evict_what_is_lost_and_say_so() {
     let drained = drained(&server, unattended()).await.unwrap();
     assert_eq!(server.evictions("lone").len(), 1);
     assert_eq!(server.evictions("proxy").len(), 0);
-    // What had been said stays said.
     assert_eq!(drained.progress.gone, 1);
-    let notes: Vec<_> = drained
+    // What had been said stays said, and is said once.
+    let mut notes: Vec<_> = drained
         .progress
         .notes
         .iter()
         .map(|(_, note)| note.reason())
         .collect();
-    assert_eq!(notes, [Reason::DrainDaemonSetPod]);
+    notes.sort();
+    assert_eq!(
+        notes,
+        [
+            Reason::DrainDaemonSetPod,
+            Reason::DrainPodUnmanaged,
+            Reason::DrainLocalData
+        ]
+    );
 }
 
 #[tokio::test(start_paused = true)]

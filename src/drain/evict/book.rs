@@ -64,7 +64,7 @@ pub(super) struct Book {
 impl Book {
     /// Takes in what a look at the whole node found; it was begun at `asked`.
     pub(super) fn take(&mut self, mut found: Survey, asked: Instant, now: Timestamp) {
-        self.notes = Arc::new(found.notes());
+        self.note(found.notes());
         let there: BTreeSet<_> = found.evict.iter().map(|(pod, _)| pod.id.clone()).collect();
         let stay: BTreeSet<_> = found.leave.iter().map(|(pod, _)| pod).collect();
         // What the watch has shown since is newer than the list.
@@ -100,8 +100,17 @@ impl Book {
         // One that speaks against the drain is found again by the last look.
         if let Verdict::Evict(notes) = classify(&pod, &options.rules, &self.sets, now) {
             let told = notes.into_iter().map(|note| (pod.id.clone(), note));
-            Arc::make_mut(&mut self.notes).extend(told);
+            self.note(told.collect());
             self.put(pod, at, now);
+        }
+    }
+
+    /// What was said of a pod stays said when it is gone.
+    fn note(&mut self, notes: Vec<(PodId, Note)>) {
+        let new = notes.into_iter().filter(|note| !self.notes.contains(note));
+        let new: Vec<_> = new.collect();
+        if !new.is_empty() {
+            Arc::make_mut(&mut self.notes).extend(new);
         }
     }
 

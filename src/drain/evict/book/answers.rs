@@ -72,8 +72,13 @@ impl Book {
             failures: 0,
             asking: false,
         });
-        hold.until = at + pause(hold.failures);
-        hold.failures += 1;
+        // Those that were asked together are refused together, and count once.
+        if hold.until <= at {
+            hold.until = at + pause(hold.failures);
+            hold.failures += 1;
+        } else if let Some(after) = after {
+            hold.until = hold.until.max(at + after);
+        }
         hold.asking = false;
         self.share(&pod, now);
     }
