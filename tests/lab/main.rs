@@ -16,6 +16,7 @@ mod clusters;
 mod crash;
 mod devices;
 mod disks;
+mod drain;
 mod gateway;
 mod guard;
 mod machines;

@@ -107,6 +107,13 @@ impl Cluster {
         command
     }
 
+    /// Any program of this host, in the lab's network, as somebody at a laptop runs it.
+    pub fn beside(&self, program: &Path) -> Command {
+        let mut command = self.group.command(program);
+        command.env("HOME", &self.dir).stdin(Stdio::null());
+        command
+    }
+
     fn credentials(&self) {
         credentials::authority(&self.dir);
         let policy = "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\n\

@@ -1,0 +1,238 @@
+//! Drains on a real API server, of a node that has no kubelet: what a kubelet would do is a script.
+
+use std::{
+    path::Path,
+    process::{Command, Output, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use serde_json::{Value, json};
+
+use crate::support::{Cluster, lab, wait};
+
+const PODS: usize = 250;
+
+/// What the pods take to end.
+const GRACE: u64 = 2;
+
+fn node(cluster: &Cluster) {
+    let labels = json!({"kubernetes.io/hostname": "bare"});
+    let node =
+        json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "bare", "labels": labels}});
+    cluster.apply(&node.to_string());
+}
+
+fn pods(names: impl IntoIterator<Item = String>, app: &str) -> String {
+    let pod = |name: String| {
+        json!({"apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": name, "labels": {"app": app}},
+            "spec": {"nodeName": "bare", "terminationGracePeriodSeconds": GRACE,
+                "automountServiceAccountToken": false,
+                "containers": [{"name": "c", "image": "none"}]}})
+    };
+    let items: Vec<_> = names.into_iter().map(pod).collect();
+    json!({"apiVersion": "v1", "kind": "List", "items": items}).to_string()
+}
+
+fn create(cluster: &Cluster, manifest: &str) {
+    let made = cluster.try_kubectl_with(&["create", "-f", "-"], manifest);
+    assert!(
+        made.status.success(),
+        "{}",
+        String::from_utf8_lossy(&made.stderr)
+    );
+}
+
+/// Ends pods whose time is over, as a kubelet does.
+fn end_pods(cluster: &Cluster, stop: &AtomicBool) {
+    while !stop.load(Ordering::Relaxed) {
+        let pods = cluster.kubectl_json(&["get", "pods"]);
+        let now = jiff::Timestamp::now();
+        let over = |pod: &&Value| {
+            let deadline = pod["metadata"]["deletionTimestamp"].as_str();
+            deadline.is_some_and(|time| time.parse::<jiff::Timestamp>().unwrap() <= now)
+        };
+        let items = pods["items"].as_array().unwrap().iter().filter(over);
+        let names: Vec<_> = items
+            .filter_map(|pod| pod["metadata"]["name"].as_str())
+            .collect();
+        if names.is_empty() {
+            thread::sleep(Duration::from_millis(200));
+            continue;
+        }
+        let fixed = [
+            "delete",
+            "pods",
+            "--force",
+            "--grace-period=0",
+            "--wait=false",
+        ];
+        let _ = cluster.try_kubectl(&[&fixed[..], &names].concat());
+    }
+}
+
+/// Runs a drain with what a kubelet would do beside it, and says how long it took.
+fn timed(cluster: &Cluster, drain: &mut Command) -> (Duration, Output) {
+    let stop = Arc::new(AtomicBool::new(false));
+    thread::scope(|scope| {
+        scope.spawn(|| end_pods(cluster, &stop));
+        let began = Instant::now();
+        let output = drain.stdin(Stdio::null()).output();
+        let took = began.elapsed();
+        stop.store(true, Ordering::Relaxed);
+        (took, output.unwrap())
+    })
+}
+
+/// Requests of a user, as the API server wrote them down.
+fn requests(cluster: &Cluster, user: &str) -> Vec<Value> {
+    let audit = cluster.audit().into_iter();
+    audit
+        .filter(|event| event["user"]["username"] == user)
+        .collect()
+}
+
+fn machinist(cluster: &Cluster, user: &str, arguments: &[&str]) -> Command {
+    let mut command = cluster.beside(Path::new(env!("CARGO_BIN_EXE_machinist")));
+    let kubeconfig = cluster.kubeconfig(user, "system:masters");
+    command.args(arguments).arg("--kubeconfig").arg(kubeconfig);
+    command
+}
+
+#[test]
+fn two_hundred_and_fifty_pods_are_drained_with_a_fraction_of_kubectls_requests() {
+    let cluster = Cluster::start(&lab().version);
+    node(&cluster);
+    let flags = ["drain", "bare", "--force", "--ignore-daemonsets"];
+    let names = || (0..PODS).map(|n| format!("web-{n:03}"));
+
+    create(&cluster, &pods(names(), "web"));
+    let mut kubectl = cluster.beside(&lab().kube);
+    let kubeconfig = cluster.kubeconfig("by-kubectl", "system:masters");
+    kubectl
+        .arg("kubectl")
+        .args(flags)
+        .arg("--kubeconfig")
+        .arg(kubeconfig);
+    let (theirs, output) = timed(&cluster, &mut kubectl);
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+
+    cluster.kubectl(&["uncordon", "bare"]);
+    create(&cluster, &pods(names(), "web"));
+    let (ours, output) = timed(&cluster, &mut machinist(&cluster, "by-machinist", &flags));
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(said, format!("node/bare drained: {PODS} pods gone\n"));
+    assert_eq!(cluster.kubectl_json(&["get", "pods"])["items"], json!([]));
+
+    let asked = |user: &str| requests(&cluster, user).len();
+    let (by_kubectl, by_us) = (asked("by-kubectl"), asked("by-machinist"));
+    println!(
+        "lab: figure: {PODS} pods of grace {GRACE} s: kubectl {by_kubectl} requests in {theirs:.1?}, \
+         machinist {by_us} in {ours:.1?}"
+    );
+    assert!(by_us < PODS + 20, "{by_us}");
+    assert!(by_us < by_kubectl, "{by_us} of {by_kubectl}");
+    assert!(ours < theirs, "{ours:?} of {theirs:?}");
+    let time = |event: &Value| -> jiff::Timestamp {
+        event["requestReceivedTimestamp"]
+            .as_str()
+            .unwrap()
+            .parse()
+            .unwrap()
+    };
+    let evictions = requests(&cluster, "by-machinist");
+    let evictions = evictions
+        .iter()
+        .filter(|one| one["objectRef"]["subresource"] == "eviction");
+    let times: Vec<_> = evictions.map(time).collect();
+    assert_eq!(times.len(), PODS);
+    let all_asked = times
+        .iter()
+        .max()
+        .unwrap()
+        .duration_since(*times.iter().min().unwrap());
+    println!("lab: figure: all {PODS} evictions were asked for within {all_asked:.1?}");
+}
+
+#[test]
+fn a_budget_that_blocks_is_named_and_lifted_lets_the_drain_go_on() {
+    let cluster = Cluster::start(&lab().version);
+    node(&cluster);
+    create(
+        &cluster,
+        &pods(["held-a".to_owned(), "held-b".to_owned()], "held"),
+    );
+    let ready = json!({"status": {"phase": "Running",
+        "conditions": [{"type": "Ready", "status": "True"}]}});
+    for pod in ["held-a", "held-b"] {
+        let patch = ready.to_string();
+        cluster.kubectl(&[
+            "patch",
+            "pod",
+            pod,
+            "--subresource=status",
+            "--type=merge",
+            "-p",
+            &patch,
+        ]);
+    }
+    cluster.apply(
+        "apiVersion: policy/v1\nkind: PodDisruptionBudget\nmetadata: {name: guard}\n\
+         spec: {minAvailable: 2, selector: {matchLabels: {app: held}}}\n",
+    );
+    cluster.wait_object("pdb", "guard", "two healthy", wait::seconds(30), |budget| {
+        budget["status"]["currentHealthy"] == 2
+    });
+    let lifted = AtomicBool::new(false);
+    let (took, output) = thread::scope(|scope| {
+        scope.spawn(|| {
+            let refused = || {
+                let asked = requests(&cluster, "by-machinist");
+                let code = |one: &Value| one["responseStatus"]["code"].clone();
+                asked.iter().filter(|one| code(one) == 429).count() >= 2
+            };
+            wait::until("two refusals", wait::seconds(60), refused);
+            let node = cluster.object("node", "bare").unwrap();
+            assert_eq!(node["spec"]["unschedulable"], true);
+            cluster.kubectl(&["delete", "pdb", "guard"]);
+            lifted.store(true, Ordering::Relaxed);
+        });
+        let flags = ["drain", "bare", "--force", "--timeout=120s"];
+        timed(&cluster, &mut machinist(&cluster, "by-machinist", &flags))
+    });
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        output.status.success() && lifted.load(Ordering::Relaxed),
+        "{told}"
+    );
+    let never = "can never be evicted: budget guard (minAvailable 2) asks for 2 of 2 pods";
+    assert!(told.contains(never), "{told}");
+    println!("lab: figure: a drain with a budget that was lifted ended after {took:.1?}");
+    let codes = requests(&cluster, "by-machinist");
+    let codes = codes
+        .iter()
+        .filter(|one| one["objectRef"]["subresource"] == "eviction");
+    let codes: Vec<_> = codes
+        .map(|one| one["responseStatus"]["code"].clone())
+        .collect();
+    assert!(codes.len() < 12, "{codes:?}");
+    assert_eq!(
+        codes.iter().filter(|code| **code == 201).count(),
+        2,
+        "{codes:?}"
+    );
+}
