@@ -146,7 +146,21 @@ fn two_hundred_and_fifty_pods_are_drained_with_a_fraction_of_kubectls_requests()
     );
     assert!(by_us < PODS + 20, "{by_us}");
     assert!(by_us < by_kubectl, "{by_us} of {by_kubectl}");
+    // How long both last is how fast the script ends pods; how soon all are asked to is the drain's own.
+    let (theirs, ours) = (
+        spread(&cluster, "by-kubectl"),
+        spread(&cluster, "by-machinist"),
+    );
+    println!("lab: figure: all evictions asked for: kubectl {theirs:.1?}, machinist {ours:.1?}");
     assert!(ours < theirs, "{ours:?} of {theirs:?}");
+}
+
+/// From a user's first eviction to the last one.
+fn spread(cluster: &Cluster, user: &str) -> jiff::SignedDuration {
+    let evictions = requests(cluster, user);
+    let evictions = evictions
+        .iter()
+        .filter(|one| one["objectRef"]["subresource"] == "eviction");
     let time = |event: &Value| -> jiff::Timestamp {
         event["requestReceivedTimestamp"]
             .as_str()
@@ -154,18 +168,13 @@ fn two_hundred_and_fifty_pods_are_drained_with_a_fraction_of_kubectls_requests()
             .parse()
             .unwrap()
     };
-    let evictions = requests(&cluster, "by-machinist");
-    let evictions = evictions
-        .iter()
-        .filter(|one| one["objectRef"]["subresource"] == "eviction");
     let times: Vec<_> = evictions.map(time).collect();
-    assert_eq!(times.len(), PODS);
-    let all_asked = times
+    assert!(times.len() >= PODS, "{}", times.len());
+    times
         .iter()
         .max()
         .unwrap()
-        .duration_since(*times.iter().min().unwrap());
-    println!("lab: figure: all {PODS} evictions were asked for within {all_asked:.1?}");
+        .duration_since(*times.iter().min().unwrap())
 }
 
 #[test]
