@@ -7,6 +7,8 @@
 
 #[path = "packaging/crds.rs"]
 mod crds;
+#[path = "packaging/manifests.rs"]
+mod manifests;
 
 use std::{
     fs,

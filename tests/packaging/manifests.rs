@@ -1,0 +1,317 @@
+//! The agent as it is installed in a cluster.
+
+use std::{collections::BTreeSet, fs};
+
+use k8s_openapi::api::core::v1 as core;
+use machinist::drain::{Stay, Taint, Toleration, standing};
+use serde_json::{Value, json};
+
+use super::{documents, resources, shipped};
+
+const ACCOUNT: &str = "system:serviceaccount:machinist-system:machinist";
+
+/// A directory's documents with those of the directories that it takes in.
+fn all(dir: &str) -> Vec<Value> {
+    let mut found = Vec::new();
+    for name in resources(dir) {
+        let path = shipped(dir).join(&name);
+        if path.is_dir() {
+            found.extend(all(&format!("{dir}/{name}")));
+        } else {
+            found.extend(documents(&fs::read_to_string(path).unwrap()));
+        }
+    }
+    found
+}
+
+fn only(dir: &str, kind: &str) -> Value {
+    let mut found: Vec<_> = all(dir)
+        .into_iter()
+        .filter(|one| one["kind"] == kind)
+        .collect();
+    assert_eq!(found.len(), 1, "{kind} in {dir}");
+    found.remove(0)
+}
+
+fn pod() -> Value {
+    only("base", "DaemonSet")["spec"]["template"]["spec"].clone()
+}
+
+/// Resources and verbs of a directory's roles.
+fn allowed(dir: &str) -> BTreeSet<(String, String)> {
+    let roles = all(dir)
+        .into_iter()
+        .filter(|one| one["kind"] == "ClusterRole");
+    let mut found = BTreeSet::new();
+    for role in roles {
+        for rule in role["rules"].as_array().unwrap() {
+            for resource in texts(&rule["resources"]) {
+                for verb in texts(&rule["verbs"]) {
+                    assert!(
+                        found.insert((resource.clone(), verb.clone())),
+                        "{resource} {verb} twice"
+                    );
+                }
+            }
+            assert!(!texts(&rule["apiGroups"]).contains(&"*".to_owned()));
+        }
+    }
+    found
+}
+
+fn texts(list: &Value) -> Vec<String> {
+    serde_json::from_value(list.clone()).unwrap()
+}
+
+/// The rows of the table that a role's file begins with: resource, verbs, caller.
+fn told(file: &str) -> BTreeSet<(String, String)> {
+    let text = fs::read_to_string(shipped(file)).unwrap();
+    let rows = text
+        .lines()
+        .skip_while(|line| !line.starts_with("# resource "))
+        .skip(1)
+        .take_while(|line| line.starts_with("# "));
+    rows.flat_map(|row| {
+        let cells: Vec<_> = row[2..]
+            .split("  ")
+            .map(str::trim)
+            .filter(|cell| !cell.is_empty())
+            .collect();
+        assert_eq!(cells.len(), 3, "{row}");
+        let verbs = cells[1].split(' ').map(str::to_owned);
+        verbs
+            .map(|verb| (cells[0].to_owned(), verb))
+            .collect::<Vec<_>>()
+    })
+    .collect()
+}
+
+#[test]
+fn the_agent_stays_on_a_node_with_any_taint() {
+    let given: Vec<core::Toleration> =
+        serde_json::from_value(pod()["tolerations"].clone()).unwrap();
+    let tolerations: Vec<_> = given
+        .iter()
+        .map(|one| Toleration::try_from(one).unwrap())
+        .collect();
+    let keys = ["not-ready", "unreachable", "disk-pressure", "pid-pressure"];
+    let keys = keys.map(|key| format!("node.kubernetes.io/{key}"));
+    for key in keys.iter().map(String::as_str).chain(["example.com/mine"]) {
+        for effect in ["NoSchedule", "PreferNoSchedule", "NoExecute"] {
+            let taint = json!({"key": key, "value": "x", "effect": effect});
+            let taint: core::Taint = serde_json::from_value(taint).unwrap();
+            let found = standing(&[Taint::read(&taint).unwrap()], &tolerations);
+            assert!(found.schedulable && !found.avoided, "{key} {effect}");
+            assert_eq!(found.stay, Stay::ForEver, "{key} {effect}");
+        }
+    }
+}
+
+#[test]
+fn the_daemon_set_is_what_administrators_expect_of_one() {
+    let set = only("base", "DaemonSet");
+    let pod = pod();
+    assert_eq!(set["metadata"]["namespace"], "machinist-system");
+    assert_eq!(set["spec"]["updateStrategy"]["type"], "RollingUpdate");
+    let labels = &set["spec"]["template"]["metadata"]["labels"];
+    let selected = set["spec"]["selector"]["matchLabels"].as_object().unwrap();
+    assert!(selected.iter().all(|(key, value)| &labels[key] == value));
+
+    let account = only("base", "ServiceAccount");
+    assert_eq!(account["metadata"]["name"], pod["serviceAccountName"]);
+    assert_eq!(account["metadata"]["namespace"], "machinist-system");
+    assert_ne!(pod["serviceAccountName"], "default");
+    assert_eq!(pod["priorityClassName"], "system-node-critical");
+    assert_eq!(pod["nodeSelector"], json!({"kubernetes.io/os": "linux"}));
+    assert_eq!(pod["hostNetwork"], true);
+    assert!(pod["hostPID"].is_null() && pod["hostIPC"].is_null());
+
+    let containers = pod["containers"].as_array().unwrap();
+    assert_eq!(containers.len(), 1);
+    let agent = &containers[0];
+    for resource in ["cpu", "memory"] {
+        assert!(agent["resources"]["requests"][resource].is_string());
+    }
+    let mounts = agent["volumeMounts"].as_array().unwrap();
+    let of = |volume: &str| mounts.iter().find(|one| one["name"] == volume).unwrap();
+    assert_eq!(of("host")["mountPath"], "/host");
+    assert_eq!(of("host")["mountPropagation"], "HostToContainer");
+    assert!(of("settings")["subPath"].is_null(), "it would never change");
+    assert!(mounts.iter().all(|one| one["mountPath"] != "/"));
+    let volumes = pod["volumes"].as_array().unwrap();
+    let host = volumes.iter().find(|one| one["name"] == "host").unwrap();
+    assert_eq!(host["hostPath"]["path"], "/");
+}
+
+#[test]
+fn probes_ask_where_the_agent_answers() {
+    let text = fs::read_to_string(shipped("base/machinist.yaml")).unwrap();
+    let settings = documents(&text).remove(0);
+    let pod = pod();
+    let agent = &pod["containers"][0];
+    let probes = [
+        ("startupProbe", "/livez"),
+        ("livenessProbe", "/livez"),
+        ("readinessProbe", "/readyz/agent"),
+    ];
+    for (name, path) in probes {
+        let ask = &agent[name]["httpGet"];
+        let at = format!("{}:{}", ask["host"].as_str().unwrap(), ask["port"]);
+        assert_eq!(settings["admin"]["listen"], *at, "{name}");
+        assert_eq!(ask["path"], path, "{name}");
+    }
+}
+
+#[test]
+fn the_image_is_named_by_digest() {
+    let text = fs::read_to_string(shipped("base/kustomization.yaml")).unwrap();
+    let kustomization = documents(&text).remove(0);
+    let pod = pod();
+    let image = &kustomization["images"][0];
+    assert_eq!(pod["containers"][0]["image"], image["name"]);
+    let digest = image["digest"].as_str().unwrap();
+    let hex = digest.strip_prefix("sha256:").unwrap();
+    assert!(hex.len() == 64 && hex.bytes().all(|c| c.is_ascii_hexdigit()));
+    assert!(image["newTag"].is_null());
+}
+
+#[test]
+fn a_default_node_selector_keeps_the_agent_off_no_node() {
+    let namespace = only("base", "Namespace");
+    assert_eq!(namespace["metadata"]["name"], "machinist-system");
+    let annotations = &namespace["metadata"]["annotations"];
+    assert_eq!(annotations["openshift.io/node-selector"], "");
+    let labels = &namespace["metadata"]["labels"];
+    assert_eq!(labels["pod-security.kubernetes.io/enforce"], "privileged");
+}
+
+#[test]
+fn a_constraint_of_its_own_is_for_the_agents_account_alone() {
+    let constraint = only("overlays/openshift", "SecurityContextConstraints");
+    assert_eq!(constraint["metadata"]["name"], "machinist");
+    assert_eq!(constraint["users"], json!([ACCOUNT]));
+    assert_eq!(constraint["groups"], json!([]));
+    let pod = pod();
+    assert_eq!(constraint["allowHostNetwork"], pod["hostNetwork"]);
+    for more in ["allowHostPID", "allowHostIPC", "allowHostPorts"] {
+        assert_eq!(constraint[more], false, "{more}");
+    }
+    for role in all("overlays/openshift") {
+        assert!(!role["rules"].to_string().contains("security.openshift.io"));
+    }
+}
+
+#[test]
+fn openshift_keeps_its_own_kinds_and_the_job_of_its_own_daemon() {
+    let kinds: BTreeSet<_> = all("overlays/openshift")
+        .iter()
+        .map(|one| one["kind"].as_str().unwrap().to_owned())
+        .collect();
+    assert!(!kinds.contains("CustomResourceDefinition"), "{kinds:?}");
+    assert!(!kinds.contains("MachineConfigPool"), "{kinds:?}");
+    let text = fs::read_to_string(shipped("overlays/openshift/machinist.yaml")).unwrap();
+    assert_eq!(documents(&text)[0]["jobs"], json!(["devices", "readiness"]));
+    let may = allowed("overlays/openshift");
+    assert!(may.iter().all(|(resource, _)| !resource.contains("pod")));
+}
+
+#[test]
+fn the_roles_allow_what_their_tables_say_and_nothing_more() {
+    assert_eq!(allowed("base"), told("base/role.yaml"));
+    assert_eq!(allowed("updates"), told("updates/role.yaml"));
+    let may = allowed("overlays/vanilla");
+    let expected: BTreeSet<_> = allowed("base")
+        .union(&allowed("updates"))
+        .cloned()
+        .collect();
+    assert_eq!(may, expected);
+    let never = [
+        "secrets",
+        "configmaps",
+        "serviceaccounts/token",
+        "pods/exec",
+        "*",
+    ];
+    for (resource, verb) in &may {
+        assert!(!never.contains(&resource.as_str()), "{resource}");
+        assert!(
+            ["get", "list", "watch", "create", "patch", "delete"].contains(&verb.as_str()),
+            "{verb}"
+        );
+        let changes = ["create", "delete"].contains(&verb.as_str());
+        let known = ["events", "pods", "pods/eviction", "machineconfignodes"];
+        assert!(
+            !changes || known.contains(&resource.as_str()),
+            "{verb} {resource}"
+        );
+    }
+    for binding in all("overlays/vanilla") {
+        if binding["kind"] == "ClusterRoleBinding" {
+            let subject = json!([{"kind": "ServiceAccount", "name": "machinist", "namespace": "machinist-system"}]);
+            assert_eq!(binding["subjects"], subject);
+            assert_eq!(binding["roleRef"]["name"], binding["metadata"]["name"]);
+        }
+    }
+}
+
+#[test]
+fn every_change_that_the_roles_allow_is_tied_to_the_agents_own_node() {
+    let policies: Vec<_> = all("policies")
+        .into_iter()
+        .filter(|one| one["kind"] == "ValidatingAdmissionPolicy")
+        .collect();
+    let mut judged = BTreeSet::new();
+    for policy in &policies {
+        let spec = &policy["spec"];
+        assert_eq!(spec["failurePolicy"], "Fail");
+        let condition = spec["matchConditions"][0]["expression"].as_str().unwrap();
+        assert!(condition.contains(ACCOUNT), "{condition}");
+        for rule in spec["matchConstraints"]["resourceRules"]
+            .as_array()
+            .unwrap()
+        {
+            for resource in texts(&rule["resources"]) {
+                for operation in texts(&rule["operations"]) {
+                    judged.insert((resource.clone(), operation));
+                }
+            }
+        }
+        let bound = all("policies").into_iter().any(|one| {
+            one["kind"] == "ValidatingAdmissionPolicyBinding"
+                && one["spec"]["policyName"] == policy["metadata"]["name"]
+                && one["spec"]["validationActions"] == json!(["Deny"])
+        });
+        assert!(bound, "{}", policy["metadata"]["name"]);
+    }
+    for (resource, verb) in allowed("overlays/vanilla") {
+        let operation = match verb.as_str() {
+            "create" => "CREATE",
+            "patch" => "UPDATE",
+            "delete" => "DELETE",
+            _ => continue,
+        };
+        // An event changes nothing that anybody acts on.
+        let judged = judged.contains(&(resource.clone(), operation.to_owned()));
+        assert!(judged || resource == "events", "{verb} {resource}");
+    }
+}
+
+#[test]
+fn nothing_lies_there_that_no_kustomization_takes() {
+    for dir in [
+        "base",
+        "updates",
+        "policies",
+        "overlays/vanilla",
+        "overlays/openshift",
+    ] {
+        let text = fs::read_to_string(shipped(dir).join("kustomization.yaml")).unwrap();
+        for entry in fs::read_dir(shipped(dir)).unwrap() {
+            let name = entry.unwrap().file_name().into_string().unwrap();
+            assert!(
+                name == "kustomization.yaml" || text.contains(&name),
+                "{dir}/{name}"
+            );
+        }
+    }
+}
