@@ -7,6 +7,8 @@
 
 #[path = "packaging/crds.rs"]
 mod crds;
+#[path = "packaging/image.rs"]
+mod image;
 #[path = "packaging/manifests.rs"]
 mod manifests;
 
