@@ -1,6 +1,6 @@
 //! The agent as it is installed in a cluster.
 
-use std::{collections::BTreeSet, fs};
+use std::{collections::BTreeSet, fs, path::Path, process::Command};
 
 use k8s_openapi::api::core::v1 as core;
 use machinist::drain::{Stay, Taint, Toleration, standing};
@@ -294,6 +294,36 @@ fn every_change_that_the_roles_allow_is_tied_to_the_agents_own_node() {
         let judged = judged.contains(&(resource.clone(), operation.to_owned()));
         assert!(judged || resource == "events", "{verb} {resource}");
     }
+}
+
+#[test]
+fn the_program_takes_the_settings_as_they_are_mounted() {
+    for settings in ["base/machinist.yaml", "overlays/openshift/machinist.yaml"] {
+        // A ConfigMap is mounted as links to a directory that is exchanged as a whole.
+        let mount = tempfile::tempdir().unwrap();
+        let at = |name: &str| mount.path().join(name);
+        fs::create_dir(at("..1")).unwrap();
+        fs::copy(shipped(settings), at("..1/machinist.yaml")).unwrap();
+        std::os::unix::fs::symlink("..1", at("..data")).unwrap();
+        std::os::unix::fs::symlink("..data/machinist.yaml", at("machinist.yaml")).unwrap();
+        let output = settings_of(mount.path());
+        assert!(output.contains("\"cluster\""), "{output}");
+    }
+}
+
+fn settings_of(dir: &Path) -> String {
+    let root = tempfile::tempdir().unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_machinist"))
+        .arg("--root")
+        .arg(root.path())
+        .arg("--config")
+        .arg(dir)
+        .args(["settings", "-o", "json"])
+        .env_clear()
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
 }
 
 #[test]
