@@ -129,6 +129,11 @@ fn the_daemon_set_is_what_administrators_expect_of_one() {
     let containers = pod["containers"].as_array().unwrap();
     assert_eq!(containers.len(), 1);
     let agent = &containers[0];
+    let env = agent["env"].as_array().unwrap();
+    for (name, field) in [("NODE_NAME", "spec.nodeName"), ("POD_UID", "metadata.uid")] {
+        let one = env.iter().find(|one| one["name"] == name).unwrap();
+        assert_eq!(one["valueFrom"]["fieldRef"]["fieldPath"], field, "{name}");
+    }
     for resource in ["cpu", "memory"] {
         assert!(agent["resources"]["requests"][resource].is_string());
     }
