@@ -1,12 +1,13 @@
 //! This machine as a node: the cluster says what it should be, and is told what it is.
 
 mod seen;
+mod telling;
+mod withheld;
 
 use std::sync::Arc;
 
 use seen::Seen;
 use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
 
 use super::{
     AgentError, Origin,
@@ -18,13 +19,10 @@ use crate::{
         Access, Cluster, Surroundings,
         configs::{ConfigSource, Told},
         events::{self, Events},
-        machine_config_node,
-        node::{self, Notice, OwnNode, Pace},
+        node::OwnNode,
         pods::NodePods,
-        publish::{self, Duties, Outlets},
     },
     config::{Job, Kubeconfig, Settings},
-    crd::{DrainRequest, names::protocol},
     device::service::DevicesHandle,
     hardware,
     metrics::Metrics,
@@ -89,7 +87,13 @@ impl Joined {
             pod_uid,
         } = self;
         let (asks, asked) = watch::channel(None);
-        tell(&node, &cluster, &beside, asked, tasks);
+        telling::tell(&node, &cluster, &beside, asked, tasks);
+        if let Some(devices) = beside.devices.clone()
+            && !beside.settings.borrow().does(Job::Config)
+        {
+            let withheld = withheld::follow(node.sights(), devices, tasks.token());
+            tasks.spawn("withheld devices", withheld);
+        }
         let by = beside.settings.borrow().drain.by;
         let ours = Ours {
             node,
@@ -114,80 +118,6 @@ pub(super) fn on_node<S: Services, A: Audience>(
     match joined {
         Some(joined) => driver.on_node(joined.take_part(beside, tasks)),
         None => driver,
-    }
-}
-
-/// Keeps on the Node, and on its MachineConfigNode, what there is to be said of the machine.
-fn tell(
-    node: &OwnNode,
-    cluster: &Cluster,
-    beside: &Beside,
-    asked: watch::Receiver<Option<DrainRequest>>,
-    tasks: &Tasks,
-) {
-    let duties = {
-        let settings = beside.settings.borrow();
-        Duties {
-            config: settings.does(Job::Config),
-            readiness: settings.does(Job::Readiness),
-        }
-    };
-    let (notice, said) = watch::channel(None);
-    let (progress, progressed) = watch::channel(None);
-    let (whole, wholes) = watch::channel(None);
-    let clock = Clock::system();
-    // Jobs take effect at the start.
-    let duties = watch::channel(duties).1;
-    let outlets = Outlets { notice, progress };
-    let (update, statuses) = (beside.update.clone(), beside.statuses.clone());
-    let telling = publish::publish(
-        update,
-        statuses,
-        duties,
-        outlets,
-        clock.clone(),
-        tasks.token(),
-    );
-    tasks.spawn("cluster report", telling);
-    tasks.spawn(
-        "drain requests",
-        with_request(said, asked, whole, tasks.token()),
-    );
-    let keeping = node::keep(node.clone(), wholes, clock, Pace::default(), tasks.token());
-    tasks.spawn("node notice", keeping);
-    let (cluster, node, stop) = (cluster.clone(), node.clone(), tasks.token());
-    tasks.spawn(
-        "machine config node",
-        machine_config_node::keep(cluster, node, progressed, stop),
-    );
-}
-
-/// Adds what is asked of OpenShift's controller to what the Node is to say.
-async fn with_request(
-    mut said: watch::Receiver<Option<Notice>>,
-    mut asked: watch::Receiver<Option<DrainRequest>>,
-    to: watch::Sender<Option<Notice>>,
-    stop: CancellationToken,
-) {
-    loop {
-        let mut notice = said.borrow_and_update().clone();
-        let request = asked.borrow_and_update().clone();
-        if let (Some(notice), Some(request)) = (&mut notice, request) {
-            let wish = Some(request.to_string());
-            notice.annotations.insert(protocol::DESIRED_DRAIN, wish);
-        }
-        to.send_if_modified(|known| {
-            let differs = *known != notice;
-            *known = notice;
-            differs
-        });
-        tokio::select! {
-            () = stop.cancelled() => return,
-            // Safe to drop, both: a change stays marked as unseen.
-            Ok(()) = said.changed() => {}
-            Ok(()) = asked.changed() => {}
-            else => return,
-        }
     }
 }
 

@@ -131,7 +131,7 @@ impl Ours {
 
 /// Whether pods may come: every gate that holds is open, and the kubelet's is because the kubelet has said
 /// so, not because nobody could tell.
-fn is_fit(gates: &Gates) -> bool {
+pub(super) fn is_fit(gates: &Gates) -> bool {
     let kubelet = gates.get(GateName::Kubelet);
     let told = |gate: &Gate| gate.effect != Effect::Hold || gate.reason == Reason::Ok;
     gates.ready() && kubelet.is_some_and(told)

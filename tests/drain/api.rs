@@ -205,7 +205,7 @@ fn serve(api: &Api, what: &str, query: &str, body: Value) -> Response {
             let done = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201});
             respond(201, &done)
         }
-        ("GET", path) if path.ends_with("/poddisruptionbudgets") => budgets(&api, path),
+        ("GET", path) if path.ends_with("/poddisruptionbudgets") => budgets(api, path),
         ("PATCH", path) if api.inside().objects.contains_key(path) => {
             if !query.contains("dryRun=All") {
                 patch(api.inside().objects.get_mut(path).unwrap(), body);

@@ -1,0 +1,160 @@
+//! What the Node and its MachineConfigNode say of the machine.
+
+use std::sync::Arc;
+
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::Beside;
+use crate::{
+    agent::node::is_fit,
+    clock::Clock,
+    cluster::{
+        Cluster, machine_config_node,
+        node::{self, Notice, OwnNode, Pace, Sight},
+        publish::{self, Duties, Outlets},
+    },
+    config::Job,
+    crd::{
+        DrainRequest, NodeView,
+        names::{condition, protocol, taint},
+    },
+    shutdown::Tasks,
+    status::Status,
+};
+
+/// The effect of the start-up taint: what runs already is left alone.
+const NO_SCHEDULE: &str = "NoSchedule";
+
+/// Keeps on the Node, and on its MachineConfigNode, what there is to be said of the machine.
+pub(super) fn tell(
+    node: &OwnNode,
+    cluster: &Cluster,
+    beside: &Beside,
+    asked: watch::Receiver<Option<DrainRequest>>,
+    tasks: &Tasks,
+) {
+    let (duties, startup_taint) = {
+        let settings = beside.settings.borrow();
+        let duties = Duties {
+            config: settings.does(Job::Config),
+            readiness: settings.does(Job::Readiness),
+        };
+        (duties, settings.readiness.startup_taint)
+    };
+    let (notice, said) = watch::channel(None);
+    let (progress, progressed) = watch::channel(None);
+    let (to, whole) = watch::channel(None);
+    let clock = Clock::system();
+    // Jobs take effect at the start.
+    let duties = watch::channel(duties).1;
+    let outlets = Outlets { notice, progress };
+    let (update, statuses) = (beside.update.clone(), beside.statuses.clone());
+    let stop = tasks.token();
+    let telling = publish::publish(update, statuses, duties, outlets, clock.clone(), stop);
+    tasks.spawn("cluster report", telling);
+    let more = More {
+        said,
+        asked,
+        sights: node.sights(),
+        statuses: beside.statuses.clone(),
+        startup_taint,
+    };
+    tasks.spawn("node words", more.add(to, tasks.token()));
+    let keeping = node::keep(node.clone(), whole, clock, Pace::default(), tasks.token());
+    tasks.spawn("node notice", keeping);
+    let (cluster, node, stop) = (cluster.clone(), node.clone(), tasks.token());
+    let keeping = machine_config_node::keep(cluster, node, progressed, stop);
+    tasks.spawn("machine config node", keeping);
+}
+
+/// What the Node is to say beside the report of the update and the gates.
+struct More {
+    said: watch::Receiver<Option<Notice>>,
+    /// What OpenShift's controller is asked for.
+    asked: watch::Receiver<Option<DrainRequest>>,
+    sights: watch::Receiver<Sight>,
+    statuses: watch::Receiver<Arc<Status>>,
+    startup_taint: bool,
+}
+
+impl More {
+    async fn add(mut self, to: watch::Sender<Option<Notice>>, stop: CancellationToken) {
+        loop {
+            let notice = self.whole();
+            to.send_if_modified(|known| {
+                let differs = *known != notice;
+                *known = notice;
+                differs
+            });
+            tokio::select! {
+                () = stop.cancelled() => return,
+                // Safe to drop, all of them: a change stays marked as unseen.
+                told = self.said.changed() => if told.is_err() { return },
+                Ok(()) = self.asked.changed() => {}
+                Ok(()) = self.sights.changed(), if self.startup_taint => {}
+                Ok(()) = self.statuses.changed(), if self.startup_taint => {}
+            }
+        }
+    }
+
+    fn whole(&mut self) -> Option<Notice> {
+        let mut notice = self.said.borrow_and_update().clone()?;
+        if let Some(request) = &*self.asked.borrow_and_update() {
+            let wish = Some(request.to_string());
+            notice.annotations.insert(protocol::DESIRED_DRAIN, wish);
+        }
+        if self.startup_taint {
+            let fit = is_fit(&self.statuses.borrow_and_update().gates);
+            let sight = self.sights.borrow_and_update();
+            notice.not_ready_taint = sight.node.as_ref().and_then(|node| tainted(node, fit));
+        }
+        Some(notice)
+    }
+}
+
+/// Whether the Node is to bear the start-up taint: from its registration until it was fit once. A Node that
+/// was judged before has been, unless the taint is there still.
+fn tainted(node: &NodeView, fit: bool) -> Option<bool> {
+    match fit {
+        true => Some(false),
+        false if node.has_taint(taint::NOT_READY, NO_SCHEDULE) => None,
+        false => node.condition(condition::READY).is_none().then_some(true),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::crd::{Condition, Taint};
+
+    fn node(judged: bool, bears: bool) -> NodeView {
+        let mut node = NodeView::default();
+        if judged {
+            node.status.conditions.push(Condition {
+                kind: condition::READY.to_owned(),
+                status: "True".to_owned(),
+                reason: String::new(),
+                message: String::new(),
+                last_heartbeat_time: None,
+                last_transition_time: None,
+            });
+        }
+        if bears {
+            node.spec.taints.push(Taint {
+                key: taint::NOT_READY.to_owned(),
+                effect: NO_SCHEDULE.to_owned(),
+                rest: std::collections::BTreeMap::new(),
+            });
+        }
+        node
+    }
+
+    #[test]
+    fn a_node_bears_the_taint_from_its_registration_until_it_was_fit_once_and_never_again() {
+        assert_eq!(tainted(&node(false, false), false), Some(true));
+        assert_eq!(tainted(&node(true, true), false), None);
+        assert_eq!(tainted(&node(true, true), true), Some(false));
+        assert_eq!(tainted(&node(true, false), false), None);
+    }
+}
