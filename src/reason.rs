@@ -189,8 +189,6 @@ reasons! {
     DrainEvictionRefused,
     /// The API server serves no evictions.
     DrainNotServed,
-    /// A permission for the drain is missing.
-    DrainForbidden,
     /// A pod was asked to end and may still take its grace period.
     DrainPodEnding,
     /// A pod should have ended by now.
@@ -209,8 +207,6 @@ reasons! {
     DrainNamespaceLeftOut,
     /// The drain did not end within its time limit.
     DrainTimedOut,
-    /// The API server could not be reached for the drain.
-    DrainUnreachable,
     // Readiness
     /// An update has effects that are not verified yet.
     UpdateInProgress,

@@ -63,6 +63,15 @@ pub struct DrainProgress {
     pub blockers: Vec<Blocker>,
 }
 
+/// How a drain ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Emptied {
+    /// Every pod has left that must.
+    Wholly,
+    /// It was ended before.
+    Stopped,
+}
+
 /// Something that an update waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Blocker {
@@ -115,9 +124,9 @@ pub trait Node: Send + Sync + 'static {
     /// Lends devices, or ceases to; done when whoever lends them has heard of it.
     fn lend(&self, lending: Lending) -> Asked<'_, ()>;
 
-    /// Has the pods leave; done when all have that must. It waits as long as it takes, also for an API
-    /// server that is away, and errs only where waiting helps nobody.
-    fn drain(&self, order: DrainOrder) -> Asked<'_, ()>;
+    /// Has the pods leave, and waits as long as it takes, also for an API server that is away; it errs only
+    /// where waiting helps nobody.
+    fn drain(&self, order: DrainOrder) -> Asked<'_, Emptied>;
 
     /// Looks afresh whether a step may be taken, towards the config of this name or, without one, back. That the node is to be on
     /// another config by now, which will be heard of soon, is an error of the kind that passes.

@@ -157,8 +157,8 @@ async fn a_list_that_cannot_be_had_evicts_nobody() {
         server.lists([refused.clone()]);
         let error = drained(&server, strict()).await.unwrap_err();
         let expected = match refused.code {
-            403 => Reason::DrainForbidden,
-            _ => Reason::DrainUnreachable,
+            403 => Reason::ApiServerForbidden,
+            _ => Reason::ApiServerUnreachable,
         };
         assert_eq!(error.reason(), expected);
         assert_eq!(server.writes(), 0, "{refused:?}");
@@ -280,7 +280,7 @@ async fn a_missing_permission_ends_the_drain_and_is_named() {
         refusal(403, "cannot create resource \"pods/eviction\""),
     );
     let error = drained(&server, unattended()).await.unwrap_err();
-    assert_eq!(error.reason(), Reason::DrainForbidden);
+    assert_eq!(error.reason(), Reason::ApiServerForbidden);
     let told = machinist::telemetry::chain(&error);
     for part in ["cannot evict shop/web", "pods/eviction"] {
         assert!(told.contains(part), "{told}");

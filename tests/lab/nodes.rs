@@ -176,3 +176,61 @@ fn a_node_drains_reboots_once_and_comes_back_on_the_config_that_it_names() {
     assert_eq!(annotation(&object, "currentConfig"), "rendered-worker-a");
     assert_eq!(annotation(&object, "state"), "Done");
 }
+
+#[test]
+fn a_persons_cordon_stays_and_a_power_loss_in_the_midst_of_a_drain_is_taken_up() {
+    let cluster = Cluster::start(&lab().version);
+    cluster.apply(CRD);
+    let mut machine = worker(&cluster, "kept");
+    let node = cluster.join(&machine);
+    machine.start_agent();
+    let step = |config: &str, content: &str| {
+        let file = file("/etc/example.conf", 0o640, content);
+        rendered(&cluster, config, json!([file]));
+        wants(&cluster, "kept", config);
+    };
+    step("rendered-worker-a", "a\n");
+    wait_done(&cluster, "kept", "rendered-worker-a");
+
+    // Cordoned by a person before: it is not ours to lift.
+    let before = moves(&cluster, "kept").len();
+    cluster.kubectl(&["cordon", "kept"]);
+    step("rendered-worker-b", "b\n");
+    wait_done(&cluster, "kept", "rendered-worker-b");
+    assert!(is_cordoned(&node.object()));
+    assert_eq!(moves(&cluster, "kept")[before..], [""; 0]);
+    cluster.kubectl(&["uncordon", "kept"]);
+
+    // The power goes while a pod is waited for: the drain is taken up, with the same cordon.
+    node.wait_ready(wait::seconds(60));
+    cluster.pod("guarded", "kept", &[]);
+    cluster.wait_pod("guarded", "Running", wait::seconds(60));
+    cluster.apply(
+        "apiVersion: policy/v1\nkind: PodDisruptionBudget\nmetadata: {name: guard}\n\
+         spec: {maxUnavailable: 0, selector: {matchLabels: {app: guarded}}}\n",
+    );
+    step("rendered-worker-c", "c\n");
+    machine.wait_status("the drain", wait::seconds(60), |status| {
+        status["phase"] == "Draining" && status["blockers"] != json!([])
+    });
+    machine.kill();
+    machine.power_on();
+    machine.wait_status("the drain again", wait::seconds(60), |status| {
+        status["phase"] == "Draining" && status["blockers"] != json!([])
+    });
+    assert_eq!(machine.read("/etc/example.conf"), b"b\n");
+    assert_eq!(moves(&cluster, "kept")[before..], ["cordon"]);
+
+    // And a person who wants the cordon kept is heard.
+    cluster.kubectl(&[
+        "annotate",
+        "node",
+        "kept",
+        "machinist.dev/keep-cordoned=disk",
+    ]);
+    cluster.kubectl(&["delete", "pdb", "guard"]);
+    let object = wait_done(&cluster, "kept", "rendered-worker-c");
+    assert!(is_cordoned(&object), "{object:#}");
+    assert_eq!(machine.read("/etc/example.conf"), b"c\n");
+    assert!(object["metadata"]["annotations"]["machinist.dev/cordoned"].is_null());
+}

@@ -10,7 +10,7 @@ use std::{
 use machinist::{
     reason::Reason,
     update::node::{
-        Asked, Blocker, DrainOrder, DrainProgress, Lending, Node, NodeError, Permit, Step,
+        Asked, Blocker, DrainOrder, DrainProgress, Emptied, Lending, Node, NodeError, Permit, Step,
     },
 };
 use tokio::sync::Notify;
@@ -154,7 +154,7 @@ impl Node for NodeDouble {
         })
     }
 
-    fn drain(&self, order: DrainOrder) -> Asked<'_, ()> {
+    fn drain(&self, order: DrainOrder) -> Asked<'_, Emptied> {
         Box::pin(async move {
             self.may("drain")?;
             assert!(
@@ -169,7 +169,7 @@ impl Node for NodeDouble {
                 next.as_mut().enable();
                 if !self.knobs.lock().unwrap().blocked {
                     self.note("drain");
-                    return Ok(());
+                    return Ok(Emptied::Wholly);
                 }
                 let told = || DrainProgress {
                     spent: order.spent + begun.elapsed(),
@@ -182,7 +182,7 @@ impl Node for NodeDouble {
                     () = tokio::time::sleep(Duration::from_secs(1)) => {}
                     () = order.stop.cancelled() => {
                         order.progress.send_replace(told());
-                        return Ok(());
+                        return Ok(Emptied::Stopped);
                     }
                 }
             }

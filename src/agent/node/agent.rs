@@ -16,7 +16,7 @@ use crate::{
     },
     reason::Reason,
     update::node::{
-        Asked, Blocker, DrainOrder, DrainProgress, Lending, Node, NodeError, Permit, Step,
+        Asked, Blocker, DrainOrder, DrainProgress, Emptied, Lending, Node, NodeError, Permit, Step,
     },
 };
 
@@ -118,7 +118,7 @@ impl<P: Pods> ByAgent<P> {
         }
     }
 
-    async fn drain_now(&self, order: DrainOrder) -> Result<(), NodeError> {
+    async fn drain_now(&self, order: DrainOrder) -> Result<Emptied, NodeError> {
         let drain = self.as_configured();
         let mut told = drain.progress();
         let (ordered, orders) = watch::channel(self.forced());
@@ -160,14 +160,14 @@ impl<P: Pods> ByAgent<P> {
         }
     }
 
-    fn after(&self, ended: Result<Drained, DrainError>) -> Result<(), NodeError> {
+    fn after(&self, ended: Result<Drained, DrainError>) -> Result<Emptied, NodeError> {
         match ended {
             Ok(_) => {
                 self.ours
                     .tell(EventReason::Drained, "every pod has left that must");
-                Ok(())
+                Ok(Emptied::Wholly)
             }
-            Err(DrainError::Stopped) => Ok(()),
+            Err(DrainError::Stopped) => Ok(Emptied::Stopped),
             Err(error) => {
                 self.ours
                     .tell(EventReason::FailedToDrain, crate::telemetry::chain(&error));
@@ -190,7 +190,7 @@ impl<P: Pods> Node for ByAgent<P> {
         Box::pin(self.ours.lend(lending))
     }
 
-    fn drain(&self, order: DrainOrder) -> Asked<'_, ()> {
+    fn drain(&self, order: DrainOrder) -> Asked<'_, Emptied> {
         Box::pin(self.drain_now(order))
     }
 

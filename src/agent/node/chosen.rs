@@ -7,7 +7,7 @@ use crate::{
     cluster::Cluster,
     config::DrainBy,
     drain::evict::Pods,
-    update::node::{Asked, DrainOrder, Lending, Node, NodeError, Permit, Step},
+    update::node::{Asked, DrainOrder, Emptied, Lending, Node, NodeError, Permit, Step},
 };
 
 /// This machine as a node, with whoever takes its pods away.
@@ -75,7 +75,7 @@ impl<P: Pods> Node for Chosen<P> {
         Box::pin(self.ours().lend(lending))
     }
 
-    fn drain(&self, order: DrainOrder) -> Asked<'_, ()> {
+    fn drain(&self, order: DrainOrder) -> Asked<'_, Emptied> {
         Box::pin(async move { self.node().await?.drain(order).await })
     }
 

@@ -14,7 +14,7 @@ use crate::{
     crd::DrainRequest,
     reason::Reason,
     update::node::{
-        Asked, Blocker, DrainOrder, DrainProgress, Lending, Node, NodeError, Permit, Step,
+        Asked, Blocker, DrainOrder, DrainProgress, Emptied, Lending, Node, NodeError, Permit, Step,
     },
 };
 
@@ -53,7 +53,7 @@ impl ByController {
         }
     }
 
-    async fn drained(&self, order: DrainOrder) {
+    async fn drained(&self, order: DrainOrder) -> Emptied {
         let (begun, since) = (Instant::now(), Clock::system().now());
         let told = || DrainProgress {
             spent: order.spent + begun.elapsed(),
@@ -74,8 +74,8 @@ impl ByController {
         loop {
             order.progress.send_replace(told());
             tokio::select! {
-                () = &mut fulfilled => return,
-                () = order.stop.cancelled() => return,
+                () = &mut fulfilled => return Emptied::Wholly,
+                () = order.stop.cancelled() => return Emptied::Stopped,
                 // Safe to drop: only time passes.
                 () = tokio::time::sleep(TOLD) => {}
             }
@@ -107,11 +107,8 @@ impl Node for ByController {
         Box::pin(self.ours.lend(lending))
     }
 
-    fn drain(&self, order: DrainOrder) -> Asked<'_, ()> {
-        Box::pin(async move {
-            self.drained(order).await;
-            Ok(())
-        })
+    fn drain(&self, order: DrainOrder) -> Asked<'_, Emptied> {
+        Box::pin(async move { Ok(self.drained(order).await) })
     }
 
     fn permit(&self, step: Step, to: Option<String>) -> Asked<'_, Permit> {

@@ -84,9 +84,9 @@ impl DrainError {
                     .next()
                     .map_or(Reason::DrainEvictionRefused, Note::reason)
             }
-            Self::Forbidden { .. } => Reason::DrainForbidden,
+            Self::Forbidden { .. } => Reason::ApiServerForbidden,
             Self::NotServed => Reason::DrainNotServed,
-            Self::Unreachable { .. } => Reason::DrainUnreachable,
+            Self::Unreachable { .. } => Reason::ApiServerUnreachable,
             Self::TimedOut { .. } => Reason::DrainTimedOut,
             Self::Stopped => Reason::Withdrawn,
         }

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Audience, UpdateError, Updater, ask::Answer, plan::Planned};
 use crate::update::{
     journal::{ConfigName, CordonRecord, PhaseRecord},
-    node::{DrainOrder, DrainProgress, Lending, Node, Permit, Step},
+    node::{DrainOrder, DrainProgress, Emptied, Lending, Node, Permit, Step},
     phase::{Effect, Event, Phase},
     ports::Services,
 };
@@ -136,15 +136,19 @@ impl<S: Services, A: Audience> Updater<S, A> {
         let mut drain = std::pin::pin!(drain);
         let mut written = Instant::now();
         let mut tick = tokio::time::interval(self.audience.tick());
+        let mut ended = false;
         let event = loop {
             tokio::select! {
-                drained = &mut drain => break match drained {
-                    Ok(()) => Some(Event::Drained),
+                drained = &mut drain => {
+                    ended = true;
+                    break match drained {
+                    Ok(Emptied::Wholly) => Some(Event::Drained),
+                    Ok(Emptied::Stopped) => None,
                     Err(error) => {
                         self.failed(&error, error.reason, error.again);
                         Some(Event::StepFailed)
                     }
-                },
+                }},
                 // Safe to drop: the next start goes on with the drain.
                 () = stop.cancelled() => break None,
                 // Safe to drop: a change that is missed here is still marked unseen.
@@ -167,7 +171,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
             }
         };
         over.cancel();
-        if !matches!(event, Some(Event::Drained | Event::StepFailed)) {
+        if !ended {
             // It says how long it took; what it asked for stays asked.
             let _ = tokio::time::timeout(LAST_WORD, &mut drain).await;
         }
