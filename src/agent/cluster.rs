@@ -1,5 +1,6 @@
 //! This machine as a node: the cluster says what it should be, and is told what it is.
 
+mod happened;
 mod seen;
 mod telling;
 mod withheld;
@@ -88,6 +89,8 @@ impl Joined {
         } = self;
         let (asks, asked) = watch::channel(None);
         telling::tell(&node, &cluster, &beside, asked, tasks);
+        let happened = happened::tell(beside.update.clone(), events.clone(), tasks.token());
+        tasks.spawn("update events", happened);
         if let Some(devices) = beside.devices.clone()
             && !beside.settings.borrow().does(Job::Config)
         {

@@ -64,6 +64,7 @@ impl Ours {
     pub(super) fn refused(&self, what: &str, error: ClusterError) -> NodeError {
         NodeError {
             what: format!("{what} {}", self.name()),
+            node: self.name().to_owned(),
             reason: error.reason(),
             again: true,
             unanswered: matches!(error.why, Why::Unreachable(_) | Why::TimedOut(_)),
@@ -74,6 +75,7 @@ impl Ours {
     pub(super) fn other(&self, what: &str, reason: Reason, again: bool) -> NodeError {
         NodeError {
             what: format!("{what} {}", self.name()),
+            node: self.name().to_owned(),
             reason,
             again,
             unanswered: false,
@@ -107,12 +109,17 @@ impl Ours {
             Lending::Open => devices.release().await,
             Lending::Withheld | Lending::Quiesced => devices.withhold(WITHHELD).await,
         };
-        asked.map_err(|_| self.other("withhold the devices of", Reason::DevicesMissing, true))
+        let what = match lending {
+            Lending::Open => "lend again the devices of",
+            Lending::Withheld | Lending::Quiesced => "withhold the devices of",
+        };
+        asked.map_err(|_| self.other(what, Reason::DevicesMissing, true))
     }
 
+    /// Not known is taken for yes: too much care costs time alone.
     pub(super) fn is_control_plane(&self) -> bool {
         let sight = self.node.sights().borrow().node.clone();
-        sight.is_some_and(|node| node.is_control_plane())
+        sight.is_none_or(|node| node.is_control_plane())
     }
 
     /// The Node as it is now, with the config still desired that the step is towards.

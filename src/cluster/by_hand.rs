@@ -119,8 +119,12 @@ fn change(wish: Wish) -> Value {
             "metadata": {"annotations": {annotation::KEEP_CORDONED: "true"}},
             "spec": {"unschedulable": true},
         }),
+        // With the agent's mark: the next cordon is its own maker's.
         Wish::Uncordon => json!({
-            "metadata": {"annotations": {annotation::KEEP_CORDONED: null}},
+            "metadata": {"annotations": {
+                annotation::KEEP_CORDONED: null,
+                annotation::CORDONED: null,
+            }},
             "spec": {"unschedulable": null},
         }),
     }

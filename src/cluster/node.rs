@@ -107,6 +107,12 @@ impl OwnNode {
         }
     }
 
+    /// Takes an annotation away.
+    pub async fn forget(&self, annotation: &str) -> Result<(), ClusterError> {
+        let fields = serde_json::json!({"metadata": {"annotations": {annotation: null}}});
+        self.change(&Change::Fields(fields)).await.map(drop)
+    }
+
     /// Sends one change; its answer is how the Node is now.
     async fn change(&self, change: &Change) -> Result<Arc<NodeView>, ClusterError> {
         let patch = |client| async move {

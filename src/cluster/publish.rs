@@ -238,7 +238,10 @@ fn ready(report: &UpdateReport, gates: &Gates) -> Ready {
     let mut parts: Vec<String> = report
         .blockers
         .iter()
-        .map(|it| format!("{} {}/{}: {}", it.kind, it.namespace, it.name, it.message))
+        .map(|it| match it.namespace.as_str() {
+            "" => format!("{} {}: {}", it.kind, it.name, it.message),
+            namespace => format!("{} {namespace}/{}: {}", it.kind, it.name, it.message),
+        })
         .collect();
     parts.extend(
         holding

@@ -14,6 +14,8 @@ use crate::reason::Reason;
 pub struct NodeError {
     /// What was to be done, such as `cordon node a`.
     pub what: String,
+    /// The Node's name.
+    pub node: String,
     /// The stable code.
     pub reason: Reason,
     /// Whether the same may succeed later.

@@ -190,7 +190,9 @@ async fn a_cordon_is_one_request_or_none_and_keep_says_that_it_stays() {
     assert_eq!(*annotations, json!({"machinist.dev/keep-cordoned": "true"}));
     let output = machinist(&api, &["uncordon", "a"]).await;
     assert_eq!(out(&output), "node/a uncordoned\n");
-    let taken_back = json!({"metadata": {"annotations": {"machinist.dev/keep-cordoned": null}},
+    // The agent's mark with them: the next cordon is its own maker's.
+    let marks = json!({"machinist.dev/cordoned": null, "machinist.dev/keep-cordoned": null});
+    let taken_back = json!({"metadata": {"annotations": marks},
         "spec": {"unschedulable": null}});
     assert_eq!(api.heard("PATCH")[2].body, taken_back);
 }

@@ -127,6 +127,7 @@ impl NodeDouble {
         };
         Err(NodeError {
             what: format!("{request} the node"),
+            node: "double".to_owned(),
             reason,
             again,
             unanswered: again,

@@ -9,12 +9,13 @@ use crate::{
     clock::Clock,
     cluster::node::{Cordon, Sight, Uncordon},
     config::{self, Losing, Settings},
-    crd::EventReason,
+    crd::{EventReason, names::annotation},
     drain::{
         Permit as Leave, PodId, Wait,
         evict::{Drain, DrainError, Drained, Force, Options, Pods, Progress},
     },
     reason::Reason,
+    telemetry::chain,
     update::node::{
         Asked, Blocker, DrainOrder, DrainProgress, Emptied, Lending, Node, NodeError, Permit, Step,
     },
@@ -56,25 +57,23 @@ impl<P: Pods> ByAgent<P> {
 
     async fn cordon_now(&self, to: &str) -> Result<(), NodeError> {
         let what = "cordon node";
-        match self
-            .ours
-            .node
-            .cordon()
-            .await
-            .map_err(|e| self.ours.refused(what, e))?
-        {
-            cordon @ (Cordon::Ours | Cordon::Theirs) => {
-                if cordon == Cordon::Ours {
-                    self.ours
-                        .tell(EventReason::Cordon, format!("cordoned for {to}"));
-                }
-                let sight = self.ours.node.sights().borrow().node.clone();
-                let uid = sight.map(|node| node.uid.clone());
-                *locked(&self.cordoned) = uid;
-                Ok(())
-            }
-            Cordon::NoNode => Err(self.ours.other(what, Reason::NodeMissing, true)),
+        let stood = self.is_cordoned();
+        let cordoned = self.ours.node.cordon().await;
+        let cordoned = cordoned.map_err(|e| self.ours.refused(what, e))?;
+        if cordoned == Cordon::NoNode {
+            return Err(self.ours.other(what, Reason::NodeMissing, true));
         }
+        let sight = self.ours.node.sights().borrow().node.clone();
+        let uid = sight.map(|node| node.uid.clone());
+        let before = std::mem::replace(&mut *locked(&self.cordoned), uid);
+        if cordoned == Cordon::Ours && !stood {
+            let reason = match before {
+                Some(_) => EventReason::Recordoned,
+                None => EventReason::Cordon,
+            };
+            self.ours.tell(reason, format!("cordoned for {to}"));
+        }
+        Ok(())
     }
 
     async fn look_afresh(&self, step: Step, to: Option<String>) -> Result<Permit, NodeError> {
@@ -101,6 +100,11 @@ impl<P: Pods> ByAgent<P> {
         })
     }
 
+    fn is_cordoned(&self) -> bool {
+        let sight = self.ours.node.sights().borrow().node.clone();
+        sight.is_some_and(|node| node.is_cordoned())
+    }
+
     fn as_configured(&self) -> Drain<P> {
         let options = options(&self.settings.borrow().drain, self.own.clone());
         let (pods, clock) = (Arc::clone(&self.pods), self.clock.clone());
@@ -108,12 +112,14 @@ impl<P: Pods> ByAgent<P> {
     }
 
     fn not_drained(&self, error: DrainError) -> NodeError {
+        // What it says of itself begins with the drain.
         NodeError {
-            what: format!("drain node {}", self.ours.name()),
+            what: format!("empty node {}", self.ours.name()),
+            node: self.ours.name().to_owned(),
             reason: error.reason(),
             // Whoever stands in the way of a drain may go.
             again: error.again() || matches!(error, DrainError::Refused(_)),
-            unanswered: matches!(error, DrainError::Unreachable { .. }),
+            unanswered: matches!(&error, DrainError::Unreachable { source, .. } if source.is_outage()),
             source: Some(Box::new(error)),
         }
     }
@@ -121,12 +127,12 @@ impl<P: Pods> ByAgent<P> {
     async fn drain_now(&self, order: DrainOrder) -> Result<Emptied, NodeError> {
         let drain = self.as_configured();
         let mut told = drain.progress();
-        let (ordered, orders) = watch::channel(self.forced());
+        let mut sights = self.ours.node.sights();
+        let (ordered, orders) = watch::channel(forced(&sights.borrow_and_update()));
         let force = Force {
             spent: order.spent,
             ordered: orders,
         };
-        let mut sights = self.ours.node.sights();
         self.ours.tell(
             EventReason::Drain,
             format!("pods are asked to leave for {}", order.to),
@@ -137,15 +143,18 @@ impl<P: Pods> ByAgent<P> {
             tokio::select! {
                 ended = &mut running => {
                     let end = told.borrow().clone();
-                    order.progress.send_replace(progress(&end));
+                    order.progress.send_replace(progress(&end, self.ours.name()));
                     told_of.tell(&self.ours, &end);
+                    if ended.is_ok() && end.ordered.is_some() {
+                        self.word_is_kept().await;
+                    }
                     *locked(&self.left_behind) = end.left_behind;
                     return self.after(ended);
                 }
                 // Safe to drop, both: a change stays marked as unseen.
                 Ok(()) = told.changed() => {
                     let now = told.borrow_and_update().clone();
-                    order.progress.send_replace(progress(&now));
+                    order.progress.send_replace(progress(&now, self.ours.name()));
                     told_of.tell(&self.ours, &now);
                 }
                 Ok(()) = sights.changed() => {
@@ -160,6 +169,13 @@ impl<P: Pods> ByAgent<P> {
         }
     }
 
+    /// A person's word was for this one drain.
+    async fn word_is_kept(&self) {
+        if let Err(error) = self.ours.node.forget(annotation::FORCE_DRAIN).await {
+            tracing::warn!(reason = %error.reason(), "{}", chain(&error));
+        }
+    }
+
     fn after(&self, ended: Result<Drained, DrainError>) -> Result<Emptied, NodeError> {
         match ended {
             Ok(_) => {
@@ -169,15 +185,10 @@ impl<P: Pods> ByAgent<P> {
             }
             Err(DrainError::Stopped) => Ok(Emptied::Stopped),
             Err(error) => {
-                self.ours
-                    .tell(EventReason::FailedToDrain, crate::telemetry::chain(&error));
+                self.ours.tell(EventReason::FailedToDrain, chain(&error));
                 Err(self.not_drained(error))
             }
         }
-    }
-
-    fn forced(&self) -> Option<String> {
-        forced(&self.ours.node.sights().borrow())
     }
 }
 
@@ -215,6 +226,7 @@ impl<P: Pods> Node for ByAgent<P> {
                     EventReason::UncordonSkipped,
                     "a person wants the node to stay cordoned",
                 ),
+                Uncordon::NotOurs if !self.is_cordoned() => {}
                 Uncordon::NotOurs => self.ours.tell(
                     EventReason::UncordonSkipped,
                     "the cordon is somebody else's",
@@ -240,8 +252,19 @@ fn forced(sight: &Sight) -> Option<String> {
     node.forced_drain().map(str::to_owned)
 }
 
-fn progress(told: &Progress) -> DrainProgress {
-    let blockers = told.waits.iter().map(blocker).collect();
+fn progress(told: &Progress, node: &str) -> DrainProgress {
+    let away = told.away_since.map(|since| Blocker {
+        kind: "Node".to_owned(),
+        namespace: String::new(),
+        name: node.to_owned(),
+        reason: Reason::ApiServerUnreachable,
+        message: "the API server does not answer; the drain goes on when it does".to_owned(),
+        since,
+    });
+    let blockers = away
+        .into_iter()
+        .chain(told.waits.iter().map(blocker))
+        .collect();
     DrainProgress {
         spent: told.spent,
         left: told.to_go + told.leaving,

@@ -34,7 +34,7 @@ impl Told {
         for (pod, note) in progress.notes.iter() {
             let lost = matches!(
                 note.reason(),
-                Reason::DrainPodUnmanaged | Reason::DrainLocalData
+                Reason::DrainPodUnmanaged | Reason::DrainDaemonSetMissing
             );
             if lost && self.lost.insert(pod.uid.clone()) {
                 let note = format!("{pod} {}", note.sentence());
@@ -43,7 +43,12 @@ impl Told {
         }
         for pod in &progress.forced {
             if self.forced.insert(pod.uid.clone()) {
-                let note = format!("{pod} is deleted past what kept it");
+                let why = progress
+                    .ordered
+                    .as_deref()
+                    .map(|why| format!(", as asked: {why}"));
+                let why = why.unwrap_or_default();
+                let note = format!("{pod} is deleted past what kept it{why}");
                 ours.tell(EventReason::DrainForced, note);
             }
         }

@@ -54,13 +54,23 @@ impl<S: Services, A: Audience> Updater<S, A> {
         let back = |tx: &Transaction| tx.direction == Direction::Undo;
         let towards = (!self.journal.top().is_some_and(back)).then(|| to.clone());
         let drained = self.journal.cordon.is_some();
-        let begun = Instant::now();
-        for attempt in 0.. {
+        // Since when nobody has answered.
+        let mut away: Option<Instant> = None;
+        let mut attempt = 0;
+        loop {
             let asked = node.permit(Step::Reboot { drained }, towards.clone());
-            let refused = match self.while_turning(asked).await {
+            let answered = tokio::select! {
+                // Safe to drop: a look changes nothing.
+                () = stop.cancelled() => return Ok(Some(None)),
+                answered = self.while_turning(asked) => answered,
+            };
+            let refused = match answered {
                 Ok(Permit::Refilled) => match self.empty_again(&*node, &to, stop).await? {
                     Some(ended) => return Ok(Some(ended)),
-                    None => continue,
+                    None => {
+                        away = None;
+                        continue;
+                    }
                 },
                 Ok(Permit::Go) => {
                     self.forget_refusal();
@@ -68,9 +78,12 @@ impl<S: Services, A: Audience> Updater<S, A> {
                 }
                 Err(error) => error,
             };
-            let waited = begun.elapsed();
+            match refused.unanswered {
+                true => away = Some(away.unwrap_or_else(Instant::now)),
+                false => away = None,
+            }
+            let waited = away.map_or(Duration::ZERO, |away| away.elapsed());
             match node.is_control_plane() {
-                _ if !refused.unanswered => {}
                 // The outage may be the quorum, and this machine part of it.
                 true if waited >= self.conduct.verify_timeout => {
                     self.failed(&refused, refused.reason, false);
@@ -84,11 +97,11 @@ impl<S: Services, A: Audience> Updater<S, A> {
             }
             self.note_refusal(&refused);
             let pause = RETRY.wait(attempt, jitter());
+            attempt += 1;
             if let Some(event) = self.pause(pause, stop).await? {
                 return Ok(Some(event));
             }
         }
-        Ok(None)
     }
 
     /// Cordon and drain once more, in the midst of an update.
@@ -118,7 +131,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
         self.draining.blockers = vec![Blocker {
             kind: "Node".to_owned(),
             namespace: String::new(),
-            name: String::new(),
+            name: error.node.clone(),
             reason: error.reason,
             message,
             since,

@@ -1,0 +1,166 @@
+//! What the driver's report has come to say, as events on the Node.
+
+use std::sync::Arc;
+
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    cluster::events::{Events, Subject},
+    crd::EventReason,
+    plan::ActionKind,
+    reason::Reason,
+    update::{
+        journal::{ActionState, Outcome, UpdateRecord},
+        phase::Phase,
+        run::UpdateReport,
+    },
+};
+
+/// Tells of every step that the report shows, until `stop`. What it says at first is no news.
+pub(super) async fn tell(
+    mut update: watch::Receiver<Arc<UpdateReport>>,
+    events: Events,
+    stop: CancellationToken,
+) {
+    let mut before = Arc::clone(&update.borrow_and_update());
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            // Safe to drop: a change stays marked as unseen.
+            changed = update.changed() => if changed.is_err() { return },
+        }
+        let now = Arc::clone(&update.borrow_and_update());
+        for (reason, note) in news(&before, &now) {
+            events.tell(Subject::Node, reason, note);
+        }
+        before = now;
+    }
+}
+
+/// What has happened between two reports.
+fn news(before: &UpdateReport, now: &UpdateReport) -> Vec<(EventReason, String)> {
+    let mut news = Vec::new();
+    let entered = |phase| now.phase == phase && before.phase != phase;
+    let desired = now.config.desired.as_ref();
+    let desired = desired.map_or("a config", |name| name.name.as_str());
+    if entered(Phase::RebootPending) {
+        news.push((EventReason::Reboot, format!("rebooting into {desired}")));
+    }
+    if entered(Phase::Booted) {
+        news.push((EventReason::Rebooted, format!("booted into {desired}")));
+    }
+    news.extend(refusal(before, now));
+    if let Some(failure) = &now.failure
+        && failure.code == Reason::RebootInhibited
+        && before.failure.as_ref() != Some(failure)
+    {
+        news.push((EventReason::RebootBlocked, failure.message.clone()));
+    }
+    let newest = now.updates.first();
+    if newest.map(|update| &update.id) != before.updates.first().map(|update| &update.id)
+        && let Some(update) = newest
+    {
+        news.extend(ended(update));
+    }
+    if entered(Phase::Idle)
+        && matches!(before.phase, Phase::Verifying | Phase::Uncordoning)
+        && let Some(update) = newest.filter(|update| update.outcome == Outcome::Done)
+    {
+        news.push((EventReason::NodeDone, format!("on {}", update.to)));
+    }
+    if now.drift.len() > before.drift.len() {
+        let paths: Vec<_> = now.drift.iter().take(5).map(ToString::to_string).collect();
+        let note = format!("not as configured: {}", paths.join(", "));
+        news.push((EventReason::ConfigDriftDetected, note));
+    }
+    news
+}
+
+/// The config, or this machine, does not allow it.
+fn refusal(before: &UpdateReport, now: &UpdateReport) -> Option<(EventReason, String)> {
+    if !now.refused.is_empty() && now.refused != before.refused {
+        let all: Vec<_> = now.refused.iter().map(ToString::to_string).collect();
+        return Some((EventReason::FailedToReconcile, all.join("; ")));
+    }
+    let failure = now.failure.as_ref().filter(|failure| !failure.again)?;
+    let of_the_plan = before.phase == Phase::Planned && now.phase == Phase::Idle;
+    of_the_plan.then(|| (EventReason::FailedToReconcile, failure.message.clone()))
+}
+
+fn ended(update: &UpdateRecord) -> Vec<(EventReason, String)> {
+    let reboots = |kind| matches!(kind, ActionKind::Reboot | ActionKind::SoftReboot);
+    let rebooted = update.actions.iter().any(|action| reboots(action.kind));
+    match update.outcome {
+        Outcome::Done if !rebooted => {
+            let note = format!("{} is in effect without a reboot", update.to);
+            vec![(EventReason::SkipReboot, note)]
+        }
+        Outcome::RolledBack => {
+            let why = update.reason.map_or("", Reason::as_str);
+            let note = format!(
+                "back on {}, since {} did not work: {why}",
+                update.from, update.to
+            );
+            let failed = update.actions.iter().filter(|action| began(&action.state));
+            let failed = failed.filter_map(|action| {
+                let unit = action.unit.as_deref()?;
+                let reason = match action.kind {
+                    ActionKind::Restart => EventReason::FailedServiceRestart,
+                    ActionKind::Reload => EventReason::FailedServiceReload,
+                    _ => return None,
+                };
+                Some((reason, format!("{unit}: {why}")))
+            });
+            failed.chain([(EventReason::RolledBack, note)]).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+const fn began(state: &ActionState) -> bool {
+    matches!(state, ActionState::Started { .. })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::update::journal::Failure;
+
+    fn at(phase: Phase) -> UpdateReport {
+        UpdateReport {
+            phase,
+            ..UpdateReport::default()
+        }
+    }
+
+    fn reasons(before: &UpdateReport, now: &UpdateReport) -> Vec<EventReason> {
+        news(before, now)
+            .into_iter()
+            .map(|(reason, _)| reason)
+            .collect()
+    }
+
+    #[test]
+    fn each_step_is_told_once_and_a_report_that_says_the_same_tells_nothing() {
+        let pending = at(Phase::RebootPending);
+        assert_eq!(reasons(&at(Phase::Acting), &pending), [EventReason::Reboot]);
+        assert_eq!(reasons(&pending, &pending), []);
+        assert_eq!(
+            reasons(&at(Phase::Idle), &at(Phase::Booted)),
+            [EventReason::Rebooted]
+        );
+        let refused = UpdateReport {
+            failure: Some(Failure {
+                code: Reason::NoSpace,
+                message: "no room".to_owned(),
+                again: false,
+                digest: None,
+            }),
+            ..at(Phase::Idle)
+        };
+        let told = reasons(&at(Phase::Planned), &refused);
+        assert_eq!(told, [EventReason::FailedToReconcile]);
+        assert_eq!(reasons(&refused, &refused), []);
+    }
+}
