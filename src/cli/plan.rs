@@ -6,7 +6,9 @@ use super::{Exit, Global, Printed, Wanted, config::Context, print_data, short};
 use crate::{
     agent,
     machine_config::Refusal,
-    plan::{Plan, PlanDocument},
+    plan::{ConfigRef, Plan, PlanDocument},
+    root::Root,
+    update::{look, store},
 };
 
 /// Flags of `plan`.
@@ -36,7 +38,11 @@ pub(super) fn run(global: &Global, args: &PlanArgs) -> anyhow::Result<Exit> {
             let policies = context.policies()?;
             let looked = agent::plan(&context.root, &config, capabilities, &policies);
             let looked = short()?.block_on(looked)?;
-            looked.unwrap_or_else(refused)
+            looked.unwrap_or_else(|refusals| Plan {
+                from: on(&context.root),
+                to: ConfigRef::of(&config),
+                ..refused(refusals)
+            })
         }
     };
     let root = context.shown_root();
@@ -46,6 +52,16 @@ pub(super) fn run(global: &Global, args: &PlanArgs) -> anyhow::Result<Exit> {
         (false, _) => Exit::Failed,
         (true, true) => Exit::Done,
         (true, false) => Exit::Pending,
+    })
+}
+
+/// The config that the machine is on.
+fn on(root: &Root) -> ConfigRef {
+    let journal = store::peek(root).unwrap_or_default();
+    let current = look::current(&journal);
+    current.map_or_else(ConfigRef::default, |current| ConfigRef {
+        name: current.name.clone(),
+        digest: Some(current.digest),
     })
 }
 

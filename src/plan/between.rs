@@ -73,7 +73,7 @@ fn plan(
     let mut after = Layout::of(to, observed, Side::After(from));
     let named = after.named();
     let mut steps = steps(&before, &after, observed, capabilities.chown);
-    let mut os_changes = os::changes(from, to, observed);
+    let mut os_changes = os::changes(from, to, observed, capabilities.os);
     if let Some(only) = only {
         narrow(only, &mut after, &mut steps);
         os_changes.clear();

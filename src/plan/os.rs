@@ -72,6 +72,12 @@ impl Part {
 }
 
 impl OsChange {
+    /// Whether something that runs would be taken away which nobody here can have brought: an argument that
+    /// was found running when a config first named it stays, as a file does that stood as asked.
+    fn takes_away_what_was_found(&self, capabilities: OsCapabilities) -> bool {
+        self.change == ChangeKind::Remove && !self.part.can_be_changed(capabilities)
+    }
+
     fn new(part: Part, name: &str, change: ChangeKind) -> Self {
         Self {
             entry: Entry::new(part.kind(), name, &Origin::default()),
@@ -174,6 +180,7 @@ pub(super) fn changes(
     from: &MachineConfig,
     to: &MachineConfig,
     observed: &Observed,
+    capabilities: OsCapabilities,
 ) -> Vec<OsChange> {
     let mut changes = kernel_arguments(from, to, observed);
     // The machine is the truth, where a provider can tell it.
@@ -208,6 +215,7 @@ pub(super) fn changes(
         };
         changes.push(OsChange::new(Part::Fips, "fips=1", change));
     }
+    changes.retain(|change| !change.takes_away_what_was_found(capabilities));
     for change in &mut changes {
         change.entry.origin = origin(to, change.entry.kind, &change.entry.name);
     }

@@ -253,3 +253,17 @@ fn what_is_to_be_repaired_is_put_back_alone_and_what_is_ignored_is_not_shown() {
     agent.says("is changed again and again, and left alone for now");
     assert_eq!(read(SYSCTL), "x = 3\n");
 }
+
+#[test]
+fn what_stood_as_asked_already_is_watched_like_what_was_written() {
+    let place = Place::with_file("/etc/found", "asked");
+    let found = place.at("/etc/found");
+    fs::create_dir_all(found.parent().unwrap()).unwrap();
+    fs::write(&found, "asked").unwrap();
+    fs::set_permissions(&found, fs::Permissions::from_mode(0o644)).unwrap();
+    let agent = place.start();
+    agent.says("the machine already is what");
+    let drifted = json!([{"path": "/etc/found", "kind": "content"}]);
+    report(&agent, &drifted, || fs::write(&found, "edited").unwrap());
+    report(&agent, &json!([]), || fs::write(&found, "asked").unwrap());
+}

@@ -11,7 +11,9 @@ use crate::{
     plan::Drift,
     reason::Reason,
     root::{Root, RootError, Watch, WatchEvent, WatchKind},
-    update::{look, phase::Phase, ports::Services, remembered::Remembered, transaction},
+    update::{
+        journal::Journal, look, phase::Phase, ports::Services, remembered::Remembered, transaction,
+    },
 };
 
 /// How long a burst of events is gathered: an editor's save is several events within a few
@@ -187,8 +189,14 @@ impl<S: Services, A: Audience> Updater<S, A> {
             Touched::Some(paths) => Some(paths),
             Touched::Armed | Touched::All => {
                 self.drift.full_pass = Some(tokio::time::Instant::now() + self.conduct.full_pass);
-                let owned = self.journal.owned.keys().cloned();
-                let owned: Vec<_> = owned.chain(transaction::databases(&self.journal)).collect();
+                let Journal {
+                    owned,
+                    adopted,
+                    made,
+                    ..
+                } = &self.journal;
+                let named = owned.keys().chain(adopted).chain(made).cloned();
+                let owned: Vec<_> = named.chain(transaction::databases(&self.journal)).collect();
                 if let Err(error) = self.drift.arm(&self.root, &owned) {
                     tracing::warn!(
                         "cannot watch all managed files; the slow pass finds the other drift: {}",
