@@ -267,3 +267,21 @@ fn what_stood_as_asked_already_is_watched_like_what_was_written() {
     report(&agent, &drifted, || fs::write(&found, "edited").unwrap());
     report(&agent, &json!([]), || fs::write(&found, "asked").unwrap());
 }
+
+#[test]
+fn a_directory_that_stood_before_is_watched_for_its_mode() {
+    let place = Place::new();
+    let config = json!({
+        "ignition": {"version": "3.4.0"},
+        "storage": {"directories": [{"path": "/srv/dir", "mode": 0o750}]},
+    });
+    fs::write(place.source().join("10-dir.ign"), config.to_string()).unwrap();
+    let dir = place.at("/srv/dir");
+    fs::create_dir_all(&dir).unwrap();
+    let mode = |bits| fs::set_permissions(&dir, fs::Permissions::from_mode(bits)).unwrap();
+    mode(0o755);
+    let agent = place.settled();
+    let drifted = json!([{"path": "/srv/dir", "kind": "mode"}]);
+    report(&agent, &drifted, || mode(0o700));
+    report(&agent, &json!([]), || mode(0o750));
+}

@@ -196,7 +196,8 @@ impl<S: Services, A: Audience> Updater<S, A> {
                     ..
                 } = &self.journal;
                 let named = owned.keys().chain(adopted).chain(made).cloned();
-                let owned: Vec<_> = named.chain(transaction::databases(&self.journal)).collect();
+                let named: Vec<_> = named.chain(transaction::databases(&self.journal)).collect();
+                let owned: Vec<_> = named.into_iter().chain(self.directories().await?).collect();
                 if let Err(error) = self.drift.arm(&self.root, &owned) {
                     tracing::warn!(
                         "cannot watch all managed files; the slow pass finds the other drift: {}",
@@ -240,6 +241,20 @@ impl<S: Services, A: Audience> Updater<S, A> {
             self.failed(error, error.reason(), error.again());
             self.enter(Phase::Failed);
         }
+    }
+
+    /// The directories that the base names; they may have stood before, and are no one's of ours.
+    async fn directories(&mut self) -> Result<Vec<AbsPath>, UpdateError> {
+        self.blocking(|store, journal| {
+            let base = journal.base.as_ref();
+            let config = store.remembered().config(store.root(), base);
+            // That it cannot be read is found by the look that follows.
+            config.map_or_else(
+                |_| Vec::new(),
+                |config| config.directories.keys().cloned().collect(),
+            )
+        })
+        .await
     }
 
     fn note_drift(&mut self, asked: Option<&BTreeSet<AbsPath>>, found: Vec<Drift>) {
