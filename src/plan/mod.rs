@@ -53,6 +53,6 @@ pub use model::{
 pub use observed::{Account, AccountFacts, FileFacts, MountFacts, ObjectKind, Observed, UnitFacts};
 pub use operation::{Node, NodeKind, Operation, OperationKind};
 pub use os::{HostKind, Image, NotByDigest, OsCapabilities, OsFacts, is_lower};
-pub use policy::Policies;
+pub use policy::{Policies, same_images};
 pub use preset::DIRECTORIES as PRESET_DIRECTORIES;
 pub use text::printable;

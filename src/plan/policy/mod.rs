@@ -6,6 +6,8 @@ pub(super) mod registries;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+pub use registries::same_images;
+
 use super::ActionKind;
 use crate::path::AbsPath;
 

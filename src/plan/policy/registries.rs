@@ -38,7 +38,7 @@ struct Mirror {
 }
 
 /// Whether every name means the same image after the change. What cannot be read may mean anything.
-pub(in crate::plan) fn same_images(old: &str, new: &str) -> bool {
+pub fn same_images(old: &str, new: &str) -> bool {
     match (read(old), read(new)) {
         (Some(old), Some(new)) => new.means_the_same_as(&old),
         _ => false,

@@ -1,0 +1,20 @@
+//! file_contexts(5): any text gives labels or none, and no label that is no word of it.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use machinist::plan::{Labels, ObjectKind};
+
+fuzz_target!(|text: &str| {
+    let (rules, substitutes) = text.split_once('\0').unwrap_or((text, ""));
+    let labels = Labels::read([rules], [substitutes, ""]);
+    let written = text.split_whitespace().filter(|word| word.starts_with('/'));
+    let paths = ["/etc/passwd", "/home/a/.ssh", "/usr/lib/x.so.1"].into_iter();
+    for path in paths.chain(written.take(8)) {
+        let Ok(path) = path.parse() else { continue };
+        for kind in [ObjectKind::File, ObjectKind::Directory, ObjectKind::Link] {
+            if let Some(label) = labels.of(&path, kind) {
+                assert!(rules.split_whitespace().any(|word| word == label));
+            }
+        }
+    }
+});
