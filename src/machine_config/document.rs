@@ -18,10 +18,10 @@ const ROLE_LABEL: &str = "machineconfiguration.openshift.io/role";
 const GENERATED: &str = "machineconfiguration.openshift.io/generated-by-controller-version";
 
 /// The annotation that says for which release OpenShift's controller rendered a config.
-const RELEASE: &str = "machineconfiguration.openshift.io/release-image-version";
+pub(super) const RELEASE: &str = "machineconfiguration.openshift.io/release-image-version";
 
 /// The annotation by which a person allows a release that is lower than the installed one.
-const MAY_BE_LOWER: &str = "machinist.dev/allow-downgrade";
+pub(super) const MAY_BE_LOWER: &str = "machinist.dev/allow-downgrade";
 
 /// What may be asked for, beyond what the formats themselves say.
 #[derive(Clone, Debug)]

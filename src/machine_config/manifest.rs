@@ -2,7 +2,11 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{MachineConfig, Owner, Unit, User, source};
+use super::{
+    MachineConfig, Owner, Unit, User,
+    document::{MAY_BE_LOWER, RELEASE},
+    source,
+};
 use crate::path::AbsPath;
 
 /// The Ignition version that is written: the one into which OpenShift turns every config itself.
@@ -31,15 +35,30 @@ pub fn to_machine_config_yaml(config: &MachineConfig) -> Result<String, NoConten
     if config.fips {
         spec.insert("fips".into(), json!(true));
     }
+    let mut metadata = Map::new();
+    metadata.insert("name".into(), json!(config.name));
+    insert(&mut metadata, "annotations", release(config));
     let manifest = json!({
         "apiVersion": "machineconfiguration.openshift.io/v1",
         "kind": "MachineConfig",
-        "metadata": {"name": config.name},
+        "metadata": metadata,
         "spec": spec,
     });
     let mut text = String::new();
     write(&manifest, 0, &mut text);
     Ok(text)
+}
+
+/// The release that the config is for, and whether it may be a lower one.
+fn release(config: &MachineConfig) -> Value {
+    let mut annotations = Map::new();
+    if let Some(release) = &config.release {
+        annotations.insert(RELEASE.to_owned(), json!(release.version));
+        if release.may_be_lower {
+            annotations.insert(MAY_BE_LOWER.to_owned(), json!("true"));
+        }
+    }
+    Value::Object(annotations)
 }
 
 /// Adds a field unless it says nothing.
