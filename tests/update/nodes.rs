@@ -325,3 +325,35 @@ async fn what_a_person_reboots_waits_cordoned() {
     assert!(node.is_cordoned());
     driver.stop().await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_window_that_closes_during_the_drain_holds_up_nothing_neither_does_a_restart_in_it() {
+    let (sandbox, script) = (machine(), Script::new());
+    let node = NodeDouble::of(&sandbox);
+    node.blocks(true);
+    let mut driver = start(&sandbox, &script, &node, &one());
+    driver
+        .until("draining", |report| !report.blockers.is_empty())
+        .await;
+    driver.stop().await;
+    // Half a day from now, for an hour: closed, whenever this runs.
+    let later = jiff::Zoned::now().with_time_zone(jiff::tz::TimeZone::UTC);
+    let later = later
+        .time()
+        .wrapping_add(jiff::SignedDuration::from_hours(12));
+    let mut closed = conduct(true);
+    closed.windows.windows = vec![machinist::window::Window {
+        days: Vec::new(),
+        start: later,
+        duration: Duration::from_secs(3600),
+    }];
+    let (root, desired) = (sandbox.root(), one().desired());
+    let mut driver = Driver::on_node(&root, &script, &node, desired, closed);
+    driver
+        .until("draining on", |report| !report.blockers.is_empty())
+        .await;
+    node.blocks(false);
+    script.until_reboot().await;
+    assert_eq!(node.log(), ["cordon one", "drain"]);
+    driver.stop().await;
+}
