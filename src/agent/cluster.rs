@@ -135,11 +135,7 @@ pub(super) async fn follow(
 ) -> Result<Around, AgentError> {
     let source = match source {
         Origin::Cluster { access, pod_uid } => {
-            let mut around = join(access, root, settings, desired, metrics, tasks).await?;
-            if let Some(joined) = &mut around.joined {
-                joined.pod_uid = pod_uid;
-            }
-            return Ok(around);
+            return join(access, pod_uid, root, settings, desired, metrics, tasks).await;
         }
         Origin::Directory(source) => source,
     };
@@ -158,6 +154,7 @@ pub(super) async fn follow(
 /// Joins the cluster: follows our Node and the config that it names.
 async fn join(
     access: Access,
+    pod_uid: Option<String>,
     root: &Root,
     settings: &Settings,
     desired: watch::Sender<Desired>,
@@ -210,7 +207,7 @@ async fn join(
         node,
         cluster,
         events,
-        pod_uid: None,
+        pod_uid,
     });
     Ok(Around {
         views,

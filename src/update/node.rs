@@ -59,8 +59,6 @@ pub struct DrainOrder {
 pub struct DrainProgress {
     /// How long the pods have been asked to go; an outage of the API server does not count.
     pub spent: Duration,
-    /// Pods that must still go.
-    pub left: usize,
     /// Who does not go, and why.
     pub blockers: Vec<Blocker>,
 }
@@ -130,8 +128,9 @@ pub trait Node: Send + Sync + 'static {
     /// where waiting helps nobody.
     fn drain(&self, order: DrainOrder) -> Asked<'_, Emptied>;
 
-    /// Looks afresh whether a step may be taken, towards the config of this name or, without one, back. That the node is to be on
-    /// another config by now, which will be heard of soon, is an error of the kind that passes.
+    /// Looks afresh whether a step may be taken, towards the config of this name or, without one, back.
+    /// That the node is to be on another config by now, which will be heard of soon, is an error of the
+    /// kind that passes.
     fn permit(&self, step: Step, to: Option<String>) -> Asked<'_, Permit>;
 
     /// Waits until the machine is fit for pods, then lets them come, unless somebody else keeps them away.

@@ -174,7 +174,6 @@ impl Node for NodeDouble {
                 }
                 let told = || DrainProgress {
                     spent: order.spent + begun.elapsed(),
-                    left: 1,
                     blockers: vec![stubborn()],
                 };
                 order.progress.send_replace(told());

@@ -17,13 +17,17 @@ use crate::{
     },
 };
 
-/// Tells of every step that the report shows, until `stop`. What it says at first is no news.
+/// Tells of every step that the report shows, until `stop`. What it says at first is no news, but that the
+/// machine has come back: the process that ordered the reboot is gone.
 pub(super) async fn tell(
     mut update: watch::Receiver<Arc<UpdateReport>>,
     events: Events,
     stop: CancellationToken,
 ) {
     let mut before = Arc::clone(&update.borrow_and_update());
+    if let Some(note) = returned(&before) {
+        events.tell(Subject::Node, EventReason::Rebooted, note);
+    }
     loop {
         tokio::select! {
             () = stop.cancelled() => return,
@@ -38,6 +42,15 @@ pub(super) async fn tell(
     }
 }
 
+/// The machine has booted since an update needed it, and that boot is not verified yet.
+fn returned(first: &UpdateReport) -> Option<String> {
+    let needed = first
+        .reboot_needed_in
+        .as_ref()
+        .filter(|_| first.unverified)?;
+    (first.boot.as_ref() != Some(needed)).then(|| "booted for an update".to_owned())
+}
+
 /// What has happened between two reports.
 fn news(before: &UpdateReport, now: &UpdateReport) -> Vec<(EventReason, String)> {
     let mut news = Vec::new();
@@ -45,10 +58,11 @@ fn news(before: &UpdateReport, now: &UpdateReport) -> Vec<(EventReason, String)>
     let desired = now.config.desired.as_ref();
     let desired = desired.map_or("a config", |name| name.name.as_str());
     if entered(Phase::RebootPending) {
-        news.push((EventReason::Reboot, format!("rebooting into {desired}")));
-    }
-    if entered(Phase::Booted) {
-        news.push((EventReason::Rebooted, format!("booted into {desired}")));
+        let note = match before.phase {
+            Phase::Undoing => "a reboot takes the update back".to_owned(),
+            _ => format!("a reboot makes {desired} effective"),
+        };
+        news.push((EventReason::Reboot, note));
     }
     news.extend(refusal(before, now));
     if let Some(failure) = &now.failure
@@ -142,14 +156,21 @@ mod tests {
     }
 
     #[test]
+    fn the_first_report_after_the_reboot_tells_that_the_machine_is_back_and_no_other_does() {
+        let mut report = at(Phase::Booted);
+        report.boot = Some("new".to_owned());
+        assert_eq!(returned(&report), None);
+        (report.unverified, report.reboot_needed_in) = (true, Some("old".to_owned()));
+        assert!(returned(&report).is_some());
+        report.boot = Some("old".to_owned());
+        assert_eq!(returned(&report), None);
+    }
+
+    #[test]
     fn each_step_is_told_once_and_a_report_that_says_the_same_tells_nothing() {
         let pending = at(Phase::RebootPending);
         assert_eq!(reasons(&at(Phase::Acting), &pending), [EventReason::Reboot]);
         assert_eq!(reasons(&pending, &pending), []);
-        assert_eq!(
-            reasons(&at(Phase::Idle), &at(Phase::Booted)),
-            [EventReason::Rebooted]
-        );
         let refused = UpdateReport {
             failure: Some(Failure {
                 code: Reason::NoSpace,

@@ -267,7 +267,6 @@ fn progress(told: &Progress, node: &str) -> DrainProgress {
         .collect();
     DrainProgress {
         spent: told.spent,
-        left: told.to_go + told.leaving,
         blockers,
     }
 }

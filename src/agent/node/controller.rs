@@ -57,7 +57,6 @@ impl ByController {
         let (begun, since) = (Instant::now(), Clock::system().now());
         let told = || DrainProgress {
             spent: order.spent + begun.elapsed(),
-            left: 0,
             blockers: vec![Blocker {
                 kind: "Node".to_owned(),
                 namespace: String::new(),
