@@ -1,7 +1,7 @@
 //! Compiles the wire contracts in `proto/` without an installed `protoc`.
 
 /// Each file is one contract; `src/kubelet/api.rs` includes what comes out.
-const CONTRACTS: &[&str] = &["deviceplugin/v1beta1.proto"];
+const CONTRACTS: &[&str] = &["deviceplugin/v1beta1.proto", "podresources/v1.proto"];
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo:rerun-if-changed=build.rs");

@@ -5,10 +5,15 @@ mod brought;
 mod cluster;
 mod devices;
 pub mod guard;
+mod handover;
 mod held;
+pub mod host_part;
 mod node;
 mod once;
+mod other_daemon;
 mod policies;
+pub mod pool;
+pub mod quiesce;
 mod serve;
 mod settings;
 mod setup;
@@ -19,10 +24,12 @@ use std::{
     time::Duration,
 };
 
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, mpsc, watch};
 
-pub use cluster::access;
+pub use cluster::{access, node_name};
+pub use handover::{HandedNode, adoption, failed_units, giving, rules};
 pub use once::{apply_once, plan};
+pub use other_daemon::on_host as other_daemon;
 pub use policies::{PoliciesError, policies};
 pub use setup::{capabilities, conduct, judge, look_capabilities, plain, source};
 
@@ -87,6 +94,9 @@ pub enum AgentError {
         "a live machine needs CAP_CHOWN, which this process lacks; run as root, or on a directory with --root DIR"
     )]
     NotRoot,
+    /// Another daemon changes this machine's config.
+    #[error("{0}: two must not change this machine")]
+    OtherDaemon(String),
     /// The owners of a live root cannot only be recorded.
     #[error("owners: record is for offline roots; on a live machine owners are set")]
     RecordOnLive,
@@ -99,6 +109,9 @@ pub enum AgentError {
     /// The status socket cannot be made.
     #[error("cannot serve the status socket")]
     Socket(#[source] RootError),
+    /// What runs on this machine cannot be looked at.
+    #[error("cannot look whether another daemon changes this machine")]
+    Look(#[source] RootError),
     /// The kernel refused something that a process must be able to do.
     #[error("cannot {0}")]
     System(&'static str, #[source] std::io::Error),
@@ -121,8 +134,9 @@ impl AgentError {
     pub fn reason(&self) -> Reason {
         match self {
             Self::NotRoot | Self::RecordOnLive => Reason::PermissionMissing,
+            Self::OtherDaemon(_) => Reason::OtherDaemon,
             Self::Bind(error) => error.reason(),
-            Self::Socket(error) => error.reason(),
+            Self::Socket(error) | Self::Look(error) => error.reason(),
             _ => Reason::Io,
         }
     }
@@ -134,6 +148,22 @@ struct Listener {
     notifier: Arc<Notifier>,
     devices: watch::Receiver<Arc<DevicesView>>,
     show: fn(&Plan),
+}
+
+impl Listener {
+    fn new(
+        pulse: admin::Pulse,
+        notifier: &Arc<Notifier>,
+        devices: &watch::Receiver<Arc<DevicesView>>,
+        show: fn(&Plan),
+    ) -> Self {
+        Self {
+            pulse,
+            notifier: Arc::clone(notifier),
+            devices: devices.clone(),
+            show,
+        }
+    }
 }
 
 impl Audience for Listener {
@@ -228,23 +258,18 @@ async fn build(
         settings,
         source,
     } = setup;
-    let systemd = setup::manager(&root, capabilities).await;
+    let (systemd, host) = setup::on_host(&root, &settings, capabilities).await?;
     let metrics = Metrics::new(statuses.clone());
-    let (said_out, said) = watch::channel(Desired::default());
+    let (say, said) = watch::channel(Desired::default());
     let (holding, ends) = held::Holding::new(&root, said.clone());
     let (pulse, liveness) = admin::pulse(SILENT);
     let (lend, lent) = watch::channel(Arc::new(DevicesView::default()));
-    let listener = Listener {
-        pulse,
-        notifier: Arc::clone(notifier),
-        devices: lent.clone(),
-        show,
-    };
+    let listener = Listener::new(pulse, notifier, &lent, show);
     let policies = Arc::new(policies(&root, &settings, place.own_uid)?);
     let conduct = conduct(&settings, capabilities, Arc::clone(&policies));
     let made = Updater::beside_the_guard(&root, systemd.clone(), listener, conduct, ends.desired);
     let (driver, update) = made.await.map_err(Box::new)?;
-    let driver = driver.listening(ends.words);
+    let driver = driver.listening(ends.words).bringing(host);
     let served = Served::new(statuses, liveness, metrics.clone());
     let doors = serve::bind(&root, &settings).await?;
     status.send_modify(|status| Arc::make_mut(status).admin.clone_from(&doors.address));
@@ -252,14 +277,16 @@ async fn build(
 
     // Only now: without the lock and the port this is not the agent of this machine, and whoever is
     // has the kubelet's sockets.
-    let lender = devices::start(&root, &settings, lend, metrics.clone(), tasks);
-    let signals = serve::measure(&root, &settings, systemd, tasks);
-    let around = cluster::follow(source, &root, &settings, said_out, &metrics, tasks).await?;
-    if settings.does(Job::Config) {
-        tasks.spawn("held config", holding.run(asks, tasks.token()));
-    }
+    let lender = devices::start(&root, &settings, lend, metrics.clone(), &update, tasks);
+    let served = served.freshened(devices::freshen(lender.as_ref(), &status.subscribe()));
+    quiesce::start(&root, &settings, systemd.as_ref(), lender.as_ref(), tasks);
+    let signals = serve::measure(&root, &settings, systemd.clone(), tasks);
+    let known = place.pool.clone();
+    let around = cluster::follow(source, &root, &settings, known, say, &metrics, tasks).await?;
+    let joined = around.joined.as_ref();
+    let other_daemon = hold(&root, &settings, joined, holding, asks, tasks);
     let read = settings::Read { settings, policies };
-    let read = settings::watch(&root, place, read, Arc::clone(asked), tasks);
+    let read = settings::watch(&root, place, read, around.pool, Arc::clone(asked), tasks);
     let settings = read.0.clone();
     let conducts = settings::conducts(read, around.policies, capabilities, tasks);
     let beside = cluster::Beside {
@@ -267,20 +294,40 @@ async fn build(
         settings: settings.clone(),
         update: update.clone(),
         statuses: status.subscribe(),
+        other_daemon: other_daemon.clone(),
     };
     let driver = cluster::on_node(driver.following(conducts), around.joined, beside, tasks);
     let from = Sources {
         update,
         desired: said,
         held: ends.held,
+        other_daemon,
         devices: lent,
         cluster: around.views,
         signals,
+        own: serve::probe(&root, settings.clone(), systemd, tasks),
         settings,
     };
     serve::publish(from, status, metrics, Arc::clone(notifier), tasks);
     doors.open(served, control, tasks);
     Ok(driver)
+}
+
+/// Has configs wait for people, and for another daemon to end; where one was seen.
+fn hold(
+    root: &Root,
+    settings: &Settings,
+    joined: Option<&cluster::Joined>,
+    holding: held::Holding,
+    asks: mpsc::Receiver<admin::Ask>,
+    tasks: &Tasks,
+) -> watch::Receiver<Option<String>> {
+    let (seen, other_daemon) = watch::channel(None);
+    if settings.does(Job::Config) {
+        let bars = cluster::bars(root, joined, seen);
+        tasks.spawn("held config", holding.run(bars, asks, tasks.token()));
+    }
+    other_daemon
 }
 
 /// How the driver's turning ended.

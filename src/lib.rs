@@ -22,6 +22,7 @@ pub mod metrics;
 pub mod os;
 pub mod path;
 pub mod plan;
+pub mod pool;
 pub mod readiness;
 pub mod reason;
 pub mod root;

@@ -208,6 +208,15 @@ fn devices(page: &mut Page<'_>, status: &Status) -> fmt::Result {
     });
     page.gauge("devices", "Devices by health", counted)?;
     page.gauge(
+        "devices_held",
+        "Devices that a container has, as the kubelet said when it was asked last",
+        resources.iter().map(|resource| {
+            let devices = resource.devices.iter();
+            let held = devices.filter(|one| one.holder.is_some()).count();
+            ([("resource", resource.resource.as_str())], count(held))
+        }),
+    )?;
+    page.gauge(
         "resource_registered",
         "Whether the kubelet knows this resource",
         resources.iter().map(|resource| {

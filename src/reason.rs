@@ -92,6 +92,8 @@ reasons! {
     KubeletNotManaged,
     /// The process lacks a capability that a live root needs.
     PermissionMissing,
+    /// Nothing on this host would settle an update that a power cut interrupts.
+    RecoveryMissing,
     /// Two paths of the config lead to one object.
     SameObject,
     // Update
@@ -174,6 +176,10 @@ reasons! {
     NodeMissing,
     /// The Node names another config than the update is for.
     DesiredConfigChanged,
+    /// A person has cancelled the update to the config that the Node names.
+    Cancelled,
+    /// OpenShift's machine-config-daemon looks after this machine, and two must not change it.
+    OtherDaemon,
     // Drain
     /// A PodDisruptionBudget does not allow the eviction of a pod now.
     DrainBlockedByBudget,
@@ -224,14 +230,26 @@ reasons! {
     KubeletDown,
     /// A device or resource that was there is not allocatable.
     DevicesMissing,
+    /// A container still has a device that an update waits for.
+    DeviceHeld,
+    /// The kubelet does not tell who has which device.
+    HoldersUnknown,
     /// A systemd unit failed that had not failed before.
     UnitsFailed,
     /// CPU, memory or I/O pressure is above the threshold.
     UnderPressure,
     /// Free space is below the threshold.
     DiskSpaceLow,
+    /// Free inodes are below the threshold.
+    InodesLow,
     /// The clock is not synchronised.
     TimeUnsynchronised,
+    /// The file system at / is mounted read-only.
+    RootReadOnly,
+    /// The kernel hands out memory in another way than a kubelet works with.
+    KernelMemorySettings,
+    /// A gate of the administrator's own is closed; the message says why.
+    OwnGateClosed,
     /// Nothing is wrong.
     Ok,
     /// The signal this gate watches does not exist on this machine.

@@ -19,7 +19,7 @@ pub use timeline::timeline;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::{readiness::Gates, reason::Reason};
+use crate::{plan::Drift, readiness::Gates, reason::Reason};
 
 /// What the agent says about itself and its machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -138,6 +138,16 @@ pub struct DriftStatus {
     pub entry: Option<String>,
 }
 
+impl From<&Drift> for DriftStatus {
+    fn from(drift: &Drift) -> Self {
+        Self {
+            path: drift.path.to_string(),
+            kind: drift.kind,
+            entry: drift.entry.clone(),
+        }
+    }
+}
+
 /// Something an update waits for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -180,7 +190,7 @@ pub struct DeviceStatus {
     pub health: String,
     /// Why it is unhealthy; empty when it is not.
     pub reason: String,
-    /// The pod that has it, as `namespace/name`.
+    /// The container that has it, as `namespace/pod/container`.
     pub holder: Option<String>,
 }
 

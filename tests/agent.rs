@@ -5,6 +5,7 @@
     clippy::disallowed_methods,
     clippy::unwrap_used,
     clippy::print_stderr,
+    dead_code,
     reason = "the tests run programs and look at trees past the code that is tested"
 )]
 
@@ -26,9 +27,13 @@ mod follows;
 mod harness;
 #[path = "agent/own.rs"]
 mod own;
+#[path = "support/pod_resources.rs"]
+mod pod_resources;
 #[path = "agent/refuses.rs"]
 mod refuses;
 #[path = "agent/shape.rs"]
 mod shape;
 #[path = "agent/trouble.rs"]
 mod trouble;
+#[path = "agent/uninstall.rs"]
+mod uninstall;

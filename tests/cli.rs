@@ -132,7 +132,7 @@ fn status(root: &Path, open: bool) -> Arc<Status> {
     let now = Timestamp::from_second(1_800_000_000).unwrap();
     let mut status = Status::starting(root.display().to_string(), Mode::Offline, now);
     status.gates = [Gate {
-        name: GateName::DiskSpace,
+        name: GateName::DiskSpace.into(),
         open,
         effect: Effect::Hold,
         since: now,
@@ -154,11 +154,7 @@ async fn status_asks_the_agent_below_its_root() {
     let (sender, receiver) = watch::channel(status(directory.path(), true));
     let (_pulse, liveness) = admin::pulse(Duration::from_secs(60));
     let metrics = Metrics::new(receiver.clone());
-    let served = admin::Served {
-        status: receiver,
-        liveness,
-        metrics,
-    };
+    let served = admin::Served::new(receiver, liveness, metrics);
     let routes = admin::socket_routes(served, None);
     let listener = root
         .bind_unix(&admin::SOCKET.parse().unwrap(), admin::SOCKET_MODE)

@@ -14,6 +14,10 @@ mod access;
 mod configs;
 #[path = "cluster/events.rs"]
 mod events;
+#[path = "cluster/handover.rs"]
+mod handover;
+#[path = "cluster/leave.rs"]
+mod leave;
 #[path = "cluster/node.rs"]
 mod node;
 #[path = "cluster/notice.rs"]
@@ -24,3 +28,5 @@ mod patches;
 mod progress;
 #[path = "cluster/server.rs"]
 mod server;
+#[path = "cluster/upgrade.rs"]
+mod upgrade;

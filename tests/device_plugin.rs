@@ -3,6 +3,7 @@
 #![allow(
     clippy::unwrap_used,
     clippy::disallowed_methods,
+    dead_code,
     reason = "a test may panic, and plays the outside world that makes files and devices"
 )]
 
@@ -177,6 +178,13 @@ async fn withheld_devices_are_listed_unhealthy_and_not_allocated_until_released(
     agent
         .handle
         .withhold("the node is being updated")
+        .await
+        .unwrap();
+    // The kubelet may have admitted a pod a moment ago, which would fail for good.
+    kubelet.allocate(resource, &["fuse"]).await.unwrap();
+    agent
+        .handle
+        .quiesce("the node is being updated")
         .await
         .unwrap();
     let refused = kubelet.allocate(resource, &["fuse"]).await.unwrap_err();

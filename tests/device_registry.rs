@@ -3,6 +3,7 @@
 #![allow(
     clippy::unwrap_used,
     clippy::disallowed_methods,
+    dead_code,
     reason = "a test may panic, and plays the outside world that makes files and devices"
 )]
 

@@ -185,11 +185,17 @@ fn every_name_of_ours_on_a_node_is_explained_and_no_other() {
         .collect();
     let ours = [
         annotation::BLOCKED_BY,
+        annotation::CANCEL,
+        annotation::CANCELLED,
+        annotation::CANCEL_REFUSED,
         annotation::CORDONED,
         annotation::FORCE_DRAIN,
         annotation::KEEP_CORDONED,
         annotation::STANDS_BACK,
         condition::READY,
+        condition::MAINTENANCE,
+        condition::DRAIN,
+        condition::DRAINED,
         label::NO_REMEDIATION,
         taint::NOT_READY,
     ];

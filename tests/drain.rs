@@ -16,6 +16,8 @@ mod api;
 mod blocked;
 #[path = "drain/budgets.rs"]
 mod budgets;
+#[path = "drain/cancel.rs"]
+mod cancel;
 #[path = "drain/classify.rs"]
 mod classify;
 #[path = "drain/command.rs"]

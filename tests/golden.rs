@@ -100,7 +100,7 @@ impl Case<'_> {
 
     /// The machine as it was found, brought to the config before.
     fn machine(&self, from: Option<&Written>) -> Sandbox {
-        let sandbox = Sandbox::new();
+        let sandbox = Sandbox::without_package(&[]);
         let found = fs::read_to_string(self.dir.join("before.txt")).unwrap_or_default();
         for line in found.lines() {
             make(&sandbox, line).unwrap_or_else(|| panic!("{}: {line}", self.dir.display()));

@@ -8,6 +8,8 @@ mod jobs;
 mod pretend_systemd;
 #[path = "systemd/reboots.rs"]
 mod reboots;
+#[path = "systemd/shutdowns.rs"]
+mod shutdowns;
 
 use std::{
     io::{Read as _, Write as _},

@@ -7,6 +7,8 @@
     reason = "a test may panic, and plays the machine around the driver"
 )]
 
+#[path = "update/bars.rs"]
+mod bars;
 #[path = "update/between_boots.rs"]
 mod between_boots;
 #[path = "update/boots.rs"]
@@ -17,6 +19,10 @@ mod by_hand;
 mod driver;
 #[path = "update/guarded.rs"]
 mod guarded;
+#[path = "update/host_part.rs"]
+mod host_part;
+#[path = "update/lending.rs"]
+mod lending;
 #[path = "support/node.rs"]
 mod node;
 #[path = "update/nodes.rs"]
@@ -25,6 +31,8 @@ mod nodes;
 mod phases;
 #[path = "update/reboots.rs"]
 mod reboots;
+#[path = "update/recovery.rs"]
+mod recovery;
 #[path = "support/sandbox.rs"]
 mod sandbox;
 #[path = "support/services.rs"]

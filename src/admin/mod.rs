@@ -22,7 +22,7 @@ pub use control::{Ask, Control, Taken};
 pub use guard::{Guarded, Peer};
 pub use port::{BindError, bind};
 pub use pulse::{Liveness, Pulse, pulse};
-pub use routes::{Served, port_routes, socket_routes};
+pub use routes::{Freshen, Served, port_routes, socket_routes};
 
 use std::time::Duration;
 

@@ -1,6 +1,11 @@
 //! What is answered at which path.
 
-use std::{fmt::Write, sync::Arc};
+use std::{
+    fmt::{self, Write},
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+};
 
 use axum::{
     Router,
@@ -34,6 +39,34 @@ pub struct Served {
     pub liveness: Liveness,
     /// What is measured.
     pub metrics: Metrics,
+    /// Asked before the status is told.
+    freshen: Freshen,
+}
+
+/// Brings what is asked of others only on demand up to date before the status is told. Cheap to clone.
+#[derive(Clone, Default)]
+pub struct Freshen(Option<Arc<dyn Fn() -> Asking + Send + Sync>>);
+
+/// A question to others, on its way.
+type Asking = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+impl Freshen {
+    /// `ask` must come to its end soon, whatever happens.
+    pub fn new(ask: impl Fn() -> Asking + Send + Sync + 'static) -> Self {
+        Self(Some(Arc::new(ask)))
+    }
+
+    async fn run(&self) {
+        if let Some(ask) = &self.0 {
+            ask().await;
+        }
+    }
+}
+
+impl fmt::Debug for Freshen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Freshen")
+    }
 }
 
 impl Served {
@@ -47,7 +80,15 @@ impl Served {
             status,
             liveness,
             metrics,
+            freshen: Freshen(None),
         }
+    }
+
+    /// With what is to be asked before the status is told.
+    #[must_use]
+    pub fn freshened(mut self, freshen: Freshen) -> Self {
+        self.freshen = freshen;
+        self
     }
 }
 
@@ -151,6 +192,7 @@ async fn measured(State(served): State<Served>) -> Response {
 }
 
 async fn status(State(served): State<Served>) -> Response {
+    served.freshen.run().await;
     let status = Arc::clone(&served.status.borrow());
     match serde_json::to_vec(&*status) {
         Ok(body) => ([(CONTENT_TYPE, "application/json")], body).into_response(),

@@ -23,8 +23,8 @@ fn now() -> Timestamp {
 }
 
 fn gates(closed: Option<Effect>) -> Gates {
-    let gate = |name| Gate {
-        name,
+    let gate = |name: GateName| Gate {
+        name: name.into(),
         open: name != GateName::DiskSpace || closed.is_none(),
         effect: closed.unwrap_or(Effect::Warn),
         since: now(),
@@ -58,11 +58,7 @@ async fn agent() -> Agent {
     let (status, receiver) = watch::channel(starting);
     let (_pulse, liveness) = pulse(Duration::from_secs(60));
     let metrics = Metrics::new(receiver.clone());
-    let served = Served {
-        status: receiver,
-        liveness,
-        metrics,
-    };
+    let served = Served::new(receiver, liveness, metrics);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let stop = CancellationToken::new();

@@ -1,5 +1,6 @@
 //! This machine as a node: the cluster says what it should be, and is told what it is.
 
+mod cancelling;
 mod happened;
 mod seen;
 mod telling;
@@ -8,11 +9,14 @@ mod withheld;
 use std::sync::Arc;
 
 use seen::Seen;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use super::{
     AgentError, Origin,
+    held::Bars,
     node::{ByAgent, ByController, Chosen, Ours},
+    other_daemon::Lookout,
+    pool::Member,
 };
 use crate::{
     clock::Clock,
@@ -57,6 +61,8 @@ pub(super) struct Around {
     pub(super) views: watch::Receiver<ClusterView>,
     /// The disruption policies that the cluster has.
     pub(super) policies: watch::Receiver<Option<Arc<Policies>>>,
+    /// The pool that our Node is in; says nothing new outside a cluster.
+    pub(super) pool: watch::Receiver<Option<String>>,
     /// None outside a cluster.
     pub(super) joined: Option<Joined>,
 }
@@ -68,6 +74,28 @@ pub(super) struct Joined {
     cluster: Cluster,
     events: Events,
     pod_uid: Option<String>,
+    /// The pool that our Node is in.
+    pool: watch::Receiver<Option<String>>,
+    /// Another daemon may have come.
+    suspect: Arc<Notify>,
+}
+
+/// What keeps the config from being begun here; where another daemon is seen is told to `seen`.
+pub(super) fn bars(
+    root: &Root,
+    joined: Option<&Joined>,
+    seen: watch::Sender<Option<String>>,
+) -> Bars {
+    let cluster = joined.map(|joined| (joined.cluster.clone(), joined.node.name().to_owned()));
+    Bars {
+        lookout: Lookout {
+            root: root.clone(),
+            cluster,
+        },
+        suspect: joined.map_or_else(Arc::default, |joined| Arc::clone(&joined.suspect)),
+        node: joined.map(|joined| joined.node.clone()),
+        seen,
+    }
 }
 
 /// What the node's part of the agent needs of the rest.
@@ -76,6 +104,8 @@ pub(super) struct Beside {
     pub(super) settings: watch::Receiver<Arc<Settings>>,
     pub(super) update: watch::Receiver<Arc<UpdateReport>>,
     pub(super) statuses: watch::Receiver<Arc<Status>>,
+    /// Where another daemon was seen that changes this machine's config.
+    pub(super) other_daemon: watch::Receiver<Option<String>>,
 }
 
 impl Joined {
@@ -86,11 +116,18 @@ impl Joined {
             cluster,
             events,
             pod_uid,
+            pool,
+            suspect,
         } = self;
         let (asks, asked) = watch::channel(None);
-        telling::tell(&node, &cluster, &beside, asked, tasks);
+        telling::tell(&node, &cluster, &beside, pool, asked, tasks);
         let happened = happened::tell(beside.update.clone(), events.clone(), tasks.token());
         tasks.spawn("update events", happened);
+        if beside.settings.borrow().does(Job::Config) {
+            let update = beside.update.clone();
+            let answer = cancelling::answer(node.clone(), update, events.clone(), tasks.token());
+            tasks.spawn("cancelled updates", answer);
+        }
         if let Some(devices) = beside.devices.clone()
             && !beside.settings.borrow().does(Job::Config)
         {
@@ -103,6 +140,8 @@ impl Joined {
             devices: beside.devices,
             statuses: beside.statuses,
             events,
+            cluster: cluster.clone(),
+            suspect,
         };
         let pods = NodePods::new(cluster.clone(), None);
         let agent = ByAgent::new(ours.clone(), pods, beside.settings, pod_uid);
@@ -129,13 +168,20 @@ pub(super) async fn follow(
     source: Origin,
     root: &Root,
     settings: &Settings,
+    pool: Option<String>,
     desired: watch::Sender<Desired>,
     metrics: &Metrics,
     tasks: &Tasks,
 ) -> Result<Around, AgentError> {
     let source = match source {
         Origin::Cluster { access, pod_uid } => {
-            return join(access, pod_uid, root, settings, desired, metrics, tasks).await;
+            let mut around = join(access, pod_uid, root, settings, desired, metrics, tasks).await?;
+            if let Some(joined) = &mut around.joined {
+                let member = Member::new(root, joined.cluster.clone(), joined.node.clone(), pool);
+                (around.pool, joined.pool) = (member.told(), member.told());
+                tasks.spawn("pool", member.follow(tasks.token()));
+            }
+            return Ok(around);
         }
         Origin::Directory(source) => source,
     };
@@ -147,6 +193,7 @@ pub(super) async fn follow(
     Ok(Around {
         views: watch::channel(ClusterView::default()).1,
         policies: watch::channel(None).1,
+        pool: watch::channel(None).1,
         joined: None,
     })
 }
@@ -185,6 +232,7 @@ async fn join(
     let (to, views) = watch::channel(ClusterView {
         node: Some(name),
         kubelet: readiness::Kubelet::Unknown,
+        taints: None,
         trouble: None,
     });
     let seen = Seen {
@@ -208,16 +256,19 @@ async fn join(
         cluster,
         events,
         pod_uid,
+        pool: watch::channel(None).1,
+        suspect: Arc::default(),
     });
     Ok(Around {
         views,
         policies: told_policies,
+        pool: watch::channel(None).1,
         joined,
     })
 }
 
 /// The name that the settings, the DaemonSet or the host give; a kubelet takes the host's in lower case.
-fn node_name(settings: &Settings) -> Result<String, AgentError> {
+pub fn node_name(settings: &Settings) -> Result<String, AgentError> {
     if let Some(name) = &settings.cluster.node {
         return Ok(name.clone());
     }

@@ -1,22 +1,70 @@
 //! The device side, as the status document and the gates see it.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use tokio::sync::watch;
 
+use super::node::WITHHELD;
 use crate::{
+    admin::Freshen,
     config::{Job, Settings},
     device::{
         Allowances,
-        service::{DevicesHandle, DevicesService, DevicesSettings},
+        service::{self, DevicesHandle, DevicesService, DevicesSettings},
         status::{Attempts, DevicesStatus},
     },
     metrics::Metrics,
     readiness::{DeviceManager, report::DevicesView},
     root::Root,
     shutdown::Tasks,
-    status::{DeviceStatus, ResourceStatus},
+    status::{DeviceStatus, ResourceStatus, Status},
+    update::{journal::Lending, run::UpdateReport},
 };
+
+/// How long whoever asks for the status waits for the kubelet's word on who has what; it takes
+/// milliseconds. The answer then comes with what is known.
+const TOLD_WITHIN: Duration = Duration::from_secs(1);
+
+/// Lets the status tell who has which device when it is asked for.
+pub(super) fn freshen(
+    devices: Option<&DevicesHandle>,
+    statuses: &watch::Receiver<Arc<Status>>,
+) -> Freshen {
+    let Some(devices) = devices.cloned() else {
+        return Freshen::default();
+    };
+    let statuses = statuses.clone();
+    Freshen::new(move || {
+        let (devices, mut statuses) = (devices.clone(), statuses.clone());
+        Box::pin(async move {
+            let told = async {
+                devices.ask_holders().await;
+                let now = view(&devices.status_now());
+                // Nobody may tell any more: the agent ends.
+                let _ = statuses
+                    .wait_for(|status| same_holders(&status.devices, &now))
+                    .await;
+            };
+            let _ = tokio::time::timeout(TOLD_WITHIN, told).await;
+        })
+    })
+}
+
+fn same_holders(shown: &[ResourceStatus], now: &DevicesView) -> bool {
+    fn holders(resources: &[ResourceStatus]) -> impl Iterator<Item = (&str, &str, Option<&str>)> {
+        resources.iter().flat_map(|resource| {
+            let devices = resource.devices.iter();
+            devices.map(|one| {
+                (
+                    resource.resource.as_str(),
+                    one.id.as_str(),
+                    one.holder.as_deref(),
+                )
+            })
+        })
+    }
+    holders(shown).eq(holders(&now.resources))
+}
 
 /// Starts lending devices where that job is done here, and says how it goes.
 pub(super) fn start(
@@ -24,6 +72,7 @@ pub(super) fn start(
     settings: &Settings,
     publish: watch::Sender<Arc<DevicesView>>,
     metrics: Metrics,
+    update: &watch::Receiver<Arc<UpdateReport>>,
     tasks: &Tasks,
 ) -> Option<DevicesHandle> {
     if !settings.does(Job::Devices) {
@@ -36,6 +85,12 @@ pub(super) fn start(
             allowances: Allowances::default(),
             uevents: None,
             rescan: settings.devices.rescan,
+            // The update that withheld them goes on.
+            withheld: match update.borrow().lending {
+                Lending::Open => None,
+                Lending::Withheld => Some(service::withheld(WITHHELD, false)),
+                Lending::Quiesced => Some(service::withheld(WITHHELD, true)),
+            },
         },
         tasks,
     );

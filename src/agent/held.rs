@@ -1,13 +1,15 @@
 //! What is desired: what the source says, or the config that a person holds the machine on.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
+use super::other_daemon::Lookout;
 use crate::{
     admin::{Ask, Taken},
     clock::Clock,
+    cluster::node::{OwnNode, Sight},
     machine_config::{self, MachineConfig, Refusal},
     reason::Reason,
     root::Root,
@@ -15,9 +17,25 @@ use crate::{
     telemetry::chain,
     update::{
         hold::{Hold, HoldError},
-        run::Desired,
+        run::{Bar, Desired},
     },
 };
+
+/// How soon another daemon is looked for again where one was seen.
+const LOOKED_AGAIN: Duration = Duration::from_secs(60);
+
+/// What may keep anybody from beginning what is desired.
+#[derive(Debug)]
+pub(super) struct Bars {
+    /// Another daemon that changes this machine.
+    pub(super) lookout: Lookout,
+    /// It may have come: it is looked for at once.
+    pub(super) suspect: Arc<Notify>,
+    /// Our Node, on which a person cancels an update.
+    pub(super) node: Option<OwnNode>,
+    /// Where the other daemon was seen is told here.
+    pub(super) seen: watch::Sender<Option<String>>,
+}
 
 /// The task that stands between the source and the driver.
 #[derive(Debug)]
@@ -31,6 +49,10 @@ pub(super) struct Holding {
     words: watch::Sender<u64>,
     shown: watch::Sender<Option<HeldStatus>>,
     held: Held,
+    /// None before it was looked for the first time: until then nothing is said to the driver.
+    bars: Option<Bars>,
+    /// The config whose update was cancelled, and that a person asks for all the same.
+    overruled: Option<String>,
 }
 
 #[derive(Debug)]
@@ -71,6 +93,8 @@ impl Holding {
             words,
             shown,
             held,
+            bars: None,
+            overruled: None,
         };
         holding.tell(false);
         let ends = Ends {
@@ -82,15 +106,44 @@ impl Holding {
     }
 
     /// Passes on what the source says, and takes what persons ask for, until `stop`.
-    pub(super) async fn run(mut self, mut asks: mpsc::Receiver<Ask>, stop: CancellationToken) {
+    pub(super) async fn run(
+        mut self,
+        bars: Bars,
+        mut asks: mpsc::Receiver<Ask>,
+        stop: CancellationToken,
+    ) {
+        let suspect = Arc::clone(&bars.suspect);
+        let mut sights = bars.node.as_ref().map(OwnNode::sights);
+        let mut cancelled = None;
+        self.bars = Some(bars);
+        self.look().await;
+        self.tell(false);
         loop {
+            let beside = self.other_daemon().is_some();
             tokio::select! {
                 () = stop.cancelled() => return,
+                // Safe to drop, all of these: a permit stays, time passes, a change stays unseen.
+                () = suspect.notified() => {
+                    self.look().await;
+                    self.tell(false);
+                }
+                () = tokio::time::sleep(LOOKED_AGAIN), if beside => {
+                    self.look().await;
+                    self.tell(false);
+                }
+                asked = cancels(&mut sights, &cancelled) => {
+                    cancelled = asked;
+                    if self.overruled != cancelled {
+                        self.overruled = None;
+                    }
+                    self.tell(false);
+                }
                 // Safe to drop: a change that is missed is still marked unseen.
                 changed = self.said.changed() => {
                     if changed.is_err() {
                         return;
                     }
+                    self.look().await;
                     self.follow().await;
                 }
                 // Safe to drop: a question that was not taken stays in the queue.
@@ -127,6 +180,9 @@ impl Holding {
     }
 
     async fn take(&mut self, by: String, name: String, config: Vec<u8>) -> Result<Taken, String> {
+        if let Some(seen) = self.other_daemon() {
+            return Err(format!("{seen}: two must not change this machine"));
+        }
         let (config, digest) = tokio::task::spawn_blocking(move || read(&name, &config))
             .await
             .map_err(|error| error.to_string())??;
@@ -135,7 +191,7 @@ impl Holding {
                 return Err("the source is not read yet; ask again".to_owned());
             }
             Desired::Refused(_) => None,
-            Desired::Config(_, digest) => Some(*digest),
+            Desired::Config(_, digest) | Desired::Barred(_, digest, _) => Some(*digest),
         };
         let hold = (over != Some(digest)).then(|| Hold {
             config: Arc::new(config),
@@ -151,7 +207,11 @@ impl Holding {
             }
             None => tracing::info!("a person asks for what the source says"),
         }
+        let says_the_sources = hold.is_none();
         self.keep(hold).await.map_err(|error| chain(&error))?;
+        if says_the_sources {
+            self.overrule().await;
+        }
         self.tell(true);
         Ok(Taken {
             asked: *self.words.borrow(),
@@ -171,6 +231,60 @@ impl Holding {
         Ok(())
     }
 
+    /// A person asks for the very config whose update somebody has cancelled.
+    async fn overrule(&mut self) {
+        let node = self.bars.as_ref().and_then(|bars| bars.node.as_ref());
+        let Some((node, config)) = node.and_then(|node| Some((node, cancel(&node.sights())?)))
+        else {
+            return;
+        };
+        if let Err(error) = node.answer_cancel(&config, None).await {
+            tracing::warn!(reason = %error.reason(), "{}", chain(&error));
+        }
+        self.overruled = Some(config);
+    }
+
+    async fn look(&self) {
+        let Some(bars) = &self.bars else {
+            return;
+        };
+        let seen = bars.lookout.look().await;
+        bars.seen.send_if_modified(|known| {
+            let news = *known != seen;
+            match (&seen, known.is_some()) {
+                (Some(seen), false) => {
+                    tracing::warn!("{seen}: nothing of the config is changed beside it");
+                }
+                (None, true) => tracing::info!("machine-config-daemon is not here any more"),
+                _ => {}
+            }
+            *known = seen;
+            news
+        });
+    }
+
+    fn other_daemon(&self) -> Option<String> {
+        self.bars.as_ref()?.seen.borrow().clone()
+    }
+
+    /// Why nothing may be begun for the config that is desired.
+    fn bar(&self, config: &MachineConfig) -> Option<Bar> {
+        if let Some(seen) = self.other_daemon() {
+            return Some(Bar {
+                reason: Reason::OtherDaemon,
+                message: format!("{seen}; nothing is begun beside it"),
+            });
+        }
+        let held = matches!(self.held, Held::Config(_));
+        let node = self.bars.as_ref()?.node.as_ref()?;
+        let cancelled = cancel(&node.sights()).filter(|_| !held)?;
+        let meant = cancelled == config.name && self.overruled.as_ref() != Some(&cancelled);
+        meant.then(|| Bar {
+            reason: Reason::Cancelled,
+            message: format!("a person has cancelled the update to {cancelled}"),
+        })
+    }
+
     /// Tells the driver and the status what is desired; `asked` when a person wants it now.
     fn tell(&self, asked: bool) {
         let said = self.said.borrow().clone();
@@ -178,6 +292,15 @@ impl Holding {
             Held::Nothing => said,
             Held::Config(hold) => hold.desired(&said).unwrap_or(said),
             Held::Unreadable(refusals) => Desired::Refused(Arc::clone(refusals)),
+        };
+        let desired = match desired {
+            // Who else is there is not known yet.
+            Desired::Config(..) if self.bars.is_none() => Desired::Unknown,
+            Desired::Config(config, digest) => match self.bar(&config) {
+                Some(bar) => Desired::Barred(config, digest, Arc::new(bar)),
+                None => Desired::Config(config, digest),
+            },
+            other => other,
         };
         self.to.send_if_modified(|known| {
             if asked {
@@ -199,6 +322,31 @@ impl Holding {
             Held::Nothing | Held::Unreadable(_) => None,
         });
     }
+}
+
+/// The config whose update a person cancels, as the Node shows it now.
+fn cancel(sights: &watch::Receiver<Sight>) -> Option<String> {
+    let sight = sights.borrow();
+    sight.node.as_ref()?.cancel().map(str::to_owned)
+}
+
+/// Waits until a person cancels something else than `known`, or nothing any more.
+async fn cancels(
+    sights: &mut Option<watch::Receiver<Sight>>,
+    known: &Option<String>,
+) -> Option<String> {
+    let Some(sights) = sights else {
+        return std::future::pending().await;
+    };
+    let other = sights.wait_for(|sight| {
+        let node = sight.node.as_ref();
+        // A Node that is away says nothing.
+        node.is_some_and(|node| node.cancel() != known.as_deref())
+    });
+    if other.await.is_err() {
+        std::future::pending().await
+    }
+    cancel(sights)
 }
 
 fn read(name: &str, config: &[u8]) -> Result<(MachineConfig, crate::digest::Digest), String> {

@@ -3,11 +3,13 @@
 mod agent;
 mod chosen;
 mod controller;
+mod holders;
 mod telling;
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-use tokio::sync::watch;
+use jiff::Timestamp;
+use tokio::sync::{Notify, watch};
 
 pub(super) use agent::ByAgent;
 pub(super) use chosen::Chosen;
@@ -15,24 +17,32 @@ pub(super) use controller::ByController;
 
 use crate::{
     cluster::{
-        ClusterError, Why,
+        Cluster, ClusterError, Why,
         events::{Events, Subject},
         node::OwnNode,
     },
+    config,
     crd::{EventReason, NodeView},
     device::service::DevicesHandle,
     readiness::{Effect, Gate, GateName, Gates},
     reason::Reason,
     status::Status,
-    update::node::{Lending, NodeError},
+    telemetry::chain,
+    update::node::{Lending, NodeError, Step},
 };
 
 /// Why devices are withheld, as the kubelet and people see it.
-const WITHHELD: &str = "an update of this node";
+pub(super) const WITHHELD: &str = "an update of this node";
+
+/// The cordon was answered a moment ago, so the server is there, or back soon.
+const UPGRADE_CONFIG_RETRIES: [Duration; 3] = [
+    Duration::from_secs(1),
+    Duration::from_secs(4),
+    Duration::ZERO,
+];
 
 /// What a step is, in messages.
-pub(super) fn drained(step: crate::update::node::Step) -> bool {
-    use crate::update::node::Step;
+pub(super) fn drained(step: Step) -> bool {
     match step {
         Step::Stage { drained } | Step::Reboot { drained } => drained,
     }
@@ -49,6 +59,10 @@ pub(super) struct Ours {
     pub(super) statuses: watch::Receiver<Arc<Status>>,
     /// Who tells the cluster what happens.
     pub(super) events: Events,
+    /// Where another daemon is looked for before an update begins.
+    pub(super) cluster: Cluster,
+    /// Told when one was found.
+    pub(super) suspect: Arc<Notify>,
 }
 
 impl Ours {
@@ -107,19 +121,78 @@ impl Ours {
         };
         let asked = match lending {
             Lending::Open => devices.release().await,
-            Lending::Withheld | Lending::Quiesced => devices.withhold(WITHHELD).await,
+            Lending::Withheld => devices.withhold(WITHHELD).await,
+            Lending::Quiesced => devices.quiesce(WITHHELD).await,
         };
         let what = match lending {
             Lending::Open => "lend again the devices of",
             Lending::Withheld | Lending::Quiesced => "withhold the devices of",
         };
-        asked.map_err(|_| self.other(what, Reason::DevicesMissing, true))
+        asked.map_err(|_| self.other(what, Reason::DevicesMissing, true))?;
+        if lending == Lending::Open {
+            holders::offered(devices).await;
+        }
+        Ok(())
+    }
+
+    /// What declarations want stopped.
+    pub(super) fn stop_units(&self) -> BTreeSet<String> {
+        let devices = self.devices.as_ref();
+        let inventory = devices.map(|devices| devices.inventory().borrow().clone());
+        inventory
+            .map(|all| all.stop_units.clone())
+            .unwrap_or_default()
+    }
+
+    /// What the cluster's UpgradeConfig says of the time.
+    pub(super) async fn earliest(&self) -> Result<Option<Timestamp>, NodeError> {
+        let read = self.node.cluster().upgrade_config().await;
+        let read = read.map_err(|e| self.refused("learn when updates may begin on node", e))?;
+        Ok(read.and_then(|config| config.not_before))
+    }
+
+    /// `drain.forceAfter`; where nobody set it, what the cluster's UpgradeConfig says. That it cannot be
+    /// read is not worth a long wait: nobody is forced then.
+    pub(super) async fn force_after(&self, drain: &config::Drain) -> Option<Duration> {
+        if drain.force_chosen {
+            return drain.force_after;
+        }
+        for pause in UPGRADE_CONFIG_RETRIES {
+            match self.node.cluster().upgrade_config().await {
+                Ok(found) => return found.and_then(|config| config.force_after),
+                Err(error) => {
+                    tracing::warn!(reason = %error.reason(), "{}", chain(&error));
+                    tokio::time::sleep(pause).await;
+                }
+            }
+        }
+        None
     }
 
     /// Not known is taken for yes: too much care costs time alone.
     pub(super) fn is_control_plane(&self) -> bool {
         let sight = self.node.sights().borrow().node.clone();
         sight.is_none_or(|node| node.is_control_plane())
+    }
+
+    /// The last look before the first change: nobody has cancelled the update meanwhile, and no other
+    /// daemon has come. Either is heard of soon, and ends it.
+    pub(super) async fn may_go_on(&self, step: Step, view: &NodeView) -> Result<(), NodeError> {
+        let Step::Stage { .. } = step else {
+            return Ok(());
+        };
+        let what = "begin to change the machine of node";
+        if view.cancel().is_some() && view.cancel() == view.desired_config() {
+            return Err(self.other(what, Reason::Cancelled, true));
+        }
+        match self.cluster.machine_config_daemon_on(self.name()).await {
+            Ok(Some(_)) => {
+                self.suspect.notify_one();
+                Err(self.other(what, Reason::OtherDaemon, true))
+            }
+            // What runs on the host was looked for before.
+            Ok(None) | Err(_) => Ok(()),
+        }
     }
 
     /// The Node as it is now, with the config still desired that the step is towards.
@@ -142,4 +215,39 @@ pub(super) fn is_fit(gates: &Gates) -> bool {
     let kubelet = gates.get(GateName::Kubelet);
     let told = |gate: &Gate| gate.effect != Effect::Hold || gate.reason == Reason::Ok;
     gates.ready() && kubelet.is_some_and(told)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::readiness::Name;
+
+    fn gate(name: Name, open: bool, effect: Effect, reason: Reason) -> Gate {
+        Gate {
+            name,
+            open,
+            effect,
+            since: Timestamp::UNIX_EPOCH,
+            reason,
+            message: String::new(),
+        }
+    }
+
+    #[test]
+    fn pods_come_back_when_nothing_holds_and_the_kubelet_has_said_so() {
+        let kubelet = |reason| gate(GateName::Kubelet.into(), true, Effect::Hold, reason);
+        let fit = |gates: Vec<Gate>| is_fit(&gates.into_iter().collect());
+        assert!(fit(vec![kubelet(Reason::Ok)]));
+        // Nobody could tell.
+        assert!(!fit(vec![kubelet(Reason::SignalMissing)]));
+        assert!(!fit(Vec::new()));
+        for (name, reason) in [
+            (GateName::Devices.into(), Reason::DevicesMissing),
+            (Name::Own("Storage".to_owned()), Reason::OwnGateClosed),
+        ] {
+            let other = |effect| gate(Name::clone(&name), false, effect, reason);
+            assert!(!fit(vec![kubelet(Reason::Ok), other(Effect::Hold)]));
+            assert!(fit(vec![kubelet(Reason::Ok), other(Effect::Warn)]));
+        }
+    }
 }

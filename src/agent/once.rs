@@ -7,14 +7,15 @@ use std::{
 
 use tokio::sync::watch;
 
-use super::{AgentError, setup};
+use super::{AgentError, other_daemon, setup};
 use crate::{
     config::{Reboot, Settings},
     machine_config::{MachineConfig, Refusal},
-    plan::{Capabilities, Plan, Policies},
+    plan::{Capabilities, Plan, Policies, UnitFacts},
     root::Root,
     systemd::Systemd,
     update::{
+        journal::Journal,
         look::{self, LookError},
         phase::Phase,
         remembered::Remembered,
@@ -33,13 +34,7 @@ pub async fn plan(
 ) -> Result<Result<Plan, Vec<Refusal>>, LookError> {
     let journal = store::peek(root).map_err(LookError::Store)?;
     let remembered = Remembered::default();
-    let units = match capabilities.live {
-        true => {
-            let names = look::unit_names(root, &journal, config, policies, &remembered)?;
-            Some(look::units(&Systemd::of(root), &names).await?)
-        }
-        false => None,
-    };
+    let units = units(root, &journal, config, capabilities, policies, &remembered).await?;
     let how = look::How {
         policies,
         capabilities,
@@ -48,6 +43,22 @@ pub async fn plan(
         remembered: &remembered,
     };
     Ok(look::look(root, &journal, config, how)?.plan)
+}
+
+/// What a plan must know of the units of a running machine; none where none runs.
+pub(super) async fn units(
+    root: &Root,
+    journal: &Journal,
+    config: &MachineConfig,
+    capabilities: Capabilities,
+    policies: &Policies,
+    remembered: &Remembered,
+) -> Result<Option<BTreeMap<String, UnitFacts>>, LookError> {
+    if !capabilities.live {
+        return Ok(None);
+    }
+    let names = look::unit_names(root, journal, config, policies, remembered)?;
+    Ok(Some(look::units(&Systemd::of(root), &names).await?))
 }
 
 /// A report of one update that ends by itself, for `apply` and `rollback`. `passing` hears the phases.
@@ -60,6 +71,9 @@ pub async fn apply_once(
     passing: impl Fn(Phase) + Send + 'static,
 ) -> Result<Arc<UpdateReport>, AgentError> {
     let capabilities = setup::capabilities(root, settings.owners)?;
+    if let Some(seen) = other_daemon::on_host(root).map_err(AgentError::Look)? {
+        return Err(AgentError::OtherDaemon(seen));
+    }
     let systemd = setup::manager(root, capabilities).await;
     let (_keep, desired) = watch::channel(desired);
     let once = Once(approve);

@@ -18,8 +18,12 @@ use crate::{
     metrics::Metrics,
     path::AbsPath,
     plan::Capabilities,
-    readiness::measure::{self, Signals},
     readiness::report::{self, Outlets, Sources},
+    readiness::{
+        Answers,
+        measure::{self, Signals},
+        probe,
+    },
     root::Root,
     shutdown::Tasks,
     status::{Mode, Status},
@@ -60,6 +64,19 @@ pub(super) fn measure(
     let measured = measure::measure(root.clone(), systemd, disks, units, to, tasks.token());
     tasks.spawn("signals", measured);
     signals
+}
+
+/// Starts to ask what the administrator's own gates want to know.
+pub(super) fn probe(
+    root: &Root,
+    settings: watch::Receiver<Arc<Settings>>,
+    systemd: Option<Systemd>,
+    tasks: &Tasks,
+) -> watch::Receiver<Answers> {
+    let (to, answers) = watch::channel(Answers::new());
+    let asking = probe::ask(root.clone(), systemd, settings, to, tasks.token());
+    tasks.spawn("own gates", asking);
+    answers
 }
 
 /// As many questions as wait for an answer: persons ask one at a time.

@@ -16,10 +16,14 @@ use crate::{
 const DEBOUNCE: Duration = Duration::from_millis(50);
 
 /// Keys that are read once, at the start.
-const AT_START: [&str; 10] = [
+const AT_START: [&str; 14] = [
     "source",
     "jobs",
     "owners",
+    "cluster.node",
+    "cluster.kubeconfig",
+    "drain.by",
+    "readiness.startupTaint",
     "admin.listen",
     "users.allowed",
     "groups.allowed",
@@ -29,12 +33,13 @@ const AT_START: [&str; 10] = [
     "log.level",
 ];
 
-/// Reads the settings again when their directory changes, or when `asked`. Bad ones change nothing
-/// and are said.
+/// Reads the settings again when their directory changes, when the node comes to another pool, or when
+/// `asked`. Bad ones change nothing and are said.
 pub(super) fn watch(
     root: &Root,
-    place: Place,
+    mut place: Place,
     read: Read,
+    mut pool: watch::Receiver<Option<String>>,
     asked: Arc<Notify>,
     tasks: &Tasks,
 ) -> Watched {
@@ -52,6 +57,8 @@ pub(super) fn watch(
                 () = asked.notified() => tracing::info!("the settings are read again, as asked"),
                 // Safe to drop: what inotify has queued is read by the next call.
                 () = changed(watch.as_mut()) => {}
+                // Safe to drop: a change stays marked as unseen. Outside a cluster there is none.
+                Ok(()) = pool.changed() => place.pool.clone_from(&pool.borrow_and_update()),
             }
             tokio::time::sleep(DEBOUNCE).await;
             // Before the reading: what changes while it lasts must not be missed.

@@ -2,18 +2,21 @@
 
 use std::{path::PathBuf, sync::Arc};
 
-use super::AgentError;
+use super::{AgentError, host_part::HostPart};
 use crate::{
-    config::{DriftPolicy, Owners, Reboot, Settings, Source},
+    config::{DriftPolicy, Job, Owners, Reboot, Settings, Source},
     machine_config::Rules,
     os,
     path::AbsPath,
     plan::{Capabilities, Policies},
+    reason::Reason,
     root::Root,
     source::{DirectorySource, Judge},
     systemd::Systemd,
+    telemetry::chain,
     update::{
-        run::{Conduct, DriftAct, DriftConduct, RebootConduct},
+        self,
+        run::{Conduct, DriftAct, DriftConduct, RebootConduct, UpdateError},
         userspace,
     },
 };
@@ -51,6 +54,53 @@ pub(super) async fn manager(root: &Root, capabilities: Capabilities) -> Option<S
     let systemd = capabilities.live.then(|| Systemd::of(root))?;
     userspace::know(root, &systemd).await;
     Some(systemd)
+}
+
+/// What the agent finds or makes on its host before it opens the journal: the service manager, and its own
+/// part where it has one.
+pub(super) async fn on_host(
+    root: &Root,
+    settings: &Settings,
+    capabilities: Capabilities,
+) -> Result<(Option<Systemd>, Option<Arc<dyn update::host::HostPart>>), AgentError> {
+    let systemd = manager(root, capabilities).await;
+    let host = host_part(root, settings, systemd.as_ref()).await?;
+    Ok((systemd, host))
+}
+
+/// The host's part of an agent in a container that updates the machine, brought to the host before the
+/// journal is opened: an older copy there might not read what this agent writes. What keeps it away is said
+/// here, and again with each plan that needs it.
+async fn host_part(
+    root: &Root,
+    settings: &Settings,
+    systemd: Option<&Systemd>,
+) -> Result<Option<Arc<dyn update::host::HostPart>>, AgentError> {
+    if !root.is_seen_from_a_container() || !settings.does(Job::Config) {
+        return Ok(None);
+    }
+    let host: Arc<dyn update::host::HostPart> = Arc::new(HostPart::new(root));
+    let bringing = Arc::clone(&host);
+    let brought = tokio::task::spawn_blocking(move || bringing.bring());
+    match brought
+        .await
+        .map_err(|lost| AgentError::Update(Box::new(UpdateError::Lost(lost))))?
+    {
+        Ok(false) => {}
+        Ok(true) => {
+            // The next boot reads the units anyway.
+            if let Some(systemd) = systemd
+                && let Err(error) = systemd.daemon_reload().await
+            {
+                tracing::warn!(reason = %error.reason(), "{}", chain(&error));
+            }
+        }
+        Err(error) => {
+            let why = chain(&*error);
+            tracing::warn!(reason = %Reason::RecoveryMissing, "{why}; nothing is updated until then");
+        }
+    }
+    Ok(Some(host))
 }
 
 /// The driver's conduct, from the settings.

@@ -1,15 +1,21 @@
 //! The arguments that every command shares, and the list of commands.
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
+use jiff::fmt::friendly::SpanParser;
 
 use super::{
-    apply, completions, cordon, crds, devices, drain, explain, guard, history, journal, man, plan,
-    recover, render, rollback, run, settings, status, verify,
+    adopt, apply, cancel, completions, cordon, crds, devices, drain, explain, guard, history,
+    journal, man, plan, recover, release, render, rollback, run, settings, status, uninstall,
+    verify,
 };
 use crate::{
+    agent,
     config::{Fragment, LogFormat, Owners, Place, SettingsFile, Source},
     path::AbsPath,
     root::Root,
@@ -63,6 +69,12 @@ pub enum Command {
     Cordon(cordon::CordonArgs),
     /// Let new pods come to a node again
     Uncordon(cordon::UncordonArgs),
+    /// Give back a node whose update has not changed its machine yet
+    Cancel(cancel::CancelArgs),
+    /// Take a machine over from OpenShift's machine-config-daemon
+    Adopt(adopt::AdoptArgs),
+    /// Give a machine back to OpenShift's machine-config-daemon
+    Release(release::ReleaseArgs),
     /// Settle what a crash left, before anything else starts
     #[command(hide = true)]
     Recover(recover::RecoverArgs),
@@ -73,6 +85,8 @@ pub enum Command {
     Status(status::StatusArgs),
     /// Show the effective settings and where each comes from
     Settings(settings::SettingsArgs),
+    /// Remove what the agent brought to a host and its Node
+    Uninstall(uninstall::UninstallArgs),
     /// Print the custom resource definitions for a cluster without OpenShift
     Crds(crds::CrdsArgs),
     /// Print a completion script for a shell
@@ -112,6 +126,7 @@ impl Global {
 
     /// Where the settings come from, flags included.
     pub fn settings_place(&self, root: &Root, flags: Fragment) -> anyhow::Result<Place> {
+        let pool = agent::pool::known(root);
         let (root, dir) = match &self.config {
             Some(own) => (open_config(own)?, AbsPath::root()),
             None => (root.clone(), AbsPath::new(SettingsFile::DEFAULT_DIR)?),
@@ -119,6 +134,7 @@ impl Global {
         Ok(Place {
             root,
             dir,
+            pool,
             environment: environment()?,
             flags: self.log_flags(flags),
             own_uid: nix::unistd::geteuid().as_raw(),
@@ -175,6 +191,14 @@ impl Wanted {
     /// What the flags say about settings.
     pub fn flags(&self) -> Fragment {
         source_flag(Fragment::default(), self.source.as_ref())
+    }
+}
+
+pub(super) fn duration(text: &str) -> Result<Duration, String> {
+    let parsed = SpanParser::new().parse_unsigned_duration(text);
+    match (text, parsed) {
+        ("0", _) => Ok(Duration::ZERO),
+        (_, parsed) => parsed.map_err(|_| "not a duration such as 90s or 15m".to_owned()),
     }
 }
 

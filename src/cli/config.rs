@@ -203,6 +203,7 @@ pub(super) fn surroundings(agent: bool) -> Surroundings {
     let listed = listed.unwrap_or_default();
     Surroundings {
         flag: None,
+        context: None,
         kubeconfig: std::env::split_paths(&listed)
             .filter(|path| !path.as_os_str().is_empty())
             .collect(),

@@ -6,12 +6,12 @@ mod tell;
 use std::{sync::Arc, time::Duration};
 
 use clap::{ArgAction, Args};
-use jiff::fmt::friendly::SpanParser;
 use tokio_util::sync::CancellationToken;
 
 use self::{report::Report, tell::Teller};
 use super::{
     Exit, Format, Global, Printed,
+    args::duration,
     nodes::{Nodes, Rehearse, log},
     print_data, short, start_logging_beside_a_page,
 };
@@ -95,14 +95,6 @@ fn grace(text: &str) -> Result<Grace, String> {
         .parse()
         .map_err(|_| "not a whole number of seconds".to_owned())?;
     Grace::try_from(seconds).map_err(|error| error.to_string())
-}
-
-fn duration(text: &str) -> Result<Duration, String> {
-    let parsed = SpanParser::new().parse_unsigned_duration(text);
-    match (text, parsed) {
-        ("0", _) => Ok(Duration::ZERO),
-        (_, parsed) => parsed.map_err(|_| "not a duration such as 90s or 15m".to_owned()),
-    }
 }
 
 fn at_once(text: &str) -> Result<usize, String> {

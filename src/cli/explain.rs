@@ -2,7 +2,13 @@
 
 use clap::Args;
 
-use super::{Exit, Global, Printed, beside, config::Context, print_data};
+use super::{
+    Exit, Global, Printed, beside,
+    config::Context,
+    fleet,
+    nodes::{Reach, log},
+    print_data, start_logging_beside_a_page,
+};
 use crate::{
     config::{Fragment, Job},
     status::{Finding, explain},
@@ -15,18 +21,45 @@ use crate::{
 /// Flags of `explain`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Says why nothing is happening, or what is: from the running agent, or from the journal without one.
+Says why nothing is happening, or what is: from the running agent, or from the journal without one; of
+a node, from what it publishes in the cluster.
 
 Examples:
   machinist explain
-  machinist explain --root ./sandbox -o json")]
+  machinist explain --root ./sandbox -o json
+  machinist explain --node worker-1")]
 pub struct ExplainArgs {
+    /// Explain a node, as the cluster shows it
+    #[arg(long, value_name = "NAME")]
+    pub node: Option<String>,
+    /// Which cluster.
+    #[command(flatten)]
+    pub reach: Reach,
     /// How it is printed.
     #[command(flatten)]
     pub printed: Printed,
 }
 
 pub(super) fn run(global: &Global, args: &ExplainArgs) -> anyhow::Result<Exit> {
+    let found = match &args.node {
+        Some(name) => {
+            start_logging_beside_a_page(log(global))?;
+            fleet::explain(&args.reach, name)?
+        }
+        None if !args.reach.is_silent() => {
+            super::output::complain("of the cluster's what: give --node NAME");
+            return Ok(Exit::Usage);
+        }
+        None => here(global)?,
+    };
+    print_data(args.printed.output, &found, |found| {
+        found.iter().map(sentence).collect()
+    })?;
+    Ok(Exit::Done)
+}
+
+/// This machine.
+fn here(global: &Global) -> anyhow::Result<Vec<Finding>> {
     let context = Context::open(global, Fragment::default(), false)?;
     let mut found = Vec::new();
     if !context.settings.does(Job::Config) {
@@ -42,10 +75,7 @@ pub(super) fn run(global: &Global, args: &ExplainArgs) -> anyhow::Result<Exit> {
         }
         None => found.extend(without_agent(&context)?),
     }
-    print_data(args.printed.output, &found, |found| {
-        found.iter().map(sentence).collect()
-    })?;
-    Ok(Exit::Done)
+    Ok(found)
 }
 
 fn sentence(finding: &Finding) -> String {
@@ -54,7 +84,7 @@ fn sentence(finding: &Finding) -> String {
         !finding.message.contains(code.as_str())
     });
     let code = code.map_or(String::new(), |code| format!(" [{code}]"));
-    let text = format!("{}{code}", finding.message);
+    let text = crate::plan::printable(&format!("{}{code}", finding.message));
     let mut page = super::output::wrapped("- ", "  ", &text);
     if !finding.advice.is_empty() {
         page += &super::output::wrapped("    → ", "      ", &finding.advice);

@@ -54,12 +54,7 @@ pub(super) fn settings(global: &Global, root: &Root) -> anyhow::Result<(Settings
         Ok(context) => return Ok((context.settings, None)),
         Err(error) => chain(error.as_ref()),
     };
-    let mut settings = config::load(Inputs {
-        files: Vec::new(),
-        environment: Vec::new(),
-        flags: Fragment::default(),
-        own_uid: 0,
-    })?;
+    let mut settings = config::load(Inputs::default())?;
     let journal = store::peek(root)?;
     let ordered = journal.transactions.iter().any(|tx| tx.reboot.is_some());
     if !ordered {

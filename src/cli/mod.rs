@@ -6,15 +6,20 @@ mod beside;
 mod completions;
 mod config;
 mod crds;
+mod fleet;
+mod handover;
 mod man;
 mod nodes;
 mod output;
+mod plugin;
 mod progress;
 mod runtime;
 mod settings;
 mod status;
 
+pub mod adopt;
 pub mod apply;
+pub mod cancel;
 pub mod cordon;
 pub mod devices;
 pub mod drain;
@@ -24,9 +29,11 @@ pub mod history;
 pub mod journal;
 pub mod plan;
 pub mod recover;
+pub mod release;
 pub mod render;
 pub mod rollback;
 pub mod run;
+pub mod uninstall;
 pub mod verify;
 
 pub use args::{Cli, Command, Global, Wanted};
@@ -35,8 +42,6 @@ pub use output::{Format, Printed, print, print_data};
 pub use runtime::{daemon, short, start_logging, start_logging_beside_a_page};
 
 use std::{ffi::OsString, process::ExitCode};
-
-use clap::Parser;
 
 use crate::{
     agent::{self, AgentError},
@@ -70,7 +75,7 @@ impl From<Exit> for ExitCode {
 
 /// Runs the command line and says how it ended. An error is printed once, here.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> Exit {
-    let cli = match Cli::try_parse_from(arguments) {
+    let cli = match plugin::parse(arguments.into_iter().collect()) {
         Ok(cli) => cli,
         Err(told) => return tell(&told),
     };
@@ -99,10 +104,14 @@ fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         Command::Drain(args) => drain::run(&global, &args),
         Command::Cordon(args) => cordon::cordon(&global, &args),
         Command::Uncordon(args) => cordon::uncordon(&global, &args),
+        Command::Cancel(args) => cancel::run(&global, &args),
+        Command::Adopt(args) => adopt::run(&global, &args),
+        Command::Release(args) => release::run(&global, &args),
         Command::Recover(args) => recover::run(&global, &args),
         Command::Guard(args) => guard::run(&global, &args),
         Command::Status(args) => status::run(&global, args),
         Command::Settings(args) => settings::run(&global, args),
+        Command::Uninstall(args) => uninstall::run(&global, &args),
         Command::Crds(args) => crds::run(&args),
         Command::Completions(args) => completions::run(args),
         Command::Man(args) => man::run(&args),

@@ -38,9 +38,9 @@ pub struct Nodes {
         hide_possible_values = true
     )]
     pub dry_run: Rehearse,
-    /// The cluster, as kubectl has it [default: KUBECONFIG, the pod, ~/.kube/config]
-    #[arg(long, value_name = "FILE")]
-    pub kubeconfig: Option<PathBuf>,
+    /// Which cluster.
+    #[command(flatten)]
+    pub reach: Reach,
 }
 
 /// Whether for real.
@@ -86,6 +86,39 @@ impl From<Rehearse> for DryRun {
     }
 }
 
+/// Which cluster a person means.
+#[derive(Clone, Debug, Default, Args)]
+pub struct Reach {
+    /// The cluster, as kubectl has it [default: KUBECONFIG, the pod, ~/.kube/config]
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+    /// Context of the kubeconfig [default: its current one]
+    #[arg(long, value_name = "NAME")]
+    pub context: Option<String>,
+}
+
+impl Reach {
+    /// The cluster.
+    pub(super) async fn cluster(&self) -> anyhow::Result<Cluster> {
+        let listed = std::env::var_os("KUBECONFIG").unwrap_or_default();
+        let listed = std::env::split_paths(&listed).filter(|path| !path.as_os_str().is_empty());
+        let surroundings = Surroundings {
+            flag: self.kubeconfig.clone(),
+            context: self.context.clone(),
+            kubeconfig: listed.collect(),
+            pod: std::env::var_os("KUBERNETES_SERVICE_HOST").is_some(),
+            home: std::env::var_os("HOME").map(PathBuf::from),
+        };
+        let access = Access::of_person(&surroundings).ok_or(NoCluster)?;
+        Ok(Cluster::connect(access).await?)
+    }
+
+    /// Nothing was said about a cluster.
+    pub(super) fn is_silent(&self) -> bool {
+        self.kubeconfig.is_none() && self.context.is_none()
+    }
+}
+
 /// There is no cluster to ask.
 #[derive(Debug, thiserror::Error)]
 #[error("there is no cluster to ask: give --kubeconfig or set KUBECONFIG")]
@@ -99,16 +132,7 @@ struct NoNode(String);
 impl Nodes {
     /// The cluster.
     pub(super) async fn cluster(&self) -> anyhow::Result<Cluster> {
-        let listed = std::env::var_os("KUBECONFIG").unwrap_or_default();
-        let listed = std::env::split_paths(&listed).filter(|path| !path.as_os_str().is_empty());
-        let surroundings = Surroundings {
-            flag: self.kubeconfig.clone(),
-            kubeconfig: listed.collect(),
-            pod: std::env::var_os("KUBERNETES_SERVICE_HOST").is_some(),
-            home: std::env::var_os("HOME").map(PathBuf::from),
-        };
-        let access = Access::of_person(&surroundings).ok_or(NoCluster)?;
-        Ok(Cluster::connect(access).await?)
+        self.reach.cluster().await
     }
 
     /// The names of the nodes that are meant.

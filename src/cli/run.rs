@@ -11,7 +11,7 @@ use super::{
     daemon, print, start_logging,
 };
 use crate::{
-    agent::{self, Setup},
+    agent::{self, Origin, Setup},
     config::{Fragment, Owners, Source},
     plan::Plan,
 };
@@ -78,9 +78,14 @@ pub(super) fn run(global: &Global, args: &RunArgs) -> anyhow::Result<Exit> {
     let source = context.origin(args.pod_uid.clone())?;
     let Context {
         root,
-        place,
-        settings,
+        mut place,
+        mut settings,
     } = context;
+    if matches!(source, Origin::Directory(_)) && place.pool.take().is_some() {
+        // A machine that follows a directory is in no pool any more.
+        agent::pool::forget(&root)?;
+        settings = place.read()?;
+    }
     let show = if root.is_live() && !std::io::stdout().is_terminal() {
         keep_quiet
     } else {

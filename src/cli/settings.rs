@@ -6,19 +6,27 @@ use clap::Args;
 use serde::Serialize;
 
 use super::{Exit, Global, Printed, print_data};
-use crate::config::{Effective, Fragment};
+use crate::{
+    agent,
+    config::{Effective, Fragment},
+};
 
 /// Flags of `settings`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Later wins, key by key: built-in defaults, machinist.yaml, machinist.yaml.d/*.yaml in name order,
-environment (MACHINIST_UPDATE__REBOOT=ask for update.reboot), flags.
+pool.NAME.yaml of the pool that this node is in, environment (MACHINIST_UPDATE__REBOOT=ask for
+update.reboot), flags.
 Exits with 64 when something cannot be used, after naming all of it.
 
 Examples:
   machinist settings
-  machinist settings --config ./etc -o json")]
+  machinist settings --config ./etc -o json
+  machinist settings --config ./etc --pool gpu")]
 pub struct SettingsArgs {
+    /// As the nodes of this pool have them [default: the pool that this node was known to be in]
+    #[arg(long, value_name = "NAME", value_parser = pool_name)]
+    pub pool: Option<String>,
     /// How it is printed.
     #[command(flatten)]
     pub printed: Printed,
@@ -35,7 +43,10 @@ struct Document {
 
 pub(super) fn run(global: &Global, args: SettingsArgs) -> anyhow::Result<Exit> {
     let root = global.open_root()?;
-    let place = global.settings_place(&root, Fragment::default())?;
+    let mut place = global.settings_place(&root, Fragment::default())?;
+    if let Some(pool) = args.pool {
+        place.pool = Some(pool);
+    }
     let document = Document {
         api_version: "machinist.dev/v1",
         kind: "Settings",
@@ -45,6 +56,14 @@ pub(super) fn run(global: &Global, args: SettingsArgs) -> anyhow::Result<Exit> {
         table(&document.settings)
     })?;
     Ok(Exit::Done)
+}
+
+/// What the API server takes as a name is part of a file's name here.
+fn pool_name(text: &str) -> Result<String, &'static str> {
+    match agent::pool::is_name(text) {
+        true => Ok(text.to_owned()),
+        false => Err("the name of a pool has a-z, 0-9, - and . alone"),
+    }
 }
 
 fn table(settings: &[Effective]) -> String {

@@ -3,9 +3,13 @@
 use anyhow::Context;
 use clap::Args;
 
-use super::{Exit, Format, Global, Printed, print, print_data};
+use super::{
+    Exit, Format, Global, Printed, fleet,
+    nodes::{Reach, log},
+    output, print, print_data, start_logging_beside_a_page,
+};
 use crate::{
-    admin::ask_status,
+    admin::{AskError, ask_status},
     clock::Clock,
     root::Root,
     status::{Status, render},
@@ -14,20 +18,52 @@ use crate::{
 /// Flags of `status`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Exits with 0 when the machine is ready, 1 when it is not or when no agent answers.
+Without --node or --pool it asks the agent of this machine. Those two ask the cluster, from any machine
+with a kubeconfig; a pool's row is what its nodes say now.
+Exits with 0 when the machine or node is ready and no pool that is shown is degraded, else with 1.
 
 Examples:
   machinist status
   machinist status --root ./sandbox
-  machinist status -o json | jq '.gates[] | select(.open | not)'")]
+  machinist status -o json | jq '.gates[] | select(.open | not)'
+  machinist status --node worker-1
+  machinist status --pool worker
+  machinist status --pool --context staging")]
 pub struct StatusArgs {
+    /// Show what a node publishes
+    #[arg(long, value_name = "NAME", conflicts_with = "pool")]
+    pub node: Option<String>,
+    /// Show a pool with its nodes; all pools without a name
+    #[arg(long, value_name = "NAME", num_args = 0..=1, default_missing_value = "")]
+    pub pool: Option<String>,
+    /// Which cluster.
+    #[command(flatten)]
+    pub reach: Reach,
     /// How it is printed.
     #[command(flatten)]
     pub printed: Printed,
 }
 
 pub(super) fn run(global: &Global, args: StatusArgs) -> anyhow::Result<Exit> {
-    let answer = ask_status(&global.open_root()?)?;
+    if args.node.is_some() || args.pool.is_some() {
+        start_logging_beside_a_page(log(global))?;
+    }
+    match (&args.node, &args.pool) {
+        (Some(name), _) => return fleet::node(&args.reach, name, args.printed),
+        (None, Some(name)) => return fleet::pools(&args.reach, name, args.printed),
+        (None, None) if !args.reach.is_silent() => {
+            output::complain("of the cluster's what: give --node NAME, or --pool [NAME]");
+            return Ok(Exit::Usage);
+        }
+        (None, None) => {}
+    }
+    let answer = match ask_status(&global.open_root()?) {
+        Err(AskError::NoAgent(root)) => {
+            return Err(AskError::NoAgent(root))
+                .context("to ask the cluster instead: status --node NAME, or --pool [NAME]");
+        }
+        answer => answer?,
+    };
     // What the agent says goes through as it is: a newer agent may say more than this binary knows.
     let document: serde_json::Value =
         serde_json::from_str(&answer).context("the agent's answer is no JSON")?;

@@ -76,7 +76,22 @@ pub async fn set(
     if before.settled || dry_run == DryRun::Client {
         return Ok(before);
     }
-    let change = &change(wish);
+    let act = match wish {
+        Wish::Cordon { .. } => "cordon",
+        Wish::Uncordon => "uncordon",
+    };
+    merge(cluster, act, name, dry_run, &change(wish)).await?;
+    Ok(before)
+}
+
+/// Changes a Node by a merge patch, in one request.
+pub(super) async fn merge(
+    cluster: &Cluster,
+    act: &'static str,
+    name: &str,
+    dry_run: DryRun,
+    change: &Value,
+) -> Result<(), ClusterError> {
     let patch = |client| async move {
         let params = PatchParams {
             dry_run: dry_run == DryRun::Server,
@@ -88,12 +103,8 @@ pub async fn set(
             .patch_metadata(name, &params, &Patch::Merge(change))
             .await
     };
-    let act = match wish {
-        Wish::Cordon { .. } => "cordon",
-        Wish::Uncordon => "uncordon",
-    };
-    cluster.ask(act, object, patch).await?;
-    Ok(before)
+    let asked = cluster.ask(act, format!("Node {name}"), patch);
+    asked.await.map(drop)
 }
 
 fn judge(node: &Node, wish: Wish) -> Before {

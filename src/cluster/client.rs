@@ -45,6 +45,8 @@ pub enum Access {
     /// Kubeconfig files, merged as kubectl merges them: the first to say something wins, files of a
     /// list that are missing are passed over.
     Kubeconfig(Vec<PathBuf>),
+    /// The same, with another context than the current one.
+    Context(Vec<PathBuf>, String),
 }
 
 /// What a process is given that tells of a cluster; read at the edge.
@@ -52,6 +54,8 @@ pub enum Access {
 pub struct Surroundings {
     /// `--kubeconfig`.
     pub flag: Option<PathBuf>,
+    /// `--context`.
+    pub context: Option<String>,
     /// The paths that `KUBECONFIG` lists, without empty ones.
     pub kubeconfig: Vec<PathBuf>,
     /// `KUBERNETES_SERVICE_HOST` is set: this is a pod.
@@ -68,12 +72,20 @@ impl Access {
         given.or_else(|| surroundings.pod.then_some(Self::Pod))
     }
 
-    /// A person's, as kubectl finds it: what was given, the pod, `~/.kube/config`.
+    /// A person's, as kubectl finds it: what was given, the pod, `~/.kube/config`. Who names a context
+    /// means one of a kubeconfig.
     pub fn of_person(surroundings: &Surroundings) -> Option<Self> {
-        Self::of_agent(surroundings).or_else(|| {
+        let at_home = || {
             let home = surroundings.home.as_ref()?;
             Some(Self::Kubeconfig(vec![home.join(".kube/config")]))
-        })
+        };
+        let Some(context) = &surroundings.context else {
+            return Self::of_agent(surroundings).or_else(at_home);
+        };
+        match Self::given(surroundings).or_else(at_home)? {
+            Self::Kubeconfig(files) => Some(Self::Context(files, context.clone())),
+            other => Some(other),
+        }
     }
 
     fn given(surroundings: &Surroundings) -> Option<Self> {
@@ -88,13 +100,8 @@ impl Access {
     async fn config(&self) -> Result<Config, ConnectError> {
         let mut config = match self {
             Self::Pod => Config::incluster().map_err(|e| ConnectError::Pod(Box::new(e)))?,
-            Self::Kubeconfig(files) => {
-                let wrong = |e| ConnectError::Kubeconfig(files.clone(), Box::new(e));
-                let merged = merged(files).map_err(wrong)?;
-                Config::from_custom_kubeconfig(merged, &KubeConfigOptions::default())
-                    .await
-                    .map_err(wrong)?
-            }
+            Self::Kubeconfig(files) => of_files(files, None).await?,
+            Self::Context(files, context) => of_files(files, Some(context.clone())).await?,
         };
         config.default_retry = false;
         config.connect_timeout = Some(CONNECT);
@@ -112,6 +119,17 @@ impl Access {
             source: Box::new(e),
         })
     }
+}
+
+async fn of_files(files: &[PathBuf], context: Option<String>) -> Result<Config, ConnectError> {
+    let wrong = |e| ConnectError::Kubeconfig(files.to_vec(), Box::new(e));
+    let merged = merged(files).map_err(wrong)?;
+    let options = KubeConfigOptions {
+        context,
+        ..KubeConfigOptions::default()
+    };
+    let config = Config::from_custom_kubeconfig(merged, &options).await;
+    config.map_err(wrong)
 }
 
 fn merged(files: &[PathBuf]) -> Result<Kubeconfig, KubeconfigError> {

@@ -134,9 +134,7 @@ impl ConfigSource {
     }
 
     async fn machine_config(&self, name: &str) -> Result<String, ClusterError> {
-        let path = format!("/apis/{}/v1/machineconfigs", names::GROUP);
-        self.text(&path, name, format!("MachineConfig {name}"))
-            .await
+        text_of(&self.cluster, name).await
     }
 
     /// The policies of the cluster; none where there is no such object, or no such kind.
@@ -146,21 +144,32 @@ impl ConfigSource {
             names::MACHINE_CONFIGURATION,
         );
         let object = format!("MachineConfiguration {name}");
-        match self.text(&path, name, object.clone()).await {
+        match text(&self.cluster, &path, name, object.clone()).await {
             Ok(text) => Ok(parse_policies(&object, &text)),
             Err(error) if error.is_not_found() => Ok(Ok(None)),
             Err(error) => Err(error),
         }
     }
+}
 
-    async fn text(&self, path: &str, name: &str, object: String) -> Result<String, ClusterError> {
-        let get = |client: kube::Client| async move {
-            let request = Request::new(path).get(name, &GetParams::default());
-            let request = request.map_err(kube::Error::BuildRequest)?;
-            client.request_text(request).await
-        };
-        self.cluster.ask("get", object, get).await
-    }
+/// A MachineConfig, as the server has it.
+pub async fn text_of(cluster: &Cluster, name: &str) -> Result<String, ClusterError> {
+    let path = format!("/apis/{}/v1/machineconfigs", names::GROUP);
+    text(cluster, &path, name, format!("MachineConfig {name}")).await
+}
+
+async fn text(
+    cluster: &Cluster,
+    path: &str,
+    name: &str,
+    object: String,
+) -> Result<String, ClusterError> {
+    let get = |client: kube::Client| async move {
+        let request = Request::new(path).get(name, &GetParams::default());
+        let request = request.map_err(kube::Error::BuildRequest)?;
+        client.request_text(request).await
+    };
+    cluster.ask("get", object, get).await
 }
 
 impl Told {

@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, time::Duration};
 
 use kube::{
     Api, Client,
-    api::{ApiResource, DynamicObject, Patch, PatchParams},
+    api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, Preconditions},
 };
 use serde_json::{Value, json};
 use tokio::{sync::watch, time::sleep};
@@ -14,10 +14,12 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Cluster, ClusterError,
     node::{OwnNode, Sight},
+    resource,
 };
 use crate::{
     backoff::{Backoff, jitter},
     crd::{MachineConfigNodeStatus, NodeView, names},
+    reason::Reason,
     telemetry::chain,
 };
 
@@ -38,10 +40,11 @@ struct Written {
     generation: Option<i64>,
 }
 
-/// Writes what `told` says last, until `stop`.
+/// Writes what `told` says last, until `stop`; `pool` is the one that the node is in, where that is known.
 pub async fn keep(
     cluster: Cluster,
     node: OwnNode,
+    mut pool: watch::Receiver<Option<String>>,
     mut told: watch::Receiver<Option<MachineConfigNodeStatus>>,
     stop: CancellationToken,
 ) {
@@ -51,13 +54,14 @@ pub async fn keep(
     loop {
         let status = told.borrow_and_update().clone();
         let view = sights.borrow_and_update().node.clone();
+        let member = pool.borrow_and_update().clone();
         let speaks = status.is_some();
         let wait = match (view, status) {
             (Some(view), Some(status)) => {
                 let said = tokio::select! {
                     () = stop.cancelled() => return,
                     // Safe to drop: what is applied is applied again.
-                    said = written.say(&cluster, &view, status) => said,
+                    said = written.say(&cluster, &view, member.as_deref(), status) => said,
                 };
                 match said {
                     Ok(()) => {
@@ -84,6 +88,7 @@ pub async fn keep(
             // Safe to drop, all of them: what changed is compared anew. After a failure only time
             // passes.
             () = changed(&mut told), if wait.is_none() => {}
+            () = changed(&mut pool), if wait.is_none() && speaks => {}
             () = another(&mut sights, &uid), if wait.is_none() && speaks => {}
             () = sleep(wait.unwrap_or_default()), if wait.is_some() => {}
         }
@@ -110,6 +115,7 @@ impl Written {
         &mut self,
         cluster: &Cluster,
         view: &NodeView,
+        pool: Option<&str>,
         mut status: MachineConfigNodeStatus,
     ) -> Result<(), ClusterError> {
         if view.uid != self.uid {
@@ -123,7 +129,7 @@ impl Written {
         let desired = version.map_or("", |version| version.desired.as_str());
         let spec = json!({
             "node": {"name": view.name},
-            "pool": {"name": pool(view)},
+            "pool": {"name": pool.unwrap_or_else(|| role(view))},
             "configVersion": {"desired": desired},
         });
         if self.spec.as_ref() != Some(&spec) {
@@ -165,15 +171,19 @@ fn keep_times(status: &mut MachineConfigNodeStatus, known: Option<&MachineConfig
     }
 }
 
-/// What is there; none where there is no object, or one that says something else than we write.
-async fn read(
+/// What the object of a Node says; none where there is none, or one that says something else than we write.
+pub async fn read(
     cluster: &Cluster,
     name: &str,
 ) -> Result<Option<MachineConfigNodeStatus>, ClusterError> {
     let get = |client| async move { objects(client).get_opt(name).await };
     let found = cluster.ask("get", object(name), get).await?;
-    let status = found.and_then(|found| found.data.get("status").cloned());
-    Ok(status.and_then(|status| serde_json::from_value(status).ok()))
+    Ok(found.as_ref().and_then(status_of))
+}
+
+/// What an object says; none where it is not what we write.
+pub(super) fn status_of(object: &DynamicObject) -> Option<MachineConfigNodeStatus> {
+    serde_json::from_value(object.data.get("status")?.clone()).ok()
 }
 
 /// Server-side apply: what others wrote into the object stays theirs.
@@ -194,28 +204,62 @@ async fn apply(
     cluster.ask("apply", object(name), apply).await
 }
 
+/// Removes the object of the Node of this name where nobody but us made it. True: there was one.
+///
+/// # Errors
+/// The API server does not do it. Where we may not even look, none is ours.
+pub async fn remove(cluster: &Cluster, name: &str, only_look: bool) -> Result<bool, ClusterError> {
+    let get = |client| async move { objects(client).get_opt(name).await };
+    let found = match cluster.ask("get", object(name), get).await {
+        Err(error) if error.reason() == Reason::ApiServerForbidden => return Ok(false),
+        found => found?,
+    };
+    let Some(found) = found.filter(is_ours) else {
+        return Ok(false);
+    };
+    if only_look {
+        return Ok(true);
+    }
+    let params = &DeleteParams {
+        // One that was made anew meanwhile is not the one that was looked at.
+        preconditions: Some(Preconditions {
+            uid: found.metadata.uid,
+            resource_version: None,
+        }),
+        ..DeleteParams::default()
+    };
+    let delete = |client| async move { objects(client).delete(name, params).await.map(drop) };
+    match cluster.ask("delete", object(name), delete).await {
+        Err(error) if error.is_not_found() => Ok(false),
+        deleted => deleted.map(|()| true),
+    }
+}
+
+/// Whether we alone wrote the object, its status aside. OpenShift's controllers make theirs themselves.
+fn is_ours(object: &DynamicObject) -> bool {
+    let writers = object.metadata.managed_fields.iter().flatten();
+    let mut writers = writers
+        .filter(|writer| writer.subresource.as_deref().unwrap_or_default().is_empty())
+        .filter_map(|writer| writer.manager.as_deref())
+        .peekable();
+    writers.peek().is_some() && writers.all(|manager| manager == names::MANAGER)
+}
+
 fn object(name: &str) -> String {
     format!("{KIND} {name}")
 }
 
-fn objects(client: Client) -> Api<DynamicObject> {
+pub(super) fn objects(client: Client) -> Api<DynamicObject> {
     Api::all_with(client, &api())
 }
 
 fn api() -> ApiResource {
-    ApiResource {
-        group: names::GROUP.to_owned(),
-        version: "v1".to_owned(),
-        api_version: format!("{}/v1", names::GROUP),
-        kind: KIND.to_owned(),
-        plural: "machineconfignodes".to_owned(),
-    }
+    resource(KIND, "machineconfignodes")
 }
 
-/// The pool by the Node's roles: the control plane before all, a role of one's own before worker, the
-/// first by name where there are several. A role without a pool of its name is the controller's to
-/// correct, who writes this field, too.
-pub fn pool(view: &NodeView) -> &str {
+/// The pool by the Node's roles, where nobody knows it: the control plane before all, a role of one's own
+/// before worker, the first by name where there are several.
+fn role(view: &NodeView) -> &str {
     use names::label::{ROLE_CONTROL_PLANE, ROLE_MASTER, ROLE_WORKER};
     if view.is_control_plane() {
         return ROLE_MASTER;

@@ -5,14 +5,36 @@
 //! counts or repeats below the loops of this room.
 
 pub mod by_hand;
+pub mod cancel;
 mod client;
 pub mod configs;
 mod error;
 pub mod events;
+pub mod fleet;
+mod handover;
 pub mod machine_config_node;
 pub mod node;
+mod other_daemon;
 pub mod pods;
 pub mod publish;
+mod upgrade_config;
 
 pub use client::{Access, Cluster, Surroundings};
 pub use error::{ClusterError, ConnectError, Why};
+pub use handover::handed_over;
+pub use upgrade_config::UpgradeConfig;
+
+use kube::api::ApiResource;
+
+use crate::crd::names;
+
+/// A kind of OpenShift's machine config group, for objects that are read as they come.
+fn resource(kind: &str, plural: &str) -> ApiResource {
+    ApiResource {
+        group: names::GROUP.to_owned(),
+        version: "v1".to_owned(),
+        api_version: format!("{}/v1", names::GROUP),
+        kind: kind.to_owned(),
+        plural: plural.to_owned(),
+    }
+}

@@ -1,7 +1,9 @@
 //! Our Node: one watch on it, live reads, and the requests that change it.
 
+mod cancel;
 mod cordon;
 mod keeper;
+mod leave;
 mod notice;
 mod patches;
 mod watching;
@@ -17,9 +19,11 @@ use serde::Deserialize;
 use serde_json::Value;
 use tokio::{sync::watch, time::Instant};
 
+pub(super) use cordon::ROUNDS;
 pub use cordon::{Cordon, Uncordon};
 pub use keeper::{Pace, keep};
-pub use notice::{Notice, Ready};
+pub use leave::Left;
+pub use notice::{Condition, Notice};
 
 use super::{Cluster, ClusterError};
 use crate::crd::{NodeSpec, NodeStatus, NodeView, names};
@@ -38,20 +42,24 @@ struct NodeObject {
 
 impl From<NodeObject> for NodeView {
     fn from(object: NodeObject) -> Self {
-        let metadata = object.metadata;
-        let has_annotations = metadata.annotations.is_some();
-        let mut annotations = metadata.annotations.unwrap_or_default();
-        annotations.retain(|name, _| Self::concerns_us(name));
-        Self {
-            name: metadata.name.unwrap_or_default(),
-            uid: metadata.uid.unwrap_or_default(),
-            resource_version: metadata.resource_version.unwrap_or_default(),
-            annotations,
-            has_annotations,
-            labels: metadata.labels.unwrap_or_default(),
-            spec: object.spec,
-            status: object.status,
-        }
+        view(object.metadata, object.spec, object.status)
+    }
+}
+
+/// A Node as it concerns us.
+pub(super) fn view(metadata: ObjectMeta, spec: NodeSpec, status: NodeStatus) -> NodeView {
+    let has_annotations = metadata.annotations.is_some();
+    let mut annotations = metadata.annotations.unwrap_or_default();
+    annotations.retain(|name, _| NodeView::concerns_us(name));
+    NodeView {
+        name: metadata.name.unwrap_or_default(),
+        uid: metadata.uid.unwrap_or_default(),
+        resource_version: metadata.resource_version.unwrap_or_default(),
+        annotations,
+        has_annotations,
+        labels: metadata.labels.unwrap_or_default(),
+        spec,
+        status,
     }
 }
 
@@ -88,6 +96,11 @@ impl OwnNode {
     /// The Node's name.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// The cluster that it is in.
+    pub const fn cluster(&self) -> &Cluster {
+        &self.cluster
     }
 
     /// What is known, now and whenever it changes.

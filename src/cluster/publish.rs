@@ -6,6 +6,7 @@
 //! taken back by it.
 
 mod damper;
+mod lifecycle;
 mod steps;
 
 use std::{collections::BTreeMap, sync::Arc};
@@ -19,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 pub use damper::Damper;
 pub use steps::conditions;
 
-use super::node::{Notice, Ready};
+use super::node::{Condition, Notice};
 use crate::{
     clock::Clock,
     crd::{self, ConfigVersion, MachineConfigNodeStatus, REASON_LIMIT, State, names},
@@ -166,10 +167,13 @@ pub fn notice(
     let mut notice = Notice::default();
     if duties.config {
         notice.annotations = annotations(report, degraded);
-        notice.stand_back = report.cordoned.is_some() || report.reboot_needed_in.is_some();
+        notice.stand_back = lifecycle::stands_back(report);
     }
     if duties.readiness {
-        notice.ready = Some(ready(report, gates));
+        notice.conditions.push(ready(report, gates));
+    }
+    if duties.config {
+        notice.conditions.extend(lifecycle::lifecycle(report));
     }
     Some(notice)
 }
@@ -205,7 +209,7 @@ fn annotations(report: &UpdateReport, degraded: bool) -> BTreeMap<&'static str, 
 /// What went wrong, with its code; empty where nothing did.
 fn why(report: &UpdateReport) -> String {
     if failing(report).is_none() {
-        return String::new();
+        return barred(report);
     }
     if !report.refused.is_empty() {
         let refusals = report
@@ -216,6 +220,23 @@ fn why(report: &UpdateReport) -> String {
     }
     let failure = report.failure.as_ref();
     failure.map_or_else(String::new, |it| format!("{}: {}", it.code, it.message))
+}
+
+/// What keeps the config from being begun.
+fn barred(report: &UpdateReport) -> String {
+    let barred = report.barred.as_ref().filter(|it| it.stands);
+    let bar = barred.map(|it| &it.bar);
+    bar.map_or_else(String::new, |it| format!("{}: {}", it.reason, it.message))
+}
+
+/// The config whose update is given up as a person asked, once nothing of it is left and the pods may come.
+pub fn cancelled(report: &UpdateReport) -> Option<&str> {
+    let barred = report.barred.as_ref().filter(|it| it.stands)?;
+    let over = barred.bar.reason == Reason::Cancelled
+        && report.cordoned.is_none()
+        && matches!(report.phase, Phase::Idle | Phase::Failed);
+    let desired = report.config.desired.as_ref().filter(|_| over)?;
+    Some(&desired.name)
 }
 
 fn blocked_by(report: &UpdateReport) -> Option<String> {
@@ -232,7 +253,7 @@ fn blocked_by(report: &UpdateReport) -> Option<String> {
 
 /// The condition: what holds, with its words; what only warns, by name, since its numbers move all the
 /// time. Who blocks a drain is its reason, so that it is known at once.
-fn ready(report: &UpdateReport, gates: &Gates) -> Ready {
+fn ready(report: &UpdateReport, gates: &Gates) -> Condition {
     let closed = |effect| gates.closed(effect).collect::<Vec<_>>();
     let (holding, warning) = (closed(Effect::Hold), closed(Effect::Warn));
     let mut parts: Vec<String> = report
@@ -254,13 +275,15 @@ fn ready(report: &UpdateReport, gates: &Gates) -> Ready {
     }
     let blocked = report.blockers.first().map(|it| it.reason);
     let held = holding.first().map(|it| it.reason);
-    Ready {
-        ready: holding.is_empty(),
-        reason: blocked.or(held).unwrap_or(Reason::Ok),
-        message: match parts.is_empty() {
-            true => "every gate is open".to_owned(),
-            false => parts.join("; "),
-        },
+    let message = match parts.is_empty() {
+        true => "every gate is open".to_owned(),
+        false => parts.join("; "),
+    };
+    Condition {
+        kind: names::condition::READY,
+        status: if holding.is_empty() { "True" } else { "False" },
+        reason: blocked.or(held).unwrap_or(Reason::Ok).to_string(),
+        message: crd::cut(&message, REASON_LIMIT).to_owned(),
     }
 }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::{
     fragment::Fragment,
+    pool,
     problem::{Origin, Problem, SettingsError},
     settings::Settings,
 };
@@ -49,20 +50,23 @@ impl SettingsFile {
         }
         let mut found = Vec::new();
         for path in paths {
-            match root.read_with_stat(&path, LARGEST_FILE) {
-                Err(error) if error.is_not_found() => {}
-                read => {
-                    let (content, stat) = read?;
-                    found.push(Self {
-                        name: root.host_path(&path).display().to_string(),
-                        content,
-                        owner: stat.uid,
-                        mode: stat.mode,
-                    });
-                }
-            }
+            found.extend(Self::read(root, &path)?);
         }
         Ok(found)
+    }
+
+    /// One file; none where there is none.
+    fn read(root: &Root, path: &AbsPath) -> Result<Option<Self>, FindError> {
+        let (content, stat) = match root.read_with_stat(path, LARGEST_FILE) {
+            Err(error) if error.is_not_found() => return Ok(None),
+            read => read?,
+        };
+        Ok(Some(Self {
+            name: root.host_path(path).display().to_string(),
+            content,
+            owner: stat.uid,
+            mode: stat.mode,
+        }))
     }
 }
 
@@ -95,6 +99,8 @@ pub struct Place {
     pub root: Root,
     /// The directory in it.
     pub dir: AbsPath,
+    /// The pool whose own settings count, too; none where none is known.
+    pub pool: Option<String>,
     /// The environment, as it was at the start.
     pub environment: Vec<(String, String)>,
     /// What flags said.
@@ -106,8 +112,16 @@ pub struct Place {
 impl Place {
     /// Reads everything, or says everything that is wrong.
     pub fn read(&self) -> Result<Settings, LoadError> {
+        let of_pool = match &self.pool {
+            Some(name) => {
+                let path = self.dir.join(&pool::file_name(name));
+                SettingsFile::read(&self.root, &path.map_err(FindError::Path)?)?
+            }
+            None => None,
+        };
         Ok(load(Inputs {
             files: SettingsFile::find(&self.root, &self.dir)?,
+            of_pool,
             environment: self.environment.clone(),
             flags: self.flags.clone(),
             own_uid: self.own_uid,
@@ -120,6 +134,8 @@ impl Place {
 pub struct Inputs {
     /// `machinist.yaml` first, then `machinist.yaml.d/*.yaml` in name order.
     pub files: Vec<SettingsFile>,
+    /// What is said for the nodes of one pool only.
+    pub of_pool: Option<SettingsFile>,
     /// The environment; what is no setting is left alone.
     pub environment: Vec<(String, String)>,
     /// What flags say.
@@ -140,6 +156,17 @@ pub fn load(inputs: Inputs) -> Result<Settings, SettingsError> {
             Ok(fragment) => fragments.push(fragment),
             Err(problem) => problems.push(problem),
         }
+    }
+    match inputs
+        .of_pool
+        .map(|file| fragment(&file, inputs.own_uid))
+        .transpose()
+    {
+        Ok(of_pool) => fragments.extend(of_pool.map(|mut fragment| {
+            problems.extend(pool::judge(&mut fragment));
+            fragment
+        })),
+        Err(problem) => problems.push(problem),
     }
     fragments.push(Fragment::from_env(inputs.environment));
     fragments.push(inputs.flags);

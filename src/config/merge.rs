@@ -88,6 +88,7 @@ impl Drain {
         Self {
             by: read.take("drain.by", DrainBy::Auto),
             force_after: read.take("drain.forceAfter", Limit(None)).0,
+            force_chosen: read.is_set("drain.forceAfter"),
             unmanaged: read.take("drain.unmanaged", Losing::Evict),
             empty_dir: read.take("drain.emptyDir", Losing::Evict),
             parallel: read.take_if("drain.parallel", 20, some),
@@ -173,7 +174,11 @@ impl Readiness {
                 memory_pressure: read.take("readiness.pressure.memory", Percent(40)).0,
                 io_pressure: read.take("readiness.pressure.io", Percent(80)).0,
                 min_free: read.take("readiness.diskSpace.minFree", MinFree::Percent(5)),
+                min_inodes: read.take("readiness.inodes.minFree", Percent(5)).0,
                 return_limit,
+                own: read.take_if("readiness.own", Vec::new(), |gates: &Vec<_>| {
+                    super::own::distinct(gates)
+                }),
             },
             startup_taint: read.take("readiness.startupTaint", false),
             disk_paths: read.take("readiness.diskSpace.paths", paths),
@@ -207,9 +212,13 @@ const fn gate_key(name: GateName) -> &'static str {
         GateName::DeviceManagerAbsent => "readiness.gates.DeviceManagerAbsent",
         GateName::Devices => "readiness.gates.Devices",
         GateName::FailedUnits => "readiness.gates.FailedUnits",
+        GateName::OtherDaemon => "readiness.gates.OtherDaemon",
         GateName::Pressure => "readiness.gates.Pressure",
         GateName::DiskSpace => "readiness.gates.DiskSpace",
+        GateName::Inodes => "readiness.gates.Inodes",
         GateName::TimeSync => "readiness.gates.TimeSync",
+        GateName::ReadOnlyRoot => "readiness.gates.ReadOnlyRoot",
+        GateName::KernelMemorySettings => "readiness.gates.KernelMemorySettings",
     }
 }
 
@@ -227,7 +236,7 @@ fn distinct<T: PartialEq>(all: &[T], expected: &'static str) -> Result<(), &'sta
     }
 }
 
-fn has_twins<T: PartialEq>(all: &[T]) -> bool {
+pub(super) fn has_twins<T: PartialEq>(all: &[T]) -> bool {
     all.iter()
         .enumerate()
         .any(|(i, one)| all[..i].contains(one))

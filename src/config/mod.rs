@@ -2,13 +2,15 @@
 //! program may rely on.
 //!
 //! Precedence, later wins, key by key: built-in defaults, `machinist.yaml`, `machinist.yaml.d/*.yaml`
-//! in name order, the environment (`MACHINIST_UPDATE__REBOOT`), flags. Every effective value remembers
+//! in name order, `pool.<name>.yaml` of the node's pool, the environment (`MACHINIST_UPDATE__REBOOT`), flags. Every effective value remembers
 //! where it came from, and every problem in every place is reported at once.
 
 mod cluster;
 mod fragment;
 mod load;
 mod merge;
+mod own;
+mod pool;
 mod problem;
 mod reader;
 mod settings;

@@ -66,6 +66,8 @@ pub struct Drain {
     /// `drain.forceAfter`: for how long a drain asks before it deletes. Default never: a budget is an
     /// application's word.
     pub force_after: Option<Duration>,
+    /// Somebody set it: what the cluster's UpgradeConfig says does not count.
+    pub force_chosen: bool,
     /// `drain.unmanaged`: pods that nobody makes anew. Default `evict`, as OpenShift does.
     pub unmanaged: Losing,
     /// `drain.emptyDir`: pods with data that goes with them. Default `evict`, as OpenShift does.
@@ -157,8 +159,8 @@ pub struct Devices {
 /// How readiness is judged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Readiness {
-    /// `readiness.gates.*`, `readiness.pressure.*`, `readiness.diskSpace.minFree` and
-    /// `devices.returnLimit`, as the gates take them.
+    /// `readiness.gates.*`, `readiness.own`, `readiness.pressure.*`, `readiness.diskSpace.minFree`,
+    /// `readiness.inodes.minFree` and `devices.returnLimit`, as the gates take them.
     pub policy: Policy,
     /// `readiness.startupTaint`: the node bears `machinist.dev/not-ready` until it was ready once. Default
     /// off: whoever wants it also lets the kubelet register with it.

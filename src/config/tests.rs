@@ -88,7 +88,7 @@ fn the_last_word_wins_key_by_key_and_is_remembered() {
         flags: Fragment::default()
             .with_flag("--owners", "owners", "record")
             .with_flag("--source", "source", "dir:examples/machine"),
-        own_uid: 0,
+        ..Inputs::default()
     })
     .unwrap();
     assert_eq!(settings.update.reboot, Reboot::Ask);
@@ -206,7 +206,7 @@ fn all_problems_of_all_places_are_told_at_once() {
         ],
         environment: vec![("MACHINIST_UPDATE__NONSENSE".to_owned(), "1".to_owned())],
         flags: Fragment::default().with_flag("--admin", "admin.listen", "nowhere"),
-        own_uid: 0,
+        ..Inputs::default()
     })
     .unwrap_err();
     let places: Vec<_> = error

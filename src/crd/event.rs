@@ -71,6 +71,10 @@ reasons! {
     Drained: Normal, "Drain";
     /// The drain cannot be completed.
     FailedToDrain: Warning, "Drain";
+    /// A person cancelled the update before it changed anything.
+    UpdateCancelled: Normal, "Cancel";
+    /// A person wanted to cancel an update that has begun to change the machine; it goes to its end.
+    CancelRefused: Warning, "Cancel";
     /// A reboot was ordered.
     Reboot: Normal, "Reboot";
     /// Somebody holds a lock against the reboot; the note names the holder.

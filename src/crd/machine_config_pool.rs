@@ -1,8 +1,24 @@
-//! MachineConfigPool: as much of it as a node reads.
+//! MachineConfigPool: as much of it as is read.
 
 use std::collections::BTreeMap;
 
+use jiff::Timestamp;
 use serde::Deserialize;
+
+use super::Condition;
+
+/// A pool as it was at one time.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PoolView {
+    /// Its name.
+    pub name: String,
+    /// When it was made.
+    pub created: Option<Timestamp>,
+    /// What is asked of it.
+    pub spec: MachineConfigPoolSpec,
+    /// What a controller says of it.
+    pub status: MachineConfigPoolStatus,
+}
 
 /// What is asked of a pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -14,6 +30,51 @@ pub struct MachineConfigPoolSpec {
     pub configuration: PoolConfiguration,
     /// Nobody gets a new desired config.
     pub paused: bool,
+    /// How many nodes may be unavailable at once, as it is written; none where nothing is.
+    pub max_unavailable: Option<IntOrString>,
+}
+
+/// What the API server takes where a number or a share may stand.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(untagged)]
+pub enum IntOrString {
+    /// A number.
+    Int(i64),
+    /// A share, or whatever else was written.
+    Text(String),
+}
+
+/// What a controller says of a pool. One that never looked at it says nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct MachineConfigPoolStatus {
+    /// The config that all nodes were on last.
+    pub configuration: PoolConfiguration,
+    /// Nodes of the pool.
+    pub machine_count: Option<u32>,
+    /// Those on the pool's config.
+    pub updated_machine_count: Option<u32>,
+    /// Those that take pods, too.
+    pub ready_machine_count: Option<u32>,
+    /// Those that are away, or on their way.
+    pub unavailable_machine_count: Option<u32>,
+    /// Those that failed.
+    pub degraded_machine_count: Option<u32>,
+    /// `Updated`, `Updating`, `NodeDegraded`, `RenderDegraded`, `Degraded` and others.
+    pub conditions: Vec<Condition>,
+}
+
+impl MachineConfigPoolStatus {
+    /// A controller has looked at the pool.
+    pub fn is_written(&self) -> bool {
+        self.machine_count.is_some() || !self.conditions.is_empty()
+    }
+
+    /// Whether a condition is true; none where nobody says.
+    pub fn is(&self, kind: &str) -> Option<bool> {
+        let found = self.conditions.iter().find(|it| it.kind == kind)?;
+        Some(found.status == "True")
+    }
 }
 
 /// The config of a pool.
@@ -60,6 +121,18 @@ pub enum Operator {
 }
 
 impl Selector {
+    /// It asks for nothing.
+    pub fn is_empty(&self) -> bool {
+        self.match_labels.is_empty() && self.match_expressions.is_empty()
+    }
+
+    /// The labels that an expression requires to be there.
+    pub fn required(&self) -> impl Iterator<Item = &str> {
+        let requires = |it: &&Requirement| matches!(it.operator, Operator::In | Operator::Exists);
+        let all = self.match_expressions.iter().filter(requires);
+        all.map(|it| it.key.as_str())
+    }
+
     /// Whether an object with these labels is selected. One that asks for nothing selects all, as the
     /// API server has it.
     pub fn selects(&self, labels: &BTreeMap<String, String>) -> bool {

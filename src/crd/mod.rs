@@ -19,9 +19,10 @@ pub use machine_config_node::{
     ConfigVersion, MachineConfigNodeStatus, NOT_YET, NodeCondition, NodeConditionKind, Progress,
 };
 pub use machine_config_pool::{
-    MachineConfigPoolSpec, Operator, PoolConfiguration, Requirement, Selector,
+    IntOrString, MachineConfigPoolSpec, MachineConfigPoolStatus, Operator, PoolConfiguration,
+    PoolView, Requirement, Selector,
 };
-pub use node::{Condition, NodeSpec, NodeStatus, NodeView, Taint};
+pub use node::{Condition, NodeInfo, NodeSpec, NodeStatus, NodeView, Taint};
 pub use state::State;
 
 /// How much of a text an annotation takes: all annotations of an object share 256 KiB, and OpenShift

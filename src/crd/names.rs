@@ -12,6 +12,20 @@ pub const MACHINE_CONFIGURATION: &str = "cluster";
 /// The ControllerConfig that OpenShift's controllers make; nobody else does.
 pub const CONTROLLER_CONFIG: &str = "machine-config-controller";
 
+/// Where OpenShift's machine-config-daemon runs, and the label of its pods.
+pub const DAEMON_NAMESPACE: &str = "openshift-machine-config-operator";
+/// See [`DAEMON_NAMESPACE`].
+pub const DAEMON_LABEL: &str = "k8s-app=machine-config-daemon";
+
+/// The group of UpgradeConfig, by which managed upgrades of OpenShift are planned.
+pub const UPGRADE_GROUP: &str = "upgrade.managed.openshift.io";
+
+/// Where the operator of managed upgrades lives, and the one UpgradeConfig that it follows.
+pub const UPGRADE_NAMESPACE: &str = "openshift-managed-upgrade-operator";
+
+/// The name of that one.
+pub const UPGRADE_CONFIG: &str = "managed-upgrade-config";
+
 /// What names of ours begin with.
 pub const OURS: &str = "machinist.dev/";
 
@@ -76,6 +90,13 @@ pub mod annotation {
     /// The label that makes remediators stand back is ours. Written with it and taken away with it; one
     /// without this mark is somebody else's.
     pub const STANDS_BACK: &str = "machinist.dev/stands-back";
+    /// A person cancels the update to the config of this name. It stays while the Node names that config,
+    /// and is taken away by the agent when it does not any more, or when it came too late.
+    pub const CANCEL: &str = "machinist.dev/cancel";
+    /// The agent's answer: the update to the config of this name is given up, and the pods may come.
+    pub const CANCELLED: &str = "machinist.dev/cancelled";
+    /// The agent's other answer, as `config: why`; it takes the question away in the same request.
+    pub const CANCEL_REFUSED: &str = "machinist.dev/cancel-refused";
     /// What a drain waits for, as `namespace/pod (reason)`, several with commas.
     pub const BLOCKED_BY: &str = "machinist.dev/blocked-by";
 }
@@ -90,6 +111,10 @@ pub mod label {
     pub const ROLE_CONTROL_PLANE: &str = "control-plane";
     /// What every other node is.
     pub const ROLE_WORKER: &str = "worker";
+    /// A member of the quorum that takes no other work.
+    pub const ROLE_ARBITER: &str = "arbiter";
+    /// The operating system: `linux`, `windows`.
+    pub const OS: &str = "kubernetes.io/os";
     /// The failure domain.
     pub const ZONE: &str = "topology.kubernetes.io/zone";
     /// Which pool a MachineConfig is for.
@@ -110,6 +135,17 @@ pub mod taint {
 pub mod condition {
     /// The kubelet's own.
     pub const KUBELET_READY: &str = "Ready";
+    /// The kubelet's: it removes pods to free its disk.
+    pub const DISK_PRESSURE: &str = "DiskPressure";
+    /// The network plugin's.
+    pub const NETWORK_UNAVAILABLE: &str = "NetworkUnavailable";
     /// True when no gate with the effect `hold` is closed; the message names those that are.
     pub const READY: &str = "machinist.dev/Ready";
+    /// True while the node is cordoned for an update or is to reboot for one. What KEP-5683 means by
+    /// `MaintenanceInProgress`; that bare name has no owner, and an administrator's own would be ours.
+    pub const MAINTENANCE: &str = "machinist.dev/MaintenanceInProgress";
+    /// True while pods are asked to leave for an update: the KEP's `DrainInProgress`.
+    pub const DRAIN: &str = "machinist.dev/DrainInProgress";
+    /// True from the moment every pod has left that must, until they may come again: the KEP's `Drained`.
+    pub const DRAINED: &str = "machinist.dev/Drained";
 }

@@ -148,6 +148,11 @@ impl NodeView {
             .contains_key(names::annotation::KEEP_CORDONED)
     }
 
+    /// The config whose update a person cancels.
+    pub fn cancel(&self) -> Option<&str> {
+        self.annotation(names::annotation::CANCEL)
+    }
+
     /// A person forces the drain, and why.
     pub fn forced_drain(&self) -> Option<&str> {
         let said = self.annotations.get(names::annotation::FORCE_DRAIN)?;

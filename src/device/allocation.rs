@@ -107,7 +107,8 @@ pub fn grant(
             id: asked.clone(),
         };
         let (id, device) = resource.find(asked).ok_or_else(unknown)?;
-        if let (super::Health::Unhealthy | super::Health::Missing, why) = inventory.verdict(device)
+        if let (super::Health::Unhealthy | super::Health::Missing, why) =
+            inventory.verdict_for_allocation(device)
         {
             let why = why.unwrap_or_default();
             return Err(AllocationError::Unhealthy {

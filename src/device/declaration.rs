@@ -62,6 +62,8 @@ pub struct Declaration {
     pub recipe: Recipe,
     /// Where devices are.
     pub numa: Numa,
+    /// Units that use the devices, to be stopped before the machine is changed or goes down.
+    pub stop_units: Vec<String>,
 }
 
 /// Reads one declaration. `file` is named in refusals; all that can be found are returned.

@@ -1,6 +1,10 @@
 //! What this machine can lend: resources, their devices, and how a container gets one.
 
-use std::{collections::BTreeMap, fmt, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    sync::Arc,
+};
 
 use serde::{Deserialize, Serialize};
 
@@ -172,15 +176,37 @@ pub struct Inventory {
     /// What is wrong with sources, in words for people.
     pub problems: Vec<Refusal>,
     /// Set while no device may be lent: every device is then listed as unhealthy.
-    pub withheld: Option<Arc<str>>,
+    pub withheld: Option<Withheld>,
+    /// Units that declarations want stopped before the machine is changed or goes down.
+    pub stop_units: BTreeSet<String>,
+}
+
+/// That nothing is lent to anybody new.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Withheld {
+    /// Why, in words.
+    pub why: Arc<str>,
+    /// Allocations are refused, too. Before that a pod that the kubelet has admitted already gets what it
+    /// was promised: it would fail for good, and leaves with the others.
+    pub refuses: bool,
 }
 
 impl Inventory {
     /// A device's health and reason as others see them, withholding included.
     pub fn verdict<'a>(&'a self, device: &'a Device) -> (Health, Option<String>) {
         match (&self.withheld, device.health) {
-            (Some(why), Health::Healthy) => (Health::Unhealthy, Some(format!("withheld: {why}"))),
+            (Some(Withheld { why, .. }), Health::Healthy) => {
+                (Health::Unhealthy, Some(format!("withheld: {why}")))
+            }
             _ => (device.health, device.reason.clone()),
+        }
+    }
+
+    /// The same for a container that the kubelet chose this device for.
+    pub fn verdict_for_allocation(&self, device: &Device) -> (Health, Option<String>) {
+        match &self.withheld {
+            Some(withheld) if !withheld.refuses => (device.health, device.reason.clone()),
+            _ => self.verdict(device),
         }
     }
 }
@@ -237,12 +263,20 @@ pub(crate) mod tests {
     #[test]
     fn withholding_makes_every_device_unhealthy_and_says_why() {
         let inventory = Inventory {
-            withheld: Some("update".into()),
+            withheld: Some(Withheld {
+                why: "update".into(),
+                refuses: false,
+            }),
             ..Inventory::default()
         };
         assert_eq!(
             inventory.verdict(&device("/dev/a", &[])),
             (Health::Unhealthy, Some("withheld: update".into()))
+        );
+        assert_eq!(
+            inventory.verdict_for_allocation(&device("/dev/a", &[])),
+            (Health::Healthy, None),
+            "whoever was admitted before gets what was promised"
         );
     }
 }

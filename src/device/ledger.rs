@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     Refusal,
     declaration::{self, Allowances, Declaration},
-    inventory::{Device, Health, Inventory, Resource},
+    inventory::{Device, Health, Inventory, Resource, Withheld},
     name::ResourceName,
     sighting::{self, Presences, Sightings},
 };
@@ -53,7 +53,7 @@ pub struct Ledger {
     resources: BTreeMap<ResourceName, Arc<Resource>>,
     presences: BTreeMap<ResourceName, Presences>,
     found: BTreeMap<ResourceName, Vec<Refusal>>,
-    withheld: Option<Arc<str>>,
+    withheld: Option<Withheld>,
 }
 
 impl Ledger {
@@ -195,9 +195,9 @@ impl Ledger {
         again
     }
 
-    /// Lists every device as unhealthy for `why`, or ends that.
-    pub fn withhold(&mut self, why: Option<&str>) {
-        self.withheld = why.map(Arc::from);
+    /// Lists every device as unhealthy, or ends that.
+    pub fn withhold(&mut self, withheld: Option<Withheld>) {
+        self.withheld = withheld;
     }
 
     /// Everything there is to lend now.
@@ -211,6 +211,10 @@ impl Ledger {
             resources: self.resources.clone(),
             problems: wrong.chain(self.conflicts()).chain(found).collect(),
             withheld: self.withheld.clone(),
+            stop_units: self
+                .in_force()
+                .flat_map(|declaration| declaration.stop_units.iter().cloned())
+                .collect(),
         }
     }
 

@@ -6,6 +6,7 @@
 pub mod allocation;
 pub mod declaration;
 pub mod glob;
+pub mod holders;
 pub mod inventory;
 pub mod ledger;
 pub mod name;
@@ -18,5 +19,5 @@ pub mod template;
 
 pub use crate::machine_config::Refusal;
 pub use declaration::{Allowances, Declaration};
-pub use inventory::{Device, Health, Inventory, Resource};
+pub use inventory::{Device, Health, Inventory, Resource, Withheld};
 pub use name::ResourceName;

@@ -17,7 +17,10 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 pub use self::preview::{check, list, matches};
 use self::task::Task;
-use super::{Allowances, inventory::Inventory};
+use super::{
+    Allowances,
+    inventory::{Inventory, Withheld},
+};
 use crate::{path::AbsPath, root::Root, shutdown::Tasks};
 
 /// Where declarations lie; the first directory wins a resource that both declare.
@@ -35,6 +38,8 @@ pub struct RegistrySettings {
     pub uevents: bool,
     /// How often everything is looked at without an event; none: as often as is sensible.
     pub rescan: std::time::Duration,
+    /// Nothing is lent from the very start: the agent before had withheld it.
+    pub withheld: Option<Withheld>,
 }
 
 /// Why a request was not carried out.
@@ -57,7 +62,7 @@ impl AskError {
 
 #[derive(Debug)]
 enum Ask {
-    Withhold(Option<String>),
+    Withhold(Option<Withheld>),
     Rescan,
 }
 
@@ -84,10 +89,10 @@ impl Registry {
         self.inventory.clone()
     }
 
-    /// Lends nothing any more, for a reason in words. Done when every device is listed as
-    /// unhealthy here; the kubelet is told within its debounce.
-    pub async fn withhold(&self, reason: impl Into<String>) -> Result<(), AskError> {
-        self.ask(Ask::Withhold(Some(reason.into()))).await
+    /// Lends nothing to anybody new. Done when every device is listed as unhealthy here; the kubelet is
+    /// told within its debounce.
+    pub async fn withhold(&self, withheld: Withheld) -> Result<(), AskError> {
+        self.ask(Ask::Withhold(Some(withheld))).await
     }
 
     /// Ends withholding.

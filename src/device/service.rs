@@ -1,16 +1,22 @@
 //! Devices as one service: the registry, the kubelet's plugins, and what is said of both.
 
+mod asking;
+
 use std::{sync::Arc, time::Duration};
 
 use tokio::sync::watch;
 
+pub use self::asking::WRITTEN_DOWN;
+
+use self::asking::Asking;
 use super::{
-    Allowances,
+    Allowances, Withheld,
+    holders::Known,
     registry::{AskError, Registry, RegistrySettings},
     status::DevicesStatus,
 };
 use crate::{
-    kubelet::{self, KubeletState},
+    kubelet::{self, Allocations, KubeletState, PodResourcesError},
     root::Root,
     shutdown::Tasks,
 };
@@ -24,6 +30,8 @@ pub struct DevicesSettings {
     pub uevents: Option<bool>,
     /// How often hardware is looked at without an event.
     pub rescan: Duration,
+    /// Nothing is lent from the very start: the agent before had withheld it.
+    pub withheld: Option<Withheld>,
 }
 
 /// The service; see [`DevicesService::start`].
@@ -35,6 +43,9 @@ pub struct DevicesService;
 pub struct DevicesHandle {
     registry: Registry,
     status: watch::Receiver<Arc<DevicesStatus>>,
+    joined: Joined,
+    asking: Asking,
+    allocations: watch::Receiver<Allocations>,
 }
 
 impl DevicesService {
@@ -45,13 +56,17 @@ impl DevicesService {
             allowances: settings.allowances,
             uevents,
             rescan: settings.rescan,
+            withheld: settings.withheld,
         };
         let registry = Registry::start(root.clone(), settings, tasks);
-        let kubelet = kubelet::start(root, registry.inventory(), tasks);
+        let asking = Asking::new(root.clone());
+        let (kubelet, allocations) = kubelet::start(root, registry.inventory(), tasks);
         let joined = Joined {
             inventory: registry.inventory(),
             kubelet,
+            holders: asking.known(),
         };
+        let of_now = joined.clone();
         let (publish, status) = watch::channel(Arc::new(joined.now()));
         let stop = tasks.token();
         tasks.spawn("device status", async move {
@@ -61,7 +76,22 @@ impl DevicesService {
                 () = joined.follow(publish) => {}
             }
         });
-        DevicesHandle { registry, status }
+        let after = asking.clone().after_each(allocations.clone());
+        let stop = tasks.token();
+        tasks.spawn("device holders", async move {
+            tokio::select! {
+                // Safe to drop: who has what is asked anew.
+                () = stop.cancelled() => {}
+                () = after => {}
+            }
+        });
+        DevicesHandle {
+            registry,
+            status,
+            joined: of_now,
+            asking,
+            allocations,
+        }
     }
 }
 
@@ -71,14 +101,63 @@ impl DevicesHandle {
         self.status.clone()
     }
 
-    /// Lends nothing any more: every device is listed as unhealthy, and `Allocate` is refused.
-    pub async fn withhold(&self, reason: impl Into<String>) -> Result<(), AskError> {
-        self.registry.withhold(reason).await
+    /// The same, worked out from what is known at this moment.
+    pub fn status_now(&self) -> DevicesStatus {
+        self.joined.now()
+    }
+
+    /// Lends nothing to anybody new: every device is listed as unhealthy. A pod that the kubelet has
+    /// admitted already still gets what it was promised.
+    pub async fn withhold(&self, reason: impl AsRef<str>) -> Result<(), AskError> {
+        self.registry
+            .withhold(withheld(reason.as_ref(), false))
+            .await
+    }
+
+    /// Lends nothing to anybody: `Allocate` is refused, too.
+    pub async fn quiesce(&self, reason: impl AsRef<str>) -> Result<(), AskError> {
+        self.registry
+            .withhold(withheld(reason.as_ref(), true))
+            .await
+    }
+
+    /// Units that declarations want stopped before the machine is changed or goes down; and whenever that
+    /// changes.
+    pub fn inventory(&self) -> watch::Receiver<Arc<super::Inventory>> {
+        self.registry.inventory()
     }
 
     /// Ends withholding.
     pub async fn release(&self) -> Result<(), AskError> {
         self.registry.release().await
+    }
+
+    /// Asks the kubelet who has which device, unless it was asked within the last second; all wait for one
+    /// answer. What it said is in [`DevicesHandle::status`] and in [`DevicesHandle::holders`] from then on.
+    pub async fn ask_holders(&self) {
+        self.asking.lately().await;
+    }
+
+    /// What was said of the holders last.
+    pub fn holders(&self) -> watch::Receiver<Arc<Known>> {
+        self.asking.known()
+    }
+
+    /// Asks the kubelet now.
+    pub async fn holders_now(&self) -> Result<Arc<Known>, PodResourcesError> {
+        self.asking.now().await
+    }
+
+    /// What the kubelet could give to containers now: how many devices of each resource.
+    pub async fn allocatable(
+        &self,
+    ) -> Result<std::collections::BTreeMap<String, usize>, PodResourcesError> {
+        self.asking.allocatable().await
+    }
+
+    /// The allocations that the kubelet asked us for.
+    pub fn allocations(&self) -> watch::Receiver<Allocations> {
+        self.allocations.clone()
     }
 
     /// Reads all declarations and looks at all devices now.
@@ -87,20 +166,30 @@ impl DevicesHandle {
     }
 }
 
+/// That nothing is lent, for this reason.
+pub fn withheld(why: &str, refuses: bool) -> Withheld {
+    let why = why.into();
+    Withheld { why, refuses }
+}
+
+#[derive(Clone, Debug)]
 struct Joined {
     inventory: watch::Receiver<Arc<super::Inventory>>,
     kubelet: watch::Receiver<KubeletState>,
+    holders: watch::Receiver<Arc<Known>>,
 }
 
 impl Joined {
     fn now(&self) -> DevicesStatus {
         let kubelet = self.kubelet.borrow().clone();
         let inventory = self.inventory.borrow().clone();
+        let holders = self.holders.borrow().clone();
         let registration = |name: &super::ResourceName| kubelet.registrations.get(name).cloned();
         DevicesStatus::of(
             &inventory,
             &kubelet.presence,
             kubelet.attempts,
+            &holders,
             registration,
         )
     }
@@ -109,6 +198,7 @@ impl Joined {
         loop {
             self.inventory.mark_unchanged();
             self.kubelet.mark_unchanged();
+            self.holders.mark_unchanged();
             let now = self.now();
             publish.send_if_modified(|known| {
                 let news = **known != now;
@@ -121,6 +211,7 @@ impl Joined {
                 // Safe to drop: a change stays marked as unseen.
                 changed = self.inventory.changed() => if changed.is_err() { return },
                 changed = self.kubelet.changed() => if changed.is_err() { return },
+                Ok(()) = self.holders.changed() => {}
             }
         }
     }

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Refusal,
+    holders::Known,
     inventory::{Inventory, Resource},
     name::ResourceName,
 };
@@ -51,7 +52,7 @@ pub struct DeviceStatus {
     pub health: String,
     /// Why it is not healthy, in words.
     pub reason: Option<String>,
-    /// Who has it; null while that is not known.
+    /// Who has it, as `namespace/pod/container`; null where nobody has, and while that is not known.
     pub holder: Option<String>,
 }
 
@@ -98,6 +99,7 @@ impl DevicesStatus {
         inventory: &Inventory,
         kubelet: &KubeletPresence,
         attempts: Attempts,
+        holders: &Known,
         registration: impl Fn(&ResourceName) -> Option<Registration>,
     ) -> Self {
         let status = |resource: &Resource| {
@@ -106,7 +108,7 @@ impl DevicesStatus {
                 resource: resource.name.clone(),
                 source: resource.source.clone(),
                 registered: registration.as_ref().is_some_and(|one| one.registered),
-                devices: devices(inventory, resource),
+                devices: devices(inventory, resource, holders),
                 since: registration.as_ref().map(|one| one.since),
                 reason: match registration {
                     Some(one) => one.reason,
@@ -125,20 +127,26 @@ impl DevicesStatus {
                 .collect(),
             problems: inventory.problems.clone(),
             kubelet: kubelet.clone(),
-            withheld: inventory.withheld.as_deref().map(str::to_owned),
+            withheld: inventory
+                .withheld
+                .as_ref()
+                .map(|withheld| withheld.why.to_string()),
             attempts,
         }
     }
 }
 
-fn devices(inventory: &Inventory, resource: &Resource) -> Vec<DeviceStatus> {
+fn devices(inventory: &Inventory, resource: &Resource, holders: &Known) -> Vec<DeviceStatus> {
     let shares = resource.devices.iter().flat_map(|(id, device)| {
         let (health, reason) = inventory.verdict(device);
-        resource.share_ids(id).map(move |id| DeviceStatus {
-            id,
-            health: health.to_string(),
-            reason: reason.clone(),
-            holder: None,
+        resource.share_ids(id).map(move |id| {
+            let holder = holders.of(resource.name.as_str(), &id);
+            DeviceStatus {
+                holder: holder.map(ToString::to_string),
+                id,
+                health: health.to_string(),
+                reason: reason.clone(),
+            }
         })
     });
     shares.collect()
@@ -148,7 +156,13 @@ fn devices(inventory: &Inventory, resource: &Resource) -> Vec<DeviceStatus> {
 mod tests {
     use std::sync::Arc;
 
-    use super::{super::inventory::tests::resource, *};
+    use super::{
+        super::{
+            holders::{Holder, Holders},
+            inventory::tests::resource,
+        },
+        *,
+    };
 
     #[test]
     fn the_array_has_the_documented_shape() {
@@ -162,13 +176,23 @@ mod tests {
             since: Timestamp::UNIX_EPOCH,
             reason: Some("no kubelet here".into()),
         };
-        let status = DevicesStatus::of(&inventory, &kubelet, Attempts::default(), |_| None);
-        let device = |id: &str| serde_json::json!({"id": id, "health": "Healthy", "reason": null, "holder": null});
+        let mut holders = Holders::default();
+        let holder = Holder {
+            namespace: "lab".into(),
+            pod: "reads".into(),
+            container: "main".into(),
+        };
+        holders.add("acme.dev/x", "fuse::1".into(), holder);
+        let holders = Known::Told(holders);
+        let status = DevicesStatus::of(&inventory, &kubelet, Attempts::default(), &holders, |_| {
+            None
+        });
+        let device = |id: &str, holder: Option<&str>| serde_json::json!({"id": id, "health": "Healthy", "reason": null, "holder": holder});
         assert_eq!(
             serde_json::to_value(&status.devices).unwrap(),
             serde_json::json!([{
                 "resource": "acme.dev/x", "source": "test", "registered": false,
-                "devices": [device("fuse::0"), device("fuse::1")],
+                "devices": [device("fuse::0", None), device("fuse::1", Some("lab/reads/main"))],
             }])
         );
     }

@@ -227,6 +227,11 @@ impl<P: Pods> Drain<P> {
         survey::rehearse(self, ask).await
     }
 
+    /// Every pod of the node, and whether a drain takes it away.
+    pub async fn judge(&self) -> Result<Vec<(PodId, bool)>, DrainError> {
+        survey::judge(self).await
+    }
+
     /// Drains the node: until every pod that must go is gone, `stop` is cancelled, the time limit is
     /// over, or something is wrong that waiting does not change.
     ///

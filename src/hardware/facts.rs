@@ -22,6 +22,10 @@ pub struct Facts {
     pub pressure: Pressures,
     /// The machine's mounts; none when they cannot be read.
     pub mounts: Option<Vec<Mount>>,
+    /// `vm.overcommit_memory`: 0 guesses, 1 always hands memory out, 2 never more than there is.
+    pub overcommit_memory: Option<u32>,
+    /// `vm.panic_on_oom`: above 0 the machine ends where otherwise a process would.
+    pub panic_on_oom: Option<u32>,
 }
 
 /// Memory, in bytes.
@@ -91,6 +95,7 @@ impl Facts {
     pub fn read(read: impl Fn(&AbsPath) -> Option<String>) -> Self {
         let text = |path: &str| read(&AbsPath::new(path).ok()?);
         let pressure = |path| Pressure::parse(&text(path)?);
+        let number = |path| text(path)?.trim().parse().ok();
         Self {
             kernel: System::kernel_version().ok(),
             uptime: System::uptime().ok().map(Duration::from_secs),
@@ -105,14 +110,19 @@ impl Facts {
             },
             // PID 1's mounts: our own may be made read-only by our unit's sandbox.
             mounts: text("/proc/1/mountinfo").map(|it| Mount::parse_all(&it)),
+            overcommit_memory: number("/proc/sys/vm/overcommit_memory"),
+            panic_on_oom: number("/proc/sys/vm/panic_on_oom"),
         }
     }
 
-    /// Whether `/` is read-only; none when that is not known.
+    /// Whether `/` is read-only; none when that is not known. A file system that nobody could ever
+    /// write to, as image-based systems have it, is as it should be.
     pub fn root_read_only(&self) -> Option<bool> {
+        const BY_DESIGN: [&str; 4] = ["overlay", "erofs", "squashfs", "iso9660"];
         // The last one covers those before it.
         let mut mounts = self.mounts.iter().flatten().rev();
-        mounts.find(|it| it.point == "/").map(|it| it.read_only)
+        let root = mounts.find(|it| it.point == "/")?;
+        Some(root.read_only && !BY_DESIGN.contains(&root.kind.as_str()))
     }
 }
 
@@ -261,7 +271,21 @@ mod tests {
         let both = line("rw") + &line("ro");
         assert_eq!(facts(both).root_read_only(), Some(true));
         assert_eq!(facts(line("rw")).root_read_only(), Some(false));
+        let composed = line("ro").replace("ext4 /dev/x rw", "overlay composefs ro");
+        assert_eq!(facts(composed).root_read_only(), Some(false));
         assert_eq!(facts(String::new()).root_read_only(), None);
+    }
+
+    #[test]
+    fn memory_settings_are_numbers_on_a_line_of_their_own() {
+        let facts = Facts::read(|path| {
+            let last = path.as_str().rsplit('/').next();
+            (last == Some("overcommit_memory")).then(|| "1\n".to_owned())
+        });
+        assert_eq!(
+            (facts.overcommit_memory, facts.panic_on_oom),
+            (Some(1), None)
+        );
     }
 
     #[test]

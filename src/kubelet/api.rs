@@ -13,3 +13,8 @@ pub mod v1beta1 {
     /// The only version that kubelets speak.
     pub const VERSION: &str = "v1beta1";
 }
+
+/// Who has which device.
+pub mod v1 {
+    tonic::include_proto!("v1");
+}

@@ -10,6 +10,7 @@ mod directory;
 mod list;
 mod names;
 mod plugin;
+mod podresources;
 mod server;
 mod session;
 mod state;
@@ -19,7 +20,8 @@ use std::sync::Arc;
 pub use self::{
     list::LARGEST,
     names::{DIRECTORY, KUBELET_SOCKET},
-    state::KubeletState,
+    podresources::{POD_RESOURCES_SOCKET, PodResources, PodResourcesError},
+    state::{Allocations, KubeletState},
 };
 use crate::{device::Inventory, root::Root, shutdown::Tasks};
 use tokio::sync::watch;
@@ -30,9 +32,9 @@ pub fn start(
     root: Root,
     inventory: watch::Receiver<Arc<Inventory>>,
     tasks: &Tasks,
-) -> watch::Receiver<KubeletState> {
+) -> (watch::Receiver<KubeletState>, watch::Receiver<Allocations>) {
     let board = state::Board::new();
-    let told = board.subscribe();
+    let told = (board.subscribe(), board.allocations());
     let task = directory::Directory::new(root, inventory, board, tasks.clone());
     let stop = tasks.token();
     tasks.spawn("device plugins", async move {

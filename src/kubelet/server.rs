@@ -7,7 +7,7 @@ use tokio_stream::{Stream, wrappers::ReceiverStream};
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
-use super::{api::v1beta1 as api, list};
+use super::{api::v1beta1 as api, list, state::Board};
 use crate::{
     device::{
         Inventory, Resource, ResourceName,
@@ -35,6 +35,7 @@ pub(super) struct Plugin {
     pub(super) streams: Arc<watch::Sender<Streams>>,
     pub(super) stop: CancellationToken,
     pub(super) tasks: Tasks,
+    pub(super) board: Board,
 }
 
 impl Plugin {
@@ -121,6 +122,7 @@ impl api::device_plugin_server::DevicePlugin for Plugin {
         &self,
         request: Request<api::AllocateRequest>,
     ) -> Result<Response<api::AllocateResponse>, Status> {
+        let _under_way = self.board.allocating();
         let (inventory, resource) = self.now()?;
         let answer = |asked: api::ContainerAllocateRequest| {
             match allocation::grant(&inventory, &resource, &asked.devices_ids) {

@@ -69,6 +69,7 @@ impl Session {
             streams: Arc::new(streams),
             stop: stop.clone(),
             tasks: shared.tasks.clone(),
+            board: shared.board.clone(),
         };
         // From here on the name is removed with the session, whatever happens.
         let root = shared.root.clone();

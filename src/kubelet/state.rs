@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use jiff::Timestamp;
-use tokio::sync::watch;
+use tokio::{sync::watch, time::Instant};
 
 use crate::device::{
     ResourceName,
@@ -21,9 +21,24 @@ pub struct KubeletState {
     pub attempts: Attempts,
 }
 
+/// How often the kubelet asked for devices, and when.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Allocations {
+    /// Asked and not answered yet.
+    pub in_flight: u32,
+    /// Answered, one way or the other.
+    pub answered: u64,
+    /// When the last one was answered. It takes the kubelet a moment to write down what it got.
+    pub last: Option<Instant>,
+}
+
 /// Where the tasks of this room write what they know. Cheap to clone.
 #[derive(Clone, Debug)]
-pub(super) struct Board(Arc<watch::Sender<KubeletState>>);
+pub(super) struct Board {
+    state: Arc<watch::Sender<KubeletState>>,
+    /// Apart: nobody works out the state anew for an allocation.
+    allocations: Arc<watch::Sender<Allocations>>,
+}
 
 impl Board {
     pub(super) fn new() -> Self {
@@ -37,16 +52,23 @@ impl Board {
             registrations: BTreeMap::new(),
             attempts: Attempts::default(),
         };
-        Self(Arc::new(watch::Sender::new(state)))
+        Self {
+            state: Arc::new(watch::Sender::new(state)),
+            allocations: Arc::default(),
+        }
     }
 
     pub(super) fn subscribe(&self) -> watch::Receiver<KubeletState> {
-        self.0.subscribe()
+        self.state.subscribe()
+    }
+
+    pub(super) fn allocations(&self) -> watch::Receiver<Allocations> {
+        self.allocations.subscribe()
     }
 
     /// Says whether this is news.
     pub(super) fn presence(&self, reason: Option<&str>) -> bool {
-        self.0.send_if_modified(|state| {
+        self.state.send_if_modified(|state| {
             let known = &mut state.presence;
             if known.reason.as_deref() == reason {
                 return false;
@@ -61,7 +83,7 @@ impl Board {
 
     /// Says whether this is news.
     pub(super) fn registration(&self, resource: &ResourceName, reason: Option<&str>) -> bool {
-        self.0.send_if_modified(|state| {
+        self.state.send_if_modified(|state| {
             let registered = reason.is_none();
             let known = state.registrations.get(resource);
             if known.is_some_and(|known| known.reason.as_deref() == reason) {
@@ -82,7 +104,7 @@ impl Board {
 
     /// Counts an attempt to register a resource.
     pub(super) fn attempted(&self, accepted: bool) {
-        self.0.send_modify(|state| {
+        self.state.send_modify(|state| {
             let count = match accepted {
                 true => &mut state.attempts.accepted,
                 false => &mut state.attempts.failed,
@@ -91,8 +113,28 @@ impl Board {
         });
     }
 
+    /// Counts an allocation, from now until the answer is dropped.
+    pub(super) fn allocating(&self) -> Allocating {
+        self.allocations.send_modify(|all| all.in_flight += 1);
+        Allocating(self.clone())
+    }
+
     pub(super) fn forget(&self, resource: &ResourceName) {
-        self.0
+        self.state
             .send_if_modified(|state| state.registrations.remove(resource).is_some());
+    }
+}
+
+/// An allocation under way; one that the kubelet gives up counts no longer either.
+#[derive(Debug)]
+pub(super) struct Allocating(Board);
+
+impl Drop for Allocating {
+    fn drop(&mut self) {
+        self.0.allocations.send_modify(|all| {
+            all.in_flight = all.in_flight.saturating_sub(1);
+            all.answered += 1;
+            all.last = Some(Instant::now());
+        });
     }
 }

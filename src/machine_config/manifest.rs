@@ -26,6 +26,13 @@ pub struct NoContent {
 /// # Errors
 /// The config comes from the store, without the contents.
 pub fn to_machine_config_yaml(config: &MachineConfig) -> Result<String, NoContent> {
+    let mut text = String::new();
+    write(&to_machine_config(config)?, 0, &mut text);
+    Ok(text)
+}
+
+/// The same as the object that it is.
+pub fn to_machine_config(config: &MachineConfig) -> Result<Value, NoContent> {
     let mut spec = Map::new();
     spec.insert("config".into(), ignition(config)?);
     insert(&mut spec, "kernelArguments", json!(config.kernel_arguments));
@@ -38,15 +45,12 @@ pub fn to_machine_config_yaml(config: &MachineConfig) -> Result<String, NoConten
     let mut metadata = Map::new();
     metadata.insert("name".into(), json!(config.name));
     insert(&mut metadata, "annotations", release(config));
-    let manifest = json!({
+    Ok(json!({
         "apiVersion": "machineconfiguration.openshift.io/v1",
         "kind": "MachineConfig",
         "metadata": metadata,
         "spec": spec,
-    });
-    let mut text = String::new();
-    write(&manifest, 0, &mut text);
-    Ok(text)
+    }))
 }
 
 /// The release that the config is for, and whether it may be a lower one.

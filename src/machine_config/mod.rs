@@ -38,7 +38,7 @@ pub use entry::{
 };
 pub use files::{ENDINGS, Gathering, Refused, documents_from_files, is_config_name};
 pub use local::{Local, LocalEntry, LocalError, LocalKind, NoLocal};
-pub use manifest::{NoContent, to_machine_config_yaml};
+pub use manifest::{NoContent, to_machine_config, to_machine_config_yaml};
 pub use merge::{Order, merge};
 pub use refusal::Refusal;
 pub use unit_file::{UnitFault, UnitFile, split_words};

@@ -15,7 +15,7 @@ fn status() -> Status {
     status.gates = GateName::ALL
         .into_iter()
         .map(|name| Gate {
-            name,
+            name: name.into(),
             open: name != GateName::DiskSpace,
             effect: name.default_effect(),
             since: now,
@@ -43,7 +43,14 @@ fn status() -> Status {
         resource: "acme.dev/fpga".to_owned(),
         source: String::new(),
         registered: true,
-        devices: vec![device("Healthy"), device("Unhealthy"), device("Healthy")],
+        devices: vec![
+            device("Healthy"),
+            device("Unhealthy"),
+            DeviceStatus {
+                holder: Some("lab/reads/main".to_owned()),
+                ..device("Healthy")
+            },
+        ],
     }];
     status
 }
@@ -71,6 +78,7 @@ fn a_scrape_shows_what_the_status_says() {
         "machinist_drift_paths{kind=\"mode\"} 0",
         "machinist_devices{resource=\"acme.dev/fpga\",health=\"Healthy\"} 2",
         "machinist_devices{resource=\"acme.dev/fpga\",health=\"Unhealthy\"} 1",
+        "machinist_devices_held{resource=\"acme.dev/fpga\"} 1",
         "machinist_resource_registered{resource=\"acme.dev/fpga\"} 1",
         "machinist_updates_total{outcome=\"Done\"} 1",
         "machinist_updates_total{outcome=\"Failed\"} 0",

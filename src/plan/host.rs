@@ -6,7 +6,7 @@ use super::{
     Capabilities, Node, NodeKind, Observed, Operation, OperationKind,
     difference::Steps,
     observed::{FileFacts, ObjectKind},
-    space,
+    recovery, space,
 };
 use crate::{
     machine_config::{Origin, Refusal},
@@ -71,6 +71,10 @@ pub(super) fn refusals(
         found.extend(host.foreign_content(&busy));
     }
     found.extend(space::refusals(operations, observed));
+    if capabilities.live && !operations.is_empty() {
+        found.extend(recovery::missing(observed));
+        found.extend(recovery::touched(steps));
+    }
     found
 }
 

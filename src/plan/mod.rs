@@ -32,6 +32,7 @@ mod operation;
 mod os;
 mod policy;
 mod preset;
+pub mod recovery;
 mod soft;
 mod space;
 mod text;
@@ -44,7 +45,7 @@ pub use between::{between, only};
 pub use databases::{Database, Edit, EditPlace, Entries, Standing, remember};
 pub use document::PlanDocument;
 pub use drift::{Drift, DriftKind, drift};
-pub use linkset::UNIT_DIR;
+pub use linkset::{UNIT_DIR, resolve};
 
 pub use labels::Labels;
 pub use model::{

@@ -50,6 +50,9 @@ pub struct Observed {
     /// Paths that stood as asked when a config first named them ([`super::Plan::adopted`]): nothing
     /// was written there, so nothing is removed when they leave the config.
     pub adopted: BTreeSet<AbsPath>,
+    /// Why nobody would settle an interrupted update before ordinary services start; none where the
+    /// units for that are installed and enabled ([`super::recovery`]).
+    pub recovery_missing: Option<String>,
 }
 
 /// What a plan must know to make, change and remove users and groups.

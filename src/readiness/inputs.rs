@@ -7,7 +7,7 @@ use std::{
 
 use jiff::Timestamp;
 
-use super::Policy;
+use super::{Answers, Policy};
 use crate::reason::Reason;
 
 /// Everything the gates look at. What nobody watches is left at its default, and its gate is open.
@@ -25,12 +25,22 @@ pub struct Inputs {
     pub devices: Option<DevicesReturn>,
     /// Failed units; none when there is no service manager to ask.
     pub failed_units: Option<FailedUnits>,
+    /// Where another daemon was seen that changes this machine's config, while that is our job, too.
+    pub other_daemon: Option<String>,
     /// Pressure stall information; none when the kernel gives none.
     pub pressure: Option<Pressure>,
     /// The watched file systems, each once.
     pub disk: Vec<FreeSpace>,
     /// Whether the kernel's clock is synchronised; none when it cannot be asked.
     pub synchronised: Option<bool>,
+    /// Whether `/` is read-only; none when the mounts cannot be read.
+    pub root_read_only: Option<bool>,
+    /// How the kernel hands out memory; none when it does not say.
+    pub memory: Option<MemorySettings>,
+    /// The Node's taints, each as `key:effect`; none where it is not seen.
+    pub taints: Option<BTreeSet<String>>,
+    /// What was answered to the administrator's own gates.
+    pub own: Answers,
 }
 
 impl Inputs {
@@ -153,6 +163,27 @@ pub struct FreeSpace {
     pub free: u64,
     /// Its size in bytes.
     pub size: u64,
+    /// Its inodes; none where it makes them as needed.
+    pub inodes: Option<FreeInodes>,
+}
+
+/// The inodes of a file system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FreeInodes {
+    /// What an unprivileged process may still take (`f_favail`).
+    pub free: u64,
+    /// All of them.
+    pub all: u64,
+}
+
+/// Kernel settings that a kubelet depends on: it counts on memory being handed out freely, and on the
+/// kernel ending a process and not the machine when there is none left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemorySettings {
+    /// `vm.overcommit_memory`.
+    pub overcommit: u32,
+    /// `vm.panic_on_oom`.
+    pub panic_on_oom: u32,
 }
 
 /// How long the kubelet's socket may be missing before it is said.

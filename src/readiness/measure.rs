@@ -8,7 +8,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{FreeSpace, Pressure};
+use super::{FreeInodes, FreeSpace, MemorySettings, Pressure};
 use crate::{
     hardware::facts::{self, Facts},
     path::AbsPath,
@@ -42,6 +42,10 @@ pub struct Signals {
     pub disk: Vec<FreeSpace>,
     /// Whether the clock is synchronised; none when nothing can say so.
     pub synchronised: Option<bool>,
+    /// Whether `/` is read-only; none when the mounts cannot be read.
+    pub root_read_only: Option<bool>,
+    /// How the kernel hands out memory; none when it does not say.
+    pub memory: Option<MemorySettings>,
 }
 
 /// Measures now, every two minutes, and soon after each notice in `units`; until `stop`.
@@ -112,14 +116,31 @@ async fn look(
     // A dead network file system answers statfs late, or never.
     let host = tokio::task::spawn_blocking(move || {
         let disk = disks.iter().filter_map(|path| free_space(&root, path));
-        (pressure(&root), disk.collect())
+        let disk = disk.collect();
+        let facts = Facts::read(|path| root.read_text(path, LONGEST_FACT).ok());
+        Signals {
+            disk,
+            ..of_the_kernel(&facts)
+        }
     });
-    let (pressure, disk) = host.await.unwrap_or_default();
     Signals {
         failed_units: failed_units.map(|units| units.into_iter().collect()),
-        pressure,
-        disk,
         synchronised,
+        ..host.await.unwrap_or_default()
+    }
+}
+
+/// What the kernel says of itself.
+fn of_the_kernel(facts: &Facts) -> Signals {
+    let memory = facts.overcommit_memory.zip(facts.panic_on_oom);
+    Signals {
+        pressure: pressure(facts),
+        root_read_only: facts.root_read_only(),
+        memory: memory.map(|(overcommit, panic_on_oom)| MemorySettings {
+            overcommit,
+            panic_on_oom,
+        }),
+        ..Signals::default()
     }
 }
 
@@ -149,13 +170,14 @@ fn free_space(root: &Root, path: &AbsPath) -> Option<FreeSpace> {
         path: path.to_string(),
         free: mount.free_bytes,
         size: mount.size_bytes,
+        inodes: (mount.free_inodes.zip(mount.all_inodes))
+            .map(|(free, all)| FreeInodes { free, all }),
     })
 }
 
 /// Share of the last minute lost to waiting, in percent. None where one of the three is missing: a
 /// kernel measures all or none.
-fn pressure(root: &Root) -> Option<Pressure> {
-    let facts = Facts::read(|path| root.read_text(path, LONGEST_FACT).ok());
+fn pressure(facts: &Facts) -> Option<Pressure> {
     let some = |of: Option<facts::Pressure>| of.map(|pressure| pressure.some.avg60);
     Some(Pressure {
         cpu: some(facts.pressure.cpu)?,

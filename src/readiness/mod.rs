@@ -4,15 +4,19 @@
 //! second time. Pure: no files, no clock, no tokio. What is watched comes in as [`Inputs`], the time
 //! as an argument.
 
+mod host;
 mod inputs;
 pub mod measure;
+mod own;
+pub mod probe;
 pub mod report;
 mod verdict;
 
 pub use inputs::{
-    Boot, ConfigState, DeviceManager, DevicesReturn, FailedUnits, Failure, FreeSpace, Inputs,
-    Kubelet, Pressure,
+    Boot, ConfigState, DeviceManager, DevicesReturn, FailedUnits, Failure, FreeInodes, FreeSpace,
+    Inputs, Kubelet, MemorySettings, Pressure,
 };
+pub use own::{Answer, Answers, Endpoint, Name, OwnGate, Probe};
 
 use std::{collections::BTreeMap, fmt, time::Duration};
 
@@ -36,26 +40,38 @@ pub enum GateName {
     Devices,
     /// No systemd unit failed that had not failed before.
     FailedUnits,
+    /// Nobody else changes this machine's config.
+    OtherDaemon,
     /// CPU, memory and I/O are not under pressure.
     Pressure,
     /// There is free space.
     DiskSpace,
+    /// There are free inodes.
+    Inodes,
     /// The clock is synchronised.
     TimeSync,
+    /// `/` can be written to.
+    ReadOnlyRoot,
+    /// The kernel's memory settings are those that a kubelet works with.
+    KernelMemorySettings,
 }
 
 impl GateName {
     /// Every gate, in the order in which they are shown.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 13] = [
         Self::Config,
         Self::BootProven,
         Self::Kubelet,
         Self::DeviceManagerAbsent,
         Self::Devices,
         Self::FailedUnits,
+        Self::OtherDaemon,
         Self::Pressure,
         Self::DiskSpace,
+        Self::Inodes,
         Self::TimeSync,
+        Self::ReadOnlyRoot,
+        Self::KernelMemorySettings,
     ];
 
     /// The name as it is written everywhere.
@@ -67,9 +83,13 @@ impl GateName {
             Self::DeviceManagerAbsent => "DeviceManagerAbsent",
             Self::Devices => "Devices",
             Self::FailedUnits => "FailedUnits",
+            Self::OtherDaemon => "OtherDaemon",
             Self::Pressure => "Pressure",
             Self::DiskSpace => "DiskSpace",
+            Self::Inodes => "Inodes",
             Self::TimeSync => "TimeSync",
+            Self::ReadOnlyRoot => "ReadOnlyRoot",
+            Self::KernelMemorySettings => "KernelMemorySettings",
         }
     }
 
@@ -81,9 +101,14 @@ impl GateName {
             Self::Config | Self::BootProven | Self::Kubelet | Self::Devices | Self::FailedUnits => {
                 Effect::Hold
             }
-            Self::DeviceManagerAbsent | Self::Pressure | Self::DiskSpace | Self::TimeSync => {
-                Effect::Warn
-            }
+            Self::DeviceManagerAbsent
+            | Self::OtherDaemon
+            | Self::Pressure
+            | Self::DiskSpace
+            | Self::Inodes
+            | Self::TimeSync
+            | Self::ReadOnlyRoot
+            | Self::KernelMemorySettings => Effect::Warn,
         }
     }
 }
@@ -111,7 +136,7 @@ pub enum Effect {
 #[serde(rename_all = "camelCase")]
 pub struct Gate {
     /// Which one.
-    pub name: GateName,
+    pub name: Name,
     /// Nothing is in the way.
     pub open: bool,
     /// What it does while closed.
@@ -137,8 +162,12 @@ pub struct Policy {
     pub io_pressure: u8,
     /// Free space below this closes `DiskSpace`.
     pub min_free: MinFree,
+    /// Free inodes below this share, in percent, close `Inodes`.
+    pub min_inodes: u8,
     /// How long devices may take to come back before the gate opens with a report.
     pub return_limit: Duration,
+    /// Gates of the administrator's own.
+    pub own: Vec<OwnGate>,
 }
 
 impl Policy {
@@ -158,7 +187,7 @@ pub enum MinFree {
     Bytes(u64),
 }
 
-/// All gates, each exactly once, in the order of [`GateName::ALL`].
+/// All gates, each exactly once, in the order of [`GateName::ALL`]; then the administrator's own.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Gates(Vec<Gate>);
@@ -167,19 +196,27 @@ impl Gates {
     /// Judges every gate anew. A gate that neither opened nor closed keeps its `since`.
     #[must_use]
     pub fn evaluate(&self, inputs: &Inputs, policy: &Policy, now: Timestamp) -> Self {
-        let judge = |name| {
-            let verdict = verdict::of(name, inputs, policy, now);
-            let before = self.get(name).filter(|gate| gate.open == verdict.open);
+        let judged = |name: Name, effect, verdict: verdict::Verdict| {
+            let mut before = self.0.iter().filter(|gate| gate.name == name);
+            let before = before.find(|gate| gate.open == verdict.open);
             Gate {
-                name,
                 open: verdict.open,
-                effect: policy.effect(name),
+                effect,
                 since: before.map_or(now, |gate| gate.since),
                 reason: verdict.reason,
                 message: verdict.message,
+                name,
             }
         };
-        Self(GateName::ALL.into_iter().map(judge).collect())
+        let known = GateName::ALL.into_iter().map(|name| {
+            let verdict = verdict::of(name, inputs, policy, now);
+            judged(name.into(), policy.effect(name), verdict)
+        });
+        let own = policy.own.iter().map(|gate| {
+            let verdict = own::verdict(&gate.probe, inputs);
+            judged(Name::Own(gate.name.clone()), gate.effect, verdict)
+        });
+        Self(known.chain(own).collect())
     }
 
     /// Whether the machine is fit for work: no closed gate holds.

@@ -1,12 +1,18 @@
 //! Joins what the other tasks say into one status document and one list of gates, and tells systemd.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use jiff::Timestamp;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::{Boot, ConfigState, DevicesReturn, FailedUnits, Failure, Gates, Inputs, Kubelet};
+use super::{
+    Answers, Boot, ConfigState, DevicesReturn, FailedUnits, Failure, Gates, Inputs, Policy,
+};
 use crate::{
     clock::Clock,
     config::{DriftPolicy, Job, Settings},
@@ -37,8 +43,12 @@ pub struct Sources {
     pub devices: watch::Receiver<Arc<DevicesView>>,
     /// The cluster.
     pub cluster: watch::Receiver<ClusterView>,
+    /// Another daemon that changes this machine's config: where it was seen.
+    pub other_daemon: watch::Receiver<Option<String>>,
     /// What is measured on the host.
     pub signals: watch::Receiver<Arc<Signals>>,
+    /// What was answered to the administrator's own gates.
+    pub own: watch::Receiver<Answers>,
     /// The effective settings.
     pub settings: watch::Receiver<Arc<Settings>>,
 }
@@ -67,6 +77,8 @@ pub struct ClusterView {
     pub node: Option<String>,
     /// The kubelet.
     pub kubelet: super::Kubelet,
+    /// The Node's taints, each as `key:effect`; none where the Node is not seen.
+    pub taints: Option<BTreeSet<String>>,
     /// What keeps the desired config from being read.
     pub trouble: Option<Blocker>,
 }
@@ -113,6 +125,8 @@ pub async fn report(
             Ok(()) = from.devices.changed() => {}
             Ok(()) = from.cluster.changed() => {}
             Ok(()) = from.signals.changed() => {}
+            Ok(()) = from.other_daemon.changed() => {}
+            Ok(()) = from.own.changed() => {}
             Ok(()) = from.settings.changed() => {}
             // Safe to drop: the turn is found anew.
             () = until(turns) => {}
@@ -151,14 +165,20 @@ fn compose(from: &Sources, to: &Outlets) -> (Status, Option<Duration>) {
     let cluster = from.cluster.borrow().clone();
     let inputs = Inputs {
         kubelet: cluster.kubelet,
+        other_daemon: from.other_daemon.borrow().clone(),
+        taints: cluster.taints,
+        own: from.own.borrow().clone(),
         ..inputs(&update, &settings, &devices, &from.signals.borrow())
     };
     let (policy, now) = (&settings.readiness.policy, to.clock.now());
-    let gates = Gates::evaluate(&before.gates, &inputs, policy, now);
+    let gates = match is_asked(&before.gates, &inputs.own, policy) {
+        true => Gates::evaluate(&before.gates, &inputs, policy, now),
+        false => Gates::default(),
+    };
     let turns = inputs.turns_at(policy, now);
     let turns = turns.and_then(|turn| turn.duration_since(now).try_into().ok());
     let status = Status {
-        ready: from.started() && gates.ready(),
+        ready: from.started() && gates.iter().next().is_some() && gates.ready(),
         phase: update.phase.name().to_owned(),
         since: update.since,
         failure: update.failure.as_ref().map(|failure| FailureStatus {
@@ -177,6 +197,14 @@ fn compose(from: &Sources, to: &Outlets) -> (Status, Option<Duration>) {
         ..(*before).clone()
     };
     (status, turns)
+}
+
+/// Nothing is judged before the administrator's own gates were asked once: a start of the agent alone must
+/// not close a gate for a moment, in the eyes of everybody who follows the condition.
+fn is_asked(before: &Gates, own: &Answers, policy: &Policy) -> bool {
+    let asked = policy.own.iter().filter(|gate| gate.probe.is_asked());
+    let mut answered = asked.map(|gate| own.contains_key(&gate.probe));
+    before.iter().next().is_some() || answered.all(|answered| answered)
 }
 
 fn config(update: &UpdateReport) -> ConfigStatus {
@@ -201,15 +229,7 @@ fn config(update: &UpdateReport) -> ConfigStatus {
             .as_ref()
             .map(|config| config.digest.to_string())
             .unwrap_or_default(),
-        drift: update
-            .drift
-            .iter()
-            .map(|drift| DriftStatus {
-                path: drift.path.to_string(),
-                kind: drift.kind,
-                entry: drift.entry.clone(),
-            })
-            .collect(),
+        drift: update.drift.iter().map(DriftStatus::from).collect(),
         labels_pending: update
             .labels_pending
             .iter()
@@ -236,19 +256,20 @@ fn inputs(
     };
     let drifted = update.drift.iter();
     let drifted = drifted.filter(|drift| settings.drift.policy(&drift.path) != DriftPolicy::Ignore);
+    let mut repaired = update.drift.iter();
+    let repairs = |path| settings.drift.policy(path) == DriftPolicy::Repair;
     Inputs {
         config: ConfigState {
             unverified: update.unverified.then(|| config(update).desired),
             failed,
             drifted: drifted.map(|drift| drift.path.to_string()).collect(),
-            drift_holds: false,
+            drift_holds: repaired.any(|drift| repairs(&drift.path)),
             refused,
         },
         boot: Boot {
             current: update.boot.clone(),
             ordered_at: update.reboot_needed_in.clone(),
         },
-        kubelet: Kubelet::Unneeded,
         device_manager: devices.manager.clone(),
         devices: update
             .devices_before
@@ -258,6 +279,7 @@ fn inputs(
                 now: allocatable(devices),
                 since: *since,
             }),
+        other_daemon: None,
         failed_units: host.failed_units.as_ref().map(|now| FailedUnits {
             before: update.failed_units_before.iter().cloned().collect(),
             now: now.clone(),
@@ -265,6 +287,9 @@ fn inputs(
         pressure: host.pressure,
         disk: host.disk.clone(),
         synchronised: host.synchronised,
+        root_read_only: host.root_read_only,
+        memory: host.memory,
+        ..Inputs::default()
     }
 }
 
@@ -297,19 +322,38 @@ fn blockers(update: &UpdateReport) -> impl Iterator<Item = Blocker> {
         message: blocker.message.clone(),
         since: blocker.since,
     });
-    window.into_iter().chain(told)
+    window.into_iter().chain(barred(update)).chain(told)
+}
+
+/// What is desired and may not be begun.
+fn barred(update: &UpdateReport) -> Option<Blocker> {
+    let barred = update.barred.as_ref().filter(|barred| barred.stands)?;
+    let desired = update.config.desired.as_ref()?;
+    Some(Blocker {
+        kind: "MachineConfig".to_owned(),
+        namespace: String::new(),
+        name: desired.name.clone(),
+        reason: barred.bar.reason,
+        message: barred.bar.message.clone(),
+        since: update.since,
+    })
 }
 
 fn window(update: &UpdateReport, opens: Timestamp) -> Blocker {
-    Blocker {
-        kind: "Window".to_owned(),
-        namespace: String::new(),
-        name: "update.windows".to_owned(),
-        reason: Reason::OutsideWindow,
-        message: format!(
-            "the next window opens at {}",
-            opens.strftime("%Y-%m-%d %H:%MZ")
+    let (kind, name, what) = match update.opens_for_the_cluster {
+        true => (
+            "UpgradeConfig",
+            "upgradeAt",
+            "the cluster lets updates begin",
         ),
+        false => ("Window", "update.windows", "the next window opens"),
+    };
+    Blocker {
+        kind: kind.to_owned(),
+        namespace: String::new(),
+        name: name.to_owned(),
+        reason: Reason::OutsideWindow,
+        message: format!("{what} at {}", opens.strftime("%Y-%m-%d %H:%MZ")),
         since: update.since,
     }
 }

@@ -11,7 +11,9 @@ fn policy() -> Policy {
         memory_pressure: 40,
         io_pressure: 80,
         min_free: MinFree::Percent(5),
+        min_inodes: 5,
         return_limit: Duration::from_secs(300),
+        own: Vec::new(),
     }
 }
 
@@ -27,6 +29,8 @@ fn healthy() -> Inputs {
         }),
         disk: vec![space("/", 50, 100)],
         synchronised: Some(true),
+        root_read_only: Some(false),
+        memory: memory(1, 0),
         ..Inputs::default()
     }
 }
@@ -36,7 +40,22 @@ fn space(path: &str, free: u64, size: u64) -> FreeSpace {
         path: path.to_owned(),
         free,
         size,
+        inodes: Some(FreeInodes { free: 50, all: 100 }),
     }
+}
+
+fn inodes(free: u64, all: u64) -> Vec<FreeSpace> {
+    vec![FreeSpace {
+        inodes: Some(FreeInodes { free, all }),
+        ..space("/", 50, 100)
+    }]
+}
+
+fn memory(overcommit: u32, panic_on_oom: u32) -> Option<MemorySettings> {
+    Some(MemorySettings {
+        overcommit,
+        panic_on_oom,
+    })
 }
 
 fn failure() -> Failure {
@@ -108,6 +127,12 @@ fn device_rows() -> Vec<Row> {
         waiting(now).map(|wait| DevicesReturn { since: at(-299), ..wait })
     };
     vec![
+        (G::Kubelet, true, R::Ok, with(|i| i.kubelet = Kubelet::Unneeded)),
+        (G::Kubelet, true, R::Ok, with(|i| i.kubelet = Kubelet::Ready)),
+        (G::Kubelet, true, R::SignalMissing, with(|i| i.kubelet = Kubelet::Unknown)),
+        (G::Kubelet, false, R::KubeletDown, with(|i| i.kubelet = Kubelet::NoNode)),
+        (G::Kubelet, false, R::KubeletDown, with(|i| i.kubelet = Kubelet::OldBoot)),
+        (G::Kubelet, false, R::KubeletDown, with(|i| i.kubelet = Kubelet::NotReady("CNI".into()))),
         (G::DeviceManagerAbsent, true, R::Ok, with(|i| i.device_manager = DeviceManager::Unneeded)),
         (G::DeviceManagerAbsent, true, R::Ok, with(|i| i.device_manager = DeviceManager::Absent(at(-29)))),
         (G::DeviceManagerAbsent, false, R::KubeletDown, with(|i| i.device_manager = DeviceManager::Absent(at(-30)))),
@@ -134,6 +159,8 @@ fn host_rows() -> Vec<Row> {
         (G::Pressure, false, R::UnderPressure, with(|i| i.pressure = stall(0.0, 0.0, 80.01))),
         (G::Pressure, true, R::SignalMissing, with(|i| i.pressure = None)),
         (G::DiskSpace, true, R::Ok, with(|i| i.disk = vec![space("/", 5, 100)])),
+        (G::OtherDaemon, true, R::Ok, with(|_| {})),
+        (G::OtherDaemon, false, R::OtherDaemon, with(|i| i.other_daemon = Some("it runs".to_owned()))),
         (G::DiskSpace, false, R::DiskSpaceLow, with(|i| i.disk = vec![space("/", 499, 10_000)])),
         (G::DiskSpace, false, R::DiskSpaceLow, with(|i| i.disk = vec![space("/", 50, 100), space("/var", 0, 1)])),
         (G::DiskSpace, true, R::Ok, with(|i| i.disk = vec![space("/proc", 0, 0)])),
@@ -142,6 +169,19 @@ fn host_rows() -> Vec<Row> {
         (G::TimeSync, true, R::Ok, healthy()),
         (G::TimeSync, false, R::TimeUnsynchronised, with(|i| i.synchronised = Some(false))),
         (G::TimeSync, true, R::SignalMissing, with(|i| i.synchronised = None)),
+        (G::Inodes, true, R::Ok, with(|i| i.disk = inodes(5, 100))),
+        (G::Inodes, false, R::InodesLow, with(|i| i.disk = inodes(499, 10_000))),
+        (G::Inodes, true, R::Ok, with(|i| i.disk = inodes(u64::MAX, u64::MAX))),
+        (G::Inodes, true, R::SignalMissing, with(|i| i.disk[0].inodes = None)),
+        (G::ReadOnlyRoot, true, R::Ok, healthy()),
+        (G::ReadOnlyRoot, false, R::RootReadOnly, with(|i| i.root_read_only = Some(true))),
+        (G::ReadOnlyRoot, true, R::SignalMissing, with(|i| i.root_read_only = None)),
+        (G::KernelMemorySettings, true, R::Ok, healthy()),
+        (G::KernelMemorySettings, false, R::KernelMemorySettings, with(|i| i.memory = memory(0, 0))),
+        (G::KernelMemorySettings, false, R::KernelMemorySettings, with(|i| i.memory = memory(2, 0))),
+        (G::KernelMemorySettings, false, R::KernelMemorySettings, with(|i| i.memory = memory(1, 1))),
+        (G::KernelMemorySettings, true, R::SignalMissing, with(|i| i.memory = None)),
+        (G::KernelMemorySettings, true, R::Ok, with(|i| { i.memory = memory(0, 1); i.device_manager = DeviceManager::Unneeded; })),
     ]
 }
 
@@ -183,7 +223,7 @@ fn a_machine_that_watches_nothing_is_ready() {
     let gates = Gates::default().evaluate(&Inputs::default(), &policy(), at(0));
     assert!(gates.ready());
     assert_eq!(gates.summary(), "ready");
-    let names: Vec<_> = gates.iter().map(|gate| gate.name).collect();
+    let names: Vec<_> = gates.iter().map(|gate| gate.name.clone()).collect();
     assert_eq!(names, GateName::ALL);
 }
 
@@ -283,4 +323,81 @@ fn verdicts_that_time_alone_changes_are_looked_at_when_they_change() {
         verdicts(at(100_000)),
         "nothing happens after"
     );
+}
+
+fn own(name: &str, probe: Probe, effect: Effect) -> OwnGate {
+    OwnGate {
+        name: name.to_owned(),
+        probe,
+        effect,
+    }
+}
+
+#[test]
+fn gates_of_the_administrators_own_come_last_and_are_closed_until_they_are_answered() {
+    let unit = Probe::Unit("iscsid.service".to_owned());
+    let policy = Policy {
+        own: vec![
+            own("Storage", unit.clone(), Effect::Hold),
+            own(
+                "Network",
+                Probe::TaintAbsent("cni".to_owned()),
+                Effect::Warn,
+            ),
+        ],
+        ..policy()
+    };
+    let judged = |inputs: &Inputs| {
+        let gates = Gates::default().evaluate(inputs, &policy, at(0));
+        assert_eq!(gates.iter().count(), GateName::ALL.len() + 2);
+        let of = |name: &str| {
+            let gate = gates
+                .iter()
+                .find(|gate| gate.name.as_str() == name)
+                .unwrap();
+            (gate.open, gate.reason)
+        };
+        (of("Storage"), of("Network"), gates.ready())
+    };
+    let told = |open| {
+        with(|i| {
+            let message = "what was found".to_owned();
+            i.own = Answers::from([(unit.clone(), Answer { open, message })]);
+        })
+    };
+    let missing = (true, Reason::SignalMissing);
+    let closed = (false, Reason::OwnGateClosed);
+    assert_eq!(judged(&healthy()), (closed, missing, false));
+    assert_eq!(judged(&told(Some(false))), (closed, missing, false));
+    assert_eq!(judged(&told(None)), (missing, missing, true));
+    let mut seen = told(Some(true));
+    seen.taints = Some(["cni.example.com:NoExecute".to_owned()].into());
+    assert_eq!(
+        judged(&seen),
+        ((true, Reason::Ok), (true, Reason::Ok), true)
+    );
+    seen.taints = Some(["cni:NoExecute".to_owned()].into());
+    // It only warns.
+    assert_eq!(judged(&seen), ((true, Reason::Ok), closed, true));
+}
+
+#[test]
+fn a_taint_is_meant_with_every_effect_unless_one_is_named() {
+    let open = |taint: &str| {
+        let inputs = with(|i| i.taints = Some(["a.b/c:NoExecute".to_owned()].into()));
+        super::own::verdict(&Probe::TaintAbsent(taint.to_owned()), &inputs).open
+    };
+    assert!(!open("a.b/c") && !open("a.b/c:NoExecute"));
+    assert!(open("a.b/c:NoSchedule") && open("c") && open("a.b/cc"));
+}
+
+#[test]
+fn a_gate_of_a_newer_agent_is_read_by_its_name() {
+    let text = r#"[{"name":"Moon","open":true,"effect":"warn","since":"2027-01-15T08:00:00Z","reason":"Ok","message":"full"}]"#;
+    let gates: Gates = serde_json::from_str(text).unwrap();
+    assert_eq!(
+        gates.iter().next().unwrap().name,
+        Name::Own("Moon".to_owned())
+    );
+    assert_eq!(serde_json::to_string(&gates).unwrap(), text);
 }

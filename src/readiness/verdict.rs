@@ -6,7 +6,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::{
     Boot, ConfigState, DeviceManager, DevicesReturn, FailedUnits, FreeSpace, GateName, Inputs,
-    Kubelet, MinFree, Policy, Pressure, inputs::SOCKET_GRACE,
+    Kubelet, MinFree, Policy, Pressure, host, inputs::SOCKET_GRACE,
 };
 use crate::reason::Reason;
 
@@ -17,12 +17,12 @@ pub(super) struct Verdict {
 }
 
 impl Verdict {
-    fn fine(message: impl Into<String>) -> Self {
+    pub(super) fn fine(message: impl Into<String>) -> Self {
         Self::note(Reason::Ok, message)
     }
 
     /// Open, with something to say all the same.
-    fn note(reason: Reason, message: impl Into<String>) -> Self {
+    pub(super) fn note(reason: Reason, message: impl Into<String>) -> Self {
         Self {
             open: true,
             reason,
@@ -30,7 +30,7 @@ impl Verdict {
         }
     }
 
-    fn closed(reason: Reason, message: impl Into<String>) -> Self {
+    pub(super) fn closed(reason: Reason, message: impl Into<String>) -> Self {
         Self {
             open: false,
             reason,
@@ -38,7 +38,7 @@ impl Verdict {
         }
     }
 
-    fn no_signal(message: &str) -> Self {
+    pub(super) fn no_signal(message: &str) -> Self {
         Self::note(Reason::SignalMissing, message)
     }
 }
@@ -51,9 +51,13 @@ pub(super) fn of(name: GateName, inputs: &Inputs, policy: &Policy, now: Timestam
         GateName::DeviceManagerAbsent => device_manager(&inputs.device_manager, now),
         GateName::Devices => devices(inputs.devices.as_ref(), policy.return_limit, now),
         GateName::FailedUnits => failed_units(inputs.failed_units.as_ref()),
+        GateName::OtherDaemon => other_daemon(inputs.other_daemon.as_deref()),
         GateName::Pressure => pressure(inputs.pressure, policy),
         GateName::DiskSpace => disk_space(&inputs.disk, policy.min_free),
+        GateName::Inodes => host::inodes(&inputs.disk, policy.min_inodes),
         GateName::TimeSync => time_sync(inputs.synchronised),
+        GateName::ReadOnlyRoot => host::root(inputs.root_read_only),
+        GateName::KernelMemorySettings => host::memory(inputs),
     }
 }
 
@@ -110,6 +114,16 @@ fn kubelet(state: &Kubelet) -> Verdict {
         Kubelet::OldBoot => closed("the kubelet has not reported since this boot"),
         Kubelet::NotReady(why) => closed(&format!("the kubelet is not ready: {why}")),
         Kubelet::Ready => Verdict::fine("the kubelet is ready"),
+    }
+}
+
+fn other_daemon(seen: Option<&str>) -> Verdict {
+    match seen {
+        None => Verdict::fine("nobody else changes this machine's config"),
+        Some(seen) => Verdict::closed(
+            Reason::OtherDaemon,
+            format!("{seen}; nothing of the config is changed beside it"),
+        ),
     }
 }
 
@@ -235,7 +249,7 @@ fn lasted(since: Timestamp, now: Timestamp, limit: Duration) -> bool {
 }
 
 /// The first three and how many more: a status line is read by people.
-fn few<T: AsRef<str>>(all: impl ExactSizeIterator<Item = T>) -> String {
+pub(super) fn few<T: AsRef<str>>(all: impl ExactSizeIterator<Item = T>) -> String {
     let more = all.len().saturating_sub(3);
     let mut text = String::new();
     for one in all.take(3) {

@@ -249,7 +249,7 @@ impl walk::Slot<'_> {
     }
 }
 
-fn write_all(fd: &OwnedFd, parts: &[&[u8]]) -> io::Result<()> {
+pub(super) fn write_all(fd: &OwnedFd, parts: &[&[u8]]) -> io::Result<()> {
     let full = parts.iter().filter(|part| !part.is_empty());
     let mut slices: Vec<IoSlice<'_>> = full.map(|part| IoSlice::new(part)).collect();
     let mut left = slices.as_mut_slice();

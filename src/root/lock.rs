@@ -15,7 +15,15 @@ const BETWEEN_TRIES: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 #[must_use = "the lock is released when this is dropped"]
 pub struct Lock {
-    _held: OwnedFd,
+    held: OwnedFd,
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // Closing is not enough for flock(2): a child of ours has the same open file until it has become
+        // another program. Nothing is to be done about a failure; closing follows.
+        let _ = rustix::fs::flock(&self.held, FlockOperation::Unlock);
+    }
 }
 
 impl Root {
@@ -24,7 +32,7 @@ impl Root {
     pub fn lock(&self, p: &AbsPath) -> Result<Option<Lock>, RootError> {
         let taken = self.open_or_new(p).and_then(|file| {
             match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => Ok(Some(Lock { _held: file })),
+                Ok(()) => Ok(Some(Lock { held: file })),
                 Err(Errno::WOULDBLOCK) => Ok(None),
                 Err(errno) => Err(errno.into()),
             }
@@ -44,7 +52,7 @@ impl Root {
             loop {
                 let exclusive = FlockOperation::NonBlockingLockExclusive;
                 match rustix::fs::fcntl_lock(&file, exclusive) {
-                    Ok(()) => return Ok(Some(Lock { _held: file })),
+                    Ok(()) => return Ok(Some(Lock { held: file })),
                     Err(Errno::AGAIN | Errno::ACCESS) if left > 0 => {
                         left -= 1;
                         std::thread::sleep(BETWEEN_TRIES);
@@ -56,5 +64,23 @@ impl Root {
             }
         });
         taken.map_err(|error| self.failed("lock", p, error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_is_let_go_though_a_child_still_has_the_file_open() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = Root::open(dir.path()).unwrap();
+        let path = AbsPath::new("/lock").unwrap();
+        let lock = root.lock(&path).unwrap().unwrap();
+        let child = lock.held.try_clone().unwrap();
+        assert!(root.lock(&path).unwrap().is_none());
+        drop(lock);
+        assert!(root.lock(&path).unwrap().is_some());
+        drop(child);
     }
 }

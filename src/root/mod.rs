@@ -11,6 +11,7 @@
 
 mod build;
 mod commit;
+mod copy;
 mod error;
 mod label;
 mod lock;
@@ -51,6 +52,7 @@ pub use self::{
     mount::Mount,
     pieces::Pieces,
     record::{Act, FaultHook, Op, Recording},
+    socket::UnixAddress,
     stat::{Entry, Identity, Kind, Listing, Meta, Stat},
     sync::SyncPoint,
     tree::{Node, Object, Tree},
@@ -109,6 +111,11 @@ impl Root {
     pub fn is_live(&self) -> bool {
         let manager = self.dir_handle("run/systemd/system").is_ok();
         manager || self.is_process_root().unwrap_or(false)
+    }
+
+    /// Whether this process runs in a container, with the machine's tree somewhere below its own `/`.
+    pub fn is_seen_from_a_container(&self) -> bool {
+        self.is_live() && !self.is_process_root().unwrap_or(true)
     }
 
     fn is_process_root(&self) -> io::Result<bool> {

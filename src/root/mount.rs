@@ -31,6 +31,8 @@ pub struct Mount {
     pub size_bytes: u64,
     /// Inodes free; none where the file system makes them as needed.
     pub free_inodes: Option<u64>,
+    /// All its inodes, under the same condition.
+    pub all_inodes: Option<u64>,
     /// Whether the file system lives on another machine.
     pub network: bool,
 }
@@ -128,6 +130,7 @@ impl Root {
             free_bytes: space.f_bavail.saturating_mul(space.f_frsize),
             size_bytes: space.f_blocks.saturating_mul(space.f_frsize),
             free_inodes: (space.f_files > 0).then_some(space.f_favail),
+            all_inodes: (space.f_files > 0).then_some(space.f_files),
             network: found.is_some_and(|known| known.network),
         };
         Ok(self.pretended_mount(path, mount))

@@ -19,14 +19,22 @@ impl Root {
 
     /// Like [`Root::replace`], by all of `parts` one after another.
     pub fn replace_by(&self, p: &AbsPath, parts: &[&[u8]], mode: u32) -> Result<(), RootError> {
+        self.replace_filled(p, |beside, file| self.fill(beside, file, parts, mode))
+    }
+
+    /// Replaces the file at `p` by one beside it that `fill` has filled and synced.
+    pub(super) fn replace_filled(
+        &self,
+        p: &AbsPath,
+        fill: impl FnOnce(&AbsPath, &OwnedFd) -> io::Result<()>,
+    ) -> Result<(), RootError> {
         let replace = || {
             let parent = p.parent().ok_or(rustix::io::Errno::ISDIR)?;
             let beside = parent
                 .join(&format!(".{}.new", p.file_name()))
                 .map_err(io::Error::other)?;
             let file = self.claim(&beside)?;
-            let filled = self.fill(&beside, &file, parts, mode);
-            if let Err(error) = filled {
+            if let Err(error) = fill(&beside, &file) {
                 // What was written of it would fill the very disk that is full. It stays locked until then.
                 let _ = self.remove_file(&beside);
                 return Err(error);

@@ -18,16 +18,20 @@ impl Root {
     /// Opens the regular file at `p` to read parts of it; refuses when `p` itself is a link.
     pub fn pieces(&self, p: &AbsPath) -> Result<Pieces, RootError> {
         let (file, stat) = self.open_regular("read", p, Last::Keep)?;
-        Ok(Pieces {
-            root: self.clone(),
-            path: p.clone(),
-            file,
-            size: stat.size,
-        })
+        Ok(Pieces::of(self.clone(), p.clone(), file, stat.size))
     }
 }
 
 impl Pieces {
+    pub(super) const fn of(root: Root, path: AbsPath, file: File, size: u64) -> Self {
+        Self {
+            root,
+            path,
+            file,
+            size,
+        }
+    }
+
     /// How many bytes the file had when it was opened.
     pub const fn size(&self) -> u64 {
         self.size

@@ -9,6 +9,7 @@ use std::{
         fd::{AsFd, OwnedFd},
         unix::net::{UnixListener, UnixStream},
     },
+    path::PathBuf,
 };
 
 use rustix::{
@@ -22,6 +23,17 @@ use crate::path::AbsPath;
 
 /// Connections that may wait for the server; the kernel caps it at `net.core.somaxconn`.
 const BACKLOG: i32 = 128;
+
+/// A socket that is held open by its name, so that an address that fits can name it.
+#[derive(Debug)]
+pub struct UnixAddress(OwnedFd);
+
+impl UnixAddress {
+    /// A path of some twenty bytes.
+    pub fn path(&self) -> PathBuf {
+        walk::proc_path(&self.0)
+    }
+}
 
 impl Root {
     /// Binds and listens at `p` with exactly `mode`. A socket that nobody answers on is removed
@@ -53,6 +65,14 @@ impl Root {
         self.open_raw(p.relative(), OFlags::PATH, 0)
             .and_then(|socket| connect(&socket))
             .map_err(|error| self.failed("connect to", p, error))
+    }
+
+    /// The socket at `p` as an address that others can connect to, links followed inside the root; it holds
+    /// for as long as the answer is kept.
+    pub fn unix_address(&self, p: &AbsPath) -> Result<UnixAddress, RootError> {
+        self.open_raw(p.relative(), OFlags::PATH, 0)
+            .map(UnixAddress)
+            .map_err(|error| self.failed("open the socket", p, error))
     }
 
     /// Gives back what the umask took away, through a handle: a link put in its place meanwhile

@@ -7,7 +7,7 @@ fn at(text: &str) -> Timestamp {
 
 fn gate(name: GateName, open: bool, reason: Reason, message: &str) -> Gate {
     Gate {
-        name,
+        name: name.into(),
         open,
         effect: name.default_effect(),
         since: at("2026-11-21T10:00:00Z"),

@@ -164,7 +164,7 @@ fn gates(out: &mut String, status: &Status, now: Timestamp) -> fmt::Result {
     writeln!(out, "\n{HEAD}gates{HEAD:#}")?;
     for gate in status.gates.iter() {
         let (style, word) = verdict(gate);
-        let (name, since) = (gate.name, ago(gate.since, now));
+        let (name, since) = (&gate.name, ago(gate.since, now));
         let head = format!("  {name:<width$}  {style}{word:<4}{style:#}  {since:<7}  ");
         folded(out, &head, &printable(&gate.message))?;
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tokio_stream::StreamExt as _;
-use zbus::{OwnedFd, proxy::CacheProperties};
+use zbus::{OwnedFd, fdo::DBusProxy, proxy::CacheProperties};
 
 use super::{
     SystemdError,
@@ -163,6 +163,14 @@ impl Login {
         let ask = async { within(self.proxy().await?.inhibit_delay_max_usec()).await };
         let failed = SystemdError::during("read how long a shutdown may be delayed");
         ask.await.map(Duration::from_micros).map_err(failed)
+    }
+
+    pub(super) async fn bus(&self) -> Result<DBusProxy<'static>, Trouble> {
+        let live = self.link.to_bus().await?;
+        let bus = DBusProxy::builder(live.connection())
+            .cache_properties(CacheProperties::No)
+            .build();
+        Ok(bus.await?)
     }
 
     async fn proxy(&self) -> Result<LoginProxy<'static>, Trouble> {

@@ -16,6 +16,7 @@ mod proxies;
 mod reboot;
 mod services;
 mod settle;
+mod shutdowns;
 mod timedate;
 mod unit;
 
@@ -26,5 +27,6 @@ pub use login::{InhibitLock, InhibitMode, Inhibitor, Login, RebootFlags, Shutdow
 pub use manager::{ListedUnit, SystemState, Systemd};
 pub use notify::Notifier;
 pub use reboot::{Method, Receipt};
+pub use shutdowns::{Around, around_shutdowns};
 pub use timedate::TimeDate;
 pub use unit::{Active, Load, UnitState};

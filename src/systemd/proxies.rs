@@ -92,6 +92,9 @@ pub(super) trait Service {
     fn n_restarts(&self) -> zbus::Result<u32>;
 }
 
+/// logind's name on the bus.
+pub(super) const LOGIN_NAME: &str = "org.freedesktop.login1";
+
 #[zbus::proxy(
     interface = "org.freedesktop.login1.Manager",
     default_service = "org.freedesktop.login1",

@@ -163,7 +163,7 @@ impl Services for Systemd {
             let state = self.unit(name).await?;
             let known = UnitFacts {
                 load: Some(load(state.load).to_owned()),
-                active: Some(active(state.active).to_owned()),
+                active: Some(state.active.as_str().to_owned()),
                 ..UnitFacts::default()
             };
             facts.insert(name.clone(), known);
@@ -264,20 +264,6 @@ const fn load(load: Load) -> &'static str {
         Load::BadSetting => "bad-setting",
         Load::Error => "error",
         Load::Other => "other",
-    }
-}
-
-const fn active(active: Active) -> &'static str {
-    match active {
-        Active::Active => "active",
-        Active::Reloading => "reloading",
-        Active::Refreshing => "refreshing",
-        Active::Inactive => "inactive",
-        Active::Failed => "failed",
-        Active::Activating => "activating",
-        Active::Deactivating => "deactivating",
-        Active::Maintenance => "maintenance",
-        Active::Other => "other",
     }
 }
 

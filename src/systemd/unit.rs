@@ -112,6 +112,21 @@ impl Active {
         }
     }
 
+    /// As systemctl says it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Active => "active",
+            Self::Reloading => "reloading",
+            Self::Refreshing => "refreshing",
+            Self::Inactive => "inactive",
+            Self::Failed => "failed",
+            Self::Activating => "activating",
+            Self::Deactivating => "deactivating",
+            Self::Maintenance => "maintenance",
+            Self::Other => "other",
+        }
+    }
+
     /// Started and not on its way down.
     pub fn is_up(self) -> bool {
         matches!(self, Self::Active | Self::Reloading | Self::Refreshing)

@@ -66,7 +66,9 @@ impl Hold {
     /// said when it was chosen, or nothing readable. None: the hold is over.
     pub fn desired(&self, said: &Desired) -> Option<Desired> {
         let over = match said {
-            Desired::Config(_, digest) => Some(*digest) != self.over || *digest == self.digest,
+            Desired::Config(_, digest) | Desired::Barred(_, digest, _) => {
+                Some(*digest) != self.over || *digest == self.digest
+            }
             Desired::Unknown | Desired::Nothing | Desired::Refused(_) => false,
         };
         (!over).then(|| Desired::Config(Arc::clone(&self.config), self.digest))

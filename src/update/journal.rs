@@ -117,6 +117,38 @@ pub struct CordonRecord {
     pub drained_for: u64,
     /// When each phase before staging began and ended.
     pub phases: Vec<PhaseRecord>,
+    /// What was lent before anything was withheld.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lent: Option<LentBefore>,
+    /// To whom devices are lent, as it was asked for last.
+    #[serde(default)]
+    pub lending: Lending,
+    /// Units that the update stopped and that are to run again after it: exactly these.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stopped: Vec<String>,
+}
+
+/// To whom this machine's devices are lent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Lending {
+    /// To every pod.
+    #[default]
+    Open,
+    /// To those that hold them, and to those whom the kubelet has admitted: devices stay listed, unhealthy.
+    Withheld,
+    /// To nobody: what was withheld has no holder left whom the drain takes away, and what uses devices
+    /// on the host was stopped.
+    Quiesced,
+}
+
+/// What was lent before an update.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct LentBefore {
+    /// Allocatable devices by resource.
+    pub counts: BTreeMap<String, usize>,
+    /// Who had how many of which, by `namespace/pod/container`; none where nobody could tell.
+    pub holders: Option<BTreeMap<String, BTreeMap<String, usize>>>,
 }
 
 impl CordonRecord {

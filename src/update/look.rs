@@ -144,6 +144,17 @@ pub fn look(
     look_from(root, journal, from, to, how)
 }
 
+/// As [`look`], for a config that the disk is said to be on already by somebody else: all that it names is
+/// taken for its own. Blocking.
+pub fn standing(
+    root: &Root,
+    journal: &Journal,
+    config: &Arc<MachineConfig>,
+    how: How<'_>,
+) -> Result<Looked, LookError> {
+    look_from(root, journal, Arc::clone(config), config, how)
+}
+
 /// Whether the disk holds what is asked for, and nothing of ours beside it: then it does not matter that
 /// nobody knows the config before.
 fn is_all_there(journal: &Journal, looked: &Looked) -> bool {

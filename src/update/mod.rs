@@ -1,7 +1,9 @@
 //! The life of one update: what is recorded, what is done in which order, what survives a crash.
 
 pub mod guard;
+pub mod handover;
 pub mod hold;
+pub mod host;
 pub mod journal;
 pub mod look;
 pub mod node;

@@ -1,11 +1,19 @@
 //! What the driver needs of the cluster that this machine is a node of, and nothing more.
 
-use std::{error::Error, fmt, future::Future, pin::Pin, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    error::Error,
+    fmt,
+    future::Future,
+    pin::Pin,
+    time::Duration,
+};
 
 use jiff::Timestamp;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+pub use super::journal::Lending;
 use crate::reason::Reason;
 
 /// Why the cluster, or somebody on this node, did not do what was asked.
@@ -30,16 +38,8 @@ pub struct NodeError {
 /// What is asked of a node, on its way.
 pub type Asked<'a, T> = Pin<Box<dyn Future<Output = Result<T, NodeError>> + Send + 'a>>;
 
-/// To whom this machine's devices are lent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lending {
-    /// To every pod.
-    Open,
-    /// To those that hold them: they stay listed, unhealthy.
-    Withheld,
-    /// To nobody: what was withheld has no holder left whom the drain takes away, and vendors are told.
-    Quiesced,
-}
+/// How many devices of which resource each container has, by `namespace/pod/container`.
+pub type Holders = BTreeMap<String, BTreeMap<String, usize>>;
 
 /// What a drain is given.
 #[derive(Debug)]
@@ -124,6 +124,21 @@ pub trait Node: Send + Sync + 'static {
     /// Lends devices, or ceases to; done when whoever lends them has heard of it.
     fn lend(&self, lending: Lending) -> Asked<'_, ()>;
 
+    /// Who has which device; none where nobody tells. What lends nothing has no holders.
+    fn holders(&self) -> Asked<'_, Option<Holders>> {
+        Box::pin(async { Ok(Some(Holders::new())) })
+    }
+
+    /// Who still has a device in hand, or is being given one, of those whom the drain takes away. One look.
+    fn held(&self) -> Asked<'_, Vec<Blocker>> {
+        Box::pin(async { Ok(Vec::new()) })
+    }
+
+    /// Units that use devices and want to be stopped before the machine is changed or goes down.
+    fn stop_units(&self) -> BTreeSet<String> {
+        BTreeSet::new()
+    }
+
     /// Has the pods leave, and waits as long as it takes, also for an API server that is away; it errs only
     /// where waiting helps nobody.
     fn drain(&self, order: DrainOrder) -> Asked<'_, Emptied>;
@@ -135,6 +150,11 @@ pub trait Node: Send + Sync + 'static {
 
     /// Waits until the machine is fit for pods, then lets them come, unless somebody else keeps them away.
     fn uncordon(&self, on: String) -> Asked<'_, ()>;
+
+    /// Before when the cluster wants no update to begin here; none where it does not care.
+    fn earliest(&self) -> Asked<'_, Option<Timestamp>> {
+        Box::pin(async { Ok(None) })
+    }
 
     /// Whether the cluster's own state lives on this node: its absence may be this machine's fault.
     fn is_control_plane(&self) -> bool;

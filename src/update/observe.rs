@@ -7,6 +7,7 @@ mod digests;
 mod labels;
 mod look;
 mod places;
+mod recovery;
 mod units;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,12 +15,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::{
     machine_config::MachineConfig,
     path::AbsPath,
-    plan::{self, Database, Drift, Edit, Observed, OsFacts, Policies, UnitFacts},
+    plan::{self, Database, Drift, Edit, Labels, Observed, OsFacts, Policies, UnitFacts},
     reason::Reason,
     root::{Entry, Root, RootError},
 };
 
-pub use self::digests::Digests;
+pub use self::{digests::Digests, recovery::missing as recovery_missing};
 use self::{look::Look, places::Places};
 
 /// Longest unit, preset or key file that is read. Larger ones are no such file.
@@ -84,7 +85,9 @@ pub fn observe(
     policies: &Policies,
     known: Known<'_>,
 ) -> Result<Observed, ObserveError> {
-    observe_sides(root, Some(from), to, policies, known)
+    let mut seen = observe_sides(root, Some(from), to, policies, known)?;
+    seen.recovery_missing = recovery_missing(root)?;
+    Ok(seen)
 }
 
 /// As [`observe`]; with no config before, the machine is on `to` and nothing leaves.
@@ -146,6 +149,14 @@ pub fn drift(
     let mut drifts = plan::drift(config, &seen, owners);
     drifts.retain(|drift| only.is_none_or(|paths| paths.contains(&drift.path)));
     Ok(drifts)
+}
+
+/// The labelling rules of the root's SELinux policy; none where it has no policy.
+///
+/// # Errors
+/// The tree cannot be read.
+pub fn labels(root: &Root) -> Result<Labels, ObserveError> {
+    Ok(labels::read(root)?)
 }
 
 /// Whether the root has an SELinux policy that gives labels.

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use crate::{
     harness::{Place, code, err, out, until},
+    pod_resources::PodResourcesDouble,
     shape,
 };
 
@@ -98,6 +99,31 @@ fn probes_metrics_and_devices_answer() {
     let listed = out(&place.machinist(&["devices", "list"]));
     assert!(listed.contains("machinist.dev/fuse  fuse::0"), "{listed}");
     assert!(listed.contains("machinist.dev/fuse  fuse::1"), "{listed}");
+}
+
+#[test]
+fn whoever_asks_is_told_who_has_which_device() {
+    let place = Place::with_examples();
+    let agent = place.settled();
+    until("the devices", || agent.status()["devices"] != json!([]));
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let kubelet = PodResourcesDouble::default();
+    kubelet.give("mounts", "machinist.dev/fuse", &["fuse::1"]);
+    let _serving = runtime.block_on(async { kubelet.serve(&place.at("/")) });
+    until("the holder", || {
+        let listed = out(&place.machinist(&["devices", "list"]));
+        listed.contains("lab/mounts/main")
+    });
+    let devices = agent.status()["devices"][0]["devices"].clone();
+    assert_eq!(devices[0]["holder"], json!(null), "{devices}");
+    assert_eq!(devices[1]["holder"], "lab/mounts/main", "{devices}");
+    let (_, metrics) = agent.get("/metrics");
+    let held = "machinist_devices_held{resource=\"machinist.dev/fuse\"} 1";
+    assert!(metrics.contains(held), "{metrics}");
+    // Nobody asks, so nobody is asked.
+    let asked = kubelet.asked();
+    std::thread::sleep(std::time::Duration::from_secs(3));
+    assert_eq!(kubelet.asked(), asked);
 }
 
 #[test]

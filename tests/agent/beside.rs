@@ -211,7 +211,8 @@ fn an_update_waits_for_its_window_and_begins_when_a_person_says_so() {
     // What is taken back meanwhile is never done.
     file(&place, "one");
     until("the new plan", || {
-        agent.status()["phase"] == "Waiting" && agent.lines("maintenance window").len() == 2
+        agent.status()["phase"] == "Waiting"
+            && agent.lines("waits until updates may begin").len() == 2
     });
     let now = place.with_source(&["apply", "--yes"]);
     assert_eq!(code(&now), 0, "{}", err(&now));

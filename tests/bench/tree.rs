@@ -77,6 +77,7 @@ impl Machinist {
         let place = Place {
             root: root.clone(),
             dir: "/etc/machinist".parse().unwrap(),
+            pool: None,
             environment: Vec::new(),
             flags: Fragment::default(),
             own_uid: rustix::process::geteuid().as_raw(),

@@ -6,8 +6,7 @@ use jiff::Timestamp;
 use machinist::{
     backoff::Backoff,
     clock::Clock,
-    cluster::node::{Notice, OwnNode, Pace, Ready, keep},
-    reason::Reason,
+    cluster::node::{Condition, Notice, OwnNode, Pace, keep},
 };
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -38,15 +37,22 @@ fn notice(state: &str, ready: bool) -> Notice {
         labels: BTreeMap::new(),
         stand_back: false,
         not_ready_taint: Some(!ready),
-        ready: Some(Ready {
-            ready,
-            reason: if ready {
-                Reason::Ok
-            } else {
-                Reason::UpdateInProgress
-            },
-            message: "the gates".to_owned(),
-        }),
+        conditions: vec![
+            condition_of("machinist.dev/Ready", ready),
+            condition_of("machinist.dev/DrainInProgress", !ready),
+        ],
+    }
+}
+
+fn condition_of(kind: &'static str, is: bool) -> Condition {
+    Condition {
+        kind,
+        status: if is { "True" } else { "False" },
+        reason: match is {
+            true => "Ok".to_owned(),
+            false => "UpdateInProgress".to_owned(),
+        },
+        message: "the gates".to_owned(),
     }
 }
 
@@ -149,12 +155,23 @@ async fn what_is_new_is_written_once_and_all_of_others_stays() {
 
 #[tokio::test]
 async fn what_vanishes_comes_back_and_so_it_does_on_a_node_registered_anew() {
-    let kept = kept(notice("Done", true), QUICK).await;
+    const LABEL: &str = "remediation.medik8s.io/exclude-from-remediation";
+    let first = Notice {
+        stand_back: true,
+        ..notice("Done", true)
+    };
+    let kept = kept(first, QUICK).await;
     let server = &kept.server;
-    let written = |server: &Server| says(server, "Done", "True");
+    let written = |server: &Server| {
+        let node = server.object(NODE);
+        says(server, "Done", "True")
+            && condition(&node, "machinist.dev/DrainInProgress")["status"] == "False"
+            && node["metadata"]["labels"][LABEL] == "true"
+    };
     server.until("it is written", written).await;
     server.edit(NODE, |node| {
         node["metadata"]["annotations"] = json!({});
+        node["metadata"]["labels"] = json!({});
         node["status"]["conditions"] = json!([]);
     });
     server.until("it is back", written).await;

@@ -54,6 +54,7 @@ async fn keeping(
     tokio::spawn(machine_config_node::keep(
         cluster,
         own.clone(),
+        watch::channel(None).1,
         heard,
         stop.clone(),
     ));

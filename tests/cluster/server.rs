@@ -332,6 +332,11 @@ fn carry_out(inside: &mut Inside, path: &str, heard: &Heard) -> Response {
             inside.put(object_path, heard.body.clone());
             reply(201, &inside.objects[object_path].to_string())
         }
+        ("DELETE", Some(object)) => {
+            let gone = inside.objects.remove(object_path);
+            inside.tell(object_path, "DELETED", &gone.unwrap_or_default());
+            reply(200, &object.to_string())
+        }
         _ => status(404, "NotFound", "not found"),
     }
 }

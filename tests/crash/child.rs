@@ -200,6 +200,7 @@ async fn drive(order: &Order, to: crate::sandbox::Written) {
     let mut driver = match course {
         Course::Reboot => {
             let node = NodeDouble::below(&order.root);
+            node.stops(&["monitor.service"]);
             Driver::on_node(&root, &script, &node, to.desired(), conduct)
         }
         _ => Driver::on(&root, &script, to.desired(), conduct),

@@ -120,6 +120,7 @@ pub(crate) fn finish(case: &Case, sandbox: &Sandbox, course: Course, what: &str)
             let mut driver = match course {
                 Course::Reboot => {
                     let node = NodeDouble::of(sandbox);
+                    node.stops(&["monitor.service"]);
                     Driver::on_node(&root, script, &node, desired, conduct)
                 }
                 _ => Driver::on(&root, script, desired, conduct),
@@ -203,6 +204,11 @@ fn killed_at(case: &Case, course: Course, phase: Phase, place: Place) -> bool {
         Course::Reboot => {
             let reboots = asked.iter().filter(|asked| asked.starts_with("reboot"));
             assert_eq!(reboots.count(), 1, "{what}: {asked:?}");
+            let at = |what: &str| asked.iter().position(|it| it.starts_with(what));
+            assert!(
+                at("Stop monitor.service") < at("reboot"),
+                "{what}: {asked:?}"
+            );
             must_have_drained_once(&sandbox, &what);
         }
         Course::Undo => assert!((1..=3).contains(&restarts(&asked)), "{what}: {asked:?}"),
@@ -223,6 +229,11 @@ pub(crate) fn must_have_drained_once(sandbox: &Sandbox, what: &str) {
     assert_eq!(drained, ["cordon", "drain", "uncordon"], "{what}: {log:?}");
     let last = log.last().and_then(|line| line.split(' ').nth(1));
     assert_eq!(last, Some(crate::case::wanted().0.name.as_str()), "{what}");
+    assert_eq!(
+        sandbox.journal().cordon,
+        None,
+        "{what}: nothing is left withheld or stopped"
+    );
 }
 
 #[test]

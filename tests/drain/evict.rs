@@ -299,6 +299,21 @@ async fn a_rehearsal_writes_nothing_and_one_on_the_server_only_asks() {
         let pods = std::sync::Arc::new(server.clone());
         machinist::drain::evict::Drain::new(pods, "a", options.clone(), server.clock())
     };
+    server.daemon_set("proxy");
+    server.put(made("stays").owned_by("DaemonSet", "proxy"));
+    let mut judged = drain(&options).judge().await.unwrap();
+    judged.sort();
+    let judged: Vec<_> = judged
+        .iter()
+        .map(|(pod, goes)| (pod.name.as_str(), *goes))
+        .collect();
+    let expected = [
+        ("held", true),
+        ("lone", true),
+        ("stays", false),
+        ("web", true),
+    ];
+    assert_eq!(judged, expected);
     let plan = drain(&options).rehearse(false).await.unwrap();
     let pods: Vec<_> = plan.evict.iter().map(|one| one.pod.clone()).collect();
     assert_eq!(names(&pods), ["held", "lone", "web"]);

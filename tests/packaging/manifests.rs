@@ -331,12 +331,54 @@ fn settings_of(dir: &Path) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
+/// The pods that take the agents' place: each touches its own node only, and is ready when it is done.
+#[test]
+fn the_pods_that_uninstall_are_the_agents_with_other_arguments() {
+    let text = fs::read_to_string(shipped("uninstall/daemonset.yaml")).unwrap();
+    let patch = documents(&text).remove(0);
+    let set = only("base", "DaemonSet");
+    for field in ["name", "namespace"] {
+        assert_eq!(patch["metadata"][field], set["metadata"][field]);
+    }
+    let (changed, agent) = (&patch["spec"]["template"]["spec"], &pod()["containers"][0]);
+    let (first, stays) = (&changed["initContainers"][0], &changed["containers"][0]);
+    let mut args = vec![
+        "--root",
+        "/host",
+        "--config",
+        "/etc/machinist",
+        "uninstall",
+        "--yes",
+    ];
+    assert_eq!(first["args"], json!(args));
+    args.push("--stay");
+    assert_eq!(stays["args"], json!(args));
+    assert_eq!(stays["name"], agent["name"]);
+    for probe in ["startupProbe", "livenessProbe", "readinessProbe"] {
+        assert!(agent[probe].is_object() && stays.as_object().unwrap()[probe].is_null());
+    }
+    for same in ["securityContext", "volumeMounts"] {
+        assert_eq!(first[same], agent[same], "{same}");
+    }
+    assert!(
+        first["env"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .all(|one| agent["env"].as_array().unwrap().contains(one))
+    );
+    let base = fs::read_to_string(shipped("base/kustomization.yaml")).unwrap();
+    let image = &documents(&base)[0]["images"][0]["newName"];
+    assert_eq!(first["image"], *image, "one entry of `images` names both");
+}
+
 #[test]
 fn nothing_lies_there_that_no_kustomization_takes() {
     for dir in [
         "base",
         "updates",
         "policies",
+        "uninstall",
         "overlays/vanilla",
         "overlays/openshift",
     ] {

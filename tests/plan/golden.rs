@@ -11,10 +11,10 @@ use std::{
 use machinist::{
     machine_config::MachineConfig,
     plan::{self, Plan, PlanDocument, Policies, UnitFacts},
-    update::observe::{Known, observe},
+    update::observe::Known,
 };
 
-use super::support::{LIVE, OFFLINE, Tree, config};
+use super::support::{LIVE, OFFLINE, Tree, config, looked};
 
 #[test]
 fn plans_read_as_the_golden_cases_say() {
@@ -52,7 +52,7 @@ fn plan_of(case: &Path) -> Plan {
         ..Known::default()
     };
     let policies = Policies::default();
-    let mut observed = observe(&tree.root, &from, &to, &policies, known).unwrap();
+    let mut observed = looked(&tree.root, (&from, &to), &policies, known);
     for facts in observed.objects.values_mut() {
         // Whoever runs the tests owns the copied tree.
         (facts.uid, facts.gid) = (0, 0);

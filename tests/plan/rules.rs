@@ -73,6 +73,10 @@ fn a_config_that_could_not_be_kept_is_refused_before_anything_is_touched() {
 fn what_the_host_cannot_do_is_refused_by_name() {
     assert_eq!(reasons(|_| {}), []);
     assert_eq!(
+        reasons(|seen| seen.recovery_missing = Some("nobody is there".to_owned())),
+        [Reason::RecoveryMissing]
+    );
+    assert_eq!(
         reasons(|seen| facts(seen, "/etc/x/f").immutable = true),
         [Reason::Immutable]
     );

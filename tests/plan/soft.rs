@@ -3,10 +3,10 @@
 use machinist::{
     machine_config::{Content, File, MachineConfig, Origin, Owner, Unit, UnitName},
     plan::{self, ActionKind, Cost, Plan, Policies, UnitFacts},
-    update::observe::{Known, observe},
+    update::observe::Known,
 };
 
-use super::support::{LIVE, OFFLINE, Tree, path};
+use super::support::{LIVE, OFFLINE, Tree, looked, path};
 
 fn file(at: &str) -> MachineConfig {
     let file = File {
@@ -56,7 +56,7 @@ fn plan(to: &MachineConfig, policies: &Policies, target: &str) -> Plan {
         live_units: Some(&units),
         ..Known::default()
     };
-    let observed = observe(&tree.root, &nothing, to, policies, known).unwrap();
+    let observed = looked(&tree.root, (&nothing, to), policies, known);
     plan::between(&nothing, to, &observed, policies, LIVE).unwrap()
 }
 

@@ -91,6 +91,20 @@ pub(crate) fn path(text: &str) -> AbsPath {
     text.parse().unwrap()
 }
 
+/// What `observe` sees of a machine that has the package: these trees hold what a config is about.
+pub(crate) fn looked(
+    root: &Root,
+    (from, to): (&MachineConfig, &MachineConfig),
+    policies: &Policies,
+    known: Known<'_>,
+) -> Observed {
+    let observed = observe(root, from, to, policies, known).unwrap();
+    Observed {
+        recovery_missing: None,
+        ..observed
+    }
+}
+
 /// A temporary directory seen as a machine.
 pub(crate) struct Tree {
     pub(crate) dir: tempfile::TempDir,
@@ -128,7 +142,7 @@ impl Tree {
         to: &MachineConfig,
         known: Known<'_>,
     ) -> Observed {
-        observe(&self.root, from, to, &Policies::default(), known).unwrap()
+        looked(&self.root, (from, to), &Policies::default(), known)
     }
 
     pub(crate) fn plan(&self, from: &MachineConfig, to: &MachineConfig) -> Plan {

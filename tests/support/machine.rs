@@ -77,12 +77,22 @@ impl Machine {
     }
 
     pub(crate) fn agent(&self) -> Agent {
+        self.agent_with(None)
+    }
+
+    /// An agent whose predecessor had withheld everything.
+    pub(crate) fn withholding_agent(&self, why: &str) -> Agent {
+        self.agent_with(Some(machinist::device::service::withheld(why, true)))
+    }
+
+    fn agent_with(&self, withheld: Option<machinist::device::Withheld>) -> Agent {
         let tasks = Tasks::new();
         let root = Root::open(self.root()).unwrap();
         let settings = DevicesSettings {
             allowances: Allowances::default(),
             uevents: None,
             rescan: Duration::from_secs(600),
+            withheld,
         };
         let handle = DevicesService::start(root, settings, &tasks);
         Agent { handle, tasks }

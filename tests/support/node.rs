@@ -1,7 +1,7 @@
 //! A node of a cluster that outlives whoever drives it: what was asked of it stands in a file.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     path::PathBuf,
     sync::{Arc, Mutex},
     time::Duration,
@@ -10,7 +10,8 @@ use std::{
 use machinist::{
     reason::Reason,
     update::node::{
-        Asked, Blocker, DrainOrder, DrainProgress, Emptied, Lending, Node, NodeError, Permit, Step,
+        Asked, Blocker, DrainOrder, DrainProgress, Emptied, Holders, Lending, Node, NodeError,
+        Permit, Step,
     },
 };
 use tokio::sync::Notify;
@@ -38,6 +39,10 @@ struct Knobs {
     lendings: Vec<Lending>,
     spent: Vec<Duration>,
     control_plane: bool,
+    /// Pods that have a device in hand, of those that must leave.
+    held: Vec<Blocker>,
+    stop_units: BTreeSet<String>,
+    earliest: Option<jiff::Timestamp>,
 }
 
 impl NodeDouble {
@@ -100,8 +105,28 @@ impl NodeDouble {
         self.with(|knobs| knobs.refills = times);
     }
 
+    /// The cluster lets no update begin before.
+    pub(crate) fn not_before(&self, earliest: jiff::Timestamp) {
+        self.with(|knobs| knobs.earliest = Some(earliest));
+    }
+
     pub(crate) fn is_control_plane_node(&self) {
         self.with(|knobs| knobs.control_plane = true);
+    }
+
+    /// So many pods still have a device in hand.
+    pub(crate) fn held_by(&self, pods: &[&str]) {
+        let held = |name: &&str| Blocker {
+            name: (*name).to_owned(),
+            reason: Reason::DeviceHeld,
+            ..stubborn()
+        };
+        self.with(|knobs| knobs.held = pods.iter().map(held).collect());
+    }
+
+    /// These units use devices.
+    pub(crate) fn stops(&self, units: &[&str]) {
+        self.with(|knobs| knobs.stop_units = units.iter().map(|unit| (*unit).to_owned()).collect());
     }
 
     /// To whom devices were lent, in order.
@@ -155,6 +180,22 @@ impl Node for NodeDouble {
         })
     }
 
+    fn holders(&self) -> Asked<'_, Option<Holders>> {
+        let counts = BTreeMap::from([("acme.dev/x".to_owned(), 1)]);
+        Box::pin(async { Ok(Some(Holders::from([("lab/reads/main".to_owned(), counts)]))) })
+    }
+
+    fn held(&self) -> Asked<'_, Vec<Blocker>> {
+        Box::pin(async move {
+            self.may("held")?;
+            Ok(self.with(|knobs| knobs.held.clone()))
+        })
+    }
+
+    fn stop_units(&self) -> BTreeSet<String> {
+        self.with(|knobs| knobs.stop_units.clone())
+    }
+
     fn drain(&self, order: DrainOrder) -> Asked<'_, Emptied> {
         Box::pin(async move {
             self.may("drain")?;
@@ -187,6 +228,10 @@ impl Node for NodeDouble {
                 }
             }
         })
+    }
+
+    fn earliest(&self) -> Asked<'_, Option<jiff::Timestamp>> {
+        Box::pin(async move { Ok(self.with(|knobs| knobs.earliest)) })
     }
 
     fn permit(&self, step: Step, _: Option<String>) -> Asked<'_, Permit> {

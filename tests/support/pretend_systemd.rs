@@ -213,6 +213,26 @@ impl PretendSystemd {
             .await;
     }
 
+    /// logind is started anew: its locks are forgotten by it, and the bus tells of it.
+    pub async fn restart_logind(&self) {
+        {
+            let mut world = self.world();
+            world.locks.clear();
+            world.inhibitors.clear();
+        }
+        let body = ("org.freedesktop.login1", "", ":1.7");
+        let bus = "org.freedesktop.DBus";
+        let told = Message::signal("/org/freedesktop/DBus", bus, "NameOwnerChanged")
+            .sender(bus)
+            .build(&body)
+            .unwrap();
+        let live = self.world().live.clone();
+        for connection in live {
+            // A listener that has gone hears nothing.
+            let _ = connection.send(&told).await;
+        }
+    }
+
     fn world(&self) -> MutexGuard<'_, World> {
         self.0.lock().unwrap()
     }

@@ -184,6 +184,13 @@ impl Sandbox {
 
     /// Each of `tops` is made, and taken for a mount of its own.
     pub(crate) fn with_mounts(tops: &[&str]) -> Self {
+        let sandbox = Self::without_package(tops);
+        sandbox.install_recovery();
+        sandbox
+    }
+
+    /// One that holds no file at all: where no machine runs, nobody asks for recovery.
+    pub(crate) fn without_package(tops: &[&str]) -> Self {
         let sandbox = Self {
             dir: temporary(),
             mounts: tops.iter().map(|top| at(top)).collect(),
@@ -194,6 +201,22 @@ impl Sandbox {
             root.make_dirs(&at(dir), 0o755).unwrap();
         }
         sandbox
+    }
+
+    /// What a package brings, without which nothing is updated on a running machine.
+    fn install_recovery(&self) {
+        let own = concat!(env!("CARGO_MANIFEST_DIR"), "/systemd");
+        for unit in ["machinist-recover.service", "machinist-guard.service"] {
+            let text = std::fs::read_to_string(format!("{own}/{unit}")).unwrap();
+            self.write(&format!("/usr/lib/systemd/system/{unit}"), &text);
+        }
+        self.write("/usr/bin/machinist", "#!/bin/sh\n");
+        let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(self.path("/usr/bin/machinist"), executable).unwrap();
+        let wants = self.path("/usr/lib/systemd/system/sysinit.target.wants");
+        std::fs::create_dir_all(&wants).unwrap();
+        let link = wants.join("machinist-recover.service");
+        std::os::unix::fs::symlink("../machinist-recover.service", link).unwrap();
     }
 
     /// One that holds exactly `tree`.
@@ -399,6 +422,20 @@ pub(crate) fn restarting(unit: &str) -> Conduct {
     let entry = |path: &str| {
         let restart = serde_json::json!({"type": "Restart", "restart": {"serviceName": unit}});
         serde_json::json!({"path": path, "actions": [restart]})
+    };
+    let files: Vec<_> = ["/etc", "/data", "/srv"].map(entry).into();
+    let object = serde_json::json!({"spec": {"nodeDisruptionPolicy": {"files": files}}});
+    Conduct {
+        policies: Arc::new(Policies::from_machine_configuration(&object).unwrap()),
+        ..conduct(true)
+    }
+}
+
+/// As [`restarting`], after the pods have left.
+pub(crate) fn draining(unit: &str) -> Conduct {
+    let entry = |path: &str| {
+        let restart = serde_json::json!({"type": "Restart", "restart": {"serviceName": unit}});
+        serde_json::json!({"path": path, "actions": [{"type": "Drain"}, restart]})
     };
     let files: Vec<_> = ["/etc", "/data", "/srv"].map(entry).into();
     let object = serde_json::json!({"spec": {"nodeDisruptionPolicy": {"files": files}}});

@@ -202,6 +202,15 @@ impl Services for Script {
     ) -> Result<(), ServiceError> {
         let request = format!("{kind:?} {unit}");
         let answer = self.ask(request.clone());
+        if answer.is_ok() {
+            self.with(|state| match kind {
+                ActionKind::Stop => drop(state.states.insert(unit.to_owned(), "inactive".into())),
+                ActionKind::Restart => state
+                    .states
+                    .retain(|name, is| name != unit || is != "inactive"),
+                _ => {}
+            });
+        }
         while self.with(|state| state.hanging.contains(&request)) {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }

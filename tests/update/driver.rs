@@ -5,8 +5,9 @@ use std::{sync::Arc, time::Duration};
 use machinist::{
     root::{Root, Tree},
     update::{
+        host::HostPart,
         phase::Phase,
-        run::{Conduct, Desired, UpdateError, UpdateReport, Updater},
+        run::{Bar, Conduct, Desired, UpdateError, UpdateReport, Updater},
     },
 };
 use tokio::{sync::watch, task::JoinHandle};
@@ -47,6 +48,18 @@ pub(crate) fn tree(sandbox: &Sandbox) -> Tree {
             .filter(|(path, _)| machine(path))
             .collect(),
     )
+}
+
+/// A config that is desired, and that nothing may be begun for.
+pub(crate) fn barred(config: &Written, reason: machinist::reason::Reason) -> Desired {
+    let Desired::Config(config, digest) = config.desired() else {
+        panic!("a config");
+    };
+    let bar = Bar {
+        reason,
+        message: "as the test says".to_owned(),
+    };
+    Desired::Barred(config, digest, Arc::new(bar))
 }
 
 /// The agent's driver, until it is stopped.
@@ -109,6 +122,20 @@ impl Driver {
         Self::turning((updater.on_node(node), reports), desired)
     }
 
+    /// On a node whose agent brings recovery to the host.
+    pub(crate) fn bringing(
+        root: &Root,
+        script: &Script,
+        node: &NodeDouble,
+        host: impl HostPart,
+        (desired, conduct): (Desired, Conduct),
+    ) -> Self {
+        let (desired, source) = watch::channel(desired);
+        let (updater, reports) = Self::made(root, script, conduct, source);
+        let updater = updater.on_node(Arc::new(node.clone()));
+        Self::turning((updater.bringing(Some(Arc::new(host))), reports), desired)
+    }
+
     /// As the agent starts it in a boot that may be the guard's.
     pub(crate) async fn beside_the_guard(
         sandbox: &Sandbox,
@@ -139,6 +166,11 @@ impl Driver {
 
     pub(crate) fn wants(&self, config: &Written) {
         self.desired.send_replace(config.desired());
+    }
+
+    /// The same config, and nothing may be begun for it.
+    pub(crate) fn bars(&self, config: &Written, reason: machinist::reason::Reason) {
+        self.desired.send_replace(barred(config, reason));
     }
 
     /// A person asks for what is desired.

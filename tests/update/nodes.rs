@@ -4,7 +4,12 @@ use std::time::Duration;
 
 use machinist::{
     reason::Reason,
-    update::{journal::Outcome, node::Lending, phase::Phase, run::RebootConduct},
+    update::{
+        journal::Outcome,
+        node::Lending,
+        phase::Phase,
+        run::{RebootConduct, UpdateReport},
+    },
 };
 
 use crate::{
@@ -353,6 +358,24 @@ async fn a_window_that_closes_during_the_drain_holds_up_nothing_neither_does_a_r
         .until("draining on", |report| !report.blockers.is_empty())
         .await;
     node.blocks(false);
+    script.until_reboot().await;
+    assert_eq!(node.log(), ["cordon one", "drain"]);
+    driver.stop().await;
+}
+
+/// As `upgradeAt` of an UpgradeConfig: 12:00 is not yet at 11:50, and is at 12:15.
+#[tokio::test(start_paused = true)]
+async fn nothing_begins_before_the_time_that_the_cluster_names_and_what_it_names_is_asked_anew() {
+    let (sandbox, script) = (machine(), Script::new());
+    let node = NodeDouble::of(&sandbox);
+    let minutes = |count| jiff::Timestamp::now() + jiff::SignedDuration::from_mins(count);
+    node.not_before(minutes(10));
+    let mut driver = start(&sandbox, &script, &node, &one());
+    let waits = |report: &UpdateReport| report.opens.is_some();
+    let report = driver.until("it waits", waits).await;
+    assert!(report.opens_for_the_cluster && report.phase == Phase::Waiting);
+    assert!(node.log().is_empty(), "{:?}", node.log());
+    node.not_before(minutes(-15));
     script.until_reboot().await;
     assert_eq!(node.log(), ["cordon one", "drain"]);
     driver.stop().await;

@@ -1,5 +1,7 @@
 //! What the cluster shows of our Node, for status and gates.
 
+use std::collections::BTreeSet;
+
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -31,6 +33,7 @@ impl Seen {
                 let now = ClusterView {
                     node: known.node.clone(),
                     kubelet: kubelet(&sight, &self.boot),
+                    taints: taints(&sight),
                     trouble: trouble.map(|trouble| blocker(trouble, known.trouble.as_ref())),
                 };
                 let differs = *known != now;
@@ -79,6 +82,17 @@ fn kubelet(sight: &Sight, boot: &str) -> readiness::Kubelet {
     }
 }
 
+/// None while the API server is away: somebody may have taken one off meanwhile.
+fn taints(sight: &Sight) -> Option<BTreeSet<String>> {
+    let node = sight.node.as_ref().filter(|_| sight.away.is_none())?;
+    let taints = node.spec.taints.iter();
+    Some(
+        taints
+            .map(|it| format!("{}:{}", it.key, it.effect))
+            .collect(),
+    )
+}
+
 fn blocker(trouble: Trouble, known: Option<&Blocker>) -> Blocker {
     let same = known.filter(|known| known.reason == trouble.reason);
     Blocker {
@@ -88,5 +102,60 @@ fn blocker(trouble: Trouble, known: Option<&Blocker>) -> Blocker {
         reason: trouble.reason,
         message: trouble.message,
         since: same.map_or_else(|| Clock::system().now(), |known| known.since),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::{
+        crd::{Condition, NodeView, Taint},
+        readiness::Kubelet,
+    };
+
+    fn sight(boot: &str, ready: &str) -> Sight {
+        let mut node = NodeView::default();
+        node.status.node_info.boot_id = boot.to_owned();
+        node.status.conditions.push(Condition {
+            kind: condition::KUBELET_READY.to_owned(),
+            status: ready.to_owned(),
+            reason: String::new(),
+            message: "what the kubelet says".to_owned(),
+            last_heartbeat_time: None,
+            last_transition_time: None,
+        });
+        node.spec.taints.push(Taint {
+            key: "example.com/a".to_owned(),
+            effect: "NoExecute".to_owned(),
+            rest: std::collections::BTreeMap::new(),
+        });
+        Sight {
+            node: Some(Arc::new(node)),
+            asked: true,
+            away: None,
+        }
+    }
+
+    #[test]
+    fn ready_from_before_the_reboot_does_not_count_and_an_outage_is_no_answer() {
+        assert_eq!(kubelet(&sight("new", "True"), "new"), Kubelet::Ready);
+        assert_eq!(kubelet(&sight("old", "True"), "new"), Kubelet::OldBoot);
+        let ill = kubelet(&sight("new", "False"), "new");
+        assert_eq!(ill, Kubelet::NotReady("what the kubelet says".to_owned()));
+        let mut away = sight("new", "True");
+        away.away = Some(Instant::now());
+        assert_eq!(kubelet(&away, "new"), Kubelet::Unknown);
+        assert_eq!(taints(&away), None);
+        assert_eq!(kubelet(&Sight::default(), "new"), Kubelet::Unknown);
+    }
+
+    #[test]
+    fn taints_are_told_with_their_effects() {
+        let told = taints(&sight("new", "True")).unwrap();
+        assert_eq!(told, ["example.com/a:NoExecute".to_owned()].into());
     }
 }

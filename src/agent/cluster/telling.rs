@@ -17,10 +17,11 @@ use crate::{
     config::Job,
     crd::{
         DrainRequest, NodeView,
-        names::{condition, protocol, taint},
+        names::{annotation, condition, protocol, taint},
     },
     shutdown::Tasks,
     status::Status,
+    update::run::UpdateReport,
 };
 
 /// The effect of the start-up taint: what runs already is left alone.
@@ -31,6 +32,7 @@ pub(super) fn tell(
     node: &OwnNode,
     cluster: &Cluster,
     beside: &Beside,
+    pool: watch::Receiver<Option<String>>,
     asked: watch::Receiver<Option<DrainRequest>>,
     tasks: &Tasks,
 ) {
@@ -46,25 +48,27 @@ pub(super) fn tell(
     let (progress, progressed) = watch::channel(None);
     let (to, whole) = watch::channel(None);
     let clock = Clock::system();
-    // Jobs take effect at the start.
-    let duties = watch::channel(duties).1;
+    let (due, dues) = watch::channel(duties);
+    let beside_it = beside_another(duties, due, beside.other_daemon.clone(), tasks.token());
+    tasks.spawn("duties", beside_it);
     let outlets = Outlets { notice, progress };
     let (update, statuses) = (beside.update.clone(), beside.statuses.clone());
     let stop = tasks.token();
-    let telling = publish::publish(update, statuses, duties, outlets, clock.clone(), stop);
+    let telling = publish::publish(update, statuses, dues, outlets, clock.clone(), stop);
     tasks.spawn("cluster report", telling);
     let more = More {
         said,
         asked,
         sights: node.sights(),
         statuses: beside.statuses.clone(),
+        update: beside.update.clone(),
         startup_taint,
     };
     tasks.spawn("node words", more.add(to, tasks.token()));
     let keeping = node::keep(node.clone(), whole, clock, Pace::default(), tasks.token());
     tasks.spawn("node notice", keeping);
     let (cluster, node, stop) = (cluster.clone(), node.clone(), tasks.token());
-    let keeping = machine_config_node::keep(cluster, node, progressed, stop);
+    let keeping = machine_config_node::keep(cluster, node, pool, progressed, stop);
     tasks.spawn("machine config node", keeping);
 }
 
@@ -75,7 +79,32 @@ struct More {
     asked: watch::Receiver<Option<DrainRequest>>,
     sights: watch::Receiver<Sight>,
     statuses: watch::Receiver<Arc<Status>>,
+    update: watch::Receiver<Arc<UpdateReport>>,
     startup_taint: bool,
+}
+
+/// Jobs take effect at the start; but what the Node says of its config is the other daemon's to say while
+/// one is there.
+async fn beside_another(
+    duties: Duties,
+    to: watch::Sender<Duties>,
+    mut other: watch::Receiver<Option<String>>,
+    stop: CancellationToken,
+) {
+    loop {
+        let alone = other.borrow_and_update().is_none();
+        to.send_if_modified(|known| {
+            let config = duties.config && alone;
+            let news = known.config != config;
+            known.config = config;
+            news
+        });
+        tokio::select! {
+            () = stop.cancelled() => return,
+            // Safe to drop: a change stays marked as unseen.
+            changed = other.changed() => if changed.is_err() { return },
+        }
+    }
 }
 
 impl More {
@@ -92,6 +121,7 @@ impl More {
                 // Safe to drop, all of them: a change stays marked as unseen.
                 told = self.said.changed() => if told.is_err() { return },
                 Ok(()) = self.asked.changed() => {}
+                Ok(()) = self.update.changed() => {}
                 Ok(()) = self.sights.changed(), if self.startup_taint => {}
                 Ok(()) = self.statuses.changed(), if self.startup_taint => {}
             }
@@ -104,6 +134,9 @@ impl More {
             let wish = Some(request.to_string());
             notice.annotations.insert(protocol::DESIRED_DRAIN, wish);
         }
+        let report = Arc::clone(&self.update.borrow_and_update());
+        let cancelled = publish::cancelled(&report).map(str::to_owned);
+        notice.annotations.insert(annotation::CANCELLED, cancelled);
         if self.startup_taint {
             let fit = is_fit(&self.statuses.borrow_and_update().gates);
             let sight = self.sights.borrow_and_update();

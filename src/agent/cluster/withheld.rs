@@ -1,5 +1,7 @@
 //! Beside another daemon that updates this node: devices are withheld while it takes the pods away.
 
+use std::time::Duration;
+
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -9,6 +11,9 @@ use crate::{
 
 /// Why, as the kubelet and people see it.
 const CORDONED: &str = "this node is cordoned";
+
+/// The registry looks at hardware, which takes milliseconds, and takes requests after that.
+const AGAIN: Duration = Duration::from_secs(1);
 
 /// Lends to nobody new while the node is cordoned or is to be drained, until `stop`.
 pub(super) async fn follow(
@@ -29,8 +34,11 @@ pub(super) async fn follow(
                 Err(error) => tracing::warn!("{}", chain(&error)),
             }
         }
+        let again = away.is_some_and(|away| away != known);
         tokio::select! {
             () = stop.cancelled() => return,
+            // Safe to drop: the registry was busy, and is asked again after any of these.
+            () = tokio::time::sleep(AGAIN), if again => {}
             // Safe to drop: a change stays marked as unseen.
             changed = sights.changed() => if changed.is_err() { return },
         }

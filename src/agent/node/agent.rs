@@ -1,10 +1,16 @@
 //! The agent takes the pods away itself: cordon, eviction, a last look, uncordon.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+mod held;
+
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 
 use tokio::sync::watch;
 
-use super::{Ours, telling::Told};
+use super::{Ours, holders::Waiting, telling::Told};
 use crate::{
     clock::Clock,
     cluster::node::{Cordon, Sight, Uncordon},
@@ -17,7 +23,8 @@ use crate::{
     reason::Reason,
     telemetry::chain,
     update::node::{
-        Asked, Blocker, DrainOrder, DrainProgress, Emptied, Lending, Node, NodeError, Permit, Step,
+        Asked, Blocker, DrainOrder, DrainProgress, Emptied, Holders, Lending, Node, NodeError,
+        Permit, Step,
     },
 };
 
@@ -35,6 +42,7 @@ pub(in crate::agent) struct ByAgent<P> {
     cordoned: Mutex<Option<String>>,
     /// Pods that have ended and that the last drain did not wait for any more.
     left_behind: Mutex<Vec<PodId>>,
+    waiting: Waiting,
 }
 
 impl<P: Pods> ByAgent<P> {
@@ -52,6 +60,7 @@ impl<P: Pods> ByAgent<P> {
             clock: Clock::system(),
             cordoned: Mutex::default(),
             left_behind: Mutex::default(),
+            waiting: Waiting::default(),
         }
     }
 
@@ -78,6 +87,7 @@ impl<P: Pods> ByAgent<P> {
 
     async fn look_afresh(&self, step: Step, to: Option<String>) -> Result<Permit, NodeError> {
         let view = self.ours.still_wanted(to).await?;
+        self.ours.may_go_on(step, &view).await?;
         let drained = super::drained(step);
         if !drained {
             return Ok(Permit::Go);
@@ -87,7 +97,7 @@ impl<P: Pods> ByAgent<P> {
         if !same || !view.is_cordoned() {
             return Ok(Permit::Refilled);
         }
-        let drain = self.as_configured();
+        let drain = self.as_configured(None);
         let rehearsal = drain
             .rehearse(false)
             .await
@@ -105,8 +115,8 @@ impl<P: Pods> ByAgent<P> {
         sight.is_some_and(|node| node.is_cordoned())
     }
 
-    fn as_configured(&self) -> Drain<P> {
-        let options = options(&self.settings.borrow().drain, self.own.clone());
+    fn as_configured(&self, force_after: Option<Duration>) -> Drain<P> {
+        let options = options(&self.settings.borrow().drain, force_after, self.own.clone());
         let (pods, clock) = (Arc::clone(&self.pods), self.clock.clone());
         Drain::new(pods, self.ours.name(), options, clock)
     }
@@ -125,7 +135,8 @@ impl<P: Pods> ByAgent<P> {
     }
 
     async fn drain_now(&self, order: DrainOrder) -> Result<Emptied, NodeError> {
-        let drain = self.as_configured();
+        let settings = self.settings.borrow().drain.clone();
+        let drain = self.as_configured(self.ours.force_after(&settings).await);
         let mut told = drain.progress();
         let mut sights = self.ours.node.sights();
         let (ordered, orders) = watch::channel(forced(&sights.borrow_and_update()));
@@ -199,6 +210,18 @@ impl<P: Pods> Node for ByAgent<P> {
 
     fn lend(&self, lending: Lending) -> Asked<'_, ()> {
         Box::pin(self.ours.lend(lending))
+    }
+
+    fn holders(&self) -> Asked<'_, Option<Holders>> {
+        Box::pin(async { Ok(self.ours.holders().await) })
+    }
+
+    fn held(&self) -> Asked<'_, Vec<Blocker>> {
+        Box::pin(self.held_now())
+    }
+
+    fn stop_units(&self) -> BTreeSet<String> {
+        self.ours.stop_units()
     }
 
     fn drain(&self, order: DrainOrder) -> Asked<'_, Emptied> {
@@ -283,12 +306,16 @@ fn blocker(wait: &Wait) -> Blocker {
 }
 
 /// How an update drains here.
-fn options(settings: &config::Drain, own: Option<String>) -> Options {
+fn options(
+    settings: &config::Drain,
+    force_after: Option<Duration>,
+    own: Option<String>,
+) -> Options {
     let permit = |losing| match losing {
         Losing::Evict => Leave::Evict,
         Losing::Block => Leave::Refuse,
     };
-    let mut options = Options::unattended(own, settings.force_after);
+    let mut options = Options::unattended(own, force_after);
     options.rules.unmanaged = permit(settings.unmanaged);
     options.rules.local_data = permit(settings.empty_dir);
     options.at_once = usize::try_from(settings.parallel).unwrap_or(1);

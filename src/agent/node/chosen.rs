@@ -1,5 +1,8 @@
 //! Who takes the pods away: `drain.by`, decided once, when it is first needed.
 
+use std::collections::BTreeSet;
+
+use jiff::Timestamp;
 use tokio::sync::OnceCell;
 
 use super::{ByAgent, ByController, Ours};
@@ -7,7 +10,9 @@ use crate::{
     cluster::Cluster,
     config::DrainBy,
     drain::evict::Pods,
-    update::node::{Asked, DrainOrder, Emptied, Lending, Node, NodeError, Permit, Step},
+    update::node::{
+        Asked, Blocker, DrainOrder, Emptied, Holders, Lending, Node, NodeError, Permit, Step,
+    },
 };
 
 /// This machine as a node, with whoever takes its pods away.
@@ -75,6 +80,18 @@ impl<P: Pods> Node for Chosen<P> {
         Box::pin(self.ours().lend(lending))
     }
 
+    fn holders(&self) -> Asked<'_, Option<Holders>> {
+        Box::pin(async { Ok(self.ours().holders().await) })
+    }
+
+    fn held(&self) -> Asked<'_, Vec<Blocker>> {
+        Box::pin(self.agent.held_now())
+    }
+
+    fn stop_units(&self) -> BTreeSet<String> {
+        self.ours().stop_units()
+    }
+
     fn drain(&self, order: DrainOrder) -> Asked<'_, Emptied> {
         Box::pin(async move { self.node().await?.drain(order).await })
     }
@@ -85,6 +102,10 @@ impl<P: Pods> Node for Chosen<P> {
 
     fn uncordon(&self, on: String) -> Asked<'_, ()> {
         Box::pin(async move { self.node().await?.uncordon(on).await })
+    }
+
+    fn earliest(&self) -> Asked<'_, Option<Timestamp>> {
+        Box::pin(self.ours().earliest())
     }
 
     fn is_control_plane(&self) -> bool {

@@ -84,6 +84,7 @@ impl ByController {
     /// The controller cordons anew by itself when somebody lifted its cordon.
     async fn look_afresh(&self, step: Step, to: Option<String>) -> Result<Permit, NodeError> {
         let view = self.ours.still_wanted(to).await?;
+        self.ours.may_go_on(step, &view).await?;
         let held = matches!(view.last_applied_drain(), Some(DrainRequest::Drain(_)));
         let away = view.is_cordoned() && held;
         Ok(match away || !super::drained(step) {

@@ -7,7 +7,7 @@ use crate::{cluster::ClusterError, crd::NodeView};
 
 /// Others write to a Node all the time: the kubelet its status, controllers their annotations. Each
 /// costs one round; so many in a row are no accident.
-const ROUNDS: usize = 8;
+pub(in crate::cluster) const ROUNDS: usize = 8;
 
 /// How a Node came to be cordoned.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,11 +2,11 @@
 //!
 //! What is there already is not written; what vanishes, because the Node was registered anew or
 //! somebody took it away, comes back by itself, since wish and Node are compared whenever either
-//! changes. Only the condition is confirmed with time.
+//! changes. Only the conditions are confirmed with time.
 
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::{
     sync::watch,
     time::{Instant, sleep, sleep_until},
@@ -15,21 +15,21 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Change, OwnNode, Sight,
-    notice::{Notice, Ready, leftover_conditions, metadata, seconds, words},
+    notice::{Condition, Differs, Notice, conditions, differs, leftover_conditions, metadata},
     patches,
 };
 use crate::{
     backoff::{Backoff, jitter},
     clock::Clock,
     cluster::ClusterError,
-    crd::{NodeView, names},
+    crd::NodeView,
     telemetry::chain,
 };
 
 /// How often is written, at most and at least.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
-    /// The condition is confirmed after this time, and up to a fifth more: twelve writes an hour at
+    /// The conditions are confirmed after this time, and up to a fifth more: twelve writes an hour at
     /// most, of the fifteen that an idle node may make.
     pub heartbeat: Duration,
     /// Between two conditions: what changes faster is seen in its last form.
@@ -151,9 +151,9 @@ struct Keeper {
     uid: String,
     /// Leftovers of an earlier version were looked for on this Node.
     swept: bool,
-    /// When the condition was written last.
+    /// When the conditions were written last.
     written: Option<Instant>,
-    /// When it is to be confirmed.
+    /// When they are to be confirmed.
     confirm: Option<Instant>,
     failures: u32,
     /// What was written last beside the condition, when, and how often in a row.
@@ -195,40 +195,24 @@ impl Keeper {
             return Due::Now(change);
         }
         self.swept = true;
-        match &notice.ready {
-            Some(ready) => self.condition(view, ready),
-            None => Due::Nothing,
+        match notice.conditions.is_empty() {
+            true => Due::Nothing,
+            false => self.conditions(view, &notice.conditions),
         }
     }
 
-    fn condition(&self, view: &NodeView, ready: &Ready) -> Due {
+    fn conditions(&self, view: &NodeView, wanted: &[Condition]) -> Due {
         let now = Instant::now();
-        let known = view.condition(names::condition::READY);
-        let (status, message) = words(ready);
-        let known_words = known.map(|known| &*known.message);
-        let same = known.is_some_and(|known| {
-            (&*known.status, &*known.reason) == (status, ready.reason.as_str())
-        });
-        let when = match (same, self.written, self.confirm) {
-            (true, _, Some(confirm)) if known_words == Some(message) => confirm,
-            (true, Some(written), _) => written + self.pace.words,
-            (false, Some(written), _) => written + self.pace.gap,
+        let when = match (differs(view, wanted), self.written, self.confirm) {
+            (Differs::Not, _, Some(confirm)) => confirm,
+            (Differs::Not | Differs::Words, Some(written), _) => written + self.pace.words,
+            (Differs::Fact, Some(written), _) => written + self.pace.gap,
             _ => now,
         };
-        if when > now {
-            return Due::At(when);
+        match when > now {
+            true => Due::At(when),
+            false => Due::Now(conditions(view, wanted, self.clock.now())),
         }
-        let written = self.clock.now();
-        let since = known.filter(|known| known.status == status);
-        let since = since.and_then(|known| known.last_transition_time);
-        Due::Now(Change::Conditions(json!({"status": {"conditions": [{
-            "type": names::condition::READY,
-            "status": status,
-            "reason": ready.reason.as_str(),
-            "message": message,
-            "lastHeartbeatTime": seconds(written),
-            "lastTransitionTime": seconds(since.unwrap_or(written)),
-        }]}})))
     }
 
     /// How long to wait after a write; none where it may go on at once.

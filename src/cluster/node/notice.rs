@@ -5,10 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 
 use super::{Change, patches};
-use crate::{
-    crd::{self, NodeView, names},
-    reason::Reason,
-};
+use crate::crd::{NodeView, names};
 
 /// Everything that the Node is to say. What is not named here is left alone.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -22,30 +19,68 @@ pub struct Notice {
     /// Remediators are to leave the node alone: it is down on purpose. A label that somebody else put
     /// there for that stays theirs.
     pub stand_back: bool,
-    /// The condition `machinist.dev/Ready`; none where there is to be none.
-    pub ready: Option<Ready>,
+    /// Conditions, all of ours: those that are not among them go.
+    pub conditions: Vec<Condition>,
 }
 
-/// The condition `machinist.dev/Ready`.
+/// A condition of ours, as it is to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ready {
-    /// No closed gate holds.
-    pub ready: bool,
-    /// The first closed gate's code, or `Ok`.
-    pub reason: Reason,
-    /// One sentence.
+pub struct Condition {
+    /// Its type.
+    pub kind: &'static str,
+    /// `True`, `False` or `Unknown`.
+    pub status: &'static str,
+    /// Why, as one stable word.
+    pub reason: String,
+    /// One sentence, no longer than [`REASON_LIMIT`](crate::crd::REASON_LIMIT).
     pub message: String,
 }
 
-/// A Node's times have whole seconds.
-pub(super) fn seconds(time: jiff::Timestamp) -> String {
-    let whole = jiff::Timestamp::from_second(time.as_second());
-    whole.unwrap_or(time).to_string()
+/// How a condition is not as it is to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Differs {
+    /// In nothing.
+    Not,
+    /// In its sentence.
+    Words,
+    /// In what programs read.
+    Fact,
 }
 
-pub(super) fn words(ready: &Ready) -> (&'static str, &str) {
-    let status = if ready.ready { "True" } else { "False" };
-    (status, crd::cut(&ready.message, crd::REASON_LIMIT))
+/// How far the Node's conditions are from ours.
+pub(super) fn differs(view: &NodeView, wanted: &[Condition]) -> Differs {
+    let far = wanted.iter().map(|one| match view.condition(one.kind) {
+        Some(known) if known.status != one.status || known.reason != one.reason => Differs::Fact,
+        Some(known) if known.message != one.message => Differs::Words,
+        Some(_) => Differs::Not,
+        None => Differs::Fact,
+    });
+    far.max().unwrap_or(Differs::Not)
+}
+
+/// All of ours in one request; a time of transition stays while a status does.
+pub(super) fn conditions(view: &NodeView, wanted: &[Condition], now: jiff::Timestamp) -> Change {
+    let one = |one: &Condition| {
+        let since = view.condition(one.kind);
+        let since = since.filter(|known| known.status == one.status);
+        let since = since.and_then(|known| known.last_transition_time);
+        json!({
+            "type": one.kind,
+            "status": one.status,
+            "reason": one.reason,
+            "message": one.message,
+            "lastHeartbeatTime": seconds(now),
+            "lastTransitionTime": seconds(since.unwrap_or(now)),
+        })
+    };
+    let all: Vec<_> = wanted.iter().map(one).collect();
+    Change::Conditions(json!({"status": {"conditions": all}}))
+}
+
+/// A Node's times have whole seconds.
+fn seconds(time: jiff::Timestamp) -> String {
+    let whole = jiff::Timestamp::from_second(time.as_second());
+    whole.unwrap_or(time).to_string()
 }
 
 /// Annotations and labels that are not as they are to be. With `sweep` those of ours that nobody
@@ -80,7 +115,7 @@ fn differing(
 
 /// Conditions of ours that nobody speaks of: nobody else ever takes one away.
 pub(super) fn leftover_conditions(view: &NodeView, notice: &Notice) -> Option<Change> {
-    let spoken_of = |kind: &str| kind == names::condition::READY && notice.ready.is_some();
+    let spoken_of = |kind: &str| notice.conditions.iter().any(|one| one.kind == kind);
     let left: Vec<_> = view
         .status
         .conditions

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::Change;
+use super::{Change, leave::Left};
 use crate::crd::{NodeView, Taint, names};
 
 /// Unschedulable, and marked as ours, in one request; whoever changes the Node in between makes the
@@ -73,23 +73,52 @@ pub(super) fn stand_back(view: &NodeView, wanted: bool) -> Option<Change> {
     Some(Change::Operations(Value::Array(operations)))
 }
 
+const NO_SCHEDULE: &str = "NoSchedule";
+
+/// Whether it is the start-up taint.
+pub(super) fn is_our_taint(taint: &Taint) -> bool {
+    taint.key == names::taint::NOT_READY && taint.effect == NO_SCHEDULE
+}
+
+/// What is ours goes, in one request: with the mark of the cordon the cordon itself.
+pub(super) fn leave(view: &NodeView, left: &Left) -> Change {
+    let mut operations = unchanged(view);
+    for (parent, names) in [
+        ("/metadata/annotations", &left.annotations),
+        ("/metadata/labels", &left.labels),
+    ] {
+        let paths = names.iter().map(|name| pointer(parent, name));
+        operations.extend(paths.map(|path| json!({"op": "remove", "path": path})));
+    }
+    if left.uncordoned {
+        operations.push(json!({"op": "remove", "path": "/spec/unschedulable"}));
+    }
+    if !left.taints.is_empty() {
+        let others = view.spec.taints.iter().filter(|taint| !is_our_taint(taint));
+        let others: Vec<_> = others.collect();
+        operations.push(match others.is_empty() {
+            true => json!({"op": "remove", "path": "/spec/taints"}),
+            false => json!({"op": "add", "path": "/spec/taints", "value": others}),
+        });
+    }
+    Change::Operations(Value::Array(operations))
+}
+
 /// Our start-up taint as it is to be; none where it is. Everybody else's taints are in the list as
 /// they were: a list that somebody changed meanwhile fails the request.
 pub(super) fn not_ready_taint(view: &NodeView, wanted: bool) -> Option<Change> {
-    const EFFECT: &str = "NoSchedule";
-    let is_ours = |taint: &Taint| taint.key == names::taint::NOT_READY && taint.effect == EFFECT;
     let old = &view.spec.taints;
-    if old.iter().any(is_ours) == wanted {
+    if old.iter().any(is_our_taint) == wanted {
         return None;
     }
     let mut new = old.clone();
     match wanted {
         true => new.push(Taint {
             key: names::taint::NOT_READY.to_owned(),
-            effect: EFFECT.to_owned(),
+            effect: NO_SCHEDULE.to_owned(),
             rest: std::collections::BTreeMap::new(),
         }),
-        false => new.retain(|taint| !is_ours(taint)),
+        false => new.retain(|taint| !is_our_taint(taint)),
     }
     let mut operations = match old.is_empty() {
         // A list that is not there cannot be tested; its absence is part of the version.
@@ -127,6 +156,6 @@ pub(super) fn fields(
 }
 
 /// RFC 6901: `~` and `/` in a name are written otherwise.
-fn pointer(parent: &str, name: &str) -> String {
+pub(super) fn pointer(parent: &str, name: &str) -> String {
     format!("{parent}/{}", name.replace('~', "~0").replace('/', "~1"))
 }

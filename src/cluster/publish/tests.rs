@@ -8,6 +8,7 @@ use crate::{
     digest::Digest,
     machine_config::Refusal,
     readiness::{Gate, GateName},
+    status::Mode,
     update::{
         journal::{ConfigName, Failure},
         node::Blocker,
@@ -113,7 +114,7 @@ fn the_state_follows_the_protocol() {
 
 fn gate(name: GateName, effect: Effect) -> Gate {
     Gate {
-        name,
+        name: name.into(),
         open: false,
         effect,
         since: NOW,
@@ -193,10 +194,12 @@ fn beside_another_daemon_nothing_of_the_protocol_is_written() {
     };
     let notice = notice(&report(Phase::Idle, "a", "a"), &open(), false, duties).unwrap();
     assert!(notice.annotations.is_empty());
-    assert!(
-        notice
-            .ready
-            .is_some_and(|it| it.ready && it.reason == Reason::Ok)
+    // Nor what updates alone bring about.
+    assert_eq!(notice.conditions.len(), 1);
+    let ready = &notice.conditions[0];
+    assert_eq!(
+        (ready.kind, ready.status, &*ready.reason),
+        (names::condition::READY, "True", "Ok")
     );
 }
 
@@ -215,10 +218,15 @@ fn the_condition_names_what_holds_and_who_blocks_a_drain() {
     .into_iter()
     .collect();
     let mut report = report(Phase::Draining, "a", "b");
-    let ready = |report: &_| notice(report, &gates, false, ALL).unwrap().ready.unwrap();
+    let ready = |report: &_| {
+        notice(report, &gates, false, ALL)
+            .unwrap()
+            .conditions
+            .remove(0)
+    };
     let held = ready(&report);
-    assert!(!held.ready);
-    assert_eq!(held.reason, Reason::DevicesMissing);
+    assert_eq!((held.kind, held.status), (names::condition::READY, "False"));
+    assert_eq!(held.reason, "DevicesMissing");
     assert_eq!(held.message, "Devices: one is missing; warnings: Pressure");
     report.blockers = vec![Blocker {
         kind: "Pod".to_owned(),
@@ -229,7 +237,7 @@ fn the_condition_names_what_holds_and_who_blocks_a_drain() {
         since: NOW,
     }];
     let blocked = ready(&report);
-    assert_eq!(blocked.reason, Reason::UnderPressure, "the blocker's");
+    assert_eq!(blocked.reason, "UnderPressure", "the blocker's");
     assert!(
         blocked
             .message
@@ -240,6 +248,55 @@ fn the_condition_names_what_holds_and_who_blocks_a_drain() {
     let notice = notice(&report, &gates, false, ALL).unwrap();
     let blocked = said(&notice, names::annotation::BLOCKED_BY);
     assert_eq!(blocked.as_deref(), Some("shop/web-0 (UnderPressure)"));
+}
+
+fn lifecycle(report: &UpdateReport) -> [&'static str; 3] {
+    let told = notice(report, &open(), false, ALL).unwrap().conditions;
+    [
+        names::condition::MAINTENANCE,
+        names::condition::DRAIN,
+        names::condition::DRAINED,
+    ]
+    .map(|kind| told.iter().find(|one| one.kind == kind).unwrap().status)
+}
+
+#[test]
+fn the_conditions_of_the_lifecycle_say_what_is_so_in_each_phase() {
+    use Phase::*;
+    let (yes, no) = ("True", "False");
+    let table = [
+        (Waiting, false, [no, no, no]),
+        (Cordoned, true, [yes, no, no]),
+        (Withholding, true, [yes, no, no]),
+        (Draining, true, [yes, yes, no]),
+        (Drained, true, [yes, no, yes]),
+        (Staging, true, [yes, no, yes]),
+        (Booted, true, [yes, no, yes]),
+        (Uncordoning, true, [yes, no, yes]),
+        (Idle, false, [no, no, no]),
+        // An update that disturbs no pod is no maintenance.
+        (Staging, false, [no, no, no]),
+    ];
+    for (phase, cordoned, expected) in table {
+        let mut report = report(phase, "a", "b");
+        report.cordoned = cordoned.then_some(NOW);
+        assert_eq!(lifecycle(&report), expected, "{phase:?}");
+    }
+    let mut rebooting = report(RebootPending, "a", "b");
+    rebooting.reboot_needed_in = rebooting.boot.clone();
+    assert_eq!(lifecycle(&rebooting), [yes, no, no], "nobody was drained");
+    // A drain that was given up leaves pods; one whose update is taken back does not.
+    let mut failed = report(Failed, "a", "b");
+    failed.cordoned = Some(NOW);
+    assert_eq!(lifecycle(&failed), [yes, no, no]);
+    failed.unverified = true;
+    assert_eq!(lifecycle(&failed), [yes, no, yes]);
+    let mut withdrawn = report(Uncordoning, "a", "a");
+    (withdrawn.cordoned, withdrawn.failure) = (Some(NOW), failure(Reason::Withdrawn, false));
+    assert_eq!(lifecycle(&withdrawn), [yes, no, no]);
+    let mut lost = report(Idle, "", "");
+    lost.unknown = true;
+    assert_eq!(lifecycle(&lost), ["Unknown"; 3]);
 }
 
 /// A failure every minute that goes away in between, one that stays, and one that comes back soon
@@ -377,4 +434,43 @@ fn in_the_end_only_updated_is_true_and_an_undo_shows_how_far_it_came() {
         ["Updated", "NodeDegraded"],
         "the latter until it is sure"
     );
+}
+
+/// Nobody says anything meanwhile: the report is the same, and the gates are.
+#[tokio::test(start_paused = true)]
+async fn degraded_comes_and_goes_by_the_passing_of_time_alone() {
+    let failing = UpdateReport {
+        failure: failure(Reason::JobFailed, true),
+        ..report(Phase::Failed, "a", "b")
+    };
+    let (update, reports) = watch::channel(Arc::new(failing));
+    let mut status = Status::starting("/".to_owned(), Mode::Cluster, NOW);
+    status.gates = open();
+    let (_statuses, told) = watch::channel(Arc::new(status));
+    let (notice, mut said) = watch::channel(None);
+    let (progress, progressed) = watch::channel(None);
+    let to = Outlets { notice, progress };
+    let stop = CancellationToken::new();
+    let clock = Clock::from_fn(|| NOW);
+    let duties = watch::channel(ALL).1;
+    tokio::spawn(publish(reports, told, duties, to, clock, stop.clone()));
+    let begun = Instant::now();
+    let is = |wanted: &'static str| {
+        move |notice: &Option<Notice>| {
+            let notice = notice.as_ref();
+            let state = notice.and_then(|it| it.annotations[names::protocol::STATE].as_deref());
+            state == Some(wanted)
+        }
+    };
+    said.wait_for(is("Working")).await.unwrap();
+    said.wait_for(is("Degraded")).await.unwrap();
+    assert_eq!(begun.elapsed().as_secs(), 300);
+    update.send_replace(Arc::new(report(Phase::Planned, "a", "b")));
+    said.wait_for(is("Working")).await.unwrap();
+    assert_eq!(begun.elapsed().as_secs(), 420);
+    let progress = progressed.borrow().clone().unwrap();
+    let degraded = NodeConditionKind::NodeDegraded.as_str();
+    let degraded = progress.conditions.iter().find(|it| it.kind == degraded);
+    assert_eq!(degraded.unwrap().status, Progress::False);
+    stop.cancel();
 }

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::{
     super::{
         inventory::tests::resource,
-        inventory::{Health, MountRecipe, SharePolicy},
+        inventory::{Health, MountRecipe, SharePolicy, Withheld},
         template::Template,
     },
     *,
@@ -80,7 +80,10 @@ fn unknown_unhealthy_and_withheld_devices_are_refused_by_name() {
         refused(&one, &inventory, "b"),
         "acme.dev/x has no device \"b\""
     );
-    inventory.withheld = Some("the node is being updated".into());
+    inventory.withheld = Some(Withheld {
+        why: "the node is being updated".into(),
+        refuses: true,
+    });
     assert_eq!(
         refused(&one, &inventory, "a"),
         "device \"a\" of acme.dev/x is unhealthy: withheld: the node is being updated"

@@ -1,6 +1,7 @@
 //! From what was written to what may be relied on: every rule that the shape alone cannot say.
 
 mod container;
+mod quiesce;
 
 use super::{
     API_VERSION, Allowances, Declaration, KIND, Numa,
@@ -39,6 +40,7 @@ pub(super) fn check(file: File, allowances: &Allowances) -> Result<Declaration, 
     let recipe = check.container(spec.container, resource.as_ref());
     let numa = check.numa(spec.numa);
     check.health(spec.health);
+    let stop_units = check.quiesce(spec.quiesce);
     match resource {
         Some(resource) if check.refusals.is_empty() => Ok(Declaration {
             name,
@@ -47,6 +49,7 @@ pub(super) fn check(file: File, allowances: &Allowances) -> Result<Declaration, 
             share,
             recipe,
             numa,
+            stop_units,
         }),
         _ => Err(check.refusals),
     }
@@ -116,7 +119,6 @@ impl Check<'_> {
         }
         for (name, given) in [
             ("group", spec.group.is_some()),
-            ("quiesce", spec.quiesce.is_some()),
             ("taint", spec.taint.is_some()),
         ] {
             fields.extend(given.then(|| format!("spec.{name}")));

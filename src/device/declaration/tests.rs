@@ -186,12 +186,6 @@ const LATER: &[[&str; 4]] = &[
     ],
     [
         "  numa",
-        "  quiesce: {stopUnits: []}\n  numa",
-        "15:",
-        "spec.quiesce",
-    ],
-    [
-        "  numa",
         "  taint: {key: a, effect: None}\n  numa",
         "15:",
         "spec.taint",
@@ -206,6 +200,42 @@ fn what_this_version_cannot_do_is_refused_by_name_and_not_ignored() {
         assert_eq!(told.len(), 1, "{told:#?}");
         assert!(told[0].starts_with(&format!("x.yaml:{place}")), "{told:#?}");
         assert!(told[0].ends_with(&tail), "{told:#?}");
+    }
+}
+
+#[test]
+fn units_to_stop_are_whole_names_and_never_what_keeps_the_machine_a_node() {
+    let quiesce = |units: &str| {
+        changed(
+            "  numa",
+            &format!("  quiesce: {{stopUnits: {units}}}\n  numa"),
+        )
+    };
+    let good = quiesce("[acme-monitor.service, acme@1.socket, acme-monitor.service]");
+    let declaration = parse("x.yaml", &good, &Allowances::default()).unwrap();
+    assert_eq!(
+        declaration.stop_units,
+        ["acme-monitor.service", "acme@1.socket"]
+    );
+    let cases = [
+        ("[]", "0 units"),
+        ("[acme]", "it has no type"),
+        (
+            "[multi-user.target]",
+            "multi-user.target is not stopped for a device",
+        ),
+        ("[kubelet.service]", "keeps this machine a node"),
+        ("[containerd.service]", "keeps this machine a node"),
+        ("[machinist-guard.service]", "keeps this machine a node"),
+        ("[systemd-udevd.service]", "keeps this machine a node"),
+    ];
+    for (units, why) in cases {
+        let told = problems(&quiesce(units));
+        assert_eq!(told.len(), 1, "{told:#?}");
+        assert!(
+            told[0].contains(why) && told[0].contains("spec.quiesce"),
+            "{told:#?}"
+        );
     }
 }
 

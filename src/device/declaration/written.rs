@@ -70,9 +70,14 @@ refused_later! {
     Subsystem { name: String, #[serde(default)] attributes: BTreeMap<String, String> }
     Cdi { kind: String }
     Group { by: String }
-    Quiesce { stop_units: Vec<String> }
     Taint { key: String, value: Option<String>, effect: String }
     Sysfs { file: String, equals: String }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct Quiesce {
+    pub(super) stop_units: Vec<String>,
 }
 
 #[derive(Debug, Deserialize)]

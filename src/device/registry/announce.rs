@@ -11,9 +11,10 @@ pub(super) fn announce(old: &Inventory, new: &Inventory) {
     {
         tracing::warn!("{problem}");
     }
-    if old.withheld != new.withheld {
+    let why = |inventory: &Inventory| inventory.withheld.as_ref().map(|one| one.why.clone());
+    if why(old) != why(new) {
         match &new.withheld {
-            Some(why) => tracing::info!("devices are withheld: {why}"),
+            Some(withheld) => tracing::info!("devices are withheld: {}", withheld.why),
             None => tracing::info!("devices are lent again"),
         }
     }

@@ -49,6 +49,7 @@ pub fn check(
         resources: [(resource.name.clone(), resource.into())].into(),
         problems,
         withheld: None,
+        stop_units: declaration.stop_units.iter().cloned().collect(),
     })
 }
 

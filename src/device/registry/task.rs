@@ -88,6 +88,7 @@ impl Task {
         if let Some(saved) = keeper.load() {
             ledger.restore(saved, keeper.boot_id(), |node| scan::is_device(&root, node));
         }
+        ledger.withhold(settings.withheld);
         Self {
             files: watcher(&root),
             nodes: watcher(&root),
@@ -158,7 +159,7 @@ impl Task {
                 let _ = reply.send(());
             }
             Woken::Asked(Ask::Withhold(why), reply) => {
-                self.ledger.withhold(why.as_deref());
+                self.ledger.withhold(why);
                 self.publish();
                 let _ = reply.send(());
             }

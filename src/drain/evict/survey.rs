@@ -116,6 +116,16 @@ pub struct Rehearsed {
     pub kept_by: Option<What>,
 }
 
+pub(super) async fn judge<P: Pods>(drain: &Drain<P>) -> Result<Vec<(PodId, bool)>, DrainError> {
+    let (pods, sets) = (drain.pods.as_ref(), DaemonSets::default());
+    let found = survey(pods, &drain.node, &drain.options.rules, sets, &drain.clock).await;
+    let found = found.map_err(failed)?;
+    let goes = found.evict.into_iter().map(|(pod, _)| pod.id);
+    let goes = goes.chain(found.refuse.into_iter().map(|refusal| refusal.pod));
+    let stays = found.leave.into_iter().map(|(pod, _)| (pod, false));
+    Ok(goes.map(|pod| (pod, true)).chain(stays).collect())
+}
+
 pub(super) async fn rehearse<P: Pods>(
     drain: &Drain<P>,
     ask: bool,

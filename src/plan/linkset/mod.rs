@@ -256,7 +256,7 @@ fn follow(path: &AbsPath, text: &str, all: &Links) -> AbsPath {
 }
 
 /// The path that the text of a link at `path` names, inside the root.
-pub(in crate::plan) fn resolve(path: &AbsPath, text: &str) -> AbsPath {
+pub fn resolve(path: &AbsPath, text: &str) -> AbsPath {
     let mut parts: Vec<&str> = Vec::new();
     let parent = path.parent().unwrap_or_else(AbsPath::root);
     if !text.starts_with('/') {

@@ -12,10 +12,10 @@ use crate::{
 use super::{LONGEST_TEXT, files_in, text_if_there};
 
 /// Where the administrator's units are.
-const OWN: &str = "/etc/systemd/system";
+pub(super) const OWN: &str = "/etc/systemd/system";
 
 /// Where other unit files are, the directory that wins first (systemd.unit(5)).
-const VENDOR: [&str; 4] = [
+pub(super) const VENDOR: [&str; 4] = [
     "/run/systemd/system",
     "/usr/local/lib/systemd/system",
     "/usr/lib/systemd/system",

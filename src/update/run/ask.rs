@@ -123,7 +123,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
     }
 
     /// What is waited for is told like a pod that does not go.
-    fn note_refusal(&mut self, error: &NodeError) {
+    pub(super) fn note_refusal(&mut self, error: &NodeError) {
         let message = crate::telemetry::chain(error);
         tracing::warn!(reason = %error.reason, "trying again: {message}");
         let known = self.draining.blockers.first();
@@ -139,11 +139,46 @@ impl<S: Services, A: Audience> Updater<S, A> {
         self.publish();
     }
 
-    fn forget_refusal(&mut self) {
+    /// Whoever was told of already is told of since then.
+    pub(super) fn note_blockers(&mut self, mut blockers: Vec<Blocker>) {
+        let known = std::mem::take(&mut self.draining.blockers);
+        for blocker in &mut blockers {
+            let same = |other: &&Blocker| {
+                (&other.kind, &other.namespace, &other.name)
+                    == (&blocker.kind, &blocker.namespace, &blocker.name)
+            };
+            if let Some(known) = known.iter().find(same) {
+                blocker.since = known.since;
+            }
+        }
+        let news = known != blockers;
+        self.draining.blockers = blockers;
+        if news {
+            self.publish();
+        }
+    }
+
+    pub(super) fn forget_refusal(&mut self) {
         if !self.draining.blockers.is_empty() {
             self.draining.blockers.clear();
             self.publish();
         }
+    }
+
+    /// Learns from the cluster when the planned update may begin. Some: something else comes first.
+    pub(super) async fn ask_for_earliest(
+        &mut self,
+        stop: &CancellationToken,
+    ) -> Result<Option<Option<Event>>, UpdateError> {
+        if self.node.is_none() || !self.has_a_time() {
+            return Ok(None);
+        }
+        let asked = self.answer(stop, |node| node.earliest()).await?;
+        let Answer::Done(earliest) = asked else {
+            return Ok(Some(asked.map(|_| Event::Withdrawn)));
+        };
+        self.earliest = earliest;
+        Ok(None)
     }
 
     /// Asks until it is answered: an API server that is away is waited for, with growing pauses, unless

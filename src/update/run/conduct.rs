@@ -11,6 +11,7 @@ use crate::{
     machine_config::{MachineConfig, Refusal},
     path::AbsPath,
     plan::{Capabilities, Plan, Policies},
+    reason::Reason,
     window::Windows,
 };
 
@@ -26,6 +27,18 @@ pub enum Desired {
     Refused(Arc<Vec<Refusal>>),
     /// A config that holds together by itself.
     Config(Arc<MachineConfig>, Digest),
+    /// The same, and nothing may be begun for it: an update that has changed nothing of the machine yet
+    /// is given up, and the pods may come back; one that has goes to its end.
+    Barred(Arc<MachineConfig>, Digest, Arc<Bar>),
+}
+
+/// Why nothing is begun for what is desired.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bar {
+    /// The stable code.
+    pub reason: Reason,
+    /// One sentence.
+    pub message: String,
 }
 
 impl Desired {
@@ -37,7 +50,28 @@ impl Desired {
             (Self::Config(known, digest), Self::Config(other, same)) => {
                 digest == same && known.name == other.name
             }
+            (Self::Barred(known, digest, bar), Self::Barred(other, same, bars)) => {
+                digest == same && known.name == other.name && bar == bars
+            }
             _ => false,
+        }
+    }
+
+    /// The config that is named, whether or not anything may be begun for it.
+    pub const fn config(&self) -> Option<(&Arc<MachineConfig>, Digest)> {
+        match self {
+            Self::Config(config, digest) | Self::Barred(config, digest, _) => {
+                Some((config, *digest))
+            }
+            Self::Unknown | Self::Nothing | Self::Refused(_) => None,
+        }
+    }
+
+    /// Why nothing may be begun for it.
+    pub const fn bar(&self) -> Option<&Arc<Bar>> {
+        match self {
+            Self::Barred(_, _, bar) => Some(bar),
+            _ => None,
         }
     }
 }

@@ -123,10 +123,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
 
     fn show(&mut self, journal: Journal) {
         let phase = shown_phase(&journal);
-        let wanted = match &*self.desired.borrow() {
-            Desired::Config(_, digest) => Some(*digest),
-            _ => None,
-        };
+        let wanted = self.desired.borrow().config().map(|(_, digest)| digest);
         let shown = self
             .report
             .borrow()

@@ -6,11 +6,14 @@
 
 mod act;
 mod ask;
+mod bar;
 mod commit;
 mod conduct;
 mod drift;
 mod evidence;
 mod guard;
+mod host;
+mod lend;
 mod node;
 mod plan;
 mod reboot;
@@ -32,6 +35,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 use super::{
+    host::HostPart,
     journal::{Failure, Journal},
     node::{DrainProgress, Node},
     phase::{Effect, Event, Phase},
@@ -40,8 +44,8 @@ use super::{
     store::{Store, StoreError},
 };
 use crate::{backoff::Backoff, digest::Digest, path::AbsPath, reason::Reason, root::Root};
-pub use conduct::{Audience, Conduct, Desired, DriftAct, DriftConduct, RebootConduct, TICK};
-pub use report::{ConfigState, UpdateReport};
+pub use conduct::{Audience, Bar, Conduct, Desired, DriftAct, DriftConduct, RebootConduct, TICK};
+pub use report::{Barred, ConfigState, UpdateReport};
 use trouble::{Opened, Regained};
 
 /// Waits before a passing error is tried again.
@@ -74,6 +78,10 @@ pub struct Updater<S, A> {
     services: Option<Arc<S>>,
     /// None on a machine that is no node, and for everybody but the agent.
     node: Option<Arc<dyn Node>>,
+    /// None where recovery is a package's or a person's business.
+    host: Option<Arc<dyn HostPart>>,
+    /// Why it could not be brought.
+    not_brought: Option<String>,
     /// How far the drain is that goes on.
     draining: DrainProgress,
     audience: Arc<A>,
@@ -87,6 +95,8 @@ pub struct Updater<S, A> {
     heard: u64,
     /// The config that a person asked for: its windows and reboots are released.
     released: Option<Digest>,
+    /// Before when the cluster wants no update to begin, as it said last.
+    earliest: Option<Timestamp>,
     report: watch::Sender<Arc<UpdateReport>>,
     phase: Phase,
     /// The state cannot be read or written: nothing is planned, and nothing of the machine changes.
@@ -146,6 +156,8 @@ impl<S: Services, A: Audience> Updater<S, A> {
             journal: opened.journal,
             services: services.map(Arc::new),
             node: None,
+            host: None,
+            not_brought: None,
             draining: DrainProgress::default(),
             audience: Arc::new(audience),
             conduct,
@@ -154,6 +166,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
             words: None,
             heard: 0,
             released: None,
+            earliest: None,
             report,
             phase: Phase::Idle,
             trouble: opened.trouble,

@@ -11,8 +11,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Audience, UpdateError, Updater, ask::Answer, plan::Planned};
 use crate::update::{
-    journal::{ConfigName, CordonRecord, PhaseRecord},
-    node::{DrainOrder, DrainProgress, Emptied, Lending, Node, Permit, Step},
+    journal::{ConfigName, CordonRecord, Lending, PhaseRecord},
+    node::{DrainOrder, DrainProgress, Emptied, Node, Permit, Step},
     phase::{Effect, Event, Phase},
     ports::Services,
 };
@@ -91,10 +91,14 @@ impl<S: Services, A: Audience> Updater<S, A> {
             since: now,
             drained_for: 0,
             phases: Vec::new(),
+            lent: None,
+            lending: Lending::Open,
+            stopped: Vec::new(),
         });
         record.to = to.clone();
         record.enter(Phase::Cordoned.name(), now);
         self.journal.cordon = Some(record);
+        self.know_what_is_lent().await;
         self.save().await?;
         let name = to.name;
         let asked = self.answer(stop, |node| node.cordon(name.clone())).await?;
@@ -105,9 +109,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
         &mut self,
         stop: &CancellationToken,
     ) -> Result<Option<Event>, UpdateError> {
-        let asked = self
-            .answer(stop, |node| node.lend(Lending::Withheld))
-            .await?;
+        let asked = self.lend(Lending::Withheld, stop).await?;
         Ok(asked.map(|()| Event::Withheld))
     }
 
@@ -193,9 +195,13 @@ impl<S: Services, A: Audience> Updater<S, A> {
         &mut self,
         stop: &CancellationToken,
     ) -> Result<Option<Event>, UpdateError> {
-        let asked = self
-            .answer(stop, |node| node.lend(Lending::Quiesced))
-            .await?;
+        if let Some(ended) = self.await_return(stop).await? {
+            return Ok(ended);
+        }
+        if let Some(ended) = self.stop_units(stop).await? {
+            return Ok(ended);
+        }
+        let asked = self.lend(Lending::Quiesced, stop).await?;
         let Answer::Done(()) = asked else {
             return Ok(asked.map(|()| Event::Permitted));
         };
@@ -224,10 +230,9 @@ impl<S: Services, A: Audience> Updater<S, A> {
         stop: &CancellationToken,
     ) -> Result<Option<Event>, UpdateError> {
         let on = self.config_name();
-        let asked = self.answer(stop, |node| node.lend(Lending::Open)).await?;
-        let Answer::Done(()) = asked else {
-            return Ok(asked.map(|()| Event::Uncordoned { failed: false }));
-        };
+        if let Some(ended) = self.lend_again(stop).await? {
+            return Ok(ended);
+        }
         let asked = self.answer(stop, |node| node.uncordon(on.clone())).await?;
         let failed = self.journal.failure.is_some();
         let event = asked.map(|()| Event::Uncordoned { failed });

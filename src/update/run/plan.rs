@@ -43,11 +43,12 @@ pub(super) struct Planned {
 struct Refused(Vec<Refusal>);
 
 /// Whether the machine may come to allow it while the config stays as it is: room comes back, a file
-/// system is mounted anew, a flag is taken off. Anything else a person must change, and says so with the config.
+/// system is mounted anew, a flag is taken off, recovery is installed. Anything else a person must change,
+/// and says so with the config.
 fn passes(reason: Reason) -> bool {
     matches!(
         reason,
-        Reason::NoSpace | Reason::ReadOnly | Reason::Immutable
+        Reason::NoSpace | Reason::ReadOnly | Reason::Immutable | Reason::RecoveryMissing
     )
 }
 
@@ -90,10 +91,17 @@ fn take_on(
 
 impl<S: Services, A: Audience> Updater<S, A> {
     pub(super) async fn plan(&mut self) -> Result<Event, UpdateError> {
-        let (Desired::Config(to, digest), _) = self.hear() else {
-            self.failed(&NothingDesired, Reason::SourceUnreadable, true);
-            return Ok(Event::StepFailed);
+        let (to, digest) = match self.hear().0 {
+            Desired::Barred(..) if self.journal.transactions.is_empty() => {
+                return Ok(Event::Withdrawn);
+            }
+            Desired::Config(to, digest) | Desired::Barred(to, digest, _) => (to, digest),
+            Desired::Unknown | Desired::Nothing | Desired::Refused(_) => {
+                self.failed(&NothingDesired, Reason::SourceUnreadable, true);
+                return Ok(Event::StepFailed);
+            }
         };
+        self.bring_host_part().await?;
         let Some(Looked { plan, from, named }) = self.look(&to).await? else {
             // Else it would be tried again at once, without a pause.
             self.remember_failure(digest);
@@ -109,6 +117,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
                 changes: 0,
             },
             Err(refusals) => {
+                let refusals = self.with_cause(refusals);
                 let code = refusals
                     .first()
                     .map_or(Reason::ConfigRefused, |refusal| refusal.reason);
@@ -210,9 +219,16 @@ impl<S: Services, A: Audience> Updater<S, A> {
         &mut self,
         stop: &CancellationToken,
     ) -> Result<Option<Event>, UpdateError> {
+        let known = self.earliest;
+        if let Some(otherwise) = self.ask_for_earliest(stop).await? {
+            return Ok(otherwise);
+        }
         if let Some(opens) = self.closed_until() {
             let to = self.desired_name();
-            tracing::info!("{to} waits for the maintenance window that opens at {opens}");
+            match self.earliest.is_some() && self.earliest == known {
+                true => tracing::debug!("{to} still waits until {opens}"),
+                false => tracing::info!("{to} waits until updates may begin, at {opens}"),
+            }
             self.publish();
             return self.wait(stop).await;
         }
@@ -249,6 +265,13 @@ impl<S: Services, A: Audience> Updater<S, A> {
                 self.note_refused(&refusals);
                 None
             }
+            Desired::Barred(_, digest, bar) => {
+                let event = self.event_for_barred(digest, &bar);
+                if event.is_none() {
+                    self.publish();
+                }
+                event
+            }
             Desired::Config(_, digest) => {
                 let event = self.event_for(digest);
                 let event = event.or_else(|| self.event_for_word().filter(|_| asked));
@@ -261,7 +284,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
         }
     }
 
-    fn event_for(&mut self, digest: Digest) -> Option<Event> {
+    pub(super) fn event_for(&mut self, digest: Digest) -> Option<Event> {
         let base = self.journal.base.as_ref().map(|base| base.digest);
         let failure = self.journal.failure.as_ref();
         if self.phase.is_before_staging() {
@@ -301,9 +324,11 @@ impl<S: Services, A: Audience> Updater<S, A> {
     /// Keeps a copy of the config that the machine is on whenever the source still has it: one that was
     /// damaged or lost is there again.
     pub(super) async fn keep_desired(&mut self) -> Result<(), UpdateError> {
-        let Desired::Config(config, digest) = self.desired.borrow().clone() else {
+        let desired = self.desired.borrow().clone();
+        let Some((config, digest)) = desired.config() else {
             return Ok(());
         };
+        let config = Arc::clone(config);
         let current = look::current(&self.journal).map(|name| name.digest);
         if current != Some(digest) || self.kept == current {
             return Ok(());

@@ -81,6 +81,9 @@ impl<S: Services, A: Audience> Updater<S, A> {
         if let Some(ended) = self.permit_reboot(stop).await? {
             return Ok(ended);
         }
+        if let Some(ended) = self.quiesce_again(stop).await? {
+            return Ok(ended);
+        }
         let kind = self.reboot_kind(&boot, told);
         let mut unreached = 0;
         loop {

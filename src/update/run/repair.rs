@@ -53,7 +53,8 @@ impl<S: Services, A: Audience> Updater<S, A> {
     pub(super) fn next_repair(&mut self) -> Option<Event> {
         // Anything else that is desired comes first, and puts back what drifted on its way.
         let idle = self.phase == Phase::Idle && self.journal.transactions.is_empty();
-        if !idle || !self.desired_is_base() {
+        let barred = self.desired.borrow().bar().is_some();
+        if !idle || barred || !self.desired_is_base() {
             return None;
         }
         let now = Instant::now();

@@ -4,13 +4,13 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use jiff::Timestamp;
 
-use super::{Audience, Desired, UpdateError, Updater};
+use super::{Audience, Bar, Desired, UpdateError, Updater};
 use crate::{
     machine_config::Refusal,
     path::AbsPath,
     plan::Drift,
     update::{
-        journal::{ConfigName, Failure, UpdateRecord},
+        journal::{ConfigName, Failure, Lending, UpdateRecord},
         node::Blocker,
         phase::Phase,
         ports::Services,
@@ -27,6 +27,8 @@ pub struct UpdateReport {
     pub since: Timestamp,
     /// The configs.
     pub config: ConfigState,
+    /// Why nothing is begun for what is desired.
+    pub barred: Option<Barred>,
     /// Why the last update did not succeed.
     pub failure: Option<Failure>,
     /// Refusals of what was read last; the machine keeps the last good config.
@@ -51,12 +53,26 @@ pub struct UpdateReport {
     pub blockers: Vec<Blocker>,
     /// Since when pods are kept away for an update.
     pub cordoned: Option<Timestamp>,
+    /// To whom devices are lent.
+    pub lending: Lending,
     /// When the maintenance window opens that an update waits for.
     pub opens: Option<Timestamp>,
+    /// It is no window that it waits for, but the time that the cluster named.
+    pub opens_for_the_cluster: bool,
     /// The last word of a person that was taken up.
     pub asked: u64,
     /// Finished updates, newest first.
     pub updates: Vec<UpdateRecord>,
+}
+
+/// What keeps the desired config from being begun.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Barred {
+    /// Why.
+    pub bar: Arc<Bar>,
+    /// Nothing of the machine has changed for that config: without it, the update has begun and goes to
+    /// its end.
+    pub stands: bool,
 }
 
 /// Which config the machine is on, and which it should be on.
@@ -78,14 +94,15 @@ impl<S: Services, A: Audience> Updater<S, A> {
             since: self.since,
             config: ConfigState {
                 current: self.journal.base.clone(),
-                desired: match &desired {
-                    Desired::Config(config, digest) => Some(ConfigName {
-                        name: config.name.clone(),
-                        digest: *digest,
-                    }),
-                    _ => None,
-                },
+                desired: desired.config().map(|(config, digest)| ConfigName {
+                    name: config.name.clone(),
+                    digest,
+                }),
             },
+            barred: desired.bar().map(|bar| Barred {
+                bar: Arc::clone(bar),
+                stands: self.bar_stands(),
+            }),
             failure: self.failure(),
             unknown: self.trouble.as_ref().is_some_and(|trouble| trouble.unknown),
             refused: match desired {
@@ -110,7 +127,9 @@ impl<S: Services, A: Audience> Updater<S, A> {
             failed_units_before: self.journal.failed_units.clone(),
             blockers: self.draining.blockers.clone(),
             cordoned: self.journal.cordon.as_ref().map(|cordon| cordon.since),
+            lending: self.lending(),
             opens: self.closed_until().filter(|_| self.phase == Phase::Waiting),
+            opens_for_the_cluster: self.phase == Phase::Waiting && self.waits_for_the_cluster(),
             asked: self.heard,
             updates: self.journal.history.iter().rev().cloned().collect(),
         };
@@ -143,15 +162,15 @@ impl<S: Services, A: Audience> Updater<S, A> {
 
     /// What the source asks for, for people.
     pub(super) fn desired_name(&self) -> String {
-        match &*self.desired.borrow() {
-            Desired::Config(config, _) => config.name.clone(),
-            Desired::Unknown | Desired::Nothing | Desired::Refused(_) => String::new(),
-        }
+        let desired = self.desired.borrow();
+        let config = desired.config();
+        config.map_or_else(String::new, |(config, _)| config.name.clone())
     }
 
     pub(super) fn desired_is_base(&self) -> bool {
         let base = self.journal.base.as_ref().map(|base| base.digest);
-        matches!(&*self.desired.borrow(), Desired::Config(_, digest) if Some(*digest) == base)
+        let desired = self.desired.borrow();
+        base.is_some() && desired.config().map(|(_, digest)| digest) == base
     }
 
     pub(super) async fn save(&mut self) -> Result<(), UpdateError> {

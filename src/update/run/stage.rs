@@ -36,7 +36,17 @@ impl<S: Services, A: Audience> Updater<S, A> {
             Ok(ready) => ready,
             Err(event) => return Ok(event),
         };
-        let devices = self.audience.allocatable();
+        // What is withheld is not allocatable.
+        let lent = self
+            .journal
+            .cordon
+            .as_ref()
+            .and_then(|cordon| cordon.lent.as_ref());
+        let withheld = lent.is_some();
+        let devices = match lent {
+            Some(lent) => lent.counts.clone(),
+            None => self.audience.allocatable(),
+        };
         // What an update that is not verified yet has left is no measure of the next one.
         let before = match self.journal.transactions.is_empty() {
             true => Some((self.machine_before().await, failed_units)),
@@ -51,7 +61,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
                     journal.machine_before = machine;
                     journal.failed_units = failed_units;
                 }
-                if planned.plan.cost >= Cost::SoftReboot {
+                if withheld || planned.plan.cost >= Cost::SoftReboot {
                     journal.devices_before = Some((devices, Timestamp::now()));
                 }
                 let how = How {

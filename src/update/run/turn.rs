@@ -54,7 +54,8 @@ impl<S: Services, A: Audience> Updater<S, A> {
                 () = sleep_until(retry) => return Ok(Some(self.again())),
                 // Safe to drop: the deadline is absolute.
                 () = sleep_until(window) => {
-                    if self.closed_until().is_none() {
+                    // What the cluster said of the time is asked for anew: it may be another by now.
+                    if self.closed_until().is_none() || self.earliest.is_some() {
                         return Ok(Some(self.reconsider()));
                     }
                     window = self.window_due();

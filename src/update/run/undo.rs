@@ -86,7 +86,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
 
     /// Nothing was recorded of it: it failed before its intent, or had been undone already.
     async fn nothing_to_undo(&mut self) -> Result<Event, UpdateError> {
-        let withdrawn = self.desired_is_base();
+        let withdrawn = self.desired_is_base() || self.desired.borrow().bar().is_some();
         if withdrawn {
             self.journal.failure = None;
         }

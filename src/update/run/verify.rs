@@ -42,6 +42,9 @@ impl<S: Services, A: Audience> Updater<S, A> {
             self.failed(&OldBoot, Reason::BootUnverified, false);
             return Ok(Some(Event::StepFailed));
         }
+        if let Some(ended) = self.lend_again(stop).await? {
+            return Ok(ended);
+        }
         Ok(match self.judge(stop).await? {
             Judged::Well => Some(self.check_disk().await?),
             Judged::Unwell(faults) => Some(self.unwell(faults)),

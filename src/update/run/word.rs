@@ -59,25 +59,40 @@ impl<S: Services, A: Audience> Updater<S, A> {
     pub(super) fn reconsider(&self) -> Event {
         match &*self.desired.borrow() {
             Desired::Config(..) => Event::Desired,
-            Desired::Unknown | Desired::Nothing | Desired::Refused(_) => Event::Withdrawn,
+            Desired::Unknown | Desired::Nothing | Desired::Refused(_) | Desired::Barred(..) => {
+                Event::Withdrawn
+            }
         }
     }
 
-    /// When the next window opens; none while the planned update may begin.
-    pub(super) fn closed_until(&self) -> Option<Timestamp> {
+    /// Whether the planned update is one that waits for its time. What waits for its reboot, or goes
+    /// back, has begun already.
+    pub(super) fn has_a_time(&self) -> bool {
         let planned = self.planned.as_ref().map(|planned| planned.digest);
-        // What waits for its reboot, or goes back, has begun already.
-        if planned == self.released
-            || self.repair.is_some()
-            || self.journal.cordon.is_some()
-            || !self.journal.transactions.is_empty()
-        {
+        planned != self.released
+            && self.repair.is_none()
+            && self.journal.cordon.is_none()
+            && self.journal.transactions.is_empty()
+    }
+
+    /// When the planned update may begin: in a window, and not before the cluster lets it; none while it
+    /// may.
+    pub(super) fn closed_until(&self) -> Option<Timestamp> {
+        if !self.has_a_time() {
             return None;
         }
-        match self.conduct.windows.state(Timestamp::now()) {
-            window::State::Open => None,
+        let now = Timestamp::now();
+        let from = self.earliest.map_or(now, |earliest| earliest.max(now));
+        match self.conduct.windows.state(from) {
+            window::State::Open => (from > now).then_some(from),
             window::State::Closed { opens } => Some(opens),
         }
+    }
+
+    /// Whether it is the cluster alone that does not let the planned update begin.
+    pub(super) fn waits_for_the_cluster(&self) -> bool {
+        let windows = self.conduct.windows.state(Timestamp::now());
+        self.earliest.is_some() && windows == window::State::Open && self.closed_until().is_some()
     }
 
     /// When the window is to be looked at again: when it opens, but soon enough that a clock which is
@@ -104,6 +119,6 @@ impl<S: Services, A: Audience> Updater<S, A> {
 fn digest_of(desired: &Desired) -> Option<Digest> {
     match desired {
         Desired::Config(_, digest) => Some(*digest),
-        Desired::Unknown | Desired::Nothing | Desired::Refused(_) => None,
+        Desired::Unknown | Desired::Nothing | Desired::Refused(_) | Desired::Barred(..) => None,
     }
 }

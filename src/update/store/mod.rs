@@ -124,6 +124,11 @@ pub mod paths {
         state("/held")
     }
 
+    /// The pool that the node was known to be in.
+    pub fn pool() -> AbsPath {
+        state("/pool")
+    }
+
     /// What updates stage on the file system of the state directory.
     pub fn staging() -> AbsPath {
         state("/tx")

@@ -25,6 +25,7 @@ mod kept;
 mod ours;
 mod places;
 mod stage;
+mod taken;
 mod tidy;
 mod undo;
 
@@ -33,6 +34,7 @@ pub use commit::commit;
 pub use entries::{databases, kept_entries};
 pub use finish::{finish, labels, originals};
 pub use stage::{Stop, stage};
+pub use taken::{copy_original, take_original};
 pub use tidy::{Released, release, tidy};
 pub use undo::{drop_staging, undo};
 

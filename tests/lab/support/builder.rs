@@ -140,7 +140,13 @@ impl Builder {
             .links
             .iter()
             .map(|(path, target)| (path.clone(), target.as_str()));
-        for (path, target) in masked.chain(enabled).chain(given) {
+        // As packages' presets do.
+        let recovery = self.machinist.then(|| {
+            let wants = "/etc/systemd/system/sysinit.target.wants/machinist-recover.service";
+            let unit = "/usr/lib/systemd/system/machinist-recover.service";
+            (wants.to_owned(), unit)
+        });
+        for (path, target) in masked.chain(enabled).chain(recovery).chain(given) {
             inside::link(root, &path, target).expect("a link in a fresh machine");
         }
     }

@@ -4,11 +4,14 @@ use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::cgroup::Group;
 use super::{Machine, Node, WORK, credentials, lab, wait};
+
+const API: &str = "kube-apiserver";
 
 /// Seen: 3 s on idle cores; the rest is for busy ones.
 const START: Duration = wait::seconds(90);
@@ -18,7 +21,8 @@ const START: Duration = wait::seconds(90);
 pub struct Cluster {
     pub(super) dir: PathBuf,
     pub(super) group: Group,
-    processes: Vec<(String, Child)>,
+    /// In the order in which they were started.
+    processes: Mutex<Vec<(String, Child)>>,
     /// From the start of etcd to an API server that calls itself ready.
     pub start_time: Duration,
 }
@@ -43,16 +47,12 @@ impl Cluster {
         let mut cluster = Self {
             dir,
             group,
-            processes: vec![],
+            processes: Mutex::default(),
             start_time: Duration::ZERO,
         };
         cluster.credentials();
         cluster.spawn("etcd", &etcd(&cluster.dir));
-        cluster.spawn("kube-apiserver", &api_server(&cluster.dir));
-        cluster.wait_component("kube-apiserver", || {
-            let ready = cluster.try_kubectl(&["get", "--raw", "/readyz"]);
-            ready.status.success()
-        });
+        cluster.start_api();
         cluster.start_time = start.elapsed();
         cluster.spawn("kube-controller-manager", &controller_manager(&cluster.dir));
         cluster.spawn("kube-scheduler", &scheduler(&cluster.dir));
@@ -117,22 +117,47 @@ impl Cluster {
     fn credentials(&self) {
         credentials::authority(&self.dir);
         let policy = "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\n\
-                      rules:\n- {level: Request, resources: [{group: \"\", resources: [nodes]}]}\n\
+                      rules:\n- {level: Request, resources: [{group: \"\", resources: [nodes, nodes/status]}]}\n\
                       - {level: Metadata}\n";
         fs::write(self.dir.join("audit.yaml"), policy).unwrap();
         self.kubeconfig("admin", "system:masters");
     }
 
-    fn spawn(&mut self, name: &str, flags: &[String]) {
-        let log = File::create(self.dir.join(format!("{name}.log"))).unwrap();
+    fn spawn(&self, name: &str, flags: &[String]) {
+        let log = self.dir.join(format!("{name}.log"));
+        let log = File::options().create(true).append(true).open(log).unwrap();
         let mut command = self.component(name);
         command
             .args(flags)
             .stdout(log.try_clone().unwrap())
             .stderr(log)
             .process_group(0);
-        self.processes
-            .push((name.to_owned(), command.spawn().unwrap()));
+        let child = command.spawn().unwrap();
+        self.processes().push((name.to_owned(), child));
+    }
+
+    fn processes(&self) -> MutexGuard<'_, Vec<(String, Child)>> {
+        let processes = self.processes.lock();
+        processes.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends the API server between two instructions, with whatever it was answering.
+    pub fn stop_api(&self) {
+        let mut processes = self.processes();
+        let place = processes.iter().position(|(name, _)| name == API);
+        let (_, mut server) = processes.remove(place.expect("the API server runs"));
+        server.kill().unwrap();
+        server.wait().unwrap();
+    }
+
+    /// Starts the API server again, with what etcd has kept, and waits until it calls itself ready.
+    pub fn start_api(&self) {
+        self.spawn(API, &api_server(&self.dir));
+        self.wait_component(API, || {
+            self.try_kubectl(&["get", "--raw", "/readyz"])
+                .status
+                .success()
+        });
     }
 
     fn wait_component(&self, name: &str, ready: impl FnMut() -> bool) {
@@ -188,7 +213,7 @@ impl Drop for Cluster {
             );
             return;
         }
-        for (_, process) in self.processes.iter_mut().rev() {
+        for (_, process) in self.processes().iter_mut().rev() {
             let _ = process.kill();
             let _ = process.wait();
         }

@@ -134,6 +134,11 @@ impl Machine {
         (id != host).then(|| String::from_utf8_lossy(&id).trim().to_owned())
     }
 
+    /// When it has gone down for a reboot that it had asked for, since it was made.
+    pub fn reboots(&self) -> Vec<jiff::Timestamp> {
+        self.supervisor.reboots()
+    }
+
     /// Runs a command inside and returns what it printed; a failure ends the test.
     pub fn exec(&self, command: &[&str]) -> String {
         let output = self

@@ -14,6 +14,7 @@ pub mod dice;
 pub mod digest;
 pub mod image;
 pub mod inside;
+pub mod installed;
 pub mod machine;
 pub mod node;
 pub mod report;

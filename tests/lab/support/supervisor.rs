@@ -42,6 +42,7 @@ struct State {
     gone: bool,
     nspawn: Option<u32>,
     last_exit: Option<ExitStatus>,
+    reboots: Vec<jiff::Timestamp>,
 }
 
 impl Supervisor {
@@ -92,6 +93,11 @@ impl Supervisor {
         self.lock().nspawn.and_then(init_of)
     }
 
+    /// When the machine has gone down for a reboot that it had asked for.
+    pub fn reboots(&self) -> Vec<jiff::Timestamp> {
+        self.lock().reboots.clone()
+    }
+
     /// Lets the machine run on without anybody to restart it.
     pub fn abandon(&mut self) {
         drop(self.thread.take());
@@ -134,6 +140,9 @@ fn supervise(hardware: &Hardware, (state, changed): &(Mutex<State>, Condvar)) {
         let mut now = state.lock().unwrap();
         now.nspawn = None;
         now.last_exit = Some(status);
+        if status.code() == Some(REBOOT) {
+            now.reboots.push(jiff::Timestamp::now());
+        }
         // The link of a run that was killed may be there for a moment still; nspawn then ends at once.
         let at_once = status.code() == Some(1) && begun.elapsed() < STILLBORN;
         failures = if at_once { failures + 1 } else { 0 };

@@ -1,0 +1,184 @@
+//! A person who cancels an update is answered: on the Node, and by an event.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    cluster::{
+        events::{Events, Subject},
+        node::{OwnNode, Sight},
+        publish,
+    },
+    crd::EventReason,
+    reason::Reason,
+    telemetry::chain,
+    update::{phase::Phase, run::UpdateReport},
+};
+
+/// After a request that did not succeed.
+const AGAIN: Duration = Duration::from_secs(5);
+
+/// What is answered to the question that stands on the Node.
+#[derive(Debug, PartialEq, Eq)]
+enum Answer {
+    /// The Node names another config by now: the question is over.
+    Over,
+    /// It came too late, and why.
+    Refused(String),
+}
+
+/// Answers what comes too late or is over, and tells of what is cancelled, until `stop`. That an update was
+/// given up in time is part of what the Node says of the machine.
+pub(super) async fn answer(
+    node: OwnNode,
+    mut update: watch::Receiver<Arc<UpdateReport>>,
+    events: Events,
+    stop: CancellationToken,
+) {
+    let mut sights = node.sights();
+    // What was cancelled before this process started was told by the one before.
+    let known = sights.borrow().node.clone();
+    let mut told = known.and_then(|node| node.cancel().map(str::to_owned));
+    loop {
+        let report = Arc::clone(&update.borrow_and_update());
+        let asked = asked(&sights.borrow_and_update());
+        let cancelled = publish::cancelled(&report).map(str::to_owned);
+        if cancelled.is_some() && cancelled != told {
+            let note = "nothing of the machine was changed, and the pods may come";
+            let note = format!("{} is cancelled: {note}", report_name(&report));
+            events.tell(Subject::Node, EventReason::UpdateCancelled, note);
+        }
+        told = cancelled.or(told.filter(|_| asked.is_some()));
+        let mut failed = false;
+        if let Some((config, desired)) = asked
+            && let Some(answer) = judge(&config, desired.as_deref(), &report)
+        {
+            let why = match &answer {
+                Answer::Over => None,
+                Answer::Refused(why) => Some(why.as_str()),
+            };
+            match node.answer_cancel(&config, why).await {
+                Ok(()) => {
+                    if let Some(why) = why {
+                        let note = format!("{config} is not cancelled: {why}");
+                        events.tell(Subject::Node, EventReason::CancelRefused, note);
+                    }
+                }
+                Err(error) => {
+                    tracing::warn!(reason = %error.reason(), "{}", chain(&error));
+                    failed = true;
+                }
+            }
+        }
+        tokio::select! {
+            () = stop.cancelled() => return,
+            // Safe to drop, all of them: a change stays marked as unseen, and time passes by itself.
+            changed = update.changed() => if changed.is_err() { return },
+            Ok(()) = sights.changed() => {}
+            () = tokio::time::sleep(AGAIN), if failed => {}
+        }
+    }
+}
+
+/// The config whose update is to be cancelled, and the one that the Node names.
+fn asked(sight: &Sight) -> Option<(String, Option<String>)> {
+    let node = sight.node.as_ref()?;
+    let desired = node.desired_config().map(str::to_owned);
+    Some((node.cancel()?.to_owned(), desired))
+}
+
+fn report_name(report: &UpdateReport) -> &str {
+    let desired = report.config.desired.as_ref();
+    desired.map_or("the update", |config| config.name.as_str())
+}
+
+/// None while it stands, or while the driver has not seen it yet.
+fn judge(config: &str, desired: Option<&str>, report: &UpdateReport) -> Option<Answer> {
+    if desired != Some(config) {
+        return Some(Answer::Over);
+    }
+    // While a reboot is under way the driver hears nothing more; that it has begun says enough.
+    let late = report.unverified || {
+        let barred = report.barred.as_ref()?;
+        !barred.stands && barred.bar.reason == Reason::Cancelled
+    };
+    if !late || report.config.desired.as_ref()?.name != config {
+        return None;
+    }
+    let current = report.config.current.as_ref();
+    let on_it = current.is_some_and(|current| current.name == config);
+    Some(Answer::Refused(match report.phase {
+        _ if on_it => "the machine is on it already".to_owned(),
+        Phase::RebootPending => {
+            "it is on the disk, and the machine reboots for it; machinist rollback takes it back"
+                .to_owned()
+        }
+        phase => format!(
+            "it changes the machine already ({}), and goes to its end; machinist rollback takes it back",
+            phase.name()
+        ),
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        digest::Digest,
+        update::{
+            journal::ConfigName,
+            run::{Bar, Barred, ConfigState},
+        },
+    };
+
+    fn report(stands: bool, current: &str, phase: Phase) -> UpdateReport {
+        let name = |name: &str| ConfigName {
+            name: name.to_owned(),
+            digest: Digest::of(name.as_bytes()),
+        };
+        let bar = Bar {
+            reason: Reason::Cancelled,
+            message: String::new(),
+        };
+        UpdateReport {
+            phase,
+            barred: Some(Barred {
+                bar: Arc::new(bar),
+                stands,
+            }),
+            config: ConfigState {
+                current: Some(name(current)),
+                desired: Some(name("new")),
+            },
+            ..UpdateReport::default()
+        }
+    }
+
+    #[test]
+    fn a_question_is_over_with_another_config_refused_when_too_late_and_else_it_stands() {
+        let refused = |report: &UpdateReport| match judge("new", Some("new"), report) {
+            Some(Answer::Refused(why)) => why,
+            other => panic!("{other:?}"),
+        };
+        let waits = report(true, "old", Phase::Draining);
+        assert_eq!(judge("new", Some("new"), &waits), None);
+        assert_eq!(judge("new", Some("newer"), &waits), Some(Answer::Over));
+        assert_eq!(judge("new", None, &waits), Some(Answer::Over));
+        assert!(refused(&report(false, "old", Phase::Acting)).contains("(Acting)"));
+        assert!(refused(&report(false, "old", Phase::RebootPending)).contains("reboots"));
+        assert!(refused(&report(false, "new", Phase::Idle)).contains("on it already"));
+        let unseen = UpdateReport {
+            barred: None,
+            ..waits
+        };
+        assert_eq!(judge("new", Some("new"), &unseen), None);
+        let reboots = UpdateReport {
+            unverified: true,
+            phase: Phase::RebootPending,
+            ..unseen
+        };
+        assert!(refused(&reboots).contains("reboots"));
+    }
+}

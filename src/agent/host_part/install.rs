@@ -1,0 +1,176 @@
+//! Putting it in place, so that a crash between any two steps leaves recovery whole or not enabled.
+
+use std::sync::PoisonError;
+
+use super::{HostPart, InstallError, Known, Places, elf, units};
+use crate::{
+    path::AbsPath,
+    plan::ObjectKind,
+    root::{Kind, Pieces, Root, RootError},
+    update::{
+        journal::Journal,
+        observe::{labels, recovery_missing},
+        store,
+    },
+};
+
+/// Longest unit file that is read; a longer one is not ours.
+const LONGEST_UNIT: u64 = 256 << 10;
+
+/// What stands where a part of ours belongs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    Nothing,
+    Ours,
+    Foreign,
+}
+
+impl HostPart {
+    /// Makes it what this agent's version has. True: something was written.
+    ///
+    /// The program comes first and what enables it last; an upgrade changes the program before the units.
+    ///
+    /// # Errors
+    /// It cannot be brought; what was there before is still whole.
+    pub fn install(&self) -> Result<bool, InstallError> {
+        // What this agent cannot read, an older or damaged copy of it cannot, either.
+        let journal = store::peek(&self.root).map_err(InstallError::Journal)?;
+        let places = Places::new()?;
+        let own = [&places.recover, &places.guard]
+            .map(|path| standing_of_unit(&self.root, path))
+            .into_iter()
+            .collect::<Result<Vec<_>, _>>()?;
+        let missing = recovery_missing(&self.root)?;
+        if missing.is_none() && !own.contains(&Standing::Ours) {
+            return Ok(false);
+        }
+        let why = missing.unwrap_or_else(|| "another unit of the two is machinist's".to_owned());
+        for (standing, path) in own.iter().zip([&places.recover, &places.guard]) {
+            if *standing == Standing::Foreign {
+                return Err(foreign(path, &why));
+            }
+        }
+        is_not_the_configs(&journal, &places)?;
+        let program = self.program()?;
+        let mut written = self.put_program(&program, &places)?;
+        for (name, text) in units::texts() {
+            let path = places
+                .recover
+                .parent()
+                .unwrap_or_else(AbsPath::root)
+                .join(name)?;
+            written |= self.put_unit(&path, &text)?;
+        }
+        written |= self.enable(&places)?;
+        if written {
+            tracing::info!("recovery before ordinary services is installed on the host");
+        }
+        Ok(written)
+    }
+
+    /// Our own program, which must run without anything of its container.
+    fn program(&self) -> Result<Pieces, InstallError> {
+        let program = (self.source)()?;
+        let length = usize::try_from(program.size()).unwrap_or(elf::HEAD);
+        let head = program.at(0, length.min(elf::HEAD))?;
+        match elf::is_dynamic(&head) {
+            Some(false) => Ok(program),
+            Some(true) => Err(InstallError::Dynamic),
+            None => Err(InstallError::NoProgram),
+        }
+    }
+
+    fn put_program(&self, program: &Pieces, places: &Places) -> Result<bool, InstallError> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let stat = self.root.stat(&places.program)?;
+        if stat.is_some() && known.copy == stat {
+            return Ok(false);
+        }
+        let own = match known.own {
+            Some(own) => own,
+            None => program.digest()?,
+        };
+        let same = match &stat {
+            Some(stat) if stat.kind == Kind::File && stat.mode == 0o755 => {
+                stat.size == program.size() && self.root.digest(&places.program)? == own
+            }
+            _ => false,
+        };
+        if !same {
+            self.root.make_dirs(&places.dir, 0o755)?;
+            let labels = labels(&self.root)?;
+            let label = labels.of(&places.program, ObjectKind::File);
+            self.root
+                .replace_by_copy(&places.program, program, 0o755, label)?;
+        }
+        *known = Known {
+            own: Some(own),
+            copy: self.root.stat(&places.program)?,
+        };
+        Ok(!same)
+    }
+
+    fn put_unit(&self, path: &AbsPath, text: &str) -> Result<bool, InstallError> {
+        let there = match self.root.read_nofollow(path, LONGEST_UNIT) {
+            Ok(there) => there,
+            Err(error) if error.is_not_found() => Vec::new(),
+            Err(error) => return Err(error.into()),
+        };
+        if there == text.as_bytes() {
+            return Ok(false);
+        }
+        if let Some(units) = path.parent() {
+            self.root.make_dirs(&units, 0o755)?;
+        }
+        self.root.replace(path, text.as_bytes(), 0o644)?;
+        Ok(true)
+    }
+
+    /// The link, as `systemctl enable` makes it.
+    fn enable(&self, places: &Places) -> Result<bool, InstallError> {
+        match self.root.stat(&places.link)? {
+            Some(stat) if stat.kind == Kind::Link => return Ok(false),
+            Some(_) => return Err(foreign(&places.link, "it is no link")),
+            None => {}
+        }
+        self.root.make_dirs(&places.wants, 0o755)?;
+        self.root
+            .build_link(&places.link, places.recover.as_str())?;
+        self.root.sync_dir(&places.wants)?;
+        Ok(true)
+    }
+}
+
+/// What the config brought would be drift when we change it, and go when it leaves the config.
+fn is_not_the_configs(journal: &Journal, places: &Places) -> Result<(), InstallError> {
+    let owned =
+        |path: &&AbsPath| journal.owned.contains_key(*path) || journal.adopted.contains(*path);
+    match places.all().into_iter().find(owned) {
+        Some(path) => Err(InstallError::OfTheConfig(path.clone())),
+        None => Ok(()),
+    }
+}
+
+/// Whether the unit at `path` is one that the agent wrote.
+pub(super) fn is_our_unit(root: &Root, path: &AbsPath) -> Result<bool, RootError> {
+    Ok(standing_of_unit(root, path)? == Standing::Ours)
+}
+
+fn foreign(path: &AbsPath, why: &str) -> InstallError {
+    let (path, why) = (path.clone(), why.to_owned());
+    InstallError::Foreign { path, why }
+}
+
+/// Whose the unit at `path` is.
+fn standing_of_unit(root: &Root, path: &AbsPath) -> Result<Standing, RootError> {
+    match root.read_nofollow(path, LONGEST_UNIT) {
+        Ok(text) if units::is_ours(&String::from_utf8_lossy(&text)) => Ok(Standing::Ours),
+        Ok(_) => Ok(Standing::Foreign),
+        Err(error) if error.is_not_found() => Ok(Standing::Nothing),
+        Err(error) => match root.stat(path)? {
+            // A link, such as a mask; a directory; a text that is too long.
+            Some(_) => Ok(Standing::Foreign),
+            None => Err(error),
+        },
+    }
+}

@@ -1,0 +1,78 @@
+//! The package's units as they stand on a host without the package.
+
+use crate::plan::recovery::{GUARD, RECOVER};
+
+/// The copy of the program.
+pub(super) const PROGRAM: &str = "/usr/local/libexec/machinist/machinist";
+
+/// Where the package has it.
+const PACKAGED: &str = "/usr/bin/machinist";
+
+const RECOVER_TEXT: &str = include_str!("../../../systemd/machinist-recover.service");
+const GUARD_TEXT: &str = include_str!("../../../systemd/machinist-guard.service");
+
+/// What each unit is to say, the one first that the other one wants.
+pub(super) fn texts() -> [(&'static str, String); 2] {
+    [
+        (GUARD, rewritten(GUARD_TEXT)),
+        (RECOVER, rewritten(RECOVER_TEXT)),
+    ]
+}
+
+/// Whether the agent wrote this unit, in this version or another.
+pub(super) fn is_ours(text: &str) -> bool {
+    let start = format!("ExecStart={PROGRAM} ");
+    text.lines().any(|line| line.starts_with(&start))
+}
+
+/// The unit with the copy of the program in place of the package's.
+fn rewritten(text: &str) -> String {
+    let head = "# Written by the agent in this node's pod, which writes it again where it is changed;\n\
+                # `machinist uninstall` takes it away.\n\n";
+    let lines = text.lines().map(|line| match line.split_once('=') {
+        Some((key @ ("ExecStart" | "ConditionFileIsExecutable"), value)) => {
+            let rest = value.strip_prefix(PACKAGED).unwrap_or(value);
+            format!("{key}={PROGRAM}{rest}\n")
+        }
+        // Where /usr/local is a file system of its own.
+        Some(("RequiresMountsFor", paths)) => {
+            format!("RequiresMountsFor={paths} {PROGRAM}\n")
+        }
+        _ => format!("{line}\n"),
+    });
+    std::iter::once(head.to_owned()).chain(lines).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    fn lines(text: &str) -> BTreeSet<&str> {
+        let settings = text.lines().filter(|line| !line.starts_with('#'));
+        settings.filter(|line| !line.is_empty()).collect()
+    }
+
+    #[test]
+    fn the_hosts_units_are_the_packages_with_another_program() {
+        let originals = [GUARD_TEXT, RECOVER_TEXT];
+        let commands = ["guard", "recover"];
+        for (((_, text), original), command) in texts().iter().zip(originals).zip(commands) {
+            assert!(is_ours(text) && !is_ours(original));
+            assert!(!text.contains(PACKAGED), "{text}");
+            let (new, old) = (lines(text), lines(original));
+            let added: Vec<_> = new.difference(&old).copied().collect();
+            let expected = [
+                "ConditionFileIsExecutable=/usr/local/libexec/machinist/machinist".to_owned(),
+                format!("ExecStart=/usr/local/libexec/machinist/machinist {command}"),
+                "RequiresMountsFor=/etc /var/lib/machinist /usr/local/libexec/machinist/machinist"
+                    .to_owned(),
+            ];
+            assert_eq!(added, expected);
+            assert_eq!(old.difference(&new).count(), 3);
+            // systemd reads a line as a continuation where the one before ends so.
+            assert!(!text.contains("\\\n"));
+        }
+    }
+}

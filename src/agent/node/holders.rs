@@ -1,0 +1,255 @@
+//! Who has our devices: asked of the kubelet, judged by whether the drain takes them away.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+
+use tokio::time::{Instant, sleep};
+
+use super::Ours;
+use crate::{
+    clock::Clock,
+    device::{
+        holders::{Holder, Known},
+        service::{DevicesHandle, WRITTEN_DOWN},
+        status::DevicesStatus,
+    },
+    drain::PodId,
+    reason::Reason,
+    update::node::{Blocker, Holders},
+};
+
+/// How long a kubelet that tells nothing is waited for once the pods have left. Their containers have ended
+/// by its own word then, and one that is stopped will not tell before it is started; a restart takes
+/// seconds.
+const UNTOLD: Duration = Duration::from_secs(60);
+
+/// How long the kubelet is given to take up that devices are lent again; it takes milliseconds.
+const TAKEN_UP: Duration = Duration::from_secs(5);
+const LOOK_AGAIN: Duration = Duration::from_millis(200);
+
+/// Whether a pod that has a device is taken away by the drain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// It is.
+    Goes,
+    /// It stays, as those of DaemonSets and static pods do, or has ended already.
+    Stays,
+}
+
+/// What is remembered from one look to the next.
+#[derive(Debug, Default)]
+pub(super) struct Waiting(Mutex<Memory>);
+
+#[derive(Debug, Default)]
+struct Memory {
+    /// Since when the kubelet has told nothing.
+    untold: Option<Instant>,
+    /// Who keeps devices, as it was said last.
+    named: BTreeSet<Holder>,
+}
+
+impl Waiting {
+    fn with<T>(&self, what: impl FnOnce(&mut Memory) -> T) -> T {
+        what(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Ours {
+    /// Who has how many of our devices, for the record.
+    pub(super) async fn holders(&self) -> Option<Holders> {
+        let Some(devices) = &self.devices else {
+            return Some(Holders::new());
+        };
+        let lends = lends(&devices.status().borrow());
+        if lends.is_empty() {
+            return Some(Holders::new());
+        }
+        let known = devices.holders_now().await.ok()?;
+        let counted = held(&known, &lends).counted();
+        Some(
+            counted
+                .into_iter()
+                .map(|(holder, counts)| (holder.to_string(), counts))
+                .collect(),
+        )
+    }
+
+    /// Containers with a device of ours, or what keeps that from being known. None: there is nothing to
+    /// wait for.
+    pub(super) async fn in_hand(&self, waiting: &Waiting) -> Result<Vec<Holder>, Vec<Blocker>> {
+        let Some(devices) = &self.devices else {
+            return Ok(Vec::new());
+        };
+        let lends = lends(&devices.status().borrow());
+        if lends.is_empty() {
+            return Ok(Vec::new());
+        }
+        let allocations = *devices.allocations().borrow();
+        let fresh = |then: Instant| then.elapsed() < WRITTEN_DOWN;
+        if allocations.in_flight > 0 || allocations.last.is_some_and(fresh) {
+            let message = "the kubelet is being given devices for a pod that it admitted before";
+            return Err(vec![self.blocker(Reason::DeviceHeld, message.to_owned())]);
+        }
+        match devices.holders_now().await {
+            Ok(known) => {
+                waiting.with(|memory| memory.untold = None);
+                Ok(held(&known, &lends).counted().into_keys().collect())
+            }
+            Err(error) => {
+                let now = Instant::now();
+                let since = waiting.with(|memory| *memory.untold.get_or_insert(now));
+                let message = crate::telemetry::chain(&error);
+                if now.duration_since(since) < UNTOLD {
+                    return Err(vec![self.blocker(Reason::HoldersUnknown, message)]);
+                }
+                tracing::warn!(
+                    "{message}; the pods have left, so devices are taken to be free after {} s",
+                    UNTOLD.as_secs()
+                );
+                waiting.with(|memory| memory.untold = None);
+                Ok(Vec::new())
+            }
+        }
+    }
+
+    /// Whom the update waits for, of those that have a device. Who stays is named once.
+    pub(super) fn waits_for(
+        &self,
+        waiting: &Waiting,
+        holders: Vec<Holder>,
+        fates: &BTreeMap<(String, String), Fate>,
+    ) -> Vec<Blocker> {
+        let fate = |holder: &Holder| {
+            let pod = (holder.namespace.clone(), holder.pod.clone());
+            // A pod whose object is gone and that still has a device is being cleared away.
+            fates.get(&pod).copied().unwrap_or(Fate::Goes)
+        };
+        let (goes, stays): (Vec<_>, BTreeSet<_>) = {
+            let (goes, stays): (Vec<_>, Vec<_>) =
+                holders.into_iter().partition(|it| fate(it) == Fate::Goes);
+            (goes, stays.into_iter().collect())
+        };
+        waiting.with(|memory| {
+            if memory.named != stays && !stays.is_empty() {
+                let names: Vec<_> = stays.iter().map(ToString::to_string).collect();
+                tracing::info!(
+                    "the drain leaves pods that keep their devices: {}",
+                    names.join(", ")
+                );
+            }
+            memory.named = stays;
+        });
+        let blocker = |holder: Holder| Blocker {
+            kind: "Pod".to_owned(),
+            namespace: holder.namespace,
+            name: holder.pod,
+            reason: Reason::DeviceHeld,
+            message: format!("its container {} still has a device", holder.container),
+            since: Clock::system().now(),
+        };
+        goes.into_iter().map(blocker).collect()
+    }
+
+    fn blocker(&self, reason: Reason, message: String) -> Blocker {
+        Blocker {
+            kind: "Node".to_owned(),
+            namespace: String::new(),
+            name: self.name().to_owned(),
+            reason,
+            message,
+            since: Clock::system().now(),
+        }
+    }
+}
+
+/// What becomes of each pod of the node. `left` are those that the drain no longer waited for.
+pub(super) fn fates(
+    judged: Vec<(PodId, bool)>,
+    left: &[PodId],
+) -> BTreeMap<(String, String), Fate> {
+    let fate = |(pod, goes): (PodId, bool)| {
+        let fate = match goes && !left.contains(&pod) {
+            true => Fate::Goes,
+            false => Fate::Stays,
+        };
+        ((pod.namespace, pod.name), fate)
+    };
+    judged.into_iter().map(fate).collect()
+}
+
+/// Resources of which the kubelet has ever heard a device.
+fn lends(status: &DevicesStatus) -> BTreeSet<String> {
+    let heard = status.devices.iter().filter(|resource| {
+        let mut devices = resource.devices.iter();
+        devices.any(|device| device.health != "Missing")
+    });
+    heard.map(|one| one.resource.to_string()).collect()
+}
+
+fn held(known: &Known, lends: &BTreeSet<String>) -> crate::device::holders::Holders {
+    let lends = lends.iter().map(String::as_str).collect();
+    match known {
+        Known::Told(holders) => holders.clone().only(&lends),
+        Known::Unasked | Known::Unknown(_) => crate::device::holders::Holders::default(),
+    }
+}
+
+/// Waits until the kubelet counts again what is lent again: a pod that came before that would fail for
+/// good. A kubelet that tells nothing is not waited for; the gates do that.
+pub(super) async fn offered(devices: &DevicesHandle) {
+    let until = Instant::now() + TAKEN_UP;
+    while Instant::now() < until {
+        let status = devices.status_now();
+        let registered = status.devices.iter().filter(|one| one.registered);
+        let wanted: Vec<_> = registered
+            .map(|one| {
+                let healthy = one.devices.iter().filter(|it| it.health == "Healthy");
+                (one.resource.to_string(), healthy.count())
+            })
+            .filter(|(_, healthy)| *healthy > 0)
+            .collect();
+        if wanted.is_empty() {
+            return;
+        }
+        let Ok(counted) = devices.allocatable().await else {
+            return;
+        };
+        let back =
+            |(name, healthy): &(String, usize)| counted.get(name).copied().unwrap_or(0) >= *healthy;
+        if wanted.iter().all(back) {
+            return;
+        }
+        sleep(LOOK_AGAIN).await;
+    }
+    tracing::warn!("the kubelet does not count every device yet that is lent again");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(name: &str) -> PodId {
+        PodId {
+            namespace: "lab".into(),
+            name: name.into(),
+            uid: format!("uid-{name}"),
+        }
+    }
+
+    #[test]
+    fn whoever_the_drain_gave_up_waiting_for_keeps_nobody_waiting() {
+        let judged = vec![
+            (pod("goes"), true),
+            (pod("stays"), false),
+            (pod("stuck"), true),
+        ];
+        let fates = fates(judged, &[pod("stuck")]);
+        let of = |name: &str| fates[&("lab".to_owned(), name.to_owned())];
+        assert_eq!(of("goes"), Fate::Goes);
+        assert_eq!(of("stays"), Fate::Stays);
+        assert_eq!(of("stuck"), Fate::Stays);
+    }
+}

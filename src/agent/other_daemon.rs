@@ -1,0 +1,131 @@
+//! Whether OpenShift's machine-config-daemon looks after this machine.
+//!
+//! Two facts show it. Its process: it re-executes itself on the host, in the host's process namespace,
+//! so that `/proc` below the root has it – of the host, also where this process is in a pod –, as it has
+//! the one that podman runs at a first boot before there is a kubelet. And its pod, which is bound to the
+//! node some time before the process starts. What it leaves on the disk shows nothing: that stays when it
+//! is taken off the node, and is what `adopt` reads.
+//!
+//! Looked for when the agent starts, before an update begins, and once a minute while it is there; never
+//! while a machine idles.
+
+use crate::{
+    cluster::Cluster,
+    path::AbsPath,
+    root::{Root, RootError},
+    telemetry::chain,
+};
+
+/// Its program. The kernel's own name of a process ends after fifteen bytes.
+const PROGRAM: &str = "machine-config-daemon";
+const SHORT: &str = "machine-config-";
+
+/// As much of a command line as names the program.
+const COMMAND: u64 = 4096;
+
+/// Its process on the host, in words; none where there is none, or no `/proc` below the root.
+///
+/// The short name is read of every process, the command line of its namesakes alone: reading that of a
+/// process that hangs in the kernel may hang with it.
+pub fn on_host(root: &Root) -> Result<Option<String>, RootError> {
+    let proc = match AbsPath::new("/proc") {
+        Ok(proc) => proc,
+        Err(_) => return Ok(None),
+    };
+    let processes = match root.listing(&proc) {
+        Ok(listing) => listing.entries,
+        Err(error) if error.is_not_found() => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let numbers = processes.iter().map(|entry| entry.name.as_str());
+    for number in numbers.filter(|name| name.bytes().all(|byte| byte.is_ascii_digit())) {
+        // One that has ended meanwhile is none.
+        let read = |what: &str| {
+            let path = proc.join(&format!("{number}/{what}")).ok()?;
+            root.read(&path, COMMAND).ok()
+        };
+        let named = |name: Vec<u8>| name.starts_with(SHORT.as_bytes());
+        if read("comm").is_some_and(named) && read("cmdline").is_some_and(|line| is_program(&line))
+        {
+            return Ok(Some(format!("{PROGRAM} runs here as process {number}")));
+        }
+    }
+    Ok(None)
+}
+
+/// Whether a command line, its words parted by zeros, calls the daemon. Its namesakes are the operator,
+/// the controller and the server.
+fn is_program(line: &[u8]) -> bool {
+    let first = line.split(|byte| *byte == 0).next().unwrap_or_default();
+    let name = first.rsplit(|byte| *byte == b'/').next();
+    name == Some(PROGRAM.as_bytes())
+}
+
+/// Where it is looked for.
+#[derive(Clone, Debug)]
+pub(super) struct Lookout {
+    pub(super) root: Root,
+    /// The cluster, and our Node's name in it.
+    pub(super) cluster: Option<(Cluster, String)>,
+}
+
+impl Lookout {
+    /// Where it was seen; none where it was not.
+    ///
+    /// The host knows what runs; where the API server does not answer, or does not let us ask, that is
+    /// answer enough.
+    pub(super) async fn look(&self) -> Option<String> {
+        let root = self.root.clone();
+        match tokio::task::spawn_blocking(move || on_host(&root)).await {
+            Ok(Ok(Some(seen))) => return Some(seen),
+            Ok(Ok(None)) => {}
+            Ok(Err(error)) => tracing::debug!("{}", chain(&error)),
+            Err(lost) => tracing::debug!("{lost}"),
+        }
+        let (cluster, node) = self.cluster.as_ref()?;
+        match cluster.machine_config_daemon_on(node).await {
+            Ok(pod) => pod.map(|pod| format!("{PROGRAM} is on this node as pod {pod}")),
+            Err(error) => {
+                tracing::debug!("{}", chain(&error));
+                None
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(
+    clippy::disallowed_methods,
+    reason = "the test makes a machine's /proc"
+)]
+mod tests {
+    use super::*;
+
+    fn process(dir: &std::path::Path, number: u32, comm: &str, line: &[u8]) {
+        let at = dir.join(format!("proc/{number}"));
+        std::fs::create_dir_all(&at).unwrap();
+        std::fs::write(at.join("comm"), format!("{comm}\n")).unwrap();
+        std::fs::write(at.join("cmdline"), line).unwrap();
+    }
+
+    #[test]
+    fn the_daemon_is_told_from_its_namesakes_and_a_machine_without_processes_has_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = Root::open(dir.path()).unwrap();
+        assert_eq!(on_host(&root).unwrap(), None);
+        process(
+            dir.path(),
+            7,
+            "machine-config-",
+            b"/usr/bin/machine-config-operator\0start\0",
+        );
+        process(dir.path(), 8, "bash", b"machine-config-daemon\0start\0");
+        std::fs::create_dir_all(dir.path().join("proc/sys")).unwrap();
+        std::fs::create_dir_all(dir.path().join("proc/9")).unwrap();
+        assert_eq!(on_host(&root).unwrap(), None);
+        let line = b"/run/bin/machine-config-daemon\0start\0--root-mount=/\0";
+        process(dir.path(), 10, "machine-config-", line);
+        let seen = on_host(&root).unwrap().unwrap();
+        assert_eq!(seen, "machine-config-daemon runs here as process 10");
+    }
+}

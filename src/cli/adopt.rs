@@ -1,0 +1,124 @@
+//! `machinist adopt`.
+
+use clap::Args;
+
+use super::{
+    Answer, Exit, Format, Global, Printed,
+    config::{Context, complain_of},
+    confirm,
+    handover::{Handover, runs_no_other_daemon, unlocked},
+    output::{complain, warn},
+    print, print_data, short, start_logging_beside_a_page,
+};
+use crate::{
+    agent,
+    config::Fragment,
+    plan::PlanDocument,
+    update::{
+        handover::{self, Adoption, HandoverError},
+        store::Store,
+    },
+};
+
+/// Flags of `adopt`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Takes a machine over that OpenShift's machine-config-daemon has managed: the config that it left on the
+disk becomes machinist's, with what stood there before. No managed file is written, nothing is restarted
+and nothing rebooted. Refused while that daemon is on the node, while an update of it is pending, and,
+without --force, where the disk is not as its config asks; the plan shows what differs. With --force that is
+drift from then on.
+
+Run on the machine itself, before its agent starts. Its own state stays where it is; machinist release gives
+the machine back.
+
+Examples:
+  machinist adopt
+  machinist adopt --yes -o json")]
+pub struct AdoptArgs {
+    /// The cluster, and whether a person is asked.
+    #[command(flatten)]
+    pub handover: Handover,
+    /// How the plan is printed.
+    #[command(flatten)]
+    pub printed: Printed,
+}
+
+pub(super) fn run(global: &Global, args: &AdoptArgs) -> anyhow::Result<Exit> {
+    let context = Context::open(global, Fragment::default(), false)?;
+    start_logging_beside_a_page(context.settings.log)?;
+    runs_no_other_daemon(&context)?;
+    let rules = agent::rules(&context.settings);
+    let found = match handover::find(&context.root, &rules) {
+        Ok(found) => found,
+        Err(error) => return refused(error),
+    };
+    for warning in &found.warnings {
+        warn(warning);
+    }
+    if let Some(told) = args.handover.ask(&context)? {
+        told.has_no_other_daemon()?;
+        told.wants_no_other(&found.config.name)?;
+        told.says_no_other(&found.config.name)?;
+    }
+    // As for an update: a live machine needs what writing its state needs.
+    let capabilities = agent::capabilities(&context.root, context.settings.owners)?;
+    let policies = context.policies()?;
+    let looked = agent::adoption(&context.root, found, capabilities, &policies);
+    let adoption = match short()?.block_on(looked) {
+        Ok(adoption) => adoption,
+        Err(error) => return refused(error),
+    };
+    show(&context, &adoption, args.printed.output)?;
+    let name = &adoption.found.config.name;
+    if !adoption.plan.is_empty() && !args.handover.force {
+        complain(&format!(
+            "the disk is not as {name} asks: repair it, or take it over as it is with --force"
+        ));
+        return Ok(Exit::Failed);
+    }
+    if confirm("Take this machine over?", args.handover.yes)? == Answer::No {
+        warn("nothing was changed");
+        return Ok(Exit::Failed);
+    }
+    let failed = short()?.block_on(agent::failed_units(&context.root));
+    let adopted = Store::open(&context.root).map_err(HandoverError::from);
+    let adopted = adopted.and_then(|store| handover::adopt(&store, &adoption, failed));
+    let base = unlocked(adopted)?;
+    if args.printed.output == Format::Text {
+        print(&format!("Taken over: on {}.\n", base.name))?;
+    }
+    Ok(Exit::Done)
+}
+
+/// The plan, as `plan` shows it, and what comes along.
+fn show(context: &Context, adoption: &Adoption, format: Format) -> anyhow::Result<()> {
+    let root = context.shown_root();
+    let document = PlanDocument::new(&root, &adoption.plan);
+    print_data(format, &document, |_| {
+        let mut page = adoption.plan.to_text(true);
+        let originals = adoption.originals.len();
+        page.push_str(&format!(
+            "{} is taken over as it stands; what stood at {originals} of its paths before comes along.\n",
+            adoption.found.config.name
+        ));
+        page
+    })?;
+    for left in &adoption.left {
+        warn(&format!(
+            "{left} is kept for a path that the config does not name: it stays there, and nobody brings it back"
+        ));
+    }
+    Ok(())
+}
+
+/// Refusals are told one by one, as everywhere.
+fn refused(error: HandoverError) -> anyhow::Result<Exit> {
+    match error {
+        HandoverError::Refused(refusals) => {
+            complain_of(&refusals);
+            Ok(Exit::Failed)
+        }
+        error => Err(error.into()),
+    }
+}

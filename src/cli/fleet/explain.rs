@@ -1,0 +1,180 @@
+//! Why is nothing happening on a node? What it publishes, as sentences, most pressing first.
+
+use jiff::Timestamp;
+
+use super::{node::NodeReport, text::silent, words};
+use crate::{
+    crd::{State, names::protocol},
+    reason::Reason,
+    status::Finding,
+};
+
+/// Explains what a node does or waits for. Never empty.
+pub(super) fn findings(report: &NodeReport, now: Timestamp) -> Vec<Finding> {
+    let mut found = Vec::new();
+    found.extend(agent(report, now));
+    found.extend(failed(report));
+    found.extend(report.blocked_by.iter().map(|one| {
+        let what = format!("{} keeps the update of {} back", one.name, report.node);
+        match one.reason {
+            Some(reason) => Finding::coded(reason, what, advice(reason, report)),
+            None => Finding::plain(what, ""),
+        }
+    }));
+    found.extend(update(report));
+    found.extend(cordon(report));
+    found.extend(pool(report));
+    found.extend(gates(report));
+    if found.is_empty() {
+        found.push(settled(report));
+    }
+    found
+}
+
+/// An agent that does not speak does nothing, whatever else is published.
+fn agent(report: &NodeReport, now: Timestamp) -> Option<Finding> {
+    let node = &report.node;
+    let see = format!(
+        "kubectl -n machinist-system get pods -o wide --field-selector spec.nodeName={node}; on the node: systemctl status machinist"
+    );
+    if report.ready.is_none() {
+        let what = format!("no agent of machinist has spoken for {node}");
+        return Some(Finding::plain(what, see));
+    }
+    let silent = silent(report, now)?;
+    let what = format!("the agent of {node} was not heard of for {silent}");
+    Some(Finding::plain(what, see))
+}
+
+fn failed(report: &NodeReport) -> Option<Finding> {
+    let state = report.state.as_deref().and_then(State::parse)?;
+    let advice = match state {
+        State::Degraded => {
+            "put right what is named: it is tried again by itself where that may help"
+        }
+        State::Unreconcilable => {
+            "give the node a config that this machine can have: nothing was changed"
+        }
+        State::Working | State::Done => return None,
+    };
+    let reason = report.reason.as_deref().unwrap_or("no reason is given");
+    let what = format!("{} is {state}: {reason}", report.node);
+    Some(match words::leading(reason) {
+        Some(code) => Finding::coded(code, what, advice),
+        None => Finding::plain(what, advice),
+    })
+}
+
+/// What makes a drain go on.
+fn advice(reason: Reason, report: &NodeReport) -> String {
+    let node = &report.node;
+    match reason {
+        Reason::DrainBlockedByBudget
+        | Reason::DrainBudgetNeverAllows
+        | Reason::DrainSeveralBudgets
+        | Reason::DrainEvictionRefused
+        | Reason::DrainHeldByFinalizer => format!(
+            "make the application whole or change its budget; to force this one drain: kubectl annotate node {node} machinist.dev/force-drain=REASON"
+        ),
+        Reason::OutsideWindow => "wait for the window".to_owned(),
+        reason => reason.meaning().trim().to_owned(),
+    }
+}
+
+fn update(report: &NodeReport) -> Option<Finding> {
+    let desired = report.config.desired.as_deref()?;
+    let state = report.state.as_deref().and_then(State::parse);
+    if matches!(state, Some(State::Degraded | State::Unreconcilable)) {
+        return None;
+    }
+    if let Some(step) = &report.step {
+        let what = format!("an update to {desired} is under way: {}", step.name);
+        return Some(Finding::plain(what, "wait"));
+    }
+    let same = report.config.current.as_deref() == Some(desired);
+    match (same, state) {
+        (true, Some(State::Done)) => None,
+        (_, Some(State::Working)) => Some(Finding::plain(
+            format!("an update to {desired} is under way"),
+            "wait; machinist status on the node says which phase it is in",
+        )),
+        _ => Some(Finding::plain(
+            format!("{} has not taken {desired} up yet", report.node),
+            "",
+        )),
+    }
+}
+
+fn cordon(report: &NodeReport) -> Option<Finding> {
+    let cordon = report.cordon;
+    let (what, advice) = match (cordon.by, cordon.kept) {
+        (Some("other"), _) => (
+            "is cordoned, and not by machinist: it stays so after an update, too",
+            format!("machinist uncordon {}", report.node),
+        ),
+        (Some(_), true) => (
+            "stays cordoned after the update, as machinist.dev/keep-cordoned asks",
+            format!("machinist uncordon {} when it is over", report.node),
+        ),
+        _ => return None,
+    };
+    Some(Finding::plain(format!("{} {what}", report.node), advice))
+}
+
+/// What the pool has to do with it.
+fn pool(report: &NodeReport) -> Option<Finding> {
+    let node = &report.node;
+    let Some(desired) = report.config.desired.as_deref() else {
+        let what = format!("{node} names no config: nothing is asked of it");
+        let advice = match &report.pool {
+            Some(pool) => format!(
+                "whoever rolls pool {} out sets {}",
+                pool.name,
+                protocol::DESIRED_CONFIG
+            ),
+            None => format!(
+                "no pool selects it: label it, or set {}",
+                protocol::DESIRED_CONFIG
+            ),
+        };
+        return Some(Finding::plain(what, advice));
+    };
+    let pool = report.pool.as_ref()?;
+    let target = pool.target.as_deref().filter(|target| *target != desired)?;
+    let finding = match pool.paused {
+        true => Finding::plain(
+            format!("pool {} is paused, and {target} waits", pool.name),
+            format!(
+                "kubectl patch mcp {} --type merge -p '{{\"spec\":{{\"paused\":false}}}}'",
+                pool.name
+            ),
+        ),
+        false => Finding::plain(
+            format!(
+                "pool {} goes to {target}, and it is not the turn of {node} yet",
+                pool.name
+            ),
+            format!("machinist status --pool {} shows whose it is", pool.name),
+        ),
+    };
+    Some(finding)
+}
+
+fn gates(report: &NodeReport) -> Option<Finding> {
+    if report.ready != Some(false) || !report.blocked_by.is_empty() {
+        return None;
+    }
+    let message = report.ready_message.as_deref().unwrap_or_default();
+    let what = format!("{} is not ready: {message}", report.node);
+    let code = report.ready_reason.as_deref().and_then(words::reason);
+    Some(match code {
+        Some(code) => Finding::coded(code, what, ""),
+        None => Finding::plain(what, ""),
+    })
+}
+
+fn settled(report: &NodeReport) -> Finding {
+    let config = report.config.current.as_deref().unwrap_or("no config");
+    let what = format!("{} is on {config}, as it is asked", report.node);
+    Finding::plain(what, "")
+}

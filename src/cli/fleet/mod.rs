@@ -1,0 +1,141 @@
+//! Nodes and pools as the cluster shows them: `status --node`, `status --pool`, `explain --node`.
+//!
+//! From any machine with a kubeconfig, without the node's agent: what is shown is what was published.
+//! The asking is here and in `cluster/fleet.rs`; what becomes of the answers is pure.
+
+mod explain;
+mod node;
+mod pools;
+mod text;
+mod words;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+use node::NodeReport;
+use pools::PoolsReport;
+
+use super::{Exit, Printed, nodes::Reach, print_data, short};
+use crate::{
+    clock::Clock,
+    cluster::{Cluster, ClusterError, fleet, machine_config_node},
+    crd::{MachineConfigNodeStatus, PoolView},
+    status::Finding,
+    telemetry::chain,
+};
+
+/// How many events are shown.
+const EVENTS: usize = 8;
+
+/// There is no pool of that name.
+#[derive(Debug, thiserror::Error)]
+#[error("there is no MachineConfigPool {name}; there {}", those(.others))]
+struct NoPool {
+    name: String,
+    others: Vec<String>,
+}
+
+fn those(others: &[String]) -> String {
+    match others {
+        [] => "is none at all".to_owned(),
+        others => format!("are {}", others.join(", ")),
+    }
+}
+
+/// `status --node NAME`: 0 when the node is ready.
+pub(super) fn node(reach: &Reach, name: &str, printed: Printed) -> anyhow::Result<Exit> {
+    let report = short()?.block_on(one(reach, name))?;
+    let now = Clock::system().now();
+    print_data(printed.output, &report, |report| text::node(report, now))?;
+    Ok(match report.ready {
+        Some(true) => Exit::Done,
+        _ => Exit::Failed,
+    })
+}
+
+/// `status --pool [NAME]`: 0 when no pool that is shown is degraded.
+pub(super) fn pools(reach: &Reach, name: &str, printed: Printed) -> anyhow::Result<Exit> {
+    let report = short()?.block_on(several(reach, name))?;
+    let now = Clock::system().now();
+    print_data(printed.output, &report, |report| text::pools(report, now))?;
+    let degraded = |pool: &pools::PoolReport| pool.computed.degraded == Some(true);
+    Ok(match report.pools.iter().any(degraded) {
+        true => Exit::Failed,
+        false => Exit::Done,
+    })
+}
+
+/// `explain --node NAME`, as findings.
+pub(super) fn explain(reach: &Reach, name: &str) -> anyhow::Result<Vec<Finding>> {
+    let report = short()?.block_on(one(reach, name))?;
+    Ok(explain::findings(&report, Clock::system().now()))
+}
+
+/// What the cluster says of one node.
+async fn one(reach: &Reach, name: &str) -> anyhow::Result<NodeReport> {
+    let cluster = reach.cluster().await?;
+    let node = fleet::node(&cluster, name).await?;
+    let mut notes = Vec::new();
+    let pools = pools_of(&cluster, &mut notes).await?;
+    let progress = or_note(machine_config_node::read(&cluster, name).await, &mut notes)?.flatten();
+    let mut events = or_note(fleet::events(&cluster, name).await, &mut notes)?.unwrap_or_default();
+    events.truncate(EVENTS);
+    let facts = node::Facts {
+        node,
+        pools,
+        progress,
+        events,
+        notes,
+    };
+    Ok(NodeReport::of(facts))
+}
+
+/// What the cluster says of one pool, or of all.
+async fn several(reach: &Reach, name: &str) -> anyhow::Result<PoolsReport> {
+    let cluster = reach.cluster().await?;
+    let pools = fleet::pools(&cluster).await?;
+    if !name.is_empty() && !pools.iter().any(|pool| pool.name == name) {
+        let others = pools.into_iter().map(|pool| pool.name).collect();
+        let name = name.to_owned();
+        return Err(NoPool { name, others }.into());
+    }
+    let nodes = fleet::nodes(&cluster).await?;
+    let nodes: Vec<_> = nodes.into_iter().map(|node| node.view).collect();
+    let mut notes = Vec::new();
+    let progress = progress(&cluster, &mut notes).await?;
+    let mut report = PoolsReport::of(&pools, &nodes, &progress);
+    report.notes = notes;
+    if !name.is_empty() {
+        report.keep(name);
+    }
+    Ok(report)
+}
+
+/// The pools; a cluster without the kind has none.
+async fn pools_of(cluster: &Cluster, notes: &mut Vec<String>) -> anyhow::Result<Vec<PoolView>> {
+    Ok(or_note(fleet::pools(cluster).await, notes)?.unwrap_or_default())
+}
+
+async fn progress(
+    cluster: &Cluster,
+    notes: &mut Vec<String>,
+) -> anyhow::Result<BTreeMap<String, MachineConfigNodeStatus>> {
+    Ok(or_note(fleet::progress(cluster).await, notes)?.unwrap_or_default())
+}
+
+/// What the person may not see, or what this cluster does not have, is left out and said.
+fn or_note<T>(
+    answer: Result<T, ClusterError>,
+    notes: &mut Vec<String>,
+) -> Result<Option<T>, ClusterError> {
+    match answer {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if matches!(error.code(), 403 | 404) => {
+            notes.push(chain(&error));
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}

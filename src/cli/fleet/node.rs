@@ -1,0 +1,241 @@
+//! One node, as it publishes itself.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+use super::words::{self, BlockedBy};
+use crate::{
+    cluster::fleet::{FleetNode, NodeEvent},
+    crd::{
+        MachineConfigNodeStatus, NodeCondition, NodeView, PoolView, Progress,
+        names::{condition, protocol},
+    },
+    pool::Membership,
+};
+
+/// What was asked for, and could be had.
+#[derive(Debug, Default)]
+pub(super) struct Facts {
+    pub(super) node: FleetNode,
+    pub(super) pools: Vec<PoolView>,
+    pub(super) progress: Option<MachineConfigNodeStatus>,
+    /// The newest first.
+    pub(super) events: Vec<NodeEvent>,
+    /// What could not be had, and why.
+    pub(super) notes: Vec<String>,
+}
+
+/// The document of `status --node`.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct NodeReport {
+    api_version: &'static str,
+    kind: &'static str,
+    pub(super) node: String,
+    /// None where no pool selects it, or nobody could tell.
+    pub(super) pool: Option<PoolPart>,
+    /// `machinist.dev/Ready`; none where no agent wrote it.
+    pub(super) ready: Option<bool>,
+    /// Of the same condition.
+    pub(super) ready_reason: Option<String>,
+    pub(super) ready_message: Option<String>,
+    /// When the agent confirmed it last.
+    pub(super) heard: Option<Timestamp>,
+    /// The state annotation; none where nobody wrote it.
+    pub(super) state: Option<String>,
+    /// The reason annotation.
+    pub(super) reason: Option<String>,
+    pub(super) since: Option<Timestamp>,
+    pub(super) config: ConfigPart,
+    /// The step that is under way.
+    pub(super) step: Option<StepPart>,
+    pub(super) cordon: CordonPart,
+    pub(super) blocked_by: Vec<BlockedBy>,
+    /// Of the MachineConfigNode; empty where there is none.
+    pub(super) conditions: Vec<ConditionPart>,
+    /// Extended resources: those of devices.
+    pub(super) devices: Vec<DevicePart>,
+    pub(super) events: Vec<EventPart>,
+    /// What could not be had, and what to look at.
+    pub(super) notes: Vec<String>,
+}
+
+/// The pool of a node.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct PoolPart {
+    pub(super) name: String,
+    pub(super) paused: bool,
+    /// The config that its nodes are to have; none where nobody rendered one.
+    pub(super) target: Option<String>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct ConfigPart {
+    pub(super) current: Option<String>,
+    pub(super) desired: Option<String>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct StepPart {
+    pub(super) name: String,
+    pub(super) message: String,
+}
+
+/// Whether pods may come, and who says no.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct CordonPart {
+    pub(super) cordoned: bool,
+    /// `machinist` or `other`; none without a cordon.
+    pub(super) by: Option<&'static str>,
+    /// A person wants it to stay after the update.
+    pub(super) kept: bool,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct ConditionPart {
+    #[serde(rename = "type")]
+    pub(super) kind: String,
+    pub(super) status: Progress,
+    pub(super) reason: String,
+    pub(super) message: String,
+    pub(super) since: Timestamp,
+}
+
+impl From<NodeCondition> for ConditionPart {
+    fn from(found: NodeCondition) -> Self {
+        Self {
+            kind: found.kind,
+            status: found.status,
+            reason: found.reason,
+            message: found.message,
+            since: found.last_transition_time,
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct DevicePart {
+    pub(super) resource: String,
+    pub(super) capacity: String,
+    pub(super) allocatable: String,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct EventPart {
+    pub(super) last: Option<Timestamp>,
+    #[serde(rename = "type")]
+    pub(super) weight: String,
+    pub(super) reason: String,
+    pub(super) note: String,
+    pub(super) count: u32,
+}
+
+impl NodeReport {
+    pub(super) fn of(facts: Facts) -> Self {
+        let Facts {
+            node: FleetNode { view, capacity },
+            pools,
+            progress,
+            events,
+            mut notes,
+        } = facts;
+        let membership = Membership::of(&view.labels, &pools);
+        notes.extend(membership.warning(&view.name));
+        let target = |pool: &PoolView| {
+            let name = &pool.spec.configuration.name;
+            (!name.is_empty()).then(|| name.clone())
+        };
+        let pool = membership.pool.map(|pool| PoolPart {
+            name: pool.name.clone(),
+            paused: pool.spec.paused,
+            target: target(pool),
+        });
+        let ready = view.condition(condition::READY);
+        let text = |name| view.annotation(name).map(str::to_owned);
+        let blocked = view.annotation(crate::crd::names::annotation::BLOCKED_BY);
+        Self {
+            api_version: "machinist.dev/v1",
+            kind: "NodeStatus",
+            pool,
+            ready: ready.map(|it| it.status == "True"),
+            ready_reason: ready.map(|it| it.reason.clone()),
+            ready_message: ready.map(|it| it.message.clone()),
+            heard: ready.and_then(|it| it.last_heartbeat_time),
+            state: text(protocol::STATE),
+            reason: text(protocol::REASON),
+            since: words::since(&view, progress.as_ref()),
+            config: ConfigPart {
+                current: text(protocol::CURRENT_CONFIG),
+                desired: text(protocol::DESIRED_CONFIG),
+            },
+            step: progress
+                .as_ref()
+                .and_then(words::step)
+                .map(|(name, message)| StepPart { name, message }),
+            cordon: CordonPart::of(&view),
+            blocked_by: words::blocked_by(blocked.unwrap_or_default()),
+            conditions: progress
+                .map(|progress| progress.conditions)
+                .unwrap_or_default()
+                .into_iter()
+                .map(ConditionPart::from)
+                .collect(),
+            devices: devices(&capacity, &view.status.allocatable),
+            events: events.into_iter().map(EventPart::from).collect(),
+            notes,
+            node: view.name,
+        }
+    }
+}
+
+impl CordonPart {
+    pub(super) fn of(view: &NodeView) -> Self {
+        let cordoned = view.is_cordoned();
+        let by = match view.has_our_mark() {
+            true => "machinist",
+            false => "other",
+        };
+        Self {
+            cordoned,
+            by: cordoned.then_some(by),
+            kept: view.keeps_cordon(),
+        }
+    }
+}
+
+impl From<NodeEvent> for EventPart {
+    fn from(event: NodeEvent) -> Self {
+        Self {
+            last: event.last,
+            weight: event.weight,
+            reason: event.reason,
+            note: event.note,
+            count: event.count,
+        }
+    }
+}
+
+/// Extended resources, as the kubelet tells them from its own: with a domain that is not Kubernetes'.
+fn devices(
+    capacity: &BTreeMap<String, String>,
+    allocatable: &BTreeMap<String, String>,
+) -> Vec<DevicePart> {
+    let extended = |name: &&String| {
+        let domain = name.split_once('/').map(|(domain, _)| domain);
+        domain
+            .is_some_and(|domain| domain != "kubernetes.io" && !domain.ends_with(".kubernetes.io"))
+    };
+    let count = |of: &BTreeMap<String, String>, name: &str| {
+        of.get(name).map_or_else(|| "0".to_owned(), String::clone)
+    };
+    let names = capacity.keys().chain(allocatable.keys()).filter(extended);
+    let names: std::collections::BTreeSet<_> = names.collect();
+    let part = |name: &String| DevicePart {
+        resource: name.clone(),
+        capacity: count(capacity, name),
+        allocatable: count(allocatable, name),
+    };
+    names.into_iter().map(part).collect()
+}

@@ -1,0 +1,177 @@
+//! Pools with their nodes.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+use super::words::{self, BlockedBy};
+use crate::{
+    crd::{
+        MachineConfigNodeStatus, NodeView, PoolView,
+        names::{annotation, protocol},
+    },
+    pool::{Counts, Members, Row, Standing, conditions, max_unavailable, split},
+};
+
+/// The document of `status --pool`.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct PoolsReport {
+    api_version: &'static str,
+    kind: &'static str,
+    pub(super) pools: Vec<PoolReport>,
+    /// Nodes that no pool selects.
+    pub(super) without_pool: Vec<String>,
+    /// What somebody should put right.
+    pub(super) warnings: Vec<String>,
+    /// What could not be had, and why.
+    pub(super) notes: Vec<String>,
+}
+
+/// One pool.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct PoolReport {
+    pub(super) name: String,
+    /// What its nodes make of it now.
+    pub(super) computed: Row,
+    /// What its status says; none where no controller wrote one.
+    pub(super) written: Option<Row>,
+    /// The config that its nodes are to have; none where nobody rendered one.
+    pub(super) target: Option<String>,
+    pub(super) paused: bool,
+    /// None where what is written is no limit; a warning says so.
+    pub(super) max_unavailable: Option<usize>,
+    pub(super) conditions: Vec<ConditionPart>,
+    pub(super) nodes: Vec<NodePart>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct ConditionPart {
+    #[serde(rename = "type")]
+    kind: &'static str,
+    status: bool,
+    reason: &'static str,
+    pub(super) message: String,
+}
+
+/// One node of a pool.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct NodePart {
+    pub(super) name: String,
+    /// The state annotation; none where nobody wrote it.
+    pub(super) state: Option<String>,
+    pub(super) reason: Option<String>,
+    pub(super) current: Option<String>,
+    pub(super) desired: Option<String>,
+    pub(super) since: Option<Timestamp>,
+    /// As pools count it: conditions and cordon.
+    pub(super) ready: bool,
+    pub(super) updated: bool,
+    pub(super) unavailable: bool,
+    pub(super) degraded: bool,
+    /// It has a current config; others are not counted.
+    pub(super) managed: bool,
+    /// `machinist` or `other`; none without a cordon.
+    pub(super) cordoned_by: Option<&'static str>,
+    pub(super) blocked_by: Vec<BlockedBy>,
+}
+
+impl PoolsReport {
+    pub(super) fn of(
+        pools: &[PoolView],
+        nodes: &[NodeView],
+        progress: &BTreeMap<String, MachineConfigNodeStatus>,
+    ) -> Self {
+        let split = split(pools, nodes);
+        let mut warnings = split.warnings;
+        let pools = split.pools.iter();
+        let pools = pools.map(|members| PoolReport::of(members, progress, &mut warnings));
+        Self {
+            pools: pools.collect(),
+            without_pool: split.without.iter().map(|node| node.name.clone()).collect(),
+            warnings,
+            api_version: "machinist.dev/v1",
+            kind: "PoolStatus",
+            notes: Vec::new(),
+        }
+    }
+
+    /// Forgets every other pool.
+    pub(super) fn keep(&mut self, name: &str) {
+        self.pools.retain(|pool| pool.name == name);
+        self.without_pool.clear();
+        let word = |warning: &String| {
+            let mut words = warning.split([' ', ',']);
+            words.any(|word| word == name)
+        };
+        self.warnings.retain(word);
+    }
+}
+
+impl PoolReport {
+    fn of(
+        members: &Members<'_>,
+        progress: &BTreeMap<String, MachineConfigNodeStatus>,
+        warnings: &mut Vec<String>,
+    ) -> Self {
+        let pool = members.pool;
+        let counts = Counts::of(members);
+        let limit = max_unavailable(pool, counts.machines.try_into().unwrap_or(usize::MAX));
+        match &limit {
+            Ok(limit) => warnings.extend(limit.warning.clone()),
+            Err(error) => warnings.push(error.to_string()),
+        }
+        let target = Some(pool.spec.configuration.name.clone()).filter(|name| !name.is_empty());
+        let part = |node: &&NodeView| {
+            NodePart::of(node, target.as_deref(), progress.get(node.name.as_str()))
+        };
+        let conditions = conditions(members, &counts).into_iter();
+        Self {
+            name: pool.name.clone(),
+            computed: Row::of(members),
+            written: Row::said(pool),
+            paused: pool.spec.paused,
+            max_unavailable: limit.ok().map(|limit| limit.at_most),
+            conditions: conditions
+                .map(|one| ConditionPart {
+                    kind: one.kind,
+                    status: one.status,
+                    reason: one.reason,
+                    message: one.message,
+                })
+                .collect(),
+            nodes: members.nodes.iter().map(part).collect(),
+            target,
+        }
+    }
+}
+
+impl NodePart {
+    fn of(
+        node: &NodeView,
+        target: Option<&str>,
+        progress: Option<&MachineConfigNodeStatus>,
+    ) -> Self {
+        let standing = Standing::of(node, target);
+        let text = |name| node.annotation(name).map(str::to_owned);
+        let blocked = node.annotation(annotation::BLOCKED_BY).unwrap_or_default();
+        Self {
+            name: node.name.clone(),
+            state: text(protocol::STATE),
+            reason: text(protocol::REASON),
+            current: text(protocol::CURRENT_CONFIG),
+            desired: text(protocol::DESIRED_CONFIG),
+            since: words::since(node, progress),
+            ready: standing.ready,
+            updated: standing.updated,
+            unavailable: standing.unavailable,
+            degraded: standing.degraded,
+            managed: standing.managed,
+            cordoned_by: super::node::CordonPart::of(node).by,
+            blocked_by: words::blocked_by(blocked),
+        }
+    }
+}

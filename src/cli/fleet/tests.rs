@@ -1,0 +1,201 @@
+use std::collections::BTreeMap;
+
+use jiff::{SignedDuration, Timestamp};
+use serde_json::json;
+
+use super::{
+    node::{Facts, NodeReport},
+    words,
+};
+use crate::{
+    cluster::fleet::FleetNode,
+    crd::{
+        NodeView, PoolView,
+        names::{annotation, condition, protocol},
+    },
+    reason::Reason,
+};
+
+fn now() -> Timestamp {
+    "2026-11-21T12:00:00Z".parse().unwrap()
+}
+
+/// A node that an agent spoke for a minute ago, in a pool that goes to `new`.
+fn facts(said: &[(&str, &str)]) -> Facts {
+    let heard = now() - SignedDuration::from_mins(1);
+    let mut view = NodeView {
+        name: "worker-1".to_owned(),
+        annotations: said
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+            .collect(),
+        labels: BTreeMap::from([("role".to_owned(), "worker".to_owned())]),
+        ..NodeView::default()
+    };
+    view.status.conditions = serde_json::from_value(json!([{
+        "type": condition::READY, "status": "True", "reason": "Ok",
+        "message": "every gate is open", "lastHeartbeatTime": heard,
+        "lastTransitionTime": heard,
+    }]))
+    .unwrap();
+    let spec = json!({"nodeSelector": {"matchLabels": {"role": "worker"}},
+        "configuration": {"name": "new"}});
+    let pool = PoolView {
+        name: "worker".to_owned(),
+        spec: serde_json::from_value(spec).unwrap(),
+        ..PoolView::default()
+    };
+    Facts {
+        node: FleetNode {
+            view,
+            capacity: BTreeMap::new(),
+        },
+        pools: vec![pool],
+        ..Facts::default()
+    }
+}
+
+const ON_NEW: [(&str, &str); 3] = [
+    (protocol::CURRENT_CONFIG, "new"),
+    (protocol::DESIRED_CONFIG, "new"),
+    (protocol::STATE, "Done"),
+];
+
+const ON_THE_WAY: [(&str, &str); 3] = [
+    (protocol::CURRENT_CONFIG, "old"),
+    (protocol::DESIRED_CONFIG, "new"),
+    (protocol::STATE, "Working"),
+];
+
+fn told(facts: Facts) -> String {
+    let found = super::explain::findings(&NodeReport::of(facts), now());
+    assert!(!found.is_empty());
+    let each = found
+        .iter()
+        .map(|one| format!("{:?} {} → {}\n", one.reason, one.message, one.advice));
+    each.collect()
+}
+
+#[test]
+fn a_settled_node_has_nothing_to_explain_but_that() {
+    assert_eq!(
+        told(facts(&ON_NEW)),
+        "None worker-1 is on new, as it is asked → \n"
+    );
+}
+
+fn changed(mut facts: Facts, change: impl FnOnce(&mut Facts)) -> Facts {
+    change(&mut facts);
+    facts
+}
+
+fn all_in(facts: Facts, parts: &[&str]) {
+    let told = told(facts);
+    for part in parts {
+        assert!(told.contains(part), "{part}:\n{told}");
+    }
+}
+
+const ON_OLD: [(&str, &str); 3] = [
+    (protocol::CURRENT_CONFIG, "old"),
+    (protocol::DESIRED_CONFIG, "old"),
+    (protocol::STATE, "Done"),
+];
+
+#[test]
+fn what_a_pool_keeps_a_node_from_is_named_with_what_to_do() {
+    all_in(
+        facts(&ON_OLD),
+        &["pool worker goes to new", "not the turn of worker-1"],
+    );
+    let paused = changed(facts(&ON_OLD), |it| it.pools[0].spec.paused = true);
+    all_in(
+        paused,
+        &[
+            "pool worker is paused, and new waits",
+            "kubectl patch mcp worker",
+        ],
+    );
+    let asked = &["names no config", "whoever rolls pool worker out"];
+    all_in(facts(&[]), asked);
+    let poolless = changed(facts(&[]), |it| it.pools.clear());
+    all_in(poolless, &["names no config", "no pool selects it"]);
+}
+
+#[test]
+fn an_update_that_goes_on_stands_still_or_failed_says_so() {
+    let why = "JobFailed: chronyd.service ended in failed";
+    let degraded = [
+        (protocol::CURRENT_CONFIG, "old"),
+        (protocol::DESIRED_CONFIG, "new"),
+        (protocol::STATE, "Degraded"),
+        (protocol::REASON, why),
+    ];
+    let failed = &[
+        "Some(JobFailed) worker-1 is Degraded",
+        "put right what is named",
+    ];
+    all_in(facts(&degraded), failed);
+    let by = "shop/db-0 (DrainBlockedByBudget), shop/web-1 (DrainPodEnding)";
+    let blocked = [&ON_THE_WAY[..], &[(annotation::BLOCKED_BY, by)]].concat();
+    let named = &[
+        "Some(DrainBlockedByBudget) shop/db-0 keeps the update",
+        "machinist.dev/force-drain=REASON",
+        "Some(DrainPodEnding) shop/web-1",
+    ];
+    all_in(facts(&blocked), named);
+    all_in(facts(&ON_THE_WAY), &["an update to new is under way"]);
+}
+
+#[test]
+fn a_cordon_and_an_agent_that_does_not_speak_are_named() {
+    let cordoned = changed(facts(&ON_NEW), |it| {
+        it.node.view.spec.unschedulable = true;
+    });
+    let named = &[
+        "is cordoned, and not by machinist",
+        "machinist uncordon worker-1",
+    ];
+    all_in(cordoned, named);
+    let silent = changed(facts(&ON_NEW), |it| {
+        let long_ago = now() - SignedDuration::from_mins(22);
+        it.node.view.status.conditions[0].last_heartbeat_time = Some(long_ago);
+    });
+    let named = &["was not heard of for 22m", "spec.nodeName=worker-1"];
+    all_in(silent, named);
+    let unspoken = changed(facts(&ON_NEW), |it| it.node.view.status.conditions.clear());
+    all_in(unspoken, &["no agent of machinist has spoken for worker-1"]);
+}
+
+#[test]
+fn a_list_of_blockers_that_was_cut_off_keeps_those_that_are_whole() {
+    let found = words::blocked_by(
+        "shop/db-0 (DrainBlockedByBudget), Inhibitor backup (RebootInhibited), shop/we",
+    );
+    let named: Vec<_> = found
+        .iter()
+        .map(|one| (one.name.as_str(), one.reason))
+        .collect();
+    assert_eq!(
+        named,
+        [
+            ("shop/db-0", Some(Reason::DrainBlockedByBudget)),
+            ("Inhibitor backup", Some(Reason::RebootInhibited)),
+        ]
+    );
+    assert!(words::blocked_by("").is_empty());
+    assert_eq!(words::blocked_by("a/b (FromTomorrow)")[0].reason, None);
+}
+
+#[test]
+fn a_rendered_config_is_told_from_its_neighbours_by_the_start_of_its_digest() {
+    let name = "rendered-worker-0123456789abcdef0123456789abcdef";
+    assert_eq!(words::brief(name), "01234567");
+    for whole in [
+        "rendered-worker-new",
+        "mine",
+        "99-0123456789abcdef0123456789abcdef",
+    ] {
+        assert_eq!(words::brief(whole), whole);
+    }
+}

@@ -1,0 +1,78 @@
+//! What annotations say, taken apart.
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+use crate::{
+    crd::{MachineConfigNodeStatus, NodeConditionKind, NodeView, Progress, names::condition},
+    reason::Reason,
+};
+
+/// One of those that keep an update back, as `machinist.dev/blocked-by` names it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct BlockedBy {
+    /// `namespace/pod`, or a kind and a name.
+    pub(super) name: String,
+    /// The stable code; none where this program does not know it.
+    pub(super) reason: Option<Reason>,
+}
+
+/// `shop/db-0 (DrainBlockedByBudget), shop/web (…)`; what was cut off in between is left out.
+pub(super) fn blocked_by(text: &str) -> Vec<BlockedBy> {
+    let each = text.split("), ").filter_map(|one| {
+        let (name, code) = one.rsplit_once(" (")?;
+        Some(BlockedBy {
+            name: name.to_owned(),
+            reason: reason(code.trim_end_matches(')')),
+        })
+    });
+    each.collect()
+}
+
+/// A code by its name.
+pub(super) fn reason(code: &str) -> Option<Reason> {
+    let mut all = Reason::ALL.iter();
+    all.find(|reason| reason.as_str() == code).copied()
+}
+
+/// The code that a text begins with, as the `reason` annotation does.
+pub(super) fn leading(text: &str) -> Option<Reason> {
+    reason(text.split_once(':')?.0)
+}
+
+/// Since when a node is as it is: the last step that its MachineConfigNode shows, else the last turn of
+/// our condition.
+pub(super) fn since(
+    node: &NodeView,
+    progress: Option<&MachineConfigNodeStatus>,
+) -> Option<Timestamp> {
+    let steps = progress.map_or(&[][..], |progress| &progress.conditions);
+    let last = steps.iter().map(|step| step.last_transition_time).max();
+    last.or_else(|| node.condition(condition::READY)?.last_transition_time)
+}
+
+/// The step that is under way, with what it says; the last one, where one is a part of another.
+pub(super) fn step(progress: &MachineConfigNodeStatus) -> Option<(String, String)> {
+    let under_way = |kind: &&NodeConditionKind| {
+        let all = progress.conditions.iter();
+        all.clone()
+            .any(|it| it.kind == kind.as_str() && it.status == Progress::Unknown)
+    };
+    let kind = NodeConditionKind::ALL.iter().rev().find(under_way)?;
+    let found = progress
+        .conditions
+        .iter()
+        .find(|it| it.kind == kind.as_str())?;
+    Some((found.kind.clone(), found.message.clone()))
+}
+
+/// A rendered config's name is 48 characters, most of them a digest: what tells it from its neighbours.
+pub(super) fn brief(config: &str) -> String {
+    let Some((_, digest)) = config.rsplit_once('-').filter(|(head, digest)| {
+        let hex = digest.bytes().all(|byte| byte.is_ascii_hexdigit());
+        head.starts_with("rendered-") && hex && digest.len() >= 16
+    }) else {
+        return config.to_owned();
+    };
+    digest.chars().take(8).collect()
+}

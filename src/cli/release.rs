@@ -1,0 +1,144 @@
+//! `machinist release`.
+
+use clap::Args;
+use serde::Serialize;
+
+use super::{
+    Answer, Exit, Global, Printed,
+    config::Context,
+    confirm,
+    handover::{Handover, Told, runs_no_other_daemon, unlocked},
+    output::{complain, warn},
+    print_data, start_logging_beside_a_page,
+};
+use crate::{
+    agent,
+    cluster::node::Uncordon,
+    config::Fragment,
+    status::DriftStatus,
+    telemetry::chain,
+    update::{
+        handover::{self, HandoverError},
+        store::{self, Store},
+    },
+};
+
+/// Flags of `release`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Gives a machine back to OpenShift's machine-config-daemon: writes the state that it keeps on the disk, says on
+the Node that the machine is on its config, lifts our cordon, and forgets the machine. No managed file is
+written. Refused during an update and, without --force, where the disk is not as the config asks: that daemon
+would call the node degraded.
+
+Run on the machine itself, after its agent was stopped or told to leave configs alone (jobs).
+
+Example:
+  machinist release --yes")]
+pub struct ReleaseArgs {
+    /// The cluster, and whether a person is asked.
+    #[command(flatten)]
+    pub handover: Handover,
+    /// How it is printed.
+    #[command(flatten)]
+    pub printed: Printed,
+}
+
+/// What was given back.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Released {
+    api_version: &'static str,
+    kind: &'static str,
+    config: String,
+    digest: String,
+    drift: Vec<DriftStatus>,
+    /// The Node says so, too.
+    node: Option<String>,
+    /// What stood before and cannot be said to that daemon: where it stays.
+    left: Vec<String>,
+}
+
+pub(super) fn run(global: &Global, args: &ReleaseArgs) -> anyhow::Result<Exit> {
+    let context = Context::open(global, Fragment::default(), false)?;
+    start_logging_beside_a_page(context.settings.log)?;
+    runs_no_other_daemon(&context)?;
+    let capabilities = agent::capabilities(&context.root, context.settings.owners)?;
+    let giving = agent::giving(&context.root, &store::peek(&context.root)?, capabilities)?;
+    let base = &giving.base;
+    let told = args.handover.ask(&context)?;
+    if let Some(told) = &told {
+        told.wants_no_other(&base.name)?;
+    }
+    if !giving.drift.is_empty() {
+        for drift in &giving.drift {
+            warn(&drift.to_string());
+        }
+        if !args.handover.force {
+            complain(&format!(
+                "the disk is not as {} asks, and machine-config-daemon would call the node degraded: repair it, or give it back as it is with --force",
+                base.name
+            ));
+            return Ok(Exit::Failed);
+        }
+    }
+    let question = format!("Give this machine back, on {}?", base.name);
+    if confirm(&question, args.handover.yes)? == Answer::No {
+        warn("nothing was changed");
+        return Ok(Exit::Failed);
+    }
+    let said = told.as_ref().and_then(|told| said(told, &base.name));
+    let rules = agent::rules(&context.settings);
+    let released = Store::open(&context.root).map_err(HandoverError::from);
+    let released = released.and_then(|store| handover::release(&store, &rules, said));
+    let left = unlocked(released)?;
+    let node = told.map(|told| tell(&told, &base.name)).transpose()?;
+    let answer = Released {
+        api_version: "machinist.dev/v1",
+        kind: "Released",
+        config: base.name.clone(),
+        digest: base.digest.to_string(),
+        drift: giving.drift.iter().map(DriftStatus::from).collect(),
+        node,
+        left: left.iter().map(|(_, place)| place.to_string()).collect(),
+    };
+    for (path, place) in &left {
+        warn(&format!(
+            "what stood at {path} before stays at {place}: that daemon keeps nothing of this kind"
+        ));
+    }
+    print_data(args.printed.output, &answer, |answer| {
+        format!(
+            "Given back: machine-config-daemon finds it on {}.\n",
+            answer.config
+        )
+    })?;
+    Ok(Exit::Done)
+}
+
+/// The config in the API server's own words, which are the daemon's.
+fn said(told: &Told, config: &str) -> Option<Vec<u8>> {
+    let asked = told.wait(told.node.machine_config(config));
+    asked.unwrap_or_else(|error| {
+        warn(&format!(
+            "{}; its copy is written in our own words",
+            chain(&error)
+        ));
+        None
+    })
+}
+
+/// Says so on the Node. The machine is given back already: what fails here can be repeated by hand.
+fn tell(told: &Told, config: &str) -> anyhow::Result<String> {
+    let name = told.node.name().to_owned();
+    match told.wait(told.node.give_back(config)) {
+        Ok(Uncordon::Kept) => {
+            warn(&format!("Node {name} stays cordoned, as a person wants"));
+            Ok(name)
+        }
+        Ok(_) => Ok(name),
+        Err(error) => Err(anyhow::Error::new(error).context(format!(
+            "the machine is given back, and Node {name} does not say so yet: set its annotations currentConfig={config} and state=Done"
+        ))),
+    }
+}

@@ -1,0 +1,299 @@
+//! `machinist uninstall`: what the agent brought to a host and to its Node goes; what its configs made stays.
+
+use std::fmt::Write as _;
+
+use anyhow::{Context as _, bail};
+use clap::Args;
+use serde::Serialize;
+
+use super::{
+    Answer, Exit, Global, Printed,
+    config::{Context, surroundings},
+    confirm,
+    output::warn,
+    print_data, short, start_logging_beside_a_page,
+};
+use crate::{
+    agent::{self, host_part::Installed},
+    cluster::{
+        Cluster, machine_config_node,
+        node::{Left, OwnNode},
+    },
+    config::Fragment,
+    path::AbsPath,
+    root::Root,
+    shutdown::{Request, Signals},
+    systemd::Systemd,
+    telemetry::chain,
+    update::store::{Store, StoreError, paths},
+};
+
+/// Flags of `uninstall`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Removes the units and the program that the agent of a DaemonSet brought to the host, lifts a cordon of the
+agent's, and takes its annotations, conditions and taints off the Node. A person's cordon stays, files and
+units of the configs stay, and so does what a package installed. May be repeated.
+It is refused beside a running agent and while an update is open. For all nodes of a cluster there is
+packaging/kubernetes/uninstall.
+
+Examples:
+  machinist uninstall --dry-run
+  /usr/local/libexec/machinist/machinist uninstall --node worker-1 --kubeconfig admin.conf")]
+pub struct UninstallArgs {
+    /// Do not ask
+    #[arg(short, long)]
+    pub yes: bool,
+    /// Say what would be removed, and remove nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Remove /var/lib/machinist, too: how the machine came to its config, and what stood there before
+    #[arg(long)]
+    pub purge: bool,
+    /// The Node that this machine is [default: cluster.node of the settings, the host's name]
+    #[arg(long, value_name = "NODE", env = "NODE_NAME")]
+    pub node: Option<String>,
+    /// How the API server is reached [default: cluster.kubeconfig of the settings, the pod's account]
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<String>,
+    /// Stay until a signal when all is done: what the pods of a DaemonSet do
+    #[arg(long, hide = true)]
+    pub stay: bool,
+    /// How it is printed.
+    #[command(flatten)]
+    pub printed: Printed,
+}
+
+/// The whole answer.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Removed {
+    api_version: &'static str,
+    kind: &'static str,
+    dry_run: bool,
+    /// Files and links of the host.
+    paths: Vec<AbsPath>,
+    /// None where no cluster was asked.
+    node: Option<OnNode>,
+    /// The state directory went.
+    purged: bool,
+}
+
+/// What was ours on the Node.
+#[derive(Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct OnNode {
+    name: String,
+    found: bool,
+    uncordoned: bool,
+    kept_cordoned: bool,
+    annotations: Vec<String>,
+    labels: Vec<String>,
+    taints: Vec<String>,
+    conditions: Vec<String>,
+    machine_config_node: bool,
+}
+
+impl OnNode {
+    fn of(name: &str, left: Option<Left>, machine_config_node: bool) -> Self {
+        let found = left.is_some();
+        let left = left.unwrap_or_default();
+        Self {
+            name: name.to_owned(),
+            found,
+            uncordoned: left.uncordoned,
+            kept_cordoned: left.kept_cordoned,
+            annotations: left.annotations,
+            labels: left.labels,
+            taints: left.taints,
+            conditions: left.conditions,
+            machine_config_node,
+        }
+    }
+}
+
+pub(super) fn run(global: &Global, args: &UninstallArgs) -> anyhow::Result<Exit> {
+    let flags = args.flags();
+    let context = Context::open(global, flags, false)?;
+    start_logging_beside_a_page(context.settings.log)?;
+    // Held to the end: no agent begins anything meanwhile.
+    let store = hold(&context.root)?;
+    let question = "Remove machinist's part of this host? What its configs made stays.";
+    if !args.dry_run && confirm(question, args.yes)? == Answer::No {
+        warn("nothing was changed");
+        return Ok(Exit::Failed);
+    }
+    let runtime = short()?;
+    let removed = runtime.block_on(remove(&context, args, store.as_ref()))?;
+    print_data(args.printed.output, &removed, page)?;
+    drop(store);
+    if args.stay && !args.dry_run {
+        runtime.block_on(stay())?;
+    }
+    Ok(Exit::Done)
+}
+
+impl UninstallArgs {
+    fn flags(&self) -> Fragment {
+        let mut flags = Fragment::default();
+        for (flag, key, value) in [
+            ("--kubeconfig", "cluster.kubeconfig", &self.kubeconfig),
+            ("--node", "cluster.node", &self.node),
+        ] {
+            if let Some(value) = value {
+                flags = flags.with_flag(flag, key, value);
+            }
+        }
+        flags
+    }
+}
+
+/// The state of this root, where there is any; refused where it is somebody's or an update is open.
+fn hold(root: &Root) -> anyhow::Result<Option<Store>> {
+    if root.stat(&paths::state_dir())?.is_none() {
+        return Ok(None);
+    }
+    let store = match Store::open(root) {
+        Err(StoreError::Locked { .. }) => bail!(
+            "an agent runs here, or the guard judges this boot: stop the agent first (systemctl stop machinist; in a cluster replace its DaemonSet, as packaging/kubernetes/uninstall does)"
+        ),
+        store => store?,
+    };
+    let journal = store.load().context(
+        "nobody can tell whether an update is open: `machinist journal reset` begins a new journal",
+    )?;
+    if let Some(open) = journal.top() {
+        bail!(
+            "the update {} to {} is open, and without machinist nobody would end it: start the agent and wait for it, or go back with `machinist rollback`",
+            open.id,
+            open.to.name
+        );
+    }
+    Ok(Some(store))
+}
+
+/// The Node first: a node that nobody gives back is worse than files that nobody runs. Every step may be
+/// repeated.
+async fn remove(
+    context: &Context,
+    args: &UninstallArgs,
+    store: Option<&Store>,
+) -> anyhow::Result<Removed> {
+    let root = &context.root;
+    let node = leave(context, args).await?;
+    let installed = Installed::on(root)?;
+    let mut paths = installed.units.clone();
+    paths.extend(installed.program.iter().cloned());
+    let purged = args.purge && root.stat(&paths::state_dir())?.is_some();
+    if !args.dry_run {
+        installed.remove_units(root)?;
+        if !installed.is_empty() && root.is_live() {
+            forget_units(root).await;
+        }
+        installed.remove_program(root)?;
+        if let (Some(store), Some(_)) = (store, &node) {
+            forget_cordon(store)?;
+        }
+        if purged {
+            root.remove_tree(&paths::state_dir())?;
+        }
+    }
+    Ok(Removed {
+        api_version: "machinist.dev/v1",
+        kind: "Uninstall",
+        dry_run: args.dry_run,
+        paths,
+        node,
+        purged,
+    })
+}
+
+async fn leave(context: &Context, args: &UninstallArgs) -> anyhow::Result<Option<OnNode>> {
+    let settings = &context.settings;
+    let Some(access) = agent::access(&context.root, settings, &surroundings(true)) else {
+        if args.node.is_some() {
+            bail!("nothing says where the cluster of that node is: name a file with --kubeconfig");
+        }
+        return Ok(None);
+    };
+    let name = agent::node_name(settings)?;
+    let cluster = Cluster::connect(access).await?;
+    let left = OwnNode::new(cluster.clone(), &name)
+        .leave(args.dry_run)
+        .await?;
+    let removed = machine_config_node::remove(&cluster, &name, args.dry_run).await?;
+    Ok(Some(OnNode::of(&name, left, removed)))
+}
+
+/// PID 1 forgets the units; the next boot knows nothing of them anyway.
+async fn forget_units(root: &Root) {
+    if let Err(error) = Systemd::of(root).daemon_reload().await {
+        warn(&format!(
+            "the units are gone, and the service manager was not told: {}",
+            chain(&error)
+        ));
+    }
+}
+
+/// The agent that comes back begins anew: this cordon is nobody's any more.
+fn forget_cordon(store: &Store) -> anyhow::Result<()> {
+    let mut journal = store.load()?;
+    if journal.cordon.take().is_some() {
+        store.save(&journal)?;
+    }
+    Ok(())
+}
+
+async fn stay() -> anyhow::Result<()> {
+    let mut signals = Signals::listen()?;
+    while signals.next().await == Request::Reload {}
+    Ok(())
+}
+
+fn page(removed: &Removed) -> String {
+    let mut page = String::new();
+    let done = match removed.dry_run {
+        true => " (dry run)",
+        false => "",
+    };
+    // Writing to a String cannot fail.
+    for path in &removed.paths {
+        let _ = writeln!(page, "{path} removed{done}");
+    }
+    if let Some(node) = &removed.node {
+        on_node(&mut page, node, done);
+    }
+    if removed.purged {
+        let _ = writeln!(page, "{} removed{done}", paths::state_dir());
+    }
+    if page.is_empty() {
+        page.push_str("There is nothing of machinist's to remove.\n");
+    }
+    page
+}
+
+fn on_node(page: &mut String, node: &OnNode, done: &str) {
+    let name = &node.name;
+    if !node.found {
+        let _ = writeln!(page, "node/{name} is not there");
+    }
+    if node.uncordoned {
+        let _ = writeln!(page, "node/{name} uncordoned{done}");
+    }
+    if node.kept_cordoned {
+        let _ = writeln!(page, "node/{name} stays cordoned, as a person asked");
+    }
+    for (what, names) in [
+        ("annotation", &node.annotations),
+        ("label", &node.labels),
+        ("taint", &node.taints),
+        ("condition", &node.conditions),
+    ] {
+        for gone in names {
+            let _ = writeln!(page, "node/{name} {what} {gone} removed{done}");
+        }
+    }
+    if node.machine_config_node {
+        let _ = writeln!(page, "machineconfignode/{name} removed{done}");
+    }
+}

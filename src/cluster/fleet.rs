@@ -1,0 +1,207 @@
+//! Nodes, pools and what they publish, as a person asks for them: read once, nothing is watched or
+//! written.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use k8s_openapi::{
+    api::{core::v1::Node, events::v1::Event},
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
+use kube::{
+    Api, Client, Resource,
+    api::{DynamicObject, ListParams},
+};
+use serde::{Deserialize, de::DeserializeOwned};
+
+use super::{
+    Cluster, ClusterError,
+    machine_config_node::{objects, status_of},
+    resource,
+};
+use crate::crd::{
+    Condition, MachineConfigNodeStatus, MachineConfigPoolSpec, MachineConfigPoolStatus, NodeInfo,
+    NodeSpec, NodeStatus, NodeView, PoolView, names,
+};
+
+/// As kubectl asks: enough at a time for large clusters, and no burden to the server.
+const CHUNK: u32 = 500;
+
+/// A Node with what only people ask for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FleetNode {
+    /// As the agent sees its own.
+    pub view: NodeView,
+    /// What the machine has, by resource; what pods may ask for is in the view.
+    pub capacity: BTreeMap<String, String>,
+}
+
+/// One event of ours about a Node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeEvent {
+    /// When it was seen last.
+    pub last: Option<Timestamp>,
+    /// `Normal` or `Warning`.
+    pub weight: String,
+    /// Its stable name.
+    pub reason: String,
+    /// What happened.
+    pub note: String,
+    /// How often.
+    pub count: u32,
+}
+
+/// The Node as it comes.
+#[derive(Clone, Debug, Deserialize, Resource)]
+#[resource(inherit = Node)]
+struct Found {
+    metadata: ObjectMeta,
+    #[serde(default)]
+    spec: NodeSpec,
+    #[serde(default)]
+    status: FoundStatus,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct FoundStatus {
+    conditions: Vec<Condition>,
+    allocatable: BTreeMap<String, String>,
+    capacity: BTreeMap<String, String>,
+    node_info: NodeInfo,
+}
+
+impl From<Found> for FleetNode {
+    fn from(found: Found) -> Self {
+        let FoundStatus {
+            conditions,
+            allocatable,
+            capacity,
+            node_info,
+        } = found.status;
+        let status = NodeStatus {
+            conditions,
+            allocatable,
+            node_info,
+        };
+        Self {
+            view: super::node::view(found.metadata, found.spec, status),
+            capacity,
+        }
+    }
+}
+
+/// Every pool, by name. 404: the kind does not exist here.
+pub async fn pools(cluster: &Cluster) -> Result<Vec<PoolView>, ClusterError> {
+    let found: Vec<DynamicObject> = all(cluster, "the MachineConfigPools", |client| {
+        Api::all_with(client, &resource("MachineConfigPool", "machineconfigpools"))
+    })
+    .await?;
+    let mut pools: Vec<_> = found.into_iter().map(pool).collect();
+    pools.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(pools)
+}
+
+/// What cannot be read of a pool is as though it was not there: a pool of somebody's newer version is
+/// better shown in part than not at all.
+fn pool(found: DynamicObject) -> PoolView {
+    let metadata = found.metadata;
+    let part = |name: &str| found.data.get(name).cloned().unwrap_or_default();
+    PoolView {
+        name: metadata.name.unwrap_or_default(),
+        created: metadata.creation_timestamp.map(|time| time.0),
+        spec: read::<MachineConfigPoolSpec>(part("spec")),
+        status: read::<MachineConfigPoolStatus>(part("status")),
+    }
+}
+
+fn read<T: DeserializeOwned + Default>(part: serde_json::Value) -> T {
+    serde_json::from_value(part).unwrap_or_default()
+}
+
+/// Every Node, by name.
+pub async fn nodes(cluster: &Cluster) -> Result<Vec<FleetNode>, ClusterError> {
+    let found: Vec<Found> = all(cluster, "the Nodes", Api::all).await?;
+    let mut nodes: Vec<FleetNode> = found.into_iter().map(FleetNode::from).collect();
+    nodes.sort_by(|a, b| a.view.name.cmp(&b.view.name));
+    Ok(nodes)
+}
+
+/// One Node.
+pub async fn node(cluster: &Cluster, name: &str) -> Result<FleetNode, ClusterError> {
+    let get = |client| async move { Api::<Found>::all(client).get(name).await };
+    let found = cluster.ask("get", format!("Node {name}"), get).await?;
+    Ok(found.into())
+}
+
+/// How far the update of every node is, by name. 404: the kind does not exist here.
+pub async fn progress(
+    cluster: &Cluster,
+) -> Result<BTreeMap<String, MachineConfigNodeStatus>, ClusterError> {
+    let found: Vec<DynamicObject> = all(cluster, "the MachineConfigNodes", objects).await?;
+    let named = found
+        .into_iter()
+        .filter_map(|it| Some((it.metadata.name.clone()?, status_of(&it)?)));
+    Ok(named.collect())
+}
+
+/// Our events about a Node, the newest first.
+pub async fn events(cluster: &Cluster, name: &str) -> Result<Vec<NodeEvent>, ClusterError> {
+    let ours = |event: &Event| {
+        let by = event.reporting_controller.as_deref().unwrap_or_default();
+        by == names::MANAGER || by.starts_with(names::OURS)
+    };
+    let list = |client| async move {
+        // Of cluster-scoped objects they are in `default`.
+        let of_node = format!("regarding.kind=Node,regarding.name={name}");
+        let params = ListParams::default().fields(&of_node);
+        Api::<Event>::namespaced(client, "default")
+            .list(&params)
+            .await
+    };
+    let object = format!("the events of Node {name}");
+    let found = cluster.ask("list", object, list).await?;
+    let mut events: Vec<_> = found.items.into_iter().filter(ours).map(event).collect();
+    events.sort_by_key(|event| std::cmp::Reverse(event.last));
+    Ok(events)
+}
+
+fn event(found: Event) -> NodeEvent {
+    let series = found.series;
+    let last = series.as_ref().map(|series| series.last_observed_time.0);
+    let count = series.map_or(1, |series| series.count);
+    let first = found.event_time.map(|time| time.0);
+    NodeEvent {
+        last: last.or(first),
+        weight: found.type_.unwrap_or_default(),
+        reason: found.reason.unwrap_or_default(),
+        note: found.note.unwrap_or_default(),
+        count: u32::try_from(count).unwrap_or(1),
+    }
+}
+
+/// All objects of a kind, some at a time.
+async fn all<K>(
+    cluster: &Cluster,
+    shown: &'static str,
+    api: impl Fn(Client) -> Api<K> + Send + Sync,
+) -> Result<Vec<K>, ClusterError>
+where
+    K: Clone + DeserializeOwned + std::fmt::Debug + Send,
+{
+    let mut found = Vec::new();
+    let mut params = ListParams::default().limit(CHUNK);
+    loop {
+        let (api, asked) = (&api, &params);
+        let list = |client| {
+            let objects = api(client);
+            async move { objects.list(asked).await }
+        };
+        let part = cluster.ask("list", shown, list).await?;
+        found.extend(part.items);
+        match part.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => params.continue_token = Some(token),
+            None => return Ok(found),
+        }
+    }
+}

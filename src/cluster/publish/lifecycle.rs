@@ -1,0 +1,80 @@
+//! Conditions in the words of KEP-5683: whether the node is under maintenance, is being drained, is
+//! empty. True is what is so now; False is not; Unknown is what nobody can tell.
+
+use crate::{
+    cluster::node::Condition,
+    crd::{
+        REASON_LIMIT, cut,
+        names::condition::{DRAIN, DRAINED, MAINTENANCE},
+    },
+    update::{phase::Phase, run::UpdateReport},
+};
+
+/// All three, always: whoever waits for one to be False must not wait for it to be there.
+pub(super) fn lifecycle(report: &UpdateReport) -> Vec<Condition> {
+    let to = report.config.desired.as_ref();
+    let to = to.map_or("another config", |name| name.name.as_str());
+    let one = |kind, is: Option<bool>, yes: (&str, String), no: (&str, &str)| {
+        let (status, (reason, message)) = match is {
+            Some(true) => ("True", yes),
+            Some(false) => ("False", (no.0, no.1.to_owned())),
+            None => (
+                "Unknown",
+                ("StateUnknown", "the journal cannot be read".to_owned()),
+            ),
+        };
+        Condition {
+            kind,
+            status,
+            reason: reason.to_owned(),
+            message: cut(&message, REASON_LIMIT).to_owned(),
+        }
+    };
+    let known = |is: bool| (!report.unknown).then_some(is);
+    vec![
+        one(
+            MAINTENANCE,
+            known(stands_back(report)),
+            ("UpdateInProgress", format!("an update to {to}")),
+            ("NoMaintenance", "no update disturbs this node"),
+        ),
+        one(
+            DRAIN,
+            known(report.phase == Phase::Draining),
+            (
+                "UpdateInProgress",
+                format!("pods are asked to leave for {to}"),
+            ),
+            ("NoDrain", "no pod is asked to leave"),
+        ),
+        one(
+            DRAINED,
+            known(is_drained(report)),
+            (
+                "DrainCompleted",
+                format!("every pod has left that must for {to}"),
+            ),
+            ("NotDrained", "pods may be here"),
+        ),
+    ]
+}
+
+/// The node is, or will soon be, out of service on purpose. An update that disturbs no pod is none of
+/// it.
+pub(super) fn stands_back(report: &UpdateReport) -> bool {
+    report.cordoned.is_some() || report.reboot_needed_in.is_some()
+}
+
+/// The drain came to its end, and nobody was let in since.
+fn is_drained(report: &UpdateReport) -> bool {
+    use Phase::*;
+    report.cordoned.is_some()
+        && match report.phase {
+            Drained | Staging | Committing | Acting | RebootPending | Booted | Verifying => true,
+            // What has changed the disk was drained for; what failed before may have been in the
+            // middle of it.
+            Undoing | Failed => report.unverified,
+            Uncordoning => report.failure.is_none(),
+            Idle | Planned | Waiting | Cordoned | Withholding | Draining => false,
+        }
+}

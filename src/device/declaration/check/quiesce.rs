@@ -1,0 +1,53 @@
+//! Which units a declaration may have stopped.
+
+use super::{Check, written};
+use crate::{machine_config::UnitName, reason::Reason};
+
+/// More programs do not sit on one kind of device.
+const MOST_UNITS: usize = 16;
+
+/// What runs, waits for connections, for time or for files. A target or a slice would take others with it.
+const KINDS: [&str; 4] = [".service", ".socket", ".timer", ".path"];
+
+/// Without these the machine is no node any more, or nobody is left to start anything again.
+const KEPT: [&str; 5] = ["kubelet", "crio", "containerd", "dbus", "machinist"];
+
+impl Check<'_> {
+    /// The units to stop, each once.
+    pub(super) fn quiesce(&mut self, given: Option<written::Quiesce>) -> Vec<String> {
+        let Some(given) = given else {
+            return Vec::new();
+        };
+        let field = "spec.quiesce.stopUnits";
+        if given.stop_units.is_empty() || given.stop_units.len() > MOST_UNITS {
+            let message = format!("{} units", given.stop_units.len());
+            self.value(field, message, "1 to 16 units");
+        }
+        let mut units = Vec::new();
+        for (at, unit) in given.stop_units.into_iter().enumerate() {
+            let field = format!("{field}[{at}]");
+            let expected = "the whole name of a .service, .socket, .timer or .path";
+            if let Err(error) = UnitName::new(unit.as_str()) {
+                self.refuse(Reason::UnitNameInvalid, &field, error.to_string(), expected);
+            } else if !KINDS.iter().any(|kind| unit.ends_with(kind)) {
+                self.value(
+                    &field,
+                    format!("{unit} is not stopped for a device"),
+                    expected,
+                );
+            } else if is_kept(&unit) {
+                let message = format!("{unit} keeps this machine a node and is never stopped");
+                self.value(&field, message, "a unit that uses the device");
+            } else if !units.contains(&unit) {
+                units.push(unit);
+            }
+        }
+        units
+    }
+}
+
+fn is_kept(unit: &str) -> bool {
+    let name = unit.split_once(['.', '@']).map_or(unit, |(name, _)| name);
+    let ours = name.starts_with("machinist-") || name.starts_with("systemd-");
+    ours || KEPT.contains(&name)
+}

@@ -1,0 +1,99 @@
+//! Asking the kubelet who has which device: when somebody wants to know, never on a timer.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use tokio::{
+    sync::{Mutex, watch},
+    time::{Instant, sleep},
+};
+
+use crate::{
+    device::holders::Known,
+    kubelet::{Allocations, PodResources, PodResourcesError},
+    root::Root,
+    telemetry::chain,
+};
+
+/// An answer of this age is as good as a new one to whoever looks at a screen.
+const FRESH: Duration = Duration::from_secs(1);
+/// After an allocation the kubelet writes down what it got, then it tells of it. A pod with several
+/// containers and resources makes several allocations: one question for all.
+pub const WRITTEN_DOWN: Duration = Duration::from_secs(1);
+
+/// Who asks, and what was answered last. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(super) struct Asking {
+    kubelet: PodResources,
+    known: Arc<watch::Sender<Arc<Known>>>,
+    /// When the last answer came.
+    asked: Arc<Mutex<Option<Instant>>>,
+}
+
+impl Asking {
+    pub(super) fn new(root: Root) -> Self {
+        Self {
+            kubelet: PodResources::new(root),
+            known: Arc::default(),
+            asked: Arc::default(),
+        }
+    }
+
+    pub(super) fn known(&self) -> watch::Receiver<Arc<Known>> {
+        self.known.subscribe()
+    }
+
+    /// Asks, unless somebody did a moment ago.
+    pub(super) async fn lately(&self) {
+        let mut asked = self.asked.lock().await;
+        if asked.is_some_and(|then| then.elapsed() < FRESH) {
+            return;
+        }
+        // The error is told by what is known from now on.
+        let _ = self.ask().await;
+        *asked = Some(Instant::now());
+    }
+
+    pub(super) async fn now(&self) -> Result<Arc<Known>, PodResourcesError> {
+        let mut asked = self.asked.lock().await;
+        let answer = self.ask().await;
+        *asked = Some(Instant::now());
+        answer
+    }
+
+    pub(super) async fn allocatable(&self) -> Result<BTreeMap<String, usize>, PodResourcesError> {
+        let all = self.kubelet.allocatable().await?.into_iter();
+        Ok(all.map(|(name, ids)| (name, ids.len())).collect())
+    }
+
+    async fn ask(&self) -> Result<Arc<Known>, PodResourcesError> {
+        let answer = self.kubelet.list().await;
+        let known = match &answer {
+            Ok(holders) => Known::Told(holders.clone()),
+            Err(error) => Known::Unknown(chain(error)),
+        };
+        let known = Arc::new(known);
+        let before = self.known.send_replace(Arc::clone(&known));
+        if let (Err(error), true) = (&answer, *before != *known) {
+            // Once for each reason, however often it is asked. That there is no kubelet is told already.
+            match error {
+                PodResourcesError::Absent => tracing::debug!("{error}"),
+                error => tracing::info!("{}", chain(error)),
+            }
+        }
+        answer.map(|_| known)
+    }
+
+    /// Asks after each allocation, or once for several that come together.
+    pub(super) async fn after_each(self, mut allocations: watch::Receiver<Allocations>) {
+        let mut answered = allocations.borrow_and_update().answered;
+        while allocations.changed().await.is_ok() {
+            let now = allocations.borrow_and_update().answered;
+            if now == answered {
+                continue;
+            }
+            sleep(WRITTEN_DOWN).await;
+            answered = allocations.borrow_and_update().answered;
+            let _ = self.now().await;
+        }
+    }
+}

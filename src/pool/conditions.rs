@@ -1,0 +1,98 @@
+//! What a pool's nodes make of it, as conditions.
+
+use super::{Counts, Members, Standing};
+use crate::crd::{PoolView, REASON_LIMIT, cut};
+
+/// One condition of a pool. When it came about is known to whoever keeps it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolCondition {
+    /// `Updated`, `Updating`, `NodeDegraded` or `Degraded`.
+    pub kind: &'static str,
+    /// Whether it holds.
+    pub status: bool,
+    /// A stable code.
+    pub reason: &'static str,
+    /// One sentence; empty where the code says it all.
+    pub message: String,
+}
+
+/// What others say of a pool that makes it degraded, too.
+const OTHERS: [&str; 2] = ["RenderDegraded", "ImageBuildDegraded"];
+
+/// The conditions of a pool, in the order in which they are written.
+pub fn conditions(members: &Members<'_>, counts: &Counts) -> Vec<PoolCondition> {
+    let pool = members.pool;
+    let updated = counts.all_updated();
+    let (target, paused) = (pool.spec.configuration.name.as_str(), pool.spec.paused);
+    let (whole, part) = match target {
+        "" => ("every node is on its config".to_owned(), "what they name"),
+        target => (format!("every node is on {target}"), target),
+    };
+    let waiting = match paused {
+        true => format!("the pool is paused; {part} waits"),
+        false => format!(
+            "{} of {} nodes are on {part}",
+            counts.updated, counts.machines
+        ),
+    };
+    let one = |kind, status, reason, message: &str| PoolCondition {
+        kind,
+        status,
+        reason,
+        message: message.to_owned(),
+    };
+    let degraded = named(members);
+    let other = OTHERS
+        .into_iter()
+        .find(|kind| pool.status.is(kind) == Some(true));
+    let (reason, message) = match (&degraded, other) {
+        (Some(_), _) => ("NodeDegraded", String::new()),
+        (None, Some(kind)) => (kind, said(pool, kind)),
+        (None, None) => ("AsExpected", String::new()),
+    };
+    let (node_reason, nodes) = match &degraded {
+        Some(named) => ("NodesDegraded", named.as_str()),
+        None => ("AsExpected", ""),
+    };
+    let not_yet = if paused { "Paused" } else { "NodesUpdating" };
+    let (done, going) = match updated {
+        true => ("AllNodesUpdated", "AllNodesUpdated"),
+        false => (not_yet, not_yet),
+    };
+    let text = if updated { &whole } else { &waiting };
+    vec![
+        one("Updated", updated, done, text),
+        one("Updating", !updated && !paused, going, text),
+        one("NodeDegraded", degraded.is_some(), node_reason, nodes),
+        one(
+            "Degraded",
+            degraded.is_some() || other.is_some(),
+            reason,
+            &message,
+        ),
+    ]
+}
+
+fn said(pool: &PoolView, kind: &str) -> String {
+    let found = pool.status.conditions.iter().find(|it| it.kind == kind);
+    found.map_or_else(String::new, |it| it.message.clone())
+}
+
+/// Every node that failed, once, with what it says; none where none did.
+fn named(members: &Members<'_>) -> Option<String> {
+    let mut failed: Vec<_> = members
+        .nodes
+        .iter()
+        .filter(|node| {
+            let standing = Standing::of(node, None);
+            standing.managed && standing.degraded
+        })
+        .collect();
+    failed.sort_by(|a, b| a.name.cmp(&b.name));
+    let each = failed.iter().map(|node| {
+        let reason = node.annotation(crate::crd::names::protocol::REASON);
+        format!("{}: {}", node.name, reason.unwrap_or("no reason is given"))
+    });
+    let each = each.collect::<Vec<_>>().join("; ");
+    (!each.is_empty()).then(|| cut(&each, REASON_LIMIT).to_owned())
+}

@@ -1,0 +1,59 @@
+//! Verdicts on the host's own state: inodes, the root file system, the kernel's memory settings.
+
+use super::{DeviceManager, FreeSpace, Inputs, Kubelet, verdict::Verdict};
+use crate::reason::Reason;
+
+pub(super) fn inodes(disks: &[FreeSpace], least: u8) -> Verdict {
+    let mut counted = false;
+    let mut short = Vec::new();
+    for disk in disks {
+        let Some(inodes) = disk.inodes else {
+            continue;
+        };
+        counted = true;
+        // Multiplied instead of divided, so that a boundary is exact.
+        if u128::from(inodes.free) * 100 < u128::from(inodes.all) * u128::from(least) {
+            short.push(format!(
+                "{} has {} of {} free",
+                disk.path, inodes.free, inodes.all
+            ));
+        }
+    }
+    match (counted, short.is_empty()) {
+        (false, _) => Verdict::no_signal("no watched file system has a limit of inodes"),
+        (true, true) => Verdict::fine("enough free inodes"),
+        (true, false) => Verdict::closed(Reason::InodesLow, super::verdict::few(short.iter())),
+    }
+}
+
+pub(super) fn root(read_only: Option<bool>) -> Verdict {
+    match read_only {
+        Some(false) => Verdict::fine("/ can be written to"),
+        Some(true) => Verdict::closed(Reason::RootReadOnly, "/ is mounted read-only"),
+        None => Verdict::no_signal("the mounts of this machine cannot be read"),
+    }
+}
+
+/// Only a kubelet minds; nothing is ever changed.
+pub(super) fn memory(inputs: &Inputs) -> Verdict {
+    let kubelet =
+        inputs.kubelet != Kubelet::Unneeded || inputs.device_manager == DeviceManager::Listening;
+    if !kubelet {
+        return Verdict::fine("no kubelet to mind them");
+    }
+    let Some(memory) = inputs.memory else {
+        return Verdict::no_signal("the kernel's memory settings cannot be read");
+    };
+    let wrong: Vec<_> = [
+        ("vm.overcommit_memory", memory.overcommit, 1),
+        ("vm.panic_on_oom", memory.panic_on_oom, 0),
+    ]
+    .into_iter()
+    .filter(|(_, is, wanted)| is != wanted)
+    .map(|(name, is, wanted)| format!("{name} is {is}, a kubelet works with {wanted}"))
+    .collect();
+    match wrong.is_empty() {
+        true => Verdict::fine("as a kubelet works with them"),
+        false => Verdict::closed(Reason::KernelMemorySettings, wrong.join(", ")),
+    }
+}

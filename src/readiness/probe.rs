@@ -1,0 +1,238 @@
+//! Asks what the administrator's own gates want to know.
+
+use std::{collections::BTreeSet, pin::pin, sync::Arc, time::Duration};
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    sync::watch,
+    task::JoinSet,
+    time::{sleep, timeout},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{Answer, Answers, Endpoint, Probe};
+use crate::{
+    config::Settings,
+    path::AbsPath,
+    root::Root,
+    systemd::{Load, Systemd},
+};
+
+/// How often each is asked: as often as a kubelet probes a container that says nothing else.
+const EVERY: Duration = Duration::from_secs(10);
+
+/// What has not answered by then is closed. It is still waited for, so that a dead file system is asked
+/// once and not once more every ten seconds.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// The first line of an answer is shorter.
+const STATUS_LINE: usize = 128;
+
+/// Asks what the settings declare, until `stop`.
+pub async fn ask(
+    root: Root,
+    systemd: Option<Systemd>,
+    mut settings: watch::Receiver<Arc<Settings>>,
+    to: watch::Sender<Answers>,
+    stop: CancellationToken,
+) {
+    loop {
+        let probes = wanted(&settings.borrow_and_update());
+        to.send_if_modified(|known| {
+            let before = known.len();
+            known.retain(|probe, _| probes.contains(probe));
+            known.len() != before
+        });
+        // Dropped with the round: whoever asks only asks.
+        let mut asking = JoinSet::new();
+        for probe in probes.clone() {
+            asking.spawn(follow(probe, root.clone(), systemd.clone(), to.clone()));
+        }
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                // Safe to drop: a change stays marked as unseen.
+                changed = settings.changed() => if changed.is_err() { return },
+            }
+            if wanted(&settings.borrow_and_update()) != probes {
+                break;
+            }
+        }
+    }
+}
+
+fn wanted(settings: &Settings) -> BTreeSet<Probe> {
+    let gates = settings.readiness.policy.own.iter();
+    let probes = gates.map(|gate| gate.probe.clone());
+    probes.filter(Probe::is_asked).collect()
+}
+
+async fn follow(probe: Probe, root: Root, systemd: Option<Systemd>, to: watch::Sender<Answers>) {
+    let tell = |answer: Answer| {
+        to.send_if_modified(|known| {
+            let differs = known.get(&probe) != Some(&answer);
+            if differs {
+                known.insert(probe.clone(), answer);
+            }
+            differs
+        });
+    };
+    loop {
+        let mut answer = pin!(answer(&probe, &root, systemd.as_ref()));
+        match timeout(PATIENCE, answer.as_mut()).await {
+            Ok(answer) => tell(answer),
+            Err(_) => {
+                let seconds = PATIENCE.as_secs();
+                tell(closed(format!("no answer within {seconds} s")));
+                tell(answer.await);
+            }
+        }
+        sleep(EVERY).await;
+    }
+}
+
+async fn answer(probe: &Probe, root: &Root, systemd: Option<&Systemd>) -> Answer {
+    match probe {
+        Probe::Unit(name) => unit(name, systemd).await,
+        Probe::Http(endpoint) => get(endpoint).await,
+        Probe::File(path) => file(path.clone(), root.clone()).await,
+        Probe::TaintAbsent(_) => unknown("seen with the Node"),
+    }
+}
+
+fn open(message: impl Into<String>) -> Answer {
+    Answer {
+        open: Some(true),
+        message: message.into(),
+    }
+}
+
+fn closed(message: impl Into<String>) -> Answer {
+    Answer {
+        open: Some(false),
+        message: message.into(),
+    }
+}
+
+fn unknown(message: impl Into<String>) -> Answer {
+    Answer {
+        open: None,
+        message: message.into(),
+    }
+}
+
+async fn unit(name: &str, systemd: Option<&Systemd>) -> Answer {
+    let Some(systemd) = systemd else {
+        return unknown("no service manager to ask");
+    };
+    match systemd.unit(name).await {
+        Err(error) => unknown(format!("the service manager does not say: {error}")),
+        Ok(unit) if unit.load == Load::NotFound => closed(format!("there is no unit {name}")),
+        Ok(unit) if unit.active.is_up() => open(format!("{name} is active")),
+        Ok(unit) => closed(format!("{name} is {}", unit.active.as_str())),
+    }
+}
+
+async fn file(path: AbsPath, root: Root) -> Answer {
+    let shown = path.clone();
+    // A dead network file system answers late, or never.
+    let looked = tokio::task::spawn_blocking(move || root.stat(&path)).await;
+    match looked {
+        Ok(Ok(Some(_))) => open(format!("{shown} is there")),
+        Ok(Ok(None)) => closed(format!("there is no {shown}")),
+        Ok(Err(error)) => closed(error.to_string()),
+        Err(_) => unknown(format!("nobody looked for {shown}")),
+    }
+}
+
+async fn get(endpoint: &Endpoint) -> Answer {
+    match first_line(endpoint).await {
+        Err(error) => closed(format!("{endpoint}: {error}")),
+        Ok(line) => match line.split(' ').nth(1) {
+            Some("200") if line.starts_with("HTTP/1.") => open(format!("{endpoint} answers 200")),
+            Some(code) if line.starts_with("HTTP/1.") => {
+                closed(format!("{endpoint} answers {code}"))
+            }
+            _ => closed(format!("{endpoint} does not speak HTTP/1")),
+        },
+    }
+}
+
+/// HTTP/1.0, and the connection is closed after the first line: nothing else is of interest.
+async fn first_line(endpoint: &Endpoint) -> std::io::Result<String> {
+    let Endpoint {
+        address,
+        port,
+        path,
+    } = endpoint;
+    let mut stream = TcpStream::connect((address.as_str(), *port)).await?;
+    let question = format!(
+        "GET {path} HTTP/1.0\r\nHost: {}\r\nUser-Agent: machinist\r\nConnection: close\r\n\r\n",
+        match address.contains(':') {
+            true => format!("[{address}]:{port}"),
+            false => format!("{address}:{port}"),
+        }
+    );
+    stream.write_all(question.as_bytes()).await?;
+    let mut line = Vec::with_capacity(STATUS_LINE);
+    let mut limited = stream.take(STATUS_LINE as u64);
+    while !line.contains(&b'\n') && limited.read_buf(&mut line).await? > 0 {}
+    let text = String::from_utf8_lossy(&line).into_owned();
+    Ok(text.lines().next().unwrap_or_default().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// A server that says this to whoever connects; the port it has.
+    async fn says(answer: &'static [u8]) -> Endpoint {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let mut question = [0; 256];
+                let count = stream.read(&mut question).await.unwrap();
+                assert!(question[..count].starts_with(b"GET /healthz?full HTTP/1.0\r\n"));
+                let _ = stream.write_all(answer).await;
+            }
+        });
+        Endpoint {
+            address: "127.0.0.1".to_owned(),
+            port,
+            path: "/healthz?full".to_owned(),
+        }
+    }
+
+    #[tokio::test]
+    async fn only_a_200_opens_and_what_else_is_answered_is_named() {
+        let good = says(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").await;
+        assert_eq!(get(&good).await.open, Some(true));
+        let ill = says(b"HTTP/1.0 503 Service Unavailable\r\n\r\n").await;
+        let answer = get(&ill).await;
+        assert_eq!(answer.open, Some(false));
+        assert!(answer.message.ends_with("answers 503"), "{answer:?}");
+        for other in [&b"SSH-2.0-OpenSSH 200\r\n"[..], b""] {
+            assert_eq!(get(&says(other).await).await.open, Some(false));
+        }
+        let mut nobody = good.clone();
+        // Port 1 is tcpmux's, and nobody's.
+        nobody.port = 1;
+        assert_eq!(get(&nobody).await.open, Some(false));
+    }
+
+    #[tokio::test]
+    async fn a_file_is_looked_for_below_the_root_and_a_unit_only_where_there_are_units() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = Root::open(dir.path()).unwrap();
+        let path = AbsPath::new("/licence").unwrap();
+        let look = || file(path.clone(), root.clone());
+        assert_eq!(look().await.open, Some(false));
+        root.replace(&path, b"", 0o600).unwrap();
+        assert_eq!(look().await.open, Some(true));
+        assert_eq!(unit("a.service", None).await.open, None);
+    }
+}

@@ -1,0 +1,98 @@
+//! Putting a large file in place piece by piece: it is never in memory as a whole.
+
+use std::{fs::File, io};
+
+use rustix::fs::{CWD, Mode, OFlags};
+
+use super::{Act, Pieces, Root, RootError};
+use crate::{
+    digest::{Digest, Digester},
+    path::AbsPath,
+};
+
+/// How much of the file is in memory.
+const PIECE: u64 = 128 << 10;
+
+impl Pieces {
+    /// The program that this process runs, whatever has become of its name since.
+    pub fn of_this_program() -> Result<Self, RootError> {
+        let root = Root::open(std::path::Path::new("/"))?;
+        let path = AbsPath::root()
+            .join("proc/self/exe")
+            .unwrap_or_else(|_| AbsPath::root());
+        // Not below a root: there the kernel would not follow a link that is no path.
+        let open = || -> io::Result<(File, u64)> {
+            let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+            let file: File =
+                rustix::fs::openat(CWD, "/proc/self/exe", flags, Mode::empty())?.into();
+            let size = file.metadata()?.len();
+            Ok((file, size))
+        };
+        match open() {
+            Ok((file, size)) => Ok(Self::of(root, path, file, size)),
+            Err(error) => Err(root.failed("read", &path, error)),
+        }
+    }
+
+    /// The SHA-256 of all of it.
+    pub fn digest(&self) -> Result<Digest, RootError> {
+        let mut digester = Digester::new();
+        for piece in self.each() {
+            digester.add(&piece?);
+        }
+        Ok(digester.finish())
+    }
+
+    fn each(&self) -> impl Iterator<Item = Result<Vec<u8>, RootError>> {
+        let mut offset = 0;
+        std::iter::from_fn(move || {
+            let length = PIECE.min(self.size().checked_sub(offset).filter(|rest| *rest > 0)?);
+            let piece = self.at(offset, usize::try_from(length).unwrap_or_default());
+            offset += length;
+            Some(piece)
+        })
+    }
+
+    /// For test instruments alone.
+    fn whole(&self) -> Vec<u8> {
+        self.each().filter_map(Result::ok).flatten().collect()
+    }
+}
+
+impl Root {
+    /// As [`Root::replace`], by what another file holds. The copy has its label before anybody can see
+    /// it; one that cannot be given here is left out.
+    pub fn replace_by_copy(
+        &self,
+        p: &AbsPath,
+        from: &Pieces,
+        mode: u32,
+        label: Option<&str>,
+    ) -> Result<(), RootError> {
+        self.replace_filled(p, |beside, file| {
+            self.fill_from(beside, file, from)?;
+            self.set_mode(beside, file, mode)?;
+            if let Some(label) = label {
+                self.set_label(beside, label).map_err(io::Error::other)?;
+            }
+            self.sync_open_file(beside, file)
+        })
+    }
+
+    fn fill_from(
+        &self,
+        beside: &AbsPath,
+        file: &std::os::fd::OwnedFd,
+        from: &Pieces,
+    ) -> io::Result<()> {
+        rustix::fs::ftruncate(file, 0)?;
+        let write = || {
+            for piece in from.each() {
+                let piece = piece.map_err(io::Error::other)?;
+                super::build::write_all(file, &[&piece])?;
+            }
+            Ok(())
+        };
+        self.tapped(beside, || Act::Write(from.whole()), write)
+    }
+}

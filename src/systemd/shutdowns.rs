@@ -1,0 +1,133 @@
+//! What is to be done before the machine goes down, whoever orders that.
+//!
+//! logind waits for the holders of `delay` locks before it stops anything, as long as
+//! `InhibitDelayMaxSec=` says (5 s unless an administrator or the kubelet raised it).
+
+use std::{future::Future, time::Duration};
+
+use tokio::sync::watch;
+use tokio_stream::StreamExt as _;
+
+use super::{InhibitLock, InhibitMode, Login, ShutdownSignals, SystemdError, proxies::LOGIN_NAME};
+use crate::backoff::{Backoff, jitter};
+
+/// logind gives up on a lock when its time is over: what follows is told before that.
+const MARGIN: Duration = Duration::from_millis(500);
+
+/// Between two attempts to reach a logind that does not answer.
+const AGAIN: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
+
+/// Who wants a shutdown to wait.
+pub trait Around: Send {
+    /// The machine goes down; the shutdown waits for this, `within` long at most.
+    fn before(&mut self, within: Duration) -> impl Future<Output = ()> + Send;
+
+    /// It does not go down, or it came up again.
+    fn after(&mut self) -> impl Future<Output = ()> + Send;
+}
+
+/// Why a lock is no longer good.
+enum Over {
+    /// The machine goes down.
+    Begins,
+    /// A shutdown was called off that nobody had heard of.
+    CalledOff,
+    /// The bus or logind was started anew.
+    Lost,
+    /// Nobody wants it any more.
+    Unwanted,
+}
+
+/// Holds a `delay` lock while it is `wanted`, and does what is to be done around shutdowns. Ends when nobody
+/// can want it any more.
+pub async fn around_shutdowns(
+    login: &Login,
+    why: &str,
+    mut wanted: watch::Receiver<bool>,
+    mut around: impl Around,
+) {
+    let mut failures = 0;
+    let mut down = false;
+    while wanted.wait_for(|wanted| *wanted).await.is_ok() {
+        match turn(login, why, &mut wanted, &mut around, &mut down).await {
+            Ok(()) => failures = 0,
+            Err(error) => {
+                if failures == 0 {
+                    tracing::warn!(
+                        "a shutdown cannot be made to wait for the units that use devices: {}",
+                        crate::telemetry::chain(&error)
+                    );
+                }
+                tokio::time::sleep(AGAIN.wait(failures, jitter())).await;
+                failures = failures.saturating_add(1);
+            }
+        }
+    }
+}
+
+/// One lock, from its taking to its end.
+async fn turn(
+    login: &Login,
+    why: &str,
+    wanted: &mut watch::Receiver<bool>,
+    around: &mut impl Around,
+    down: &mut bool,
+) -> Result<(), SystemdError> {
+    // Listened first: nothing falls between the look and the lock.
+    let mut signals = login.prepare_for_shutdown().await?;
+    let mut restarts = login.owners().await?;
+    let mut lock: Option<InhibitLock> = None;
+    if !login.preparing_for_shutdown().await? {
+        if std::mem::take(down) {
+            around.after().await;
+        }
+        lock = Some(login.inhibit("shutdown", why, InhibitMode::Delay).await?);
+    } else if !*down {
+        // Too late for a lock, not for what it is about.
+        *down = true;
+        around.before(time(login).await).await;
+    }
+    let over = tokio::select! {
+        // Safe to drop, all: what was missed is asked for at the next turn.
+        over = announced(&mut signals) => over,
+        _ = restarts.next() => Over::Lost,
+        _ = wanted.wait_for(|wanted| !*wanted) => Over::Unwanted,
+    };
+    match over {
+        Over::Begins if !*down => {
+            *down = true;
+            around.before(time(login).await).await;
+            drop(lock.take());
+            // Until it is called off there is nothing to hold.
+            while !matches!(announced(&mut signals).await, Over::CalledOff | Over::Lost) {}
+            Ok(())
+        }
+        Over::Begins | Over::CalledOff | Over::Lost | Over::Unwanted => Ok(()),
+    }
+}
+
+async fn announced(signals: &mut ShutdownSignals) -> Over {
+    match signals.next().await {
+        Some(true) => Over::Begins,
+        Some(false) => Over::CalledOff,
+        None => Over::Lost,
+    }
+}
+
+async fn time(login: &Login) -> Duration {
+    let most = login.inhibit_delay_max().await.unwrap_or_default();
+    most.saturating_sub(MARGIN).max(MARGIN)
+}
+
+impl Login {
+    /// Each time that another logind comes or goes.
+    async fn owners(&self) -> Result<zbus::fdo::NameOwnerChangedStream, SystemdError> {
+        let listen = async {
+            let bus = self.bus().await?;
+            let changes = bus.receive_name_owner_changed_with_args(&[(0, LOGIN_NAME)]);
+            Ok(changes.await?)
+        };
+        let failed = SystemdError::during("listen for restarts of logind");
+        listen.await.map_err(failed)
+    }
+}

@@ -1,0 +1,171 @@
+//! What machine-config-daemon keeps on a machine's disk.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use serde_json::{Value, json};
+
+use super::HandoverError;
+use crate::{
+    digest::Digest,
+    machine_config::{self, MachineConfig, Order, Refusal, Rules},
+    path::AbsPath,
+    reason::Reason,
+    root::{Kind, Root},
+};
+
+/// The API server takes no larger MachineConfig than 1.5 MiB; its JSON may be escaped.
+const LARGEST: u64 = 32 << 20;
+
+/// Its directory; all paths are that daemon's.
+const DIR: &str = "/etc/machine-config-daemon";
+/// After the path of what stood there before.
+const ORIGINAL: &str = ".mcdorig";
+/// After the path of what did not stand there before.
+const NO_ORIGINAL: &str = ".mcdnoorig";
+
+/// A MachineConfig as it is written in a file or an API object.
+pub type MachineConfigText = Vec<u8>;
+
+/// The config that the daemon says the disk is on.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// The config.
+    pub config: Arc<MachineConfig>,
+    /// Its digest.
+    pub digest: Digest,
+    /// What was said beside it.
+    pub warnings: Vec<String>,
+}
+
+pub(super) fn current_config() -> Result<AbsPath, HandoverError> {
+    Ok(AbsPath::new(format!("{DIR}/currentconfig"))?)
+}
+
+/// Where the daemon keeps what stood at a path, which is spelled as its config spells it.
+pub(super) fn original_of(path: &AbsPath) -> Result<AbsPath, HandoverError> {
+    Ok(AbsPath::new(format!("{DIR}/orig{path}{ORIGINAL}"))?)
+}
+
+/// Where it notes that nothing stood there.
+pub(super) fn stamp_of(path: &AbsPath) -> Result<AbsPath, HandoverError> {
+    Ok(AbsPath::new(format!("{DIR}/noorig{path}{NO_ORIGINAL}"))?)
+}
+
+/// Files whose presence says that the daemon is not done, with what each means.
+const UNFINISHED: [(&str, &str); 5] = [
+    (
+        "/etc/machine-config-daemon/node-annotations.json",
+        "to that daemon the first boot is not over",
+    ),
+    (
+        "/etc/ignition-machine-config-encapsulated.json",
+        "the first boot is not over",
+    ),
+    (
+        "/run/machine-config-daemon-force",
+        "somebody has asked that daemon to write everything anew; remove it first",
+    ),
+    (
+        "/etc/mco/machineconfig-revert.json",
+        "that daemon is to take an OS image back at the next boot",
+    ),
+    (
+        "/etc/machine-config-daemon/currentimage",
+        "the OS image of this node is built in the cluster, and machinist could not change it",
+    ),
+];
+
+/// Reads what it keeps, and refuses where it is not done.
+pub fn find(root: &Root, rules: &Rules) -> Result<Found, HandoverError> {
+    for (path, what) in UNFINISHED {
+        let path = AbsPath::new(path)?;
+        if root
+            .stat(&path)?
+            .is_some_and(|stat| stat.size > 0 || stat.kind != Kind::File)
+        {
+            return Err(HandoverError::Unfinished { path, what });
+        }
+    }
+    match read(root, rules)? {
+        Some(found) => Ok(found),
+        None => Err(HandoverError::NotManaged(current_config()?)),
+    }
+}
+
+/// The config on its disk; none where there is no such file.
+pub(super) fn read(root: &Root, rules: &Rules) -> Result<Option<Found>, HandoverError> {
+    let path = current_config()?;
+    match root.read(&path, LARGEST) {
+        Ok(text) => parse(&text, path.as_str(), rules).map(Some),
+        Err(error) if error.is_not_found() => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Reads a MachineConfig in JSON. Kind and version may be missing: clients in Go drop them from an object
+/// of a known type, and that daemon writes its config so.
+pub fn parse(text: &[u8], shown: &str, rules: &Rules) -> Result<Found, HandoverError> {
+    let refuse = |message: String| {
+        let refusal = Refusal::new(Reason::SyntaxInvalid, message).file(shown);
+        HandoverError::Refused(vec![refusal.expected("a MachineConfig in JSON")])
+    };
+    let mut object: Value =
+        serde_json::from_slice(text).map_err(|error| refuse(error.to_string()))?;
+    let Some(fields) = object.as_object_mut() else {
+        return Err(refuse("this is no object".to_owned()));
+    };
+    for (field, value) in [
+        ("kind", "MachineConfig"),
+        ("apiVersion", "machineconfiguration.openshift.io/v1"),
+    ] {
+        let there = fields.get(field).and_then(Value::as_str);
+        if there.unwrap_or_default().is_empty() {
+            fields.insert(field.to_owned(), json!(value));
+        }
+    }
+    let name = object["metadata"]["name"]
+        .as_str()
+        .unwrap_or_default()
+        .to_owned();
+    if name.is_empty() {
+        return Err(refuse("metadata.name is missing".to_owned()));
+    }
+    let (mut config, warnings) = machine_config::parse(&object.to_string(), shown, rules)
+        .and_then(|documents| machine_config::merge(documents, &name, Order::AsGiven))
+        .map_err(HandoverError::Refused)?;
+    config.name = name;
+    let digest = machine_config::digest(&config);
+    Ok(Found {
+        config: Arc::new(config),
+        digest,
+        warnings: warnings.iter().map(ToString::to_string).collect(),
+    })
+}
+
+/// What stood somewhere before a config first named it: where each lies, by the canonical path.
+pub(super) fn originals(root: &Root) -> Result<BTreeMap<AbsPath, AbsPath>, HandoverError> {
+    let top = AbsPath::new(format!("{DIR}/orig"))?;
+    let mut found = BTreeMap::new();
+    let mut todo = vec![top.clone()];
+    while let Some(dir) = todo.pop() {
+        let entries = match root.list(&dir) {
+            Ok(entries) => entries,
+            Err(error) if error.is_not_found() => continue,
+            Err(error) => return Err(error.into()),
+        };
+        for entry in entries {
+            let at = dir.join(&entry.name)?;
+            let below = at.as_str().strip_prefix(top.as_str());
+            let path = below.and_then(|below| below.strip_suffix(ORIGINAL));
+            match (entry.kind, path) {
+                (Kind::File | Kind::Link, Some(path)) => {
+                    let path = root.canonical(&AbsPath::new(path)?)?;
+                    found.insert(path, at);
+                }
+                (Kind::Directory, _) => todo.push(at),
+                _ => {}
+            }
+        }
+    }
+    Ok(found)
+}

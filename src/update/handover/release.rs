@@ -1,0 +1,211 @@
+//! Giving back: what is ours becomes that daemon's as it stands.
+
+use std::collections::BTreeSet;
+
+use super::{HandoverError, MachineConfigText, found};
+use crate::{
+    digest::Digest,
+    machine_config::{self, MachineConfig, Rules},
+    path::AbsPath,
+    plan::{Capabilities, Drift},
+    root::{Kind, Root, Stat},
+    update::{
+        hold::Hold,
+        journal::{ConfigName, Journal},
+        look,
+        remembered::Remembered,
+        store::{self, Store},
+        transaction,
+    },
+};
+
+/// That daemon reads its state as root.
+const MODE: u32 = 0o600;
+const UNIT_DIR: &str = "/etc/systemd/system";
+
+/// What giving back would mean.
+#[derive(Debug)]
+pub struct Giving {
+    /// The config that the daemon will find.
+    pub base: ConfigName,
+    /// What is not as that config asks: the daemon would call the node degraded.
+    pub drift: Vec<Drift>,
+}
+
+/// The config that is given back; refused while an update is open.
+fn ours(journal: &Journal) -> Result<&ConfigName, HandoverError> {
+    let open = journal.top().map(|tx| &tx.to);
+    let open = open.or(journal.cordon.as_ref().map(|cordon| &cordon.to));
+    match (open, &journal.base) {
+        (Some(open), _) => Err(HandoverError::Open(open.name.clone())),
+        (None, Some(base)) => Ok(base),
+        (None, None) => Err(HandoverError::NotOwned),
+    }
+}
+
+/// Compares the disk with the config that is given back. Nothing is changed. Blocks.
+pub fn look_before_release(
+    root: &Root,
+    journal: &Journal,
+    capabilities: Capabilities,
+) -> Result<Giving, HandoverError> {
+    let base = ours(journal)?.clone();
+    let remembered = Remembered::default();
+    let drift = look::drift(root, Some(&base), None, capabilities, &remembered)?;
+    Ok(Giving { base, drift })
+}
+
+/// Writes what the daemon is to find, then ends what is ours. `said` is the config as the API server has it,
+/// where it could be asked: the daemon compares its own copy with that one word for word, and would take
+/// another spelling for a change.
+///
+/// Returns the originals that cannot be said to it, with where they stay.
+pub fn release(
+    store: &Store,
+    rules: &Rules,
+    said: Option<MachineConfigText>,
+) -> Result<Vec<(AbsPath, AbsPath)>, HandoverError> {
+    let root = store.root();
+    let mut journal = store.load()?;
+    let base = ours(&journal)?.clone();
+    let config = store::whole_config(root, &base)?;
+    // What it cannot be read as any more is written anew.
+    let before = found::read(root, rules).ok().flatten();
+    let same = |found: &found::Found| found.digest == base.digest && found.config.name == base.name;
+    let stands = before.as_ref().is_some_and(same);
+    let named = files_of(&config)?;
+    let mut handed = BTreeSet::new();
+    for path in &named {
+        let at = root.canonical(path)?;
+        give_original(root, &journal, path, &at, !stands)?;
+        handed.insert(at);
+    }
+    if let Some(before) = before.filter(|_| !stands) {
+        for path in files_of(&before.config)?.difference(&named) {
+            root.remove_file(&found::original_of(path)?)?;
+            root.remove_file(&found::stamp_of(path)?)?;
+        }
+    }
+    if !stands {
+        let text = text_of(&config, base.digest, rules, said)?;
+        let path = found::current_config()?;
+        if let Some(dir) = path.parent() {
+            root.make_dirs(&dir, 0o755)?;
+        }
+        let mode = root.stat(&path)?.map_or(MODE, |stat| stat.mode);
+        root.replace(&path, &text, mode)?;
+    }
+    // A hold would be taken up again by the next agent that starts.
+    Hold::forget(root).map_err(|error| HandoverError::Encode(Box::new(error)))?;
+    let originals = std::mem::take(&mut journal.originals);
+    journal = Journal {
+        machine_id: journal.machine_id,
+        history: journal.history,
+        ..Journal::default()
+    };
+    store.save(&journal)?;
+    let (given, left): (Vec<_>, Vec<_>) = originals
+        .into_iter()
+        .partition(|(path, _)| handed.contains(path));
+    for (_, place) in given {
+        root.remove_tree(&place)?;
+    }
+    store.forget_configs(&journal)?;
+    Ok(left)
+}
+
+/// What the daemon keeps originals of: files, units and their drop-ins, as the config spells them.
+fn files_of(config: &MachineConfig) -> Result<BTreeSet<AbsPath>, HandoverError> {
+    let mut all: BTreeSet<AbsPath> = config.files.keys().cloned().collect();
+    for (name, unit) in &config.units {
+        if unit.contents.is_some() {
+            all.insert(AbsPath::new(format!("{UNIT_DIR}/{name}"))?);
+        }
+        for drop_in in unit.dropins.keys() {
+            all.insert(AbsPath::new(format!("{UNIT_DIR}/{name}.d/{drop_in}"))?);
+        }
+    }
+    Ok(all)
+}
+
+/// Says what stood at `path`, which lies at `at`, before a config named it. `anew` where what the daemon
+/// keeps may be of another time.
+fn give_original(
+    root: &Root,
+    journal: &Journal,
+    path: &AbsPath,
+    at: &AbsPath,
+    anew: bool,
+) -> Result<(), HandoverError> {
+    let (original, stamp) = (found::original_of(path)?, found::stamp_of(path)?);
+    // What stood as asked already is its own original.
+    let adopted = journal.adopted.contains(at).then_some(at);
+    let kept = journal.originals.get(at).or(adopted);
+    let kind = |path: &AbsPath| Ok::<_, HandoverError>(root.stat(path)?.map(|stat| stat.kind));
+    let kept = match kept {
+        Some(kept) if matches!(kind(kept)?, Some(Kind::File | Kind::Link)) => Some(kept),
+        _ => None,
+    };
+    let Some(kept) = kept else {
+        if root.stat(&original)?.is_some() {
+            match anew {
+                true => root.remove_file(&original)?,
+                false => return Ok(()),
+            }
+        }
+        if root.stat(&stamp)?.is_none() {
+            make_parent(root, &stamp)?;
+            root.replace(&stamp, b"", 0o644)?;
+        }
+        return Ok(());
+    };
+    if !is_same(root, kept, &original)? {
+        make_parent(root, &original)?;
+        let copied = transaction::copy_original(root, kept, &original);
+        copied.map_err(|source| HandoverError::Original {
+            path: path.clone(),
+            source,
+        })?;
+        root.sync_dir(&original.parent().unwrap_or_else(AbsPath::root))?;
+    }
+    Ok(root.remove_file(&stamp)?)
+}
+
+fn make_parent(root: &Root, path: &AbsPath) -> Result<(), HandoverError> {
+    let parent = path.parent().unwrap_or_else(AbsPath::root);
+    Ok(root.make_dirs(&parent, 0o755)?)
+}
+
+fn is_same(root: &Root, one: &AbsPath, other: &AbsPath) -> Result<bool, HandoverError> {
+    let meta = |stat: Stat| (stat.kind, stat.mode, stat.uid, stat.gid, stat.size);
+    let (Some(first), Some(second)) = (root.stat(one)?, root.stat(other)?) else {
+        return Ok(false);
+    };
+    let kind = first.kind;
+    if meta(first) != meta(second) {
+        return Ok(false);
+    }
+    Ok(match kind {
+        Kind::File => root.digest(one)? == root.digest(other)?,
+        Kind::Link => root.read_link(one)? == root.read_link(other)?,
+        _ => false,
+    })
+}
+
+/// The config as the daemon keeps it: as the API server has it where that is this very config, else in our
+/// own words.
+fn text_of(
+    config: &MachineConfig,
+    digest: Digest,
+    rules: &Rules,
+    said: Option<MachineConfigText>,
+) -> Result<MachineConfigText, HandoverError> {
+    if let Some(said) = said
+        && found::parse(&said, "the API server's copy", rules).is_ok_and(|it| it.digest == digest)
+    {
+        return Ok(said);
+    }
+    let encode = |error: Box<dyn std::error::Error + Send + Sync>| HandoverError::Encode(error);
+    let manifest = machine_config::to_machine_config(config).map_err(|e| encode(Box::new(e)))?;
+    serde_json::to_vec(&manifest).map_err(|e| encode(Box::new(e)))
+}

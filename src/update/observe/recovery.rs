@@ -1,0 +1,120 @@
+//! Whether an update that a power cut interrupts would be settled before ordinary services start.
+
+use super::{LONGEST_TEXT, units};
+use crate::{
+    path::AbsPath,
+    plan::{
+        self,
+        recovery::{GUARD, RECOVER, TARGET},
+    },
+    root::{Kind, Root, RootError},
+};
+
+/// A program that is a link, of a link at most some more times, as packages' alternatives make them.
+const MOST_LINKS: usize = 8;
+
+/// Why it would not; none where it would.
+///
+/// Drop-ins are a person's own and are not read.
+///
+/// # Errors
+/// The tree cannot be read.
+pub fn missing(root: &Root) -> Result<Option<String>, RootError> {
+    for unit in [RECOVER, GUARD] {
+        if let Some(why) = of_unit(root, unit)? {
+            return Ok(Some(why));
+        }
+    }
+    match is_enabled(root)? {
+        true => Ok(None),
+        false => Ok(Some(format!("{RECOVER} is not enabled"))),
+    }
+}
+
+/// Where units are looked for, the directory that wins first.
+fn directories() -> impl Iterator<Item = &'static str> {
+    std::iter::once(units::OWN).chain(units::VENDOR)
+}
+
+/// What keeps a unit from doing its work.
+fn of_unit(root: &Root, unit: &str) -> Result<Option<String>, RootError> {
+    for directory in directories() {
+        let Ok(path) = AbsPath::new(format!("{directory}/{unit}")) else {
+            continue;
+        };
+        let Some(stat) = root.stat(&path)? else {
+            continue;
+        };
+        if stat.kind == Kind::Link && root.read_link(&path)? == "/dev/null" {
+            return Ok(Some(format!("{path} is masked")));
+        }
+        let text = match root.read_text(&path, LONGEST_TEXT) {
+            Ok(text) => text,
+            Err(error) if error.is_not_found() => return Ok(Some(format!("{path} leads nowhere"))),
+            Err(error) if error.is_wrong_kind() => return Ok(Some(format!("{path} is no file"))),
+            Err(error) => return Err(error),
+        };
+        return Ok(match program(&text) {
+            None => Some(format!("{path} has no ExecStart=")),
+            Some(program) if is_executable(root, &program)? => None,
+            Some(program) => Some(format!(
+                "{path} runs {program}, which is not there or not executable"
+            )),
+        });
+    }
+    Ok(Some(format!("{unit} is not installed")))
+}
+
+/// The program of a unit: the first one since the last reset of the list (systemd.service(5)).
+fn program(text: &str) -> Option<AbsPath> {
+    let mut first = None;
+    for line in text.lines() {
+        let Some(("ExecStart", command)) = line.split_once('=').map(|(key, v)| (key.trim(), v))
+        else {
+            continue;
+        };
+        let command = command
+            .trim()
+            .trim_start_matches(['@', '-', ':', '+', '!', '|']);
+        match command.split_whitespace().next() {
+            None => first = None,
+            Some(word) => first = first.or_else(|| AbsPath::new(word.trim_matches('"')).ok()),
+        }
+    }
+    first
+}
+
+fn is_executable(root: &Root, program: &AbsPath) -> Result<bool, RootError> {
+    let mut place = program.clone();
+    for _ in 0..MOST_LINKS {
+        place = root.canonical(&place)?;
+        match root.stat(&place)? {
+            Some(stat) if stat.kind == Kind::Link => {
+                place = plan::resolve(&place, &root.read_link(&place)?);
+            }
+            stat => {
+                return Ok(
+                    stat.is_some_and(|stat| stat.kind == Kind::File && stat.mode & 0o111 != 0)
+                );
+            }
+        }
+    }
+    Ok(false)
+}
+
+fn is_enabled(root: &Root) -> Result<bool, RootError> {
+    for directory in directories() {
+        for how in ["wants", "requires"] {
+            let Ok(link) = AbsPath::new(format!("{directory}/{TARGET}.{how}/{RECOVER}")) else {
+                continue;
+            };
+            if root
+                .stat(&link)?
+                .is_some_and(|stat| stat.kind == Kind::Link)
+            {
+                return Ok(true);
+            }
+        }
+    }
+    Ok(false)
+}

@@ -1,0 +1,63 @@
+//! Bringing recovery to the host before an update may need it.
+
+use std::sync::Arc;
+
+use super::{Audience, UpdateError, Updater};
+use crate::{
+    machine_config::Refusal,
+    reason::Reason,
+    telemetry::chain,
+    update::{host::HostPart, ports::Services},
+};
+
+impl<S: Services, A: Audience> Updater<S, A> {
+    /// Has the host's part of the agent looked after before each plan, where there is one.
+    #[must_use]
+    pub fn bringing(mut self, host: Option<Arc<dyn HostPart>>) -> Self {
+        self.host = host;
+        self
+    }
+
+    /// Brings it; what keeps it away is said with the plan that needs it.
+    pub(super) async fn bring_host_part(&mut self) -> Result<(), UpdateError> {
+        let Some(host) = self.host.clone() else {
+            return Ok(());
+        };
+        let bringing = tokio::task::spawn_blocking(move || host.bring());
+        let brought = self
+            .while_turning(bringing)
+            .await
+            .map_err(UpdateError::Lost)?;
+        self.not_brought = None;
+        match brought {
+            Ok(false) => {}
+            Ok(true) => self.reload_units().await,
+            Err(error) => self.not_brought = Some(chain(&*error)),
+        }
+        Ok(())
+    }
+
+    async fn reload_units(&self) {
+        let Some(services) = self.services.clone() else {
+            return;
+        };
+        // The next boot reads the units anyway.
+        if let Err(error) = self.while_turning(services.daemon_reload()).await {
+            tracing::warn!(reason = %error.reason, "{}", chain(&error));
+        }
+    }
+
+    /// The refusals of a plan, with what keeps this host without recovery.
+    pub(super) fn with_cause(&self, mut refusals: Vec<Refusal>) -> Vec<Refusal> {
+        let Some(cause) = &self.not_brought else {
+            return refusals;
+        };
+        let first = |refusal: &&mut Refusal| {
+            refusal.reason == Reason::RecoveryMissing && refusal.expected.is_some()
+        };
+        if let Some(refusal) = refusals.iter_mut().find(first) {
+            refusal.message = format!("{}: {cause}", refusal.message).into();
+        }
+        refusals
+    }
+}

@@ -1,0 +1,133 @@
+//! `machinist uninstall` on a host.
+
+use std::{fs, os::unix::fs::symlink, path::Path, process::Output};
+
+use machinist::{
+    root::Root,
+    update::{journal::Journal, store::Store},
+};
+
+use crate::harness::Place;
+
+const PROGRAM: &str = "/usr/local/libexec/machinist/machinist";
+const RECOVER: &str = "/etc/systemd/system/machinist-recover.service";
+const GUARD: &str = "/etc/systemd/system/machinist-guard.service";
+const LINK: &str = "/etc/systemd/system/sysinit.target.wants/machinist-recover.service";
+
+fn write(place: &Place, path: &str, text: &str) {
+    let path = place.at(path);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, text).unwrap();
+}
+
+/// A host on which an agent was once.
+fn installed() -> Place {
+    let place = Place::new();
+    write(&place, PROGRAM, "program");
+    for (unit, command) in [(RECOVER, "recover"), (GUARD, "guard")] {
+        write(
+            &place,
+            unit,
+            &format!("[Service]\nExecStart={PROGRAM} {command}\n"),
+        );
+    }
+    fs::create_dir_all(place.at(LINK).parent().unwrap()).unwrap();
+    symlink(RECOVER, place.at(LINK)).unwrap();
+    write(&place, "/etc/systemd/system/others.service", "[Service]\n");
+    write(&place, "/etc/managed", "by a config\n");
+    store(&place).save(&Journal::default()).unwrap();
+    place
+}
+
+fn store(place: &Place) -> Store {
+    Store::open(&Root::open(&place.root()).unwrap()).unwrap()
+}
+
+fn is_there(path: &Path) -> bool {
+    path.symlink_metadata().is_ok()
+}
+
+fn text(output: &Output) -> (String, String) {
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    (text(&output.stdout), text(&output.stderr))
+}
+
+#[test]
+fn the_hosts_part_goes_and_everything_else_stays() {
+    let place = installed();
+    let asked = place.machinist(&["uninstall"]);
+    assert_eq!(asked.status.code(), Some(1));
+    assert!(text(&asked).1.contains("--yes"), "{asked:?}");
+
+    let looked = place.machinist(&["uninstall", "--dry-run"]);
+    assert_eq!(looked.status.code(), Some(0), "{looked:?}");
+    assert!(
+        text(&looked)
+            .0
+            .contains(&format!("{PROGRAM} removed (dry run)\n"))
+    );
+    let parts = [LINK, RECOVER, GUARD, PROGRAM];
+    assert!(parts.iter().all(|part| is_there(&place.at(part))));
+
+    let done = place.machinist(&["uninstall", "--yes", "-o", "json"]);
+    assert_eq!(done.status.code(), Some(0), "{done:?}");
+    let answer: serde_json::Value = serde_json::from_slice(&done.stdout).unwrap();
+    assert_eq!(answer["kind"], "Uninstall");
+    assert_eq!(answer["paths"], serde_json::json!(parts));
+    assert_eq!(
+        (&answer["node"], &answer["purged"]),
+        (&serde_json::Value::Null, &false.into())
+    );
+    assert!(parts.iter().all(|part| !is_there(&place.at(part))));
+    assert!(!place.at("/usr/local/libexec/machinist").exists());
+    for kept in [
+        "/etc/systemd/system/others.service",
+        "/etc/managed",
+        "/var/lib/machinist/journal",
+    ] {
+        assert!(place.at(kept).exists(), "{kept}");
+    }
+
+    let again = place.machinist(&["uninstall", "--yes"]);
+    assert_eq!(again.status.code(), Some(0));
+    assert_eq!(
+        text(&again).0,
+        "There is nothing of machinist's to remove.\n"
+    );
+    let purged = place.machinist(&["uninstall", "--yes", "--purge"]);
+    assert_eq!(text(&purged).0, "/var/lib/machinist removed\n");
+    assert!(!place.at("/var/lib/machinist").exists());
+    assert!(place.at("/etc/managed").exists());
+}
+
+#[test]
+fn an_open_update_a_spoilt_journal_and_a_running_agent_refuse_it() {
+    let place = installed();
+    let refused = |said: &str| {
+        let output = place.machinist(&["uninstall", "--yes"]);
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        assert!(text(&output).1.contains(said), "{output:?}");
+        assert!(is_there(&place.at(LINK)) && is_there(&place.at(PROGRAM)));
+    };
+    write(&place, "/var/lib/machinist/journal", "spoilt");
+    refused("machinist journal reset");
+
+    let held = store(&place);
+    refused("stop the agent first");
+    held.save(&open()).unwrap();
+    drop(held);
+    refused("is open");
+}
+
+/// A journal that says that an update goes on.
+fn open() -> Journal {
+    let name = serde_json::json!({"name": "one", "digest": format!("sha256:{}", "0".repeat(64))});
+    let transaction = serde_json::json!({
+        "id": "tx-1", "direction": "Forward", "mark": "Staged", "to": name,
+        "started": "2026-11-21T12:00:00Z", "operations": [], "actions": [], "staging": [],
+        "adopted": [], "boots": 0, "reverted": false, "bootedInto": false, "offline": true, "phases": [],
+    });
+    let mut journal = serde_json::to_value(Journal::default()).unwrap();
+    journal["transactions"] = serde_json::json!([transaction]);
+    serde_json::from_value(journal).unwrap()
+}

@@ -1,0 +1,205 @@
+//! Another daemon on the node, questions of people that came too late, and a node that is given back.
+
+use machinist::cluster::handed_over;
+use serde_json::json;
+
+use super::{
+    node::{NODE, node, with_node},
+    server::{Server, Trouble},
+};
+
+const PODS: &str = "/api/v1/namespaces/openshift-machine-config-operator/pods";
+
+#[tokio::test]
+async fn the_daemons_pod_is_asked_for_by_its_label_on_this_node_alone() {
+    let (server, _) = with_node().await;
+    let list = |names: &[&str]| {
+        let items: Vec<_> = names
+            .iter()
+            .map(|name| json!({"metadata": {"name": name}}))
+            .collect();
+        json!({"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1",
+            "metadata": {"resourceVersion": "1"}, "items": items})
+    };
+    let cluster = server.cluster().await;
+    server.put(PODS, list(&[]));
+    assert_eq!(cluster.machine_config_daemon_on("a").await.unwrap(), None);
+    server.put(PODS, list(&["machine-config-daemon-x7k2p"]));
+    let seen = cluster.machine_config_daemon_on("a").await.unwrap();
+    let named = "openshift-machine-config-operator/machine-config-daemon-x7k2p";
+    assert_eq!(seen.as_deref(), Some(named));
+    let heard = server.heard_of(&format!("GET {PODS}"));
+    let query = &heard[0].query;
+    for part in [
+        "limit=1",
+        "labelSelector=k8s-app%3Dmachine-config-daemon",
+        "spec.nodeName%3Da",
+        "status.phase%21%3DFailed",
+    ] {
+        assert!(query.contains(part), "{part}: {query}");
+    }
+    server.trouble(&format!("GET {PODS}"), Trouble::Code(403, "Forbidden"));
+    assert!(cluster.machine_config_daemon_on("a").await.is_err());
+}
+
+#[tokio::test]
+async fn a_question_is_taken_away_with_its_answer_and_a_newer_one_stands() {
+    let (server, own) = with_node().await;
+    let ask = |server: &Server, config: &str| {
+        server.edit(NODE, |node| {
+            node["metadata"]["annotations"]["machinist.dev/cancel"] = json!(config);
+        });
+    };
+    ask(&server, "one");
+    own.answer_cancel("one", Some("it is too late"))
+        .await
+        .unwrap();
+    let annotations = server.object(NODE)["metadata"]["annotations"].clone();
+    assert!(annotations["machinist.dev/cancel"].is_null());
+    assert_eq!(
+        annotations["machinist.dev/cancel-refused"],
+        "one: it is too late"
+    );
+    ask(&server, "two");
+    let refused = own.answer_cancel("one", None).await.unwrap_err();
+    assert!(refused.is_conflict());
+    let annotations = server.object(NODE)["metadata"]["annotations"].clone();
+    assert_eq!(annotations["machinist.dev/cancel"], "two");
+}
+
+#[tokio::test]
+async fn a_node_that_is_given_back_says_that_nothing_is_to_be_done() {
+    let server = Server::start().await;
+    let mut before = node();
+    let annotations = &mut before["metadata"]["annotations"];
+    annotations["machineconfiguration.openshift.io/state"] = json!("Working");
+    annotations["machineconfiguration.openshift.io/reason"] = json!("Cancelled: x");
+    annotations["machinist.dev/cancel"] = json!("x");
+    server.put(NODE, before);
+    handed_over(&server.cluster().await, "a", "rendered-worker-1")
+        .await
+        .unwrap();
+    let annotations = server.object(NODE)["metadata"]["annotations"].clone();
+    for (name, text) in [
+        ("currentConfig", "rendered-worker-1"),
+        ("desiredConfig", "rendered-worker-1"),
+        ("state", "Done"),
+        ("reason", ""),
+        ("post-config-action", ""),
+        ("lastAppliedDrain", "uncordon-rendered-worker-0"),
+    ] {
+        let name = format!("machineconfiguration.openshift.io/{name}");
+        assert_eq!(annotations[&name], text, "{name}");
+    }
+    assert!(annotations["machinist.dev/cancel"].is_null());
+}
+
+/// A machine with one file of a config, as that daemon left it.
+fn managed() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let write = |path: &str, text: &str| {
+        let path = dir.path().join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    };
+    write("etc/motd", "hello");
+    write("etc/passwd", "root:x:0:0::/root:/bin/sh\n");
+    write("etc/group", "root:x:0:\n");
+    let config = json!({"metadata": {"name": "rendered-worker-1"}, "spec": {"config": {
+        "ignition": {"version": "3.4.0"},
+        "storage": {"files": [{"path": "/etc/motd", "mode": 0o644, "contents": {"source": "data:,hello"}}]},
+    }}});
+    write(
+        "etc/machine-config-daemon/currentconfig",
+        &config.to_string(),
+    );
+    dir
+}
+
+async fn machinist(
+    server: &Server,
+    root: &tempfile::TempDir,
+    command: &str,
+) -> (Option<i32>, String) {
+    let mut process = std::process::Command::new(env!("CARGO_BIN_EXE_machinist"));
+    process
+        .env_clear()
+        .env("MACHINIST_CLUSTER__NODE", "a")
+        .args([command, "--yes", "--root"])
+        .arg(root.path())
+        .arg("--kubeconfig")
+        .arg(server.kubeconfig());
+    let ended = tokio::task::spawn_blocking(move || process.output().unwrap());
+    let ended = ended.await.unwrap();
+    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+    (ended.status.code(), said)
+}
+
+async fn refuses(server: &Server, root: &tempfile::TempDir, verb: &str, why: &str) {
+    let (code, said) = machinist(server, root, verb).await;
+    assert!(code == Some(1) && said.contains(why), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_node_says_is_compared_before_a_hand_over_and_changed_after_it() {
+    let (server, _) = with_node().await;
+    let root = managed();
+    let pods = |items: serde_json::Value| {
+        json!({"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1",
+            "metadata": {"resourceVersion": "1"}, "items": items})
+    };
+    let annotate = |name: &str, text: &str| {
+        server.edit(NODE, |node| {
+            let name = format!("machineconfiguration.openshift.io/{name}");
+            node["metadata"]["annotations"][name] = json!(text);
+        });
+    };
+    server.put(PODS, pods(json!([{"metadata": {"name": "mcd-1"}}])));
+    refuses(
+        &server,
+        &root,
+        "adopt",
+        "pod openshift-machine-config-operator/mcd-1",
+    )
+    .await;
+    server.put(PODS, pods(json!([])));
+    annotate("desiredConfig", "rendered-worker-2");
+    refuses(&server, &root, "adopt", "is to be on rendered-worker-2").await;
+    annotate("desiredConfig", "rendered-worker-1");
+    annotate("currentConfig", "rendered-worker-0");
+    refuses(
+        &server,
+        &root,
+        "adopt",
+        "says that it is on rendered-worker-0",
+    )
+    .await;
+    annotate("currentConfig", "rendered-worker-1");
+    let (code, said) = machinist(&server, &root, "adopt").await;
+    assert_eq!(code, Some(0), "{said}");
+    // An update that is asked for meanwhile is not given back half way.
+    annotate("desiredConfig", "rendered-worker-2");
+    refuses(&server, &root, "release", "is to be on rendered-worker-2").await;
+    annotate("desiredConfig", "rendered-worker-1");
+    annotate("state", "Working");
+    server.edit(NODE, |node| {
+        node["spec"]["unschedulable"] = json!(true);
+        node["metadata"]["annotations"]["machinist.dev/cordoned"] = json!("update");
+    });
+    let (code, said) = machinist(&server, &root, "release").await;
+    assert_eq!(code, Some(0), "{said}");
+    let node = server.object(NODE);
+    assert!(
+        node["spec"]["unschedulable"].is_null(),
+        "our cordon is lifted"
+    );
+    let state = &node["metadata"]["annotations"]["machineconfiguration.openshift.io/state"];
+    assert_eq!(state, "Done");
+    // An API server that is away keeps nobody from it.
+    server.trouble(&format!("GET {NODE}"), Trouble::Proxy(503));
+    let (code, said) = machinist(&server, &root, "adopt").await;
+    assert!(
+        code == Some(0) && said.contains("neither compared nor changed"),
+        "{said}"
+    );
+}

@@ -1,0 +1,56 @@
+//! What a managed upgrade's object says, and that its absence says nothing.
+
+use std::time::Duration;
+
+use machinist::cluster::{UpgradeConfig, Why};
+use serde_json::json;
+
+use super::server::{Server, Trouble};
+
+const OBJECT: &str = "/apis/upgrade.managed.openshift.io/v1alpha1/namespaces/\
+                      openshift-managed-upgrade-operator/upgradeconfigs/managed-upgrade-config";
+
+#[tokio::test]
+async fn minutes_and_time_are_read_where_the_object_is() {
+    let server = Server::start().await;
+    let cluster = server.cluster().await;
+    assert_eq!(cluster.upgrade_config().await.unwrap(), None);
+    server.put(
+        OBJECT,
+        json!({
+            "metadata": {"name": "managed-upgrade-config"},
+            "spec": {
+                "type": "OSD", "upgradeAt": "2020-06-20T12:00:00Z", "PDBForceDrainTimeout": 120,
+                "capacityReservation": true, "desired": {"channel": "fast-4.4", "version": "4.4.6"},
+            },
+        }),
+    );
+    let expected = UpgradeConfig {
+        not_before: Some("2020-06-20T12:00:00Z".parse().unwrap()),
+        force_after: Some(Duration::from_secs(120 * 60)),
+    };
+    assert_eq!(cluster.upgrade_config().await.unwrap(), Some(expected));
+    // Zero is what an unset number is, and budgets then count for ever.
+    server.edit(OBJECT, |object| {
+        object["spec"] = json!({"PDBForceDrainTimeout": 0})
+    });
+    let read = cluster.upgrade_config().await.unwrap();
+    assert_eq!(read, Some(UpgradeConfig::default()));
+}
+
+#[tokio::test]
+async fn who_may_not_read_it_is_not_bound_by_it_and_an_outage_is_no_answer() {
+    let server = Server::start().await;
+    let cluster = server.cluster().await;
+    server.trouble("GET", Trouble::Code(403, "Forbidden"));
+    assert_eq!(cluster.upgrade_config().await.unwrap(), None);
+    server.trouble("GET", Trouble::Code(503, "ServiceUnavailable"));
+    let error = cluster.upgrade_config().await.unwrap_err();
+    assert_eq!(error.code(), 503);
+    server.put(
+        OBJECT,
+        json!({"metadata": {}, "spec": {"upgradeAt": "at noon"}}),
+    );
+    let error = cluster.upgrade_config().await.unwrap_err();
+    assert!(matches!(error.why, Why::NotUnderstood), "{error:?}");
+}

@@ -1,0 +1,224 @@
+//! Who has which device, by the word of a kubelet that is there, busy, silent, restarted or gone.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    dead_code,
+    reason = "a test may panic, and plays the outside world that makes files and devices"
+)]
+
+mod support {
+    pub(crate) mod kubelet_double;
+    pub(crate) mod machine;
+    pub(crate) mod pod_resources;
+}
+
+use std::time::Duration;
+
+use machinist::{
+    device::{holders::Known, status::DevicesStatus},
+    kubelet::{PodResources, PodResourcesError},
+    root::Root,
+};
+use support::{
+    kubelet_double::KubeletDouble,
+    machine::{Agent, Machine},
+    pod_resources::PodResourcesDouble,
+};
+use tonic::Code;
+
+const TTY: &str = "acme.dev/tty";
+
+fn with_ttys() -> Machine {
+    let machine = Machine::new();
+    machine.plug("ttyA");
+    machine.plug("ttyB");
+    machine.declare("tty.yaml", TTY, "/dev/tty?", 1);
+    machine
+}
+
+async fn with_devices(machine: &Machine) -> Agent {
+    let agent = machine.agent();
+    agent
+        .until("devices", |status| {
+            status
+                .devices
+                .first()
+                .is_some_and(|one| one.devices.len() == 2)
+        })
+        .await;
+    agent
+}
+
+fn holders(status: &DevicesStatus) -> Vec<Option<String>> {
+    let devices = status.devices[0].devices.iter();
+    devices.map(|device| device.holder.clone()).collect()
+}
+
+fn client(machine: &Machine) -> PodResources {
+    PodResources::new(Root::open(machine.root()).unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_status_names_who_has_a_device_when_it_is_asked_and_after_an_allocation() {
+    let machine = with_ttys();
+    let told = PodResourcesDouble::default();
+    let _serving = told.serve(machine.root());
+    let kubelet = KubeletDouble::start(machine.root()).await;
+    let agent = with_devices(&machine).await;
+    told.give("reads", TTY, &["ttyB"]);
+    told.give("other", "nvidia.com/gpu", &["ttyA"]);
+    agent.handle.ask_holders().await;
+    let main = Some("lab/reads/main".to_owned());
+    let status = agent
+        .until("the holder", |status| holders(status)[1].is_some())
+        .await;
+    assert_eq!(holders(&status), [None, main.clone()]);
+    // Many who ask within a second are one question.
+    for _ in 0..50 {
+        agent.handle.ask_holders().await;
+    }
+    assert_eq!(told.asked(), 1);
+    kubelet
+        .until("registered", |books| {
+            books.get(TTY).is_some_and(|one| one.streaming)
+        })
+        .await;
+    told.take("reads");
+    told.give("writes", TTY, &["ttyA"]);
+    kubelet.allocate(TTY, &["ttyA"]).await.unwrap();
+    kubelet.allocate(TTY, &["ttyA"]).await.unwrap();
+    agent
+        .until("the new holder", |status| {
+            holders(status) == [Some("lab/writes/main".to_owned()), None]
+        })
+        .await;
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    assert_eq!(
+        told.asked(),
+        2,
+        "not polled, and once for what comes together"
+    );
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_kubelet_that_is_not_there_is_a_state_and_one_that_comes_back_is_asked_anew() {
+    let machine = with_ttys();
+    let agent = with_devices(&machine).await;
+    agent.handle.ask_holders().await;
+    let unknown =
+        |known: &Known| matches!(known, Known::Unknown(why) if why.contains("nobody answers"));
+    assert!(unknown(&agent.handle.holders().borrow()));
+    let told = PodResourcesDouble::default();
+    told.give("reads", TTY, &["ttyA"]);
+    for _ in 0..3 {
+        let serving = told.serve(machine.root());
+        agent.handle.holders_now().await.unwrap();
+        let status = agent
+            .until("the holder", |status| holders(status)[0].is_some())
+            .await;
+        assert_eq!(holders(&status)[1], None);
+        // It dies: its socket stays, nobody answers.
+        drop(serving);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        let gone = agent.handle.holders_now().await.unwrap_err();
+        assert!(matches!(gone, PodResourcesError::Absent), "{gone}");
+        assert!(unknown(&agent.handle.holders().borrow()));
+        agent
+            .until("nobody knows", |status| holders(status)[0].is_none())
+            .await;
+    }
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_kubelet_that_is_asked_too_much_is_left_alone_for_a_while() {
+    let machine = with_ttys();
+    let told = PodResourcesDouble::default();
+    let _serving = told.serve(machine.root());
+    let client = client(&machine);
+    let begun = std::time::Instant::now();
+    for _ in 0..10 {
+        client.list().await.unwrap();
+    }
+    assert!(
+        begun.elapsed() >= Duration::from_millis(900),
+        "a tenth of its limit"
+    );
+    told.refuses(Some((Code::ResourceExhausted, "rejected by rate limit")));
+    for _ in 0..100 {
+        let error = client.list().await.unwrap_err();
+        assert!(matches!(error, PodResourcesError::Busy), "{error}");
+    }
+    assert_eq!(told.asked(), 11, "asked once more and then not");
+    told.refuses(None);
+    tokio::time::sleep(Duration::from_millis(1100)).await;
+    client.list().await.unwrap();
+    told.refuses(Some((
+        Code::Unimplemented,
+        "unknown service v1.PodResourcesLister",
+    )));
+    let error = client.list().await.unwrap_err();
+    assert!(error.to_string().contains("unknown service"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn large_answers_are_read_and_what_could_be_given_is_counted() {
+    let machine = with_ttys();
+    let told = PodResourcesDouble::default();
+    let _serving = told.serve(machine.root());
+    let many: Vec<String> = (0..100_000).map(|n| format!("GPU-{n:036}::0")).collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    // Some 4.6 MB: above gRPC's own limit.
+    told.give("all", "acme.dev/many", &many);
+    told.could_give(TTY, &["ttyA", "ttyB"]);
+    let client = client(&machine);
+    let all = client.list().await.unwrap();
+    assert_eq!(all.iter().count(), many.len());
+    let could = client.allocatable().await.unwrap();
+    assert_eq!(could[TTY].len(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_kubelet_that_never_answers_is_given_ten_seconds() {
+    let machine = with_ttys();
+    let told = PodResourcesDouble::default();
+    let _serving = told.serve(machine.root());
+    told.is_silent();
+    let begun = std::time::Instant::now();
+    let error = client(&machine).list().await.unwrap_err();
+    assert!(matches!(error, PodResourcesError::Silent), "{error}");
+    assert!(
+        (9..12).contains(&begun.elapsed().as_secs()),
+        "{:?}",
+        begun.elapsed()
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_that_starts_in_the_midst_of_an_update_lends_nothing_from_its_first_list_on() {
+    let machine = with_ttys();
+    let before = with_devices(&machine).await;
+    before.stop().await;
+    let kubelet = KubeletDouble::start(machine.root()).await;
+    let agent = machine.withholding_agent("an update of this node");
+    let books = kubelet
+        .until("listed", |books| {
+            books.get(TTY).is_some_and(|one| !one.lists.is_empty())
+        })
+        .await;
+    assert_eq!(books[TTY].lists[0], ["ttyA=Unhealthy", "ttyB=Unhealthy"]);
+    let refused = kubelet.allocate(TTY, &["ttyA"]).await.unwrap_err();
+    assert!(
+        refused.message().contains("an update of this node"),
+        "{refused:?}"
+    );
+    agent.handle.release().await.unwrap();
+    kubelet
+        .until("lent", |books| {
+            books[TTY].list() == ["ttyA=Healthy", "ttyB=Healthy"]
+        })
+        .await;
+    agent.stop().await;
+}

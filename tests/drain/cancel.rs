@@ -1,0 +1,145 @@
+//! `machinist cancel`, against an API server on which the test plays the node's agent.
+
+use std::{
+    process::{Command, Output},
+    time::Duration,
+};
+
+use serde_json::{Value, json};
+
+use crate::api::Api;
+
+const NODE: &str = "/api/v1/nodes/a";
+const DESIRED: &str = "machineconfiguration.openshift.io/desiredConfig";
+const CURRENT: &str = "machineconfiguration.openshift.io/currentConfig";
+
+async fn api(annotations: Value) -> Api {
+    let api = Api::with([]).await;
+    let mut all = json!({DESIRED: "new", CURRENT: "old"});
+    for (name, text) in annotations.as_object().unwrap() {
+        all[name] = text.clone();
+    }
+    let metadata = json!({"name": "a", "uid": "1", "resourceVersion": "7", "annotations": all});
+    api.put(NODE, json!({"metadata": metadata, "spec": {}}));
+    api
+}
+
+async fn cancel(api: &Api, arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_machinist"));
+    command
+        .arg("cancel")
+        .args(arguments)
+        .arg("--kubeconfig")
+        .arg(api.kubeconfig());
+    tokio::task::spawn_blocking(move || command.output().unwrap())
+        .await
+        .unwrap()
+}
+
+fn said(output: &Output) -> (Option<i32>, String, String) {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let code = output.status.code();
+    (code, text(&output.stdout), text(&output.stderr))
+}
+
+fn asked(api: &Api) -> Value {
+    api.object(NODE)["metadata"]["annotations"]["machinist.dev/cancel"].clone()
+}
+
+/// As the agent does: once it is asked, and not before.
+fn answering(api: &Api, answer: impl Fn(&mut Value) + Send + 'static) {
+    let api = api.clone();
+    tokio::spawn(async move {
+        while asked(&api) != "new" {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        let mut node = api.object(NODE);
+        answer(&mut node["metadata"]["annotations"]);
+        api.put(NODE, node);
+    });
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_agents_answer_is_waited_for_and_the_same_again_asks_nothing() {
+    let api = api(json!({"machinist.dev/cancel-refused": "new: it was too late"})).await;
+    answering(&api, |it| it["machinist.dev/cancelled"] = json!("new"));
+    let output = cancel(&api, &["a"]).await;
+    let (code, out, err) = said(&output);
+    assert_eq!(
+        (code, out.as_str()),
+        (Some(0), "node/a update to new cancelled\n"),
+        "{err}"
+    );
+    let patch = &api.heard("PATCH")[0].body["metadata"];
+    assert_eq!(patch["resourceVersion"], "7", "about what was seen");
+    assert_eq!(
+        patch["annotations"],
+        json!({"machinist.dev/cancel": "new", "machinist.dev/cancel-refused": null})
+    );
+    let output = cancel(&api, &["a", "-o", "json"]).await;
+    let answer: Value = serde_json::from_str(&said(&output).1).unwrap();
+    assert_eq!(
+        (&answer["kind"], &answer["nodes"][0]["outcome"]),
+        (&json!("Cancel"), &json!("Cancelled"))
+    );
+    assert_eq!(api.heard("PATCH").len(), 1);
+    let output = cancel(&api, &["--undo", "a"]).await;
+    assert_eq!(
+        said(&output).1,
+        "node/a update to new not cancelled any more\n"
+    );
+    assert_eq!(asked(&api), Value::Null);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn too_late_is_told_with_what_stands_in_the_way() {
+    let api = api(json!({})).await;
+    answering(&api, |annotations| {
+        annotations["machinist.dev/cancel-refused"] = json!("new: it changes the machine already");
+        annotations
+            .as_object_mut()
+            .unwrap()
+            .remove("machinist.dev/cancel");
+    });
+    let output = cancel(&api, &["a"]).await;
+    let (code, out, err) = said(&output);
+    assert_eq!((code, out.as_str()), (Some(1), ""));
+    assert!(
+        err.contains("not cancelled: it changes the machine already"),
+        "{err}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_that_does_not_answer_is_not_waited_for_longer_than_asked() {
+    let api = api(json!({})).await;
+    let output = cancel(&api, &["--timeout", "1s", "a"]).await;
+    let (code, _, err) = said(&output);
+    assert_eq!(code, Some(1));
+    assert!(err.contains("the question stands"), "{err}");
+    assert_eq!(asked(&api), "new");
+    let output = cancel(&api, &["--no-wait", "a"]).await;
+    assert_eq!(
+        said(&output),
+        (
+            Some(0),
+            "node/a asked to cancel the update to new\n".to_owned(),
+            String::new()
+        )
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_without_an_update_has_none_to_cancel_and_a_dry_run_writes_nothing() {
+    let settled = api(json!({CURRENT: "new"})).await;
+    let output = cancel(&settled, &["a"]).await;
+    assert_eq!(
+        (said(&output).0, said(&output).1.as_str()),
+        (Some(0), "node/a has no update to cancel\n")
+    );
+    assert_eq!(settled.writes(), [""; 0]);
+    let api = api(json!({})).await;
+    let output = cancel(&api, &["--dry-run", "a"]).await;
+    assert!(said(&output).1.ends_with("(dry run)\n"));
+    assert_eq!(api.writes(), [""; 0]);
+}

@@ -1,0 +1,327 @@
+//! Nodes and pools as a person asks the cluster for them, with the real binary, against an API server on a
+//! socket.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    dead_code,
+    reason = "a test may panic, and plays the server and the caller"
+)]
+
+#[path = "drain/api.rs"]
+mod api;
+#[path = "fleet/cluster.rs"]
+mod cluster;
+#[path = "fleet/pool_settings.rs"]
+mod pool_settings;
+#[path = "drain/support.rs"]
+mod support;
+
+use std::{
+    os::unix::process::CommandExt as _,
+    path::Path,
+    process::{Command, Output},
+};
+
+use api::{Api, status};
+use cluster::{GROUP, NEW, OLD, cluster};
+use serde_json::{Value, json};
+
+async fn called(own_name: &str, arguments: &[&str], environment: &[(&str, &Path)]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_machinist"));
+    command.arg0(own_name).args(arguments).env_clear();
+    for (name, value) in environment {
+        command.env(name, value);
+    }
+    tokio::task::spawn_blocking(move || command.output().unwrap())
+        .await
+        .unwrap()
+}
+
+async fn machinist(api: &Api, arguments: &[&str]) -> Output {
+    let config = api.kubeconfig();
+    called("machinist", arguments, &[("KUBECONFIG", &config)]).await
+}
+
+fn out(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn err(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+fn json_of(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", err(output)))
+}
+
+#[track_caller]
+fn says(page: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(page.contains(part), "{part}:\n{page}");
+    }
+}
+
+/// Every line but those that `oc get mcp` has, too.
+fn fits(page: &str) {
+    for line in page
+        .lines()
+        .filter(|line| !line.contains("   ") || line.starts_with(' '))
+    {
+        assert!(line.chars().count() <= 80, "{line}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pool_is_shown_as_oc_get_mcp_shows_it_from_what_its_nodes_publish() {
+    let api = cluster().await;
+    let output = machinist(&api, &["status", "--pool", "worker"]).await;
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    says(
+        &out(&output),
+        &[
+            "
+worker: 1 unavailable, 1 may be
+",
+            "
+  its status says otherwise: MACHINECOUNT 3
+",
+            "
+  worker-1  Done     1b1b1b1b             22h
+",
+            "
+  worker-2  Working  0a0a0a0a → 1b1b1b1b  28m  shop/db-0",
+        ],
+    );
+    fits(&out(&output));
+    let row: Vec<_> = out(&output)
+        .lines()
+        .nth(1)
+        .unwrap()
+        .split_whitespace()
+        .map(str::to_owned)
+        .collect();
+    let expected = [
+        "worker", OLD, "False", "True", "False", "2", "1", "1", "0", "22h",
+    ];
+    assert_eq!(row, expected);
+    let told = json_of(&machinist(&api, &["status", "--pool", "worker", "-o", "json"]).await);
+    let pool = &told["pools"][0];
+    assert_eq!(told["pools"].as_array().unwrap().len(), 1);
+    assert_eq!(pool["computed"]["machineCount"], 2);
+    assert_eq!(pool["written"]["machineCount"], 3);
+    assert_eq!(pool["maxUnavailable"], 1);
+    assert_eq!(
+        pool["nodes"][1]["blockedBy"][0]["reason"],
+        "DrainBlockedByBudget"
+    );
+    assert_eq!(api.writes(), Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_name_every_pool_is_shown_and_an_unknown_one_is_an_error_that_names_the_others() {
+    let api = cluster().await;
+    let output = machinist(&api, &["status", "--pool"]).await;
+    let page = out(&output);
+    assert!(
+        page.lines().nth(1).unwrap().starts_with("master "),
+        "{page}"
+    );
+    assert!(
+        page.lines().nth(2).unwrap().starts_with("worker "),
+        "{page}"
+    );
+    let output = machinist(&api, &["status", "--pool", "gpu"]).await;
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        err(&output).contains("no MachineConfigPool gpu; there are master, worker"),
+        "{}",
+        err(&output)
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_is_shown_by_what_it_publishes_without_asking_its_agent() {
+    let api = cluster().await;
+    let output = machinist(&api, &["status", "--node", "worker-2"]).await;
+    assert_eq!(output.status.code(), Some(1), "{}", err(&output));
+    let page = out(&output);
+    says(
+        &page,
+        &[
+            "worker-2  not ready  pool worker
+",
+            "
+  state    Working, for 28m
+",
+            &format!(
+                "
+  config   {OLD}
+"
+            ),
+            &format!(
+                "
+  wanted   {NEW}
+"
+            ),
+            "
+  step     Drained: shop/db-0: budget db needs 2 healthy pods",
+            "
+  cordon   machinist's, for the update
+",
+            "
+  blocked  shop/db-0 (DrainBlockedByBudget)
+",
+            "
+  acme.dev/fpga  1 of 2 allocatable
+",
+            "DrainBlocked: a note (3 times)
+",
+        ],
+    );
+    fits(&page);
+    assert!(
+        !page.contains('\u{1b}') && !page.contains("NodeNotReady"),
+        "{page}"
+    );
+    let output = machinist(&api, &["status", "--node", "worker-1"]).await;
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    let output = machinist(&api, &["status", "--node", "worker-2", "-o", "json"]).await;
+    let told = json_of(&output);
+    assert_eq!(told["kind"], "NodeStatus");
+    assert_eq!(told["pool"]["name"], "worker");
+    assert_eq!(told["step"]["name"], "Drained");
+    assert_eq!(
+        told["cordon"],
+        json!({"cordoned": true, "by": "machinist", "kept": false})
+    );
+    let fpga = json!({"resource": "acme.dev/fpga", "capacity": "2", "allocatable": "1"});
+    assert_eq!(told["devices"], json!([fpga]));
+    assert_eq!(told["events"].as_array().unwrap().len(), 2);
+    assert!(!out(&output).contains("hunter2"));
+    let yaml = machinist(&api, &["status", "--node", "worker-2", "-o", "yaml"]).await;
+    assert!(out(&yaml).contains("kind: NodeStatus"), "{}", out(&yaml));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn why_nothing_happens_on_a_node_is_explained_from_the_cluster() {
+    let api = cluster().await;
+    let output = machinist(&api, &["explain", "--node", "worker-2"]).await;
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    let first = "- shop/db-0 keeps the update of worker-2 back [DrainBlockedByBudget]
+";
+    assert!(out(&output).starts_with(first), "{}", out(&output));
+    let told = json_of(&machinist(&api, &["explain", "--node", "worker-2", "-o", "json"]).await);
+    assert_eq!(told[0]["reason"], "DrainBlockedByBudget");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_person_may_not_see_is_left_out_by_name_and_a_missing_node_is_an_error() {
+    let api = cluster().await;
+    let forbidden = || {
+        status(
+            403,
+            "Forbidden",
+            "machineconfigpools is forbidden",
+            json!({}),
+        )
+    };
+    api.answers(
+        &format!("GET /apis/{GROUP}/v1/machineconfigpools"),
+        403,
+        forbidden(),
+    );
+    api.answers("GET /apis/events.k8s.io", 403, forbidden());
+    let output = machinist(&api, &["status", "--node", "worker-1"]).await;
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    let page = out(&output);
+    assert!(
+        page.contains("in no pool") && page.contains("is forbidden (403"),
+        "{page}"
+    );
+    api.answers("GET /api/v1/nodes", 403, forbidden());
+    let output = machinist(&api, &["status", "--pool"]).await;
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        err(&output).contains("cannot list the Nodes"),
+        "{}",
+        err(&output)
+    );
+    let output = machinist(&api, &["status", "--node", "worker-9"]).await;
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        err(&output).contains("cannot get Node worker-9"),
+        "{}",
+        err(&output)
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_missing_kubeconfig_is_an_error_and_no_crash() {
+    let empty = tempfile::tempdir().unwrap();
+    let missing = empty.path().join("none");
+    for arguments in [
+        &["status", "--node", "a"][..],
+        &["status", "--pool"],
+        &["explain", "--node", "a"],
+    ] {
+        // Named, in the home directory, and nowhere at all.
+        for environment in [
+            &[("KUBECONFIG", missing.as_path())][..],
+            &[("HOME", empty.path())],
+        ] {
+            let output = called("machinist", arguments, environment).await;
+            assert_eq!(output.status.code(), Some(1), "{output:?}");
+            assert!(
+                err(&output).contains("cannot use the kubeconfig"),
+                "{output:?}"
+            );
+            assert!(out(&output).is_empty());
+        }
+        let output = called("machinist", arguments, &[]).await;
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        assert!(
+            err(&output).contains("there is no cluster to ask"),
+            "{output:?}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_context_of_the_kubeconfig_is_another_cluster() {
+    let api = cluster().await;
+    let text = std::fs::read_to_string(api.kubeconfig()).unwrap();
+    let mut config: Value = serde_json::from_str(&text).unwrap();
+    config["contexts"][0]["name"] = json!("staging");
+    std::fs::write(api.kubeconfig(), config.to_string()).unwrap();
+    let asked = ["status", "--node", "worker-1"];
+    let output = machinist(&api, &asked).await;
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let output = machinist(&api, &[&asked[..], &["--context", "staging"]].concat()).await;
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let output = machinist(&api, &["status", "--context", "staging"]).await;
+    assert_eq!(output.status.code(), Some(64), "{output:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn as_a_plugin_of_kubectl_it_is_the_same_program_under_kubectls_name() {
+    let api = cluster().await;
+    let config = api.kubeconfig();
+    let with = [("KUBECONFIG", config.as_path())];
+    let plugin = "/usr/local/bin/kubectl-machinist";
+    let output = called(plugin, &["status", "--node", "worker-1"], &with).await;
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let output = called(plugin, &["--help"], &with).await;
+    assert!(
+        out(&output).contains("Usage: kubectl machinist"),
+        "{output:?}"
+    );
+    let root = tempfile::tempdir().unwrap();
+    let here = ["status", "--root", root.path().to_str().unwrap()];
+    let output = called(plugin, &here, &with).await;
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        err(&output).contains("status --node NAME, or --pool [NAME]"),
+        "{output:?}"
+    );
+}

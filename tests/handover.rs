@@ -1,0 +1,459 @@
+//! A machine that machine-config-daemon has managed is taken over and given back: the real binary on a
+//! root as that daemon leaves it.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "a test may panic, and plays the daemon"
+)]
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+};
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use machinist::{
+    agent,
+    config::Owners,
+    machine_config::Rules,
+    plan::Policies,
+    root::Root,
+    update::{
+        handover::{self, HandoverError},
+        store::{self, Store},
+    },
+};
+use serde_json::{Value, json};
+
+const CURRENT: &str = "etc/machine-config-daemon/currentconfig";
+
+struct Machine(tempfile::TempDir);
+
+fn url(text: &str) -> String {
+    let bytes = text.bytes().map(|byte| format!("%{byte:02X}"));
+    format!("data:,{}", bytes.collect::<String>())
+}
+
+fn file(path: &str, text: &str) -> Value {
+    json!({"path": path, "mode": 0o644, "overwrite": true, "contents": {"source": url(text), "compression": ""}})
+}
+
+/// As a client in Go writes an object of a known type: without kind and version.
+fn rendered(name: &str, files: &[Value]) -> Value {
+    json!({
+        "metadata": {"name": name, "uid": "1", "annotations": {
+            "machineconfiguration.openshift.io/generated-by-controller-version": "0a"}},
+        "spec": {
+            "osImageURL": "quay.io/os@sha256:0000000000000000000000000000000000000000000000000000000000000000",
+            "kernelArguments": ["quiet"],
+            "extensions": [],
+            "fips": false,
+            "kernelType": "default",
+            "config": {
+                "ignition": {"version": "3.5.0"},
+                "storage": {"files": files},
+                "systemd": {"units": [{
+                    "name": "hello.service", "enabled": true,
+                    "contents": "[Service]\nExecStart=/bin/true\n[Install]\nWantedBy=multi-user.target\n",
+                    "dropins": [{"name": "10-x.conf", "contents": "[Service]\nNice=1\n"}],
+                }]},
+            },
+        },
+    })
+}
+
+impl Machine {
+    /// Two files – one stood there before, one did not – and a unit, as the config has them.
+    fn managed() -> Self {
+        let machine = Self(tempfile::tempdir().unwrap());
+        machine.write("etc/motd", "managed\n");
+        machine.write("etc/chrony.conf", "server ntp\n");
+        machine.write(
+            "etc/systemd/system/hello.service",
+            "[Service]\nExecStart=/bin/true\n[Install]\nWantedBy=multi-user.target\n",
+        );
+        machine.write(
+            "etc/systemd/system/hello.service.d/10-x.conf",
+            "[Service]\nNice=1\n",
+        );
+        let wants = machine.path("etc/systemd/system/multi-user.target.wants");
+        fs::create_dir_all(&wants).unwrap();
+        std::os::unix::fs::symlink(
+            "/etc/systemd/system/hello.service",
+            wants.join("hello.service"),
+        )
+        .unwrap();
+        machine.write("etc/passwd", "root:x:0:0::/root:/bin/sh\n");
+        machine.write("etc/group", "root:x:0:\n");
+        machine.write("proc/cmdline", "root=/dev/vda quiet\n");
+        machine.write("etc/machine-id", "0123456789abcdef0123456789abcdef\n");
+        let daemons = "etc/machine-config-daemon";
+        machine.write(
+            &format!("{daemons}/orig/etc/chrony.conf.mcdorig"),
+            "as shipped\n",
+        );
+        let mode = fs::Permissions::from_mode(0o640);
+        let original = machine.path(&format!("{daemons}/orig/etc/chrony.conf.mcdorig"));
+        fs::set_permissions(original, mode).unwrap();
+        for stamped in [
+            "etc/motd",
+            "etc/systemd/system/hello.service",
+            "etc/systemd/system/hello.service.d/10-x.conf",
+        ] {
+            machine.write(&format!("{daemons}/noorig/{stamped}.mcdnoorig"), "");
+        }
+        machine.current(&rendered("rendered-worker-1", &machine.files()));
+        machine
+    }
+
+    fn files(&self) -> Vec<Value> {
+        vec![
+            file("/etc/motd", "managed\n"),
+            file("/etc/chrony.conf", "server ntp\n"),
+        ]
+    }
+
+    fn path(&self, path: &str) -> PathBuf {
+        self.0.path().join(path)
+    }
+
+    fn write(&self, path: &str, text: &str) {
+        let path = self.path(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+    }
+
+    fn read(&self, path: &str) -> String {
+        fs::read_to_string(self.path(path)).unwrap()
+    }
+
+    fn current(&self, config: &Value) {
+        self.write(CURRENT, &config.to_string());
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        Command::new(env!("CARGO_BIN_EXE_machinist"))
+            .env_clear()
+            .args(arguments)
+            .arg("--root")
+            .arg(self.0.path())
+            .output()
+            .unwrap()
+    }
+
+    fn does(&self, arguments: &[&str]) -> String {
+        let output = self.run(arguments);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}: {said}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn refuses(&self, arguments: &[&str]) -> String {
+        let before = self.tree("");
+        let output = self.run(arguments);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {said}");
+        assert_eq!(self.tree(""), before, "{arguments:?}");
+        said
+    }
+
+    /// Everything below a directory but our own state: kind, mode, inode and what it holds.
+    fn tree(&self, below: &str) -> BTreeMap<String, (u32, u64, Vec<u8>)> {
+        let mut all = BTreeMap::new();
+        collect(self.0.path(), &self.path(below), &mut all);
+        all
+    }
+
+    fn journal(&self) -> machinist::update::journal::Journal {
+        store::peek(&Root::open(self.0.path()).unwrap()).unwrap()
+    }
+}
+
+fn collect(top: &Path, dir: &Path, into: &mut BTreeMap<String, (u32, u64, Vec<u8>)>) {
+    use std::os::unix::fs::MetadataExt;
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.strip_prefix(top).unwrap().display().to_string();
+        if name.starts_with("var/lib") || name.ends_with(".machinist") {
+            continue;
+        }
+        let meta = fs::symlink_metadata(&path).unwrap();
+        if meta.is_dir() {
+            collect(top, &path, into);
+            continue;
+        }
+        let held = match meta.is_symlink() {
+            true => fs::read_link(&path).unwrap().display().to_string().into(),
+            false => fs::read(&path).unwrap(),
+        };
+        into.insert(name, (meta.mode(), meta.ino(), held));
+    }
+}
+
+#[test]
+fn adopted_as_it_stands_no_file_is_written_and_what_stood_before_comes_back_when_it_leaves() {
+    let machine = Machine::managed();
+    let before = machine.tree("");
+    let page = machine.does(&["adopt", "--yes"]);
+    assert!(page.contains("Taken over: on rendered-worker-1"), "{page}");
+    assert_eq!(machine.tree(""), before, "not one file is another");
+    assert_eq!(machine.journal().base.unwrap().name, "rendered-worker-1");
+    machine.does(&["verify"]);
+    // Both files and the unit leave the config.
+    let mut next = rendered("rendered-worker-2", &[file("/etc/new", "new\n")]);
+    next["spec"]["config"]["systemd"] = json!({});
+    (next["kind"], next["apiVersion"]) = (
+        json!("MachineConfig"),
+        json!("machineconfiguration.openshift.io/v1"),
+    );
+    let given = machine.path("next.json");
+    fs::write(&given, next.to_string()).unwrap();
+    machine.does(&["apply", "--yes", given.to_str().unwrap()]);
+    assert_eq!(machine.read("etc/chrony.conf"), "as shipped\n");
+    let mode = fs::metadata(machine.path("etc/chrony.conf")).unwrap();
+    assert_eq!(mode.permissions().mode() & 0o7777, 0o640);
+    for gone in [
+        "etc/motd",
+        "etc/systemd/system/hello.service",
+        "etc/systemd/system/hello.service.d/10-x.conf",
+        "etc/systemd/system/multi-user.target.wants/hello.service",
+    ] {
+        assert!(
+            fs::symlink_metadata(machine.path(gone)).is_err(),
+            "{gone} stays"
+        );
+    }
+    assert_eq!(machine.read("etc/new"), "new\n");
+}
+
+#[test]
+fn given_back_and_taken_over_again_every_file_is_the_same_byte_for_byte() {
+    let machine = Machine::managed();
+    let before = machine.tree("");
+    machine.does(&["adopt", "--yes"]);
+    let first = machine.journal();
+    let said = machine.does(&["release", "--yes", "-o", "json"]);
+    let said: Value = serde_json::from_str(&said).unwrap();
+    assert_eq!(
+        (&said["kind"], &said["config"]),
+        (&json!("Released"), &json!("rendered-worker-1"))
+    );
+    assert_eq!(machine.tree(""), before);
+    let journal = machine.journal();
+    assert!(journal.base.is_none() && journal.owned.is_empty() && journal.originals.is_empty());
+    let kept = machine.path("var/lib/machinist/originals");
+    let kept = fs::read_dir(kept).map(Iterator::count).unwrap_or_default();
+    assert_eq!(kept, 0, "no original is left behind");
+    machine.does(&["adopt", "--yes"]);
+    assert_eq!(machine.tree(""), before);
+    let again = machine.journal();
+    assert_eq!((again.base, again.owned), (first.base, first.owned));
+    assert_eq!(
+        again.originals.keys().collect::<Vec<_>>(),
+        first.originals.keys().collect::<Vec<_>>()
+    );
+}
+
+#[test]
+fn a_config_of_ours_is_given_back_with_what_stood_before_it_and_without_what_left() {
+    let machine = Machine::managed();
+    machine.write("etc/found", "found\n");
+    machine.does(&["adopt", "--yes"]);
+    let mut next = rendered(
+        "rendered-worker-2",
+        &[file("/etc/motd", "other\n"), file("/etc/found", "ours\n")],
+    );
+    (next["kind"], next["apiVersion"]) = (
+        json!("MachineConfig"),
+        json!("machineconfiguration.openshift.io/v1"),
+    );
+    let given = machine.path("next.json");
+    fs::write(&given, next.to_string()).unwrap();
+    machine.does(&["apply", "--yes", given.to_str().unwrap()]);
+    machine.does(&["release", "--yes"]);
+    let current: Value = serde_json::from_str(&machine.read(CURRENT)).unwrap();
+    let name = current["metadata"]["name"].as_str().unwrap().to_owned();
+    assert!(name.starts_with("rendered-machine-"), "{name}");
+    assert_eq!(current["kind"], "MachineConfig");
+    let files = current["spec"]["config"]["storage"]["files"].as_array();
+    let mut paths: Vec<_> = files.unwrap().iter().map(|file| &file["path"]).collect();
+    paths.sort_by_key(ToString::to_string);
+    assert_eq!(paths, ["/etc/found", "/etc/motd"]);
+    let kept = |path: &str| machine.path(&format!("etc/machine-config-daemon/{path}"));
+    assert_eq!(
+        fs::read_to_string(kept("orig/etc/found.mcdorig")).unwrap(),
+        "found\n"
+    );
+    assert!(kept("noorig/etc/motd.mcdnoorig").exists());
+    assert!(
+        !kept("orig/etc/chrony.conf.mcdorig").exists(),
+        "it is back in place"
+    );
+    assert_eq!(machine.read("etc/chrony.conf"), "as shipped\n");
+    // What was written is what is read.
+    machine.does(&["adopt", "--yes"]);
+    assert_eq!(machine.journal().base.unwrap().name, name);
+}
+
+#[test]
+fn a_disk_that_differs_is_shown_and_not_taken_over_unless_a_person_insists_and_drifts_then() {
+    let machine = Machine::managed();
+    machine.write("etc/motd", "edited\n");
+    let output = machine.run(&["adopt", "--yes"]);
+    assert!(String::from_utf8_lossy(&output.stdout).contains("/etc/motd"));
+    let said = machine.refuses(&["adopt", "--yes"]);
+    assert!(said.contains("--force"), "{said}");
+    machine.does(&["adopt", "--yes", "--force"]);
+    assert_eq!(
+        machine.read("etc/motd"),
+        "edited\n",
+        "nothing is written over"
+    );
+    assert_eq!(machine.run(&["verify"]).status.code(), Some(2));
+    let said = machine.refuses(&["release", "--yes"]);
+    assert!(
+        said.contains("/etc/motd") && said.contains("degraded"),
+        "{said}"
+    );
+    machine.does(&["release", "--yes", "--force"]);
+}
+
+#[test]
+fn refused_while_that_daemon_runs_is_not_done_or_was_never_here_and_without_a_word() {
+    let machine = Machine::managed();
+    let said = machine.refuses(&["adopt"]);
+    assert!(said.contains("--yes"), "{said}");
+    let said = machine.refuses(&["release", "--yes"]);
+    assert!(said.contains("nothing to give back"), "{said}");
+    for (path, about) in [
+        (
+            "etc/machine-config-daemon/node-annotations.json",
+            "first boot",
+        ),
+        (
+            "etc/ignition-machine-config-encapsulated.json",
+            "first boot",
+        ),
+        ("run/machine-config-daemon-force", "write everything anew"),
+        (
+            "etc/machine-config-daemon/currentimage",
+            "built in the cluster",
+        ),
+    ] {
+        machine.write(path, "{}");
+        let said = machine.refuses(&["adopt", "--yes"]);
+        assert!(said.contains(about), "{path}: {said}");
+        fs::remove_file(machine.path(path)).unwrap();
+    }
+    machine.write("proc/41/comm", "machine-config-\n");
+    machine.write("proc/41/cmdline", "/run/bin/machine-config-daemon\0start\0");
+    let said = machine.refuses(&["adopt", "--yes"]);
+    assert!(said.contains("process 41"), "{said}");
+    let config = machine.path("config.json");
+    let mut other = rendered("other", &[]);
+    (other["kind"], other["apiVersion"]) = (
+        json!("MachineConfig"),
+        json!("machineconfiguration.openshift.io/v1"),
+    );
+    other["spec"]
+        .as_object_mut()
+        .unwrap()
+        .retain(|key, _| key == "config");
+    fs::write(&config, other.to_string()).unwrap();
+    let said = machine.refuses(&["apply", "--yes", config.to_str().unwrap()]);
+    assert!(said.contains("process 41"), "{said}");
+    fs::remove_dir_all(machine.path("proc/41")).unwrap();
+    machine.current(&json!({"spec": {}}));
+    let said = machine.refuses(&["adopt", "--yes"]);
+    assert!(said.contains("metadata.name"), "{said}");
+    fs::remove_file(machine.path(CURRENT)).unwrap();
+    let said = machine.refuses(&["adopt", "--yes"]);
+    assert!(said.contains("currentconfig"), "{said}");
+    let machine = Machine::managed();
+    machine.does(&["adopt", "--yes"]);
+    let said = machine.refuses(&["adopt", "--yes"]);
+    assert!(said.contains("machinist's already"), "{said}");
+}
+
+#[test]
+fn the_plan_is_the_one_of_plan_in_json() {
+    let machine = Machine::managed();
+    let said: Value =
+        serde_json::from_str(&machine.does(&["adopt", "--yes", "-o", "json"])).unwrap();
+    assert_eq!(said["kind"], "Plan");
+    assert_eq!(said["cost"], "None");
+    assert_eq!(said["changes"], json!([]));
+    assert_eq!(said["to"]["name"], "rendered-worker-1");
+}
+
+/// A root on which the process dies at its `number`-th operation: nothing after that happens.
+fn dying(machine: &Machine, number: usize) -> Root {
+    let count = AtomicUsize::new(0);
+    let root = Root::open(machine.0.path()).unwrap();
+    root.with_fault(Arc::new(move |_| {
+        let dead = count.fetch_add(1, Ordering::Relaxed) >= number;
+        dead.then(|| std::io::Error::other("dead"))
+    }))
+}
+
+fn adopts(root: &Root) -> Result<(), HandoverError> {
+    let found = handover::find(root, &Rules::default())?;
+    let capabilities = agent::look_capabilities(root, Owners::Auto);
+    let policies = Policies::default();
+    let looked = agent::adoption(root, found, capabilities, &policies);
+    let adoption = tokio::runtime::Runtime::new().unwrap().block_on(looked)?;
+    handover::adopt(&Store::open(root)?, &adoption, Vec::new()).map(drop)
+}
+
+#[test]
+fn killed_at_any_operation_the_machine_is_wholly_theirs_or_wholly_ours_and_the_same_again_ends_it()
+{
+    let mut number = 0;
+    loop {
+        let machine = Machine::managed();
+        let before = machine.tree("");
+        let done = adopts(&dying(&machine, number)).is_ok();
+        assert_eq!(machine.tree(""), before, "{number}");
+        let journal = machine.journal();
+        match journal.base.is_some() {
+            true => assert_eq!((journal.owned.len(), journal.originals.len()), (5, 1)),
+            false => {
+                assert!(!done && journal.owned.is_empty(), "{number}");
+                adopts(&Root::open(machine.0.path()).unwrap()).unwrap();
+            }
+        }
+        if done {
+            break;
+        }
+        number += 1;
+    }
+    assert!(number > 10, "{number}");
+    for number in 0.. {
+        let machine = Machine::managed();
+        let whole = Root::open(machine.0.path()).unwrap();
+        adopts(&whole).unwrap();
+        let before = machine.tree("");
+        let root = dying(&machine, number);
+        let released = Store::open(&root).map_err(HandoverError::from);
+        let done = released.and_then(|store| handover::release(&store, &Rules::default(), None));
+        assert_eq!(machine.tree(""), before, "{number}");
+        if machine.journal().base.is_some() {
+            let store = Store::open(&whole).unwrap();
+            handover::release(&store, &Rules::default(), None).unwrap();
+        }
+        assert!(machine.journal().base.is_none());
+        adopts(&whole).unwrap();
+        if done.is_ok() {
+            break;
+        }
+    }
+}

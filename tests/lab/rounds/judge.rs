@@ -1,0 +1,159 @@
+//! What the API server's audit log says of a node's update, held against what must be true of every
+//! update. The agent's own word counts for nothing here.
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+/// What somebody did to a node or its pods, and the API server took.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Deed {
+    /// The agent keeps new pods away.
+    Cordon,
+    /// The agent lets them come.
+    Uncordon,
+    /// The agent has one of the node's pods leave.
+    Evict(String),
+    /// The kubelet tells of this boot.
+    Reports {
+        /// Its id.
+        boot: String,
+    },
+}
+
+/// What the harness itself knows of a round.
+#[derive(Debug)]
+pub struct Known {
+    /// The boot at its begin, and at its end.
+    pub boots: (String, String),
+    /// When the machine went down for a reboot that it had asked for.
+    pub reboots: Vec<Timestamp>,
+    /// The machine's power went meanwhile.
+    pub lost_power: bool,
+    /// The API server was killed meanwhile: what it did last may be done without standing in its log.
+    pub lost_api: bool,
+    /// A person had cordoned the node before.
+    pub person: bool,
+    /// Pods may be scheduled to it now.
+    pub schedulable: bool,
+}
+
+/// The deeds of the log from its line `from` on that are about a node whose pods' names begin with `pods`,
+/// and when the API server took them.
+pub fn deeds(log: &[Value], from: usize, node: &str, pods: &str) -> Vec<(Timestamp, Deed)> {
+    log[from..]
+        .iter()
+        .filter(|event| {
+            event["stage"] == "ResponseComplete"
+                && event["responseStatus"]["code"].as_u64() < Some(300)
+        })
+        .filter_map(|event| {
+            let time = event["stageTimestamp"].as_str()?.parse().ok()?;
+            Some((time, deed(event, node, pods)?))
+        })
+        .collect()
+}
+
+fn deed(event: &Value, node: &str, pods: &str) -> Option<Deed> {
+    let object = &event["objectRef"];
+    let name = object["name"].as_str()?;
+    let user = event["user"]["username"].as_str()?;
+    let agent = user.starts_with("system:serviceaccount:machinist-system:");
+    let part = object["subresource"].as_str().unwrap_or_default();
+    match (event["verb"].as_str()?, object["resource"].as_str()?, part) {
+        ("patch", "nodes", "") if agent && name == node => {
+            let patch = event["requestObject"].as_array()?;
+            let cordon = patch
+                .iter()
+                .find(|op| op["path"] == "/spec/unschedulable" && op["op"] != "test")?;
+            let on = cordon["value"] == true;
+            Some(if on { Deed::Cordon } else { Deed::Uncordon })
+        }
+        ("patch", "nodes", "status") if user == format!("system:node:{node}") && name == node => {
+            let boot = event["requestObject"]["status"]["nodeInfo"]["bootID"].as_str()?;
+            Some(Deed::Reports {
+                boot: boot.to_owned(),
+            })
+        }
+        ("create", "pods", "eviction") if agent && name.starts_with(pods) => {
+            Some(Deed::Evict(name.to_owned()))
+        }
+        ("delete", "pods", "") if agent && name.starts_with(pods) => {
+            Some(Deed::Evict(name.to_owned()))
+        }
+        _ => None,
+    }
+}
+
+/// What is wrong with a round whose update drained and rebooted; empty when all is as it must be.
+pub fn judge(deeds: &[(Timestamp, Deed)], known: &Known) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let mut must = |holds: bool, what: &str| {
+        if !holds {
+            wrong.push(what.to_owned());
+        }
+    };
+    let times = |of: &Deed| -> Vec<Timestamp> {
+        let those = deeds.iter().filter(|(_, deed)| deed == of);
+        those.map(|(time, _)| *time).collect()
+    };
+    let (cordons, uncordons) = (times(&Deed::Cordon), times(&Deed::Uncordon));
+    let wanted = usize::from(!known.person);
+    // What a dying API server did may be missing in its log, and is then done once more.
+    let fits = |n: usize| n == wanted || known.lost_api && n <= wanted;
+    for (what, n) in [("cordons", cordons.len()), ("uncordons", uncordons.len())] {
+        must(
+            fits(n),
+            &format!("{n} {what} by the agent, {wanted} wanted"),
+        );
+    }
+    must(
+        known.schedulable != known.person,
+        "the node is cordoned, or is not, against what a person asked for",
+    );
+
+    let (cordon, uncordon) = (cordons.first(), uncordons.last());
+    for (time, deed) in deeds {
+        if matches!(deed, Deed::Evict(_)) {
+            let before = cordon.is_some_and(|cordon| time < cordon);
+            let after = uncordon.is_some_and(|uncordon| time > uncordon);
+            must(!before, &format!("{deed:?} before the cordon"));
+            must(!after, &format!("{deed:?} after the uncordon"));
+        }
+    }
+
+    let (before, after) = &known.boots;
+    let reboots = known.reboots.len();
+    must(before != after, "it has not rebooted");
+    must(
+        reboots <= 1,
+        &format!("it rebooted {reboots} times for one config"),
+    );
+    must(
+        reboots == 1 || known.lost_power,
+        "nobody asked for the reboot",
+    );
+    // Verified is what the agent says; that it could not have been is told by the kubelet, which had not
+    // come back from the reboot.
+    let down = known.reboots.first();
+    let came_back = |(time, deed): &(Timestamp, Deed)| {
+        matches!(deed, Deed::Reports { boot } if boot != before)
+            && down.is_none_or(|down| time > down)
+            && uncordon.is_none_or(|uncordon| time < uncordon)
+    };
+    must(
+        deeds.iter().any(came_back),
+        "uncordoned before the boot with the new config had a kubelet",
+    );
+    wrong
+}
+
+/// The same deeds with the uncordon moved before anything of the new boot was known: no judge may take them.
+pub fn uncordoned_too_early(deeds: &[(Timestamp, Deed)]) -> Option<Vec<(Timestamp, Deed)>> {
+    let cordoned = deeds.iter().find(|(_, deed)| *deed == Deed::Cordon)?.0;
+    let mut moved = deeds.to_vec();
+    let uncordon = moved
+        .iter_mut()
+        .rfind(|(_, deed)| *deed == Deed::Uncordon)?;
+    uncordon.0 = cordoned;
+    Some(moved)
+}

@@ -1,0 +1,165 @@
+//! machinist as an administrator brings it to a cluster: the image, and the kustomization as shipped.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    sync::OnceLock,
+};
+
+use serde_json::Value;
+
+use super::{Cluster, Machine, WORK, image, wait};
+
+const HOME: &str = env!("CARGO_MANIFEST_DIR");
+
+/// The namespace of everything that the kustomization brings.
+pub const NAMESPACE: &str = "machinist-system";
+
+/// The copy of the program that the agent puts on its host.
+pub const CONSOLE: &str = "/usr/local/libexec/machinist/machinist";
+
+/// Pulled, started and answered its probes; the rest is for busy cores.
+const ROLLED_OUT: &str = "180s";
+
+/// The image as `packaging/image/build` makes it.
+#[derive(Debug)]
+pub struct Shipped {
+    archive: PathBuf,
+    /// `sha256:…`, as the kustomization names it.
+    pub digest: String,
+}
+
+/// Built once in a run. MACHINIST_LAB_BINARY names a static binary that is there already.
+pub fn shipped() -> &'static Shipped {
+    static SHIPPED: OnceLock<Shipped> = OnceLock::new();
+    SHIPPED.get_or_init(|| {
+        let archive = Path::new(WORK).join("machinist.tar");
+        let mut build = Command::new(Path::new(HOME).join("packaging/image/build"));
+        build.arg("--output").arg(&archive);
+        if let Ok(binary) = std::env::var("MACHINIST_LAB_BINARY") {
+            build.args(["--binary", &binary]);
+        }
+        let built = build.output().expect("packaging/image/build can be run");
+        let said = String::from_utf8_lossy(&built.stdout);
+        let error = String::from_utf8_lossy(&built.stderr);
+        assert!(built.status.success(), "packaging/image/build: {error}");
+        let digest = said.trim_end().rsplit_once('@').expect("a digest").1;
+        Shipped {
+            archive,
+            digest: digest.to_owned(),
+        }
+    })
+}
+
+impl Cluster {
+    /// Applies the overlay for clusters without OpenShift, with the image's digest named as
+    /// docs/install.md says, and waits until an agent is ready on each of the nodes. `settings` go into
+    /// the fleet's ConfigMap, below those that are shipped.
+    pub fn install_machinist(&self, machines: &[&Machine], settings: &str) {
+        let image = shipped();
+        for machine in machines {
+            machine.write("/var/lib/machinist.tar", fs::read(&image.archive).unwrap());
+            machine.sh(
+                "ctr -n k8s.io images import --snapshotter native --base-name localhost/machinist --digests \
+                 /var/lib/machinist.tar >/dev/null && rm /var/lib/machinist.tar",
+            );
+        }
+        // kubectl looks every kind up before it applies the first object.
+        let kinds = Path::new(HOME).join("packaging/kubernetes/crds");
+        self.kubectl(&["apply", "-k", kinds.to_str().unwrap()]);
+        let established = ["wait", "--for=condition=Established", "crd", "--all"];
+        self.kubectl(&established);
+        self.apply_overlay("vanilla", settings);
+        self.wait_rolled_out();
+    }
+
+    /// `kubectl apply -k` of a kustomization of one's own over `packaging/kubernetes/overlays/NAME`.
+    pub fn apply_overlay(&self, name: &str, settings: &str) {
+        let dir = self.dir.join("kustomization");
+        let _ = fs::remove_dir_all(&dir);
+        fs::create_dir_all(dir.join("mine")).unwrap();
+        let copied = Command::new("cp")
+            .arg("-r")
+            .arg(Path::new(HOME).join("packaging/kubernetes"))
+            .arg(dir.join("machinist"))
+            .status();
+        assert!(copied.is_ok_and(|status| status.success()));
+        let mut text = format!(
+            "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\n\
+             resources: [../machinist/overlays/{name}]\n\
+             images: [{{name: localhost/machinist, digest: '{}'}}]\n",
+            shipped().digest
+        );
+        if !settings.is_empty() {
+            let shipped = dir.join("machinist/base/machinist.yaml");
+            let whole = fs::read_to_string(shipped).unwrap() + settings;
+            fs::write(dir.join("mine/machinist.yaml"), whole).unwrap();
+            text += &format!(
+                "configMapGenerator:\n- name: machinist\n  namespace: {NAMESPACE}\n  behavior: merge\n  \
+                 files: [machinist.yaml]\n  options: {{disableNameSuffixHash: true}}\n"
+            );
+        }
+        fs::write(dir.join("mine/kustomization.yaml"), text).unwrap();
+        let mine = dir.join("mine");
+        self.kubectl(&["apply", "-k", mine.to_str().unwrap()]);
+    }
+
+    /// Waits until every node's agent is ready.
+    pub fn wait_rolled_out(&self) {
+        let timeout = format!("--timeout={ROLLED_OUT}");
+        let agents = "daemonset/machinist";
+        self.kubectl(&["-n", NAMESPACE, "rollout", "status", agents, &timeout]);
+    }
+
+    /// The agent's pod on a node.
+    pub fn agent_pod(&self, node: &str) -> Option<Value> {
+        let on = format!("spec.nodeName={node}");
+        let list = ["-n", NAMESPACE, "get", "pods", "--field-selector", &on];
+        let pods = self.try_kubectl(&[&list[..], &["-o", "json"]].concat());
+        let pods: Value = serde_json::from_slice(&pods.stdout).ok()?;
+        let alive = |pod: &&Value| pod["metadata"]["deletionTimestamp"].is_null();
+        pods["items"].as_array()?.iter().find(alive).cloned()
+    }
+
+    /// Pods of the lab's image that are made anew when they are taken away, on one node and no other.
+    pub fn workload(&self, name: &str, node: &str, replicas: u32) {
+        let pod = serde_json::json!({
+            "metadata": {"labels": {"app": name}},
+            "spec": {
+                "hostNetwork": true,
+                "terminationGracePeriodSeconds": 2,
+                "automountServiceAccountToken": false,
+                "nodeSelector": {"kubernetes.io/hostname": node},
+                "containers": [{"name": "main", "image": image::PAUSE, "imagePullPolicy": "Never"}],
+            },
+        });
+        let deployment = serde_json::json!({
+            "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name},
+            "spec": {"replicas": replicas, "selector": {"matchLabels": {"app": name}}, "template": pod},
+        });
+        self.apply(&deployment.to_string());
+        let deployment = format!("deployment/{name}");
+        self.kubectl(&["rollout", "status", &deployment, "--timeout=60s"]);
+    }
+}
+
+impl Machine {
+    /// What the console copy on the host says of the agent's state; none while no agent answers.
+    pub fn console_status(&self) -> Option<Value> {
+        let output = self.try_exec(&[CONSOLE, "status", "-o", "json"]).ok()?;
+        serde_json::from_slice(&output.stdout).ok()
+    }
+
+    /// The same, until `condition` holds for it.
+    pub fn wait_console(
+        &self,
+        what: &str,
+        deadline: std::time::Duration,
+        mut condition: impl FnMut(&Value) -> bool,
+    ) -> Value {
+        wait::value(&format!("{what} ({})", self.name()), deadline, || {
+            self.console_status().filter(&mut condition)
+        })
+    }
+}

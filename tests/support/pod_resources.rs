@@ -1,0 +1,149 @@
+//! The kubelet's word on who has which device, as a test wants it. Counts how often it is asked.
+
+use std::{
+    path::Path,
+    sync::{Arc, Mutex},
+};
+
+use machinist::kubelet::api::v1::{
+    self as api,
+    pod_resources_lister_server::{PodResourcesLister, PodResourcesListerServer},
+};
+use tokio::{net::UnixListener, task::JoinHandle};
+use tokio_stream::wrappers::UnixListenerStream;
+use tonic::{Code, Request, Response, Status, transport::Server};
+
+/// What is answered. Cheap to clone.
+#[derive(Clone, Default)]
+pub(crate) struct PodResourcesDouble(Arc<Mutex<State>>);
+
+#[derive(Default)]
+struct State {
+    pods: Vec<api::PodResources>,
+    allocatable: Vec<api::ContainerDevices>,
+    asked: usize,
+    refuse: Option<(Code, &'static str)>,
+    silent: bool,
+}
+
+impl PodResourcesDouble {
+    /// Serves as the kubelet does, until the answer is aborted or dropped.
+    pub(crate) fn serve(&self, root: &Path) -> Serving {
+        let directory = root.join("var/lib/kubelet/pod-resources");
+        std::fs::create_dir_all(&directory).unwrap();
+        let socket = directory.join("kubelet.sock");
+        // A kubelet that starts removes what the one before left.
+        let _ = std::fs::remove_file(&socket);
+        // The test's own directory may be deeper than an address is long.
+        let name = std::path::PathBuf::from("kubelet.sock");
+        let listener = bind(&directory, &name);
+        let server = Server::builder()
+            .add_service(PodResourcesListerServer::new(self.clone()))
+            .serve_with_incoming(UnixListenerStream::new(listener));
+        Serving(tokio::spawn(async move { server.await.unwrap() }))
+    }
+
+    fn with<T>(&self, what: impl FnOnce(&mut State) -> T) -> T {
+        what(&mut self.0.lock().unwrap())
+    }
+
+    /// A pod of namespace `lab` has these devices in its container `main`.
+    pub(crate) fn give(&self, pod: &str, resource: &str, ids: &[&str]) {
+        let device = devices(resource, ids);
+        let container = |name: &str, devices| api::ContainerResources {
+            name: name.to_owned(),
+            devices,
+        };
+        let pod = api::PodResources {
+            name: pod.to_owned(),
+            namespace: "lab".to_owned(),
+            containers: vec![
+                container("sidecar", vec![]),
+                container("main", vec![device]),
+            ],
+        };
+        self.with(|state| state.pods.push(pod));
+    }
+
+    /// The pod has ended.
+    pub(crate) fn take(&self, pod: &str) {
+        self.with(|state| state.pods.retain(|known| known.name != pod));
+    }
+
+    pub(crate) fn could_give(&self, resource: &str, ids: &[&str]) {
+        self.with(|state| state.allocatable = vec![devices(resource, ids)]);
+    }
+
+    pub(crate) fn refuses(&self, with: Option<(Code, &'static str)>) {
+        self.with(|state| state.refuse = with);
+    }
+
+    /// It takes questions and answers none.
+    pub(crate) fn is_silent(&self) {
+        self.with(|state| state.silent = true);
+    }
+
+    pub(crate) fn asked(&self) -> usize {
+        self.with(|state| state.asked)
+    }
+
+    async fn answer<T>(&self, what: impl FnOnce(&State) -> T) -> Result<Response<T>, Status> {
+        let silent = self.with(|state| {
+            state.asked += 1;
+            state.silent
+        });
+        if silent {
+            std::future::pending::<()>().await;
+        }
+        self.with(|state| match state.refuse {
+            Some((code, message)) => Err(Status::new(code, message)),
+            None => Ok(Response::new(what(state))),
+        })
+    }
+}
+
+/// A server that ends with its test; its socket stays, as a dead kubelet's does.
+pub(crate) struct Serving(JoinHandle<()>);
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+fn bind(directory: &Path, name: &Path) -> UnixListener {
+    use std::os::fd::AsRawFd as _;
+    let held = std::fs::File::open(directory).unwrap();
+    let short = format!("/proc/self/fd/{}/{}", held.as_raw_fd(), name.display());
+    UnixListener::bind(short).unwrap()
+}
+
+fn devices(resource: &str, ids: &[&str]) -> api::ContainerDevices {
+    api::ContainerDevices {
+        resource_name: resource.to_owned(),
+        device_ids: ids.iter().map(|id| (*id).to_owned()).collect(),
+    }
+}
+
+#[tonic::async_trait]
+impl PodResourcesLister for PodResourcesDouble {
+    async fn list(
+        &self,
+        _: Request<api::ListPodResourcesRequest>,
+    ) -> Result<Response<api::ListPodResourcesResponse>, Status> {
+        self.answer(|state| api::ListPodResourcesResponse {
+            pod_resources: state.pods.clone(),
+        })
+        .await
+    }
+
+    async fn get_allocatable_resources(
+        &self,
+        _: Request<api::AllocatableResourcesRequest>,
+    ) -> Result<Response<api::AllocatableResourcesResponse>, Status> {
+        self.answer(|state| api::AllocatableResourcesResponse {
+            devices: state.allocatable.clone(),
+        })
+        .await
+    }
+}

@@ -1,0 +1,173 @@
+//! Units that use devices around a shutdown that somebody else orders.
+
+use std::sync::Arc;
+
+use machinist::{agent::quiesce, device::Inventory, root::Root};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::*;
+
+/// A machine with units that use devices, one of which does not run.
+struct Beside {
+    machine: PretendSystemd,
+    root: tempfile::TempDir,
+    inventory: watch::Sender<Arc<Inventory>>,
+}
+
+fn declaring(units: &[&str]) -> Arc<Inventory> {
+    Arc::new(Inventory {
+        stop_units: units.iter().map(|unit| (*unit).to_owned()).collect(),
+        ..Inventory::default()
+    })
+}
+
+const STOPPED: &str = "StopUnit monitor.service replace";
+const STARTED: &str = "StartUnit monitor.service replace";
+const TAKEN: &str = "Inhibit shutdown machinist delay";
+
+impl Beside {
+    fn new() -> Self {
+        let machine = PretendSystemd::new();
+        machine.set_unit("monitor.service", Unit::default());
+        machine.set_unit("idle.service", Unit::stopped());
+        Self {
+            machine,
+            root: tempfile::tempdir().unwrap(),
+            inventory: watch::Sender::new(declaring(&["monitor.service", "idle.service"])),
+        }
+    }
+
+    fn follow(&self) -> CancellationToken {
+        let stop = CancellationToken::new();
+        let root = Root::open(self.root.path()).unwrap();
+        let systemd = Systemd::new(self.machine.lines());
+        let follow = quiesce::follow(systemd, root, self.inventory.subscribe(), stop.clone());
+        tokio::spawn(follow);
+        stop
+    }
+
+    async fn until(&self, what: &str, enough: impl Fn(&PretendSystemd) -> bool) {
+        for _ in 0..2000 {
+            if enough(&self.machine) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        panic!("{what}: {:?}", self.machine.heard());
+    }
+
+    async fn until_heard(&self, what: &str, times: usize) {
+        let often = |machine: &PretendSystemd| times_heard(machine, what) >= times;
+        self.until(what, often).await;
+    }
+}
+
+fn times_heard(machine: &PretendSystemd, what: &str) -> usize {
+    machine.heard().iter().filter(|one| *one == what).count()
+}
+
+#[tokio::test]
+async fn a_shutdown_waits_until_what_runs_is_stopped_and_no_longer() {
+    let beside = Beside::new();
+    let job = Job::done()
+        .taking(Duration::from_millis(300))
+        .becoming(|unit| *unit = Unit::stopped());
+    beside.machine.script("monitor.service", job);
+    let stop = beside.follow();
+    beside
+        .until("a lock", |machine| machine.locks_held() == 1)
+        .await;
+    beside.machine.announce(true).await;
+    beside.until_heard(STOPPED, 1).await;
+    assert_eq!(beside.machine.locks_held(), 1, "the unit is not down yet");
+    let kept = beside.root.path().join("var/lib/machinist/quiesced.json");
+    let kept = std::fs::read_to_string(kept).unwrap();
+    assert_eq!(
+        kept, r#"{"units":["monitor.service"]}"#,
+        "before it is done"
+    );
+    beside
+        .until("the lock given up", |machine| machine.locks_held() == 0)
+        .await;
+    // Called off: what was stopped runs again, nothing else is started, and there is a new lock.
+    beside.machine.announce(false).await;
+    beside.until_heard(STARTED, 1).await;
+    beside
+        .until("a lock anew", |machine| machine.locks_held() == 1)
+        .await;
+    let heard = beside.machine.heard();
+    assert!(
+        !heard.iter().any(|one| one.contains("idle.service")),
+        "{heard:?}"
+    );
+    stop.cancel();
+}
+
+#[tokio::test]
+async fn a_unit_that_does_not_stop_holds_a_shutdown_up_no_longer_than_logind_waits() {
+    let beside = Beside::new();
+    let job = Job::done().taking(Duration::from_secs(3600));
+    beside.machine.script("monitor.service", job);
+    let _stop = beside.follow();
+    beside
+        .until("a lock", |machine| machine.locks_held() == 1)
+        .await;
+    let begun = std::time::Instant::now();
+    beside.machine.announce(true).await;
+    beside
+        .until("the lock given up", |machine| machine.locks_held() == 0)
+        .await;
+    let took = begun.elapsed();
+    assert!((4..5).contains(&took.as_secs()), "{took:?} of 5 s");
+}
+
+#[tokio::test]
+async fn what_was_stopped_before_the_reboot_is_started_after_it() {
+    let beside = Beside::new();
+    let job = Job::done().becoming(|unit| *unit = Unit::stopped());
+    beside.machine.script("monitor.service", job);
+    let stop = beside.follow();
+    beside
+        .until("a lock", |machine| machine.locks_held() == 1)
+        .await;
+    beside.machine.announce(true).await;
+    beside.until_heard(STOPPED, 1).await;
+    beside
+        .until("the lock given up", |machine| machine.locks_held() == 0)
+        .await;
+    stop.cancel();
+    beside.machine.call_off_in_silence();
+    let _next_boot = beside.follow();
+    beside.until_heard(STARTED, 1).await;
+    beside
+        .until("a lock", |machine| machine.locks_held() == 1)
+        .await;
+    let kept = beside.root.path().join("var/lib/machinist/quiesced.json");
+    assert!(!kept.exists(), "once");
+}
+
+#[tokio::test]
+async fn the_lock_is_taken_anew_from_a_logind_that_was_restarted_and_only_while_it_is_of_use() {
+    let beside = Beside::new();
+    beside.inventory.send_replace(declaring(&[]));
+    let _stop = beside.follow();
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert_eq!(times_heard(&beside.machine, TAKEN), 0, "nothing to stop");
+    beside
+        .inventory
+        .send_replace(declaring(&["monitor.service"]));
+    beside.until_heard(TAKEN, 1).await;
+    beside.machine.restart_logind().await;
+    beside.until_heard(TAKEN, 2).await;
+    beside
+        .until("a lock", |machine| machine.locks_held() == 1)
+        .await;
+    beside.machine.hang_up().await;
+    beside.until_heard(TAKEN, 3).await;
+    beside.inventory.send_replace(declaring(&[]));
+    beside
+        .until("the lock given up", |machine| machine.locks_held() == 0)
+        .await;
+    assert_eq!(times_heard(&beside.machine, STOPPED), 0);
+}
