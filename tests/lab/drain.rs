@@ -144,13 +144,6 @@ fn requests(cluster: &Cluster, user: &str) -> Vec<Value> {
         .collect()
 }
 
-fn machinist(cluster: &Cluster, user: &str, arguments: &[&str]) -> Command {
-    let mut command = cluster.beside(Path::new(env!("CARGO_BIN_EXE_machinist")));
-    let kubeconfig = cluster.kubeconfig(user, "system:masters");
-    command.args(arguments).arg("--kubeconfig").arg(kubeconfig);
-    command
-}
-
 #[test]
 fn two_hundred_and_fifty_pods_are_drained_with_a_fraction_of_kubectls_requests() {
     let cluster = Cluster::start(&lab().version);
@@ -175,7 +168,7 @@ fn two_hundred_and_fifty_pods_are_drained_with_a_fraction_of_kubectls_requests()
 
     cluster.kubectl(&["uncordon", "bare"]);
     create(&cluster, &pods(names(), "web"));
-    let (ours, output) = timed(&cluster, &mut machinist(&cluster, "by-machinist", &flags));
+    let (ours, output) = timed(&cluster, &mut cluster.machinist("by-machinist", &flags));
     assert!(
         output.status.success(),
         "{}",
@@ -268,7 +261,7 @@ fn a_budget_that_blocks_is_named_and_lifted_lets_the_drain_go_on() {
             lifted.store(true, Ordering::Relaxed);
         });
         let flags = ["drain", "bare", "--force", "--timeout=120s"];
-        timed(&cluster, &mut machinist(&cluster, "by-machinist", &flags))
+        timed(&cluster, &mut cluster.machinist("by-machinist", &flags))
     });
     let told = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(

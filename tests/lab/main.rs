@@ -28,6 +28,7 @@ mod service;
 mod soft;
 mod support;
 mod table;
+mod tended;
 mod undo;
 
 // Updates of every kind, as the power-cut tests have them.

@@ -1,6 +1,6 @@
 //! Updates of nodes under the worst that happens to nodes, at random moments, one or two of it at once.
 
-mod judge;
+pub mod judge;
 
 use std::{
     any::Any,

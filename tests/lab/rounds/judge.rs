@@ -20,6 +20,20 @@ pub enum Deed {
     },
 }
 
+/// From the request's arrival to the end of its answer. Whoever watches can know of a change, and act on it,
+/// before the request that made it is over, so only of two spans that do not meet is one the earlier.
+#[derive(Clone, Copy, Debug)]
+pub struct Span {
+    begun: Timestamp,
+    ended: Timestamp,
+}
+
+impl Span {
+    fn is_before(self, other: Self) -> bool {
+        self.ended < other.begun
+    }
+}
+
 /// What the harness itself knows of a round.
 #[derive(Debug)]
 pub struct Known {
@@ -38,8 +52,8 @@ pub struct Known {
 }
 
 /// The deeds of the log from its line `from` on that are about a node whose pods' names begin with `pods`,
-/// and when the API server took them.
-pub fn deeds(log: &[Value], from: usize, node: &str, pods: &str) -> Vec<(Timestamp, Deed)> {
+/// and when they were done.
+pub fn deeds(log: &[Value], from: usize, node: &str, pods: &str) -> Vec<(Span, Deed)> {
     log[from..]
         .iter()
         .filter(|event| {
@@ -47,8 +61,12 @@ pub fn deeds(log: &[Value], from: usize, node: &str, pods: &str) -> Vec<(Timesta
                 && event["responseStatus"]["code"].as_u64() < Some(300)
         })
         .filter_map(|event| {
-            let time = event["stageTimestamp"].as_str()?.parse().ok()?;
-            Some((time, deed(event, node, pods)?))
+            let time = |name: &str| event[name].as_str()?.parse().ok();
+            let span = Span {
+                begun: time("requestReceivedTimestamp")?,
+                ended: time("stageTimestamp")?,
+            };
+            Some((span, deed(event, node, pods)?))
         })
         .collect()
 }
@@ -85,14 +103,14 @@ fn deed(event: &Value, node: &str, pods: &str) -> Option<Deed> {
 }
 
 /// What is wrong with a round whose update drained and rebooted; empty when all is as it must be.
-pub fn judge(deeds: &[(Timestamp, Deed)], known: &Known) -> Vec<String> {
+pub fn judge(deeds: &[(Span, Deed)], known: &Known) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut must = |holds: bool, what: &str| {
         if !holds {
             wrong.push(what.to_owned());
         }
     };
-    let times = |of: &Deed| -> Vec<Timestamp> {
+    let times = |of: &Deed| -> Vec<Span> {
         let those = deeds.iter().filter(|(_, deed)| deed == of);
         those.map(|(time, _)| *time).collect()
     };
@@ -114,8 +132,8 @@ pub fn judge(deeds: &[(Timestamp, Deed)], known: &Known) -> Vec<String> {
     let (cordon, uncordon) = (cordons.first(), uncordons.last());
     for (time, deed) in deeds {
         if matches!(deed, Deed::Evict(_)) {
-            let before = cordon.is_some_and(|cordon| time < cordon);
-            let after = uncordon.is_some_and(|uncordon| time > uncordon);
+            let before = cordon.is_some_and(|cordon| time.is_before(*cordon));
+            let after = uncordon.is_some_and(|uncordon| uncordon.is_before(*time));
             must(!before, &format!("{deed:?} before the cordon"));
             must(!after, &format!("{deed:?} after the uncordon"));
         }
@@ -135,10 +153,10 @@ pub fn judge(deeds: &[(Timestamp, Deed)], known: &Known) -> Vec<String> {
     // Verified is what the agent says; that it could not have been is told by the kubelet, which had not
     // come back from the reboot.
     let down = known.reboots.first();
-    let came_back = |(time, deed): &(Timestamp, Deed)| {
+    let came_back = |(time, deed): &(Span, Deed)| {
         matches!(deed, Deed::Reports { boot } if boot != before)
-            && down.is_none_or(|down| time > down)
-            && uncordon.is_none_or(|uncordon| time < uncordon)
+            && down.is_none_or(|down| time.begun > *down)
+            && uncordon.is_none_or(|uncordon| !uncordon.is_before(*time))
     };
     must(
         deeds.iter().any(came_back),
@@ -148,7 +166,7 @@ pub fn judge(deeds: &[(Timestamp, Deed)], known: &Known) -> Vec<String> {
 }
 
 /// The same deeds with the uncordon moved before anything of the new boot was known: no judge may take them.
-pub fn uncordoned_too_early(deeds: &[(Timestamp, Deed)]) -> Option<Vec<(Timestamp, Deed)>> {
+pub fn uncordoned_too_early(deeds: &[(Span, Deed)]) -> Option<Vec<(Span, Deed)>> {
     let cordoned = deeds.iter().find(|(_, deed)| *deed == Deed::Cordon)?.0;
     let mut moved = deeds.to_vec();
     let uncordon = moved

@@ -1,7 +1,8 @@
 //! Asking and telling the API server, as an operator would: with kubectl.
 
 use std::io::Write;
-use std::process::{Output, Stdio};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -66,6 +67,14 @@ impl Cluster {
         wait::value(&format!("{kind}/{name}: {what}"), deadline, || {
             self.object(kind, name).filter(&mut condition)
         })
+    }
+
+    /// machinist beside the cluster, as a user of it who may do everything.
+    pub fn machinist(&self, user: &str, arguments: &[&str]) -> Command {
+        let mut command = self.beside(Path::new(env!("CARGO_BIN_EXE_machinist")));
+        let kubeconfig = self.kubeconfig(user, "system:masters");
+        command.args(arguments).arg("--kubeconfig").arg(kubeconfig);
+        command
     }
 
     /// Makes a pod of the lab's busybox on a node, asking for so many of each resource.

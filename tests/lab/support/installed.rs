@@ -30,6 +30,17 @@ pub struct Shipped {
     pub digest: String,
 }
 
+/// What an administrator's own kustomization says beside the image.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Mine<'a> {
+    /// Settings of the fleet, below those that are shipped.
+    pub settings: &'a str,
+    /// A pool's settings: the file's name, and its text.
+    pub pool: Option<(&'a str, &'a str)>,
+    /// Directories of `packaging/kubernetes`.
+    pub components: &'a [&'a str],
+}
+
 /// Built once in a run. MACHINIST_LAB_BINARY names a static binary that is there already.
 pub fn shipped() -> &'static Shipped {
     static SHIPPED: OnceLock<Shipped> = OnceLock::new();
@@ -70,12 +81,16 @@ impl Cluster {
         self.kubectl(&["apply", "-k", kinds.to_str().unwrap()]);
         let established = ["wait", "--for=condition=Established", "crd", "--all"];
         self.kubectl(&established);
-        self.apply_overlay("vanilla", settings);
+        let settings = Mine {
+            settings,
+            ..Mine::default()
+        };
+        self.apply_overlay("vanilla", &settings);
         self.wait_rolled_out();
     }
 
     /// `kubectl apply -k` of a kustomization of one's own over `packaging/kubernetes/overlays/NAME`.
-    pub fn apply_overlay(&self, name: &str, settings: &str) {
+    pub fn apply_overlay(&self, name: &str, mine: &Mine<'_>) {
         let dir = self.dir.join("kustomization");
         let _ = fs::remove_dir_all(&dir);
         fs::create_dir_all(dir.join("mine")).unwrap();
@@ -91,18 +106,37 @@ impl Cluster {
              images: [{{name: localhost/machinist, digest: '{}'}}]\n",
             shipped().digest
         );
-        if !settings.is_empty() {
+        let components = mine.components.iter();
+        let components: Vec<_> = components.map(|it| format!("../machinist/{it}")).collect();
+        if !components.is_empty() {
+            text += &format!("components: [{}]\n", components.join(", "));
+        }
+        let mut files = Vec::new();
+        if !mine.settings.is_empty() {
             let shipped = dir.join("machinist/base/machinist.yaml");
-            let whole = fs::read_to_string(shipped).unwrap() + settings;
-            fs::write(dir.join("mine/machinist.yaml"), whole).unwrap();
+            let whole = fs::read_to_string(shipped).unwrap() + mine.settings;
+            files.push(("machinist.yaml", whole));
+        }
+        files.extend(mine.pool.map(|(file, text)| (file, text.to_owned())));
+        if !files.is_empty() {
+            let names: Vec<_> = files.iter().map(|(name, _)| *name).collect();
             text += &format!(
                 "configMapGenerator:\n- name: machinist\n  namespace: {NAMESPACE}\n  behavior: merge\n  \
-                 files: [machinist.yaml]\n  options: {{disableNameSuffixHash: true}}\n"
+                 files: [{}]\n  options: {{disableNameSuffixHash: true}}\n",
+                names.join(", ")
             );
         }
+        for (name, text) in files {
+            fs::write(dir.join("mine").join(name), text).unwrap();
+        }
         fs::write(dir.join("mine/kustomization.yaml"), text).unwrap();
-        let mine = dir.join("mine");
-        self.kubectl(&["apply", "-k", mine.to_str().unwrap()]);
+        self.kubectl(&["apply", "-k", &self.overlay()]);
+    }
+
+    /// The kustomization that was applied last.
+    pub fn overlay(&self) -> String {
+        let mine = self.dir.join("kustomization/mine");
+        mine.to_str().unwrap().to_owned()
     }
 
     /// Waits until every node's agent is ready.

@@ -1,0 +1,182 @@
+//! A pod with a device, on a node that is to reboot.
+
+use std::{thread, time::Instant};
+
+use serde_json::{Value, json};
+
+use super::{FUSE, Fleet, USER, said};
+use crate::rounds::judge::Deed;
+use crate::support::{image, rounds, wait};
+
+/// One pod with a share of the device, on the first node while that takes pods, which a budget keeps there.
+fn workload(fleet: &Fleet) {
+    let first = json!({"matchExpressions":
+        [{"key": "kubernetes.io/hostname", "operator": "In", "values": ["first"]}]});
+    let prefers = json!([{"weight": 100, "preference": first}]);
+    let pod = json!({
+        "metadata": {"labels": {"app": USER}},
+        "spec": {
+            "hostNetwork": true,
+            "terminationGracePeriodSeconds": 2,
+            "automountServiceAccountToken": false,
+            "affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": prefers}},
+            "containers": [{
+                "name": "main", "image": image::PAUSE, "imagePullPolicy": "Never",
+                "resources": {"limits": {FUSE: "1"}},
+            }],
+        },
+    });
+    let selector = json!({"matchLabels": {"app": USER}});
+    let deployment = json!({
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": USER},
+        "spec": {"replicas": 1, "selector": selector, "template": pod},
+    });
+    let budget = json!({
+        "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "guard"},
+        "spec": {"maxUnavailable": 0, "selector": selector},
+    });
+    fleet.cluster.apply(&deployment.to_string());
+    fleet.cluster.apply(&budget.to_string());
+    let deployment = format!("deployment/{USER}");
+    let status = ["rollout", "status", &deployment, "--timeout=60s"];
+    fleet.cluster.kubectl(&status);
+    fleet
+        .cluster
+        .wait_object("pdb", "guard", "its count", wait::seconds(30), |budget| {
+            budget["status"]["currentHealthy"] == 1
+        });
+}
+
+fn wait_blocked(fleet: &Fleet) {
+    fleet.wait_node("first", "who is in the way", |node| {
+        let blocked = &node["metadata"]["annotations"]["machinist.dev/blocked-by"];
+        blocked.as_str().is_some_and(|by| by.contains(USER))
+    });
+}
+
+pub fn over_a_planned_reboot_with_second_thoughts(fleet: &Fleet) {
+    workload(fleet);
+    let (place, pod) = fleet.user().expect("the pod that uses the device");
+    assert_eq!(place, "first");
+    let boot = fleet.first.boot_id();
+    let from = fleet.cluster.audit().len();
+
+    let asked = Instant::now();
+    fleet.ask("first", "rendered-first-b", "b\n", Value::Null);
+    wait_blocked(fleet);
+    println!(
+        "lab: figure: blocked-by names the pod {:.1?} after the config was asked for",
+        asked.elapsed()
+    );
+    is_told_from_a_laptop(fleet);
+
+    // Whatever comes and goes meanwhile, the update waits where it was.
+    let away = wait::seconds(rounds(5, 600) as u64);
+    fleet.cluster.stop_api();
+    thread::sleep(away);
+    fleet.cluster.start_api();
+    fleet.restart_agents();
+    fleet
+        .first
+        .wait_console("the drain again", wait::seconds(60), |status| {
+            status["phase"] == "Draining" && status["blockers"] != json!([])
+        });
+    assert_eq!(fleet.user(), Some(("first".to_owned(), pod.clone())));
+    assert_eq!(fleet.first.read("/etc/example.conf"), b"a\n");
+    assert_eq!(fleet.deeds("first", from), [Deed::Cordon]);
+
+    is_given_back_and_begun_again(fleet, &pod);
+    let from = fleet.cluster.audit().len();
+    fleet.cluster.kubectl(&["delete", "pdb", "guard"]);
+    let node = fleet.wait_done("first", "rendered-first-b");
+    assert!(node["spec"]["unschedulable"].is_null(), "{node:#}");
+    assert_ne!(fleet.first.boot_id(), boot);
+    assert_eq!(fleet.first.read("/etc/example.conf"), b"b\n");
+    let deeds = fleet.deeds("first", from);
+    assert_eq!(deeds.len(), 2, "{deeds:?}");
+    assert!(matches!(&deeds[0], Deed::Evict(_)), "{deeds:?}");
+    assert_eq!(deeds[1], Deed::Uncordon);
+    lent_again_before_the_uncordon(fleet, from);
+
+    wait::until("the pod to be elsewhere", wait::seconds(60), || {
+        fleet.user().is_some_and(|(place, _)| place == "second")
+    });
+    let pods = fleet.cluster.kubectl_json(&["get", "pods", "-A"]);
+    assert!(
+        !pods.to_string().contains("UnexpectedAdmissionError"),
+        "{pods:#}"
+    );
+}
+
+/// The node, its pool, and why, with nothing but a kubeconfig.
+fn is_told_from_a_laptop(fleet: &Fleet) {
+    let node = fleet.laptop(&["status", "--node", "first"]);
+    let text = said(&node);
+    assert_eq!(node.status.code(), Some(0), "{text}");
+    for word in ["rendered-first-b", "Working", USER] {
+        assert!(text.contains(word), "{word}: {text}");
+    }
+    let text = said(&fleet.laptop(&["explain", "--node", "first"]));
+    assert!(
+        text.contains(USER) && text.contains("DrainBudgetNeverAllows"),
+        "{text}"
+    );
+    let pool = fleet.laptop(&["status", "--pool", "worker", "-o", "json"]);
+    let pool: Value = serde_json::from_slice(&pool.stdout).unwrap();
+    let computed = &pool["pools"][0]["computed"];
+    assert_eq!(computed["name"], "worker", "{pool:#}");
+    assert_eq!(computed["machineCount"], 2, "{pool:#}");
+    assert_eq!(computed["unavailableMachineCount"], 1, "{pool:#}");
+}
+
+/// Cancelled, the node takes pods and lends devices as before; then it is begun after all.
+fn is_given_back_and_begun_again(fleet: &Fleet, pod: &str) {
+    let from = fleet.cluster.audit().len();
+    let cancelled = fleet.laptop(&["cancel", "first"]);
+    let text = said(&cancelled);
+    assert!(cancelled.status.success(), "{text}");
+    assert_eq!(text, "node/first update to rendered-first-b cancelled\n");
+    let node = fleet.node("first");
+    assert!(node["spec"]["unschedulable"].is_null(), "{node:#}");
+    fleet.wait_lent("first", "2");
+    assert_eq!(fleet.user(), Some(("first".to_owned(), pod.to_owned())));
+    assert_eq!(fleet.first.read("/etc/example.conf"), b"a\n");
+    // A new agent does not begin it either.
+    fleet.restart_agents();
+    fleet
+        .first
+        .wait_console("the cancelled update", wait::seconds(30), |status| {
+            status["blockers"][0]["reason"] == "Cancelled"
+        });
+    assert_eq!(fleet.deeds("first", from), [Deed::Uncordon]);
+
+    let undone = fleet.laptop(&["cancel", "--undo", "first"]);
+    assert!(undone.status.success(), "{}", said(&undone));
+    wait_blocked(fleet);
+    assert_eq!(fleet.deeds("first", from), [Deed::Uncordon, Deed::Cordon]);
+}
+
+/// The kubelet counted the device again before pods could come.
+fn lent_again_before_the_uncordon(fleet: &Fleet, from: usize) {
+    let log = fleet.cluster.audit();
+    let of_first = |event: &&Value| {
+        event["objectRef"]["resource"] == "nodes" && event["objectRef"]["name"] == "first"
+    };
+    let patches: Vec<_> = log[from..].iter().filter(of_first).collect();
+    let uncordon = patches.iter().position(|event| {
+        let body = event["requestObject"].to_string();
+        event["objectRef"]["subresource"].is_null() && body.contains("\"/spec/unschedulable\"")
+    });
+    let boot = fleet.first.boot_id();
+    let back = patches
+        .iter()
+        .position(|event| event["requestObject"]["status"]["nodeInfo"]["bootID"] == *boot);
+    let lent = patches
+        .iter()
+        .rposition(|event| event["requestObject"]["status"]["allocatable"][FUSE] == "2");
+    let (uncordon, back, lent) = (uncordon.unwrap(), back.unwrap(), lent.unwrap());
+    assert!(
+        back <= lent && lent < uncordon,
+        "back {back}, lent {lent}, uncordon {uncordon}"
+    );
+}

@@ -1,0 +1,114 @@
+//! Turns of a node's life that are not the agent's doing.
+
+use serde_json::Value;
+
+use super::{Fleet, GROUP, protocol};
+use crate::support::{installed::Mine, wait};
+
+const TAINT: &str = "machinist.dev/not-ready";
+
+fn with_settings(fleet: &Fleet, mine: &Mine<'_>) {
+    fleet.cluster.apply_overlay("vanilla", mine);
+    fleet.restart_agents();
+}
+
+/// A controller that cordons, drains and uncordons, played with kubectl: the agent asks and waits.
+pub fn by_the_hand_of_a_controller(fleet: &Fleet) {
+    let by_controller = Mine {
+        settings: "drain: {by: controller}\n",
+        ..Mine::default()
+    };
+    with_settings(fleet, &by_controller);
+    let kubectl = |arguments: &[&str]| fleet.cluster.kubectl(arguments);
+    let acknowledge = |request: &str| {
+        fleet.annotate("second", &format!("{GROUP}/lastAppliedDrain={request}"));
+    };
+    let asks = |request: &str| {
+        fleet.wait_node("second", request, |node| {
+            protocol(node, "desiredDrain") == request
+        })
+    };
+    let boot = fleet.second.boot_id();
+    let from = fleet.cluster.audit().len();
+    assert_eq!(fleet.user().expect("the pod").0, "second");
+
+    fleet.ask("second", "rendered-second-b", "b\n", Value::Null);
+    let node = asks("drain-rendered-second-b");
+    assert!(node["spec"]["unschedulable"].is_null(), "{node:#}");
+    fleet.wait_lent("second", "0");
+    let flags = ["--ignore-daemonsets", "--force", "--timeout=60s"];
+    kubectl(&[&["drain", "second"][..], &flags].concat());
+    assert_eq!(fleet.second.boot_id(), boot);
+    assert_eq!(fleet.second.read("/etc/example.conf"), b"a\n");
+
+    acknowledge("drain-rendered-second-b");
+    let node = asks("uncordon-rendered-second-b");
+    assert_eq!(node["spec"]["unschedulable"], true, "{node:#}");
+    assert_eq!(protocol(&node, "state"), "Working");
+    assert_ne!(fleet.second.boot_id(), boot);
+    assert_eq!(fleet.second.read("/etc/example.conf"), b"b\n");
+    kubectl(&["uncordon", "second"]);
+    acknowledge("uncordon-rendered-second-b");
+    fleet.wait_done("second", "rendered-second-b");
+    fleet.wait_lent("second", "2");
+    assert_eq!(
+        fleet.deeds("second", from),
+        [],
+        "all of it was the controller's"
+    );
+    wait::until("the pod to be elsewhere", wait::seconds(60), || {
+        fleet.user().is_some_and(|(place, _)| place == "first")
+    });
+}
+
+/// Patches of a Node by the agents that say something of our taint: whether it is there after them.
+fn taints(fleet: &Fleet, node: &str, from: usize) -> Vec<bool> {
+    let log = fleet.cluster.audit();
+    let patches = log[from..].iter().filter_map(|event| {
+        let user = event["user"]["username"].as_str()?;
+        let ours = user.starts_with("system:serviceaccount:machinist-system:")
+            && event["objectRef"]["name"] == node
+            && event["responseStatus"]["code"].as_u64() < Some(300);
+        let patch = event["requestObject"].as_array().filter(|_| ours)?;
+        let taints = patch.iter().rfind(|op| {
+            op["path"]
+                .as_str()
+                .is_some_and(|path| path.starts_with("/spec/taints"))
+        })?;
+        Some(taints["op"] != "test" && taints["value"].to_string().contains(TAINT))
+    });
+    patches.collect()
+}
+
+/// Its object deleted, and made anew by its kubelet: what is the agent's comes back, and pods only after it.
+pub fn registered_anew(fleet: &Fleet) {
+    let of_the_pool = Mine {
+        pool: Some(("pool.worker.yaml", "readiness: {startupTaint: true}\n")),
+        ..Mine::default()
+    };
+    with_settings(fleet, &of_the_pool);
+    let pod = fleet.cluster.agent_pod("second").expect("an agent's pod");
+    let pod = pod["metadata"]["name"].as_str().unwrap();
+    let inside = ["exec", "-n", "machinist-system", pod, "--", "/machinist"];
+    let shown = ["--root", "/host", "--config", "/etc/machinist", "settings"];
+    let shown = fleet.cluster.kubectl(&[&inside[..], &shown].concat());
+    let line = shown.lines().find(|line| line.contains("startupTaint"));
+    assert!(
+        line.is_some_and(|line| line.contains("pool.worker.yaml")),
+        "{shown}"
+    );
+
+    let from = fleet.cluster.audit().len();
+    let boot = fleet.second.boot_id();
+    fleet.cluster.kubectl(&["delete", "node", "second"]);
+    fleet.cluster.node(&fleet.second).restart_kubelet();
+    fleet.wait_done("second", "rendered-second-b");
+    fleet.wait_lent("second", "2");
+    let node = fleet.wait_node("second", "no taint of ours", |node| {
+        !node["spec"]["taints"].to_string().contains(TAINT)
+    });
+    assert!(node["spec"]["unschedulable"].is_null(), "{node:#}");
+    assert_eq!(taints(fleet, "second", from), [true, false]);
+    assert_eq!(fleet.deeds("second", from), []);
+    assert_eq!(fleet.second.boot_id(), boot);
+}
