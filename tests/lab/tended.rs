@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::rounds::judge::{self, Deed};
 use crate::support::agent::{file, manifest};
-use crate::support::{Cluster, Machine, lab, wait};
+use crate::support::{Cluster, Machine, installed::Mine, lab, wait};
 
 const GROUP: &str = "machineconfiguration.openshift.io";
 const FUSE: &str = "machinist.dev/fuse";
@@ -97,6 +97,12 @@ impl Fleet {
             text(&pod["spec"]["nodeName"]),
             text(&pod["metadata"]["uid"]),
         ))
+    }
+
+    /// Other settings of the fleet, and agents that have read them.
+    fn with_settings(&self, mine: &Mine<'_>) {
+        self.cluster.apply_overlay("vanilla", mine);
+        self.restart_agents();
     }
 
     /// New pods of the agent, one node after the other.

@@ -209,6 +209,17 @@ fn nothing_is_said_before_the_gates_were_looked_at() {
     assert_eq!(notice(&report, &Gates::default(), false, ALL), None);
 }
 
+fn blocker() -> Blocker {
+    Blocker {
+        kind: "Pod".to_owned(),
+        namespace: "shop".to_owned(),
+        name: "web-0".to_owned(),
+        reason: Reason::UnderPressure,
+        message: "budget web allows 0 of 1".to_owned(),
+        since: NOW,
+    }
+}
+
 #[test]
 fn the_condition_names_what_holds_and_who_blocks_a_drain() {
     let gates: Gates = [
@@ -228,14 +239,7 @@ fn the_condition_names_what_holds_and_who_blocks_a_drain() {
     assert_eq!((held.kind, held.status), (names::condition::READY, "False"));
     assert_eq!(held.reason, "DevicesMissing");
     assert_eq!(held.message, "Devices: one is missing; warnings: Pressure");
-    report.blockers = vec![Blocker {
-        kind: "Pod".to_owned(),
-        namespace: "shop".to_owned(),
-        name: "web-0".to_owned(),
-        reason: Reason::UnderPressure,
-        message: "budget web allows 0 of 1".to_owned(),
-        since: NOW,
-    }];
+    report.blockers = vec![blocker()];
     let blocked = ready(&report);
     assert_eq!(blocked.reason, "UnderPressure", "the blocker's");
     assert!(
@@ -331,6 +335,27 @@ async fn degraded_is_said_after_five_minutes_and_taken_back_after_two() {
     assert!(damper.look(bad, false, at(2300)));
     assert!(!damper.look(None, true, at(2310)) && damper.is_degraded());
     assert!(!damper.look(None, true, at(2430)) && !damper.is_degraded());
+}
+
+/// Whoever waits for a budget has not failed, however long it takes; the journal's word for it is the alert's.
+#[test]
+fn a_budget_in_the_way_for_an_hour_is_no_failure_and_is_named_all_the_time() {
+    let start = Instant::now();
+    let mut damper = Damper::default();
+    let mut waits = report(Phase::Draining, "old", "new");
+    waits.cordoned = Some(NOW);
+    waits.blockers = vec![blocker()];
+    for minute in 0..=60 {
+        let at = start + Duration::from_secs(60 * minute);
+        let degraded = damper.look(failing(&waits), is_settled(&waits), at);
+        let notice = notice(&waits, &open(), degraded, ALL).unwrap();
+        assert_eq!(said(&notice, names::protocol::STATE).unwrap(), "Working");
+        let blocked = said(&notice, names::annotation::BLOCKED_BY).unwrap();
+        assert!(blocked.starts_with("shop/web-0"), "{blocked}");
+    }
+    waits.blockers.clear();
+    let notice = notice(&waits, &open(), false, ALL).unwrap();
+    assert_eq!(said(&notice, names::annotation::BLOCKED_BY), None);
 }
 
 /// Goes through an update's phases and writes down each change of a condition, as the end-to-end test

@@ -1,6 +1,8 @@
 //! What the API server's audit log says of a node's update, held against what must be true of every
 //! update. The agent's own word counts for nothing here.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 use serde_json::Value;
 
@@ -31,6 +33,12 @@ pub struct Span {
 impl Span {
     fn is_before(self, other: Self) -> bool {
         self.ended < other.begun
+    }
+
+    /// From the end of an earlier one to the begin of this one.
+    pub fn since(self, earlier: Self) -> Duration {
+        let time = self.begun.duration_since(earlier.ended);
+        time.try_into().unwrap_or_default()
     }
 }
 

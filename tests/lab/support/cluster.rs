@@ -90,9 +90,10 @@ impl Cluster {
 
     /// The audit log: one event per answered request, with user, verb, object and answer.
     pub fn audit(&self) -> Vec<serde_json::Value> {
-        let log = fs::read_to_string(self.dir.join("audit.log")).unwrap_or_default();
-        // The last line may be half written.
-        log.lines()
+        let log = fs::read(self.dir.join("audit.log")).unwrap_or_default();
+        // The last line may be half written, and end within a character.
+        String::from_utf8_lossy(&log)
+            .lines()
             .filter_map(|line| serde_json::from_str(line).ok())
             .collect()
     }

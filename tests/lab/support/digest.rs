@@ -42,11 +42,16 @@ fn walk(root: &Path, path: &str, excludes: &[&str], found: &mut Tree) -> io::Res
     if excludes.contains(&path) {
         return Ok(());
     }
+    match entry(root, path, excludes, found) {
+        // It may go while a running machine is looked at.
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+fn entry(root: &Path, path: &str, excludes: &[&str], found: &mut Tree) -> io::Result<()> {
     let host = root.join(path.trim_start_matches('/'));
-    let meta = match fs::symlink_metadata(&host) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
-        other => other?,
-    };
+    let meta = fs::symlink_metadata(&host)?;
     let kind = meta.file_type();
     let what = if kind.is_file() {
         format!("file {}", hex(&fs::read(&host)?))

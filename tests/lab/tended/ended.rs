@@ -1,17 +1,21 @@
 //! What a node is left with: by a config that it cannot live with, and by machinist itself.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::{Fleet, GROUP, protocol};
-use crate::rounds::judge::Deed;
+use super::{Fleet, GROUP, USER, lent, protocol};
+use crate::rounds::judge::{self, Deed};
 use crate::support::{
     installed::{CONSOLE, Mine},
     wait,
 };
 
-/// Without a kubelet there is no pod of ours on the node: the guard on the host brings it back.
+/// How long a budget may hold up a drain here.
+const PATIENCE: Duration = wait::seconds(10);
+
+/// Without a kubelet there is no pod of ours on the node: the guard on the host brings it back. Its drain is
+/// forced, since a budget is in the way and nobody lifts it.
 pub fn by_a_config_that_breaks_the_kubelet(fleet: &Fleet) {
     let node = &fleet.first;
     // Patience of the guard; a lab machine boots in seconds.
@@ -19,6 +23,13 @@ pub fn by_a_config_that_breaks_the_kubelet(fleet: &Fleet) {
         "/etc/machinist/machinist.yaml",
         "update: {verifyTimeout: 15s}\n",
     );
+    assert_eq!(fleet.user().expect("the pod").0, "first");
+    lent::keep_the_pod(fleet);
+    let settings = format!("drain: {{forceAfter: {}s}}\n", PATIENCE.as_secs());
+    fleet.with_settings(&Mine {
+        settings: &settings,
+        ..Mine::default()
+    });
     let (boot, reboots) = (node.boot_id(), node.reboots().len());
     let from = fleet.cluster.audit().len();
     let broken = "[Service]\nExecStart=\nExecStart=/bin/false\n";
@@ -48,6 +59,7 @@ pub fn by_a_config_that_breaks_the_kubelet(fleet: &Fleet) {
         protocol(&object, "reason").contains("kubelet"),
         "{object:#}"
     );
+    is_forced_in_time(fleet, from);
     let deeds = fleet.deeds("first", from);
     let count = |deed: &Deed| deeds.iter().filter(|known| *known == deed).count();
     assert_eq!(
@@ -58,6 +70,20 @@ pub fn by_a_config_that_breaks_the_kubelet(fleet: &Fleet) {
     assert_eq!(deeds.last(), Some(&Deed::Uncordon), "{deeds:?}");
     fleet.annotate("first", &format!("{GROUP}/desiredConfig=rendered-first-b"));
     fleet.wait_done("first", "rendered-first-b");
+}
+
+/// From the cordon to the deletion, as the API server saw them.
+fn is_forced_in_time(fleet: &Fleet, from: usize) {
+    let deeds = judge::deeds(&fleet.cluster.audit(), from, "first", USER);
+    let span = |of: fn(&Deed) -> bool| deeds.iter().find(|(_, deed)| of(deed)).unwrap().0;
+    let cordon = span(|deed| *deed == Deed::Cordon);
+    let forced = span(|deed| matches!(deed, Deed::Evict(_)));
+    let waited = forced.since(cordon);
+    println!("lab: figure: deleted {waited:.2?} after the cordon, drain.forceAfter {PATIENCE:?}");
+    assert!(
+        waited >= PATIENCE && waited < PATIENCE + wait::seconds(2),
+        "{waited:?}"
+    );
 }
 
 /// Taken off the nodes and out of the cluster as docs/install.md says.

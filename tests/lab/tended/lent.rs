@@ -31,12 +31,8 @@ fn workload(fleet: &Fleet) {
         "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": USER},
         "spec": {"replicas": 1, "selector": selector, "template": pod},
     });
-    let budget = json!({
-        "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "guard"},
-        "spec": {"maxUnavailable": 0, "selector": selector},
-    });
     fleet.cluster.apply(&deployment.to_string());
-    fleet.cluster.apply(&budget.to_string());
+    keep_the_pod(fleet);
     let deployment = format!("deployment/{USER}");
     let status = ["rollout", "status", &deployment, "--timeout=60s"];
     fleet.cluster.kubectl(&status);
@@ -45,6 +41,16 @@ fn workload(fleet: &Fleet) {
         .wait_object("pdb", "guard", "its count", wait::seconds(30), |budget| {
             budget["status"]["currentHealthy"] == 1
         });
+}
+
+/// A budget that lets nobody go.
+pub fn keep_the_pod(fleet: &Fleet) {
+    let selector = json!({"matchLabels": {"app": USER}});
+    let budget = json!({
+        "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "guard"},
+        "spec": {"maxUnavailable": 0, "selector": selector},
+    });
+    fleet.cluster.apply(&budget.to_string());
 }
 
 fn wait_blocked(fleet: &Fleet) {
@@ -71,9 +77,10 @@ pub fn over_a_planned_reboot_with_second_thoughts(fleet: &Fleet) {
     is_told_from_a_laptop(fleet);
 
     // Whatever comes and goes meanwhile, the update waits where it was.
-    let away = wait::seconds(rounds(5, 600) as u64);
+    let away = wait::seconds(rounds(5, 900) as u64);
     fleet.cluster.stop_api();
     thread::sleep(away);
+    lives_without_an_api_server(fleet);
     fleet.cluster.start_api();
     fleet.restart_agents();
     fleet
@@ -106,6 +113,20 @@ pub fn over_a_planned_reboot_with_second_thoughts(fleet: &Fleet) {
         !pods.to_string().contains("UnexpectedAdmissionError"),
         "{pods:#}"
     );
+}
+
+/// Alive, waiting where it was, and lending its devices.
+fn lives_without_an_api_server(fleet: &Fleet) {
+    let livez = fleet.first.probe("/livez");
+    assert_eq!(livez, Some((200, "ok\n".to_owned())));
+    let status = fleet.first.console_status().expect("the agent");
+    assert_eq!(status["phase"], "Draining", "{status:#}");
+    let devices = &status["devices"][0];
+    assert_eq!(devices["registered"], true, "{status:#}");
+    let second = fleet.second.console_status().expect("the agent");
+    let lent = &second["devices"][0];
+    assert_eq!(lent["registered"], true, "{second:#}");
+    assert_eq!(lent["devices"][0]["health"], "Healthy", "{second:#}");
 }
 
 /// The node, its pool, and why, with nothing but a kubeconfig.

@@ -7,18 +7,13 @@ use crate::support::{installed::Mine, wait};
 
 const TAINT: &str = "machinist.dev/not-ready";
 
-fn with_settings(fleet: &Fleet, mine: &Mine<'_>) {
-    fleet.cluster.apply_overlay("vanilla", mine);
-    fleet.restart_agents();
-}
-
 /// A controller that cordons, drains and uncordons, played with kubectl: the agent asks and waits.
 pub fn by_the_hand_of_a_controller(fleet: &Fleet) {
     let by_controller = Mine {
         settings: "drain: {by: controller}\n",
         ..Mine::default()
     };
-    with_settings(fleet, &by_controller);
+    fleet.with_settings(&by_controller);
     let kubectl = |arguments: &[&str]| fleet.cluster.kubectl(arguments);
     let acknowledge = |request: &str| {
         fleet.annotate("second", &format!("{GROUP}/lastAppliedDrain={request}"));
@@ -86,7 +81,7 @@ pub fn registered_anew(fleet: &Fleet) {
         pool: Some(("pool.worker.yaml", "readiness: {startupTaint: true}\n")),
         ..Mine::default()
     };
-    with_settings(fleet, &of_the_pool);
+    fleet.with_settings(&of_the_pool);
     let pod = fleet.cluster.agent_pod("second").expect("an agent's pod");
     let pod = pod["metadata"]["name"].as_str().unwrap();
     let inside = ["exec", "-n", "machinist-system", pod, "--", "/machinist"];
