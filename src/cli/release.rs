@@ -89,10 +89,10 @@ pub(super) fn run(global: &Global, args: &ReleaseArgs) -> anyhow::Result<Exit> {
     }
     let said = told.as_ref().and_then(|told| said(told, &base.name));
     let rules = agent::rules(&context.settings);
-    let released = Store::open(&context.root).map_err(HandoverError::from);
-    let released = released.and_then(|store| handover::release(&store, &rules, said));
-    let left = unlocked(released)?;
+    let store = unlocked(Store::open(&context.root).map_err(HandoverError::from))?;
+    let handed = handover::hand_over(&store, &rules, said)?;
     let node = told.map(|told| tell(&told, &base.name)).transpose()?;
+    let left = handed.forget(&store)?;
     let answer = Released {
         api_version: "machinist.dev/v1",
         kind: "Released",
@@ -128,7 +128,7 @@ fn said(told: &Told, config: &str) -> Option<Vec<u8>> {
     })
 }
 
-/// Says so on the Node. The machine is given back already: what fails here can be repeated by hand.
+/// Says so on the Node. Until it does, the machine is ours, and the same command goes on from here.
 fn tell(told: &Told, config: &str) -> anyhow::Result<String> {
     let name = told.node.name().to_owned();
     match told.wait(told.node.give_back(config)) {
@@ -138,7 +138,7 @@ fn tell(told: &Told, config: &str) -> anyhow::Result<String> {
         }
         Ok(_) => Ok(name),
         Err(error) => Err(anyhow::Error::new(error).context(format!(
-            "the machine is given back, and Node {name} does not say so yet: set its annotations currentConfig={config} and state=Done"
+            "Node {name} does not say that it is on {config}, so the machine is not given back yet; release it again"
         ))),
     }
 }

@@ -12,7 +12,7 @@ mod release;
 
 pub use adopt::{Adoption, adopt, look_before_adoption};
 pub use found::{Found, MachineConfigText, find, parse};
-pub use release::{Giving, look_before_release, release};
+pub use release::{Giving, Handed, hand_over, look_before_release};
 
 use super::{
     look::LookError, observe::ObserveError, store::StoreError, transaction::TransactionError,

@@ -55,18 +55,25 @@ pub fn look_before_release(
     Ok(Giving { base, drift })
 }
 
-/// Writes what the daemon is to find, then ends what is ours. `said` is the config as the API server has it,
-/// where it could be asked: the daemon compares its own copy with that one word for word, and would take
-/// another spelling for a change.
-///
-/// Returns the originals that cannot be said to it, with where they stay.
-pub fn release(
+/// Everything that the daemon is to find stands on the disk, and the machine is still ours: giving it back may
+/// be begun again from here.
+#[derive(Debug)]
+#[must_use = "the machine is ours until `Handed::forget`"]
+pub struct Handed {
+    journal: Journal,
+    /// Where what stood there before was said to the daemon.
+    paths: BTreeSet<AbsPath>,
+}
+
+/// Writes what the daemon is to find. `said` is the config as the API server has it, where it could be asked:
+/// the daemon compares its own copy with that one word for word, and would take another spelling for a change.
+pub fn hand_over(
     store: &Store,
     rules: &Rules,
     said: Option<MachineConfigText>,
-) -> Result<Vec<(AbsPath, AbsPath)>, HandoverError> {
+) -> Result<Handed, HandoverError> {
     let root = store.root();
-    let mut journal = store.load()?;
+    let journal = store.load()?;
     let base = ours(&journal)?.clone();
     let config = store::whole_config(root, &base)?;
     // What it cannot be read as any more is written anew.
@@ -95,23 +102,35 @@ pub fn release(
         let mode = root.stat(&path)?.map_or(MODE, |stat| stat.mode);
         root.replace(&path, &text, mode)?;
     }
-    // A hold would be taken up again by the next agent that starts.
-    Hold::forget(root).map_err(|error| HandoverError::Encode(Box::new(error)))?;
-    let originals = std::mem::take(&mut journal.originals);
-    journal = Journal {
-        machine_id: journal.machine_id,
-        history: journal.history,
-        ..Journal::default()
-    };
-    store.save(&journal)?;
-    let (given, left): (Vec<_>, Vec<_>) = originals
-        .into_iter()
-        .partition(|(path, _)| handed.contains(path));
-    for (_, place) in given {
-        root.remove_tree(&place)?;
+    Ok(Handed {
+        journal,
+        paths: handed,
+    })
+}
+
+impl Handed {
+    /// Ends what is ours. The journal goes last, so that a machine which is still ours can be given back.
+    ///
+    /// Returns the originals that cannot be said to the daemon, with where they stay.
+    pub fn forget(self, store: &Store) -> Result<Vec<(AbsPath, AbsPath)>, HandoverError> {
+        let Self { journal, paths } = self;
+        let root = store.root();
+        // A hold would be taken up again by the next agent that starts.
+        Hold::forget(root).map_err(|error| HandoverError::Encode(Box::new(error)))?;
+        let originals = journal.originals.into_iter();
+        let (given, left): (Vec<_>, Vec<_>) = originals.partition(|(path, _)| paths.contains(path));
+        for (_, place) in given {
+            root.remove_tree(&place)?;
+        }
+        let journal = Journal {
+            machine_id: journal.machine_id,
+            history: journal.history,
+            ..Journal::default()
+        };
+        store.save(&journal)?;
+        store.forget_configs(&journal)?;
+        Ok(left)
     }
-    store.forget_configs(&journal)?;
-    Ok(left)
 }
 
 /// What the daemon keeps originals of: files, units and their drop-ins, as the config spells them.
