@@ -77,11 +77,14 @@ pub enum Origin {
 }
 
 impl Origin {
+    /// What [`Status::source`] says where the cluster does.
+    pub const CLUSTER: &'static str = "cluster";
+
     /// As `status` shows it.
     fn shown(&self) -> String {
         match self {
             Self::Directory(source) => format!("dir:{}", source.shown),
-            Self::Cluster { .. } => "cluster".to_owned(),
+            Self::Cluster { .. } => Self::CLUSTER.to_owned(),
         }
     }
 }
@@ -270,7 +273,6 @@ async fn build(
     let made = Updater::beside_the_guard(&root, systemd.clone(), listener, conduct, ends.desired);
     let (driver, update) = made.await.map_err(Box::new)?;
     let driver = driver.listening(ends.words).bringing(host);
-    let served = Served::new(statuses, liveness, metrics.clone());
     let doors = serve::bind(&root, &settings).await?;
     status.send_modify(|status| Arc::make_mut(status).admin.clone_from(&doors.address));
     let (control, asks) = serve::control(place.own_uid, &settings);
@@ -278,18 +280,19 @@ async fn build(
     // Only now: without the lock and the port this is not the agent of this machine, and whoever is
     // has the kubelet's sockets.
     let lender = devices::start(&root, &settings, lend, metrics.clone(), &update, tasks);
-    let served = served.freshened(devices::freshen(lender.as_ref(), &status.subscribe()));
+    let freshen = devices::freshen(lender.as_ref(), &statuses);
+    let served = Served::new(statuses, liveness, metrics.clone()).freshened(freshen);
     quiesce::start(&root, &settings, systemd.as_ref(), lender.as_ref(), tasks);
     let signals = serve::measure(&root, &settings, systemd.clone(), tasks);
-    let known = place.pool.clone();
-    let around = cluster::follow(source, &root, &settings, known, say, &metrics, tasks).await?;
-    let joined = around.joined.as_ref();
-    let other_daemon = hold(&root, &settings, joined, holding, asks, tasks);
+    let around = cluster::follow(source, &root, &settings, &place, say, &metrics, tasks).await?;
+    let other_daemon = hold(&root, &settings, &around, holding, asks, tasks);
     let read = settings::Read { settings, policies };
     let read = settings::watch(&root, place, read, around.pool, Arc::clone(asked), tasks);
     let settings = read.0.clone();
     let conducts = settings::conducts(read, around.policies, capabilities, tasks);
     let beside = cluster::Beside {
+        root: root.clone(),
+        held: ends.held.clone(),
         devices: lender,
         settings: settings.clone(),
         update: update.clone(),
@@ -317,14 +320,14 @@ async fn build(
 fn hold(
     root: &Root,
     settings: &Settings,
-    joined: Option<&cluster::Joined>,
+    around: &cluster::Around,
     holding: held::Holding,
-    asks: mpsc::Receiver<admin::Ask>,
+    asks: mpsc::Receiver<admin::Question>,
     tasks: &Tasks,
 ) -> watch::Receiver<Option<String>> {
     let (seen, other_daemon) = watch::channel(None);
     if settings.does(Job::Config) {
-        let bars = cluster::bars(root, joined, seen);
+        let bars = cluster::bars(root, around.joined.as_ref(), seen);
         tasks.spawn("held config", holding.run(bars, asks, tasks.token()));
     }
     other_daemon

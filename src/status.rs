@@ -306,6 +306,11 @@ impl Status {
         if self.gates.iter().next().is_none() {
             return "starting".to_owned();
         }
+        if self.gates.ready() && !self.ready {
+            let why = self.blockers.first().map(|it| format!(": {}", it.message));
+            let why = why.unwrap_or_default();
+            return format!("not ready: {} was not read yet{why}", self.source);
+        }
         match self.phase.as_str() {
             "Idle" => self.gates.summary(),
             phase => format!("{phase}; {}", self.gates.summary()),

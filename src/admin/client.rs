@@ -8,7 +8,7 @@ use std::{
 
 use super::{
     SOCKET,
-    control::{BY, NAME, PATH, Taken},
+    control::{BY, LARGEST, NAME, PATH, Taken, WantedConfig},
 };
 use crate::{
     path::AbsPath,
@@ -46,7 +46,21 @@ pub enum AskError {
 
 /// The status document of the agent that runs below `root`, as it sent it. Blocks.
 pub fn ask_status(root: &Root) -> Result<String, AskError> {
-    ask(root, b"GET /status HTTP/1.0\r\nHost: machinist\r\n\r\n")
+    let question = b"GET /status HTTP/1.0\r\nHost: machinist\r\n\r\n";
+    ask(root, question, LONGEST_ANSWER).map(|answer| answer.body)
+}
+
+/// The config that the agent below `root` follows, before a person held the machine on another. Blocks.
+pub fn ask_wanted(root: &Root) -> Result<WantedConfig, AskError> {
+    let question = format!("GET {PATH} HTTP/1.0\r\nHost: machinist\r\n\r\n");
+    let answer = ask(root, question.as_bytes(), LARGEST as u64)?;
+    let name = answer
+        .name
+        .ok_or_else(|| AskError::Understand(format!("it has no {NAME}")))?;
+    Ok(WantedConfig {
+        name,
+        config: answer.body.into_bytes(),
+    })
 }
 
 /// Asks the agent below `root` to take the machine to a config, given in its stored form. Blocks until
@@ -58,11 +72,19 @@ pub fn ask_for_config(root: &Root, by: &str, name: &str, config: &[u8]) -> Resul
     )
     .into_bytes();
     question.extend(config);
-    let answer = ask(root, &question)?;
-    serde_json::from_str(&answer).map_err(|error| AskError::Understand(error.to_string()))
+    let answer = ask(root, &question, LONGEST_ANSWER)?;
+    serde_json::from_str(&answer.body).map_err(|error| AskError::Understand(error.to_string()))
 }
 
-fn ask(root: &Root, question: &[u8]) -> Result<String, AskError> {
+/// A good answer.
+#[derive(Debug)]
+struct Good {
+    body: String,
+    /// The config's name, where the answer is one.
+    name: Option<String>,
+}
+
+fn ask(root: &Root, question: &[u8], longest: u64) -> Result<Good, AskError> {
     let socket = AbsPath::new(SOCKET).map_err(|bad| AskError::Understand(bad.to_string()))?;
     let stream = root.connect_unix(&socket).map_err(|error| {
         let nobody = error.is_not_found() || error.kind() == io::ErrorKind::ConnectionRefused;
@@ -76,25 +98,32 @@ fn ask(root: &Root, question: &[u8]) -> Result<String, AskError> {
         .set_read_timeout(Some(PATIENCE + more))
         .and_then(|()| stream.set_write_timeout(Some(PATIENCE)))
         .map_err(AskError::Answer)?;
-    let answer = exchange(stream, question).map_err(AskError::Answer)?;
-    body(&answer)
+    let answer = exchange(stream, question, longest).map_err(AskError::Answer)?;
+    good(&answer)
 }
 
 /// HTTP/1.0, so that the end of the answer is the end of the connection.
-fn exchange(mut stream: impl Read + Write, question: &[u8]) -> io::Result<String> {
+fn exchange(mut stream: impl Read + Write, question: &[u8], longest: u64) -> io::Result<String> {
     stream.write_all(question)?;
     let mut answer = String::new();
-    stream.take(LONGEST_ANSWER).read_to_string(&mut answer)?;
+    stream.take(longest).read_to_string(&mut answer)?;
     Ok(answer)
 }
 
-fn body(answer: &str) -> Result<String, AskError> {
+fn good(answer: &str) -> Result<Good, AskError> {
     let (head, body) = answer
         .split_once("\r\n\r\n")
         .ok_or_else(|| AskError::Understand("it has no end of headers".to_owned()))?;
     let first = head.lines().next().unwrap_or_default();
     match first.split(' ').nth(1) {
-        Some("200") => Ok(body.to_owned()),
+        Some("200") => {
+            let named = head.lines().filter_map(|line| line.split_once(": "));
+            let mut named = named.filter(|(header, _)| header.eq_ignore_ascii_case(NAME));
+            Ok(Good {
+                body: body.to_owned(),
+                name: named.next().map(|(_, name)| name.to_owned()),
+            })
+        }
         Some("404") => Err(AskError::Refused(
             "it applies no configs (see `jobs` in its settings)".to_owned(),
         )),
@@ -105,18 +134,21 @@ fn body(answer: &str) -> Result<String, AskError> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::good;
 
     #[test]
     fn only_a_good_answer_has_a_body() {
-        let good = "HTTP/1.0 200 OK\r\ncontent-type: application/json\r\n\r\n{}";
-        assert_eq!(body(good).unwrap(), "{}");
+        let plain = "HTTP/1.0 200 OK\r\ncontent-type: application/json\r\n\r\n{}";
+        let answer = good(plain).unwrap();
+        assert_eq!((answer.body.as_str(), answer.name), ("{}", None));
+        let named = "HTTP/1.0 200 OK\r\nMachinist-Config: a\r\n\r\n{}";
+        assert_eq!(good(named).unwrap().name.as_deref(), Some("a"));
         for bad in [
             "",
             "HTTP/1.0 200 OK\r\n",
             "HTTP/1.0 404 Not Found\r\n\r\n{}",
         ] {
-            assert!(body(bad).is_err(), "{bad:?}");
+            assert!(good(bad).is_err(), "{bad:?}");
         }
     }
 }

@@ -24,6 +24,24 @@ pub(super) const NAME: &str = "machinist-config";
 /// The largest config that is taken: as large as one may be, in base64.
 pub(super) const LARGEST: usize = 768 << 20;
 
+/// What is asked.
+#[derive(Debug)]
+pub enum Question {
+    /// To take the machine to a config.
+    Take(Ask),
+    /// Which config the source asks for. The answer goes here.
+    Wanted(oneshot::Sender<Result<WantedConfig, String>>),
+}
+
+/// The config that the source asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WantedConfig {
+    /// Its name.
+    pub name: String,
+    /// Its portable form.
+    pub config: Vec<u8>,
+}
+
 /// A config that a person wants the machine on, now.
 #[derive(Debug)]
 pub struct Ask {
@@ -48,7 +66,7 @@ pub struct Taken {
 #[derive(Clone, Debug)]
 pub struct Control {
     /// Where questions go.
-    pub to: mpsc::Sender<Ask>,
+    pub to: mpsc::Sender<Question>,
     /// The agent's own user; it may ask beside root.
     pub own_uid: u32,
 }
@@ -59,10 +77,7 @@ pub(super) async fn ask(
     headers: HeaderMap,
     config: Bytes,
 ) -> Response {
-    if !peer
-        .uid
-        .is_some_and(|uid| uid == 0 || uid == control.own_uid)
-    {
+    if !control.hears(peer) {
         return refuse(
             StatusCode::FORBIDDEN,
             "only root may ask the agent to change the machine",
@@ -79,20 +94,59 @@ pub(super) async fn ask(
         config: config.to_vec(),
         reply,
     };
-    // A full queue is a person who asks faster than a file is written.
-    if control.to.try_send(ask).is_err() {
-        return refuse(
-            StatusCode::SERVICE_UNAVAILABLE,
-            "the agent takes no configs now",
-        );
-    }
-    match answer.await {
-        Ok(Ok(taken)) => {
+    match control.answer(Question::Take(ask), answer).await {
+        Ok(taken) => {
             let body = serde_json::to_vec(&taken).unwrap_or_default();
             ([(CONTENT_TYPE, "application/json")], body).into_response()
         }
-        Ok(Err(why)) => refuse(StatusCode::CONFLICT, &why),
-        Err(_) => refuse(StatusCode::SERVICE_UNAVAILABLE, "the agent is stopping"),
+        Err(refusal) => refusal,
+    }
+}
+
+/// Its files may be secret, so it is told to those alone who might ask for one.
+pub(super) async fn wanted(
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    State(control): State<Control>,
+) -> Response {
+    if !control.hears(peer) {
+        return refuse(
+            StatusCode::FORBIDDEN,
+            "only root may read the config that the agent follows",
+        );
+    }
+    let (reply, answer) = oneshot::channel();
+    match control.answer(Question::Wanted(reply), answer).await {
+        Ok(WantedConfig { name, config }) => {
+            let kind = (CONTENT_TYPE.as_str(), "application/json".to_owned());
+            ([kind, (NAME, name)], config).into_response()
+        }
+        Err(refusal) => refusal,
+    }
+}
+
+impl Control {
+    fn hears(&self, peer: Peer) -> bool {
+        let heard = |uid| uid == 0 || uid == self.own_uid;
+        peer.uid.is_some_and(heard)
+    }
+
+    async fn answer<T>(
+        &self,
+        question: Question,
+        answer: oneshot::Receiver<Result<T, String>>,
+    ) -> Result<T, Response> {
+        // A full queue is a person who asks faster than a file is written.
+        if self.to.try_send(question).is_err() {
+            let busy = "the agent takes no configs now";
+            return Err(refuse(StatusCode::SERVICE_UNAVAILABLE, busy));
+        }
+        match answer.await {
+            Ok(answered) => answered.map_err(|why| refuse(StatusCode::CONFLICT, &why)),
+            Err(_) => {
+                let stopping = "the agent is stopping";
+                Err(refuse(StatusCode::SERVICE_UNAVAILABLE, stopping))
+            }
+        }
     }
 }
 

@@ -17,8 +17,8 @@ mod port;
 mod pulse;
 mod routes;
 
-pub use client::{AskError, ask_for_config, ask_status};
-pub use control::{Ask, Control, Taken};
+pub use client::{AskError, ask_for_config, ask_status, ask_wanted};
+pub use control::{Ask, Control, Question, Taken, WantedConfig};
 pub use guard::{Guarded, Peer};
 pub use port::{BindError, bind};
 pub use pulse::{Liveness, Pulse, pulse};

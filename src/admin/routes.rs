@@ -16,7 +16,7 @@ use axum::{
     },
     middleware::map_response,
     response::{IntoResponse, Response},
-    routing::{get, post},
+    routing::get,
 };
 use tokio::sync::watch;
 
@@ -113,7 +113,7 @@ pub fn socket_routes(served: Served, control: Option<Control>) -> Router {
         .with_state(served);
     let asking = control.map(|control| {
         Router::new()
-            .route(control::PATH, post(control::ask))
+            .route(control::PATH, get(control::wanted).post(control::ask))
             .layer(DefaultBodyLimit::max(control::LARGEST))
             .with_state(control)
     });

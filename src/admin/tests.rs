@@ -217,13 +217,23 @@ async fn only_root_and_the_agents_own_user_may_ask_for_a_config() {
         extract::{ConnectInfo, State},
         http::HeaderMap,
     };
-    let (to, mut asks) = tokio::sync::mpsc::channel::<Ask>(1);
+    let (to, mut asks) = tokio::sync::mpsc::channel::<Question>(1);
     let control = Control { to, own_uid: 1000 };
     let answering = tokio::spawn(async move {
         let mut taken = Vec::new();
-        while let Some(ask) = asks.recv().await {
-            taken.push(ask.name);
-            let _ = ask.reply.send(Ok(Taken { asked: 7 }));
+        while let Some(question) = asks.recv().await {
+            match question {
+                Question::Take(ask) => {
+                    taken.push(ask.name);
+                    let _ = ask.reply.send(Ok(Taken { asked: 7 }));
+                }
+                Question::Wanted(reply) => {
+                    let config = b"secret".to_vec();
+                    let name = "wanted".to_owned();
+                    taken.push(name.clone());
+                    let _ = reply.send(Ok(WantedConfig { name, config }));
+                }
+            }
         }
         taken
     });
@@ -238,13 +248,15 @@ async fn only_root_and_the_agents_own_user_may_ask_for_a_config() {
     ] {
         let peer = ConnectInfo(Peer { uid });
         let state = State(control.clone());
-        let answer = control::ask(peer, state, headers.clone(), Bytes::new()).await;
+        let answer = control::ask(peer, state.clone(), headers.clone(), Bytes::new()).await;
+        assert_eq!(answer.status().as_u16(), code, "{uid:?}");
+        let answer = control::wanted(peer, state).await;
         assert_eq!(answer.status().as_u16(), code, "{uid:?}");
     }
     drop(control);
     assert_eq!(
         answering.await.unwrap().len(),
-        2,
+        4,
         "others are not passed on"
     );
 }

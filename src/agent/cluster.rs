@@ -27,7 +27,7 @@ use crate::{
         node::OwnNode,
         pods::NodePods,
     },
-    config::{Job, Kubeconfig, Settings},
+    config::{Job, Kubeconfig, Place, Settings},
     device::service::DevicesHandle,
     hardware,
     metrics::Metrics,
@@ -35,7 +35,7 @@ use crate::{
     readiness::{self, report::ClusterView},
     root::Root,
     shutdown::Tasks,
-    status::Status,
+    status::{HeldStatus, Status},
     update::{
         node::Node,
         ports::Services,
@@ -86,11 +86,10 @@ pub(super) fn bars(
     joined: Option<&Joined>,
     seen: watch::Sender<Option<String>>,
 ) -> Bars {
-    let cluster = joined.map(|joined| (joined.cluster.clone(), joined.node.name().to_owned()));
     Bars {
         lookout: Lookout {
             root: root.clone(),
-            cluster,
+            cluster: joined.map(Joined::named),
         },
         suspect: joined.map_or_else(Arc::default, |joined| Arc::clone(&joined.suspect)),
         node: joined.map(|joined| joined.node.clone()),
@@ -100,17 +99,29 @@ pub(super) fn bars(
 
 /// What the node's part of the agent needs of the rest.
 pub(super) struct Beside {
+    pub(super) root: Root,
     pub(super) devices: Option<DevicesHandle>,
     pub(super) settings: watch::Receiver<Arc<Settings>>,
     pub(super) update: watch::Receiver<Arc<UpdateReport>>,
     pub(super) statuses: watch::Receiver<Arc<Status>>,
     /// Where another daemon was seen that changes this machine's config.
     pub(super) other_daemon: watch::Receiver<Option<String>>,
+    /// The config that a person holds the machine on.
+    pub(super) held: watch::Receiver<Option<HeldStatus>>,
 }
 
 impl Joined {
+    /// The cluster, and our Node's name in it.
+    fn named(&self) -> (Cluster, String) {
+        (self.cluster.clone(), self.node.name().to_owned())
+    }
+
     /// Starts to tell the cluster how the machine is; what the update loop asks of the cluster.
     fn take_part(self, beside: Beside, tasks: &Tasks) -> Arc<dyn Node> {
+        let lookout = Lookout {
+            root: beside.root.clone(),
+            cluster: Some(self.named()),
+        };
         let Self {
             node,
             cluster,
@@ -140,8 +151,9 @@ impl Joined {
             devices: beside.devices,
             statuses: beside.statuses,
             events,
-            cluster: cluster.clone(),
+            lookout,
             suspect,
+            held: beside.held,
         };
         let pods = NodePods::new(cluster.clone(), None);
         let agent = ByAgent::new(ours.clone(), pods, beside.settings, pod_uid);
@@ -168,7 +180,7 @@ pub(super) async fn follow(
     source: Origin,
     root: &Root,
     settings: &Settings,
-    pool: Option<String>,
+    place: &Place,
     desired: watch::Sender<Desired>,
     metrics: &Metrics,
     tasks: &Tasks,
@@ -177,7 +189,12 @@ pub(super) async fn follow(
         Origin::Cluster { access, pod_uid } => {
             let mut around = join(access, pod_uid, root, settings, desired, metrics, tasks).await?;
             if let Some(joined) = &mut around.joined {
-                let member = Member::new(root, joined.cluster.clone(), joined.node.clone(), pool);
+                let member = Member::new(
+                    root,
+                    joined.cluster.clone(),
+                    joined.node.clone(),
+                    place.pool.clone(),
+                );
                 (around.pool, joined.pool) = (member.told(), member.told());
                 tasks.spawn("pool", member.follow(tasks.token()));
             }

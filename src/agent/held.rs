@@ -5,9 +5,9 @@ use std::{sync::Arc, time::Duration};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::other_daemon::Lookout;
+use super::other_daemon::{Look, Lookout};
 use crate::{
-    admin::{Ask, Taken},
+    admin::{Ask, Question, Taken, WantedConfig},
     clock::Clock,
     cluster::node::{OwnNode, Sight},
     machine_config::{self, MachineConfig, Refusal},
@@ -23,6 +23,8 @@ use crate::{
 
 /// How soon another daemon is looked for again where one was seen.
 const LOOKED_AGAIN: Duration = Duration::from_secs(60);
+
+const NOT_READ: &str = "the source is not read yet, or names no config; ask again";
 
 /// What may keep anybody from beginning what is desired.
 #[derive(Debug)]
@@ -107,11 +109,17 @@ impl Holding {
 
     /// Passes on what the source says, and takes what persons ask for, until `stop`.
     pub(super) async fn run(
-        mut self,
+        self,
         bars: Bars,
-        mut asks: mpsc::Receiver<Ask>,
+        asks: mpsc::Receiver<Question>,
         stop: CancellationToken,
     ) {
+        // Safe to drop: a hold is on the disk before it counts, and whoever asked hears that nobody answers.
+        stop.run_until_cancelled(self.stand_between(bars, asks))
+            .await;
+    }
+
+    async fn stand_between(mut self, bars: Bars, mut asks: mpsc::Receiver<Question>) {
         let suspect = Arc::clone(&bars.suspect);
         let mut sights = bars.node.as_ref().map(OwnNode::sights);
         let mut cancelled = None;
@@ -121,7 +129,6 @@ impl Holding {
         loop {
             let beside = self.other_daemon().is_some();
             tokio::select! {
-                () = stop.cancelled() => return,
                 // Safe to drop, all of these: a permit stays, time passes, a change stays unseen.
                 () = suspect.notified() => {
                     self.look().await;
@@ -147,11 +154,27 @@ impl Holding {
                     self.follow().await;
                 }
                 // Safe to drop: a question that was not taken stays in the queue.
-                Some(ask) = asks.recv() => {
-                    let Ask { by, name, config, reply } = ask;
-                    // Nobody may be waiting any more.
-                    let _ = reply.send(self.take(by, name, config).await);
-                }
+                Some(question) = asks.recv() => self.answer(question).await,
+            }
+        }
+    }
+
+    async fn answer(&mut self, question: Question) {
+        // Nobody may be waiting any more.
+        match question {
+            Question::Take(ask) => {
+                let Ask {
+                    by,
+                    name,
+                    config,
+                    reply,
+                } = ask;
+                let _ = reply.send(self.take(by, name, config).await);
+            }
+            Question::Wanted(reply) => {
+                let said = self.said.borrow().clone();
+                let wanted = tokio::task::spawn_blocking(move || wanted(&said)).await;
+                let _ = reply.send(wanted.unwrap_or_else(|lost| Err(lost.to_string())));
             }
         }
     }
@@ -180,15 +203,18 @@ impl Holding {
     }
 
     async fn take(&mut self, by: String, name: String, config: Vec<u8>) -> Result<Taken, String> {
+        self.look().await;
         if let Some(seen) = self.other_daemon() {
-            return Err(format!("{seen}: two must not change this machine"));
+            return Err(format!(
+                "{seen}: two must not change this machine; take it off this node first"
+            ));
         }
         let (config, digest) = tokio::task::spawn_blocking(move || read(&name, &config))
             .await
             .map_err(|error| error.to_string())??;
         let over = match &*self.said.borrow() {
             Desired::Unknown | Desired::Nothing => {
-                return Err("the source is not read yet; ask again".to_owned());
+                return Err(NOT_READ.to_owned());
             }
             Desired::Refused(_) => None,
             Desired::Config(_, digest) | Desired::Barred(_, digest, _) => Some(*digest),
@@ -207,11 +233,10 @@ impl Holding {
             }
             None => tracing::info!("a person asks for what the source says"),
         }
-        let says_the_sources = hold.is_none();
-        self.keep(hold).await.map_err(|error| chain(&error))?;
-        if says_the_sources {
-            self.overrule().await;
+        if hold.is_none() {
+            self.overrule().await?;
         }
+        self.keep(hold).await.map_err(|error| chain(&error))?;
         self.tell(true);
         Ok(Taken {
             asked: *self.words.borrow(),
@@ -231,24 +256,35 @@ impl Holding {
         Ok(())
     }
 
-    /// A person asks for the very config whose update somebody has cancelled.
-    async fn overrule(&mut self) {
+    /// A person asks for the very config whose update somebody has cancelled. While that stands on the
+    /// Node, the last look before the first change would not let the update pass.
+    async fn overrule(&mut self) -> Result<(), String> {
         let node = self.bars.as_ref().and_then(|bars| bars.node.as_ref());
         let Some((node, config)) = node.and_then(|node| Some((node, cancel(&node.sights())?)))
         else {
-            return;
+            return Ok(());
         };
         if let Err(error) = node.answer_cancel(&config, None).await {
-            tracing::warn!(reason = %error.reason(), "{}", chain(&error));
+            let error = chain(&error);
+            return Err(format!("the update to {config} stays cancelled: {error}"));
         }
         self.overruled = Some(config);
+        Ok(())
     }
 
     async fn look(&self) {
         let Some(bars) = &self.bars else {
             return;
         };
-        let seen = bars.lookout.look().await;
+        let seen = match bars.lookout.look().await {
+            Look::Seen(seen) => Some(seen),
+            Look::Absent => None,
+            // Whoever was here may be here still.
+            Look::Unknown(error) => {
+                tracing::debug!("{}", chain(&error));
+                return;
+            }
+        };
         bars.seen.send_if_modified(|known| {
             let news = *known != seen;
             match (&seen, known.is_some()) {
@@ -347,6 +383,24 @@ async fn cancels(
         std::future::pending().await
     }
     cancel(sights)
+}
+
+/// What the source asks for, in the form that leaves the process.
+fn wanted(said: &Desired) -> Result<WantedConfig, String> {
+    match said {
+        Desired::Unknown | Desired::Nothing => Err(NOT_READ.to_owned()),
+        Desired::Refused(refusals) => {
+            let all: Vec<_> = refusals.iter().map(ToString::to_string).collect();
+            Err(format!(
+                "what its source asks for is refused: {}",
+                all.join("; ")
+            ))
+        }
+        Desired::Config(config, _) | Desired::Barred(config, ..) => Ok(WantedConfig {
+            name: config.name.clone(),
+            config: machine_config::to_portable_json(config).map_err(|error| chain(&error))?,
+        }),
+    }
 }
 
 fn read(name: &str, config: &[u8]) -> Result<(MachineConfig, crate::digest::Digest), String> {

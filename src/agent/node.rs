@@ -9,15 +9,20 @@ mod telling;
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
-use tokio::sync::{Notify, watch};
+use tokio::{
+    sync::{Notify, watch},
+    time::sleep,
+};
 
 pub(super) use agent::ByAgent;
 pub(super) use chosen::Chosen;
 pub(super) use controller::ByController;
 
+use super::other_daemon::{Look, Lookout};
 use crate::{
+    backoff::{Backoff, jitter},
     cluster::{
-        Cluster, ClusterError, Why,
+        ClusterError, Why,
         events::{Events, Subject},
         node::OwnNode,
     },
@@ -26,7 +31,7 @@ use crate::{
     device::service::DevicesHandle,
     readiness::{Effect, Gate, GateName, Gates},
     reason::Reason,
-    status::Status,
+    status::{HeldStatus, Status},
     telemetry::chain,
     update::node::{Lending, NodeError, Step},
 };
@@ -34,12 +39,15 @@ use crate::{
 /// Why devices are withheld, as the kubelet and people see it.
 pub(super) const WITHHELD: &str = "an update of this node";
 
-/// The cordon was answered a moment ago, so the server is there, or back soon.
-const UPGRADE_CONFIG_RETRIES: [Duration; 3] = [
-    Duration::from_secs(1),
-    Duration::from_secs(4),
-    Duration::ZERO,
-];
+/// Between two questions for the UpgradeConfig.
+const UPGRADE_CONFIG_AGAIN: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(10));
+
+/// How often an answer that is none is taken for one that may yet come.
+const UPGRADE_CONFIG_ANSWERS: u32 = 3;
+
+fn is_outage(error: &ClusterError) -> bool {
+    matches!(error.why, Why::Unreachable(_) | Why::TimedOut(_))
+}
 
 /// What a step is, in messages.
 pub(super) fn drained(step: Step) -> bool {
@@ -59,10 +67,12 @@ pub(super) struct Ours {
     pub(super) statuses: watch::Receiver<Arc<Status>>,
     /// Who tells the cluster what happens.
     pub(super) events: Events,
-    /// Where another daemon is looked for before an update begins.
-    pub(super) cluster: Cluster,
+    /// Where another daemon is looked for before the first change.
+    pub(super) lookout: Lookout,
     /// Told when one was found.
     pub(super) suspect: Arc<Notify>,
+    /// The config that a person holds the machine on: no Node desires it.
+    pub(super) held: watch::Receiver<Option<HeldStatus>>,
 }
 
 impl Ours {
@@ -81,7 +91,7 @@ impl Ours {
             node: self.name().to_owned(),
             reason: error.reason(),
             again: true,
-            unanswered: matches!(error.why, Why::Unreachable(_) | Why::TimedOut(_)),
+            unanswered: is_outage(&error),
             source: Some(Box::new(error)),
         }
     }
@@ -151,22 +161,26 @@ impl Ours {
         Ok(read.and_then(|config| config.not_before))
     }
 
-    /// `drain.forceAfter`; where nobody set it, what the cluster's UpgradeConfig says. That it cannot be
-    /// read is not worth a long wait: nobody is forced then.
+    /// `drain.forceAfter`; where nobody set it, what the cluster's UpgradeConfig says. A server that is away
+    /// is waited for, as the drain itself would; where one answers that it cannot be read, nobody is forced.
     pub(super) async fn force_after(&self, drain: &config::Drain) -> Option<Duration> {
         if drain.force_chosen {
             return drain.force_after;
         }
-        for pause in UPGRADE_CONFIG_RETRIES {
-            match self.node.cluster().upgrade_config().await {
+        let (mut failures, mut answers) = (0, 0);
+        loop {
+            let error = match self.node.cluster().upgrade_config().await {
                 Ok(found) => return found.and_then(|config| config.force_after),
-                Err(error) => {
-                    tracing::warn!(reason = %error.reason(), "{}", chain(&error));
-                    tokio::time::sleep(pause).await;
-                }
+                Err(error) => error,
+            };
+            tracing::warn!(reason = %error.reason(), "{}", chain(&error));
+            answers += u32::from(!is_outage(&error));
+            if answers == UPGRADE_CONFIG_ANSWERS {
+                return None;
             }
+            sleep(UPGRADE_CONFIG_AGAIN.wait(failures, jitter())).await;
+            failures += 1;
         }
-        None
     }
 
     /// Not known is taken for yes: too much care costs time alone.
@@ -182,29 +196,33 @@ impl Ours {
             return Ok(());
         };
         let what = "begin to change the machine of node";
-        if view.cancel().is_some() && view.cancel() == view.desired_config() {
+        let cancelled = view.cancel().is_some() && view.cancel() == view.desired_config();
+        if cancelled && self.held.borrow().is_none() {
             return Err(self.other(what, Reason::Cancelled, true));
         }
-        match self.cluster.machine_config_daemon_on(self.name()).await {
-            Ok(Some(_)) => {
+        match self.lookout.look().await {
+            Look::Seen(_) => {
                 self.suspect.notify_one();
                 Err(self.other(what, Reason::OtherDaemon, true))
             }
-            // What runs on the host was looked for before.
-            Ok(None) | Err(_) => Ok(()),
+            Look::Absent => Ok(()),
+            Look::Unknown(error) => Err(self.refused(what, error)),
         }
     }
 
-    /// The Node as it is now, with the config still desired that the step is towards.
+    /// The Node as it is now, with the config still desired that the step is towards, by the Node or by the
+    /// person who holds the machine on it.
     pub(super) async fn still_wanted(
         &self,
         to: Option<String>,
     ) -> Result<Arc<NodeView>, NodeError> {
         let what = "take the next step of the update on node";
         let view = self.live(what).await?;
-        match to.is_some() && view.desired_config() != to.as_deref() {
-            true => Err(self.other(what, Reason::DesiredConfigChanged, true)),
-            false => Ok(view),
+        let held = self.held.borrow().as_ref().map(|held| held.config.clone());
+        let wanted = to.is_none() || to == held || view.desired_config() == to.as_deref();
+        match wanted {
+            true => Ok(view),
+            false => Err(self.other(what, Reason::DesiredConfigChanged, true)),
         }
     }
 }

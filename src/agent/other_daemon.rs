@@ -10,8 +10,9 @@
 //! while a machine idles.
 
 use crate::{
-    cluster::Cluster,
+    cluster::{Cluster, ClusterError},
     path::AbsPath,
+    reason::Reason,
     root::{Root, RootError},
     telemetry::chain,
 };
@@ -69,26 +70,37 @@ pub(super) struct Lookout {
     pub(super) cluster: Option<(Cluster, String)>,
 }
 
+/// What a look for it showed.
+#[derive(Debug)]
+pub(super) enum Look {
+    /// It is here: where it was seen, in words.
+    Seen(String),
+    Absent,
+    /// It does not run on the host, and who would know of its pod did not answer.
+    Unknown(ClusterError),
+}
+
 impl Lookout {
-    /// Where it was seen; none where it was not.
-    ///
-    /// The host knows what runs; where the API server does not answer, or does not let us ask, that is
-    /// answer enough.
-    pub(super) async fn look(&self) -> Option<String> {
+    /// The host knows what runs; where the API server does not let us ask for pods, that is answer enough.
+    pub(super) async fn look(&self) -> Look {
         let root = self.root.clone();
         match tokio::task::spawn_blocking(move || on_host(&root)).await {
-            Ok(Ok(Some(seen))) => return Some(seen),
+            Ok(Ok(Some(seen))) => return Look::Seen(seen),
             Ok(Ok(None)) => {}
             Ok(Err(error)) => tracing::debug!("{}", chain(&error)),
             Err(lost) => tracing::debug!("{lost}"),
         }
-        let (cluster, node) = self.cluster.as_ref()?;
+        let Some((cluster, node)) = &self.cluster else {
+            return Look::Absent;
+        };
         match cluster.machine_config_daemon_on(node).await {
-            Ok(pod) => pod.map(|pod| format!("{PROGRAM} is on this node as pod {pod}")),
-            Err(error) => {
+            Ok(Some(pod)) => Look::Seen(format!("{PROGRAM} is on this node as pod {pod}")),
+            Ok(None) => Look::Absent,
+            Err(error) if error.reason() == Reason::ApiServerForbidden => {
                 tracing::debug!("{}", chain(&error));
-                None
+                Look::Absent
             }
+            Err(error) => Look::Unknown(error),
         }
     }
 }

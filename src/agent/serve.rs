@@ -12,7 +12,7 @@ use tokio::{
 
 use super::{AgentError, Origin, Setup};
 use crate::{
-    admin::{self, Ask, Control, Served},
+    admin::{self, Control, Question, Served},
     clock::Clock,
     config::{Job, Settings},
     metrics::Metrics,
@@ -85,7 +85,10 @@ const QUESTIONS: usize = 4;
 /// The two ends of what may be asked for over the socket.
 ///
 /// Where configs are not this agent's job, none are taken.
-pub(super) fn control(own_uid: u32, settings: &Settings) -> (Option<Control>, mpsc::Receiver<Ask>) {
+pub(super) fn control(
+    own_uid: u32,
+    settings: &Settings,
+) -> (Option<Control>, mpsc::Receiver<Question>) {
     let (to, asks) = mpsc::channel(QUESTIONS);
     let control = Some(Control { to, own_uid });
     (control.filter(|_| settings.does(Job::Config)), asks)

@@ -4,6 +4,7 @@ use anyhow::{Context as _, bail};
 
 use super::{Global, Wanted};
 use crate::{
+    admin::{self, WantedConfig},
     agent::{self, Origin},
     cluster::Surroundings,
     config::{Fragment, Place, Settings, Source},
@@ -45,7 +46,7 @@ impl Context {
         let access = agent::access(&self.root, &self.settings, &surroundings(false));
         match self.settings.source.clone().settle(access.is_some()) {
             Source::Cluster => bail!(
-                "configs come from the cluster here (`source`): name files, or a directory with --source dir:PATH"
+                "configs come from the cluster here (`source`), and no agent runs that has read one: start it, name files, or a directory with --source dir:PATH"
             ),
             chosen => Ok(agent::source(&self.root, &self.settings, &chosen)?),
         }
@@ -73,11 +74,31 @@ impl Context {
     /// The config that the arguments ask for, or everything that is wrong with it.
     pub(super) fn wanted(&self, wanted: &Wanted) -> anyhow::Result<Result<MachineConfig, Refused>> {
         if wanted.files.is_empty() {
+            if self.follows_a_cluster()? {
+                return Ok(Ok(self.the_nodes()?));
+            }
             let source = self.source()?;
             self.same_as_the_agents(&source)?;
             return Ok(source.read());
         }
         self.files(wanted, Order::AsGiven)
+    }
+
+    /// Whether the settings leave it to the running agent where configs come from, and that is a cluster.
+    fn follows_a_cluster(&self) -> anyhow::Result<bool> {
+        if !matches!(self.settings.source, Source::Auto | Source::Cluster) {
+            return Ok(false);
+        }
+        let agent = super::beside::agent(self)?;
+        Ok(agent.is_some_and(|agent| agent.source == Origin::CLUSTER))
+    }
+
+    /// The config that the Node names, from the agent that has read it.
+    fn the_nodes(&self) -> anyhow::Result<MachineConfig> {
+        let WantedConfig { name, config } = admin::ask_wanted(&self.root)?;
+        let mut config = machine_config::from_portable_json(config.as_slice())?;
+        config.name = name;
+        Ok(config)
     }
 
     /// Beside an agent that was started with `--source`, the settings alone name another one.

@@ -153,6 +153,11 @@ impl NodeView {
         self.annotation(names::annotation::CANCEL)
     }
 
+    /// The config whose update was given up, as the agent has answered.
+    pub fn cancelled(&self) -> Option<&str> {
+        self.annotation(names::annotation::CANCELLED)
+    }
+
     /// A person forces the drain, and why.
     pub fn forced_drain(&self) -> Option<&str> {
         let said = self.annotations.get(names::annotation::FORCE_DRAIN)?;

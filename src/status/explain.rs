@@ -117,11 +117,16 @@ fn source(status: &Status) -> Option<Finding> {
     let config = &status.config;
     let source = &status.source;
     if config.desired.is_empty() {
-        return status.failure.is_none().then(|| {
-            Finding::plain(
+        let waits = status.failure.is_some() || !status.blockers.is_empty();
+        return (!waits).then(|| match source.starts_with("dir:") {
+            true => Finding::plain(
                 format!("{source} was not read yet, or holds no config"),
                 format!("put configs into {source}"),
-            )
+            ),
+            false => Finding::plain(
+                "the Node names no config".to_owned(),
+                "set machineconfiguration.openshift.io/desiredConfig on it",
+            ),
         });
     }
     let same = config.digest == config.desired_digest;

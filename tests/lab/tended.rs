@@ -150,6 +150,7 @@ fn a_fleet_is_tended_from_a_laptop_through_second_thoughts_and_misfortunes() {
     }
     lent::over_a_planned_reboot_with_second_thoughts(&fleet);
     turns::by_the_hand_of_a_controller(&fleet);
+    turns::held_by_a_person(&fleet);
     turns::registered_anew(&fleet);
     ended::by_a_config_that_breaks_the_kubelet(&fleet);
     ended::without_a_trace(&fleet);

@@ -33,14 +33,25 @@ enum Answer {
 /// given up in time is part of what the Node says of the machine.
 pub(super) async fn answer(
     node: OwnNode,
-    mut update: watch::Receiver<Arc<UpdateReport>>,
+    update: watch::Receiver<Arc<UpdateReport>>,
     events: Events,
     stop: CancellationToken,
 ) {
+    // Safe to drop: a question that is not answered yet stands on the Node.
+    stop.run_until_cancelled(answering(node, update, events))
+        .await;
+}
+
+async fn answering(node: OwnNode, mut update: watch::Receiver<Arc<UpdateReport>>, events: Events) {
     let mut sights = node.sights();
-    // What was cancelled before this process started was told by the one before.
-    let known = sights.borrow().node.clone();
-    let mut told = known.and_then(|node| node.cancel().map(str::to_owned));
+    // What the Node says was given up, the process before this one has told.
+    let mut told = match sights.wait_for(|sight| sight.asked).await {
+        Ok(sight) => sight
+            .node
+            .as_ref()
+            .and_then(|node| node.cancelled().map(str::to_owned)),
+        Err(_) => return,
+    };
     loop {
         let report = Arc::clone(&update.borrow_and_update());
         let asked = asked(&sights.borrow_and_update());
@@ -73,7 +84,6 @@ pub(super) async fn answer(
             }
         }
         tokio::select! {
-            () = stop.cancelled() => return,
             // Safe to drop, all of them: a change stays marked as unseen, and time passes by itself.
             changed = update.changed() => if changed.is_err() { return },
             Ok(()) = sights.changed() => {}

@@ -10,6 +10,7 @@ use crate::{
     cluster::{configs::Trouble, node::Sight},
     crd::names::condition,
     readiness::{self, report::ClusterView},
+    reason::Reason,
     status::Blocker,
     update::run::Desired,
 };
@@ -34,7 +35,9 @@ impl Seen {
                     node: known.node.clone(),
                     kubelet: kubelet(&sight, &self.boot),
                     taints: taints(&sight),
-                    trouble: trouble.map(|trouble| blocker(trouble, known.trouble.as_ref())),
+                    trouble: trouble
+                        .or_else(|| away(&sight))
+                        .map(|trouble| blocker(trouble, known.trouble.as_ref())),
                 };
                 let differs = *known != now;
                 *known = now;
@@ -91,6 +94,14 @@ fn taints(sight: &Sight) -> Option<BTreeSet<String>> {
             .map(|it| format!("{}:{}", it.key, it.effect))
             .collect(),
     )
+}
+
+/// Whoever cannot read the Node does not know what it asks for.
+fn away(sight: &Sight) -> Option<Trouble> {
+    sight.away.map(|_| Trouble {
+        reason: Reason::ApiServerUnreachable,
+        message: "the API server does not answer; what the Node asks for is not known".to_owned(),
+    })
 }
 
 fn blocker(trouble: Trouble, known: Option<&Blocker>) -> Blocker {

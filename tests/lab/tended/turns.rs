@@ -3,7 +3,10 @@
 use serde_json::Value;
 
 use super::{Fleet, GROUP, protocol};
-use crate::support::{installed::Mine, wait};
+use crate::support::{
+    installed::{CONSOLE, Mine},
+    wait,
+};
 
 const TAINT: &str = "machinist.dev/not-ready";
 
@@ -73,6 +76,27 @@ fn taints(fleet: &Fleet, node: &str, from: usize) -> Vec<bool> {
         Some(taints["op"] != "test" && taints["value"].to_string().contains(TAINT))
     });
     patches.collect()
+}
+
+/// A person at the console takes the node back to the config before, and lets it follow the cluster again.
+pub fn held_by_a_person(fleet: &Fleet) {
+    let second = &fleet.second;
+    for (command, config, content) in [
+        ("rollback", "rendered-second-a", "a\n"),
+        ("apply", "rendered-second-b", "b\n"),
+    ] {
+        let boot = second.boot_id();
+        // The reboot may take the command along.
+        let asked = second.try_exec(&[CONSOLE, command, "--yes"]);
+        second.wait_new_boot(&boot, wait::seconds(120));
+        let node = fleet.wait_done("second", config);
+        assert!(
+            node["spec"]["unschedulable"].is_null(),
+            "{asked:?} {node:#}"
+        );
+        assert_eq!(protocol(&node, "desiredConfig"), "rendered-second-b");
+        assert_eq!(second.read("/etc/example.conf"), content.as_bytes());
+    }
 }
 
 /// Its object deleted, and made anew by its kubelet: what is the agent's comes back, and pods only after it.
