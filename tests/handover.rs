@@ -24,6 +24,7 @@ use machinist::{
     agent,
     config::Owners,
     machine_config::Rules,
+    path::AbsPath,
     plan::Policies,
     root::Root,
     update::{
