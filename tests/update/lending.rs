@@ -226,6 +226,30 @@ async fn a_restart_in_the_midst_begins_withheld_and_starts_what_the_life_before_
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_unit_that_stops_already_is_waited_for_and_started_again_only_where_it_was_up() {
+    let (sandbox, script) = (machine(), Script::new());
+    let node = NodeDouble::of(&sandbox);
+    node.stops(&["leaving.service", "monitor.service"]);
+    script.unit_is("leaving.service", "deactivating");
+    script.hangs("Stop monitor.service");
+    let driver = start(&sandbox, &script, &node);
+    script.until_asked("Stop monitor.service").await;
+    assert_eq!(script.asked()[0], "Stop leaving.service");
+    driver.stop().await;
+    // The job of the life before goes on.
+    script.unit_is("monitor.service", "deactivating");
+    let driver = start(&sandbox, &script, &node);
+    script.until_asked_times("Stop monitor.service", 2).await;
+    assert_eq!(node.lendings().last(), Some(&Lending::Withheld));
+    let stopped = sandbox.journal().cordon.unwrap().stopped;
+    assert_eq!(stopped, ["monitor.service"], "as it was found first");
+    script.heals("Stop monitor.service");
+    script.until_reboot().await;
+    assert_eq!(node.lendings().last(), Some(&Lending::Quiesced));
+    driver.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_boot_that_is_not_well_is_followed_by_another_with_devices_in_nobodys_hands() {
     let (sandbox, script) = (machine(), Script::new());
     let node = NodeDouble::of(&sandbox);

@@ -146,7 +146,9 @@ impl<S: Services, A: Audience> Updater<S, A> {
         Ok(None)
     }
 
-    /// Each is recorded before it is stopped, so that whoever comes next starts it again. None: asked to stop.
+    /// Each is recorded before it is stopped, so that whoever comes next starts it again. One that stops
+    /// already is waited for: it may still have the device open. Who asked for that is not known here, an
+    /// earlier life of the agent has recorded what it asked for. None: asked to stop.
     async fn stop_running(
         &mut self,
         services: &S,
@@ -158,13 +160,16 @@ impl<S: Services, A: Audience> Updater<S, A> {
                 unit: unit.clone(),
                 error,
             };
-            match self.while_turning(facts(services, unit)).await {
-                // One that waits to be started anew is stopped, too.
-                Ok(facts) if is_down(&facts) => continue,
-                Ok(_) => {}
+            let facts = match self.while_turning(facts(services, unit)).await {
+                Ok(facts) => facts,
                 Err(error) => return Ok(Some(Err(failed(error)))),
+            };
+            // One that waits to be started anew is stopped, too.
+            if is_down(&facts) && !is_stopping(&facts) {
+                continue;
             }
-            if let Some(cordon) = &mut self.journal.cordon
+            if !is_stopping(&facts)
+                && let Some(cordon) = &mut self.journal.cordon
                 && !cordon.stopped.contains(unit)
             {
                 cordon.stopped.push(unit.clone());
@@ -291,7 +296,13 @@ async fn facts<S: Services>(services: &S, unit: &str) -> Result<UnitFacts, Servi
     Ok(facts.remove(unit).unwrap_or_default())
 }
 
+/// Down, or on the way there: for who would start it again.
 fn is_down(facts: &UnitFacts) -> bool {
     let active = facts.active.as_deref();
     matches!(active, None | Some("inactive" | "failed" | "deactivating"))
+}
+
+/// On the way down: its processes may still be there.
+fn is_stopping(facts: &UnitFacts) -> bool {
+    facts.active.as_deref() == Some("deactivating")
 }
