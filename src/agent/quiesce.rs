@@ -1,30 +1,23 @@
 //! Beside another daemon that reboots this machine: what uses devices is stopped before it goes down, and
 //! runs again when that was called off or is over.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-    time::Duration,
-};
+mod record;
 
-use serde::{Deserialize, Serialize};
+pub use record::{RecordError, waiting};
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
 use tokio::{sync::watch, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     config::{Job, Settings},
     device::{Inventory, service::DevicesHandle},
-    path::AbsPath,
-    root::{Root, RootError},
+    root::Root,
     shutdown::Tasks,
     systemd::{Active, Around, Systemd, Verb, around_shutdowns},
     telemetry::chain,
 };
-
-/// Which units were stopped, so that whoever starts next starts exactly these.
-const FILE: &str = "/var/lib/machinist/quiesced.json";
-/// Sixteen names for each declaration, 255 bytes at most.
-const LARGEST: u64 = 1024 * 1024;
 
 /// Why, as `systemd-inhibit --list` shows it.
 const WHY: &str = "units that use devices are stopped first";
@@ -61,7 +54,6 @@ pub async fn follow(
     stop: CancellationToken,
 ) {
     let units = Units::new(systemd.clone(), root, inventory.clone());
-    units.start_what_was_stopped().await;
     let (tell, wanted) = watch::channel(false);
     let declared = async {
         loop {
@@ -73,11 +65,15 @@ pub async fn follow(
         }
     };
     let login = systemd.login();
+    let followed = async {
+        units.start_what_was_stopped().await;
+        around_shutdowns(&login, WHY, wanted, units).await;
+    };
     tokio::select! {
-        // Safe to drop, all: what was stopped stands in a file.
+        // Safe to drop, all: what was stopped stands in a file until it was started.
         () = stop.cancelled() => {}
         () = declared => {}
-        () = around_shutdowns(&login, WHY, wanted, units) => {}
+        () = followed => {}
     }
 }
 
@@ -87,11 +83,6 @@ pub struct Units {
     systemd: Systemd,
     root: Root,
     inventory: watch::Receiver<Arc<Inventory>>,
-}
-
-#[derive(Debug, Default, Serialize, Deserialize)]
-struct Stopped {
-    units: BTreeSet<String>,
 }
 
 impl Units {
@@ -125,20 +116,16 @@ impl Units {
                 return;
             }
         };
-        let running = running(states);
-        if running.is_empty() {
-            return;
-        }
-        // What an earlier shutdown stopped and nobody started again stays to be started.
-        let mut record = self.load().await;
-        record.units.extend(running.iter().cloned());
-        if let Err(error) = self.save(record).await {
-            // What is not recorded would stay stopped.
+        let (running, leaving) = not_down(states);
+        // What is not recorded would stay stopped.
+        if !running.is_empty()
+            && let Err(error) = self.add(running.clone()).await
+        {
             tracing::error!("units that use devices are not stopped: {}", chain(&error));
             return;
         }
         let mut stopping = JoinSet::new();
-        for unit in running {
+        for unit in running.into_iter().chain(leaving) {
             let systemd = self.systemd.clone();
             stopping.spawn(async move {
                 tracing::info!(unit, "the machine goes down: stopping {unit}");
@@ -159,7 +146,16 @@ impl Units {
     }
 
     async fn start_again(&self) {
-        let mut record = self.load().await;
+        let mut record = match self.blocking(record::read).await {
+            Ok(record) => record,
+            Err(error) => {
+                tracing::error!(
+                    "what was stopped for a shutdown is not started: {}",
+                    chain(&error)
+                );
+                return;
+            }
+        };
         if record.units.is_empty() {
             return;
         }
@@ -187,65 +183,45 @@ impl Units {
                 }
             }
         }
-        if let Err(error) = self.save(record).await {
+        let saved = self.blocking(move |root| record::write(root, &record));
+        if let Err(error) = saved.await {
             tracing::warn!("{}", chain(&error));
         }
     }
 
-    async fn load(&self) -> Stopped {
-        let root = self.root.clone();
-        let read = move || {
-            let path = AbsPath::new(FILE).ok()?;
-            match root.read_nofollow(&path, LARGEST) {
-                Ok(bytes) => Some(bytes),
-                Err(error) if error.is_not_found() => None,
-                Err(error) => {
-                    tracing::warn!("{}", chain(&error));
-                    None
-                }
-            }
+    /// What an earlier shutdown stopped and nobody started again stays to be started.
+    async fn add(&self, units: Vec<String>) -> Result<(), RecordError> {
+        let add = move |root: &Root| {
+            let mut record = record::read_to_add(root)?;
+            record.units.extend(units);
+            record::write(root, &record)
         };
-        let bytes = tokio::task::spawn_blocking(read).await.ok().flatten();
-        let read = bytes.map(|bytes| serde_json::from_slice(&bytes));
-        read.transpose()
-            .unwrap_or_else(|error| {
-                tracing::warn!(file = FILE, %error, "which units were stopped cannot be read");
-                None
-            })
-            .unwrap_or_default()
+        self.blocking(add).await
     }
 
-    async fn save(&self, record: Stopped) -> Result<(), RootError> {
+    async fn blocking<T: Send + Default + 'static>(
+        &self,
+        act: impl FnOnce(&Root) -> Result<T, RecordError> + Send + 'static,
+    ) -> Result<T, RecordError> {
         let root = self.root.clone();
-        let write = move || {
-            let (Ok(path), Ok(bytes)) = (AbsPath::new(FILE), serde_json::to_vec(&record)) else {
-                return Ok(());
-            };
-            if record.units.is_empty() {
-                return match root.remove_file(&path) {
-                    Err(error) if error.is_not_found() => Ok(()),
-                    removed => removed,
-                };
-            }
-            if let Some(dir) = path.parent() {
-                root.make_dirs(&dir, 0o755)?;
-            }
-            root.replace(&path, &bytes, 0o600)
-        };
+        let done = tokio::task::spawn_blocking(move || act(&root)).await;
         // A lost task is a defect that the log shows.
-        tokio::task::spawn_blocking(write).await.unwrap_or(Ok(()))
+        done.unwrap_or_else(|_| Ok(T::default()))
     }
 }
 
-fn running(states: BTreeMap<String, Active>) -> Vec<String> {
-    let up = |state: &Active| {
-        !matches!(
-            state,
-            Active::Inactive | Active::Failed | Active::Deactivating
-        )
-    };
-    let running = states.into_iter().filter(|(_, state)| up(state));
-    running.map(|(unit, _)| unit).collect()
+/// Those that are up, and those that stop already: these may still have a device open, and are not started
+/// again for that.
+fn not_down(states: BTreeMap<String, Active>) -> (Vec<String>, Vec<String>) {
+    let (mut up, mut leaving) = (Vec::new(), Vec::new());
+    for (unit, state) in states {
+        match state {
+            Active::Inactive | Active::Failed => {}
+            Active::Deactivating => leaving.push(unit),
+            _ => up.push(unit),
+        }
+    }
+    (up, leaving)
 }
 
 impl Around for Units {

@@ -39,12 +39,23 @@ impl Beside {
     }
 
     fn follow(&self) -> CancellationToken {
+        self.task().0
+    }
+
+    fn task(&self) -> (CancellationToken, tokio::task::JoinHandle<()>) {
         let stop = CancellationToken::new();
         let root = Root::open(self.root.path()).unwrap();
         let systemd = Systemd::new(self.machine.lines());
         let follow = quiesce::follow(systemd, root, self.inventory.subscribe(), stop.clone());
-        tokio::spawn(follow);
-        stop
+        (stop, tokio::spawn(follow))
+    }
+
+    /// The record of what was stopped, as it is on the disk from now on.
+    fn recorded(&self, text: &str) -> std::path::PathBuf {
+        let dir = self.root.path().join("var/lib/machinist");
+        std::fs::create_dir_all(&dir).unwrap();
+        std::fs::write(dir.join("quiesced.json"), text).unwrap();
+        dir.join("quiesced.json")
     }
 
     async fn until(&self, what: &str, enough: impl Fn(&PretendSystemd) -> bool) {
@@ -170,4 +181,80 @@ async fn the_lock_is_taken_anew_from_a_logind_that_was_restarted_and_only_while_
         .until("the lock given up", |machine| machine.locks_held() == 0)
         .await;
     assert_eq!(times_heard(&beside.machine, STOPPED), 0);
+}
+
+#[tokio::test]
+async fn a_unit_that_stops_already_is_waited_for_and_not_recorded() {
+    let beside = Beside::new();
+    let leaving = Unit {
+        active: "deactivating",
+        ..Unit::default()
+    };
+    beside.machine.set_unit("monitor.service", leaving);
+    let job = Job::done()
+        .taking(Duration::from_millis(300))
+        .becoming(|unit| *unit = Unit::stopped());
+    beside.machine.script("monitor.service", job);
+    let _stop = beside.follow();
+    beside
+        .until("a lock", |machine| machine.locks_held() == 1)
+        .await;
+    beside.machine.announce(true).await;
+    beside.until_heard(STOPPED, 1).await;
+    assert_eq!(beside.machine.locks_held(), 1, "the unit is not down yet");
+    beside
+        .until("the lock given up", |machine| machine.locks_held() == 0)
+        .await;
+    let kept = beside.root.path().join("var/lib/machinist/quiesced.json");
+    assert!(!kept.exists(), "somebody else stopped it");
+}
+
+#[tokio::test]
+async fn a_record_that_cannot_be_read_is_never_written_over() {
+    let beside = Beside::new();
+    let record = beside.recorded("{\"units\":[\"oth");
+    let _stop = beside.follow();
+    beside
+        .until("a lock", |machine| machine.locks_held() == 1)
+        .await;
+    beside.machine.announce(true).await;
+    beside.until_heard(STOPPED, 1).await;
+    let text = std::fs::read_to_string(&record).unwrap();
+    assert_eq!(text, r#"{"units":["monitor.service"]}"#);
+    let beside_it = std::fs::read_dir(record.parent().unwrap()).unwrap();
+    let mut kept = beside_it
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| *path != record);
+    let kept = std::fs::read_to_string(kept.next().unwrap()).unwrap();
+    assert_eq!(kept, "{\"units\":[\"oth");
+
+    // Nobody knows what this one names: what would have to be added to it is not stopped.
+    let beside = Beside::new();
+    let record = beside.recorded("");
+    std::fs::remove_file(&record).unwrap();
+    std::fs::create_dir(&record).unwrap();
+    let _stop = beside.follow();
+    beside
+        .until("a lock", |machine| machine.locks_held() == 1)
+        .await;
+    beside.machine.announce(true).await;
+    beside
+        .until("the lock given up", |machine| machine.locks_held() == 0)
+        .await;
+    assert_eq!(times_heard(&beside.machine, STOPPED), 0);
+    assert!(record.is_dir());
+}
+
+#[tokio::test]
+async fn a_unit_that_takes_long_to_start_holds_up_nobody_who_stops_the_agent() {
+    let beside = Beside::new();
+    let record = beside.recorded(r#"{"units":["monitor.service"]}"#);
+    let job = Job::done().taking(Duration::from_secs(3600));
+    beside.machine.script("monitor.service", job);
+    let (stop, task) = beside.task();
+    beside.until_heard(STARTED, 1).await;
+    stop.cancel();
+    let ended = tokio::time::timeout(Duration::from_secs(1), task).await;
+    ended.expect("within the grace period").unwrap();
+    assert!(record.exists(), "the next start begins with it again");
 }

@@ -1,8 +1,10 @@
 //! The state directory: the journal, the applied configs, the lock that makes one writer.
 
+mod aside;
 mod configs;
 mod contents;
 
+pub use aside::aside;
 pub use configs::{config, whole_config};
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -127,6 +129,11 @@ pub mod paths {
     /// The pool that the node was known to be in.
     pub fn pool() -> AbsPath {
         state("/pool")
+    }
+
+    /// The units that were stopped for a shutdown that somebody else ordered.
+    pub fn quiesced() -> AbsPath {
+        state("/quiesced.json")
     }
 
     /// What updates stage on the file system of the state directory.

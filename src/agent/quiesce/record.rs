@@ -1,0 +1,101 @@
+//! Which units were stopped for a shutdown, so that whoever starts next starts exactly these.
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    clock::Clock,
+    path::AbsPath,
+    reason::Reason,
+    root::{Root, RootError},
+    update::store::{aside, paths},
+};
+
+/// Sixteen names for each declaration, 255 bytes at most.
+const LARGEST: u64 = 1024 * 1024;
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(super) struct Stopped {
+    pub(super) units: BTreeSet<String>,
+}
+
+/// Why nobody can tell which units were stopped.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    /// A file system call failed.
+    #[error(transparent)]
+    Root(#[from] RootError),
+    /// It is not what was written.
+    #[error("cannot read from {path} which units were stopped for a shutdown")]
+    Garbled {
+        /// The record.
+        path: AbsPath,
+        /// What is wrong with it.
+        #[source]
+        source: serde_json::Error,
+    },
+}
+
+impl RecordError {
+    /// Whether the same may succeed later.
+    pub fn again(&self) -> bool {
+        match self {
+            Self::Root(error) => error.again(),
+            Self::Garbled { .. } => false,
+        }
+    }
+
+    /// The stable code.
+    pub fn reason(&self) -> Reason {
+        match self {
+            Self::Root(error) => error.reason(),
+            Self::Garbled { .. } => Reason::Io,
+        }
+    }
+}
+
+/// The units that wait to be started again. Blocks.
+pub fn waiting(root: &Root) -> Result<BTreeSet<String>, RecordError> {
+    Ok(read(root)?.units)
+}
+
+pub(super) fn read(root: &Root) -> Result<Stopped, RecordError> {
+    let path = paths::quiesced();
+    let bytes = match root.read_nofollow(&path, LARGEST) {
+        Ok(bytes) => bytes,
+        Err(error) if error.is_not_found() => return Ok(Stopped::default()),
+        Err(error) => return Err(error.into()),
+    };
+    serde_json::from_slice(&bytes).map_err(|source| RecordError::Garbled { path, source })
+}
+
+/// As [`read`], for who is about to write: one that says nothing any more moves aside for a new one.
+pub(super) fn read_to_add(root: &Root) -> Result<Stopped, RecordError> {
+    match read(root) {
+        Err(error @ RecordError::Garbled { .. }) => {
+            let kept = aside(root, &paths::quiesced(), Clock::system().now())?;
+            root.move_new(&paths::quiesced(), &kept)?;
+            tracing::error!(
+                "{}; it is kept as {kept}, and what it named is not started again",
+                crate::telemetry::chain(&error)
+            );
+            Ok(Stopped::default())
+        }
+        read => read,
+    }
+}
+
+pub(super) fn write(root: &Root, record: &Stopped) -> Result<(), RecordError> {
+    let path = paths::quiesced();
+    if record.units.is_empty() {
+        return Ok(root.remove_file(&path)?);
+    }
+    let encode = |source| RecordError::Garbled {
+        path: path.clone(),
+        source,
+    };
+    let bytes = serde_json::to_vec(record).map_err(encode)?;
+    root.make_dirs(&paths::state_dir(), 0o700)?;
+    Ok(root.replace(&path, &bytes, 0o600)?)
+}
