@@ -14,7 +14,7 @@ use super::{
     print_data, short, start_logging_beside_a_page,
 };
 use crate::{
-    agent::{self, host_part::Installed},
+    agent::{self, host_part::Installed, quiesce},
     cluster::{
         Cluster, machine_config_node,
         node::{Left, OwnNode},
@@ -34,7 +34,8 @@ use crate::{
 Removes the units and the program that the agent of a DaemonSet brought to the host, lifts a cordon of the
 agent's, and takes its annotations, conditions and taints off the Node. A person's cordon stays, files and
 units of the configs stay, and so does what a package installed. May be repeated.
-It is refused beside a running agent and while an update is open. For all nodes of a cluster there is
+It is refused beside a running agent, while an update is open or the node is kept free for one, and while
+units wait to be started that the agent stopped. For all nodes of a cluster there is
 packaging/kubernetes/uninstall.
 
 Examples:
@@ -124,7 +125,7 @@ pub(super) fn run(global: &Global, args: &UninstallArgs) -> anyhow::Result<Exit>
         return Ok(Exit::Failed);
     }
     let runtime = short()?;
-    let removed = runtime.block_on(remove(&context, args, store.as_ref()))?;
+    let removed = runtime.block_on(remove(&context, args))?;
     print_data(args.printed.output, &removed, page)?;
     drop(store);
     if args.stay && !args.dry_run {
@@ -148,7 +149,8 @@ impl UninstallArgs {
     }
 }
 
-/// The state of this root, where there is any; refused where it is somebody's or an update is open.
+/// The state of this root, where there is any; refused where it is somebody's, where an update is open or
+/// the node is kept for one, and where units wait to be started: nobody else knows of them.
 fn hold(root: &Root) -> anyhow::Result<Option<Store>> {
     if root.stat(&paths::state_dir())?.is_none() {
         return Ok(None);
@@ -169,16 +171,31 @@ fn hold(root: &Root) -> anyhow::Result<Option<Store>> {
             open.to.name
         );
     }
+    if let Some(cordon) = &journal.cordon {
+        let stopped = match cordon.stopped.is_empty() {
+            true => String::new(),
+            false => format!(", nor start {} again", cordon.stopped.join(", ")),
+        };
+        bail!(
+            "the node is kept free for the update to {}, and without machinist nobody would end that{stopped}: start the agent and wait for it, or give the update up with `machinist cancel NODE` while the agent runs",
+            cordon.to.name,
+        );
+    }
+    let waiting = quiesce::waiting(root).context("nobody can tell what is to be started again")?;
+    if !waiting.is_empty() {
+        let waiting: Vec<_> = waiting.into_iter().collect();
+        bail!(
+            "{} was stopped for a reboot and waits to be started: start the agent, which does so, or start it by hand and remove {}",
+            waiting.join(", "),
+            paths::quiesced()
+        );
+    }
     Ok(Some(store))
 }
 
 /// The Node first: a node that nobody gives back is worse than files that nobody runs. Every step may be
 /// repeated.
-async fn remove(
-    context: &Context,
-    args: &UninstallArgs,
-    store: Option<&Store>,
-) -> anyhow::Result<Removed> {
+async fn remove(context: &Context, args: &UninstallArgs) -> anyhow::Result<Removed> {
     let root = &context.root;
     let node = leave(context, args).await?;
     let installed = Installed::on(root)?;
@@ -191,9 +208,6 @@ async fn remove(
             forget_units(root).await;
         }
         installed.remove_program(root)?;
-        if let (Some(store), Some(_)) = (store, &node) {
-            forget_cordon(store)?;
-        }
         if purged {
             root.remove_tree(&paths::state_dir())?;
         }
@@ -233,15 +247,6 @@ async fn forget_units(root: &Root) {
             chain(&error)
         ));
     }
-}
-
-/// The agent that comes back begins anew: this cordon is nobody's any more.
-fn forget_cordon(store: &Store) -> anyhow::Result<()> {
-    let mut journal = store.load()?;
-    if journal.cordon.take().is_some() {
-        store.save(&journal)?;
-    }
-    Ok(())
 }
 
 async fn stay() -> anyhow::Result<()> {

@@ -119,6 +119,43 @@ fn an_open_update_a_spoilt_journal_and_a_running_agent_refuse_it() {
     refused("is open");
 }
 
+#[test]
+fn a_node_that_is_kept_for_an_update_and_units_that_wait_to_be_started_refuse_it() {
+    let place = installed();
+    let refused = |said: &[&str]| {
+        for arguments in [&["uninstall", "--yes"][..], &["uninstall", "--dry-run"]] {
+            let output = place.machinist(arguments);
+            assert_eq!(output.status.code(), Some(1), "{output:?}");
+            for part in said {
+                assert!(text(&output).1.contains(part), "{part}: {output:?}");
+            }
+        }
+        assert!(is_there(&place.at(LINK)) && is_there(&place.at(PROGRAM)));
+    };
+    store(&place).save(&kept()).unwrap();
+    refused(&["update to one", "monitor.service", "machinist cancel NODE"]);
+    store(&place).save(&Journal::default()).unwrap();
+    let record = "/var/lib/machinist/quiesced.json";
+    write(&place, record, r#"{"units":["monitor.service"]}"#);
+    refused(&["monitor.service", "quiesced.json"]);
+    write(&place, record, "spoilt");
+    refused(&["quiesced.json"]);
+    fs::remove_file(place.at(record)).unwrap();
+    let done = place.machinist(&["uninstall", "--yes"]);
+    assert_eq!(done.status.code(), Some(0), "{done:?}");
+}
+
+/// A journal of a node that was cordoned, and on which a unit was stopped, before anything has changed.
+fn kept() -> Journal {
+    let name = serde_json::json!({"name": "one", "digest": format!("sha256:{}", "0".repeat(64))});
+    let mut journal = serde_json::to_value(Journal::default()).unwrap();
+    journal["cordon"] = serde_json::json!({
+        "to": name, "since": "2026-11-21T12:00:00Z", "drainedFor": 0, "phases": [],
+        "stopped": ["monitor.service"],
+    });
+    serde_json::from_value(journal).unwrap()
+}
+
 /// A journal that says that an update goes on.
 fn open() -> Journal {
     let name = serde_json::json!({"name": "one", "digest": format!("sha256:{}", "0".repeat(64))});
