@@ -107,6 +107,17 @@ impl fmt::Display for Endpoint {
     }
 }
 
+impl Endpoint {
+    /// As everybody may read it: what follows a `?` may be a token.
+    pub fn without_query(&self) -> Self {
+        let path = self.path.split('?').next().unwrap_or_default();
+        Self {
+            path: path.to_owned(),
+            ..self.clone()
+        }
+    }
+}
+
 impl Probe {
     /// Whether somebody must go and ask; taints are seen with the Node.
     pub const fn is_asked(&self) -> bool {

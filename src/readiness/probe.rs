@@ -17,14 +17,19 @@ use crate::{
     path::AbsPath,
     root::Root,
     systemd::{Load, Systemd},
+    telemetry::chain,
 };
 
 /// How often each is asked: as often as a kubelet probes a container that says nothing else.
 const EVERY: Duration = Duration::from_secs(10);
 
-/// What has not answered by then is closed. It is still waited for, so that a dead file system is asked
-/// once and not once more every ten seconds.
+/// What has not answered by then is closed. It is still waited for: a dead file system without end, so that
+/// it is asked once and not once more every ten seconds.
 const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Whoever else has not answered by then is asked anew: a server that lost the question never answers it,
+/// and may answer the next one. A service manager that reads its units again is silent for seconds.
+const LIMIT: Duration = Duration::from_secs(10);
 
 /// The first line of an answer is shorter.
 const STATUS_LINE: usize = 128;
@@ -83,8 +88,7 @@ async fn follow(probe: Probe, root: Root, systemd: Option<Systemd>, to: watch::S
         match timeout(PATIENCE, answer.as_mut()).await {
             Ok(answer) => tell(answer),
             Err(_) => {
-                let seconds = PATIENCE.as_secs();
-                tell(closed(format!("no answer within {seconds} s")));
+                tell(silent());
                 tell(answer.await);
             }
         }
@@ -94,11 +98,21 @@ async fn follow(probe: Probe, root: Root, systemd: Option<Systemd>, to: watch::S
 
 async fn answer(probe: &Probe, root: &Root, systemd: Option<&Systemd>) -> Answer {
     match probe {
-        Probe::Unit(name) => unit(name, systemd).await,
-        Probe::Http(endpoint) => get(endpoint).await,
+        Probe::Unit(name) => limited(unit(name, systemd)).await,
+        Probe::Http(endpoint) => limited(get(endpoint)).await,
         Probe::File(path) => file(path.clone(), root.clone()).await,
         Probe::TaintAbsent(_) => unknown("seen with the Node"),
     }
+}
+
+/// Safe to drop: whoever asks only asks.
+async fn limited(asked: impl Future<Output = Answer>) -> Answer {
+    timeout(LIMIT, asked).await.unwrap_or_else(|_| silent())
+}
+
+/// In the same words however long it takes: a gate that stays closed has nothing new to say.
+fn silent() -> Answer {
+    closed(format!("no answer within {} s", PATIENCE.as_secs()))
 }
 
 fn open(message: impl Into<String>) -> Answer {
@@ -127,7 +141,10 @@ async fn unit(name: &str, systemd: Option<&Systemd>) -> Answer {
         return unknown("no service manager to ask");
     };
     match systemd.unit(name).await {
-        Err(error) => unknown(format!("the service manager does not say: {error}")),
+        Err(error) => unknown(format!(
+            "the service manager does not say: {}",
+            chain(&error)
+        )),
         Ok(unit) if unit.load == Load::NotFound => closed(format!("there is no unit {name}")),
         Ok(unit) if unit.active.is_up() => open(format!("{name} is active")),
         Ok(unit) => closed(format!("{name} is {}", unit.active.as_str())),
@@ -141,20 +158,19 @@ async fn file(path: AbsPath, root: Root) -> Answer {
     match looked {
         Ok(Ok(Some(_))) => open(format!("{shown} is there")),
         Ok(Ok(None)) => closed(format!("there is no {shown}")),
-        Ok(Err(error)) => closed(error.to_string()),
+        Ok(Err(error)) => closed(chain(&error)),
         Err(_) => unknown(format!("nobody looked for {shown}")),
     }
 }
 
 async fn get(endpoint: &Endpoint) -> Answer {
+    let shown = endpoint.without_query();
     match first_line(endpoint).await {
-        Err(error) => closed(format!("{endpoint}: {error}")),
+        Err(error) => closed(format!("{shown}: {error}")),
         Ok(line) => match line.split(' ').nth(1) {
-            Some("200") if line.starts_with("HTTP/1.") => open(format!("{endpoint} answers 200")),
-            Some(code) if line.starts_with("HTTP/1.") => {
-                closed(format!("{endpoint} answers {code}"))
-            }
-            _ => closed(format!("{endpoint} does not speak HTTP/1")),
+            Some("200") if line.starts_with("HTTP/1.") => open(format!("{shown} answers 200")),
+            Some(code) if line.starts_with("HTTP/1.") => closed(format!("{shown} answers {code}")),
+            _ => closed(format!("{shown} does not speak HTTP/1")),
         },
     }
 }
@@ -218,10 +234,43 @@ mod tests {
         for other in [&b"SSH-2.0-OpenSSH 200\r\n"[..], b""] {
             assert_eq!(get(&says(other).await).await.open, Some(false));
         }
+        assert!(answer.message.contains("/healthz "), "{answer:?}");
+        assert!(!answer.message.contains("full"), "it may be a token");
         let mut nobody = good.clone();
         // Port 1 is tcpmux's, and nobody's.
         nobody.port = 1;
         assert_eq!(get(&nobody).await.open, Some(false));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_loses_a_question_is_asked_anew() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        tokio::spawn(async move {
+            let lost = listener.accept().await.unwrap();
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let _ = stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await;
+            }
+            drop(lost);
+        });
+        let probe = Probe::Http(Endpoint {
+            address: "127.0.0.1".to_owned(),
+            port,
+            path: "/".to_owned(),
+        });
+        let dir = tempfile::tempdir().unwrap();
+        let root = Root::open(dir.path()).unwrap();
+        let (to, mut answers) = watch::channel(Answers::new());
+        tokio::spawn(follow(probe.clone(), root, None, to));
+        let open = |known: &Answers| known.get(&probe).and_then(|answer| answer.open);
+        let closed = answers.wait_for(|known| open(known) == Some(false)).await;
+        assert_eq!(closed.unwrap()[&probe].message, "no answer within 3 s");
+        let opened = answers.wait_for(|known| open(known) == Some(true));
+        // Of the paused clock: questions take no time of it.
+        timeout(Duration::from_secs(600), opened)
+            .await
+            .unwrap()
+            .unwrap();
     }
 
     #[tokio::test]
@@ -234,5 +283,9 @@ mod tests {
         root.replace(&path, b"", 0o600).unwrap();
         assert_eq!(look().await.open, Some(true));
         assert_eq!(unit("a.service", None).await.open, None);
+        root.build_link(&AbsPath::new("/round").unwrap(), "round")
+            .unwrap();
+        let round = file(AbsPath::new("/round/key").unwrap(), root.clone()).await;
+        assert!(round.message.contains("symbolic links"), "{round:?}");
     }
 }
