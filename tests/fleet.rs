@@ -204,6 +204,24 @@ async fn a_node_is_shown_by_what_it_publishes_without_asking_its_agent() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_node_whose_agent_is_gone_is_not_ready_whatever_was_said_last() {
+    let api = cluster().await;
+    let path = "/api/v1/nodes/worker-1";
+    let mut node = api.object(path);
+    node["status"]["conditions"][1]["lastHeartbeatTime"] = json!(cluster::ago(0, 15));
+    api.put(path, node);
+    let output = machinist(&api, &["status", "--node", "worker-1", "-o", "json"]).await;
+    assert_eq!(output.status.code(), Some(1), "{}", err(&output));
+    let told = json_of(&output);
+    assert_eq!(
+        (&told["ready"], &told["silent"]),
+        (&json!(true), &json!(true))
+    );
+    let output = machinist(&api, &["status", "--node", "worker-2", "-o", "json"]).await;
+    assert_eq!(json_of(&output)["silent"], json!(false));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn why_nothing_happens_on_a_node_is_explained_from_the_cluster() {
     let api = cluster().await;
     let output = machinist(&api, &["explain", "--node", "worker-2"]).await;

@@ -10,7 +10,7 @@ pub(crate) const OLD: &str = "rendered-worker-0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a";
 pub(crate) const NEW: &str = "rendered-worker-1b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1b";
 
 /// So long ago that the seconds of a test change nothing of what is shown.
-fn ago(hours: i64, minutes: i64) -> Timestamp {
+pub(crate) fn ago(hours: i64, minutes: i64) -> Timestamp {
     Timestamp::now() - SignedDuration::from_secs(hours * 3600 + minutes * 60 + 20)
 }
 

@@ -14,6 +14,7 @@ mod tests;
 
 use std::collections::BTreeMap;
 
+use jiff::Timestamp;
 use node::NodeReport;
 use pools::PoolsReport;
 
@@ -44,13 +45,13 @@ fn those(others: &[String]) -> String {
     }
 }
 
-/// `status --node NAME`: 0 when the node is ready.
+/// `status --node NAME`: 0 when the node is ready, and its agent still there to say so.
 pub(super) fn node(reach: &Reach, name: &str, printed: Printed) -> anyhow::Result<Exit> {
-    let report = short()?.block_on(one(reach, name))?;
     let now = Clock::system().now();
+    let report = short()?.block_on(one(reach, name, now))?;
     print_data(printed.output, &report, |report| text::node(report, now))?;
-    Ok(match report.ready {
-        Some(true) => Exit::Done,
+    Ok(match (report.ready, report.silent) {
+        (Some(true), false) => Exit::Done,
         _ => Exit::Failed,
     })
 }
@@ -69,12 +70,13 @@ pub(super) fn pools(reach: &Reach, name: &str, printed: Printed) -> anyhow::Resu
 
 /// `explain --node NAME`, as findings.
 pub(super) fn explain(reach: &Reach, name: &str) -> anyhow::Result<Vec<Finding>> {
-    let report = short()?.block_on(one(reach, name))?;
-    Ok(explain::findings(&report, Clock::system().now()))
+    let now = Clock::system().now();
+    let report = short()?.block_on(one(reach, name, now))?;
+    Ok(explain::findings(&report, now))
 }
 
 /// What the cluster says of one node.
-async fn one(reach: &Reach, name: &str) -> anyhow::Result<NodeReport> {
+async fn one(reach: &Reach, name: &str, now: Timestamp) -> anyhow::Result<NodeReport> {
     let cluster = reach.cluster().await?;
     let node = fleet::node(&cluster, name).await?;
     let mut notes = Vec::new();
@@ -89,7 +91,7 @@ async fn one(reach: &Reach, name: &str) -> anyhow::Result<NodeReport> {
         events,
         notes,
     };
-    Ok(NodeReport::of(facts))
+    Ok(NodeReport::of(facts, now))
 }
 
 /// What the cluster says of one pool, or of all.

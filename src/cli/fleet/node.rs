@@ -15,6 +15,9 @@ use crate::{
     pool::Membership,
 };
 
+/// A condition that is confirmed every five to six minutes, and was not for so long, in minutes.
+const SILENT: i64 = 15;
+
 /// What was asked for, and could be had.
 #[derive(Debug, Default)]
 pub(super) struct Facts {
@@ -43,6 +46,8 @@ pub(super) struct NodeReport {
     pub(super) ready_message: Option<String>,
     /// When the agent confirmed it last.
     pub(super) heard: Option<Timestamp>,
+    /// An agent has spoken, and is not heard of any more: what is said here may be long over.
+    pub(super) silent: bool,
     /// The state annotation; none where nobody wrote it.
     pub(super) state: Option<String>,
     /// The reason annotation.
@@ -133,7 +138,7 @@ pub(super) struct EventPart {
 }
 
 impl NodeReport {
-    pub(super) fn of(facts: Facts) -> Self {
+    pub(super) fn of(facts: Facts, now: Timestamp) -> Self {
         let Facts {
             node: FleetNode { view, capacity },
             pools,
@@ -153,6 +158,7 @@ impl NodeReport {
             target: target(pool),
         });
         let ready = view.condition(condition::READY);
+        let heard = ready.and_then(|it| it.last_heartbeat_time);
         let text = |name| view.annotation(name).map(str::to_owned);
         let blocked = view.annotation(crate::crd::names::annotation::BLOCKED_BY);
         Self {
@@ -162,7 +168,8 @@ impl NodeReport {
             ready: ready.map(|it| it.status == "True"),
             ready_reason: ready.map(|it| it.reason.clone()),
             ready_message: ready.map(|it| it.message.clone()),
-            heard: ready.and_then(|it| it.last_heartbeat_time),
+            heard,
+            silent: heard.is_some_and(|heard| now.duration_since(heard).as_mins() >= SILENT),
             state: text(protocol::STATE),
             reason: text(protocol::REASON),
             since: words::since(&view, progress.as_ref()),

@@ -68,7 +68,7 @@ const ON_THE_WAY: [(&str, &str); 3] = [
 ];
 
 fn told(facts: Facts) -> String {
-    let found = super::explain::findings(&NodeReport::of(facts), now());
+    let found = super::explain::findings(&NodeReport::of(facts, now()), now());
     assert!(!found.is_empty());
     let each = found
         .iter()

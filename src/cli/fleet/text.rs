@@ -15,9 +15,6 @@ use crate::{
     pool::{Row, age, table},
 };
 
-/// A condition that is confirmed every five to six minutes, and was not for so long, in minutes.
-pub(super) const SILENT: i64 = 15;
-
 /// Where lines are broken.
 const WIDTH: usize = 80;
 
@@ -93,9 +90,8 @@ fn rows(report: &NodeReport, now: Timestamp) -> Vec<(&'static str, String)> {
 
 /// For how long an agent that has spoken is silent.
 pub(super) fn silent(report: &NodeReport, now: Timestamp) -> Option<String> {
-    let heard = report.heard?;
-    let silent = now.duration_since(heard).as_mins() >= SILENT;
-    silent.then(|| age(heard, now))
+    let heard = report.heard.filter(|_| report.silent)?;
+    Some(age(heard, now))
 }
 
 fn cordon(cordon: CordonPart) -> Option<&'static str> {
