@@ -189,26 +189,47 @@ async fn follow(
         return Ok(ended(Some(config), Outcome::Asked, None));
     }
     loop {
-        let now = standing(cluster, node).await?;
-        if now.cancelled.as_deref() == Some(config) {
-            return Ok(ended(Some(config), Outcome::Cancelled, None));
-        }
-        if let Some(why) = now.refusal(config) {
-            let why = format!("the update to {config} is not cancelled: {why}");
-            return Ok(ended(Some(config), Outcome::Refused, Some(why)));
-        }
-        if now.asked.as_deref() != Some(config) {
-            let why = "something else was asked of the node meanwhile".to_owned();
-            return Ok(ended(Some(config), Outcome::Refused, Some(why)));
-        }
+        let missed = match standing(cluster, node).await {
+            Ok(now) => match answer(&now, config) {
+                Some((outcome, why)) => return Ok(ended(Some(config), outcome, why)),
+                None => None,
+            },
+            // The question is on the Node: a server that is away for a while takes nothing of it back.
+            Err(error) if error.again() && error.code() != 404 => Some(error),
+            Err(error) => return Err(error),
+        };
         if !args.timeout.is_zero() && begun.elapsed() >= args.timeout {
-            let why = format!(
-                "its agent has not given the update to {config} up within {:?}; the question stands",
-                args.timeout
-            );
+            let why = overdue(config, args.timeout, missed.as_ref());
             return Ok(ended(Some(config), Outcome::Asked, Some(why)));
         }
         sleep(STEP).await;
+    }
+}
+
+/// What the Node says of the question, once it says anything.
+fn answer(now: &Standing, config: &str) -> Option<(Outcome, Option<String>)> {
+    if now.cancelled.as_deref() == Some(config) {
+        return Some((Outcome::Cancelled, None));
+    }
+    if let Some(why) = now.refusal(config) {
+        let why = format!("the update to {config} is not cancelled: {why}");
+        return Some((Outcome::Refused, Some(why)));
+    }
+    let other = "something else was asked of the node meanwhile";
+    (now.asked.as_deref() != Some(config)).then(|| (Outcome::Refused, Some(other.to_owned())))
+}
+
+/// `missed`: why the last look saw nothing.
+fn overdue(config: &str, timeout: Duration, missed: Option<&ClusterError>) -> String {
+    let within = format!("within {timeout:?}");
+    match missed {
+        None => format!(
+            "its agent has not given the update to {config} up {within}; the question stands"
+        ),
+        Some(error) => format!(
+            "nobody could see {within} whether its agent gives the update to {config} up; the question stands: {}",
+            chain(error)
+        ),
     }
 }
 

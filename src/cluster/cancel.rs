@@ -90,11 +90,15 @@ pub async fn ask(
 }
 
 /// With the version, so that the question is about the config that was seen. What was answered before goes
-/// with it.
+/// with it: the agent that has given this very update up already says so anew.
 fn wish(seen: &Standing, config: Option<&str>) -> Value {
     json!({"metadata": {
         "uid": seen.uid,
         "resourceVersion": seen.version,
-        "annotations": {annotation::CANCEL: config, annotation::CANCEL_REFUSED: null},
+        "annotations": {
+            annotation::CANCEL: config,
+            annotation::CANCELLED: null,
+            annotation::CANCEL_REFUSED: null,
+        },
     }})
 }

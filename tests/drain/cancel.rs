@@ -74,7 +74,11 @@ async fn the_agents_answer_is_waited_for_and_the_same_again_asks_nothing() {
     assert_eq!(patch["resourceVersion"], "7", "about what was seen");
     assert_eq!(
         patch["annotations"],
-        json!({"machinist.dev/cancel": "new", "machinist.dev/cancel-refused": null})
+        json!({
+            "machinist.dev/cancel": "new",
+            "machinist.dev/cancelled": null,
+            "machinist.dev/cancel-refused": null,
+        })
     );
     let output = cancel(&api, &["a", "-o", "json"]).await;
     let answer: Value = serde_json::from_str(&said(&output).1).unwrap();
@@ -127,6 +131,45 @@ async fn an_agent_that_does_not_answer_is_not_waited_for_longer_than_asked() {
             String::new()
         )
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_answered_before_is_not_taken_for_the_answer_to_the_same_question_anew() {
+    // The question was taken back, and the agent has not seen that yet.
+    let api = api(json!({"machinist.dev/cancelled": "new"})).await;
+    let output = cancel(&api, &["--timeout", "1s", "a"]).await;
+    let (code, _, err) = said(&output);
+    assert_eq!(code, Some(1), "{err}");
+    assert!(err.contains("the question stands"), "{err}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_is_away_for_a_while_does_not_end_the_wait() {
+    let away = |api: &Api| {
+        let status = json!({"kind": "Status", "code": 503, "message": "not now"});
+        api.answers("GET /api/v1/nodes/a", 503, status);
+    };
+    let watched = api(json!({})).await;
+    let other = watched.clone();
+    answering(&watched, move |annotations| {
+        away(&other);
+        annotations["machinist.dev/cancelled"] = json!("new");
+    });
+    let output = cancel(&watched, &["a"]).await;
+    assert_eq!(
+        said(&output).1,
+        "node/a update to new cancelled\n",
+        "{output:?}"
+    );
+
+    let lost = api(json!({})).await;
+    let other = lost.clone();
+    answering(&lost, move |_| (0..100).for_each(|_| away(&other)));
+    let output = cancel(&lost, &["--timeout", "2s", "a"]).await;
+    let (code, _, err) = said(&output);
+    assert_eq!(code, Some(1));
+    assert!(err.contains("the question stands"), "{err}");
+    assert!(err.contains("not now"), "{err}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
