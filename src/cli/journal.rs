@@ -55,7 +55,7 @@ pub struct ResetArgs {
     /// Do not ask
     #[arg(short, long)]
     pub yes: bool,
-    /// Also while an update is open, or may be: what it left half done stays so
+    /// Also a journal that can be read, and while an update is or may be open: what it left half done stays so
     #[arg(long)]
     pub force: bool,
 }
@@ -142,11 +142,17 @@ fn reset(root: &Root, args: &ResetArgs) -> anyhow::Result<Exit> {
         }
         store => store?,
     };
-    let (state, open) = look(root)?;
-    if open && !args.force {
-        bail!(
+    let (state, loss) = look(root)?;
+    match loss {
+        _ if args.force => {}
+        Loss::Nothing => {}
+        Loss::Update => bail!(
             "{state}: what it left half done would stay so. Start the agent to let it end, or see to it by hand and give --force"
-        );
+        ),
+        Loss::Knowledge => bail!(
+            "{state}: a new one in place of {} would know nothing of what the machine is on and what stood there before. Give --force to begin one all the same",
+            paths::journal()
+        ),
     }
     let question = format!("{state}. Put the journal aside and begin a new one?");
     if confirm(&question, args.yes)? == Answer::No {
@@ -161,24 +167,34 @@ fn reset(root: &Root, args: &ResetArgs) -> anyhow::Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// What is known of the journal in a few words, and whether an update is or may be open.
-fn look(root: &Root) -> anyhow::Result<(String, bool)> {
+/// What is lost with a journal.
+enum Loss {
+    /// Nothing that anybody could still read.
+    Nothing,
+    /// How the machine came to its config.
+    Knowledge,
+    /// The way to the end of an update that is or may be open.
+    Update,
+}
+
+/// What is known of the journal in a few words.
+fn look(root: &Root) -> anyhow::Result<(String, Loss)> {
     match store::peek(root) {
         Ok(journal) => match journal.top() {
-            Some(tx) => Ok((format!("the update {} is open", tx.id), true)),
+            Some(tx) => Ok((format!("the update {} is open", tx.id), Loss::Update)),
             None => Ok((
                 "the journal can be read, and no update is open".to_owned(),
-                false,
+                Loss::Knowledge,
             )),
         },
         Err(StoreError::Journal { source, .. }) => {
             let staged = root.list(&paths::staging()).unwrap_or_default();
             match staged.first() {
                 Some(first) => {
-                    let name = &first.name;
-                    Ok((format!("{source}, and the update {name} may be open"), true))
+                    let state = format!("{source}, and the update {} may be open", first.name);
+                    Ok((state, Loss::Update))
                 }
-                None => Ok((source.to_string(), false)),
+                None => Ok((source.to_string(), Loss::Nothing)),
             }
         }
         Err(error) => Err(error.into()),
@@ -186,8 +202,7 @@ fn look(root: &Root) -> anyhow::Result<(String, bool)> {
 }
 
 fn keep_copy(root: &Root) -> anyhow::Result<String> {
-    let now = Clock::system().now().strftime("%Y%m%dT%H%M%SZ");
-    let copy = paths::state_dir().join(&format!("journal.{now}"))?;
+    let copy = store::aside(root, &paths::journal(), Clock::system().now())?;
     let text = root.read_nofollow(&paths::journal(), store::LARGEST_JOURNAL)?;
     root.replace(&copy, &text, 0o600)?;
     Ok(copy.to_string())

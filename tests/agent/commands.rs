@@ -315,6 +315,38 @@ fn a_journal_that_cannot_be_read_is_put_aside_and_the_machine_is_taken_over_as_i
 }
 
 #[test]
+fn a_journal_that_can_be_read_is_not_put_aside_in_passing_and_none_that_was_is_lost() {
+    let place = Place::with_file("/etc/one", "zero");
+    assert_eq!(code(&place.with_source(&["apply", "--yes"])), 0);
+    let journal = place.at("/var/lib/machinist/journal");
+    let text = fs::read(&journal).unwrap();
+    let refused = place.machinist(&["journal", "reset", "--yes"]);
+    assert_eq!(code(&refused), 1);
+    let why = err(&refused);
+    assert!(
+        why.contains("can be read") && why.contains("--force"),
+        "{why}"
+    );
+    assert_eq!(fs::read(&journal).unwrap(), text, "nothing was changed");
+
+    // As often as a person can within a second: none takes the name of another.
+    let mut kept = std::collections::BTreeSet::new();
+    for _ in 0..3 {
+        let reset = place.machinist(&["journal", "reset", "--yes", "--force"]);
+        let said = out(&reset);
+        let name = said.split(' ').find(|word| word.starts_with("/var/"));
+        kept.insert(name.unwrap().trim_end_matches('.').to_owned());
+    }
+    assert_eq!(kept.len(), 3, "{kept:?}");
+    let same = |name: &&String| fs::read(place.at(name)).unwrap() == text;
+    assert_eq!(
+        kept.iter().filter(same).count(),
+        1,
+        "the first is there still"
+    );
+}
+
+#[test]
 fn explain_says_why_nothing_is_happening() {
     let place = Place::with_file("/etc/one", "zero");
     fs::create_dir(place.root()).unwrap();
