@@ -342,3 +342,35 @@ fn one_run_tells_what_texts_contradictions_and_the_machine_refuse() {
         expected
     );
 }
+
+#[test]
+fn a_declaration_that_the_agent_would_not_read_is_not_called_good() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let place = tempfile::tempdir().unwrap();
+    let file = place.path().join("null.yaml");
+    let declare = |with: &str| {
+        let text = format!(
+            "apiVersion: machinist.dev/v1\nkind: DeviceDeclaration\nmetadata: {{name: nothing}}\nspec:\n  resource: acme.dev/null\n  match: [{with}]\n"
+        );
+        fs::write(&file, text).unwrap();
+    };
+    let check = |mode: u32| {
+        fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
+        let root = ["--root", place.path().to_str().unwrap()];
+        machinist(&[&["devices", "check", file.to_str().unwrap()][..], &root].concat())
+    };
+    let said = |output: &Output| String::from_utf8(output.stderr.clone()).unwrap();
+    declare("{path: /dev/null}");
+    let good = check(0o644);
+    assert_eq!(good.status.code(), Some(0), "{}", said(&good));
+    let loose = check(0o666);
+    assert_eq!(loose.status.code(), Some(1));
+    let why = said(&loose);
+    assert!(
+        why.contains("0666") && why.contains("0644 at most"),
+        "{why}"
+    );
+    declare("{usb: {vendor: '1d6b'}}");
+    let why = said(&check(0o644));
+    assert_eq!(why.matches("spec.match[0].usb").count(), 1, "{why}");
+}

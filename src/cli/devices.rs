@@ -39,7 +39,8 @@ pub struct ListArgs {
 /// Flags of `devices check`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Exits with 0 when the declaration is good, also when nothing matches it now.
+Exits with 0 when the declaration is good, also when nothing matches it now. Its owner and its mode are
+judged as by an agent of the user who asks.
 
 Example:
   machinist devices check /etc/machinist/devices.d/serial.yaml")]
@@ -63,8 +64,11 @@ fn check(global: &Global, args: &CheckArgs) -> anyhow::Result<Exit> {
     let shown = args.file.display().to_string();
     let whole = std::path::absolute(&args.file)?;
     let slash = Root::open(std::path::Path::new("/"))?;
-    let text = slash.read_text(&crate::agent::plain(&whole)?, declaration::LARGEST as u64)?;
-    let declaration = match declaration::parse(&shown, &text, &Allowances::default()) {
+    let read = registry::text_of(&slash, &crate::agent::plain(&whole)?, &shown);
+    let parsed = read
+        .map_err(|refusal| vec![refusal])
+        .and_then(|text| declaration::parse(&shown, &text, &Allowances::default()));
+    let declaration = match parsed {
         Ok(declaration) => declaration,
         Err(refusals) => {
             for refusal in &refusals {

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use tokio::sync::{mpsc, oneshot, watch};
 
-pub use self::preview::{check, list, matches};
+pub use self::preview::{check, list, matches, text_of};
 use self::task::Task;
 use super::{
     Allowances,

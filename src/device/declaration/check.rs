@@ -124,7 +124,7 @@ impl Check<'_> {
             fields.extend(given.then(|| format!("spec.{name}")));
         }
         for field in fields {
-            let message = format!("not supported yet by this version: {field}");
+            let message = "not supported yet by this version".to_owned();
             self.refuse(Reason::FeatureUnsupported, &field, message, "");
         }
     }

@@ -196,7 +196,7 @@ const LATER: &[[&str; 4]] = &[
 fn what_this_version_cannot_do_is_refused_by_name_and_not_ignored() {
     for [from, to, place, field] in LATER {
         let told = problems(&changed(from, to));
-        let tail = format!("not supported yet by this version: {field} [FeatureUnsupported]");
+        let tail = format!(" {field}: not supported yet by this version [FeatureUnsupported]");
         assert_eq!(told.len(), 1, "{told:#?}");
         assert!(told[0].starts_with(&format!("x.yaml:{place}")), "{told:#?}");
         assert!(told[0].ends_with(&tail), "{told:#?}");

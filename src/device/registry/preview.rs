@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{
     declaration_dirs,
-    scan::{Scan, Scanner, read_files},
+    scan::{Scan, Scanner, read_file, read_files},
 };
 use crate::{
     device::{
@@ -15,8 +15,20 @@ use crate::{
         sighting::{Look, Presences, merge},
     },
     path::AbsPath,
+    reason::Reason,
     root::Root,
 };
+
+/// The text of one declaration, or why an agent of this user would not read it. Refused by name as `shown`.
+pub fn text_of(root: &Root, file: &AbsPath, shown: &str) -> Result<String, Refusal> {
+    let refused = |why: &str| Refusal::new(Reason::SourceUnreadable, why).file(shown);
+    let user = nix::unistd::geteuid().as_raw();
+    match read_file(root, file, user) {
+        Ok(Some(text)) => Ok(text),
+        Ok(None) => Err(refused("it is not there")),
+        Err(why) => Err(refused(&why)),
+    }
+}
 
 /// What a declaration would offer on this machine now, or all that is wrong with it. `file` is
 /// only named; `text` is its content. The declarations in force are left aside.

@@ -77,7 +77,7 @@ fn read_dir(root: &Root, dir: &AbsPath, user: u32, files: &mut Files) {
 }
 
 /// The text of one declaration; none when it vanished meanwhile.
-fn read_file(root: &Root, file: &AbsPath, user: u32) -> Result<Option<String>, String> {
+pub(super) fn read_file(root: &Root, file: &AbsPath, user: u32) -> Result<Option<String>, String> {
     let stat = match root.stat(file) {
         Ok(Some(stat)) => stat,
         Ok(None) => return Ok(None),
@@ -111,7 +111,8 @@ fn owner_fault(stat: &Stat, user: u32) -> Option<String> {
         ));
     }
     let loose = stat.mode & 0o022 != 0 && stat.kind != Kind::Link;
-    loose.then(|| format!("its mode {:04o} lets others write", stat.mode))
+    let (mode, most) = (stat.mode, stat.mode & !0o022);
+    loose.then(|| format!("its mode {mode:04o} lets others write: {most:04o} at most"))
 }
 
 /// What one look brought.
