@@ -63,6 +63,9 @@ pub struct Status {
     pub blockers: Vec<Blocker>,
     /// Every resource that is lent.
     pub devices: Vec<ResourceStatus>,
+    /// What is wrong with declarations, one line each, the file first.
+    #[serde(default)]
+    pub device_problems: Vec<String>,
     /// The last updates, newest first.
     pub updates: Vec<UpdateStatus>,
 }
@@ -297,6 +300,7 @@ impl Status {
             gates: Gates::default(),
             blockers: Vec::new(),
             devices: Vec::new(),
+            device_problems: Vec::new(),
             updates: Vec::new(),
         }
     }

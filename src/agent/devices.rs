@@ -167,6 +167,7 @@ fn view(status: &DevicesStatus) -> DevicesView {
     });
     DevicesView {
         resources: resources.collect(),
+        problems: status.problems.iter().map(ToString::to_string).collect(),
         manager,
     }
 }

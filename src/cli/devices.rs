@@ -89,8 +89,10 @@ fn check(global: &Global, args: &CheckArgs) -> anyhow::Result<Exit> {
 
 fn list(global: &Global, args: &ListArgs) -> anyhow::Result<Exit> {
     let status = ask(&global.open_root()?)?;
+    let problems = &status.device_problems;
     print_data(args.printed.output, &status.devices, |resources| {
-        table(resources)
+        let problems = problems.iter().map(|problem| format!("{problem}\n"));
+        table(resources) + &problems.collect::<String>()
     })?;
     Ok(Exit::Done)
 }

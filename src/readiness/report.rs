@@ -66,6 +66,8 @@ impl Sources {
 pub struct DevicesView {
     /// Every resource.
     pub resources: Vec<ResourceStatus>,
+    /// What is wrong with declarations, one line each.
+    pub problems: Vec<String>,
     /// The kubelet's device manager.
     pub manager: super::DeviceManager,
 }
@@ -193,6 +195,7 @@ fn compose(from: &Sources, to: &Outlets) -> (Status, Option<Duration>) {
         blockers: blockers(&update).chain(cluster.trouble).collect(),
         gates,
         devices: devices.resources.clone(),
+        device_problems: devices.problems.clone(),
         updates: update.updates.iter().map(finished).collect(),
         ..(*before).clone()
     };

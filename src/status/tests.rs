@@ -134,6 +134,7 @@ fn full() -> Status {
     status.gates = gates();
     status.blockers = blockers();
     status.devices = devices();
+    status.device_problems = vec!["bad.yaml: it is not UTF-8 text [SourceUnreadable]".to_owned()];
     status.updates = updates();
     status
 }
@@ -173,6 +174,7 @@ fn what_has_no_value_is_null_and_never_left_out() {
         "gates",
         "blockers",
         "devices",
+        "deviceProblems",
         "updates",
     ];
     promised.sort_unstable();

@@ -102,6 +102,25 @@ fn probes_metrics_and_devices_answer() {
 }
 
 #[test]
+fn a_declaration_that_is_refused_is_listed_with_its_mistake_and_the_array_stays_as_it_is() {
+    let place = Place::with_examples();
+    let bad = place.at("/etc/machinist/devices.d/bad.yaml");
+    let agent = place.settled();
+    std::fs::write(bad, "kind: Something\n").unwrap();
+    until("the devices and the mistake", || {
+        let status = agent.status();
+        status["devices"] != json!([]) && status["deviceProblems"] != json!([])
+    });
+    let listed = out(&place.machinist(&["devices", "list"]));
+    assert!(listed.contains("machinist.dev/fuse  fuse::0"), "{listed}");
+    let last = listed.lines().last().unwrap();
+    assert!(last.contains("devices.d/bad.yaml:"), "{listed}");
+    let listed = out(&place.machinist(&["devices", "list", "-o", "json"]));
+    let listed: serde_json::Value = serde_json::from_str(&listed).unwrap();
+    assert_eq!(listed[0]["resource"], "machinist.dev/fuse", "{listed}");
+}
+
+#[test]
 fn whoever_asks_is_told_who_has_which_device() {
     let place = Place::with_examples();
     let agent = place.settled();
@@ -143,7 +162,12 @@ fn a_second_terminal_sees_the_status_for_people_and_for_scripts() {
     let document: Value = serde_json::from_slice(&asked.stdout).unwrap();
     // An offline agent waits for nobody, holds no device and is held by nobody; those have tests of
     // their own.
-    let unseen = ["blockers[]", "held.", "updates[].actions[]"];
+    let unseen = [
+        "blockers[]",
+        "deviceProblems[]",
+        "held.",
+        "updates[].actions[]",
+    ];
     shape::check("status", &document, &unseen);
     assert_eq!(document["admin"], agent.address());
     assert_eq!(document["mode"], "offline");

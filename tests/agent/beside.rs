@@ -76,6 +76,7 @@ fn rollback_beside_an_agent_stays_also_after_a_restart_until_the_source_says_som
         "blockers[]",
         "failure",
         "devices[]",
+        "deviceProblems[]",
         "config.drift[]",
         "updates[].actions[]",
     ];
