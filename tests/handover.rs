@@ -309,11 +309,17 @@ fn a_config_of_ours_is_given_back_with_what_stood_before_it_and_without_what_lef
 fn a_disk_that_differs_is_shown_and_not_taken_over_unless_a_person_insists_and_drifts_then() {
     let machine = Machine::managed();
     machine.write("etc/motd", "edited\n");
-    let output = machine.run(&["adopt", "--yes"]);
-    assert!(String::from_utf8_lossy(&output.stdout).contains("/etc/motd"));
+    let page = |arguments: &[&str]| {
+        let output = machine.run(arguments);
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let shown = page(&["adopt", "--yes"]);
+    assert!(shown.contains("/etc/motd"), "{shown}");
+    assert!(!shown.contains("taken over"), "{shown}");
     let said = machine.refuses(&["adopt", "--yes"]);
     assert!(said.contains("--force"), "{said}");
-    machine.does(&["adopt", "--yes", "--force"]);
+    let shown = page(&["adopt", "--yes", "--force"]);
+    assert!(shown.contains("is taken over as it stands"), "{shown}");
     assert_eq!(
         machine.read("etc/motd"),
         "edited\n",

@@ -69,9 +69,10 @@ pub(super) fn run(global: &Global, args: &AdoptArgs) -> anyhow::Result<Exit> {
         Ok(adoption) => adoption,
         Err(error) => return refused(error),
     };
-    show(&context, &adoption, args.printed.output)?;
+    let differs = !adoption.plan.is_empty() && !args.handover.force;
+    show(&context, &adoption, args.printed.output, !differs)?;
     let name = &adoption.found.config.name;
-    if !adoption.plan.is_empty() && !args.handover.force {
+    if differs {
         complain(&format!(
             "the disk is not as {name} asks: repair it, or take it over as it is with --force"
         ));
@@ -91,12 +92,15 @@ pub(super) fn run(global: &Global, args: &AdoptArgs) -> anyhow::Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// The plan, as `plan` shows it, and what comes along.
-fn show(context: &Context, adoption: &Adoption, format: Format) -> anyhow::Result<()> {
+/// The plan, as `plan` shows it, and, where it is `taken` over, what comes along.
+fn show(context: &Context, adoption: &Adoption, format: Format, taken: bool) -> anyhow::Result<()> {
     let root = context.shown_root();
     let document = PlanDocument::new(&root, &adoption.plan);
     print_data(format, &document, |_| {
         let mut page = adoption.plan.to_text(true);
+        if !taken {
+            return page;
+        }
         let originals = adoption.originals.len();
         page.push_str(&format!(
             "{} is taken over as it stands; what stood at {originals} of its paths before comes along.\n",
