@@ -331,6 +331,12 @@ fn a_disk_that_differs_is_shown_and_not_taken_over_unless_a_person_insists_and_d
         said.contains("/etc/motd") && said.contains("degraded"),
         "{said}"
     );
+    // What cannot be removed is named, and the same again ends it.
+    machine.write("var/lib/machinist/held/kept", "");
+    let said = machine.refuses(&["release", "--yes", "--force"]);
+    assert!(said.contains("cannot remove"), "{said}");
+    assert!(!said.contains("as a MachineConfig"), "{said}");
+    fs::remove_dir_all(machine.path("var/lib/machinist/held")).unwrap();
     machine.does(&["release", "--yes", "--force"]);
 }
 

@@ -15,7 +15,8 @@ pub use found::{Found, MachineConfigText, find, parse};
 pub use release::{Giving, Handed, hand_over, look_before_release};
 
 use super::{
-    look::LookError, observe::ObserveError, store::StoreError, transaction::TransactionError,
+    hold::HoldError, look::LookError, observe::ObserveError, store::StoreError,
+    transaction::TransactionError,
 };
 use crate::{
     machine_config::Refusal,
@@ -53,6 +54,9 @@ pub enum HandoverError {
     /// The state directory.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// The config that a person holds the machine on.
+    #[error(transparent)]
+    Hold(#[from] HoldError),
     /// Looking at the machine.
     #[error(transparent)]
     Look(#[from] LookError),
@@ -90,6 +94,7 @@ impl HandoverError {
                 .map_or(Reason::ConfigRefused, |refusal| refusal.reason),
             Self::Owned(_) => Reason::OtherDaemon,
             Self::Store(error) => error.reason(),
+            Self::Hold(error) => error.reason(),
             Self::Look(error) => error.reason(),
             Self::Observe(error) => error.reason(),
             Self::Original { .. } | Self::Encode(_) | Self::Path(_) => Reason::Io,

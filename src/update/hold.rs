@@ -12,6 +12,7 @@ use crate::{
     digest::Digest,
     machine_config::{self, MachineConfig},
     path::AbsPath,
+    reason::Reason,
     root::{Root, RootError},
 };
 
@@ -48,6 +49,16 @@ pub enum HoldError {
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+}
+
+impl HoldError {
+    /// The stable code.
+    pub fn reason(&self) -> Reason {
+        match self {
+            Self::Root(error) => error.reason(),
+            Self::Garbled { .. } => Reason::Io,
+        }
+    }
 }
 
 /// The first line of the file; the config in its stored form is the rest.

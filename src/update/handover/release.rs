@@ -116,7 +116,9 @@ impl Handed {
         let Self { journal, paths } = self;
         let root = store.root();
         // A hold would be taken up again by the next agent that starts.
-        Hold::forget(root).map_err(|error| HandoverError::Encode(Box::new(error)))?;
+        Hold::forget(root)?;
+        // The settings of a pool that may be another when the machine comes back.
+        root.remove_file(&store::paths::pool())?;
         let originals = journal.originals.into_iter();
         let (given, left): (Vec<_>, Vec<_>) = originals.partition(|(path, _)| paths.contains(path));
         for (_, place) in given {
