@@ -77,7 +77,7 @@ pub enum Origin {
 }
 
 impl Origin {
-    /// What [`Status::source`] says where the cluster does.
+    /// What [`Status::source`](crate::status::Status::source) says where the cluster does.
     pub const CLUSTER: &'static str = "cluster";
 
     /// As `status` shows it.

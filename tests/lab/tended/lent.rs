@@ -118,7 +118,7 @@ pub fn over_a_planned_reboot_with_second_thoughts(fleet: &Fleet) {
 /// Alive, waiting where it was, and lending its devices.
 fn lives_without_an_api_server(fleet: &Fleet) {
     let livez = fleet.first.probe("/livez");
-    assert_eq!(livez, Some((200, "ok\n".to_owned())));
+    assert_eq!(livez, Some((200, "ok".to_owned())));
     let status = fleet.first.console_status().expect("the agent");
     assert_eq!(status["phase"], "Draining", "{status:#}");
     let devices = &status["devices"][0];
