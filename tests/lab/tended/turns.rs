@@ -80,6 +80,7 @@ fn taints(fleet: &Fleet, node: &str, from: usize) -> Vec<bool> {
 
 /// A person at the console takes the node back to the config before, and lets it follow the cluster again.
 pub fn held_by_a_person(fleet: &Fleet) {
+    fleet.with_settings(&Mine::default());
     let second = &fleet.second;
     for (command, config, content) in [
         ("rollback", "rendered-second-a", "a\n"),
