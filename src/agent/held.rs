@@ -2,7 +2,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::{
+    sync::{Notify, mpsc, watch},
+    time::timeout,
+};
 use tokio_util::sync::CancellationToken;
 
 use super::other_daemon::{Look, Lookout};
@@ -23,6 +26,10 @@ use crate::{
 
 /// How soon another daemon is looked for again where one was seen.
 const LOOKED_AGAIN: Duration = Duration::from_secs(60);
+
+/// How long a person's word waits for the API server, each time it is asked: whoever asks for a rollback waits
+/// five seconds, and may ask because of the outage.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 const NOT_READ: &str = "the source is not read yet, or names no config; ask again";
 
@@ -203,7 +210,8 @@ impl Holding {
     }
 
     async fn take(&mut self, by: String, name: String, config: Vec<u8>) -> Result<Taken, String> {
-        self.look().await;
+        // What is not answered in time is looked at again before the first change.
+        let _ = timeout(PATIENCE, self.look()).await;
         if let Some(seen) = self.other_daemon() {
             return Err(format!(
                 "{seen}: two must not change this machine; take it off this node first"
@@ -264,9 +272,12 @@ impl Holding {
         else {
             return Ok(());
         };
-        if let Err(error) = node.answer_cancel(&config, None).await {
-            let error = chain(&error);
-            return Err(format!("the update to {config} stays cancelled: {error}"));
+        let taken = match timeout(PATIENCE, node.answer_cancel(&config, None)).await {
+            Ok(taken) => taken.map_err(|error| chain(&error)),
+            Err(_) => Err("the API server does not answer".to_owned()),
+        };
+        if let Err(why) = taken {
+            return Err(format!("the update to {config} stays cancelled: {why}"));
         }
         self.overruled = Some(config);
         Ok(())
