@@ -124,8 +124,8 @@ fn source(status: &Status) -> Option<Finding> {
                 format!("put configs into {source}"),
             ),
             false => Finding::plain(
-                "the Node names no config".to_owned(),
-                "set machineconfiguration.openshift.io/desiredConfig on it",
+                "no config is followed: the Node names none, or `jobs` leaves configs to another daemon",
+                "where machinist has that job, name one in machineconfiguration.openshift.io/desiredConfig",
             ),
         });
     }

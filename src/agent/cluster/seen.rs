@@ -36,8 +36,9 @@ impl Seen {
                     kubelet: kubelet(&sight, &self.boot),
                     taints: taints(&sight),
                     trouble: trouble
-                        .or_else(|| away(&sight))
-                        .map(|trouble| blocker(trouble, known.trouble.as_ref())),
+                        .map(|trouble| ("MachineConfig", trouble))
+                        .or_else(|| Some(("Node", away(&sight)?)))
+                        .map(|(kind, trouble)| blocker(kind, trouble, known.trouble.as_ref())),
                 };
                 let differs = *known != now;
                 *known = now;
@@ -104,10 +105,10 @@ fn away(sight: &Sight) -> Option<Trouble> {
     })
 }
 
-fn blocker(trouble: Trouble, known: Option<&Blocker>) -> Blocker {
+fn blocker(kind: &str, trouble: Trouble, known: Option<&Blocker>) -> Blocker {
     let same = known.filter(|known| known.reason == trouble.reason);
     Blocker {
-        kind: "MachineConfig".to_owned(),
+        kind: kind.to_owned(),
         namespace: String::new(),
         name: String::new(),
         reason: trouble.reason,
