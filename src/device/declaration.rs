@@ -7,13 +7,14 @@ mod check;
 mod place;
 mod written;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     Refusal,
     glob::Glob,
-    inventory::{Recipe, Share},
+    inventory::{Asks, Device, Recipe, Resource, Share},
     name::ResourceName,
+    source::Source,
 };
 use crate::reason::Reason;
 
@@ -64,6 +65,20 @@ pub struct Declaration {
     pub numa: Numa,
     /// Units that use the devices, to be stopped before the machine is changed or goes down.
     pub stop_units: Vec<String>,
+}
+
+impl Declaration {
+    /// What it offers when these are its devices.
+    pub fn offer(&self, source: Source, devices: BTreeMap<String, Device>) -> Resource {
+        Resource {
+            name: self.resource.clone(),
+            source,
+            share: self.share,
+            recipe: self.recipe.clone(),
+            asks: Asks::default(),
+            devices,
+        }
+    }
 }
 
 /// Reads one declaration. `file` is named in refusals; all that can be found are returned.
