@@ -15,8 +15,12 @@ use std::sync::Arc;
 
 use tokio::sync::{mpsc, oneshot, watch};
 
-pub use self::preview::{check, list, matches, text_of};
 use self::task::Task;
+pub use self::{
+    preview::{check, list, matches, text_of},
+    scan::{follow, read_files},
+    watching::{Depth, DirWatch, watch_for},
+};
 use super::{
     Allowances,
     inventory::{Inventory, Resource, Withheld},

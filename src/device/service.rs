@@ -15,11 +15,13 @@ use super::{
     holders::Known,
     registry::{AskError, Registry, RegistrySettings},
     status::DevicesStatus,
+    vendor::Vendors,
 };
 use crate::{
     kubelet::{self, Allocations, KubeletState, PodResourcesError},
     root::Root,
     shutdown::Tasks,
+    vendor::{self, VendorsHandle},
 };
 
 /// What the service needs to know.
@@ -47,6 +49,7 @@ pub struct DevicesHandle {
     joined: Joined,
     asking: Asking,
     allocations: watch::Receiver<Allocations>,
+    vendors: VendorsHandle,
 }
 
 impl DevicesService {
@@ -61,13 +64,19 @@ impl DevicesService {
         };
         let registry = Registry::start(root.clone(), settings, tasks);
         let asking = Asking::new(root.clone());
+        let declared = vendor::follow(root.clone(), tasks);
+        let vendors = vendor::start(root.clone(), registry.clone(), declared.clone(), tasks);
         // Declarations answer by their recipes.
-        let answerers = Answerers::default();
+        let answerers = Answerers {
+            vendor: Some(Arc::new(vendors.clone())),
+            plugin: None,
+        };
         let (kubelet, allocations) = kubelet::start(root, registry.inventory(), answerers, tasks);
         let joined = Joined {
             inventory: registry.inventory(),
             kubelet,
             holders: asking.known(),
+            declared,
         };
         let of_now = joined.clone();
         let (publish, status) = watch::channel(Arc::new(joined.now()));
@@ -94,6 +103,7 @@ impl DevicesService {
             joined: of_now,
             asking,
             allocations,
+            vendors,
         }
     }
 }
@@ -163,6 +173,12 @@ impl DevicesHandle {
         self.allocations.clone()
     }
 
+    /// Vendors that speak for themselves: to tell them what the machine is about to do, and what is said of
+    /// them.
+    pub const fn vendors(&self) -> &VendorsHandle {
+        &self.vendors
+    }
+
     /// Reads all declarations and looks at all devices now.
     pub async fn rescan(&self) -> Result<(), AskError> {
         self.registry.rescan().await
@@ -180,6 +196,7 @@ struct Joined {
     inventory: watch::Receiver<Arc<super::Inventory>>,
     kubelet: watch::Receiver<KubeletState>,
     holders: watch::Receiver<Arc<Known>>,
+    declared: watch::Receiver<Arc<Vendors>>,
 }
 
 impl Joined {
@@ -188,13 +205,16 @@ impl Joined {
         let inventory = self.inventory.borrow().clone();
         let holders = self.holders.borrow().clone();
         let registration = |name: &super::ResourceName| kubelet.registrations.get(name).cloned();
-        DevicesStatus::of(
+        let mut status = DevicesStatus::of(
             &inventory,
             &kubelet.presence,
             kubelet.attempts,
             &holders,
             registration,
-        )
+        );
+        let declared = self.declared.borrow();
+        status.problems.extend(declared.problems.iter().cloned());
+        status
     }
 
     async fn follow(mut self, publish: watch::Sender<Arc<DevicesStatus>>) {
@@ -202,6 +222,7 @@ impl Joined {
             self.inventory.mark_unchanged();
             self.kubelet.mark_unchanged();
             self.holders.mark_unchanged();
+            self.declared.mark_unchanged();
             let now = self.now();
             publish.send_if_modified(|known| {
                 let news = **known != now;
@@ -215,6 +236,7 @@ impl Joined {
                 changed = self.inventory.changed() => if changed.is_err() { return },
                 changed = self.kubelet.changed() => if changed.is_err() { return },
                 Ok(()) = self.holders.changed() => {}
+                Ok(()) = self.declared.changed() => {}
             }
         }
     }

@@ -32,7 +32,7 @@ pub(super) fn nearest_dir(root: &Root, path: &AbsPath) -> AbsPath {
 }
 
 /// Reads all declarations in `dirs`. `user` is the user besides root who may own them.
-pub(super) fn read_files(root: &Root, dirs: &[AbsPath], user: u32) -> Files {
+pub fn read_files(root: &Root, dirs: &[AbsPath], user: u32) -> Files {
     let mut files = Files::new();
     for dir in dirs {
         match root.stat(dir) {
@@ -221,7 +221,7 @@ pub(super) fn is_device(root: &Root, path: &AbsPath) -> bool {
 }
 
 /// The object that `path` leads to, and where it is.
-fn follow(root: &Root, path: &AbsPath) -> Result<Option<(AbsPath, Stat)>, RootError> {
+pub fn follow(root: &Root, path: &AbsPath) -> Result<Option<(AbsPath, Stat)>, RootError> {
     let mut at = root.canonical(path)?;
     for _ in 0..MOST_LINKS {
         let Some(stat) = root.stat(&at)? else {
