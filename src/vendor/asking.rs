@@ -191,7 +191,7 @@ impl Asking<'_> {
         let (root, vendor) = (handle.root.clone(), self.desk.vendor.borrow().clone());
         let name = resource.name.clone();
         let check = move || {
-            let mut bounds = Bounds::new(&root, &vendor, name.domain());
+            let mut bounds = Bounds::new(Some(&root), &vendor, name.domain());
             recipe::check(&mut bounds, recipe, Texts::Plain, true)
         };
         match tokio::task::spawn_blocking(check).await {

@@ -107,13 +107,12 @@ impl Connection {
 
     /// Whether its time is up. Called with each read, so that every change of the stage wakes the reader.
     fn is_up(&mut self, cx: &mut Context<'_>) -> bool {
-        if self.stop.as_mut().poll(cx).is_ready() {
-            return true;
-        }
         if self.at == At::Door && self.open.as_mut().poll(cx).is_ready() {
             self.at = At::Session;
         }
-        if self.at != At::Farewell && self.over.as_mut().poll(cx).is_ready() {
+        let is_over = self.at != At::Farewell
+            && (self.over.as_mut().poll(cx).is_ready() || self.stop.as_mut().poll(cx).is_ready());
+        if is_over {
             self.at = At::Farewell;
             self.left.as_mut().reset(Instant::now() + FAREWELL);
         }

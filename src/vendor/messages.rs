@@ -44,6 +44,8 @@ pub(super) enum Said {
     Snapshot(api::Snapshot, usize),
     /// An answer.
     Answer(api::Answer),
+    /// That it is there, to be said back.
+    Heartbeat(api::Heartbeat),
 }
 
 /// Something to ask the vendor. Whoever asks stops waiting by dropping the reply's other end.

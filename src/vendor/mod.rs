@@ -9,9 +9,11 @@
 
 pub mod api;
 mod asking;
+pub mod check;
 pub mod codec;
 mod connection;
 mod files;
+mod hello;
 mod keeper;
 mod limits;
 mod messages;

@@ -14,7 +14,8 @@ use crate::{
 
 /// The bounds of one vendor for resources of one domain. Looks once at each path.
 pub(super) struct Bounds<'a> {
-    root: &'a Root,
+    /// None: nothing is looked at.
+    root: Option<&'a Root>,
     vendor: &'a Vendor,
     domain: &'a str,
     /// Mount prefixes, and where they lead: on some hosts `/opt` is a link itself.
@@ -32,7 +33,7 @@ enum Node {
 }
 
 impl<'a> Bounds<'a> {
-    pub(super) fn new(root: &'a Root, vendor: &'a Vendor, domain: &'a str) -> Self {
+    pub(super) fn new(root: Option<&'a Root>, vendor: &'a Vendor, domain: &'a str) -> Self {
         Self {
             root,
             vendor,
@@ -52,7 +53,8 @@ impl<'a> Bounds<'a> {
             ));
         }
         if !self.nodes.contains_key(path) {
-            self.nodes.insert(path.clone(), look(self.root, path));
+            let found = self.root.map_or(Node::Device, |root| look(root, path));
+            self.nodes.insert(path.clone(), found);
         }
         match self.nodes.get(path) {
             Some(Node::Other(why)) => Err(format!("{path} is {why}")),
@@ -79,7 +81,10 @@ impl<'a> Bounds<'a> {
                 rules::mountable(self.domain)
             ));
         }
-        let (real, stat) = match follow(self.root, path) {
+        let Some(root) = self.root else {
+            return Ok(());
+        };
+        let (real, stat) = match follow(root, path) {
             Ok(Some(found)) => found,
             Ok(None) => return Err(format!("{path} does not exist")),
             Err(error) => return Err(format!("{path} cannot be looked at: {}", chain(&error))),
@@ -87,7 +92,6 @@ impl<'a> Bounds<'a> {
         if !matches!(stat.kind, Kind::Directory | Kind::File | Kind::Socket) {
             return Err(format!("{path} is a {}", stat.kind.as_str()));
         }
-        let root = self.root;
         let prefixes = self.prefixes.get_or_insert_with(|| {
             let named = rules::mount_prefixes(self.domain, further);
             let leads_to = |prefix: &AbsPath| Some(follow(root, prefix).ok()??.0);

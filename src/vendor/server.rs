@@ -52,6 +52,7 @@ pub(super) enum ServeError {
 }
 
 /// The socket on its path, until it is dropped.
+#[derive(Debug)]
 pub(super) struct Socket {
     root: Root,
     path: AbsPath,
@@ -95,7 +96,21 @@ impl Socket {
                 chown: root.can_chown(),
             },
         )?;
-        let path = dir.join(SOCKET)?;
+        Self::at(root, dir.join(SOCKET)?, vendor, events, tasks)
+    }
+
+    /// Answers on `path` from now on.
+    pub(super) fn at(
+        root: &Root,
+        path: AbsPath,
+        vendor: &watch::Receiver<Arc<Vendor>>,
+        events: &mpsc::Sender<Event>,
+        tasks: &Tasks,
+    ) -> Result<Self, ServeError> {
+        let (name, group) = {
+            let vendor = vendor.borrow();
+            (vendor.name.clone(), vendor.group)
+        };
         let listener = root.bind_unix_for(&path, 0o660, Some(group))?;
         let socket = Self {
             root: root.clone(),

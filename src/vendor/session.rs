@@ -11,10 +11,10 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Code, Status, Streaming};
 
 use super::{
-    api::v1::{FromVendor, from_agent, from_vendor},
+    api::v1::{FromVendor, from_vendor},
     connection::{Peer, Stage},
     limits::{HELLO_WAIT, MESSAGE_BYTES, MESSAGES_PER_SECOND, SILENCE},
-    messages::{Event, Granted, Opening, Said, ToVendor, message},
+    messages::{Event, Granted, Opening, Said, ToVendor},
     rate::Rate,
 };
 
@@ -118,11 +118,7 @@ impl Session {
                 Said::Snapshot(snapshot, bytes)
             }
             Some(from_vendor::Said::Answer(answer)) => Said::Answer(answer),
-            Some(from_vendor::Said::Heartbeat(beat)) => {
-                let beat = message(from_agent::Said::Heartbeat(beat));
-                let unread = |_| Status::resource_exhausted("it does not read what it is sent");
-                return self.to.try_send(Ok(beat)).map_err(unread);
-            }
+            Some(from_vendor::Said::Heartbeat(beat)) => Said::Heartbeat(beat),
             Some(from_vendor::Said::Hello(_)) => {
                 return Err(Status::invalid_argument("Hello is said once in a session"));
             }

@@ -43,9 +43,9 @@ pub(super) struct Refused {
     pub(super) device: String,
 }
 
-/// Reads a snapshot of `bytes` bytes. Looks at the machine, so it blocks.
+/// Reads a snapshot of so many bytes. Looks at the machine, when there is a root, and so it blocks.
 pub(super) fn read(
-    root: &Root,
+    root: Option<&Root>,
     vendor: &Vendor,
     name: &ResourceName,
     given: (api::Snapshot, usize),

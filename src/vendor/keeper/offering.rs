@@ -46,7 +46,7 @@ impl Keeper {
             ));
         }
         let (root, besides, of) = (self.root.clone(), self.offers.besides(&name), name.clone());
-        let read = move || snapshot::read(&root, &vendor, &of, (given, bytes), besides);
+        let read = move || snapshot::read(Some(&root), &vendor, &of, (given, bytes), besides);
         let resource = match tokio::task::spawn_blocking(read).await {
             Ok(Ok(resource)) => resource,
             Ok(Err(why)) => return Some(self.refused(&name, generation, why)),

@@ -4,17 +4,12 @@ use tokio::sync::oneshot;
 use tonic::Status;
 
 use super::{Keeper, Live};
-use crate::{
-    device::ResourceName,
-    vendor::{
-        api::v1::{self as api, FromAgent, VERSION, from_agent, question},
-        limits::{HEARTBEAT, KEPT_BYTES, MESSAGE_BYTES, MESSAGE_PARTS, MESSAGES_PER_SECOND},
-        messages::{Ask, Granted, Opening, Said, message, millis},
-    },
+use crate::vendor::{
+    api::v1::{self as api, FromAgent, from_agent, question},
+    hello,
+    limits::HEARTBEAT,
+    messages::{Ask, Granted, Opening, Said, message, millis},
 };
-
-const MOST_VERSIONS: usize = 16;
-const LONGEST_INSTANCE: usize = 128;
 
 impl Keeper {
     /// Grants the session, or says why not.
@@ -74,47 +69,11 @@ impl Keeper {
 
     fn may_open(&self, hello: &api::Hello) -> Result<(), Status> {
         let vendor = self.vendor.borrow().clone();
-        let name = &vendor.name;
-        if hello.vendor != *name {
-            return Err(Status::permission_denied(format!(
-                "this is the socket of vendor {name}"
-            )));
-        }
-        let versions = &hello.api_versions;
-        if versions.len() > MOST_VERSIONS || !versions.iter().any(|version| version == VERSION) {
-            return Err(Status::invalid_argument(format!(
-                "none of the api versions is {VERSION}, the only one that is spoken here"
-            )));
-        }
-        let (instance, printable) = (&hello.instance, |byte: u8| (0x20..0x7f).contains(&byte));
-        if instance.is_empty()
-            || instance.len() > LONGEST_INSTANCE
-            || !instance.bytes().all(printable)
-        {
-            return Err(Status::invalid_argument(format!(
-                "the instance is not named by 1 to {LONGEST_INSTANCE} printable ASCII characters"
-            )));
-        }
-        let most = vendor.limits.resources;
-        if hello.resources.is_empty() || hello.resources.len() > most {
-            let count = hello.resources.len();
-            return Err(Status::resource_exhausted(format!(
-                "{count} resources are named; vendor {name} may offer 1 to {most}"
-            )));
-        }
-        for given in &hello.resources {
-            let resource = ResourceName::new(given.as_str())
-                .map_err(|error| Status::invalid_argument(error.to_string()))?;
-            if !vendor.may_claim(&resource) {
-                return Err(Status::permission_denied(format!(
-                    "vendor {name} may not offer {resource}"
-                )));
-            }
-        }
+        hello::check(&vendor, hello)?;
         match &self.live {
-            Some(live) if live.instance != *instance => Err(Status::already_exists(format!(
-                "instance {:?} of vendor {name} has the session",
-                live.instance
+            Some(live) if live.instance != hello.instance => Err(Status::already_exists(format!(
+                "instance {:?} of vendor {} has the session",
+                live.instance, vendor.name
             ))),
             _ => Ok(()),
         }
@@ -122,21 +81,7 @@ impl Keeper {
 
     fn welcome(&self) -> FromAgent {
         let vendor = self.vendor.borrow().clone();
-        message(from_agent::Said::Welcome(api::Welcome {
-            api_version: VERSION.to_owned(),
-            session: self.sessions,
-            limits: Some(api::Limits {
-                devices: small(vendor.limits.devices),
-                resources: small(vendor.limits.resources),
-                message_bytes: small(MESSAGE_BYTES),
-                kept_bytes: small(KEPT_BYTES),
-                message_parts: small(MESSAGE_PARTS),
-                messages_per_second: MESSAGES_PER_SECOND,
-            }),
-            heartbeat_ms: millis(HEARTBEAT),
-            grace_ms: millis(vendor.grace),
-            kept: self.offers.kept(),
-        }))
+        hello::welcome(&vendor, self.sessions, HEARTBEAT, self.offers.kept())
     }
 
     /// Says something. Who does not read what he is sent loses the session.
@@ -169,6 +114,7 @@ impl Keeper {
                     self.lapse = None;
                 }
             }
+            Said::Heartbeat(beat) => self.tell(message(from_agent::Said::Heartbeat(beat))),
             Said::Answer(api::Answer { id, answer }) => {
                 let nothing = || "its answer says nothing".to_owned();
                 self.questions.answer(id, answer.ok_or_else(nothing));
@@ -206,8 +152,4 @@ impl Keeper {
             |lapse| lapse.why.clone(),
         )
     }
-}
-
-fn small(number: usize) -> u32 {
-    u32::try_from(number).unwrap_or(u32::MAX)
 }

@@ -71,7 +71,13 @@ fn read_in(root: &Root, devices: Vec<api::Device>) -> Result<Resource, Refused> 
         devices,
         ..api::Snapshot::default()
     };
-    read(root, &vendor, &name, (snapshot, 100), Besides::default())
+    read(
+        Some(root),
+        &vendor,
+        &name,
+        (snapshot, 100),
+        Besides::default(),
+    )
 }
 
 fn refused(devices: Vec<api::Device>) -> Refused {

@@ -1,0 +1,11 @@
+//! Runs the example vendor.
+
+mod example;
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() {
+    match std::env::var("MACHINIST_VENDOR_SOCKET") {
+        Ok(socket) => example::serve(socket).await,
+        Err(_) => eprintln!("MACHINIST_VENDOR_SOCKET names the agent's socket"),
+    }
+}
