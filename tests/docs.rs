@@ -297,7 +297,10 @@ fn each_command_has_a_manual_page_with_all_its_flags() {
             assert!(page.contains(&written), "machinist-{name}: --{option}");
         }
         let written = name.replace('-', "\\-");
-        assert!(main.contains(&format!("machinist\\-{written}(1)")), "{name}");
+        assert!(
+            main.contains(&format!("machinist\\-{written}(1)")),
+            "{name}"
+        );
     }
 }
 

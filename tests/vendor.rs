@@ -3,6 +3,8 @@
 #![allow(
     clippy::unwrap_used,
     clippy::disallowed_methods,
+    clippy::expect_used,
+    clippy::print_stderr,
     dead_code,
     reason = "a test may panic, and plays the outside world that makes files and devices"
 )]
@@ -13,6 +15,12 @@ mod asked;
 mod checked;
 #[path = "vendor/examples.rs"]
 mod examples;
+#[path = "vendor/held.rs"]
+mod held;
+#[path = "vendor/kubelet.rs"]
+mod kubelet;
+#[path = "support/kubelet_double.rs"]
+mod kubelet_double;
 #[path = "vendor/lives.rs"]
 mod lives;
 #[path = "support/machine.rs"]

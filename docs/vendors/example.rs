@@ -88,7 +88,7 @@ async fn session(socket: &str, instance: &str) -> Result<(), Box<dyn std::error:
 }
 
 /// One session after the other: the agent may restart whenever it likes.
-pub async fn serve(socket: String) {
+pub(crate) async fn serve(socket: String) {
     let instance = format!("acme-{}", std::process::id());
     loop {
         if let Err(error) = session(&socket, &instance).await {

@@ -1,4 +1,5 @@
 //! Runs the example vendor.
+#![expect(clippy::print_stderr, reason = "an example talks to whoever runs it")]
 
 mod example;
 

@@ -2,7 +2,7 @@
 
 mod asking;
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use tokio::sync::watch;
 
@@ -21,8 +21,13 @@ use crate::{
     kubelet::{self, Allocations, KubeletState, PodResourcesError},
     root::Root,
     shutdown::Tasks,
-    vendor::{self, VendorsHandle},
+    vendor::{self, Obeyed, VendorsHandle},
 };
+
+/// How long vendors may take to let go of their hardware: firmware has to be parked.
+const LET_GO: Duration = Duration::from_secs(30);
+/// How long devices are not lent while vendors take their hardware up again.
+const TAKE_UP: Duration = Duration::from_secs(10);
 
 /// What the service needs to know.
 #[derive(Clone, Debug)]
@@ -56,6 +61,11 @@ impl DevicesService {
     /// Starts everything. Ends with `tasks`, without withdrawing anything from the kubelet.
     pub fn start(root: Root, settings: DevicesSettings, tasks: &Tasks) -> DevicesHandle {
         let uevents = settings.uevents.unwrap_or_else(|| root.is_live());
+        let quiesced = settings
+            .withheld
+            .as_ref()
+            .filter(|withheld| withheld.refuses);
+        let quiesced = quiesced.map(|withheld| withheld.why.to_string());
         let settings = RegistrySettings {
             allowances: settings.allowances,
             uevents,
@@ -65,7 +75,13 @@ impl DevicesService {
         let registry = Registry::start(root.clone(), settings, tasks);
         let asking = Asking::new(root.clone());
         let declared = vendor::follow(root.clone(), tasks);
-        let vendors = vendor::start(root.clone(), registry.clone(), declared.clone(), tasks);
+        let vendors = vendor::start(
+            root.clone(),
+            registry.clone(),
+            declared.clone(),
+            quiesced,
+            tasks,
+        );
         // Declarations answer by their recipes.
         let answerers = Answerers {
             vendor: Some(Arc::new(vendors.clone())),
@@ -127,11 +143,15 @@ impl DevicesHandle {
             .await
     }
 
-    /// Lends nothing to anybody: `Allocate` is refused, too.
+    /// Lends nothing to anybody: vendors are told to let go of their hardware, then `Allocate` is refused,
+    /// too. A vendor that does not is named in the log; the machine does not wait for it for ever.
     pub async fn quiesce(&self, reason: impl AsRef<str>) -> Result<(), AskError> {
-        self.registry
-            .withhold(withheld(reason.as_ref(), true))
-            .await
+        let reason = reason.as_ref();
+        obeyed(
+            "let go of its hardware",
+            self.vendors.quiesce(reason, LET_GO).await,
+        );
+        self.registry.withhold(withheld(reason, true)).await
     }
 
     /// Units that declarations want stopped before the machine is changed or goes down; and whenever that
@@ -140,8 +160,14 @@ impl DevicesHandle {
         self.registry.inventory()
     }
 
-    /// Ends withholding.
+    /// Ends withholding, once vendors had the time to take their hardware up again.
     pub async fn release(&self) -> Result<(), AskError> {
+        if self.vendors.are_quiesced() {
+            obeyed(
+                "taken its hardware up again",
+                self.vendors.resume(TAKE_UP).await,
+            );
+        }
         self.registry.release().await
     }
 
@@ -162,9 +188,7 @@ impl DevicesHandle {
     }
 
     /// What the kubelet could give to containers now: how many devices of each resource.
-    pub async fn allocatable(
-        &self,
-    ) -> Result<std::collections::BTreeMap<String, usize>, PodResourcesError> {
+    pub async fn allocatable(&self) -> Result<BTreeMap<String, usize>, PodResourcesError> {
         self.asking.allocatable().await
     }
 
@@ -182,6 +206,18 @@ impl DevicesHandle {
     /// Reads all declarations and looks at all devices now.
     pub async fn rescan(&self) -> Result<(), AskError> {
         self.registry.rescan().await
+    }
+}
+
+/// Names the vendors that did not do as they were told. Who is away holds nothing.
+fn obeyed(what: &str, vendors: BTreeMap<String, Obeyed>) {
+    for (name, obeyed) in vendors {
+        let why = match obeyed {
+            Obeyed::Done | Obeyed::Away => continue,
+            Obeyed::Refused(why) => why,
+            Obeyed::TooLate => "no answer in time".to_owned(),
+        };
+        tracing::warn!(vendor = %name, "vendor {name} has not {what}: {why}");
     }
 }
 

@@ -9,7 +9,7 @@ use super::{
     VendorsHandle,
     api::v1::{self as api, answer, question},
     limits::{PRE_START, PREFERRED},
-    messages::{Ask, Order, millis},
+    messages::{Ask, millis},
     paths::Bounds,
     recipe::{self, Texts},
     room::Desk,
@@ -50,27 +50,27 @@ impl VendorsHandle {
         let asked = question::Asked::Quiesce(api::Quiesce {
             why: why.to_owned(),
         });
-        self.order(Some(why.to_owned()), asked, deadline).await
+        self.quiesced.send_replace(Some(why.to_owned()));
+        self.order(asked, deadline).await
+    }
+
+    /// Whether vendors were told to let go, and not yet that they may go on.
+    pub fn are_quiesced(&self) -> bool {
+        self.quiesced.borrow().is_some()
     }
 
     /// Tells every vendor that it may use its hardware again, and waits as [`VendorsHandle::quiesce`] does.
     pub async fn resume(&self, deadline: Duration) -> BTreeMap<String, Obeyed> {
+        self.quiesced.send_replace(None);
         let asked = question::Asked::Resume(api::Resume {});
-        self.order(None, asked, deadline).await
+        self.order(asked, deadline).await
     }
 
     /// All are told at once; each has the whole deadline.
-    async fn order(
-        &self,
-        quiesced: Option<String>,
-        asked: question::Asked,
-        deadline: Duration,
-    ) -> BTreeMap<String, Obeyed> {
+    async fn order(&self, asked: question::Asked, deadline: Duration) -> BTreeMap<String, Obeyed> {
         let desks = self.desks();
         let mut waiting = Vec::new();
         for (name, desk) in desks.iter() {
-            // A keeper whose queue is full hears of it by the question alone.
-            let _ = desk.orders.try_send(Order::Quiesced(quiesced.clone()));
             waiting.push((name, put(desk, asked.clone(), deadline)));
         }
         let end = tokio::time::Instant::now() + deadline;
@@ -123,12 +123,12 @@ type Waiting = oneshot::Receiver<Result<answer::Answer, String>>;
 /// Puts a question; none when the vendor's keeper does not take it.
 fn put(desk: &Desk, asked: question::Asked, deadline: Duration) -> Option<Waiting> {
     let (reply, answer) = oneshot::channel();
-    let ask = Order::Ask(Ask {
+    let ask = Ask {
         asked,
         deadline_ms: millis(deadline),
         reply,
-    });
-    desk.orders.try_send(ask).ok()?;
+    };
+    desk.asks.try_send(ask).ok()?;
     Some(answer)
 }
 

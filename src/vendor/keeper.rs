@@ -18,7 +18,7 @@ use tonic::Status;
 
 use self::questions::Questions;
 use super::{
-    messages::{Event, Order, ToVendor},
+    messages::{Ask, Event, ToVendor},
     offers::Offers,
     status::VendorStatus,
 };
@@ -33,7 +33,9 @@ pub(super) struct Surroundings {
     pub(super) registry: Registry,
     /// The vendor's file as it is now.
     pub(super) vendor: watch::Receiver<Arc<Vendor>>,
-    pub(super) orders: mpsc::Receiver<Order>,
+    pub(super) asks: mpsc::Receiver<Ask>,
+    /// Why the hardware is to be let go of, while that is so.
+    pub(super) quiesced: watch::Receiver<Option<String>>,
     pub(super) events: mpsc::Receiver<Event>,
     pub(super) status: watch::Sender<VendorStatus>,
     /// The vendor's file is gone.
@@ -69,8 +71,7 @@ pub(super) struct Keeper {
     offers: Offers,
     questions: Questions,
     lapse: Option<Lapse>,
-    /// The hardware is to be let go of, for this reason.
-    quiesced: Option<String>,
+    quiesced: watch::Receiver<Option<String>>,
     /// Sessions granted so far.
     sessions: u64,
 }
@@ -80,7 +81,8 @@ enum Woken {
     Stop,
     Gone,
     Vendor,
-    Order(Order),
+    Asked(Ask),
+    Quiesced,
     Event(Event),
     Inventory,
     Lapsed,
@@ -92,13 +94,14 @@ pub(super) async fn keep(surroundings: Surroundings) {
         root,
         registry,
         vendor,
-        mut orders,
+        mut asks,
+        quiesced,
         mut events,
         status,
         gone,
         stop,
     } = surroundings;
-    let mut keeper = Keeper::new(root, registry, vendor, status);
+    let mut keeper = Keeper::new(root, registry, (vendor, quiesced), status);
     loop {
         let lapse = keeper.lapse.as_ref().map(|lapse| lapse.at);
         let woken = tokio::select! {
@@ -108,7 +111,8 @@ pub(super) async fn keep(surroundings: Surroundings) {
             // Safe to drop: a change stays marked as unseen.
             Ok(()) = keeper.vendor.changed() => Woken::Vendor,
             // Safe to drop: what is not taken stays in its channel.
-            Some(order) = orders.recv() => Woken::Order(order),
+            Some(ask) = asks.recv() => Woken::Asked(ask),
+            Ok(()) = keeper.quiesced.changed() => Woken::Quiesced,
             Some(event) = events.recv() => Woken::Event(event),
             Ok(()) = keeper.inventory.changed(), if keeper.is_waiting_for_a_name() => Woken::Inventory,
             // Safe to drop: the time is kept.
@@ -140,7 +144,10 @@ impl Keeper {
     fn new(
         root: Root,
         registry: Registry,
-        vendor: watch::Receiver<Arc<Vendor>>,
+        (vendor, quiesced): (
+            watch::Receiver<Arc<Vendor>>,
+            watch::Receiver<Option<String>>,
+        ),
         status: watch::Sender<VendorStatus>,
     ) -> Self {
         let inventory = registry.inventory();
@@ -162,7 +169,7 @@ impl Keeper {
             lapse: None,
             offers: Offers::restored(left),
             questions: Questions::default(),
-            quiesced: None,
+            quiesced,
             sessions: 0,
         };
         if keeper.offers.has_unconfirmed() {
@@ -196,8 +203,7 @@ impl Keeper {
     async fn handle(&mut self, woken: Woken) {
         match woken {
             Woken::Vendor => self.vendor_changed().await,
-            Woken::Order(Order::Ask(ask)) => self.ask(ask),
-            Woken::Order(Order::Quiesced(why)) => self.quiesced = why,
+            Woken::Asked(ask) => self.ask(ask),
             Woken::Event(Event::Opened(opening)) => self.open(opening).await,
             Woken::Event(Event::Said(number, said, done)) => {
                 // A session that was taken over hears why by its own channel.
@@ -210,7 +216,8 @@ impl Keeper {
             Woken::Event(Event::Over(number, why)) => self.over(number, &why),
             Woken::Inventory => self.names_may_be_free(),
             Woken::Lapsed => self.lapsed().await,
-            Woken::Stop | Woken::Gone => {}
+            // Whoever is connected is asked by whoever wants it so; who comes later, when he comes.
+            Woken::Stop | Woken::Gone | Woken::Quiesced => {}
         }
     }
 
@@ -227,7 +234,7 @@ impl Keeper {
 
     /// A session is over by itself, or by what its vendor did.
     fn over(&mut self, number: u64, why: &str) {
-        if !self.live.as_ref().is_some_and(|live| live.number == number) {
+        if self.live.as_ref().is_none_or(|live| live.number != number) {
             return;
         }
         let (name, grace) = (self.name(), self.grace());
@@ -258,7 +265,7 @@ impl Keeper {
             self.live.as_ref().map(|live| live.instance.as_str()),
             self.lapse.as_ref().map(|lapse| lapse.why.as_str()),
             &self.offers,
-            self.quiesced.is_some(),
+            self.quiesced.borrow().is_some(),
         );
         self.status.send_if_modified(|known| {
             let news = *known != status;

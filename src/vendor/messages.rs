@@ -56,15 +56,6 @@ pub(super) struct Ask {
     pub(super) reply: oneshot::Sender<Result<answer::Answer, String>>,
 }
 
-/// From whoever looks after all vendors.
-#[derive(Debug)]
-pub(super) enum Order {
-    /// Ask.
-    Ask(Ask),
-    /// From now on the hardware is to be let go of, for this reason; or used again.
-    Quiesced(Option<String>),
-}
-
 /// One message of the agent's.
 pub(super) fn message(said: from_agent::Said) -> FromAgent {
     FromAgent { said: Some(said) }

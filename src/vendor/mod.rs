@@ -49,18 +49,28 @@ use crate::{
 pub struct VendorsHandle {
     root: Root,
     desks: watch::Receiver<Arc<Desks>>,
+    quiesced: Arc<watch::Sender<Option<String>>>,
 }
 
 /// Looks after every vendor that `vendors` declares, and after what an earlier agent left of them. Ends with
-/// `tasks`, and withdraws nothing then: the next agent goes on.
+/// `tasks`, and withdraws nothing then: the next agent goes on. `quiesced` says why they are to let go of
+/// their hardware from the very start.
 pub fn start(
     root: Root,
     registry: Registry,
     vendors: watch::Receiver<Arc<Vendors>>,
+    quiesced: Option<String>,
     tasks: &Tasks,
 ) -> VendorsHandle {
+    let quiesced = Arc::new(watch::Sender::new(quiesced));
     let (publish, desks) = watch::channel(Arc::new(Desks::new()));
-    let room = Room::new(root.clone(), registry, tasks.clone(), publish);
+    let room = Room::new(
+        root.clone(),
+        registry,
+        tasks.clone(),
+        publish,
+        quiesced.subscribe(),
+    );
     let stop = tasks.token();
     tasks.spawn("vendors", async move {
         tokio::select! {
@@ -69,7 +79,11 @@ pub fn start(
             () = room.run(vendors) => {}
         }
     });
-    VendorsHandle { root, desks }
+    VendorsHandle {
+        root,
+        desks,
+        quiesced,
+    }
 }
 
 impl VendorsHandle {

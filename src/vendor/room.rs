@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     keeper::{Surroundings, keep},
-    messages::{Event, Order},
+    messages::{Ask, Event},
     server::Socket,
     status::VendorStatus,
 };
@@ -27,7 +27,7 @@ use crate::{
 };
 
 /// Questions that may wait to be asked of one vendor.
-const ORDERS: usize = 32;
+const ASKS: usize = 32;
 /// Sessions wait here to be heard; each has one message at most.
 const EVENTS: usize = 8;
 /// A socket that cannot be made is tried again: nothing tells when it could be.
@@ -37,7 +37,7 @@ const AGAIN: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(
 #[derive(Clone, Debug)]
 pub(super) struct Desk {
     pub(super) vendor: watch::Receiver<Arc<Vendor>>,
-    pub(super) orders: mpsc::Sender<Order>,
+    pub(super) asks: mpsc::Sender<Ask>,
     pub(super) status: watch::Receiver<VendorStatus>,
     pub(super) problem: watch::Receiver<Option<String>>,
 }
@@ -63,6 +63,8 @@ pub(super) struct Room {
     pub(super) registry: Registry,
     pub(super) tasks: Tasks,
     pub(super) desks: watch::Sender<Arc<Desks>>,
+    /// Why hardware is to be let go of, while that is so.
+    pub(super) quiesced: watch::Receiver<Option<String>>,
     kept: BTreeMap<String, Kept>,
 }
 
@@ -72,12 +74,14 @@ impl Room {
         registry: Registry,
         tasks: Tasks,
         desks: watch::Sender<Arc<Desks>>,
+        quiesced: watch::Receiver<Option<String>>,
     ) -> Self {
         Self {
             root,
             registry,
             tasks,
             desks,
+            quiesced,
             kept: BTreeMap::new(),
         }
     }
@@ -175,7 +179,7 @@ impl Room {
 
     fn add(&mut self, name: &str, vendor: &Arc<Vendor>) {
         let (spec, vendor) = watch::channel(Arc::clone(vendor));
-        let (orders, ordered) = mpsc::channel(ORDERS);
+        let (asks, asked) = mpsc::channel(ASKS);
         let (events, heard) = mpsc::channel(EVENTS);
         let (publish, status) = watch::channel(VendorStatus::default());
         let (problem, told) = watch::channel(None);
@@ -185,7 +189,8 @@ impl Room {
             root: self.root.clone(),
             registry: self.registry.clone(),
             vendor: vendor.clone(),
-            orders: ordered,
+            asks: asked,
+            quiesced: self.quiesced.clone(),
             events: heard,
             status: publish,
             gone: gone.clone(),
@@ -198,7 +203,7 @@ impl Room {
         });
         let desk = Desk {
             vendor,
-            orders,
+            asks,
             status,
             problem: told,
         };

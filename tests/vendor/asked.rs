@@ -237,3 +237,38 @@ async fn every_vendor_is_told_to_let_go_and_who_comes_later_is_told_then() {
     vendor_is(&agent, "away", |one| !one.quiesced).await;
     agent.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_update_tells_vendors_and_the_agent_after_it_does_not_forget() {
+    let machine = Machine::new();
+    machine.vendor("acme", "");
+    let agent = machine.agent();
+    let done = || answer::Answer::Done(api::Done {});
+    let (mut program, _) = machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap();
+    let answers = async {
+        let question = program.question().await;
+        assert!(matches!(question.asked, Some(question::Asked::Quiesce(_))));
+        program.answer(question.id, done()).await;
+    };
+    let (quiesced, ()) = tokio::join!(agent.handle.quiesce("an update"), answers);
+    quiesced.unwrap();
+    agent.stop().await;
+    let agent = machine.withholding_agent("an update");
+    let (mut program, _) = machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap();
+    let question = program.question().await;
+    assert!(
+        matches!(question.asked, Some(question::Asked::Quiesce(asked)) if asked.why == "an update")
+    );
+    let answers = async {
+        let question = program.question().await;
+        assert!(matches!(question.asked, Some(question::Asked::Resume(_))));
+        program.answer(question.id, done()).await;
+    };
+    let (released, ()) = tokio::join!(agent.handle.release(), answers);
+    released.unwrap();
+    // Devices that were only withheld are no vendor's matter.
+    agent.handle.withhold("a drain").await.unwrap();
+    agent.handle.release().await.unwrap();
+    program.offer("acme.dev/x", 1, Vec::new()).await.unwrap();
+    agent.stop().await;
+}

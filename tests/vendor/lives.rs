@@ -274,3 +274,31 @@ async fn a_second_claimant_is_refused_and_comes_into_force_when_the_first_one_go
     lists(&agent, &["x/acme1=Healthy"]).await;
     agent.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_death_of_one_vendor_leaves_the_other_one_alone() {
+    let machine = machine();
+    machine.vendor("other", "");
+    let agent = machine.agent();
+    let (mut first, _) = machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap();
+    first
+        .offer("acme.dev/x", 1, vec![device("acme0")])
+        .await
+        .unwrap();
+    let (mut second, _) = machine
+        .hello("other", "one", &["acme.dev/y"])
+        .await
+        .unwrap();
+    second
+        .offer("acme.dev/y", 1, vec![device("acme1")])
+        .await
+        .unwrap();
+    drop(first);
+    let gone = "x/acme0=Unhealthy (vendor acme is gone: it closed its session)";
+    lists(&agent, &[gone, "y/acme1=Healthy"]).await;
+    second
+        .offer("acme.dev/y", 2, vec![device("acme1")])
+        .await
+        .unwrap();
+    agent.stop().await;
+}

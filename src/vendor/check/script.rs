@@ -120,54 +120,76 @@ async fn heartbeats(stage: &mut Stage, patience: Patience, found: &mut Findings)
 
 async fn questions(stage: &mut Stage, patience: Patience, found: &mut Findings) {
     let time = patience.answer.min(stage.vendor.deadline);
-    let all: Vec<Resource> = stage
-        .offers
-        .all
-        .values()
-        .map(|offer| offer.resource.clone())
-        .collect();
+    let offers = stage.offers.all.values();
+    let all: Vec<Resource> = offers.map(|offer| offer.resource.clone()).collect();
     let with = |wanted: fn(&Resource) -> bool| {
-        all.iter()
-            .find(|one| wanted(one) && !one.devices.is_empty())
+        let has_devices = |one: &&Resource| wanted(one) && !one.devices.is_empty();
+        all.iter().find(has_devices)
     };
+    allocate(stage, with(|one| one.asks.allocate), time, found).await;
+    pre_start(stage, with(|one| one.asks.pre_start), time, found).await;
+    preferred(stage, with(|one| one.asks.preferred), time, found).await;
+}
+
+async fn allocate(
+    stage: &mut Stage,
+    resource: Option<&Resource>,
+    time: Duration,
+    found: &mut Findings,
+) {
     let rule = "it answers Allocate with a recipe that its file allows";
     let unknown = "it answers Allocate for a device it does not have with an error";
-    match with(|one| one.asks.allocate) {
-        _ if !stage.is_open() => {
-            found.skip(rule, AWAY);
-            found.skip(unknown, AWAY);
-        }
-        None => {
-            found.skip(rule, "its recipes answer");
-            found.skip(unknown, "its recipes answer");
-        }
-        Some(one) => {
-            let asked = |devices: Vec<String>| {
-                let resource = one.name.to_string();
-                question::Asked::Allocate(api::Allocate { resource, devices })
-            };
-            let answer = stage.ask(asked(first(one)), time).await;
-            let verdict = allocated(stage, one, answer);
-            found.say(rule, verdict.is_ok(), verdict.err().unwrap_or_default());
-            let answer = stage.ask(asked(vec![NOBODY.to_owned()]), time).await;
-            let kept = matches!(answer, Some(answer::Answer::Error(_)));
-            found.say(unknown, kept, shown(answer.as_ref()));
-        }
-    }
+    let Some(one) = resource.filter(|_| stage.is_open()) else {
+        let why = if stage.is_open() {
+            "its recipes answer"
+        } else {
+            AWAY
+        };
+        found.skip(rule, why);
+        return found.skip(unknown, why);
+    };
+    let asked = |devices: Vec<String>| {
+        let resource = one.name.to_string();
+        question::Asked::Allocate(api::Allocate { resource, devices })
+    };
+    let answer = stage.ask(asked(first(one)), time).await;
+    let verdict = allocated(stage, one, answer);
+    found.say(rule, verdict.is_ok(), verdict.err().unwrap_or_default());
+    let answer = stage.ask(asked(vec![NOBODY.to_owned()]), time).await;
+    let kept = matches!(answer, Some(answer::Answer::Error(_)));
+    found.say(unknown, kept, shown(answer.as_ref()));
+}
+
+const NOT_ASKED: &str = "it does not ask for it";
+
+async fn pre_start(
+    stage: &mut Stage,
+    resource: Option<&Resource>,
+    time: Duration,
+    found: &mut Findings,
+) {
     let rule = "it answers PreStart";
-    match with(|one| one.asks.pre_start) {
+    match resource {
         _ if !stage.is_open() => found.skip(rule, AWAY),
-        None => found.skip(rule, "it does not ask for it"),
+        None => found.skip(rule, NOT_ASKED),
         Some(one) => {
             let (resource, devices) = (one.name.to_string(), first(one));
             let asked = question::Asked::PreStart(api::PreStart { resource, devices });
             done(rule, stage.ask(asked, time).await, found);
         }
     }
+}
+
+async fn preferred(
+    stage: &mut Stage,
+    resource: Option<&Resource>,
+    time: Duration,
+    found: &mut Findings,
+) {
     let rule = "it answers Preferred with as many of the free devices as are wanted";
-    match with(|one| one.asks.preferred) {
+    match resource {
         _ if !stage.is_open() => found.skip(rule, AWAY),
-        None => found.skip(rule, "it does not ask for it"),
+        None => found.skip(rule, NOT_ASKED),
         Some(one) => {
             let available: Vec<String> = one.devices.keys().cloned().collect();
             let asked = question::Asked::Preferred(api::Preferred {

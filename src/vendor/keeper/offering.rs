@@ -123,7 +123,7 @@ impl Keeper {
         let vendor = self.name();
         let connected = self.live.is_some();
         let gone =
-            |offer: &&offers::Offer| !offer.lapsed && !(connected && offer.generation.is_some());
+            |offer: &&offers::Offer| !(offer.lapsed || connected && offer.generation.is_some());
         let gone: Vec<Resource> = self
             .offers
             .all

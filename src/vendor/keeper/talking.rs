@@ -55,7 +55,8 @@ impl Keeper {
         } else if self.lapse.is_none() {
             self.lapse_later("it came back");
         }
-        if let Some(why) = self.quiesced.clone() {
+        let quiesced = self.quiesced.borrow().clone();
+        if let Some(why) = quiesced {
             // Nobody waits for this one: whoever wanted it has been answered already.
             let (reply, _) = oneshot::channel();
             let deadline_ms = millis(self.vendor.borrow().deadline);

@@ -14,7 +14,8 @@ spec:
   limits: {devices: 3}
 ";
 
-/// A machine with two real devices, and what a vendor may try beside them.
+/// A machine without hardware, and what a vendor may try on it.
+#[expect(clippy::disallowed_methods, reason = "the test lays out the machine")]
 fn machine() -> (tempfile::TempDir, Root) {
     let dir = tempfile::tempdir().unwrap();
     let at = |path: &str| dir.path().join(path);
@@ -143,85 +144,76 @@ fn what_the_file_allows_is_taken_and_texts_are_filled_in() {
     assert!(recipe.mounts[0].read_only);
 }
 
+/// A good device, changed.
+fn with(change: fn(&mut api::Device)) -> Vec<api::Device> {
+    let mut device = device(api::Recipe::default());
+    change(&mut device);
+    vec![device]
+}
+
+fn with_recipe(change: fn(&mut api::Recipe)) -> Vec<api::Device> {
+    let mut recipe = api::Recipe::default();
+    change(&mut recipe);
+    vec![device(recipe)]
+}
+
+fn all_refused(cases: Vec<(Vec<api::Device>, Reason, &str)>) {
+    for (devices, reason, expected) in cases {
+        let refused = refused(devices);
+        assert_eq!(refused.reason, reason, "{}", refused.message);
+        let told = &refused.message;
+        assert!(told.contains(expected), "{told}: {expected}");
+    }
+}
+
 #[test]
 fn devices_that_are_not_as_the_contract_says_are_named() {
+    use Reason::DeviceInvalid as Invalid;
     let good = || device(api::Recipe::default());
-    let with = |change: fn(&mut api::Device)| {
-        let mut device = good();
-        change(&mut device);
-        vec![device]
-    };
-    for (devices, reason, expected) in [
+    all_refused(vec![
+        (with(|one| one.id = "../x".into()), Invalid, "no id"),
+        (with(|one| one.id = "x".repeat(64)), Invalid, "no id"),
+        (with(|one| one.health = 0), Invalid, "health is not said"),
+        (with(|one| one.health = 9), Invalid, "health is not said"),
+        (with(|one| one.numa = vec![1024]), Invalid, "NUMA"),
         (
-            with(|one| one.id = "../x".into()),
-            Reason::DeviceInvalid,
-            "no id",
+            with(|one| one.attributes = [("a\n".to_owned(), String::new())].into()),
+            Invalid,
+            "no attribute",
         ),
+        (vec![good(), good()], Invalid, "two of that id"),
         (
-            with(|one| one.id = "x".repeat(64)),
-            Reason::DeviceInvalid,
-            "no id",
+            vec![good(); 4],
+            Reason::Limit,
+            "4 devices are more than the 3",
         ),
-        (
-            with(|one| one.health = 0),
-            Reason::DeviceInvalid,
-            "health is not said",
-        ),
-        (
-            with(|one| one.health = 9),
-            Reason::DeviceInvalid,
-            "health is not said",
-        ),
-        (
-            with(|one| one.numa = vec![1024]),
-            Reason::DeviceInvalid,
-            "NUMA",
-        ),
+    ]);
+}
+
+#[test]
+fn recipes_that_are_not_as_the_contract_says_are_named() {
+    all_refused(vec![
         (
             with(|one| one.recipe = None),
             Reason::RecipeInvalid,
             "no recipe",
         ),
         (
-            vec![good(), good()],
-            Reason::DeviceInvalid,
-            "two of that id",
-        ),
-        (
-            vec![good(); 4],
-            Reason::Limit,
-            "4 devices are more than the 3",
-        ),
-        (
-            with(|one| one.attributes = [("a\n".to_owned(), String::new())].into()),
-            Reason::DeviceInvalid,
-            "no attribute",
-        ),
-        (
-            with(|one| one.recipe.as_mut().unwrap().cdi = vec!["other.dev/gpu=0".into()]),
+            with_recipe(|one| one.cdi = vec!["other.dev/gpu=0".into()]),
             Reason::PathForbidden,
             "no CDI device that vendor acme may name",
         ),
         (
-            with(|one| {
-                let key = "cdi.k8s.io/x".to_owned();
-                one.recipe.as_mut().unwrap().annotations = [(key, String::new())].into();
+            with_recipe(|one| {
+                one.annotations = [("cdi.k8s.io/x".to_owned(), String::new())].into()
             }),
             Reason::RecipeInvalid,
             "cannot be set by a vendor",
         ),
         (
-            with(|one| one.recipe.as_mut().unwrap().mounts = vec![api::Mount::default(); 65]),
+            with_recipe(|one| one.mounts = vec![api::Mount::default(); 65]),
             Reason::Limit,
             "65 mounts",
         ),
-    ] {
-        let refused = refused(devices);
-        assert_eq!(refused.reason, reason, "{}", refused.message);
-        assert!(
-            refused.message.contains(expected),
-            "{}: {expected}",
-            refused.message
-        );
-    }
+    ]);
 }
