@@ -32,4 +32,5 @@ pub mod status;
 pub mod systemd;
 pub mod telemetry;
 pub mod update;
+pub mod vendor;
 pub mod window;

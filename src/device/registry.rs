@@ -18,8 +18,10 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use self::task::Task;
 pub use self::{
+    files::read_files,
     preview::{check, list, text_of},
-    scan::UnitStates,
+    scan::{UnitStates, follow},
+    watching::{Depth, DirWatch, watch_for},
 };
 use super::{
     Allowances,

@@ -63,6 +63,11 @@ pub(crate) const WALLS: &[Wall] = &[
         "what is lent",
     ),
     wall(
+        "vendor",
+        "backoff device device::registry path root shutdown telemetry",
+        "what is offered, and what is asked of whoever offers it",
+    ),
+    wall(
         "cluster",
         "backoff clock crd digest machine_config metrics plan readiness reason status telemetry update update::phase",
         "it publishes what is desired",
@@ -85,7 +90,7 @@ pub(crate) const WALLS: &[Wall] = &[
     ),
     wall(
         "device::service",
-        "device device::registry kubelet root shutdown telemetry",
+        "device device::registry kubelet root shutdown telemetry vendor",
         "",
     ),
     wall(
@@ -145,6 +150,7 @@ const DRIVERS: &[&str] = &[
     "systemd",
     "update::node",
     "update::run",
+    "vendor",
 ];
 
 /// The closest row counts. What is not in `std` must have a row.
@@ -167,6 +173,8 @@ pub(crate) const OUTSIDE: &[Outside] = &[
             "device::registry",
             "cli::args",
             "telemetry",
+            "vendor::check",
+            "vendor::files",
         ],
         "netlink, who I am, whether stderr is the journal",
     ),
@@ -186,7 +194,7 @@ pub(crate) const OUTSIDE: &[Outside] = &[
     outside(
         "std::process",
         &["main", "cli"],
-        "exit codes; nobody starts children",
+        "exit codes; only a vendor's own test starts a child",
     ),
     outside("tokio::process", &[], "host programs run through systemd"),
     outside(
@@ -231,9 +239,17 @@ pub(crate) const OUTSIDE: &[Outside] = &[
     // One room each.
     outside("zbus", &["systemd"], "D-Bus is systemd's"),
     outside("sd_notify", &["systemd"], ""),
-    outside("tonic", &["kubelet"], "gRPC is the kubelet's"),
-    outside("tonic_prost", &[], "only generated code names it"),
-    outside("prost", &["kubelet"], ""),
+    outside(
+        "tonic",
+        &["kubelet", "vendor"],
+        "gRPC is the kubelet's and the vendors'",
+    ),
+    outside(
+        "tonic_prost",
+        &["vendor::codec"],
+        "elsewhere only generated code names it",
+    ),
+    outside("prost", &["kubelet", "vendor"], ""),
     outside("axum", &["admin"], "HTTP is the admin room's"),
     outside("kube", &["cluster"], "the API server is asked in one room"),
     outside("prometheus_client", &["metrics"], ""),
@@ -292,6 +308,7 @@ pub(crate) const OUTSIDE: &[Outside] = &[
             "source",
             "systemd",
             "update",
+            "vendor",
         ],
         "the vocabulary says nothing by itself",
     ),

@@ -12,7 +12,7 @@ use crate::{
 const MOST_FILES: usize = 256;
 
 /// Reads all declarations in `dirs`. `user` is the user besides root who may own them.
-pub(super) fn read_files(root: &Root, dirs: &[AbsPath], user: u32) -> Files {
+pub fn read_files(root: &Root, dirs: &[AbsPath], user: u32) -> Files {
     let mut files = Files::new();
     for dir in dirs {
         match root.stat(dir) {

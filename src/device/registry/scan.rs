@@ -113,7 +113,7 @@ pub(super) fn is_device(root: &Root, path: &AbsPath) -> bool {
 }
 
 /// The object that `path` leads to, and where it is.
-fn follow(root: &Root, path: &AbsPath) -> Result<Option<(AbsPath, Stat)>, RootError> {
+pub fn follow(root: &Root, path: &AbsPath) -> Result<Option<(AbsPath, Stat)>, RootError> {
     let mut at = root.canonical(path)?;
     for _ in 0..MOST_LINKS {
         let Some(stat) = root.stat(&at)? else {

@@ -14,7 +14,7 @@ use super::{
     declaration_dirs, files,
     saved::{self, Keeper},
     scan::{self, Scan, Scanner, UnitStates},
-    watching::{Depth, DirWatch},
+    watching::{DirWatch, watch_for},
 };
 use crate::{
     device::{
@@ -23,7 +23,6 @@ use crate::{
         ledger::Ledger,
     },
     hardware::uevent::{Heard, Uevent, UeventError, Uevents},
-    path::AbsPath,
     root::Root,
     telemetry::chain,
 };
@@ -245,12 +244,7 @@ impl Task {
         let root = self.root.clone();
         let dirs = declaration_dirs();
         if let Some(watch) = &mut self.files {
-            watch.set(
-                &dirs
-                    .iter()
-                    .map(|dir| declaration_watch(&root, dir))
-                    .collect(),
-            );
+            watch.set(&dirs.iter().map(|dir| watch_for(&root, dir)).collect());
         }
         let user = nix::unistd::geteuid().as_raw();
         let read = move || files::read_files(&root, &dirs, user);
@@ -353,17 +347,6 @@ fn listen() -> Option<Uevents> {
             )
         })
         .ok()
-}
-
-/// A directory of declarations is watched whole; while it is missing, the nearest one above.
-fn declaration_watch(root: &Root, dir: &AbsPath) -> (AbsPath, Depth) {
-    let nearest = scan::nearest_dir(root, dir);
-    let depth = if nearest == *dir {
-        Depth::Content
-    } else {
-        Depth::Names
-    };
-    (nearest, depth)
 }
 
 async fn changed(watch: &mut Option<DirWatch>) {
