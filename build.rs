@@ -1,7 +1,11 @@
 //! Compiles the wire contracts in `proto/` without an installed `protoc`.
 
+use std::{env, fs, path::PathBuf};
+
 /// Each file is one contract; `src/kubelet/api.rs` includes what comes out.
 const CONTRACTS: &[&str] = &["deviceplugin/v1beta1.proto", "podresources/v1.proto"];
+/// The contract whose services are compiled once more, with an answer that is passed on as it came.
+const RELAYED: &str = "deviceplugin/v1beta1.proto";
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo:rerun-if-changed=build.rs");
@@ -11,5 +15,22 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .emit_rerun_if_changed(false)
         .build_transport(false)
         .compile_fds(files)?;
+    relayed()
+}
+
+/// All messages are those of the first pass but one: the closest path counts.
+fn relayed() -> Result<(), Box<dyn std::error::Error>> {
+    let dir = PathBuf::from(env::var_os("OUT_DIR").ok_or("cargo sets OUT_DIR")?).join("relay");
+    fs::create_dir_all(&dir)?;
+    tonic_prost_build::configure()
+        .emit_rerun_if_changed(false)
+        .build_transport(false)
+        .out_dir(dir)
+        .extern_path(".v1beta1", "crate::kubelet::api::v1beta1")
+        .extern_path(
+            ".v1beta1.AllocateResponse",
+            "crate::kubelet::relayed::Relayed",
+        )
+        .compile_fds(protox::compile([RELAYED], ["proto"])?)?;
     Ok(())
 }
