@@ -4,29 +4,19 @@
 //! by name, so that no file is half obeyed.
 
 mod check;
-mod place;
 mod written;
 
-use std::collections::BTreeSet;
+pub use super::document::{API_VERSION, LARGEST};
 
 use super::{
-    Refusal,
+    Refusal, document,
     glob::Glob,
     inventory::{Recipe, Share},
     name::ResourceName,
 };
-use crate::reason::Reason;
 
-/// The only version there is.
-pub const API_VERSION: &str = "machinist.dev/v1";
 /// What the file must say it is.
 pub const KIND: &str = "DeviceDeclaration";
-/// No declaration needs more; what is larger is a mistake or an attack, and is not even read.
-pub const LARGEST: usize = 64 * 1024;
-
-/// Host directories that a declaration may mount into containers, the vendor's own directory
-/// below `/run` aside: software and data, no configuration, no sockets of the system.
-const MOUNT_PREFIXES: &[&str] = &["/opt", "/usr/lib", "/usr/local/lib", "/usr/share"];
 
 /// What the machine's owner lets declarations do beyond the defaults.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -68,25 +58,7 @@ pub struct Declaration {
 
 /// Reads one declaration. `file` is named in refusals; all that can be found are returned.
 pub fn parse(file: &str, text: &str, allowances: &Allowances) -> Result<Declaration, Vec<Refusal>> {
-    let parsed = if text.len() > LARGEST {
-        let message = format!("the file has {} bytes", text.len());
-        let refusal = Refusal::new(Reason::ValueInvalid, message);
-        Err(vec![refusal.expected(format!("at most {LARGEST} bytes"))])
-    } else {
-        match serde_saphyr::from_str_with_options(text, place::options()) {
-            Ok(written) => check::check(written, allowances),
-            Err(error) => Err(vec![place::refusal(text, &error)]),
-        }
-    };
-    parsed.map_err(|mut refusals| {
-        place::locate(text, &mut refusals);
-        let mut seen = BTreeSet::new();
-        refusals.retain(|refusal| seen.insert((refusal.field.clone(), refusal.message.clone())));
-        for refusal in &mut refusals {
-            refusal.file = Some(file.to_owned());
-        }
-        refusals
-    })
+    document::parse(file, text, |written| check::check(written, allowances))
 }
 
 #[cfg(test)]

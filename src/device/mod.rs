@@ -5,6 +5,7 @@
 
 pub mod allocation;
 pub mod declaration;
+pub mod document;
 pub mod glob;
 pub mod holders;
 pub mod inventory;
@@ -12,10 +13,12 @@ pub mod ledger;
 pub mod name;
 pub mod presence;
 pub mod registry;
+pub mod rules;
 pub mod service;
 pub mod sighting;
 pub mod status;
 pub mod template;
+pub mod vendor;
 
 pub use crate::machine_config::Refusal;
 pub use declaration::{Allowances, Declaration};

@@ -262,7 +262,7 @@ pub(crate) const OUTSIDE: &[Outside] = &[
     outside("granit_parser", &["machine_config"], ""),
     outside(
         "serde_saphyr",
-        &["agent::policies", "cli", "config", "device::declaration"],
+        &["agent::policies", "cli", "config", "device::document"],
         "YAML of our own documents",
     ),
     outside("sha2", &["digest", "machine_config", "device::name"], ""),

@@ -4,11 +4,14 @@ mod container;
 mod quiesce;
 
 use super::{
-    API_VERSION, Allowances, Declaration, KIND, Numa,
+    Allowances, Declaration, KIND, Numa,
     written::{self, File},
 };
 use crate::{
-    device::{Refusal, glob::Glob, inventory::Share, name::ResourceName},
+    device::{
+        Refusal, document::Refusals, glob::Glob, inventory::Share, name::ResourceName,
+        rules::HIGHEST_NUMA,
+    },
     reason::Reason,
 };
 
@@ -17,19 +20,17 @@ use crate::{
 const MOST_MATCHES: usize = 64;
 /// Shares are for light devices such as /dev/fuse: a thousand are "as many as pods fit".
 const MOST_SHARES: u32 = 1024;
-/// Linux supports at most 1024 nodes (NODES_SHIFT is 10).
-const HIGHEST_NUMA: u32 = 1023;
 
 /// Collects refusals, so that a file's author sees all of them at once.
 struct Check<'a> {
     allowances: &'a Allowances,
-    refusals: Vec<Refusal>,
+    refusals: Refusals,
 }
 
 pub(super) fn check(file: File, allowances: &Allowances) -> Result<Declaration, Vec<Refusal>> {
     let mut check = Check {
         allowances,
-        refusals: Vec::new(),
+        refusals: Refusals::default(),
     };
     let name = check.head(&file);
     let spec = file.spec;
@@ -42,7 +43,7 @@ pub(super) fn check(file: File, allowances: &Allowances) -> Result<Declaration, 
     check.health(spec.health);
     let stop_units = check.quiesce(spec.quiesce);
     match resource {
-        Some(resource) if check.refusals.is_empty() => Ok(Declaration {
+        Some(resource) if check.refusals.0.is_empty() => Ok(Declaration {
             name,
             resource,
             paths,
@@ -51,18 +52,13 @@ pub(super) fn check(file: File, allowances: &Allowances) -> Result<Declaration, 
             numa,
             stop_units,
         }),
-        _ => Err(check.refusals),
+        _ => Err(check.refusals.0),
     }
 }
 
 impl Check<'_> {
     fn refuse(&mut self, reason: Reason, field: &str, message: impl Into<String>, expected: &str) {
-        let refusal = Refusal::new(reason, message).field(field);
-        self.refusals.push(if expected.is_empty() {
-            refusal
-        } else {
-            refusal.expected(expected)
-        });
+        self.refusals.refuse(reason, field, message, expected);
     }
 
     fn value(&mut self, field: &str, message: impl Into<String>, expected: &str) {
@@ -70,22 +66,7 @@ impl Check<'_> {
     }
 
     fn head(&mut self, file: &File) -> String {
-        if file.api_version != API_VERSION {
-            let message = format!("{:?} is not supported", file.api_version);
-            self.refuse(
-                Reason::VersionUnsupported,
-                "apiVersion",
-                message,
-                API_VERSION,
-            );
-        }
-        if file.kind != KIND {
-            self.value(
-                "kind",
-                format!("{:?} is no kind of file read here", file.kind),
-                KIND,
-            );
-        }
+        self.refusals.head((&file.api_version, &file.kind), KIND);
         let name = &file.metadata.name;
         let plain =
             |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');

@@ -2,21 +2,18 @@
 
 use std::collections::BTreeMap;
 
-use super::{super::MOUNT_PREFIXES, Check, written};
+use super::{Check, written};
 use crate::{
     device::{
         inventory::{MountRecipe, NodeRecipe, Recipe},
         name::ResourceName,
+        rules::{self, LONGEST_VALUE, MOST_ENTRIES},
         template::Template,
     },
     path::AbsPath,
     reason::Reason,
 };
 
-/// More nodes, mounts or variables than any device needs; the kubelet keeps each answer on disk.
-const MOST_ENTRIES: usize = 64;
-/// Room for a long path list in a variable, far below what the kubelet's answer may hold.
-const LONGEST_VALUE: usize = 4096;
 impl Check<'_> {
     pub(super) fn container(
         &mut self,
@@ -60,9 +57,7 @@ impl Check<'_> {
         let inside = node.inside.as_ref();
         let inside = inside.map(|to| self.path_template(&format!("{field}.as"), to, false));
         let given = &node.permissions;
-        let known = given.chars().all(|c| matches!(c, 'r' | 'w' | 'm'));
-        let twice = given.chars().any(|c| given.matches(c).count() > 1);
-        if given.is_empty() || !known || twice {
+        if !rules::are_permissions(given) {
             let message = format!("{given:?} are no permissions");
             self.value(
                 &format!("{field}.permissions"),
@@ -131,10 +126,9 @@ impl Check<'_> {
         let to = self.absolute(&format!("{field}.to"), &mount.to);
         let (from, to) = (from?, to?);
         if let Some(resource) = resource
-            && !self.may_mount(&from, resource)
+            && !rules::may_mount(&from, resource.domain(), &self.allowances.mounts)
         {
-            let own = format!("/run/{}", resource.domain());
-            let expected = format!("a path below {} or {own}", MOUNT_PREFIXES.join(", "));
+            let expected = rules::mountable(resource.domain());
             let message = format!("{from} must not be mounted into containers");
             self.refuse(
                 Reason::PathInvalid,
@@ -161,20 +155,6 @@ impl Check<'_> {
         })
     }
 
-    /// A vendor's directory below `/run` is called as the domain of its resources. The dot that is
-    /// asked for keeps it apart from the system's own, such as `/run/containerd`.
-    fn may_mount(&self, from: &AbsPath, resource: &ResourceName) -> bool {
-        let domain = resource.domain();
-        let own = domain.contains('.').then(|| format!("/run/{domain}"));
-        let fixed = MOUNT_PREFIXES.iter().map(|prefix| (*prefix).to_owned());
-        let allowed = fixed
-            .chain(own)
-            .filter_map(|prefix| AbsPath::new(prefix).ok());
-        allowed
-            .chain(self.allowances.mounts.iter().cloned())
-            .any(|prefix| from.is_under(&prefix))
-    }
-
     fn absolute(&mut self, field: &str, given: &str) -> Option<AbsPath> {
         AbsPath::new(given)
             .map_err(|error| {
@@ -189,18 +169,11 @@ impl Check<'_> {
     }
 
     fn env(&mut self, given: BTreeMap<String, String>) -> BTreeMap<String, Template> {
-        self.texts("spec.container.env", given, |key| {
-            let plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
-            !key.starts_with(|c: char| c.is_ascii_digit()) && key.chars().all(plain)
-        })
+        self.texts("spec.container.env", given, rules::is_variable)
     }
 
     fn annotations(&mut self, given: BTreeMap<String, String>) -> BTreeMap<String, Template> {
-        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | '/');
-        // Runtimes read CDI devices from annotations: that would be a way around the allow-list.
-        self.texts("spec.container.annotations", given, |key| {
-            key.chars().all(plain) && !key.starts_with("cdi.k8s.io/")
-        })
+        self.texts("spec.container.annotations", given, rules::is_annotation)
     }
 
     fn texts(
@@ -213,7 +186,7 @@ impl Check<'_> {
         let mut texts = BTreeMap::new();
         for (key, value) in given {
             let at = format!("{field}.{key}");
-            if key.is_empty() || key.len() > 253 || !allowed(&key) {
+            if !allowed(&key) {
                 self.value(&at, format!("{key:?} cannot be set by a declaration"), "");
             } else if let Some(template) = self.template(&at, &value) {
                 texts.insert(key, template);

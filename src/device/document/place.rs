@@ -8,10 +8,10 @@ use serde::{
 };
 use serde_saphyr::{Error, Location, Spanned};
 
-use super::Refusal;
+use crate::device::Refusal;
 use crate::reason::Reason;
 
-/// How declarations are read: one document, every value typed by the field it is for.
+/// How documents are read: one document, every value typed by the field it is for.
 pub(super) fn options() -> serde_saphyr::Options {
     serde_saphyr::options! {
         with_snippet: false,

@@ -1,0 +1,88 @@
+//! Our own YAML documents about devices: how one is read strictly, and how all that is wrong with it
+//! is collected and placed.
+
+mod place;
+
+use std::collections::BTreeSet;
+
+use serde::de::DeserializeOwned;
+
+use super::Refusal;
+use crate::reason::Reason;
+
+/// The only version there is.
+pub const API_VERSION: &str = "machinist.dev/v1";
+/// No document needs more; what is larger is a mistake or an attack, and is not even read.
+pub const LARGEST: usize = 64 * 1024;
+
+/// Reads one document: its shape `W`, then what `check` makes of it. `file` is named in refusals; all
+/// that can be found are returned, each with its line and column.
+pub(super) fn parse<W: DeserializeOwned, T>(
+    file: &str,
+    text: &str,
+    check: impl FnOnce(W) -> Result<T, Vec<Refusal>>,
+) -> Result<T, Vec<Refusal>> {
+    let parsed = if text.len() > LARGEST {
+        let message = format!("the file has {} bytes", text.len());
+        let refusal = Refusal::new(Reason::ValueInvalid, message);
+        Err(vec![refusal.expected(format!("at most {LARGEST} bytes"))])
+    } else {
+        match serde_saphyr::from_str_with_options(text, place::options()) {
+            Ok(written) => check(written),
+            Err(error) => Err(vec![place::refusal(text, &error)]),
+        }
+    };
+    parsed.map_err(|mut refusals| {
+        place::locate(text, &mut refusals);
+        let mut seen = BTreeSet::new();
+        refusals.retain(|refusal| seen.insert((refusal.field.clone(), refusal.message.clone())));
+        for refusal in &mut refusals {
+            refusal.file = Some(file.to_owned());
+        }
+        refusals
+    })
+}
+
+/// Collects refusals, so that a document's author sees all of them at once.
+#[derive(Debug, Default)]
+pub(super) struct Refusals(pub(super) Vec<Refusal>);
+
+impl Refusals {
+    /// Adds one; an empty `expected` says nothing.
+    pub(super) fn refuse(
+        &mut self,
+        reason: Reason,
+        field: &str,
+        message: impl Into<String>,
+        expected: &str,
+    ) {
+        let refusal = Refusal::new(reason, message).field(field);
+        self.0.push(if expected.is_empty() {
+            refusal
+        } else {
+            refusal.expected(expected)
+        });
+    }
+
+    /// A value that cannot be.
+    pub(super) fn value(&mut self, field: &str, message: impl Into<String>, expected: &str) {
+        self.refuse(Reason::ValueInvalid, field, message, expected);
+    }
+
+    /// Version and kind, which every document begins with.
+    pub(super) fn head(&mut self, given: (&str, &str), kind: &str) {
+        if given.0 != API_VERSION {
+            let message = format!("{:?} is not supported", given.0);
+            self.refuse(
+                Reason::VersionUnsupported,
+                "apiVersion",
+                message,
+                API_VERSION,
+            );
+        }
+        if given.1 != kind {
+            let message = format!("{:?} is no kind of file read here", given.1);
+            self.value("kind", message, kind);
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! What a container may be given, whoever asks for it: a file or a vendor's program.
+
+use super::name::LONGEST_ID;
+use crate::path::AbsPath;
+
+/// More nodes, mounts or variables than any device needs; the kubelet keeps each answer on disk.
+pub const MOST_ENTRIES: usize = 64;
+/// Room for a long path list in a variable, far below what the kubelet's answer may hold.
+pub const LONGEST_VALUE: usize = 4096;
+/// Linux supports at most 1024 nodes (NODES_SHIFT is 10).
+pub const HIGHEST_NUMA: u32 = 1023;
+/// As long as a name in a DNS zone, which keys of annotations are made of.
+const LONGEST_KEY: usize = 253;
+
+/// Host directories that may be mounted into containers, the vendor's own directory below `/run`
+/// aside: software and data, no configuration, no sockets of the system.
+const MOUNT_PREFIXES: &[&str] = &["/opt", "/usr/lib", "/usr/local/lib", "/usr/share"];
+
+/// Whether `from` may be mounted into containers for a resource of `domain`; `further` are the
+/// prefixes that the machine's owner added.
+///
+/// A vendor's directory below `/run` is called as the domain of its resources. The dot that is
+/// asked for keeps it apart from the system's own, such as `/run/containerd`.
+pub fn may_mount(from: &AbsPath, domain: &str, further: &[AbsPath]) -> bool {
+    let own = domain.contains('.').then(|| format!("/run/{domain}"));
+    let fixed = MOUNT_PREFIXES.iter().map(|prefix| (*prefix).to_owned());
+    let allowed = fixed
+        .chain(own)
+        .filter_map(|prefix| AbsPath::new(prefix).ok());
+    allowed
+        .chain(further.iter().cloned())
+        .any(|prefix| from.is_under(&prefix))
+}
+
+/// The default prefixes, for messages.
+pub fn mountable(domain: &str) -> String {
+    format!(
+        "a path below {} or /run/{domain}",
+        MOUNT_PREFIXES.join(", ")
+    )
+}
+
+/// Whether `given` is what a container may do with a node: any of `r`, `w` and `m`, each once.
+pub fn are_permissions(given: &str) -> bool {
+    let known = given.chars().all(|c| matches!(c, 'r' | 'w' | 'm'));
+    let twice = given.chars().any(|c| given.matches(c).count() > 1);
+    !given.is_empty() && known && !twice
+}
+
+/// Whether `key` can be the name of an environment variable.
+pub fn is_variable(key: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    has_length(key) && !key.starts_with(|c: char| c.is_ascii_digit()) && key.chars().all(plain)
+}
+
+/// Whether `key` can be set as an annotation of a container. Runtimes read CDI devices from
+/// annotations: that would be a way around the allow-list.
+pub fn is_annotation(key: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | '/');
+    has_length(key) && key.chars().all(plain) && !key.starts_with("cdi.k8s.io/")
+}
+
+fn has_length(key: &str) -> bool {
+    !key.is_empty() && key.len() <= LONGEST_KEY
+}
+
+/// Whether a source of its own may call a device so: what the kubelet takes, without the colon that
+/// stands before the number of a share.
+pub fn is_device_id(id: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    !id.is_empty()
+        && id.len() <= LONGEST_ID
+        && id.chars().all(plain)
+        && id.starts_with(|c: char| c.is_ascii_alphanumeric())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mounts_come_from_software_directories_and_the_vendors_own() {
+        let further = [AbsPath::new("/srv/acme").unwrap()];
+        for (from, domain, expected) in [
+            ("/opt/acme", "acme.dev", true),
+            ("/run/acme.dev/x", "acme.dev", true),
+            ("/run/acme.devil", "acme.dev", false),
+            ("/run/containerd", "containerd", false),
+            ("/srv/acme/lib", "acme.dev", true),
+            ("/srv", "acme.dev", false),
+            ("/etc", "acme.dev", false),
+        ] {
+            let path = AbsPath::new(from).unwrap();
+            assert_eq!(may_mount(&path, domain, &further), expected, "{from}");
+        }
+    }
+
+    #[test]
+    fn ids_of_vendors_are_plain_and_fit() {
+        for good in ["a", "GPU-0.1_x", &"x".repeat(63)] {
+            assert!(is_device_id(good), "{good}");
+        }
+        for bad in ["", "a::1", "a b", "../x", "-a", ".", "ä", &"x".repeat(64)] {
+            assert!(!is_device_id(bad), "{bad}");
+        }
+    }
+}

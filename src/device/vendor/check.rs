@@ -1,0 +1,209 @@
+//! From what was written to what may be relied on: every rule that the shape alone cannot say.
+
+use std::{ops::RangeInclusive, time::Duration};
+
+use super::{
+    Claim, KIND, Limits, Vendor,
+    written::{self, File},
+};
+use crate::{
+    device::{Refusal, document::Refusals, glob::Glob, name::ResourceName},
+    path::AbsPath,
+    reason::Reason,
+};
+
+/// As many entries as any list of the file may have.
+const MOST_ENTRIES: usize = 64;
+/// With more, what a vendor says would not fit into the memory it is given.
+const MOST_DEVICES: usize = 4000;
+/// Each resource is a server and a socket of its own.
+const MOST_RESOURCES: usize = 64;
+/// A DNS label; the directory is called like that.
+const LONGEST_NAME: usize = 63;
+
+const DEFAULT_GRACE: Duration = Duration::from_secs(30);
+const DEFAULT_DEADLINE: Duration = Duration::from_secs(60);
+/// Pods are placed on devices that nobody may be there for as long as that.
+const LONGEST_GRACE: Duration = Duration::from_secs(60 * 60);
+/// The kubelet admits one pod at a time and waits for its answer.
+const LONGEST_DEADLINE: Duration = Duration::from_secs(10 * 60);
+
+pub(super) fn check(file: File) -> Result<Vendor, Vec<Refusal>> {
+    let mut check = Check(Refusals::default());
+    check.0.head((&file.api_version, &file.kind), KIND);
+    let spec = file.spec;
+    let vendor = Vendor {
+        name: check.name(file.metadata.name),
+        connects: spec.connects,
+        users: check.users(spec.users),
+        group: spec.group,
+        resources: check.claims(spec.resources),
+        devices: check.devices(spec.devices),
+        mounts: check.mounts(spec.mounts),
+        cdi: check.cdi(spec.cdi),
+        grace: check.time("spec.grace", spec.grace, DEFAULT_GRACE, LONGEST_GRACE),
+        deadline: check.time(
+            "spec.deadline",
+            spec.deadline,
+            DEFAULT_DEADLINE,
+            LONGEST_DEADLINE,
+        ),
+        limits: check.limits(&spec.limits),
+    };
+    if check.0.0.is_empty() {
+        Ok(vendor)
+    } else {
+        Err(check.0.0)
+    }
+}
+
+/// Collects refusals, so that a file's author sees all of them at once.
+struct Check(Refusals);
+
+impl Check {
+    fn name(&mut self, name: String) -> String {
+        let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+        let ends = [name.bytes().next(), name.bytes().last()];
+        let whole = name.bytes().all(|byte| plain(byte) || byte == b'-');
+        if name.len() > LONGEST_NAME
+            || !whole
+            || !ends.into_iter().all(|end| end.is_some_and(plain))
+        {
+            let expected =
+                "1 to 63 lower-case letters, digits and -, with a letter or digit at both ends";
+            self.0
+                .value("metadata.name", format!("{name:?} is no name"), expected);
+        }
+        name
+    }
+
+    fn users(&mut self, given: Option<Vec<u32>>) -> Vec<u32> {
+        let Some(users) = given else {
+            return vec![0];
+        };
+        self.count("spec.users", users.len(), 1..=MOST_ENTRIES);
+        users
+    }
+
+    fn claims(&mut self, given: Vec<String>) -> Vec<Claim> {
+        self.count("spec.resources", given.len(), 1..=MOST_ENTRIES);
+        let each = given.into_iter().enumerate();
+        each.filter_map(|(at, text)| self.claim(at, text)).collect()
+    }
+
+    /// The star stands for the end of the name behind the slash: whole domains belong to somebody else.
+    fn claim(&mut self, at: usize, text: String) -> Option<Claim> {
+        let example = match text.strip_suffix('*') {
+            Some(start) => format!("{start}x"),
+            None => text.clone(),
+        };
+        match ResourceName::new(example) {
+            Ok(_) => Some(Claim(text)),
+            Err(error) => {
+                let field = format!("spec.resources[{at}]");
+                let expected = "domain/name, or domain/* for all names of the domain";
+                self.0.value(&field, error.to_string(), expected);
+                None
+            }
+        }
+    }
+
+    fn devices(&mut self, given: Vec<String>) -> Vec<Glob> {
+        self.count("spec.devices", given.len(), 0..=MOST_ENTRIES);
+        let each = given.into_iter().enumerate();
+        each.filter_map(|(at, text)| self.glob(at, &text)).collect()
+    }
+
+    fn glob(&mut self, at: usize, text: &str) -> Option<Glob> {
+        let fault = match Glob::new(text) {
+            Ok(glob) if glob.as_str().starts_with("/dev/") => return Some(glob),
+            Ok(_) => format!("{text:?} is not below /dev"),
+            Err(error) => error.to_string(),
+        };
+        let expected = "an absolute path below /dev, with *, ? or [a-z] within components";
+        let field = format!("spec.devices[{at}]");
+        self.0.refuse(Reason::PathInvalid, &field, fault, expected);
+        None
+    }
+
+    fn mounts(&mut self, given: Vec<String>) -> Vec<AbsPath> {
+        self.count("spec.mounts", given.len(), 0..=MOST_ENTRIES);
+        let mut mounts = Vec::new();
+        for (at, text) in given.into_iter().enumerate() {
+            let fault = match AbsPath::new(text) {
+                Ok(path) if path == AbsPath::root() => "/ is everything there is".to_owned(),
+                Ok(path) => {
+                    mounts.push(path);
+                    continue;
+                }
+                Err(error) => error.to_string(),
+            };
+            let field = format!("spec.mounts[{at}]");
+            self.0
+                .refuse(Reason::PathInvalid, &field, fault, "an absolute path");
+        }
+        mounts
+    }
+
+    fn cdi(&mut self, given: Vec<String>) -> Vec<String> {
+        self.count("spec.cdi", given.len(), 0..=MOST_ENTRIES);
+        for (at, kind) in given.iter().enumerate() {
+            // A CDI kind is written as a resource is.
+            if ResourceName::new(kind.as_str()).is_err() {
+                let message = format!("{kind:?} is no kind of CDI devices");
+                let field = format!("spec.cdi[{at}]");
+                self.0.value(&field, message, "vendor/class");
+            }
+        }
+        given
+    }
+
+    fn time(
+        &mut self,
+        field: &str,
+        given: Option<String>,
+        default: Duration,
+        longest: Duration,
+    ) -> Duration {
+        let Some(text) = given else {
+            return default;
+        };
+        let parsed = text.parse::<jiff::SignedDuration>().ok();
+        let time = parsed.and_then(|time| Duration::try_from(time).ok());
+        match time {
+            Some(time) if (Duration::from_secs(1)..=longest).contains(&time) => time,
+            _ => {
+                let expected = format!("1s to {}s, such as 30s", longest.as_secs());
+                let message = format!("{text:?} is no such time");
+                self.0.value(field, message, &expected);
+                default
+            }
+        }
+    }
+
+    fn limits(&mut self, given: &written::Limits) -> Limits {
+        let default = Limits::default();
+        let limits = Limits {
+            devices: given.devices.unwrap_or(default.devices),
+            resources: given.resources.unwrap_or(default.resources),
+        };
+        for (field, value, most) in [
+            ("spec.limits.devices", limits.devices, MOST_DEVICES),
+            ("spec.limits.resources", limits.resources, MOST_RESOURCES),
+        ] {
+            if !(1..=most).contains(&value) {
+                let message = format!("{value} is no such limit");
+                self.0.value(field, message, &format!("1 to {most}"));
+            }
+        }
+        limits
+    }
+
+    fn count(&mut self, field: &str, count: usize, good: RangeInclusive<usize>) {
+        if !good.contains(&count) {
+            let (least, most) = (good.start(), good.end());
+            let expected = format!("{least} to {most} entries");
+            self.0.value(field, format!("{count} entries"), &expected);
+        }
+    }
+}
