@@ -68,12 +68,14 @@ fn a_file_is_checked_against_the_machine_without_an_agent() {
     let root = Root::open(machine.root()).unwrap();
     let file = machine.path("etc/machinist/devices.d/tty.yaml");
     let text = std::fs::read_to_string(&file).unwrap();
-    let found = check(&root, "tty.yaml", &text, &Allowances::default()).unwrap();
+    let named = "/etc/machinist/devices.d/tty.yaml".parse().unwrap();
+    let named = (&named, "tty.yaml");
+    let found = check(&root, named, &text, &Allowances::default()).unwrap();
     let resource = found.resources.values().next().unwrap();
     assert_eq!(resource.devices.keys().collect::<Vec<_>>(), ["ttyA"]);
     let wrong = check(
         &root,
-        "tty.yaml",
+        named,
         &text.replace("path", "pfad"),
         &Allowances::default(),
     );
@@ -81,7 +83,7 @@ fn a_file_is_checked_against_the_machine_without_an_agent() {
     assert_eq!((wrong[0].line, wrong[0].column), (Some(6), Some(12)));
     let all = list(&root, Allowances::default());
     assert_eq!(
-        all.resources.values().next().unwrap().source,
+        all.resources.values().next().unwrap().source.to_string(),
         "/etc/machinist/devices.d/tty.yaml"
     );
 }
@@ -120,7 +122,7 @@ fn only_device_nodes_below_dev_are_lent_and_files_of_others_are_not_read() {
         .collect();
     assert_eq!(listed.len(), 1);
     assert_eq!(
-        (listed[0].0, listed[0].1.node.as_str()),
+        (listed[0].0, listed[0].1.nodes[0].host.as_str()),
         ("by-id-good", "/dev/by-id/good")
     );
     let named = found.resources.values().next_back().unwrap();

@@ -152,7 +152,7 @@ fn view(status: &DevicesStatus) -> DevicesView {
     };
     let resources = status.devices.iter().map(|resource| ResourceStatus {
         resource: resource.resource.to_string(),
-        source: resource.source.clone(),
+        source: resource.source.to_string(),
         registered: resource.registered,
         devices: resource
             .devices

@@ -1,12 +1,13 @@
 //! Which devices a container should get, and what it then finds inside.
 
+mod build;
 mod preferred;
 
 use std::collections::BTreeMap;
 
-pub use self::preferred::{Wish, preferred};
+pub use self::preferred::{Wish, preferred, sensible};
 use super::{
-    inventory::{Inventory, Resource},
+    inventory::{Device, Inventory, Resource},
     name::ResourceName,
 };
 
@@ -90,17 +91,19 @@ pub struct Grant {
     pub env: BTreeMap<String, String>,
     /// Annotations, joined likewise.
     pub annotations: BTreeMap<String, String>,
+    /// Devices of the container device interface, as `vendor/class=name`.
+    pub cdi: Vec<String>,
 }
 
-/// What the container gets that holds exactly `ids`.
-pub fn grant(
+/// The devices behind `ids`, each once, when all of them may be lent to one container.
+pub fn lendable<'a>(
     inventory: &Inventory,
-    resource: &Resource,
+    resource: &'a Resource,
     ids: &[String],
-) -> Result<Grant, AllocationError> {
+) -> Result<Vec<(&'a str, &'a Device)>, AllocationError> {
     let name = || resource.name.clone();
-    let mut grant = Grant::default();
     let mut seen: BTreeMap<&str, &String> = BTreeMap::new();
+    let mut devices = Vec::new();
     for asked in ids {
         let unknown = || AllocationError::Unknown {
             resource: name(),
@@ -128,78 +131,23 @@ pub fn grant(
             }
             // A second share of a device adds nothing to what the container gets.
             Some(_) => {}
-            None => add_device(&mut grant, resource, id, device.node.as_str())?,
+            None => devices.push((id, device)),
         }
     }
-    if !ids.is_empty() {
-        grant.mounts = resource.recipe.mounts.iter().map(mount_grant).collect();
+    Ok(devices)
+}
+
+/// What the container gets that holds exactly `ids`.
+pub fn grant(
+    inventory: &Inventory,
+    resource: &Resource,
+    ids: &[String],
+) -> Result<Grant, AllocationError> {
+    let mut grant = Grant::default();
+    for (id, device) in lendable(inventory, resource, ids)? {
+        build::add(&mut grant, resource, id, device)?;
     }
     Ok(grant)
-}
-
-fn mount_grant(mount: &super::inventory::MountRecipe) -> MountGrant {
-    MountGrant {
-        host: mount.from.to_string(),
-        inside: mount.to.to_string(),
-        read_only: mount.read_only,
-    }
-}
-
-fn add_device(
-    grant: &mut Grant,
-    resource: &Resource,
-    id: &str,
-    node: &str,
-) -> Result<(), AllocationError> {
-    for wanted in &resource.recipe.nodes {
-        let host = wanted.path.fill(id, node);
-        let inside = match &wanted.inside {
-            Some(inside) => inside.fill(id, node),
-            None => host.clone(),
-        };
-        match grant.nodes.iter().find(|have| have.inside == inside) {
-            // Companions such as /dev/acmectl come with every device and are given once.
-            Some(have) if have.host == host => {}
-            Some(have) => {
-                return Err(AllocationError::SamePlace {
-                    resource: resource.name.clone(),
-                    id: id.to_owned(),
-                    inside,
-                    other: have.host.clone(),
-                });
-            }
-            None => {
-                let permissions = wanted.permissions.clone();
-                grant.nodes.push(NodeGrant {
-                    host,
-                    inside,
-                    permissions,
-                });
-            }
-        }
-    }
-    for (into, from) in [
-        (&mut grant.env, &resource.recipe.env),
-        (&mut grant.annotations, &resource.recipe.annotations),
-    ] {
-        for (key, template) in from {
-            join_value(into, key, template.fill(id, node));
-        }
-    }
-    Ok(())
-}
-
-fn join_value(into: &mut BTreeMap<String, String>, key: &str, value: String) {
-    match into.get_mut(key) {
-        None => {
-            into.insert(key.to_owned(), value);
-        }
-        Some(have) if have.split(',').any(|part| part == value) => {}
-        Some(have) => {
-            have.push(',');
-            have.push_str(&value);
-        }
-    }
 }
 
 #[cfg(test)]

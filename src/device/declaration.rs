@@ -6,13 +6,16 @@
 mod check;
 mod written;
 
+use std::collections::BTreeMap;
+
 pub use super::document::{API_VERSION, LARGEST};
 
 use super::{
     Refusal, document,
     glob::Glob,
-    inventory::{Recipe, Share},
+    inventory::{Asks, Device, Recipe, Resource, Share},
     name::ResourceName,
+    source::Source,
 };
 
 /// What the file must say it is.
@@ -54,6 +57,20 @@ pub struct Declaration {
     pub numa: Numa,
     /// Units that use the devices, to be stopped before the machine is changed or goes down.
     pub stop_units: Vec<String>,
+}
+
+impl Declaration {
+    /// What it offers when these are its devices.
+    pub fn offer(&self, source: Source, devices: BTreeMap<String, Device>) -> Resource {
+        Resource {
+            name: self.resource.clone(),
+            source,
+            share: self.share,
+            recipe: self.recipe.clone(),
+            asks: Asks::default(),
+            devices,
+        }
+    }
 }
 
 /// Reads one declaration. `file` is named in refusals; all that can be found are returned.

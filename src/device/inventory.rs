@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     Refusal,
     name::{ResourceName, SHARE_MARK},
+    source::Source,
     template::Template,
 };
 use crate::path::AbsPath;
@@ -36,18 +37,44 @@ impl fmt::Display for Health {
     }
 }
 
+/// A node of a device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DeviceNode {
+    /// On the host: the stable link where there is one, since the kubelet keeps its answers for as long as a
+    /// pod lives and the kernel's names change meanwhile.
+    pub host: AbsPath,
+    /// Where containers expect it, unless a recipe says otherwise.
+    pub inside: AbsPath,
+}
+
+impl From<AbsPath> for DeviceNode {
+    fn from(path: AbsPath) -> Self {
+        Self {
+            inside: path.clone(),
+            host: path,
+        }
+    }
+}
+
 /// One device, whole; how many may share it is the resource's matter.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Device {
-    /// The path by which containers get it: the stable link where the declaration names one.
-    pub node: AbsPath,
+    /// Its nodes; none for what only a runtime or its vendor knows how to hand out.
+    pub nodes: Vec<DeviceNode>,
     /// Whether it can be lent.
     pub health: Health,
     /// Why it cannot, in words; always there unless it is healthy.
     pub reason: Option<String>,
     /// The NUMA nodes it is near to; empty when that is unknown or all the same.
     pub numa: Vec<u32>,
+    /// What else is known of it, for people and for those who choose: `serial: A5XK3RJT`.
+    #[serde(default)]
+    pub attributes: BTreeMap<String, String>,
+    /// What a container gets with it; what the resource says where it says nothing.
+    #[serde(default)]
+    pub recipe: Option<Recipe>,
 }
 
 /// How requests for several shares fall on devices.
@@ -118,6 +145,21 @@ pub struct Recipe {
     pub env: BTreeMap<String, Template>,
     /// Annotations for the container runtime.
     pub annotations: BTreeMap<String, Template>,
+    /// Devices of the container device interface (CDI), as `vendor/class=name`.
+    #[serde(default)]
+    pub cdi: Vec<Template>,
+}
+
+/// What is asked of a resource's source, instead of being answered from recipes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Asks {
+    /// What a container gets.
+    pub allocate: bool,
+    /// Which devices are best together.
+    pub preferred: bool,
+    /// To make devices ready before each start of a container.
+    pub pre_start: bool,
 }
 
 /// One resource and all its devices.
@@ -126,12 +168,15 @@ pub struct Recipe {
 pub struct Resource {
     /// The name that pods ask for.
     pub name: ResourceName,
-    /// Who declared it, such as `/etc/machinist/devices.d/fuse.yaml`.
-    pub source: String,
+    /// Who offers it, such as `/etc/machinist/devices.d/fuse.yaml`.
+    pub source: Source,
     /// How devices are shared.
     pub share: Share,
     /// What a container gets.
     pub recipe: Recipe,
+    /// What its source wants to be asked.
+    #[serde(default)]
+    pub asks: Asks,
     /// By device id, without the number of a share.
     pub devices: BTreeMap<String, Device>,
 }
@@ -217,17 +262,20 @@ pub(crate) mod tests {
 
     pub(crate) fn device(node: &str, numa: &[u32]) -> Device {
         Device {
-            node: node.parse().unwrap(),
+            nodes: vec![node.parse::<AbsPath>().unwrap().into()],
             health: Health::Healthy,
             reason: None,
             numa: numa.to_vec(),
+            attributes: BTreeMap::new(),
+            recipe: None,
         }
     }
 
     pub(crate) fn resource(replicas: u32, devices: &[(&str, &[u32])]) -> Resource {
         Resource {
             name: ResourceName::new("acme.dev/x").unwrap(),
-            source: "test".into(),
+            source: Source::Vendor("test".into()),
+            asks: Asks::default(),
             share: Share {
                 replicas,
                 ..Share::ALONE

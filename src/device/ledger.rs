@@ -10,11 +10,12 @@ use super::{
     inventory::{Device, Health, Inventory, Resource, Withheld},
     name::ResourceName,
     sighting::{self, Presences, Sightings},
+    source::Source,
 };
 use crate::{path::AbsPath, reason::Reason};
 
 /// The version of [`Saved`]. What another version wrote is not read: it is only a head start.
-pub const SAVED_VERSION: u32 = 1;
+pub const SAVED_VERSION: u32 = 2;
 
 /// What outlives the agent, so that the next one can serve before it has looked.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,7 +36,7 @@ pub type Files = BTreeMap<AbsPath, Result<String, Refusal>>;
 
 /// One declaration file.
 #[derive(Debug, Default)]
-struct Source {
+struct Declared {
     /// The last text that was valid, with what it says.
     good: Option<(String, Declaration)>,
     /// What is wrong with the file as it is now; the good one stays in force until it is repaired.
@@ -48,8 +49,10 @@ struct Source {
 #[derive(Debug, Default)]
 pub struct Ledger {
     allowances: Allowances,
-    sources: BTreeMap<AbsPath, Source>,
-    owners: BTreeMap<ResourceName, AbsPath>,
+    sources: BTreeMap<AbsPath, Declared>,
+    /// What live sources offer, in force or not.
+    offers: BTreeMap<(Source, ResourceName), Arc<Resource>>,
+    owners: BTreeMap<ResourceName, Source>,
     resources: BTreeMap<ResourceName, Arc<Resource>>,
     presences: BTreeMap<ResourceName, Presences>,
     found: BTreeMap<ResourceName, Vec<Refusal>>,
@@ -79,25 +82,44 @@ impl Ledger {
                 .collect(),
         );
         for mut resource in saved.resources {
-            let Some(owner) = self.owners.get(&resource.name) else {
-                continue;
-            };
-            if owner.as_str() != resource.source {
-                continue;
-            }
             if saved.boot_id != boot_id {
                 for device in resource.devices.values_mut() {
-                    after_boot(device, &exists);
+                    after_boot(device, &resource.source, &exists);
                 }
             }
-            self.resources
-                .insert(resource.name.clone(), Arc::new(resource));
+            if resource.source.is_live() {
+                self.offer(resource);
+                continue;
+            }
+            let owner = self.owners.get(&resource.name);
+            if owner.is_some_and(|owner| *owner == resource.source) {
+                self.resources
+                    .insert(resource.name.clone(), Arc::new(resource));
+            }
         }
+    }
+
+    /// Takes note of what a live source offers under one name, whole. Says who has that name: the source
+    /// itself, or another, which keeps it. What is not in force waits until that one is gone.
+    pub fn offer(&mut self, offer: Resource) -> Source {
+        let (source, name) = (offer.source.clone(), offer.name.clone());
+        self.offers
+            .insert((source.clone(), name.clone()), Arc::new(offer));
+        self.assign();
+        self.owners.get(&name).cloned().unwrap_or(source)
+    }
+
+    /// Forgets what a live source offers: under one name, or all of it.
+    pub fn withdraw(&mut self, source: &Source, resource: Option<&ResourceName>) {
+        self.offers.retain(|(by, name), _| {
+            by != source || resource.is_some_and(|resource| resource != name)
+        });
+        self.assign();
     }
 
     /// What the next agent needs.
     pub fn save(&self, boot_id: &str) -> Saved {
-        let good = |(file, source): (&AbsPath, &Source)| {
+        let good = |(file, source): (&AbsPath, &Declared)| {
             source
                 .good
                 .as_ref()
@@ -127,20 +149,32 @@ impl Ledger {
     /// One owner for each resource: who has it keeps it; else the first in the order of paths,
     /// so that `/etc` comes before `/run`.
     fn assign(&mut self) {
-        let (sources, owners) = (&self.sources, &mut self.owners);
-        let declares = |file: &AbsPath, name: &ResourceName| {
-            let good = sources.get(file).and_then(|source| source.good.as_ref());
-            good.is_some_and(|(_, declaration)| declaration.resource == *name)
+        let (sources, offers, owners) = (&self.sources, &self.offers, &mut self.owners);
+        let offered = |by: &Source, name: &ResourceName| match by {
+            Source::File(file) => {
+                let good = sources.get(file).and_then(|source| source.good.as_ref());
+                good.is_some_and(|(_, declaration)| declaration.resource == *name)
+            }
+            by => offers.contains_key(&(by.clone(), name.clone())),
         };
-        owners.retain(|name, file| declares(file, name));
+        owners.retain(|name, by| offered(by, name));
         for (file, source) in sources {
             if let Some((_, declaration)) = &source.good {
                 owners
                     .entry(declaration.resource.clone())
-                    .or_insert_with(|| file.clone());
+                    .or_insert_with(|| Source::File(file.clone()));
             }
         }
-        self.resources.retain(|name, _| owners.contains_key(name));
+        for ((by, name), offer) in offers {
+            let owner = owners.entry(name.clone()).or_insert_with(|| by.clone());
+            if owner == by {
+                self.resources.insert(name.clone(), offer.clone());
+            }
+        }
+        let of_its_owner = |name: &ResourceName, resource: &Arc<Resource>| {
+            owners.get(name).is_some_and(|by| *by == resource.source)
+        };
+        self.resources.retain(|name, one| of_its_owner(name, one));
         self.presences.retain(|name, _| owners.contains_key(name));
         self.found.retain(|name, _| owners.contains_key(name));
     }
@@ -149,7 +183,8 @@ impl Ledger {
     pub fn in_force(&self) -> impl Iterator<Item = &Declaration> {
         self.owners
             .values()
-            .filter_map(|file| Some(&self.sources.get(file)?.good.as_ref()?.1))
+            .filter_map(|by| declared(&self.sources, by))
+            .map(|(_, declaration)| declaration)
     }
 
     /// Takes note of what was seen; says when to look again although nothing happened.
@@ -162,28 +197,25 @@ impl Ledger {
         forget: bool,
     ) -> Option<Duration> {
         let mut again: Option<Duration> = None;
-        for (name, file) in &self.owners {
-            let good = self
-                .sources
-                .get(file)
-                .and_then(|source| source.good.as_ref());
-            let (Some((_, declaration)), Some(seen)) = (good, sightings.get(name)) else {
+        for (name, by) in &self.owners {
+            let (Some((file, declaration)), Some(seen)) =
+                (declared(&self.sources, by), sightings.get(name))
+            else {
                 continue;
             };
             let known = self.resources.get(name);
             let presences = self.presences.entry(name.clone()).or_default();
-            let mut merged = sighting::merge(
-                known.map(|known| &**known),
+            let merged = sighting::merge(
+                known.map(|known| &known.devices),
                 declaration,
                 seen,
                 presences,
                 (now, forget),
             );
-            merged.resource.source = file.to_string();
+            let resource = declaration.offer(by.clone(), merged.devices);
             // An equal one keeps its place, so that nobody has to compare it again.
-            if known.is_none_or(|known| **known != merged.resource) {
-                self.resources
-                    .insert(name.clone(), Arc::new(merged.resource));
+            if known.is_none_or(|known| **known != resource) {
+                self.resources.insert(name.clone(), Arc::new(resource));
             }
             let in_file = |problem: Refusal| problem.file(file.as_str());
             self.found.insert(
@@ -226,42 +258,66 @@ impl Ledger {
                 continue;
             };
             let name = &declaration.resource;
-            let Some(owner) = self.owners.get(name).filter(|owner| *owner != file) else {
-                continue;
-            };
-            let problem = |message: String, file: &AbsPath| {
-                let problem = Refusal::new(Reason::EntryDuplicate, message);
-                problem.field("spec.resource").file(file.as_str())
-            };
-            told.push(problem(
-                format!("{name} is declared by {owner} already, which is in force"),
-                file,
-            ));
-            told.push(problem(
-                format!("{name} is declared by {file} too, which is ignored"),
-                owner,
-            ));
+            let mine = Source::File(file.clone());
+            if let Some(owner) = self.owners.get(name).filter(|owner| **owner != mine) {
+                told.extend(contested(name, owner, &mine));
+            }
+        }
+        for (by, name) in self.offers.keys() {
+            if let Some(owner) = self.owners.get(name).filter(|owner| *owner != by) {
+                told.extend(contested(name, owner, by));
+            }
         }
         told
     }
 }
 
-fn after_boot(device: &mut Device, exists: impl Fn(&AbsPath) -> bool) {
+/// The declaration of this owner, when it is a file that is in force.
+fn declared<'a>(
+    sources: &'a BTreeMap<AbsPath, Declared>,
+    by: &Source,
+) -> Option<(&'a AbsPath, &'a Declaration)> {
+    let Source::File(file) = by else { return None };
+    let (file, source) = sources.get_key_value(file)?;
+    let (_, declaration) = source.good.as_ref()?;
+    Some((file, declaration))
+}
+
+fn contested(name: &ResourceName, owner: &Source, other: &Source) -> [Refusal; 2] {
+    let problem = |message: String, at: &Source| {
+        let problem = Refusal::new(Reason::EntryDuplicate, message);
+        problem.field("spec.resource").file(at.to_string())
+    };
+    [
+        problem(
+            format!("{name} is offered by {owner} already, which is in force"),
+            other,
+        ),
+        problem(
+            format!("{name} is offered by {other} too, which is ignored"),
+            owner,
+        ),
+    ]
+}
+
+fn after_boot(device: &mut Device, source: &Source, exists: impl Fn(&AbsPath) -> bool) {
     if device.health == Health::Missing {
         return;
     }
-    if exists(&device.node) {
-        (device.health, device.reason) = (Health::Healthy, None);
-    } else {
-        let why = format!(
-            "{} has not been seen since the machine started",
-            device.node
-        );
-        (device.health, device.reason) = (Health::Unhealthy, Some(why));
-    }
+    let gone = device.nodes.iter().find(|node| !exists(&node.host));
+    let why = match gone {
+        // Only its source knows how such a device has come through the boot.
+        _ if source.is_live() => format!("{source} has not spoken since the machine started"),
+        Some(node) => format!("{} has not been seen since the machine started", node.host),
+        None => {
+            (device.health, device.reason) = (Health::Healthy, None);
+            return;
+        }
+    };
+    (device.health, device.reason) = (Health::Unhealthy, Some(why));
 }
 
-impl Source {
+impl Declared {
     fn take(&mut self, file: &AbsPath, text: String, allowances: &Allowances) {
         let same = |known: Option<&String>| known == Some(&text);
         if same(self.bad.as_ref()) {

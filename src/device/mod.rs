@@ -4,6 +4,7 @@
 //! same lists, choices and answers.
 
 pub mod allocation;
+pub mod answer;
 pub mod declaration;
 pub mod document;
 pub mod glob;
@@ -16,11 +17,13 @@ pub mod registry;
 pub mod rules;
 pub mod service;
 pub mod sighting;
+pub mod source;
 pub mod status;
 pub mod template;
 pub mod vendor;
 
 pub use crate::machine_config::Refusal;
 pub use declaration::{Allowances, Declaration};
-pub use inventory::{Device, Health, Inventory, Resource, Withheld};
+pub use inventory::{Device, DeviceNode, Health, Inventory, Resource, Withheld};
 pub use name::ResourceName;
+pub use source::Source;

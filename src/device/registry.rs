@@ -19,7 +19,9 @@ pub use self::preview::{check, list, matches, text_of};
 use self::task::Task;
 use super::{
     Allowances,
-    inventory::{Inventory, Withheld},
+    inventory::{Inventory, Resource, Withheld},
+    name::ResourceName,
+    source::Source,
 };
 use crate::{path::AbsPath, root::Root, shutdown::Tasks};
 
@@ -64,6 +66,20 @@ impl AskError {
 enum Ask {
     Withhold(Option<Withheld>),
     Rescan,
+    Offer(Box<Resource>, oneshot::Sender<Standing>),
+    Withdraw(Source, Option<ResourceName>),
+}
+
+/// What became of an offer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// The kubelet is told of it.
+    InForce,
+    /// Another source has the name and keeps it. The offer takes its place when that one is gone.
+    Taken {
+        /// Who has it.
+        by: Source,
+    },
 }
 
 /// Everyone else's view of the registry. Cheap to clone.
@@ -103,6 +119,30 @@ impl Registry {
     /// Reads and looks at everything now; done when what was found is published.
     pub async fn rescan(&self) -> Result<(), AskError> {
         self.ask(Ask::Rescan).await
+    }
+
+    /// Takes what a live source offers under one name, whole; it replaces what that source offered there before.
+    pub async fn offer(&self, offer: Resource) -> Result<Standing, AskError> {
+        let (reply, standing) = oneshot::channel();
+        self.wait(Ask::Offer(Box::new(offer), reply)).await?;
+        standing.await.map_err(|_| AskError::Stopped)
+    }
+
+    /// Forgets what a live source offers: under one name, or all of it.
+    pub async fn withdraw(
+        &self,
+        source: Source,
+        resource: Option<ResourceName>,
+    ) -> Result<(), AskError> {
+        self.wait(Ask::Withdraw(source, resource)).await
+    }
+
+    /// For those who may come at any time and in any number: they wait for room.
+    async fn wait(&self, ask: Ask) -> Result<(), AskError> {
+        let (reply, done) = oneshot::channel();
+        let sent = self.asks.send((ask, reply)).await;
+        sent.map_err(|_| AskError::Stopped)?;
+        done.await.map_err(|_| AskError::Stopped)
     }
 
     async fn ask(&self, ask: Ask) -> Result<(), AskError> {

@@ -11,6 +11,7 @@ pub use self::asking::WRITTEN_DOWN;
 use self::asking::Asking;
 use super::{
     Allowances, Withheld,
+    answer::Answerers,
     holders::Known,
     registry::{AskError, Registry, RegistrySettings},
     status::DevicesStatus,
@@ -60,7 +61,9 @@ impl DevicesService {
         };
         let registry = Registry::start(root.clone(), settings, tasks);
         let asking = Asking::new(root.clone());
-        let (kubelet, allocations) = kubelet::start(root, registry.inventory(), tasks);
+        // Declarations answer by their recipes.
+        let answerers = Answerers::default();
+        let (kubelet, allocations) = kubelet::start(root, registry.inventory(), answerers, tasks);
         let joined = Joined {
             inventory: registry.inventory(),
             kubelet,

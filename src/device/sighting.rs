@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use super::{
     Refusal,
     declaration::{Declaration, Numa},
-    inventory::{Device, Health, Resource},
+    inventory::{Device, Health},
     name::device_id,
     presence::Presence,
 };
@@ -44,8 +44,8 @@ pub type Presences = BTreeMap<String, Presence>;
 /// What a look changes.
 #[derive(Debug)]
 pub struct Merged {
-    /// The resource as it is now.
-    pub resource: Resource,
+    /// The devices as they are now, by id.
+    pub devices: BTreeMap<String, Device>,
     /// What is wrong with what was seen.
     pub problems: Vec<Refusal>,
     /// When to look again although nothing happened: a device is being held back until then.
@@ -57,7 +57,7 @@ pub struct Merged {
 /// A device that was listed once stays listed while its declaration covers it: the kubelet counts
 /// capacity by it, and a pod may hold it. `forget` ends that for devices that are gone.
 pub fn merge(
-    known: Option<&Resource>,
+    known: Option<&BTreeMap<String, Device>>,
     declaration: &Declaration,
     seen: &Sightings,
     presences: &mut Presences,
@@ -91,22 +91,15 @@ pub fn merge(
         ..
     } = merger;
     presences.retain(|id, _| devices.contains_key(id));
-    let resource = Resource {
-        name: declaration.resource.clone(),
-        source: String::new(),
-        share: declaration.share,
-        recipe: declaration.recipe.clone(),
-        devices,
-    };
     Merged {
-        resource,
+        devices,
         problems,
         again_in,
     }
 }
 
 struct Merger<'a> {
-    known: Option<&'a Resource>,
+    known: Option<&'a BTreeMap<String, Device>>,
     declaration: &'a Declaration,
     presences: &'a mut Presences,
     now: Duration,
@@ -117,7 +110,7 @@ struct Merger<'a> {
 
 impl Merger<'_> {
     fn was_listed(&self, id: &str) -> bool {
-        let device = self.known.and_then(|known| known.devices.get(id));
+        let device = self.known.and_then(|known| known.get(id));
         device.is_some_and(|device| device.health != Health::Missing)
     }
 
@@ -126,7 +119,10 @@ impl Merger<'_> {
         if let Some(other) = self.devices.get(&id) {
             let message = format!(
                 "{node} and {} would both be called {id:?}; the first is left out",
-                other.node
+                other
+                    .nodes
+                    .first()
+                    .map_or("another", |node| node.host.as_str())
             );
             let problem = Refusal::new(Reason::EntryDuplicate, message).field("spec.match");
             self.problems.push(problem);
@@ -153,7 +149,9 @@ impl Merger<'_> {
             self.again_in = Some(self.again_in.map_or(held, |other| other.min(held)));
         }
         Some(Device {
-            node: node.clone(),
+            nodes: vec![node.clone().into()],
+            attributes: BTreeMap::new(),
+            recipe: None,
             health: if flapping {
                 Health::Unhealthy
             } else {
@@ -185,9 +183,13 @@ impl Merger<'_> {
         presence
             .or_insert(Presence::first(false, self.now))
             .look(false, self.now);
-        let known = self.known.and_then(|known| known.devices.get(id));
+        let known = self.known.and_then(|known| known.get(id));
         Some(Device {
-            node: node.clone(),
+            nodes: vec![node.clone().into()],
+            attributes: known
+                .map(|known| known.attributes.clone())
+                .unwrap_or_default(),
+            recipe: None,
             health: if listed {
                 Health::Unhealthy
             } else {
@@ -200,17 +202,23 @@ impl Merger<'_> {
 
     fn keep_gone(&mut self) {
         let Some(known) = self.known else { return };
-        for (id, device) in known.listed() {
+        for (id, device) in known {
+            if device.health == Health::Missing {
+                continue;
+            }
+            let Some(node) = device.nodes.first() else {
+                continue;
+            };
             let covered = self
                 .declaration
                 .paths
                 .iter()
-                .any(|glob| glob.matches(&device.node));
+                .any(|glob| glob.matches(&node.host));
             let room = self.devices.len() < MOST_DEVICES;
             if covered && room && !self.devices.contains_key(id) {
-                let why = format!("{} is gone", device.node);
-                let kept = self.absent(id, &device.node, why);
-                self.devices.extend(kept.map(|kept| (id.to_owned(), kept)));
+                let why = format!("{} is gone", node.host);
+                let kept = self.absent(id, &node.host, why);
+                self.devices.extend(kept.map(|kept| (id.clone(), kept)));
             }
         }
     }

@@ -8,6 +8,7 @@ use super::{
     holders::Known,
     inventory::{Inventory, Resource},
     name::ResourceName,
+    source::Source,
 };
 
 /// Whether the kubelet has a resource.
@@ -62,8 +63,8 @@ pub struct DeviceStatus {
 pub struct ResourceStatus {
     /// Its name.
     pub resource: ResourceName,
-    /// Who declared it: a file.
-    pub source: String,
+    /// Who offers it: a file, `vendor NAME` or `plugin NAME`.
+    pub source: Source,
     /// Whether the kubelet has it.
     pub registered: bool,
     /// Its devices.
@@ -191,7 +192,7 @@ mod tests {
         assert_eq!(
             serde_json::to_value(&status.devices).unwrap(),
             serde_json::json!([{
-                "resource": "acme.dev/x", "source": "test", "registered": false,
+                "resource": "acme.dev/x", "source": "vendor test", "registered": false,
                 "devices": [device("fuse::0", None), device("fuse::1", Some("lab/reads/main"))],
             }])
         );

@@ -1,6 +1,7 @@
-//! `{id}` and `{node}` in texts of a declaration.
+//! `{id}`, `{node}` and `{name}` in texts of a declaration.
 
-/// A text in which only `{id}` and `{node}` stand for something.
+/// A text in which `{id}` stands for a device's id, `{node}` for the path of its node and `{name}` for the last
+/// component of that path.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(transparent)]
 pub struct Template(String);
@@ -20,16 +21,22 @@ impl Template {
                 continue;
             };
             let is_word = !word.is_empty() && word.chars().all(|c| c.is_ascii_alphabetic());
-            if is_word && !matches!(word, "id" | "node") {
+            if is_word && !matches!(word, "id" | "node" | "name") {
                 return Err(UnknownPlaceholder(word.to_owned()));
             }
         }
         Ok(Self(text.to_owned()))
     }
 
+    /// Whether it differs from node to node of one device.
+    pub fn names_node(&self) -> bool {
+        self.0.contains("{node}") || self.0.contains("{name}")
+    }
+
     /// The text for one device. What was put in is never looked at again for placeholders.
     pub fn fill(&self, id: &str, node: &str) -> String {
         let mut filled = String::with_capacity(self.0.len() + node.len());
+        let name = node.rsplit('/').next().unwrap_or_default();
         let mut rest = self.0.as_str();
         while let Some(at) = rest.find('{') {
             filled.push_str(&rest[..at]);
@@ -38,6 +45,8 @@ impl Template {
                 (id, "{id}".len())
             } else if rest.starts_with("{node}") {
                 (node, "{node}".len())
+            } else if rest.starts_with("{name}") {
+                (name, "{name}".len())
             } else {
                 ("{", 1)
             };
@@ -54,10 +63,10 @@ mod tests {
 
     #[test]
     fn only_known_words_are_filled_in_and_only_once() {
-        let template = Template::new("{id}@{node} {\"a\": 1} {").unwrap();
+        let template = Template::new("{id}@{node} {name} {\"a\": 1} {").unwrap();
         assert_eq!(
-            template.fill("{node}", "/dev/x"),
-            "{node}@/dev/x {\"a\": 1} {"
+            template.fill("{node}", "/dev/y/x"),
+            "{node}@/dev/y/x x {\"a\": 1} {"
         );
         assert_eq!(
             Template::new("{serial}").unwrap_err().to_string(),

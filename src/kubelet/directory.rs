@@ -20,7 +20,7 @@ use super::{
     state::Board,
 };
 use crate::{
-    device::{Inventory, ResourceName},
+    device::{Inventory, ResourceName, answer::Answerers},
     path::AbsPath,
     root::{Identity, Kind, Root, RootError, Watch, WatchEvent, WatchKind},
     shutdown::Tasks,
@@ -52,6 +52,7 @@ type SocketIdentity = (Identity, (i64, u32));
 pub(super) struct Directory {
     root: Root,
     inventory: watch::Receiver<Arc<Inventory>>,
+    answerers: Answerers,
     board: Board,
     tasks: Tasks,
     stop: CancellationToken,
@@ -65,13 +66,14 @@ pub(super) struct Directory {
 impl Directory {
     pub(super) fn new(
         root: Root,
-        inventory: watch::Receiver<Arc<Inventory>>,
+        (inventory, answerers): (watch::Receiver<Arc<Inventory>>, Answerers),
         board: Board,
         tasks: Tasks,
     ) -> Self {
         Self {
             root,
             inventory,
+            answerers,
             board,
             stop: tasks.token(),
             tasks,
@@ -185,6 +187,7 @@ impl Directory {
             let shared = Shared {
                 root: self.root.clone(),
                 inventory: self.inventory.clone(),
+                answerers: self.answerers.clone(),
                 kubelet: self.kubelet.subscribe(),
                 doubt: Arc::clone(&self.doubt),
                 board: self.board.clone(),

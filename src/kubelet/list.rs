@@ -155,16 +155,19 @@ mod tests {
         let device = |at: usize| {
             let id = format!("{at:0width$}", width = LONGEST_ID - 6);
             let device = Device {
-                node: "/dev/null".parse().unwrap(),
+                nodes: Vec::new(),
                 health: Health::Healthy,
                 reason: None,
                 numa: vec![1],
+                attributes: std::collections::BTreeMap::new(),
+                recipe: None,
             };
             (id, device)
         };
         let resource = Resource {
             name: ResourceName::new("acme.dev/x").unwrap(),
-            source: String::new(),
+            source: crate::device::Source::Vendor("acme".into()),
+            asks: crate::device::inventory::Asks::default(),
             share: Share {
                 replicas,
                 ..Share::ALONE

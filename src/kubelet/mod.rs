@@ -24,19 +24,24 @@ pub use self::{
     podresources::{POD_RESOURCES_SOCKET, PodResources, PodResourcesError},
     state::{Allocations, KubeletState},
 };
-use crate::{device::Inventory, root::Root, shutdown::Tasks};
+use crate::{
+    device::{Inventory, answer::Answerers},
+    root::Root,
+    shutdown::Tasks,
+};
 use tokio::sync::watch;
 
-/// Starts to offer what `inventory` says, and tells how that goes. Ends with `tasks`, and then says
+/// Starts to offer what `inventory` says, asks `answerers` where it says so, and tells how that goes. Ends with `tasks`, and then says
 /// nothing about the devices: pods keep what they have, and the next agent goes on.
 pub fn start(
     root: Root,
     inventory: watch::Receiver<Arc<Inventory>>,
+    answerers: Answerers,
     tasks: &Tasks,
 ) -> (watch::Receiver<KubeletState>, watch::Receiver<Allocations>) {
     let board = state::Board::new();
     let told = (board.subscribe(), board.allocations());
-    let task = directory::Directory::new(root, inventory, board, tasks.clone());
+    let task = directory::Directory::new(root, (inventory, answerers), board, tasks.clone());
     let stop = tasks.token();
     tasks.spawn("device plugins", async move {
         tokio::select! {

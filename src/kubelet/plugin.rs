@@ -16,7 +16,7 @@ use super::{
     state::Board,
 };
 use crate::{
-    device::{Inventory, ResourceName},
+    device::{Inventory, ResourceName, answer::Answerers},
     root::Root,
     shutdown::Tasks,
     telemetry::chain,
@@ -70,6 +70,7 @@ enum RegisterError {
 pub(super) struct Shared {
     pub(super) root: Root,
     pub(super) inventory: watch::Receiver<Arc<Inventory>>,
+    pub(super) answerers: Answerers,
     pub(super) kubelet: watch::Receiver<Option<Kubelet>>,
     /// Asks whoever watches the kubelet to see whether it still answers.
     pub(super) doubt: Arc<Notify>,
@@ -92,6 +93,9 @@ enum Ended {
     NewKubelet,
     /// The stream ended: the kubelet, alive or not, no longer listens to us.
     Unheard,
+    /// The resource is served otherwise than it was registered: whether it wants to be asked before each start
+    /// is told at registration only.
+    Changed,
     /// Nobody offers the resource any more.
     Withdrawn,
     Stopped,
@@ -144,7 +148,7 @@ impl Resource {
             };
             match ended {
                 Ended::Withdrawn | Ended::Stopped => return,
-                Ended::NewKubelet => pause = FIRST_PAUSE,
+                Ended::NewKubelet | Ended::Changed => pause = FIRST_PAUSE,
                 Ended::Unheard => {
                     self.shared.doubt.notify_one();
                     pause = self.pause(&kubelet, pause).await;
@@ -213,11 +217,12 @@ impl Resource {
     /// Serves first, then registers, then waits for the kubelet to ask for the list.
     async fn register(&mut self, kubelet: &Kubelet) -> Result<Session, RegisterError> {
         let mut session = self.serve()?;
+        let inventory = self.shared.inventory.borrow().clone();
         let request = api::RegisterRequest {
             version: api::VERSION.to_owned(),
             endpoint: session.socket.file_name().to_owned(),
             resource_name: self.name.to_string(),
-            options: Some(options()),
+            options: Some(options(&inventory, &self.name)),
         };
         let mut client = api::registration_client::RegistrationClient::new(kubelet.channel.clone());
         match timeout(REGISTER_WAIT, client.register(request)).await {
@@ -262,8 +267,12 @@ impl Resource {
                 now.life != kubelet.life || now.repair != kubelet.repair && !socket_there()
             })
         };
+        let told = options(&self.shared.inventory.borrow(), name);
+        let mut inventory = self.shared.inventory.clone();
+        let changed = |now: &Arc<Inventory>| !gone(now) && options(now, name) != told;
         // Safe to drop, all of them: they only look at latest values.
         tokio::select! {
+            _ = inventory.wait_for(changed) => Ended::Changed,
             _ = self.shared.kubelet.wait_for(replaced) => Ended::NewKubelet,
             ended = streams.wait_for(|streams| streams.open == 0) => match ended {
                 Ok(_) => Ended::Unheard,
@@ -279,6 +288,7 @@ impl Resource {
         let why = match ended {
             Ended::NewKubelet => "the kubelet was restarted",
             Ended::Unheard => "the kubelet does not listen any more",
+            Ended::Changed => "it is about to be registered anew",
             Ended::Withdrawn | Ended::Stopped => "nobody offers it any more",
         };
         let name = &self.name;

@@ -2,6 +2,7 @@
 
 use std::{pin::Pin, sync::Arc};
 
+use prost::Message as _;
 use tokio::sync::{mpsc, watch};
 use tokio_stream::{Stream, wrappers::ReceiverStream};
 use tokio_util::sync::CancellationToken;
@@ -12,6 +13,7 @@ use crate::{
     device::{
         Inventory, Resource, ResourceName,
         allocation::{self, AllocationError, Grant, Wish},
+        answer::{Answer, AnswerError, Answerers},
     },
     shutdown::Tasks,
 };
@@ -32,6 +34,7 @@ pub(super) struct Streams {
 pub(super) struct Plugin {
     pub(super) resource: ResourceName,
     pub(super) inventory: watch::Receiver<Arc<Inventory>>,
+    pub(super) answerers: Answerers,
     pub(super) streams: Arc<watch::Sender<Streams>>,
     pub(super) stop: CancellationToken,
     pub(super) tasks: Tasks,
@@ -53,9 +56,10 @@ impl Plugin {
 }
 
 /// What we can do; the same at registration and when asked.
-pub(super) const fn options() -> api::DevicePluginOptions {
+pub(super) fn options(inventory: &Inventory, name: &ResourceName) -> api::DevicePluginOptions {
+    let resource = inventory.resources.get(name);
     api::DevicePluginOptions {
-        pre_start_required: false,
+        pre_start_required: resource.is_some_and(|one| one.asks.pre_start),
         get_preferred_allocation_available: true,
     }
 }
@@ -66,7 +70,8 @@ impl api::device_plugin_server::DevicePlugin for Plugin {
         &self,
         _: Request<api::Empty>,
     ) -> Result<Response<api::DevicePluginOptions>, Status> {
-        Ok(Response::new(options()))
+        let inventory = self.inventory.borrow().clone();
+        Ok(Response::new(options(&inventory, &self.resource)))
     }
 
     type ListAndWatchStream =
@@ -101,18 +106,17 @@ impl api::device_plugin_server::DevicePlugin for Plugin {
         request: Request<api::PreferredAllocationRequest>,
     ) -> Result<Response<api::PreferredAllocationResponse>, Status> {
         let (_, resource) = self.now()?;
-        let choose = |asked: api::ContainerPreferredAllocationRequest| {
+        let mut container_responses = Vec::new();
+        for asked in request.into_inner().container_requests {
             let wish = Wish {
                 available: &asked.available_device_i_ds,
                 must: &asked.must_include_device_i_ds,
                 // A negative size asks for nothing.
                 size: usize::try_from(asked.allocation_size).unwrap_or_default(),
             };
-            let device_i_ds = allocation::preferred(&resource, wish);
-            api::ContainerPreferredAllocationResponse { device_i_ds }
-        };
-        let asked = request.into_inner().container_requests;
-        let container_responses = asked.into_iter().map(choose).collect();
+            let device_i_ds = self.prefer(&resource, wish).await;
+            container_responses.push(api::ContainerPreferredAllocationResponse { device_i_ds });
+        }
         Ok(Response::new(api::PreferredAllocationResponse {
             container_responses,
         }))
@@ -124,19 +128,16 @@ impl api::device_plugin_server::DevicePlugin for Plugin {
     ) -> Result<Response<api::AllocateResponse>, Status> {
         let _under_way = self.board.allocating();
         let (inventory, resource) = self.now()?;
-        let answer = |asked: api::ContainerAllocateRequest| {
-            match allocation::grant(&inventory, &resource, &asked.devices_ids) {
-                Ok(grant) => Ok(to_wire(grant)),
-                Err(error) => {
-                    // The kubelet shows the message in the pod's status and nowhere else.
-                    let name = &self.resource;
-                    tracing::warn!(resource = %name, "an allocation of {name} is refused: {error}");
-                    Err(refusal(&error))
-                }
-            }
-        };
-        let asked = request.into_inner().container_requests;
-        let container_responses = asked.into_iter().map(answer).collect::<Result<_, _>>()?;
+        let mut container_responses = Vec::new();
+        for asked in request.into_inner().container_requests {
+            let answer = self.answer(&inventory, &resource, &asked.devices_ids).await;
+            let answer = answer.inspect_err(|status| {
+                // The kubelet shows the message in the pod's status and nowhere else.
+                let (name, why) = (&self.resource, status.message());
+                tracing::warn!(resource = %name, "an allocation of {name} is refused: {why}");
+            });
+            container_responses.extend(answer?);
+        }
         Ok(Response::new(api::AllocateResponse {
             container_responses,
         }))
@@ -144,10 +145,71 @@ impl api::device_plugin_server::DevicePlugin for Plugin {
 
     async fn pre_start_container(
         &self,
-        _: Request<api::PreStartContainerRequest>,
+        request: Request<api::PreStartContainerRequest>,
     ) -> Result<Response<api::PreStartContainerResponse>, Status> {
-        // Not asked for in our options; there is nothing to do before a start.
+        let (_, resource) = self.now()?;
+        if resource.asks.pre_start {
+            let ids = request.into_inner().devices_ids;
+            let by = self.answerers.of(&resource.source).map_err(unanswered)?;
+            by.pre_start(&resource, &ids).await.map_err(|error| {
+                let name = &self.resource;
+                tracing::warn!(resource = %name, "a container with {name} cannot start: {error}");
+                unanswered(error)
+            })?;
+        }
         Ok(Response::new(api::PreStartContainerResponse {}))
+    }
+}
+
+impl Plugin {
+    /// Our own choice where the source does not choose, cannot be asked, or chooses what was not offered: it is
+    /// advice, and no pod should wait for it.
+    async fn prefer(&self, resource: &Resource, wish: Wish<'_>) -> Vec<String> {
+        if resource.asks.preferred
+            && let Ok(by) = self.answerers.of(&resource.source)
+        {
+            match by.preferred(resource, wish).await {
+                Ok(chosen) if allocation::sensible(wish, &chosen) => return chosen,
+                Ok(_) => {
+                    let (name, by) = (&self.resource, &resource.source);
+                    tracing::warn!(resource = %name, "{by} prefers devices of {name} that do not answer the question");
+                }
+                Err(error) => {
+                    let name = &self.resource;
+                    tracing::warn!(resource = %name, "nobody says which devices of {name} are best: {error}");
+                }
+            }
+        }
+        allocation::preferred(resource, wish)
+    }
+
+    async fn answer(
+        &self,
+        inventory: &Inventory,
+        resource: &Resource,
+        ids: &[String],
+    ) -> Result<Vec<api::ContainerAllocateResponse>, Status> {
+        if !resource.asks.allocate {
+            let grant = allocation::grant(inventory, resource, ids);
+            return Ok(vec![to_wire(grant.map_err(|error| refusal(&error))?)]);
+        }
+        allocation::lendable(inventory, resource, ids).map_err(|error| refusal(&error))?;
+        let by = self.answerers.of(&resource.source).map_err(unanswered)?;
+        match by.allocate(resource, ids).await.map_err(unanswered)? {
+            Answer::Grant(grant) => Ok(vec![to_wire(grant)]),
+            Answer::Wire(bytes) => api::AllocateResponse::decode(bytes.as_slice())
+                .map(|answer| answer.container_responses)
+                .map_err(|error| Status::internal(error.to_string())),
+        }
+    }
+}
+
+fn unanswered(error: AnswerError) -> Status {
+    let message = error.to_string();
+    match error {
+        AnswerError::Away { .. } => Status::unavailable(message),
+        AnswerError::TooLate { .. } => Status::deadline_exceeded(message),
+        AnswerError::Refused { .. } => Status::failed_precondition(message),
     }
 }
 
@@ -173,11 +235,12 @@ fn to_wire(grant: Grant) -> api::ContainerAllocateResponse {
         host_path: mount.host,
         read_only: mount.read_only,
     });
+    let cdi = grant.cdi.into_iter().map(|name| api::CdiDevice { name });
     api::ContainerAllocateResponse {
         envs: grant.env.into_iter().collect(),
         mounts: mounts.collect(),
         devices: devices.collect(),
         annotations: grant.annotations.into_iter().collect(),
-        cdi_devices: Vec::new(),
+        cdi_devices: cdi.collect(),
     }
 }

@@ -66,6 +66,7 @@ impl Session {
         let plugin = Plugin {
             resource: name.clone(),
             inventory: shared.inventory.clone(),
+            answerers: shared.answerers.clone(),
             streams: Arc::new(streams),
             stop: stop.clone(),
             tasks: shared.tasks.clone(),

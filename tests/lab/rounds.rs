@@ -25,6 +25,8 @@ use crate::support::{
 };
 
 const GROUP: &str = "machineconfiguration.openshift.io";
+/// Of each node.
+const PODS: u32 = 2;
 const TREES: &[&str] = &["/etc", "/usr/local"];
 /// Written by the runtime, the kubelet and the agent's staging.
 const OTHERS: &[&str] = &["/etc/.machinist", "/etc/cni", "/etc/lab"];
@@ -260,8 +262,27 @@ impl Struck<'_> {
                 "{what}: nobody was moved: {deeds:#?}"
             );
         }
-        let deployment = format!("deployment/work-{}", self.name());
-        self.insist(&["rollout", "status", &deployment, "--timeout=60s"]);
+        self.pods_are_back();
+    }
+
+    /// Asked of the pods themselves: what a Deployment says of them may be from before an outage, and its
+    /// controller lists anew only after its own back-off, half a minute and more.
+    fn pods_are_back(&self) {
+        let app = format!("app=work-{}", self.name());
+        let query = ["get", "pods", "-l", &app, "-o", "json"];
+        wait::until("pods that are back", wait::seconds(240), || {
+            let told = self.cluster.try_kubectl(&query);
+            let pods: Value = serde_json::from_slice(&told.stdout).unwrap_or_default();
+            let is_ready = |pod: &&Value| {
+                let conditions = pod["status"]["conditions"].as_array().into_iter();
+                pod["metadata"]["deletionTimestamp"].is_null()
+                    && conditions
+                        .flatten()
+                        .any(|one| one["type"] == "Ready" && one["status"] == "True")
+            };
+            let pods = pods["items"].as_array().into_iter().flatten();
+            pods.filter(is_ready).count() == PODS as usize
+        });
     }
 
     fn looks_as_it_must(&mut self, what: &str) {
@@ -353,7 +374,7 @@ fn whatever_strikes_a_node_in_an_update_it_ends_done_and_its_pods_come_back_afte
     }
     for machine in &made {
         let name = machine.name();
-        cluster.workload(&format!("work-{name}"), name, 2);
+        cluster.workload(&format!("work-{name}"), name, PODS);
     }
     let outages = Outages {
         cluster: &cluster,

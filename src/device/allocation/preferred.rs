@@ -46,6 +46,17 @@ pub fn preferred(resource: &Resource, wish: Wish<'_>) -> Vec<String> {
     chosen
 }
 
+/// Whether a source's choice answers the wish: exactly as many as asked for, each once, all of `must`, the rest
+/// of what is free. The kubelet silently ignores what is not.
+pub fn sensible(wish: Wish<'_>, chosen: &[String]) -> bool {
+    let unique: BTreeSet<&String> = chosen.iter().collect();
+    let is_free = |id: &&String| wish.available.contains(*id) || wish.must.contains(*id);
+    chosen.len() == wish.size
+        && unique.len() == chosen.len()
+        && wish.must.iter().all(|id| unique.contains(id))
+        && chosen.iter().all(|id| is_free(&id))
+}
+
 /// Sorted ascending, the best candidate first. Fields are compared in order.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Ranked<'a> {

@@ -113,7 +113,7 @@ fn after_a_reboot_only_devices_whose_node_exists_start_healthy() {
     let mut newer = Ledger::default();
     newer.restore(
         Saved {
-            version: 2,
+            version: SAVED_VERSION + 1,
             ..before.save("boot-1")
         },
         "boot-1",
@@ -133,9 +133,9 @@ fn one_file_owns_a_resource_and_both_sides_are_told() {
         told(&ledger),
         [
             "acme.dev/x b Healthy",
-            "/etc/a.yaml: spec.resource: acme.dev/x is declared by /run/b.yaml already, which is \
+            "/etc/a.yaml: spec.resource: acme.dev/x is offered by /run/b.yaml already, which is \
              in force [EntryDuplicate]",
-            "/run/b.yaml: spec.resource: acme.dev/x is declared by /etc/a.yaml too, which is \
+            "/run/b.yaml: spec.resource: acme.dev/x is offered by /etc/a.yaml too, which is \
              ignored [EntryDuplicate]",
         ]
     );
@@ -156,4 +156,49 @@ fn a_resource_that_did_not_change_keeps_its_place_in_memory() {
     assert!(Arc::ptr_eq(one, second.resources.values().next().unwrap()));
     see(&mut ledger, &Look::Absent);
     assert_eq!(told(&ledger), ["acme.dev/a a Unhealthy"]);
+}
+
+fn offer(source: Source, name: &str) -> Resource {
+    Resource {
+        name: ResourceName::new(name).unwrap(),
+        source,
+        ..crate::device::inventory::tests::resource(1, &[("a", &[])])
+    }
+}
+
+#[test]
+fn the_first_owner_keeps_a_name_and_the_next_takes_over_when_it_goes() {
+    let (acme, other) = (
+        Source::Vendor("acme".into()),
+        Source::Plugin("other".into()),
+    );
+    let name = ResourceName::new("acme.dev/x").unwrap();
+    let mut ledger = Ledger::default();
+    assert_eq!(ledger.offer(offer(acme.clone(), "acme.dev/x")), acme);
+    assert_eq!(ledger.offer(offer(other.clone(), "acme.dev/x")), acme);
+    let inventory = ledger.inventory();
+    assert_eq!(inventory.resources[&name].source, acme);
+    assert_eq!(inventory.problems.len(), 2, "both learn of it");
+    ledger.withdraw(&acme, None);
+    assert_eq!(ledger.inventory().resources[&name].source, other);
+    ledger.withdraw(&other, Some(&name));
+    assert_eq!(ledger.inventory(), Inventory::default());
+}
+
+#[test]
+fn what_was_offered_outlives_the_agent_and_waits_for_its_source_after_a_boot() {
+    let acme = Source::Vendor("acme".into());
+    let mut before = Ledger::default();
+    before.offer(offer(acme.clone(), "acme.dev/x"));
+    let saved = before.save("boot");
+    for (boot, health) in [("boot", Health::Healthy), ("next", Health::Unhealthy)] {
+        let mut ledger = Ledger::default();
+        ledger.restore(saved.clone(), boot, |_| true);
+        let inventory = ledger.inventory();
+        let resource = inventory.resources.values().next().unwrap();
+        assert_eq!(
+            (&resource.source, resource.devices["a"].health),
+            (&acme, health)
+        );
+    }
 }

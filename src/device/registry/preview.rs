@@ -13,6 +13,7 @@ use crate::{
         inventory::Inventory,
         ledger::{Files, Ledger},
         sighting::{Look, Presences, merge},
+        source::Source,
     },
     path::AbsPath,
     reason::Reason,
@@ -31,16 +32,16 @@ pub fn text_of(root: &Root, file: &AbsPath, shown: &str) -> Result<String, Refus
 }
 
 /// What a declaration would offer on this machine now, or all that is wrong with it. `file` is
-/// only named; `text` is its content. The declarations in force are left aside.
+/// only named, as `shown` in refusals; `text` is its content. The declarations in force are left aside.
 ///
 /// Devices that are named and not there are in it as missing.
 pub fn check(
     root: &Root,
-    file: &str,
+    (file, shown): (&AbsPath, &str),
     text: &str,
     allowances: &Allowances,
 ) -> Result<Inventory, Vec<Refusal>> {
-    let declaration = declaration::parse(file, text, allowances)?;
+    let declaration = declaration::parse(shown, text, allowances)?;
     let seen = scan(root, std::iter::once(&declaration));
     let seen = seen.sightings.into_values().next().unwrap_or_default();
     let merged = merge(
@@ -50,12 +51,11 @@ pub fn check(
         &mut Presences::new(),
         (Duration::ZERO, false),
     );
-    let mut resource = merged.resource;
-    resource.source = file.to_owned();
+    let resource = declaration.offer(Source::File(file.clone()), merged.devices);
     let problems = merged
         .problems
         .into_iter()
-        .map(|problem| problem.file(file))
+        .map(|problem| problem.file(shown))
         .collect();
     Ok(Inventory {
         resources: [(resource.name.clone(), resource.into())].into(),

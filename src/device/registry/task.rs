@@ -9,7 +9,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Ask, RegistrySettings,
+    Ask, RegistrySettings, Standing,
     announce::announce,
     declaration_dirs,
     saved::{self, Keeper},
@@ -160,6 +160,23 @@ impl Task {
             }
             Woken::Asked(Ask::Withhold(why), reply) => {
                 self.ledger.withhold(why);
+                self.publish();
+                let _ = reply.send(());
+            }
+            Woken::Asked(Ask::Offer(offer, standing), reply) => {
+                let source = offer.source.clone();
+                let by = self.ledger.offer(*offer);
+                self.publish();
+                let told = if by == source {
+                    Standing::InForce
+                } else {
+                    Standing::Taken { by }
+                };
+                let _ = standing.send(told);
+                let _ = reply.send(());
+            }
+            Woken::Asked(Ask::Withdraw(source, resource), reply) => {
+                self.ledger.withdraw(&source, resource.as_ref());
                 self.publish();
                 let _ = reply.send(());
             }

@@ -26,7 +26,7 @@ fn there() -> Look {
 }
 
 fn told(merged: &Merged) -> Vec<String> {
-    let devices = merged.resource.devices.iter();
+    let devices = merged.devices.iter();
     devices
         .map(|(id, device)| {
             format!(
@@ -46,19 +46,13 @@ fn a_device_that_vanishes_stays_listed_until_it_is_forgotten() {
     assert_eq!(told(&first), ["ttyA Healthy -", "ttyB Healthy -"]);
     let one = seen(&[("/dev/ttyA", there())]);
     let later = (NOW * 2, false);
-    let second = merge(
-        Some(&first.resource),
-        &declared,
-        &one,
-        &mut presences,
-        later,
-    );
+    let second = merge(Some(&first.devices), &declared, &one, &mut presences, later);
     assert_eq!(
         told(&second),
         ["ttyA Healthy -", "ttyB Unhealthy /dev/ttyB is gone"]
     );
     let third = merge(
-        Some(&second.resource),
+        Some(&second.devices),
         &declared,
         &one,
         &mut presences,
@@ -82,7 +76,7 @@ fn a_device_that_its_declaration_no_longer_covers_is_dropped() {
     let one = seen(&[("/dev/ttyA", there())]);
     let only = declared("/dev/ttyA");
     let second = merge(
-        Some(&first.resource),
+        Some(&first.devices),
         &only,
         &one,
         &mut presences,
@@ -103,7 +97,11 @@ fn what_never_was_is_missing_when_named_and_nothing_when_matched() {
         (NOW, false),
     );
     assert_eq!(told(&merged), ["fuse Missing /dev/fuse does not exist"]);
-    assert_eq!(merged.resource.listed().count(), 0);
+    let missing = merged
+        .devices
+        .values()
+        .all(|one| one.health == Health::Missing);
+    assert!(missing);
     let file = seen(&[("/dev/fuse", Look::Other("a regular file".into()))]);
     let merged = merge(
         None,
@@ -125,7 +123,7 @@ fn a_flapping_device_is_held_back_and_looked_at_again() {
     let mut known = merge(None, &declared, &here, &mut presences, (NOW, false));
     for look in [&away, &here, &away, &here] {
         known = merge(
-            Some(&known.resource),
+            Some(&known.devices),
             &declared,
             look,
             &mut presences,
@@ -139,7 +137,7 @@ fn a_flapping_device_is_held_back_and_looked_at_again() {
     let wait = known.again_in.unwrap();
     let after = (NOW + wait, false);
     let known = merge(
-        Some(&known.resource),
+        Some(&known.devices),
         &declared,
         &here,
         &mut presences,
@@ -162,7 +160,7 @@ fn two_paths_with_one_id_are_reported() {
         &mut presences,
         (NOW, false),
     );
-    assert_eq!(merged.resource.devices.len(), 1);
+    assert_eq!(merged.devices.len(), 1);
     assert_eq!(
         &*merged.problems[0].message,
         "/dev/a/b and /dev/a-b would both be called \"a-b\"; the first is left out"

@@ -40,6 +40,7 @@ impl Check<'_> {
             mounts: mounts
                 .filter_map(|(at, mount)| self.mount(at, mount, resource))
                 .collect(),
+            cdi: Vec::new(),
             env: self.env(given.env),
             annotations: self.annotations(given.annotations),
         }

@@ -1,0 +1,123 @@
+//! From recipes to what one container finds inside.
+
+use std::collections::BTreeMap;
+
+use super::{AllocationError, Grant, MountGrant, NodeGrant};
+use crate::device::{
+    inventory::{Device, DeviceNode, MountRecipe, NodeRecipe, Resource},
+    template::Template,
+};
+
+/// Adds what the container gets with this device.
+pub(super) fn add(
+    grant: &mut Grant,
+    resource: &Resource,
+    id: &str,
+    device: &Device,
+) -> Result<(), AllocationError> {
+    let recipe = device.recipe.as_ref().unwrap_or(&resource.recipe);
+    let taken = |(inside, other): (String, String)| AllocationError::SamePlace {
+        resource: resource.name.clone(),
+        id: id.to_owned(),
+        inside,
+        other,
+    };
+    for wanted in &recipe.nodes {
+        for node in nodes_of(wanted, id, device) {
+            add_node(&mut grant.nodes, node).map_err(taken)?;
+        }
+    }
+    for wanted in &recipe.mounts {
+        add_mount(&mut grant.mounts, wanted).map_err(taken)?;
+    }
+    let inside: Vec<&str> = device.nodes.iter().map(|one| one.inside.as_str()).collect();
+    for (into, from) in [
+        (&mut grant.env, &recipe.env),
+        (&mut grant.annotations, &recipe.annotations),
+    ] {
+        for (key, template) in from {
+            for value in filled(template, id, &inside) {
+                join_value(into, key, value);
+            }
+        }
+    }
+    for template in &recipe.cdi {
+        let name = template.fill(id, inside.first().copied().unwrap_or_default());
+        if !grant.cdi.contains(&name) {
+            grant.cdi.push(name);
+        }
+    }
+    Ok(())
+}
+
+/// One text, or one for each node where it names them.
+fn filled(template: &Template, id: &str, nodes: &[&str]) -> Vec<String> {
+    if template.names_node() {
+        nodes.iter().map(|node| template.fill(id, node)).collect()
+    } else {
+        vec![template.fill(id, "")]
+    }
+}
+
+fn nodes_of(wanted: &NodeRecipe, id: &str, device: &Device) -> Vec<NodeGrant> {
+    let of = |host: String, node: Option<&DeviceNode>| {
+        let name = node.map_or("", |node| node.inside.as_str());
+        NodeGrant {
+            inside: match (&wanted.inside, node) {
+                (Some(inside), _) => inside.fill(id, name),
+                // What the recipe names in other words than `{node}` is at the same place inside.
+                (None, Some(node)) if host == node.host.as_str() => name.to_owned(),
+                (None, _) => host.clone(),
+            },
+            host,
+            permissions: wanted.permissions.clone(),
+        }
+    };
+    if wanted.path.names_node() {
+        let nodes = device.nodes.iter();
+        nodes
+            .map(|node| of(wanted.path.fill(id, node.host.as_str()), Some(node)))
+            .collect()
+    } else {
+        vec![of(wanted.path.fill(id, ""), device.nodes.first())]
+    }
+}
+
+/// Companions such as /dev/acmectl come with every device and are given once. Fails with the path inside and
+/// what is there already.
+fn add_node(nodes: &mut Vec<NodeGrant>, node: NodeGrant) -> Result<(), (String, String)> {
+    match nodes.iter().find(|have| have.inside == node.inside) {
+        Some(have) if have.host == node.host => {}
+        Some(have) => return Err((node.inside, have.host.clone())),
+        None => nodes.push(node),
+    }
+    Ok(())
+}
+
+fn add_mount(mounts: &mut Vec<MountGrant>, wanted: &MountRecipe) -> Result<(), (String, String)> {
+    let (host, inside) = (wanted.from.to_string(), wanted.to.to_string());
+    match mounts.iter_mut().find(|have| have.inside == inside) {
+        // Who may write for one device may write for all: it is one container.
+        Some(have) if have.host == host => have.read_only &= wanted.read_only,
+        Some(have) => return Err((inside, have.host.clone())),
+        None => mounts.push(MountGrant {
+            host,
+            inside,
+            read_only: wanted.read_only,
+        }),
+    }
+    Ok(())
+}
+
+fn join_value(into: &mut BTreeMap<String, String>, key: &str, value: String) {
+    match into.get_mut(key) {
+        None => {
+            into.insert(key.to_owned(), value);
+        }
+        Some(have) if have.split(',').any(|part| part == value) => {}
+        Some(have) => {
+            have.push(',');
+            have.push_str(&value);
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! Who offers a resource.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::path::AbsPath;
+
+/// Where a resource comes from. One source owns a name at a time.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum Source {
+    /// A declaration.
+    File(AbsPath),
+    /// A vendor's program that speaks the vendor API, by the vendor's name.
+    Vendor(String),
+    /// A vendor's unmodified device plugin, by the vendor's name.
+    Plugin(String),
+}
+
+/// Why a text names no source.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no source: a path, `vendor NAME` or `plugin NAME` is")]
+pub struct BadSource(String);
+
+impl Source {
+    /// Whether somebody has to be there for it: a declaration speaks for itself.
+    pub const fn is_live(&self) -> bool {
+        !matches!(self, Self::File(_))
+    }
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File(path) => write!(f, "{path}"),
+            Self::Vendor(name) => write!(f, "vendor {name}"),
+            Self::Plugin(name) => write!(f, "plugin {name}"),
+        }
+    }
+}
+
+impl From<Source> for String {
+    fn from(source: Source) -> Self {
+        source.to_string()
+    }
+}
+
+impl TryFrom<String> for Source {
+    type Error = BadSource;
+    fn try_from(text: String) -> Result<Self, BadSource> {
+        if let Some(name) = text.strip_prefix("vendor ") {
+            return Ok(Self::Vendor(name.to_owned()));
+        }
+        if let Some(name) = text.strip_prefix("plugin ") {
+            return Ok(Self::Plugin(name.to_owned()));
+        }
+        AbsPath::new(text.clone())
+            .map(Self::File)
+            .map_err(|_| BadSource(text))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_source_is_read_as_it_is_written() {
+        for source in [
+            Source::File("/etc/machinist/devices.d/a.yaml".parse().unwrap()),
+            Source::Vendor("acme".into()),
+            Source::Plugin("acme".into()),
+        ] {
+            assert_eq!(Source::try_from(String::from(source.clone())), Ok(source));
+        }
+        assert!(Source::try_from("acme".to_owned()).is_err());
+    }
+}
