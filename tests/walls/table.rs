@@ -63,6 +63,11 @@ pub(crate) const WALLS: &[Wall] = &[
         "what is lent",
     ),
     wall(
+        "proxy",
+        "device device::registry kubelet path root shutdown telemetry",
+        "the kubelet's wire contract, from its other side",
+    ),
+    wall(
         "cluster",
         "backoff clock crd digest machine_config metrics plan readiness reason status telemetry update update::phase",
         "it publishes what is desired",
@@ -137,6 +142,7 @@ const DRIVERS: &[&str] = &[
     "hardware::uevent",
     "kubelet",
     "metrics",
+    "proxy",
     "readiness::measure",
     "readiness::probe",
     "readiness::report",
@@ -196,7 +202,7 @@ pub(crate) const OUTSIDE: &[Outside] = &[
     ),
     outside(
         "std::os",
-        &["root", "systemd", "hardware", "telemetry"],
+        &["root", "systemd", "hardware", "proxy", "telemetry"],
         "descriptors, and sockets that the root opened",
     ),
     outside("std::io::stdin", &["cli"], "who is asked"),
@@ -231,9 +237,13 @@ pub(crate) const OUTSIDE: &[Outside] = &[
     // One room each.
     outside("zbus", &["systemd"], "D-Bus is systemd's"),
     outside("sd_notify", &["systemd"], ""),
-    outside("tonic", &["kubelet"], "gRPC is the kubelet's"),
+    outside(
+        "tonic",
+        &["kubelet", "proxy"],
+        "gRPC is spoken with the kubelet and with who takes us for it",
+    ),
     outside("tonic_prost", &[], "only generated code names it"),
-    outside("prost", &["kubelet"], ""),
+    outside("prost", &["kubelet", "proxy"], ""),
     outside("axum", &["admin"], "HTTP is the admin room's"),
     outside("kube", &["cluster"], "the API server is asked in one room"),
     outside("prometheus_client", &["metrics"], ""),
@@ -270,7 +280,7 @@ pub(crate) const OUTSIDE: &[Outside] = &[
     outside("tokio", DRIVERS, "the vocabulary is pure"),
     outside("tokio_util", DRIVERS, "the vocabulary is pure"),
     outside("tokio_stream", DRIVERS, "the vocabulary is pure"),
-    outside("futures_util", &["cluster", "root::watch"], ""),
+    outside("futures_util", &["cluster", "proxy::follow", "root::watch"], ""),
     outside(
         "tracing",
         &[
@@ -281,6 +291,7 @@ pub(crate) const OUTSIDE: &[Outside] = &[
             "device::service",
             "drain::evict",
             "kubelet",
+            "proxy",
             "readiness::measure",
             "shutdown",
             "source",

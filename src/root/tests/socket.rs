@@ -88,5 +88,11 @@ fn a_socket_is_looked_at_and_reached_as_one_object() {
     listener.accept().unwrap();
     let (_, link) = place.root.socket_itself(&path).unwrap().unwrap();
     assert_eq!(link.kind, Kind::Link);
-    assert!(place.root.socket_itself(&at("/etc/none")).unwrap().is_none());
+    assert!(
+        place
+            .root
+            .socket_itself(&at("/etc/none"))
+            .unwrap()
+            .is_none()
+    );
 }
