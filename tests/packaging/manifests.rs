@@ -429,6 +429,9 @@ fn only_the_plugin_directory_of_labelled_pods_is_redirected() {
     }
     for dir in ["overlays/vanilla", "overlays/openshift"] {
         let text = fs::read_to_string(shipped(dir).join("kustomization.yaml")).unwrap();
-        assert!(!text.contains("plugins"), "{dir} must suit older API servers");
+        assert!(
+            !text.contains("plugins"),
+            "{dir} must suit older API servers"
+        );
     }
 }

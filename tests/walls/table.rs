@@ -280,7 +280,11 @@ pub(crate) const OUTSIDE: &[Outside] = &[
     outside("tokio", DRIVERS, "the vocabulary is pure"),
     outside("tokio_util", DRIVERS, "the vocabulary is pure"),
     outside("tokio_stream", DRIVERS, "the vocabulary is pure"),
-    outside("futures_util", &["cluster", "proxy::follow", "root::watch"], ""),
+    outside(
+        "futures_util",
+        &["cluster", "proxy::follow", "root::watch"],
+        "",
+    ),
     outside(
         "tracing",
         &[
