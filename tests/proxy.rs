@@ -190,3 +190,25 @@ async fn a_second_agent_leaves_the_directories_to_the_first_one() {
     second.stop().await;
     first.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_resource_that_a_file_declares_is_the_files_until_that_goes() {
+    let stage = Stage::new("");
+    stage.machine.plug("acme0");
+    stage.machine.declare("gpu.yaml", GPU, "/dev/acme0", 1);
+    let kubelet = KubeletDouble::start(stage.machine.root()).await;
+    let agent = stage.ready().await;
+    kubelet
+        .until("the file's", |books| has(books, GPU, &["acme0=Healthy"]))
+        .await;
+    let plugin = Plugin::start(&stage.directory("acme"), GPU, "a.sock", &["a"], None).await;
+    plugin.until("heard", |seen| seen.listed == 1).await;
+    kubelet.allocate(GPU, &["acme0"]).await.unwrap();
+    assert!(plugin.seen().allocated.is_empty());
+    let file = stage.machine.path("etc/machinist/devices.d/gpu.yaml");
+    std::fs::remove_file(file).unwrap();
+    kubelet
+        .until("the plugin's", |books| has(books, GPU, &["a=Healthy"]))
+        .await;
+    agent.stop().await;
+}

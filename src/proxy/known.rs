@@ -139,3 +139,74 @@ pub(super) fn forget(root: &Root, vendor: &Vendor) {
         );
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::device::vendor::{Connects, Limits};
+
+    fn vendor() -> Vendor {
+        Vendor {
+            name: "acme".into(),
+            connects: Connects::Plugin,
+            users: vec![0],
+            group: 0,
+            resources: Vec::new(),
+            devices: Vec::new(),
+            mounts: Vec::new(),
+            cdi: Vec::new(),
+            grace: Duration::from_secs(30),
+            deadline: Duration::from_secs(60),
+            limits: Limits::default(),
+        }
+    }
+
+    fn boot(root: &Root, id: &str) {
+        let path: AbsPath = BOOT_ID.parse().unwrap();
+        root.make_dirs(&path.parent().unwrap(), 0o755).unwrap();
+        root.replace(&path, id.as_bytes(), 0o644).unwrap();
+    }
+
+    #[test]
+    fn plugins_are_known_to_the_next_agent_of_the_same_boot() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = Root::open(dir.path()).unwrap();
+        root.make_dirs(&DIRECTORY.parse().unwrap(), 0o755).unwrap();
+        boot(&root, "one");
+        let load = || Known::load(&root, &vendor()).unwrap();
+        let mut known = load();
+        assert!(known.is_cold());
+        let gpu = ResourceName::new("acme.dev/gpu").unwrap();
+        for endpoint in ["a.sock", "b.sock", "a.sock"] {
+            known.add(&gpu, endpoint);
+        }
+        known.save().unwrap();
+        let next = load();
+        assert!(!next.is_cold() && !next.is_news());
+        let endpoints: Vec<_> = next.all().iter().map(|one| one.endpoint.as_str()).collect();
+        assert_eq!(endpoints, ["b.sock", "a.sock"]);
+        boot(&root, "two");
+        assert!(load().is_cold() && load().all().is_empty());
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_is_a_cold_start() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = Root::open(dir.path()).unwrap();
+        root.make_dirs(&DIRECTORY.parse().unwrap(), 0o755).unwrap();
+        boot(&root, "one");
+        let path = file(&vendor()).unwrap();
+        for torn in [
+            "",
+            "{",
+            "{\"version\":2,\"bootId\":\"one\",\"registered\":[]}",
+        ] {
+            root.replace(&path, torn.as_bytes(), 0o600).unwrap();
+            assert!(Known::load(&root, &vendor()).unwrap().is_cold(), "{torn}");
+        }
+        forget(&root, &vendor());
+        assert!(root.stat(&path).unwrap().is_none());
+    }
+}

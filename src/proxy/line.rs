@@ -173,3 +173,64 @@ impl Line {
         times.find(|time| *time > now)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{device::Health, kubelet::api::v1beta1 as api, proxy::list};
+
+    const GRACE: Duration = Duration::from_secs(30);
+
+    fn restored(now: Instant) -> Line {
+        let devices = ["a", "b"].map(|id| api::Device {
+            id: id.to_owned(),
+            health: if id == "a" { "Healthy" } else { "Unhealthy" }.to_owned(),
+            topology: None,
+        });
+        let message = api::ListAndWatchResponse {
+            devices: devices.into(),
+        };
+        let offer = Offer {
+            devices: list::read(message, 10).devices,
+            asks: Asks {
+                allocate: true,
+                ..Asks::default()
+            },
+        };
+        Line::restored(offer, now)
+    }
+
+    #[test]
+    fn what_was_offered_stays_for_its_grace_is_unhealthy_for_an_hour_and_then_forgotten() {
+        let began = Instant::now();
+        let line = restored(began);
+        let at = |seconds| began + Duration::from_secs(seconds);
+        let offer = |seconds| line.offer(at(seconds), GRACE).unwrap();
+        assert_eq!(offer(0), offer(29));
+        assert_eq!(offer(29).devices["a"].health, Health::Healthy);
+        let left = offer(30);
+        assert_eq!(left.devices["a"].health, Health::Unhealthy);
+        assert_eq!(left.devices["b"], offer(0).devices["b"], "it has a reason");
+        assert_eq!(left.asks, offer(0).asks);
+        assert!(!line.is_given_up(at(29), GRACE) && line.is_given_up(at(30), GRACE));
+        assert!(!line.is_forgotten(at(3599)) && line.is_forgotten(at(3600)));
+        assert_eq!(line.count(), 2);
+    }
+
+    #[test]
+    fn it_is_looked_at_again_when_grace_is_over_and_when_it_is_forgotten() {
+        let began = Instant::now();
+        let line = restored(began);
+        assert_eq!(line.alarm(began, GRACE), Some(began + GRACE));
+        assert_eq!(line.alarm(began + GRACE, GRACE), Some(began + FORGOTTEN));
+        assert_eq!(line.alarm(began + FORGOTTEN, GRACE), None);
+        assert!(line.connection().is_none() && !line.is_empty());
+    }
+
+    #[test]
+    fn without_a_list_there_is_nothing_to_offer() {
+        let line = Line::new();
+        assert_eq!(line.offer(Instant::now(), GRACE), None);
+        assert!(line.is_empty());
+    }
+}

@@ -9,6 +9,7 @@ mod answer;
 mod dial;
 mod directory;
 mod follow;
+mod guests;
 mod known;
 mod line;
 mod list;

@@ -9,9 +9,8 @@ use std::{
 use tokio::{
     net::UnixListener,
     sync::{mpsc, oneshot},
-    time::{Instant, sleep_until},
+    time::{Instant, sleep, sleep_until},
 };
-use tokio_stream::wrappers::UnixListenerStream;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tonic::transport::Server;
 
@@ -20,6 +19,7 @@ use super::{
     dial::Connection,
     directory::{Change, Directory, DirectoryError},
     follow::follow,
+    guests::{self, guests},
     known::Known,
     line::{Line, Offer},
     list::{self, List},
@@ -209,16 +209,29 @@ impl Session {
         self.server = None;
         let listener = self.directory.bind()?;
         listener.set_nonblocking(true)?;
-        let incoming = UnixListenerStream::new(UnixListener::from_std(listener)?);
+        let listener = UnixListener::from_std(listener)?;
         let stop = self.stop.child_token();
+        let incoming = guests(listener, &self.shared.tasks, stop.clone());
         let desk = self.desk(stop.clone());
         let service = RegistrationServer::new(desk).max_decoding_message_size(LARGEST_REQUEST);
-        let server = Server::builder().add_service(service);
-        let (until, name) = (stop.clone().cancelled_owned(), self.vendor.name.clone());
+        let server = Server::builder()
+            .max_connection_age(guests::LONGEST)
+            .max_connection_age_grace(guests::FAREWELL)
+            .add_service(service);
+        let server = server.serve_with_incoming_shutdown(incoming, stop.clone().cancelled_owned());
+        let (ended, name) = (stop.clone(), self.vendor.name.clone());
         self.server = Some(stop.drop_guard());
         self.shared.tasks.spawn("plugin registration", async move {
-            if let Err(error) = server.serve_with_incoming_shutdown(incoming, until).await {
-                tracing::warn!(vendor = %name, "registrations of {name} broke off: {}", chain(&error));
+            let late = async {
+                ended.cancelled().await;
+                sleep(guests::FAREWELL).await;
+            };
+            tokio::select! {
+                over = server => if let Err(error) = over {
+                    tracing::warn!(vendor = %name, "registrations of {name} broke off: {}", chain(&error));
+                },
+                // Safe to drop: what is left are connections on which nobody speaks.
+                () = late => {}
             }
         });
         Ok(())

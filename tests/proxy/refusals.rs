@@ -1,7 +1,7 @@
 //! Registrations that are refused, each with a sentence that says why.
 
 use std::{
-    os::unix::net::UnixListener,
+    os::unix::net::{UnixListener, UnixStream},
     time::{Duration, Instant},
 };
 
@@ -151,5 +151,29 @@ async fn one_resource_too_many_is_refused_until_another_one_is_given_up() {
             has(books, "acme.dev/nic", &["b=Healthy"]) && !books[GPU].streaming
         })
         .await;
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_on_which_nobody_speaks_take_only_so_much_and_hold_up_nothing() {
+    let stage = Stage::new("");
+    stage.declare(&[("acme", ""), ("other", "")]);
+    let kubelet = KubeletDouble::start(stage.machine.root()).await;
+    let agent = stage.ready().await;
+    stage.until_open("other").await;
+    let socket = stage.directory("acme").join("kubelet.sock");
+    let open = || UnixStream::connect(&socket).unwrap();
+    let silent: Vec<_> = (0..100).map(|_| open()).collect();
+    let nic = "other.dev/nic";
+    let _other = Plugin::start(&stage.directory("other"), nic, "a.sock", &["b"], None).await;
+    kubelet
+        .until("the other", |books| has(books, nic, &["b=Healthy"]))
+        .await;
+    drop(silent);
+    let _plugin = Plugin::start(&stage.directory("acme"), GPU, "a.sock", &["a"], None).await;
+    kubelet
+        .until("the vendor itself", |books| has(books, GPU, &["a=Healthy"]))
+        .await;
+    let _silent = open();
     agent.stop().await;
 }
