@@ -6,7 +6,7 @@ use prost::bytes::Bytes;
 use tokio::time::{error::Elapsed, timeout};
 use tonic::{Code, Response, Status};
 
-use super::{Proxy, policy, routes::Route};
+use super::{Proxy, dial::words, policy, routes::Route};
 use crate::{
     device::{
         Resource,
@@ -152,11 +152,11 @@ fn told<T>(
         Ok(Ok(answer)) => Ok(answer.into_inner()),
         Ok(Err(status)) if is_ours(&status) => Err(AnswerError::Away {
             by: by(),
-            why: status.message().to_owned(),
+            why: words(&status),
         }),
         Ok(Err(status)) => Err(AnswerError::Refused {
             by: by(),
-            why: format!("{} ({:?})", status.message(), status.code()),
+            why: format!("{} ({:?})", words(&status), status.code()),
         }),
         Err(_) => Err(AnswerError::TooLate {
             by: by(),

@@ -25,6 +25,8 @@ const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 /// What is left of a socket address behind `/var/lib/kubelet/device-plugins/`, where plugins bind.
 const LONGEST_NAME: usize = 75;
+/// Enough for any sentence; whoever writes more is not quoted in full.
+const LONGEST_WORDS: usize = 512;
 /// How much of a stream a plugin may send before it is read. Lists of usual size fit in; a larger one takes
 /// a few turns more, and a flood of them waits at the plugin's end.
 const WINDOW: u32 = 256 * 1024;
@@ -121,7 +123,7 @@ pub(super) async fn dial(
     let mut client = connection.client();
     let options = client.get_device_plugin_options(api::Empty {});
     let options = timeout_at(until.min(Instant::now() + vendor.deadline), options).await;
-    let said = |status: Status| DialError::Options(status.message().to_owned());
+    let said = |status: Status| DialError::Options(words(&status));
     let silent = |_| DialError::Options("no answer in time".to_owned());
     let options = options.map_err(silent)?.map_err(said)?.into_inner();
     connection.asks = Asks {
@@ -153,6 +155,17 @@ fn look(root: &Root, path: &AbsPath, vendor: &Vendor) -> Result<Option<UnixAddre
     Ok(Some(address))
 }
 
+/// What a plugin says of an error, fit for a line of the log: short, and in one piece.
+pub(super) fn words(status: &Status) -> String {
+    let plain = |c: char| if c.is_control() { ' ' } else { c };
+    status
+        .message()
+        .chars()
+        .take(LONGEST_WORDS)
+        .map(plain)
+        .collect()
+}
+
 /// The users of a vendor's file, for messages.
 pub(super) fn users(vendor: &Vendor) -> String {
     let users: Vec<_> = vendor.users.iter().map(ToString::to_string).collect();
@@ -171,6 +184,14 @@ async fn connect(address: &UnixAddress) -> Result<Channel, tonic::transport::Err
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_plugins_words_are_one_short_line() {
+        let status = Status::unknown(format!("no\nfirmware\x1b[2J{}", "!".repeat(9999)));
+        let told = words(&status);
+        assert!(told.starts_with("no firmware [2J!!!"), "{told}");
+        assert_eq!(told.chars().count(), LONGEST_WORDS);
+    }
 
     #[test]
     fn an_endpoint_is_a_plain_file_name() {

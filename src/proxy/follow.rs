@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
 use super::{
-    dial::Connection,
+    dial::{Connection, words},
     list::{self, List},
     session::Event,
 };
@@ -44,7 +44,7 @@ pub(super) async fn follow(
         () = stopped.cancelled() => return,
         ended = read(&connection, most, &to, heard) => match ended {
             Ok(()) => "it ended the stream".to_owned(),
-            Err(status) => status.message().to_owned(),
+            Err(status) => words(&status),
         },
     };
     let ended = Event::Ended {
