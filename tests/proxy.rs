@@ -212,3 +212,17 @@ async fn a_resource_that_a_file_declares_is_the_files_until_that_goes() {
         .await;
     agent.stop().await;
 }
+
+#[test]
+fn the_file_and_the_paths_on_the_page_for_vendors_are_those_that_work() {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/vendors/plugins.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let mut blocks = page.split("```yaml\n").skip(1);
+    let file = blocks.next().unwrap().split("```").next().unwrap();
+    let vendor = machinist::device::vendor::parse("acme.yaml", file).unwrap();
+    let directory = format!("path: {}/{}", machinist::proxy::DIRECTORY, vendor.name);
+    let mount = blocks.next().unwrap();
+    assert!(mount.contains(&directory), "{directory}");
+    let usual = format!("mountPath: {}", machinist::kubelet::DIRECTORY);
+    assert!(mount.contains(&usual), "{usual}");
+}
