@@ -149,6 +149,19 @@ async fn a_vendor_that_is_none_any_more_has_nothing_and_one_whose_file_changed_g
     stage.declare(&[("acme", "  grace: 7s\n")]);
     let seen = plugin.until("listed anew", |seen| seen.listed == 2).await;
     assert_eq!(seen.registered, 1);
+    let nic = "acme.dev/nic";
+    let _nic = Plugin::start(&stage.directory("acme"), nic, "n.sock", &["n"], None).await;
+    kubelet
+        .until("two", |books| has(books, nic, &["n=Healthy"]))
+        .await;
+    stage.only("acme", GPU);
+    kubelet
+        .until("one resource less", |books| !books[nic].streaming)
+        .await;
+    plugin
+        .until("listed once more", |seen| seen.listed == 3)
+        .await;
+    assert!(has(&kubelet.books(), GPU, &["a=Healthy"]));
     stage.declare(&[]);
     let books = kubelet
         .until("withdrawn", |books| !books[GPU].streaming)

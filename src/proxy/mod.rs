@@ -19,7 +19,7 @@ mod routes;
 mod session;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{Arc, atomic::AtomicU64},
     time::Duration,
 };
@@ -135,6 +135,8 @@ async fn supervise(shared: Shared, mut vendors: watch::Receiver<Arc<Vendors>>) {
                 old.end().await;
                 if wanted.is_none() {
                     leave(&shared, &vendor);
+                    // What another source kept it from offering, too.
+                    withdraw(&shared, Source::Plugin(vendor.name.clone())).await;
                 }
             }
         }
@@ -188,18 +190,25 @@ fn take_lock(root: &Root) -> Result<Option<Lock>, RootError> {
     root.lock(&lock)
 }
 
-/// Withdraws what vendors offered that are none any more.
+/// Withdraws what an earlier agent offered for vendors that are none any more.
 async fn withdraw_strangers(shared: &Shared, vendors: &BTreeMap<String, Arc<Vendor>>) {
     let inventory = shared.registry.inventory().borrow().clone();
-    let strangers = inventory.resources.values().filter(
-        |resource| matches!(&resource.source, Source::Plugin(name) if !vendors.contains_key(name)),
-    );
-    for resource in strangers {
-        let (source, name) = (resource.source.clone(), resource.name.clone());
-        tracing::info!(resource = %name, "{name} is withdrawn: {source} is not declared any more");
-        while let Err(AskError::Busy) = shared.registry.withdraw(source.clone(), None).await {
-            sleep(FIRST_PAUSE).await;
-        }
+    let sources = inventory
+        .resources
+        .values()
+        .map(|resource| &resource.source);
+    let strangers: BTreeSet<_> = sources
+        .filter(|source| matches!(source, Source::Plugin(name) if !vendors.contains_key(name)))
+        .collect();
+    for source in strangers {
+        withdraw(shared, source.clone()).await;
+    }
+}
+
+async fn withdraw(shared: &Shared, source: Source) {
+    tracing::info!("what {source} offered is withdrawn: no file declares it any more");
+    while let Err(AskError::Busy) = shared.registry.withdraw(source.clone(), None).await {
+        sleep(FIRST_PAUSE).await;
     }
 }
 

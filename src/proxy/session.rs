@@ -187,9 +187,15 @@ impl Session {
                 devices: Arc::new(resource.devices.clone()),
                 asks: resource.asks,
             };
-            self.offered.insert(resource.name.clone(), offer.clone());
-            let line = Line::restored(offer, Instant::now());
-            self.lines.insert(resource.name.clone(), line);
+            let name = &resource.name;
+            self.offered.insert(name.clone(), offer.clone());
+            if self.vendor.may_claim(name) {
+                let line = Line::restored(offer, Instant::now());
+                self.lines.insert(name.clone(), line);
+            } else {
+                // Its file says so since.
+                self.dirty.insert(name.clone());
+            }
         }
     }
 

@@ -55,6 +55,19 @@ impl Stage {
         self.vendors.send_replace(Arc::new(vendors));
     }
 
+    /// The vendor may claim this one resource from now on.
+    pub(crate) fn only(&self, name: &str, resource: &str) {
+        let mut vendors = Vendors::clone(&self.vendors.borrow());
+        let mut vendor = vendor::Vendor::clone(&vendors.by_name[name]);
+        let text = format!(
+            "apiVersion: machinist.dev/v1\nkind: DeviceVendor\nmetadata: {{name: {name}}}\nspec:\n  \
+             connects: plugin\n  resources: [\"{resource}\"]\n"
+        );
+        vendor.resources = vendor::parse("vendor.yaml", &text).unwrap().resources;
+        vendors.by_name.insert(name.to_owned(), vendor.into());
+        self.vendors.send_replace(Arc::new(vendors));
+    }
+
     pub(crate) fn directory(&self, vendor: &str) -> PathBuf {
         self.machine.path(&format!("{}/{vendor}", &DIRECTORY[1..]))
     }

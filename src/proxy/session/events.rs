@@ -97,8 +97,13 @@ impl Session {
     fn returned(&mut self, resource: ResourceName, connection: Connection) {
         let mut line = self.lines.get(&resource).into_iter();
         let newer = line.any(|line| line.has(&connection.endpoint));
+        if newer {
+            return;
+        }
         let room = self.lines.contains_key(&resource) || self.make_room().is_ok();
-        if newer || !room || !self.vendor.may_claim(&resource) {
+        if !room || !self.vendor.may_claim(&resource) {
+            self.known.remove(&resource, &connection.endpoint);
+            self.save_soon();
             return;
         }
         let (name, endpoint) = (&self.vendor.name, &connection.endpoint);
