@@ -76,7 +76,7 @@ impl Connection {
 
 /// Whether a plugin may name its socket so. The kubelet would follow a path anywhere.
 fn socket_path(directory: &AbsPath, endpoint: &str) -> Result<AbsPath, DialError> {
-    let refused = || DialError::Name(endpoint.to_owned());
+    let refused = || DialError::Name(quoted(endpoint).to_owned());
     let plain = !endpoint.is_empty()
         && endpoint.len() <= LONGEST_NAME
         && !endpoint.contains('/')
@@ -155,15 +155,21 @@ fn look(root: &Root, path: &AbsPath, vendor: &Vendor) -> Result<Option<UnixAddre
     Ok(Some(address))
 }
 
+/// As much of what a plugin named as an answer may hold: it travels in a header.
+pub(super) fn quoted(given: &str) -> &str {
+    let end = given.char_indices().nth(LONGEST_WORDS).map(|(at, _)| at);
+    end.map_or(given, |end| &given[..end])
+}
+
 /// What a plugin says of an error, fit for a line of the log: short, and in one piece.
 pub(super) fn words(status: &Status) -> String {
+    plain(status.message())
+}
+
+/// The same for any text of a plugin's.
+pub(super) fn plain(text: &str) -> String {
     let plain = |c: char| if c.is_control() { ' ' } else { c };
-    status
-        .message()
-        .chars()
-        .take(LONGEST_WORDS)
-        .map(plain)
-        .collect()
+    text.chars().take(LONGEST_WORDS).map(plain).collect()
 }
 
 /// The users of a vendor's file, for messages.

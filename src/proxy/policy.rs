@@ -7,6 +7,7 @@
 
 use prost::{Message as _, bytes::Bytes};
 
+use super::dial::plain;
 use crate::{
     device::{
         ResourceName,
@@ -74,7 +75,7 @@ fn clean(given: &str) -> Result<AbsPath, Refused> {
     let path = if path.is_empty() { "/" } else { &path };
     match AbsPath::new(path) {
         Ok(path) if given.starts_with('/') => Ok(path),
-        _ => Err(Refused::Path(given.to_owned())),
+        _ => Err(Refused::Path(plain(given))),
     }
 }
 
@@ -107,7 +108,7 @@ fn judge_node(
         [] => "all below /dev".to_owned(),
         globs => globs.join(", "),
     };
-    let path = given.to_owned();
+    let path = plain(given);
     Err(Refused::Node { path, expected })
 }
 
@@ -125,8 +126,8 @@ fn judge_mount(
         return Ok(());
     }
     let path = match leads_to == path {
-        true => given.to_owned(),
-        false => format!("{given} (which leads to {leads_to})"),
+        true => plain(given),
+        false => plain(&format!("{given} (which leads to {leads_to})")),
     };
     let expected = mountable(resource.domain());
     Err(Refused::Mount { path, expected })
@@ -144,7 +145,7 @@ fn judge_cdi(name: &str, vendor: &Vendor, resource: &ResourceName) -> Result<(),
         [] => format!("{}/…", resource.domain()),
         kinds => kinds.join(", "),
     };
-    let name = name.to_owned();
+    let name = plain(name);
     Err(Refused::Cdi { name, expected })
 }
 

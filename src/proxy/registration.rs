@@ -83,15 +83,15 @@ impl Desk {
 
     /// The name, when it is one and the vendor may claim it.
     fn resource(&self, asked: &api::RegisterRequest) -> Result<ResourceName, Status> {
-        let given = &asked.resource_name;
+        let given = dial::quoted(&asked.resource_name);
         if asked.version != api::VERSION {
             let supported = [api::VERSION];
             return Err(Status::unknown(format!(
                 "requested API version {:?} is not supported by kubelet. Supported version is {supported:?}",
-                asked.version
+                dial::quoted(&asked.version)
             )));
         }
-        let Ok(name) = ResourceName::new(given.as_str()) else {
+        let Ok(name) = ResourceName::new(given) else {
             return Err(Status::unknown(format!(
                 "the ResourceName {given:?} is invalid"
             )));
@@ -148,7 +148,7 @@ impl Registration for Desk {
     ) -> Result<Response<api::Empty>, Status> {
         let admitted = self.admit(request.extensions().get::<UdsConnectInfo>());
         let asked = request.into_inner();
-        let name: String = asked.resource_name.chars().take(320).collect();
+        let name = dial::quoted(&asked.resource_name).to_owned();
         let taken = match admitted {
             Ok(()) => self.take(asked).await,
             refused => refused,

@@ -177,3 +177,20 @@ async fn connections_on_which_nobody_speaks_take_only_so_much_and_hold_up_nothin
     let _silent = open();
     agent.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_registration_of_a_megabyte_is_not_even_read() {
+    let stage = Stage::new("");
+    let agent = stage.ready().await;
+    let directory = stage.directory("acme");
+    let large = request(&"x".repeat(1024 * 1024), "a.sock");
+    let refused = register(&directory, large).await.unwrap_err();
+    assert!(refused.message().contains("too large"), "{refused:?}");
+    let long = request(GPU, &"x".repeat(32 * 1024));
+    let refused = register(&directory, long).await.unwrap_err();
+    assert!(
+        refused.message().contains("no plain file name"),
+        "{refused:?}"
+    );
+    agent.stop().await;
+}
