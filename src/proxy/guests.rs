@@ -5,7 +5,7 @@ use std::{
     io,
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
@@ -19,6 +19,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::server::{Connected, UdsConnectInfo};
 
+use super::authority::Frames;
 use crate::shutdown::Tasks;
 
 /// Connections at a time. A plugin needs one, for a moment.
@@ -30,10 +31,16 @@ pub(super) const FAREWELL: Duration = Duration::from_millis(500);
 /// After an error such as too many open files, which ends by itself or not at all.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// One connection, with its place.
+/// How much is read at once. Registrations are smaller.
+const PIECE: usize = 4096;
+
+/// One connection, with its place. What is read of it has no path for an authority.
 #[derive(Debug)]
 pub(super) struct Guest {
     stream: UnixStream,
+    frames: Frames,
+    /// What came and was not read yet.
+    ready: Vec<u8>,
     _place: OwnedSemaphorePermit,
 }
 
@@ -62,6 +69,8 @@ async fn accept(listener: UnixListener, to: mpsc::Sender<io::Result<Guest>>) {
             Ok((stream, _)) => {
                 let guest = Guest {
                     stream,
+                    frames: Frames::new(),
+                    ready: Vec::new(),
                     _place: place,
                 };
                 if to.send(Ok(guest)).await.is_err() {
@@ -90,7 +99,21 @@ impl AsyncRead for Guest {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, buf)
+        let this = &mut *self;
+        // A frame of headers is held back until it is whole.
+        while this.ready.is_empty() {
+            let mut room = [0; PIECE];
+            let mut came = ReadBuf::new(&mut room);
+            ready!(Pin::new(&mut this.stream).poll_read(cx, &mut came))?;
+            if came.filled().is_empty() {
+                return Poll::Ready(Ok(()));
+            }
+            this.frames.feed(came.filled(), &mut this.ready);
+        }
+        let now = this.ready.len().min(buf.remaining());
+        buf.put_slice(&this.ready[..now]);
+        this.ready.drain(..now);
+        Poll::Ready(Ok(()))
     }
 }
 

@@ -6,6 +6,7 @@
 //! kubelet is nothing to the plugin, and one of the plugin nothing to the kubelet.
 
 mod answer;
+mod authority;
 mod dial;
 mod directory;
 mod follow;

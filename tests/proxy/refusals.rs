@@ -1,9 +1,12 @@
 //! Registrations that are refused, each with a sentence that says why.
 
 use std::{
+    io::{Read as _, Write as _},
     os::unix::net::{UnixListener, UnixStream},
     time::{Duration, Instant},
 };
+
+use prost::Message as _;
 
 use super::{
     GPU, api,
@@ -192,5 +195,70 @@ async fn a_registration_of_a_megabyte_is_not_even_read() {
         refused.message().contains("no plain file name"),
         "{refused:?}"
     );
+    agent.stop().await;
+}
+
+/// The kinds of the frames that answer a registration with this authority, up to the one that decides.
+fn answered(socket: &std::path::Path, authority: &str) -> Vec<u8> {
+    let frame = |kind: u8, flags: u8, stream: u8, payload: &[u8]| {
+        let length = u32::try_from(payload.len()).unwrap();
+        let mut frame = length.to_be_bytes()[1..].to_vec();
+        frame.extend([kind, flags, 0, 0, 0, stream]);
+        frame.extend_from_slice(payload);
+        frame
+    };
+    let field = |head: &[u8], value: &str| {
+        let length = u8::try_from(value.len()).unwrap();
+        [head, &[length], value.as_bytes()].concat()
+    };
+    let headers = [
+        vec![0x83, 0x86],
+        field(&[0x44], "/v1beta1.Registration/Register"),
+        field(&[0x41], authority),
+        field(&[0x5f], "application/grpc"),
+        field(&[0x40, 2, b't', b'e'], "trailers"),
+    ];
+    let message = request("gpu", "a.sock").encode_to_vec();
+    let length = u32::try_from(message.len()).unwrap().to_be_bytes();
+    let message = [&[0], &length[..], &message].concat();
+    let sent = [
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(),
+        frame(4, 0, 0, &[]),
+        frame(1, 4, 1, &headers.concat()),
+        frame(0, 1, 1, &message),
+    ];
+    let mut stream = UnixStream::connect(socket).unwrap();
+    stream
+        .set_read_timeout(Some(Duration::from_secs(5)))
+        .unwrap();
+    stream.write_all(&sent.concat()).unwrap();
+    let mut kinds = Vec::new();
+    loop {
+        let mut head = [0; 9];
+        stream.read_exact(&mut head).unwrap();
+        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+        let mut payload = vec![0; usize::try_from(length).unwrap()];
+        stream.read_exact(&mut payload).unwrap();
+        kinds.push(head[3]);
+        // Headers answer the request, a reset or a farewell does not.
+        if matches!(head[3], 1 | 3 | 7) {
+            return kinds;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_library_that_takes_the_path_for_the_authority_is_answered() {
+    let stage = Stage::new("");
+    let agent = stage.ready().await;
+    let socket = stage.directory("acme").join("kubelet.sock");
+    for authority in [
+        "localhost",
+        "/var/lib/kubelet/device-plugins/kubelet.sock",
+        "%2Fvar%2Flib%2Fkubelet%2Fdevice-plugins%2Fkubelet.sock",
+    ] {
+        let kinds = answered(&socket, authority);
+        assert_eq!(kinds.last(), Some(&1), "{authority}: {kinds:?}");
+    }
     agent.stop().await;
 }
