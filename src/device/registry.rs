@@ -5,6 +5,7 @@
 //! requests. A slow rescan catches what all of them missed.
 
 mod announce;
+mod files;
 mod preview;
 mod saved;
 mod scan;
@@ -15,8 +16,11 @@ use std::sync::Arc;
 
 use tokio::sync::{mpsc, oneshot, watch};
 
-pub use self::preview::{check, list, matches, text_of};
 use self::task::Task;
+pub use self::{
+    preview::{check, list, text_of},
+    scan::UnitStates,
+};
 use super::{
     Allowances,
     inventory::{Inventory, Resource, Withheld},
@@ -40,6 +44,8 @@ pub struct RegistrySettings {
     pub uevents: bool,
     /// How often everything is looked at without an event; none: as often as is sensible.
     pub rescan: std::time::Duration,
+    /// The state of the units that declarations go by, see [`Inventory::probed_units`].
+    pub units: watch::Receiver<UnitStates>,
     /// Nothing is lent from the very start: the agent before had withheld it.
     pub withheld: Option<Withheld>,
 }
