@@ -23,6 +23,7 @@ pub mod os;
 pub mod path;
 pub mod plan;
 pub mod pool;
+pub mod proxy;
 pub mod readiness;
 pub mod reason;
 pub mod root;

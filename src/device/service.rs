@@ -19,6 +19,7 @@ use super::{
 };
 use crate::{
     kubelet::{self, Allocations, KubeletState, PodResourcesError},
+    proxy,
     root::Root,
     shutdown::Tasks,
     vendor::{self, Obeyed, VendorsHandle},
@@ -85,10 +86,11 @@ impl DevicesService {
             quiesced,
             tasks,
         );
+        let plugins = proxy::start(root.clone(), declared.clone(), registry.clone(), tasks);
         // Declarations answer by their recipes.
         let answerers = Answerers {
             vendor: Some(Arc::new(vendors.clone())),
-            plugin: None,
+            plugin: Some(plugins),
         };
         let (kubelet, allocations) = kubelet::start(root, registry.inventory(), answerers, tasks);
         let joined = Joined {

@@ -85,6 +85,21 @@ impl Root {
             .map_err(|error| self.failed("open the socket", p, error))
     }
 
+    /// What is at `p` itself, no link followed, as an address with what it is: whoever connects to it
+    /// reaches the very object that was looked at. None when nothing is there.
+    pub fn socket_itself(&self, p: &AbsPath) -> Result<Option<(UnixAddress, Stat)>, RootError> {
+        let look = || {
+            let found = self.handle(p)?;
+            let stat = Stat::of(&walk::statx_of(&found)?);
+            Ok((UnixAddress(found), stat))
+        };
+        match look() {
+            Ok(found) => Ok(Some(found)),
+            Err(error) if walk::is_absent(&error) => Ok(None),
+            Err(error) => Err(self.failed("look at", p, error)),
+        }
+    }
+
     /// Gives back what the umask took away, through a handle: a link put in its place meanwhile
     /// would otherwise lead the change elsewhere. The group comes first: it takes bits away.
     fn restore_socket_mode(&self, p: &AbsPath, mode: u32, group: Option<u32>) -> io::Result<()> {

@@ -68,6 +68,11 @@ pub(crate) const WALLS: &[Wall] = &[
         "what is offered, and what is asked of whoever offers it",
     ),
     wall(
+        "proxy",
+        "device device::registry kubelet path root shutdown telemetry",
+        "the kubelet's wire contract, from its other side",
+    ),
+    wall(
         "cluster",
         "backoff clock crd digest machine_config metrics plan readiness reason status telemetry update update::phase",
         "it publishes what is desired",
@@ -142,6 +147,7 @@ const DRIVERS: &[&str] = &[
     "hardware::uevent",
     "kubelet",
     "metrics",
+    "proxy",
     "readiness::measure",
     "readiness::probe",
     "readiness::report",
@@ -204,7 +210,7 @@ pub(crate) const OUTSIDE: &[Outside] = &[
     ),
     outside(
         "std::os",
-        &["root", "systemd", "hardware", "telemetry"],
+        &["root", "systemd", "hardware", "proxy", "telemetry"],
         "descriptors, and sockets that the root opened",
     ),
     outside("std::io::stdin", &["cli"], "who is asked"),
@@ -241,15 +247,15 @@ pub(crate) const OUTSIDE: &[Outside] = &[
     outside("sd_notify", &["systemd"], ""),
     outside(
         "tonic",
-        &["kubelet", "vendor"],
-        "gRPC is the kubelet's and the vendors'",
+        &["kubelet", "proxy", "vendor"],
+        "gRPC is spoken with the kubelet, with vendors and with who takes us for the kubelet",
     ),
     outside(
         "tonic_prost",
         &["vendor::codec"],
         "elsewhere only generated code names it",
     ),
-    outside("prost", &["kubelet", "vendor"], ""),
+    outside("prost", &["kubelet", "proxy", "vendor"], ""),
     outside("axum", &["admin"], "HTTP is the admin room's"),
     outside("kube", &["cluster"], "the API server is asked in one room"),
     outside("prometheus_client", &["metrics"], ""),
@@ -292,7 +298,11 @@ pub(crate) const OUTSIDE: &[Outside] = &[
     outside("tokio", DRIVERS, "the vocabulary is pure"),
     outside("tokio_util", DRIVERS, "the vocabulary is pure"),
     outside("tokio_stream", DRIVERS, "the vocabulary is pure"),
-    outside("futures_util", &["cluster", "root::watch"], ""),
+    outside(
+        "futures_util",
+        &["cluster", "proxy::follow", "root::watch"],
+        "",
+    ),
     outside(
         "tracing",
         &[
@@ -303,6 +313,7 @@ pub(crate) const OUTSIDE: &[Outside] = &[
             "device::service",
             "drain::evict",
             "kubelet",
+            "proxy",
             "readiness::measure",
             "shutdown",
             "source",
