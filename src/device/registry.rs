@@ -5,6 +5,7 @@
 //! requests. A slow rescan catches what all of them missed.
 
 mod announce;
+mod files;
 mod preview;
 mod saved;
 mod scan;
@@ -17,8 +18,9 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use self::task::Task;
 pub use self::{
-    preview::{check, list, matches, text_of},
-    scan::{follow, read_files},
+    files::read_files,
+    preview::{check, list, text_of},
+    scan::{UnitStates, follow},
     watching::{Depth, DirWatch, watch_for},
 };
 use super::{
@@ -44,6 +46,8 @@ pub struct RegistrySettings {
     pub uevents: bool,
     /// How often everything is looked at without an event; none: as often as is sensible.
     pub rescan: std::time::Duration,
+    /// The state of the units that declarations go by, see [`Inventory::probed_units`].
+    pub units: watch::Receiver<UnitStates>,
     /// Nothing is lent from the very start: the agent before had withheld it.
     pub withheld: Option<Withheld>,
 }

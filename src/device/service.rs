@@ -13,7 +13,7 @@ use super::{
     Allowances, Withheld,
     answer::Answerers,
     holders::Known,
-    registry::{AskError, Registry, RegistrySettings},
+    registry::{AskError, Registry, RegistrySettings, UnitStates},
     status::DevicesStatus,
     vendor::Vendors,
 };
@@ -38,6 +38,8 @@ pub struct DevicesSettings {
     pub uevents: Option<bool>,
     /// How often hardware is looked at without an event.
     pub rescan: Duration,
+    /// The state of the units that declarations go by.
+    pub units: watch::Receiver<UnitStates>,
     /// Nothing is lent from the very start: the agent before had withheld it.
     pub withheld: Option<Withheld>,
 }
@@ -70,6 +72,7 @@ impl DevicesService {
             allowances: settings.allowances,
             uevents,
             rescan: settings.rescan,
+            units: settings.units,
             withheld: settings.withheld,
         };
         let registry = Registry::start(root.clone(), settings, tasks);

@@ -278,8 +278,14 @@ pub(crate) const OUTSIDE: &[Outside] = &[
     outside("granit_parser", &["machine_config"], ""),
     outside(
         "serde_saphyr",
-        &["agent::policies", "cli", "config", "device::document"],
-        "YAML of our own documents",
+        &[
+            "agent::policies",
+            "cli",
+            "config",
+            "device::cdi",
+            "device::document",
+        ],
+        "YAML of our own documents, and CDI specs",
     ),
     outside("sha2", &["digest", "machine_config", "device::name"], ""),
     // Things that happen at the same time.
