@@ -108,10 +108,10 @@ impl Ledger {
 
     /// Takes note of what a live source offers under one name, whole. Says who has that name: the source
     /// itself, or another, which keeps it. What is not in force waits until that one is gone.
-    pub fn offer(&mut self, offer: Resource) -> Source {
+    pub fn offer(&mut self, offer: impl Into<Arc<Resource>>) -> Source {
+        let offer = offer.into();
         let (source, name) = (offer.source.clone(), offer.name.clone());
-        self.offers
-            .insert((source.clone(), name.clone()), Arc::new(offer));
+        self.offers.insert((source.clone(), name.clone()), offer);
         self.assign();
         self.owners.get(&name).cloned().unwrap_or(source)
     }

@@ -74,7 +74,7 @@ impl AskError {
 enum Ask {
     Withhold(Option<Withheld>),
     Rescan,
-    Offer(Box<Resource>, oneshot::Sender<Standing>),
+    Offer(Arc<Resource>, oneshot::Sender<Standing>),
     Withdraw(Source, Option<ResourceName>),
 }
 
@@ -130,9 +130,9 @@ impl Registry {
     }
 
     /// Takes what a live source offers under one name, whole; it replaces what that source offered there before.
-    pub async fn offer(&self, offer: Resource) -> Result<Standing, AskError> {
+    pub async fn offer(&self, offer: impl Into<Arc<Resource>>) -> Result<Standing, AskError> {
         let (reply, standing) = oneshot::channel();
-        self.wait(Ask::Offer(Box::new(offer), reply)).await?;
+        self.wait(Ask::Offer(offer.into(), reply)).await?;
         standing.await.map_err(|_| AskError::Stopped)
     }
 

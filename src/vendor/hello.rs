@@ -42,7 +42,9 @@ pub(super) fn check(vendor: &Vendor, hello: &api::Hello) -> Result<(), Status> {
         )));
     }
     for given in &hello.resources {
-        let resource = ResourceName::new(given.as_str())
+        // What is longer is no name, and need not be repeated whole.
+        let given: String = given.chars().take(320).collect();
+        let resource = ResourceName::new(given)
             .map_err(|error| Status::invalid_argument(error.to_string()))?;
         if !vendor.may_claim(&resource) {
             return Err(Status::permission_denied(format!(

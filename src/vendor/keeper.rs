@@ -74,6 +74,8 @@ pub(super) struct Keeper {
     quiesced: watch::Receiver<Option<String>>,
     /// Sessions granted so far.
     sessions: u64,
+    /// The last complaint.
+    complaint: String,
 }
 
 /// What woke the keeper.
@@ -152,11 +154,11 @@ impl Keeper {
     ) -> Self {
         let inventory = registry.inventory();
         let source = Source::Vendor(vendor.borrow().name.clone());
-        let left: Vec<Resource> = {
+        let left: Vec<Arc<Resource>> = {
             let inventory = inventory.borrow();
             let all = inventory.resources.values();
             all.filter(|resource| resource.source == source)
-                .map(|resource| (**resource).clone())
+                .cloned()
                 .collect()
         };
         let mut keeper = Self {
@@ -171,6 +173,7 @@ impl Keeper {
             questions: Questions::default(),
             quiesced,
             sessions: 0,
+            complaint: String::new(),
         };
         if keeper.offers.has_unconfirmed() {
             keeper.lapse_later("it has not connected since the agent started");
@@ -181,6 +184,14 @@ impl Keeper {
 
     fn name(&self) -> String {
         self.vendor.borrow().name.clone()
+    }
+
+    /// Says what the vendor does wrong; once for as long as it does the same.
+    fn complain(&mut self, complaint: String) {
+        if self.complaint != complaint {
+            tracing::warn!(vendor = %self.name(), "{complaint}");
+            self.complaint = complaint;
+        }
     }
 
     fn source(&self) -> Source {

@@ -3,7 +3,7 @@
 //! Generations rise within an instance and begin anew with the next. What an earlier instance, or an
 //! earlier agent, left is *unconfirmed* until the vendor says it again, and lapses after the grace.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use super::{
     api::v1::{Kept, Reason},
@@ -14,8 +14,8 @@ use crate::device::{Health, Resource, ResourceName, source::Source};
 /// One resource of the vendor's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Offer {
-    /// As the vendor said it last.
-    pub(super) resource: Resource,
+    /// As the vendor said it last; the registry has the same one.
+    pub(super) resource: Arc<Resource>,
     /// The generation of that; none when another instance or another agent heard it.
     pub(super) generation: Option<u64>,
     /// How many bytes it had.
@@ -36,8 +36,8 @@ pub(super) struct Offers {
 
 impl Offers {
     /// What an earlier agent left.
-    pub(super) fn restored(resources: impl IntoIterator<Item = Resource>) -> Self {
-        let offer = |resource: Resource| Offer {
+    pub(super) fn restored(resources: impl IntoIterator<Item = Arc<Resource>>) -> Self {
+        let offer = |resource: Arc<Resource>| Offer {
             resource,
             generation: None,
             bytes: 0,
@@ -90,7 +90,7 @@ impl Offers {
     pub(super) fn may_follow(&self, resource: &Resource, generation: u64) -> Result<(), Refused> {
         let known = self.all.get(&resource.name);
         let last = known.and_then(|offer| offer.generation);
-        let same = || known.is_some_and(|offer| offer.resource == *resource);
+        let same = || known.is_some_and(|offer| *offer.resource == *resource);
         let why = match last {
             _ if generation == 0 => "generations begin with 1".to_owned(),
             Some(last) if generation < last => {
@@ -111,7 +111,7 @@ impl Offers {
     /// The vendor said this, and it was offered.
     pub(super) fn accept(
         &mut self,
-        resource: Resource,
+        resource: Arc<Resource>,
         generation: u64,
         bytes: usize,
         taken_by: Option<Source>,

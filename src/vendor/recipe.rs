@@ -95,7 +95,11 @@ fn forbidden(message: String) -> Fault {
     (Reason::PathForbidden, message)
 }
 
+/// A path that can be shown: what a terminal would obey is no part of one.
 fn path(given: String) -> Result<AbsPath, Fault> {
+    if given.contains(char::is_control) {
+        return Err(forbidden(format!("{given:?} holds a control character")));
+    }
     AbsPath::new(given).map_err(|error| forbidden(error.to_string()))
 }
 

@@ -122,3 +122,22 @@ async fn every_broken_rule_is_told_with_what_was_seen() {
         assert!(found.contains(expected), "{found}: {expected}");
     }
 }
+
+#[test]
+fn a_file_that_is_refused_is_told_with_its_place_and_nothing_is_started() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("acme.yaml");
+    std::fs::write(&file, FILE.replace("program", "telepathy")).unwrap();
+    let command = std::process::Command::new(env!("CARGO_BIN_EXE_machinist"))
+        .args(["vendor-check", "--file"])
+        .arg(&file)
+        .args(["--", "touch"])
+        .arg(dir.path().join("started"))
+        .output()
+        .unwrap();
+    assert_eq!(command.status.code(), Some(1));
+    let told = String::from_utf8(command.stderr).unwrap();
+    assert!(told.contains("acme.yaml:4:18"), "{told}");
+    assert!(told.contains("program, plugin"), "{told}");
+    assert!(!dir.path().join("started").exists());
+}

@@ -58,7 +58,7 @@ impl Machine {
             endpoint = endpoint.initial_stream_window_size(window);
         }
         let channel = endpoint.connect().await.unwrap();
-        let (to, said) = mpsc::channel(1000);
+        let (to, said) = mpsc::channel(2);
         let stream = ReceiverStream::new(said);
         let from = VendorClient::new(channel).session(stream).await?;
         let from = from.into_inner();

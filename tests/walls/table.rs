@@ -95,7 +95,7 @@ pub(crate) const WALLS: &[Wall] = &[
     ),
     wall(
         "device::service",
-        "device device::registry kubelet root shutdown telemetry vendor",
+        "device device::registry kubelet proxy root shutdown telemetry vendor",
         "",
     ),
     wall(

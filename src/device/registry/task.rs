@@ -177,7 +177,7 @@ impl Task {
             }
             Woken::Asked(Ask::Offer(offer, standing), reply) => {
                 let source = offer.source.clone();
-                let by = self.ledger.offer(*offer);
+                let by = self.ledger.offer(offer);
                 self.publish();
                 let told = if by == source {
                     Standing::InForce

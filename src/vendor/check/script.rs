@@ -1,6 +1,6 @@
 //! The rules, one after the other.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use super::{
     Finding, Patience, Verdict,
@@ -121,10 +121,10 @@ async fn heartbeats(stage: &mut Stage, patience: Patience, found: &mut Findings)
 async fn questions(stage: &mut Stage, patience: Patience, found: &mut Findings) {
     let time = patience.answer.min(stage.vendor.deadline);
     let offers = stage.offers.all.values();
-    let all: Vec<Resource> = offers.map(|offer| offer.resource.clone()).collect();
+    let all: Vec<Arc<Resource>> = offers.map(|offer| offer.resource.clone()).collect();
     let with = |wanted: fn(&Resource) -> bool| {
         let has_devices = |one: &&Resource| wanted(one) && !one.devices.is_empty();
-        all.iter().find(has_devices)
+        all.iter().map(|one| &**one).find(has_devices)
     };
     allocate(stage, with(|one| one.asks.allocate), time, found).await;
     pre_start(stage, with(|one| one.asks.pre_start), time, found).await;

@@ -139,7 +139,7 @@ impl Stage {
                 let (resource, generation) = (snapshot.resource.clone(), snapshot.generation);
                 let verdict = match self.read(snapshot, bytes) {
                     Ok(read) => {
-                        self.offers.accept(read, generation, bytes, None);
+                        self.offers.accept(read.into(), generation, bytes, None);
                         message(from_agent::Said::Accepted(api::Accepted {
                             resource,
                             generation,

@@ -1,5 +1,7 @@
 //! What the vendor offers, brought to the registry.
 
+use std::sync::Arc;
+
 use super::Keeper;
 use crate::{
     device::{Resource, ResourceName, registry::Standing},
@@ -48,7 +50,7 @@ impl Keeper {
         let (root, besides, of) = (self.root.clone(), self.offers.besides(&name), name.clone());
         let read = move || snapshot::read(Some(&root), &vendor, &of, (given, bytes), besides);
         let resource = match tokio::task::spawn_blocking(read).await {
-            Ok(Ok(resource)) => resource,
+            Ok(Ok(resource)) => Arc::new(resource),
             Ok(Err(why)) => return Some(self.refused(&name, generation, why)),
             Err(error) => {
                 tracing::error!(%error, "reading a snapshot broke off");
@@ -79,9 +81,12 @@ impl Keeper {
         }
     }
 
-    fn refused(&self, name: &ResourceName, generation: u64, why: Refused) -> FromAgent {
+    fn refused(&mut self, name: &ResourceName, generation: u64, why: Refused) -> FromAgent {
         let vendor = self.name();
-        tracing::warn!(vendor = %vendor, resource = %name, "vendor {vendor} offers {name} in vain: {}", why.message);
+        self.complain(format!(
+            "vendor {vendor} offers {name} in vain: {}",
+            why.message
+        ));
         rejected(name.as_str(), generation, why)
     }
 
@@ -103,7 +108,7 @@ impl Keeper {
             .all
             .values()
             .filter(|offer| offer.lapsed && offer.generation.is_some());
-        let again: Vec<Resource> = again.map(|offer| offer.resource.clone()).collect();
+        let again: Vec<Arc<Resource>> = again.map(|offer| offer.resource.clone()).collect();
         for resource in again {
             let name = resource.name.clone();
             if let (Ok(_), Some(offer)) = (
@@ -124,7 +129,7 @@ impl Keeper {
         let connected = self.live.is_some();
         let gone =
             |offer: &&offers::Offer| !(offer.lapsed || connected && offer.generation.is_some());
-        let gone: Vec<Resource> = self
+        let gone: Vec<Arc<Resource>> = self
             .offers
             .all
             .values()

@@ -15,8 +15,8 @@ impl Keeper {
     /// Grants the session, or says why not.
     pub(super) async fn open(&mut self, opening: Opening) {
         if let Err(status) = self.may_open(&opening.hello) {
-            let name = self.name();
-            tracing::warn!(vendor = %name, "a session of vendor {name} is refused: {}", status.message());
+            let (name, why) = (self.name(), status.message());
+            self.complain(format!("a session of vendor {name} is refused: {why}"));
             // Whoever asked may have gone.
             let _ = opening.reply.send(Err(status));
             return;

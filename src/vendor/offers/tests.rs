@@ -8,7 +8,7 @@ use crate::device::{
     inventory::{Asks, Recipe, Share},
 };
 
-fn resource(devices: &[&str]) -> Resource {
+fn resource(devices: &[&str]) -> Arc<Resource> {
     let device = |id: &&str| {
         let device = Device {
             nodes: Vec::new(),
@@ -20,14 +20,15 @@ fn resource(devices: &[&str]) -> Resource {
         };
         ((*id).to_owned(), device)
     };
-    Resource {
+    let resource = Resource {
         name: ResourceName::new("acme.dev/x").unwrap(),
         source: Source::Vendor("acme".into()),
         share: Share::ALONE,
         recipe: Recipe::default(),
         asks: Asks::default(),
         devices: devices.iter().map(device).collect(),
-    }
+    };
+    Arc::new(resource)
 }
 
 #[test]
@@ -61,7 +62,7 @@ fn another_instance_begins_anew_and_confirms_what_it_says() {
 
 #[test]
 fn devices_that_lapse_keep_a_reason_of_their_own() {
-    let mut whole = resource(&["a", "b"]);
+    let mut whole = Resource::clone(&resource(&["a", "b"]));
     let b = whole.devices.get_mut("b").unwrap();
     (b.health, b.reason) = (Health::Unhealthy, Some("hot".into()));
     let lapsed = lapsed(&whole, "vendor acme is gone");

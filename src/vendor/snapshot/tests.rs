@@ -93,6 +93,7 @@ fn paths_that_lead_elsewhere_are_refused_with_a_sentence() {
         (node("/etc/shadow"), "is not among the nodes"),
         (node("/dev/sda"), "is not among the nodes"),
         (node("dev/acme0"), "does not start with /"),
+        (node("/dev/acme\n0"), "holds a control character"),
         (node("/dev/shadow"), "a link to /etc/shadow, outside /dev"),
         (node("/dev/out"), "a link to /etc, outside /dev"),
         (node("/dev/fifo"), "not a device"),
