@@ -80,6 +80,8 @@ impl Stage {
             uevents: false,
             rescan: Duration::from_secs(600),
             withheld: None,
+            // No declaration here goes by a unit.
+            units: watch::channel(Default::default()).1,
         };
         let registry = Registry::start(root.clone(), settings, &tasks);
         let vendors = self.vendors.subscribe();
