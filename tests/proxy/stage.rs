@@ -6,7 +6,7 @@ use machinist::{
     device::{
         Allowances,
         answer::Answerers,
-        registry::{Registry, RegistrySettings},
+        registry::{Registry, RegistrySettings, UnitStates},
         vendor::{self, Vendors},
     },
     kubelet,
@@ -29,6 +29,7 @@ pub(crate) struct Stage {
 pub(crate) struct Agent {
     tasks: Tasks,
     pub(crate) registry: Registry,
+    units: watch::Sender<UnitStates>,
 }
 
 impl Stage {
@@ -75,13 +76,14 @@ impl Stage {
     pub(crate) fn agent(&self) -> Agent {
         let tasks = Tasks::new();
         let root = Root::open(self.machine.root()).unwrap();
+        // No declaration here goes by a unit.
+        let units = watch::Sender::default();
         let settings = RegistrySettings {
             allowances: Allowances::default(),
             uevents: false,
             rescan: Duration::from_secs(600),
             withheld: None,
-            // No declaration here goes by a unit.
-            units: watch::channel(Default::default()).1,
+            units: units.subscribe(),
         };
         let registry = Registry::start(root.clone(), settings, &tasks);
         let vendors = self.vendors.subscribe();
@@ -91,7 +93,11 @@ impl Stage {
             plugin: Some(plugin),
         };
         kubelet::start(root, registry.inventory(), answerers, &tasks);
-        Agent { tasks, registry }
+        Agent {
+            tasks,
+            registry,
+            units,
+        }
     }
 
     /// An agent that takes registrations of `acme`.
