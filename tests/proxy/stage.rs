@@ -29,6 +29,7 @@ pub(crate) struct Stage {
 pub(crate) struct Agent {
     tasks: Tasks,
     pub(crate) registry: Registry,
+    units: watch::Sender<UnitStates>,
 }
 
 impl Stage {
@@ -75,12 +76,15 @@ impl Stage {
     pub(crate) fn agent(&self) -> Agent {
         let tasks = Tasks::new();
         let root = Root::open(self.machine.root()).unwrap();
+        // No declaration here goes by a unit.
+        let units = watch::Sender::default();
         let settings = RegistrySettings {
             allowances: Allowances::default(),
             uevents: false,
             rescan: Duration::from_secs(600),
             units: tokio::sync::watch::channel(UnitStates::new()).1,
             withheld: None,
+            units: units.subscribe(),
         };
         let registry = Registry::start(root.clone(), settings, &tasks);
         let vendors = self.vendors.subscribe();
@@ -90,7 +94,11 @@ impl Stage {
             plugin: Some(plugin),
         };
         kubelet::start(root, registry.inventory(), answerers, &tasks);
-        Agent { tasks, registry }
+        Agent {
+            tasks,
+            registry,
+            units,
+        }
     }
 
     /// An agent that takes registrations of `acme`.
