@@ -5,7 +5,7 @@ use std::time::Duration;
 use machinist::{
     drain::{
         CLUSTER_CRITICAL, CallError, Grace, NODE_CRITICAL, What,
-        evict::{DrainError, How, Options, Way},
+        evict::{DrainError, How, Options, Progress, Way},
     },
     reason::Reason,
 };
@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     running::{drained, names, pass, seconds, start, strict, unattended},
-    server::{Call, Server, refusal},
+    server::{Call, Server, budget_says_no, refusal},
     support::{at, made},
 };
 
@@ -144,6 +144,23 @@ async fn updates_evict_what_is_lost_and_say_so() {
             Reason::DrainLocalData
         ]
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_lost_is_said_when_the_eviction_was_accepted_and_not_before() {
+    let server = Server::with([made("lone").bare(), made("other").bare()]);
+    server.always("lone", budget_says_no());
+    let mut drain = start(&server, unattended());
+    let lost = |now: &Progress| -> Vec<_> {
+        let lost = now.lost.iter();
+        lost.map(|(pod, _)| pod.name.clone()).collect()
+    };
+    let now = drain.until(|now| now.gone == 1).await;
+    assert_eq!(lost(&now), ["other"]);
+    assert_eq!(now.notes.len(), 2);
+    server.lift("lone");
+    let drained = drain.ended().await.unwrap();
+    assert_eq!(lost(&drained.progress), ["other", "lone"]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -57,6 +57,7 @@ pub(super) struct Book {
     pub(super) throttled: Option<Instant>,
     gone: usize,
     notes: Arc<Vec<(PodId, Note)>>,
+    lost: Arc<Vec<(PodId, Note)>>,
     forced: BTreeSet<PodId>,
     left_behind: Vec<PodId>,
 }
@@ -251,6 +252,7 @@ impl Book {
                 .filter_map(|one| one.wait(now, limit))
                 .collect(),
             notes: Arc::clone(&self.notes),
+            lost: Arc::clone(&self.lost),
             forced: self.forced.iter().cloned().collect(),
             left_behind: self.left_behind.clone(),
             ..Progress::default()
