@@ -176,6 +176,8 @@ reasons! {
     NodeMissing,
     /// The Node names another config than the update is for.
     DesiredConfigChanged,
+    /// Somebody has made the node schedulable a second time during one update.
+    NodeUncordoned,
     /// A person has cancelled the update to the config that the Node names.
     Cancelled,
     /// OpenShift's machine-config-daemon looks after this machine, and two must not change it.
@@ -213,6 +215,8 @@ reasons! {
     DrainNamespaceLeftOut,
     /// The drain did not end within its time limit.
     DrainTimedOut,
+    /// The annotation that forces a drain does not say why, and forces nothing.
+    ForceNotExplained,
     // Readiness
     /// An update has effects that are not verified yet.
     UpdateInProgress,
