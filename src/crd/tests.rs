@@ -125,3 +125,16 @@ fn versions_are_compared_within_one_identity() {
     assert!(!version("2", "9").is_older_than(&version("1", "10")));
     assert!(!version("1", "x").is_older_than(&version("1", "10")));
 }
+
+#[test]
+fn only_what_may_name_an_object_is_a_name() {
+    let long = "a".repeat(254);
+    for name in ["rendered-worker-0a", "a", "0.b-c", &long[1..]] {
+        assert!(names::is_object_name(name), "{name}");
+    }
+    for name in [
+        "", "Bad", "a b", "a/b", "../a", "..", "a?x=1", "-a", "a-", "a..b", "\u{e4}", &long,
+    ] {
+        assert!(!names::is_object_name(name), "{name}");
+    }
+}
