@@ -197,6 +197,22 @@ async fn a_cordon_is_one_request_or_none_and_keep_says_that_it_stays() {
     assert_eq!(api.heard("PATCH")[2].body, taken_back);
 }
 
+/// Somebody uncordoned the node in an update: the agent's mark is left, and is not to make this cordon its own.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cordon_where_an_agents_mark_is_left_over_takes_that_away() {
+    let api = Api::with([]).await;
+    api.put(
+        node(),
+        json!({"metadata": {"name": "a", "annotations": {"machinist.dev/cordoned": "update"}},
+            "spec": {}}),
+    );
+    let output = machinist(&api, &["cordon", "a"]).await;
+    assert_eq!(out(&output), "node/a cordoned\n");
+    let object = api.object(node());
+    assert_eq!(object["spec"]["unschedulable"], true);
+    assert_eq!(object["metadata"]["annotations"], json!({}));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn who_cordons_a_node_that_an_update_holds_is_told_how_it_stays() {
     let api = Api::with([]).await;
