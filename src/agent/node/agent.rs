@@ -196,6 +196,7 @@ impl<P: Pods> Node for ByAgent<P> {
     fn uncordon(&self, _: String) -> Asked<'_, ()> {
         Box::pin(async move {
             self.ours.fit().await;
+            let missing = self.ours.counted_by_the_node().await;
             self.forget_force().await?;
             let what = "uncordon node";
             match self
@@ -206,7 +207,12 @@ impl<P: Pods> Node for ByAgent<P> {
                 .map_err(|e| self.ours.refused(what, e))?
             {
                 Uncordon::NoNode => {}
-                Uncordon::Lifted => self.ours.tell(EventReason::Uncordon, "pods may come again"),
+                Uncordon::Lifted => {
+                    let but = |missing| format!(", though the Node counts only {missing}");
+                    let but = missing.map(but).unwrap_or_default();
+                    let note = format!("pods may come again{but}");
+                    self.ours.tell(EventReason::Uncordon, note);
+                }
                 Uncordon::Kept => self.ours.tell(
                     EventReason::UncordonSkipped,
                     "a person wants the node to stay cordoned",
