@@ -64,6 +64,13 @@ pub async fn selected(cluster: &Cluster, selector: &str) -> Result<Vec<String>, 
     Ok(names.collect())
 }
 
+/// Whether there is a node of that name.
+pub async fn find(cluster: &Cluster, name: &str) -> Result<(), ClusterError> {
+    let get = |client| async move { Api::<Node>::all(client).get_metadata(name).await };
+    let found = cluster.ask("get", format!("Node {name}"), get).await;
+    found.map(drop)
+}
+
 /// Makes a node as a person wants it, in one request; in none where it is already.
 pub async fn set(
     cluster: &Cluster,
