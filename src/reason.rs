@@ -213,6 +213,8 @@ reasons! {
     DrainLocalData,
     /// A pod's namespace is left out of drains.
     DrainNamespaceLeftOut,
+    /// A workload puts its pods on the cordoned node again and again.
+    DrainComesBack,
     /// The drain did not end within its time limit.
     DrainTimedOut,
     /// The annotation that forces a drain does not say why, and forces nothing.
