@@ -176,6 +176,8 @@ reasons! {
     NodeMissing,
     /// The Node names another config than the update is for.
     DesiredConfigChanged,
+    /// Somebody has made the node schedulable a second time during one update.
+    NodeUncordoned,
     /// A person has cancelled the update to the config that the Node names.
     Cancelled,
     /// OpenShift's machine-config-daemon looks after this machine, and two must not change it.
@@ -211,8 +213,12 @@ reasons! {
     DrainLocalData,
     /// A pod's namespace is left out of drains.
     DrainNamespaceLeftOut,
+    /// A workload puts its pods on the cordoned node again and again.
+    DrainComesBack,
     /// The drain did not end within its time limit.
     DrainTimedOut,
+    /// The annotation that forces a drain does not say why, and forces nothing.
+    ForceNotExplained,
     // Readiness
     /// An update has effects that are not verified yet.
     UpdateInProgress,

@@ -365,6 +365,15 @@ fn refused_while_that_daemon_runs_is_not_done_or_was_never_here_and_without_a_wo
         machine.write(path, "{}");
         let said = machine.refuses(&["adopt", "--yes"]);
         assert!(said.contains(about), "{path}: {said}");
+        let by_being_there = ["node-annotations.json", "machine-config-daemon-force"];
+        if by_being_there.iter().any(|name| path.ends_with(name)) {
+            machine.write(path, "");
+            let said = machine.refuses(&["adopt", "--yes"]);
+            assert!(
+                said.contains(about) && said.contains(path),
+                "{path}: {said}"
+            );
+        }
         fs::remove_file(machine.path(path)).unwrap();
     }
     machine.write("proc/41/comm", "machine-config-\n");

@@ -33,6 +33,8 @@ mod phases;
 mod reboots;
 #[path = "update/recovery.rs"]
 mod recovery;
+#[path = "update/renamed.rs"]
+mod renamed;
 #[path = "support/sandbox.rs"]
 mod sandbox;
 #[path = "support/services.rs"]

@@ -153,6 +153,7 @@ impl Joined {
             events,
             lookout,
             suspect,
+            settings: beside.settings.clone(),
             held: beside.held,
         };
         let pods = NodePods::new(cluster.clone(), None);

@@ -3,6 +3,7 @@
 mod agent;
 mod chosen;
 mod controller;
+mod counted;
 mod holders;
 mod telling;
 
@@ -71,6 +72,8 @@ pub(super) struct Ours {
     pub(super) lookout: Lookout,
     /// Told when one was found.
     pub(super) suspect: Arc<Notify>,
+    /// How long devices may take to come back.
+    pub(super) settings: watch::Receiver<Arc<config::Settings>>,
     /// The config that a person holds the machine on: no Node desires it.
     pub(super) held: watch::Receiver<Option<HeldStatus>>,
 }

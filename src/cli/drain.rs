@@ -13,7 +13,7 @@ use super::{
     Exit, Format, Global, Printed,
     args::duration,
     nodes::{Nodes, Rehearse, log},
-    print_data, short, start_logging_beside_a_page,
+    print_data, selector, short, start_logging_beside_a_page,
 };
 use crate::{
     clock::Clock,
@@ -69,7 +69,7 @@ pub struct DrainArgs {
     #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = duration)]
     pub timeout: Duration,
     /// Only pods with these labels
-    #[arg(long, value_name = "SELECTOR")]
+    #[arg(long, value_name = "SELECTOR", value_parser = selector::labels)]
     pub pod_selector: Option<String>,
     /// Delete pods instead of evicting them: no budget is asked
     #[arg(long, value_name = "YES", action = ArgAction::Set, num_args = 0..=1, require_equals = true,

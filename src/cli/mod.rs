@@ -14,6 +14,7 @@ mod output;
 mod plugin;
 mod progress;
 mod runtime;
+mod selector;
 mod settings;
 mod status;
 

@@ -4,13 +4,14 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use super::Global;
+use super::{Global, output::complain, selector};
 use crate::{
     cluster::{
         Access, Cluster, Surroundings,
         by_hand::{self, DryRun},
     },
     config::{Log, LogLevel},
+    telemetry::chain,
 };
 
 /// Which nodes, where, and whether for real.
@@ -20,11 +21,12 @@ pub struct Nodes {
     #[arg(
         value_name = "NODE",
         required_unless_present = "selector",
-        conflicts_with = "selector"
+        conflicts_with = "selector",
+        value_parser = selector::node
     )]
     pub nodes: Vec<String>,
     /// Nodes by their labels, instead of names
-    #[arg(short = 'l', long, value_name = "SELECTOR")]
+    #[arg(short = 'l', long, value_name = "SELECTOR", value_parser = selector::labels)]
     pub selector: Option<String>,
     /// Say what would be done: client sends nothing that writes, server asks without effect
     #[arg(
@@ -124,10 +126,10 @@ impl Reach {
 #[error("there is no cluster to ask: give --kubeconfig or set KUBECONFIG")]
 struct NoCluster;
 
-/// A selector that means nobody is more often a mistake than a wish.
+/// Of several nodes some cannot be had: none is touched.
 #[derive(Debug, thiserror::Error)]
-#[error("no node has the labels {0}")]
-struct NoNode(String);
+#[error("no node is touched: {}", .0.join("; "))]
+struct NotAll(Vec<String>);
 
 impl Nodes {
     /// The cluster.
@@ -135,17 +137,30 @@ impl Nodes {
         self.reach.cluster().await
     }
 
-    /// The names of the nodes that are meant.
+    /// The names of the nodes that are meant. A selector may mean nobody, which is said; of several names
+    /// each must be a node's before anything is done to the first.
     pub(super) async fn names(&self, cluster: &Cluster) -> anyhow::Result<Vec<String>> {
-        match &self.selector {
-            Some(selector) => {
-                let names = by_hand::selected(cluster, selector).await?;
-                match names.is_empty() {
-                    true => Err(NoNode(selector.clone()).into()),
-                    false => Ok(names),
-                }
+        let Some(selector) = &self.selector else {
+            return self.all_there(cluster).await;
+        };
+        let names = by_hand::selected(cluster, selector).await?;
+        if names.is_empty() {
+            complain(&format!("no node has the labels {selector}"));
+        }
+        Ok(names)
+    }
+
+    async fn all_there(&self, cluster: &Cluster) -> anyhow::Result<Vec<String>> {
+        let mut wrong = Vec::new();
+        // The first request about a single one says as much.
+        for name in self.nodes.iter().filter(|_| self.nodes.len() > 1) {
+            if let Err(error) = by_hand::find(cluster, name).await {
+                wrong.push(chain(&error));
             }
-            None => Ok(self.nodes.clone()),
+        }
+        match wrong.is_empty() {
+            true => Ok(self.nodes.clone()),
+            false => Err(NotAll(wrong).into()),
         }
     }
 }

@@ -43,6 +43,8 @@ pub struct Before {
     pub settled: bool,
     /// An agent holds it cordoned for an update, and will lift that.
     pub held_by_agent: bool,
+    /// An agent's mark is there without a cordon: somebody has lifted that.
+    pub stale_mark: bool,
     /// A person's word that it stays cordoned is there.
     pub kept: bool,
 }
@@ -60,6 +62,13 @@ pub async fn selected(cluster: &Cluster, selector: &str) -> Result<Vec<String>, 
         .into_iter()
         .filter_map(|node| node.metadata.name);
     Ok(names.collect())
+}
+
+/// Whether there is a node of that name.
+pub async fn find(cluster: &Cluster, name: &str) -> Result<(), ClusterError> {
+    let get = |client| async move { Api::<Node>::all(client).get_metadata(name).await };
+    let found = cluster.ask("get", format!("Node {name}"), get).await;
+    found.map(drop)
 }
 
 /// Makes a node as a person wants it, in one request; in none where it is already.
@@ -80,7 +89,7 @@ pub async fn set(
         Wish::Cordon { .. } => "cordon",
         Wish::Uncordon => "uncordon",
     };
-    merge(cluster, act, name, dry_run, &change(wish)).await?;
+    merge(cluster, act, name, dry_run, &change(wish, before)).await?;
     Ok(before)
 }
 
@@ -118,13 +127,19 @@ fn judge(node: &Node, wish: Wish) -> Before {
             Wish::Uncordon => !cordoned && !kept,
         },
         held_by_agent: cordoned && has(annotation::CORDONED),
+        stale_mark: !cordoned && has(annotation::CORDONED),
         kept,
     }
 }
 
 /// A merge patch of nothing but what is wanted: null takes away.
-fn change(wish: Wish) -> Value {
+fn change(wish: Wish, before: Before) -> Value {
     match wish {
+        // What an agent's mark stood for is gone: this cordon is nobody's but the person's.
+        Wish::Cordon { keep: false } if before.stale_mark => json!({
+            "metadata": {"annotations": {annotation::CORDONED: null}},
+            "spec": {"unschedulable": true},
+        }),
         Wish::Cordon { keep: false } => json!({"spec": {"unschedulable": true}}),
         Wish::Cordon { keep: true } => json!({
             "metadata": {"annotations": {annotation::KEEP_CORDONED: "true"}},

@@ -20,7 +20,10 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use super::error::{ClusterError, ConnectError, Why};
+use super::{
+    error::{ClusterError, ConnectError, Why},
+    token,
+};
 use crate::crd::names;
 
 /// A name that does not resolve or a host that is down is known within this time; the next address of
@@ -111,13 +114,16 @@ impl Access {
         Ok(config)
     }
 
-    async fn client(&self) -> Result<Client, ConnectError> {
-        let config = self.config().await?;
+    /// The client, and whether its token must be read anew here.
+    async fn client(&self) -> Result<(Client, bool), ConnectError> {
+        let mut config = self.config().await?;
+        let trimmed = token::trim(&mut config)?;
         let server = config.cluster_url.to_string();
-        Client::try_from(config).map_err(|e| ConnectError::Client {
+        let client = Client::try_from(config).map_err(|e| ConnectError::Client {
             server,
             source: Box::new(e),
-        })
+        })?;
+        Ok((client, trimmed))
     }
 }
 
@@ -165,6 +171,8 @@ struct Current {
     read: Instant,
     /// Nobody answered: what is known of the server may be wrong.
     doubted: bool,
+    /// The token was taken out of its file: nobody else reads that again.
+    trimmed: bool,
 }
 
 impl std::fmt::Debug for Cluster {
@@ -176,9 +184,10 @@ impl std::fmt::Debug for Cluster {
 impl Cluster {
     /// Reads the credentials. Nothing is asked yet: a server that is away is no error.
     pub async fn connect(access: Access) -> Result<Self, ConnectError> {
-        let client = access.client().await?;
+        let (client, trimmed) = access.client().await?;
         let current = Current {
             client,
+            trimmed,
             reading: 0,
             read: Instant::now(),
             doubted: false,
@@ -228,10 +237,12 @@ impl Cluster {
     {
         let (client, reading) = self.current().await;
         let mut answer = bounded(ask(client)).await;
-        if let Err(Why::Answered(status)) = &answer
-            && status.code == 401
-            && let Some(client) = self.read_again(reading).await
-        {
+        let refused = match &answer {
+            Err(Why::Answered(status)) => status.code == 401,
+            Err(Why::Credentials(_)) => true,
+            _ => false,
+        };
+        if refused && let Some(client) = self.read_again(reading).await {
             answer = bounded(ask(client)).await;
         }
         if let Err(Why::Unreachable(_) | Why::TimedOut(_)) = &answer {
@@ -244,10 +255,11 @@ impl Cluster {
         })
     }
 
-    /// The client as it is, or made anew after a while in which nobody answered.
+    /// The client as it is, or made anew after a while in which nobody answered, or in which nobody else
+    /// has looked at the token.
     async fn current(&self) -> (Client, u64) {
         let mut current = self.0.current.lock().await;
-        if current.doubted && current.read.elapsed() >= REREAD {
+        if (current.doubted || current.trimmed) && current.read.elapsed() >= REREAD {
             current.read_from(&self.0.access).await;
         }
         (current.client.clone(), current.reading)
@@ -267,8 +279,8 @@ impl Current {
     async fn read_from(&mut self, access: &Access) -> bool {
         self.read = Instant::now();
         match access.client().await {
-            Ok(client) => {
-                self.client = client;
+            Ok((client, trimmed)) => {
+                (self.client, self.trimmed) = (client, trimmed);
                 self.reading += 1;
                 self.doubted = false;
                 true

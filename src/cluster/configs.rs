@@ -12,7 +12,7 @@ use serde_json::Value;
 use tokio::{sync::watch, time::sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::{Cluster, ClusterError, node::OwnNode};
+use super::{Cluster, ClusterError, Why, node::OwnNode};
 use crate::{
     backoff::{Backoff, jitter},
     crd::names,
@@ -107,6 +107,13 @@ impl ConfigSource {
     }
 
     async fn read(&self, name: &str) -> Reading {
+        if !names::is_object_name(name) {
+            let message =
+                format!("there is no MachineConfig {name:?}: that is no name of an object");
+            let refusal = Refusal::new(Reason::ConfigNotFound, message);
+            let expected = "small letters, digits, '-' and '.' in desiredConfig, 253 at most";
+            return Reading::Refused(vec![refusal.expected(expected)]);
+        }
         let text = match self.machine_config(name).await {
             Ok(text) => text,
             Err(error) if error.is_not_found() => {
@@ -164,6 +171,14 @@ async fn text(
     name: &str,
     object: String,
 ) -> Result<String, ClusterError> {
+    // It becomes part of a URL: what is no name might be the way to another object.
+    if !names::is_object_name(name) {
+        return Err(ClusterError {
+            act: "get",
+            object,
+            why: Why::NoName,
+        });
+    }
     let get = |client: kube::Client| async move {
         let request = Request::new(path).get(name, &GetParams::default());
         let request = request.map_err(kube::Error::BuildRequest)?;

@@ -3,6 +3,7 @@
 use std::{path::PathBuf, time::Duration};
 
 use kube::{
+    client::AuthError,
     config::{InClusterError, KubeconfigError},
     core::Status,
 };
@@ -18,6 +19,9 @@ pub enum ConnectError {
     /// A kubeconfig cannot be read or says too little.
     #[error("cannot use the kubeconfig {}", shown(.0))]
     Kubeconfig(Vec<PathBuf>, #[source] Box<KubeconfigError>),
+    /// What a token file holds is no token.
+    #[error("the token file {} holds no token; expected one line of text", .0.display())]
+    Token(PathBuf),
     /// Certificates, keys or the address do not make a client.
     #[error("cannot make a client for {server}")]
     Client {
@@ -71,6 +75,12 @@ pub enum Why {
     /// There was no connection, or it broke.
     #[error("the API server cannot be reached")]
     Unreachable(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The credentials cannot even be sent.
+    #[error("the credentials are not usable as they stand")]
+    Credentials(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The name that was asked for is no object's.
+    #[error("this is no name of an object; expected small letters, digits, '-' and '.'")]
+    NoName,
     /// An answer came and is no object of the kind that was asked for. The text is not kept: it may
     /// hold what a config's files hold.
     #[error("the answer of the API server is not understood")]
@@ -96,6 +106,8 @@ impl Why {
     pub(super) fn of(error: kube::Error) -> Self {
         match error {
             kube::Error::Api(status) => Self::Answered(status),
+            kube::Error::Auth(source) => Self::Credentials(Box::new(source)),
+            kube::Error::Service(source) if source.is::<AuthError>() => Self::Credentials(source),
             kube::Error::Service(source) => Self::Unreachable(source),
             kube::Error::SerdeError(_) | kube::Error::FromUtf8(_) => Self::NotUnderstood,
             other => Self::Unreachable(Box::new(other)),
@@ -155,6 +167,8 @@ impl ClusterError {
     pub fn reason(&self) -> Reason {
         match (&self.why, self.code()) {
             (Why::TimedOut(_) | Why::Unreachable(_), _) => Reason::ApiServerUnreachable,
+            (Why::Credentials(_), _) => Reason::ClusterAccessInvalid,
+            (Why::NoName, _) => Reason::ConfigNotFound,
             (_, 401) => Reason::ApiServerUnauthorized,
             (_, 403) => Reason::ApiServerForbidden,
             (_, 429 | 500..) => Reason::ApiServerUnreachable,

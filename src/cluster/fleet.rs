@@ -106,17 +106,30 @@ pub async fn pools(cluster: &Cluster) -> Result<Vec<PoolView>, ClusterError> {
 /// better shown in part than not at all.
 fn pool(found: DynamicObject) -> PoolView {
     let metadata = found.metadata;
-    let part = |name: &str| found.data.get(name).cloned().unwrap_or_default();
+    let mut unread = Vec::new();
+    let spec = read::<MachineConfigPoolSpec>(&found.data, "spec", &mut unread);
+    let status = read::<MachineConfigPoolStatus>(&found.data, "status", &mut unread);
     PoolView {
         name: metadata.name.unwrap_or_default(),
         created: metadata.creation_timestamp.map(|time| time.0),
-        spec: read::<MachineConfigPoolSpec>(part("spec")),
-        status: read::<MachineConfigPoolStatus>(part("status")),
+        spec,
+        status,
+        unread,
     }
 }
 
-fn read<T: DeserializeOwned + Default>(part: serde_json::Value) -> T {
-    serde_json::from_value(part).unwrap_or_default()
+fn read<T: DeserializeOwned + Default>(
+    of: &serde_json::Value,
+    part: &str,
+    unread: &mut Vec<String>,
+) -> T {
+    let Some(found) = of.get(part) else {
+        return T::default();
+    };
+    T::deserialize(found).unwrap_or_else(|error| {
+        unread.push(format!("{part} is not understood, and left out: {error}"));
+        T::default()
+    })
 }
 
 /// Every Node, by name.

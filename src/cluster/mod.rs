@@ -17,6 +17,7 @@ pub mod node;
 mod other_daemon;
 pub mod pods;
 pub mod publish;
+mod token;
 mod upgrade_config;
 
 pub use client::{Access, Cluster, Surroundings};

@@ -26,7 +26,10 @@ pub use leave::Left;
 pub use notice::{Condition, Notice};
 
 use super::{Cluster, ClusterError};
-use crate::crd::{NodeSpec, NodeStatus, NodeView, names};
+use crate::{
+    crd::{NodeSpec, NodeStatus, NodeView, names},
+    reason::Reason,
+};
 
 /// The Node as it comes: what is not read is not even kept for the moment, such as every image that
 /// the kubelet lists.
@@ -71,8 +74,10 @@ pub struct Sight {
     pub node: Option<Arc<NodeView>>,
     /// The server has answered since the start: no Node means that there is none.
     pub asked: bool,
-    /// Since when the server does not answer.
+    /// Since when the server does not answer, or not with what was asked for.
     pub away: Option<Instant>,
+    /// Why not, where it is known to be there.
+    pub refused: Option<Reason>,
 }
 
 /// Our Node in the cluster. Cheap to clone; all clones share what is known.
@@ -171,6 +176,7 @@ impl OwnNode {
         let seen = Arc::new(NodeView::from(object));
         self.sight.send_if_modified(|sight| {
             let recovered = sight.away.take().is_some() || !sight.asked;
+            sight.refused = None;
             sight.asked = true;
             let known = sight.node.as_ref();
             let differs = known.is_none_or(|known| !seen.is_older_than(known) && **known != *seen);

@@ -18,6 +18,17 @@ pub struct PoolView {
     pub spec: MachineConfigPoolSpec,
     /// What a controller says of it.
     pub status: MachineConfigPoolStatus,
+    /// Why parts of it could not be read, which are as though they were not there.
+    pub unread: Vec<String>,
+}
+
+impl PoolView {
+    /// What is wrong with it as it is written, for whoever wrote it.
+    pub fn mistakes(&self) -> Vec<String> {
+        let of_it = |what: &String| format!("pool {}: {what}", self.name);
+        let selector = self.spec.node_selector.mistakes();
+        self.unread.iter().chain(&selector).map(of_it).collect()
+    }
 }
 
 /// What is asked of a pool.
@@ -108,7 +119,8 @@ pub struct Requirement {
 }
 
 /// What is required of a label.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(from = "String")]
 pub enum Operator {
     /// It has one of the values.
     In,
@@ -118,12 +130,53 @@ pub enum Operator {
     Exists,
     /// It is not there.
     DoesNotExist,
+    /// None of these.
+    Unknown(String),
+}
+
+impl From<String> for Operator {
+    fn from(text: String) -> Self {
+        match text.as_str() {
+            "In" => Self::In,
+            "NotIn" => Self::NotIn,
+            "Exists" => Self::Exists,
+            "DoesNotExist" => Self::DoesNotExist,
+            _ => Self::Unknown(text),
+        }
+    }
+}
+
+impl Requirement {
+    /// What is wrong with it, where the API server would take it for no requirement.
+    fn mistake(&self) -> Option<String> {
+        let key = &self.key;
+        match (&self.operator, self.values.is_empty()) {
+            (Operator::Unknown(other), _) => Some(format!(
+                "the operator for {key} is {other:?}; expected In, NotIn, Exists or DoesNotExist"
+            )),
+            (Operator::In | Operator::NotIn, true) => Some(format!(
+                "the values for {key} are none; expected one at least"
+            )),
+            (Operator::Exists | Operator::DoesNotExist, false) => Some(format!(
+                "there are values for {key}; expected none beside this operator"
+            )),
+            _ => None,
+        }
+    }
 }
 
 impl Selector {
     /// It asks for nothing.
     pub fn is_empty(&self) -> bool {
         self.match_labels.is_empty() && self.match_expressions.is_empty()
+    }
+
+    /// What is wrong with it.
+    pub fn mistakes(&self) -> Vec<String> {
+        let all = self.match_expressions.iter().enumerate();
+        let field = "spec.nodeSelector.matchExpressions";
+        all.filter_map(|(at, one)| Some(format!("{field}[{at}]: {}", one.mistake()?)))
+            .collect()
     }
 
     /// The labels that an expression requires to be there.
@@ -134,12 +187,14 @@ impl Selector {
     }
 
     /// Whether an object with these labels is selected. One that asks for nothing selects all, as the
-    /// API server has it.
+    /// API server has it; one with a mistake selects nobody, as the controllers have it.
     pub fn selects(&self, labels: &BTreeMap<String, String>) -> bool {
         let has = |(key, value): (&String, &String)| labels.get(key) == Some(value);
         let meets = |it: &Requirement| {
             let found = labels.get(&it.key);
-            match it.operator {
+            match &it.operator {
+                _ if it.mistake().is_some() => false,
+                Operator::Unknown(_) => false,
                 Operator::In => found.is_some_and(|value| it.values.contains(value)),
                 Operator::NotIn => found.is_none_or(|value| !it.values.contains(value)),
                 Operator::Exists => found.is_some(),

@@ -149,3 +149,15 @@ pub mod condition {
     /// True from the moment every pod has left that must, until they may come again: the KEP's `Drained`.
     pub const DRAINED: &str = "machinist.dev/Drained";
 }
+
+/// Whether the API server takes it as the name of an object: a DNS subdomain (RFC 1123).
+pub fn is_object_name(name: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    let label = |label: &str| {
+        let bytes = label.as_bytes();
+        bytes.iter().all(|byte| plain(*byte) || *byte == b'-')
+            && bytes.first().is_some_and(|byte| plain(*byte))
+            && bytes.last().is_some_and(|byte| plain(*byte))
+    };
+    name.len() <= 253 && name.split('.').all(label)
+}

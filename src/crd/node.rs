@@ -160,8 +160,14 @@ impl NodeView {
 
     /// A person forces the drain, and why.
     pub fn forced_drain(&self) -> Option<&str> {
-        let said = self.annotations.get(names::annotation::FORCE_DRAIN)?;
-        Some(said.as_str())
+        let why = self.annotation(names::annotation::FORCE_DRAIN)?;
+        (!why.trim().is_empty()).then_some(why)
+    }
+
+    /// A person wants the drain forced and does not say why: that forces nothing.
+    pub fn forces_without_a_reason(&self) -> bool {
+        let said = self.annotations.get(names::annotation::FORCE_DRAIN);
+        said.is_some_and(|why| why.trim().is_empty())
     }
 
     /// A condition.

@@ -100,7 +100,7 @@ fn a_node_is_ready_only_as_said_from_this_boot() {
 }
 
 #[test]
-fn an_empty_mark_of_a_person_counts_and_an_empty_config_does_not() {
+fn an_empty_mark_of_a_person_counts_but_forces_nothing_and_an_empty_config_does_not_count() {
     let mut view = NodeView::default();
     let empty = |name: &str| (name.to_owned(), String::new());
     view.annotations = BTreeMap::from([
@@ -109,7 +109,8 @@ fn an_empty_mark_of_a_person_counts_and_an_empty_config_does_not() {
         empty(protocol::DESIRED_CONFIG),
     ]);
     assert!(view.keeps_cordon());
-    assert_eq!(view.forced_drain(), Some(""));
+    assert_eq!(view.forced_drain(), None);
+    assert!(view.forces_without_a_reason());
     assert_eq!(view.desired_config(), None);
 }
 
@@ -123,4 +124,17 @@ fn versions_are_compared_within_one_identity() {
     assert!(version("1", "9").is_older_than(&version("1", "10")));
     assert!(!version("2", "9").is_older_than(&version("1", "10")));
     assert!(!version("1", "x").is_older_than(&version("1", "10")));
+}
+
+#[test]
+fn only_what_may_name_an_object_is_a_name() {
+    let long = "a".repeat(254);
+    for name in ["rendered-worker-0a", "a", "0.b-c", &long[1..]] {
+        assert!(names::is_object_name(name), "{name}");
+    }
+    for name in [
+        "", "Bad", "a b", "a/b", "../a", "..", "a?x=1", "-a", "a-", "a..b", "\u{e4}", &long,
+    ] {
+        assert!(!names::is_object_name(name), "{name}");
+    }
 }

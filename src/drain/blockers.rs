@@ -28,6 +28,8 @@ pub enum What {
     Finalizers(Vec<String>),
     /// It should have ended by now.
     Overdue,
+    /// Whoever makes it has put its like on this node again and again.
+    ComesBack(String),
 }
 
 /// A budget by name, and what it says.
@@ -105,6 +107,7 @@ impl What {
             Self::Ending => Reason::DrainPodEnding,
             Self::Finalizers(_) => Reason::DrainHeldByFinalizer,
             Self::Overdue => Reason::DrainPodOverdue,
+            Self::ComesBack(_) => Reason::DrainComesBack,
         }
     }
 }
@@ -155,6 +158,10 @@ impl Wait {
             What::Finalizers(names) => format!(
                 "{pod} has ended, but its object is held by {}; whoever set that must let go",
                 names.join(", ")
+            ),
+            What::ComesBack(owner) => format!(
+                "{pod} comes back: {owner} puts its pods on this node though it is cordoned; scale it down, or \
+                 take the node's name and the toleration of its cordon from its template"
             ),
             What::Overdue => match self.expected_end {
                 Some(end) => format!("{pod} should have ended by {}", second(end)),

@@ -157,6 +157,11 @@ impl Note {
         }
     }
 
+    /// Nobody makes the pod anew.
+    pub const fn is_for_good(&self) -> bool {
+        matches!(self, Self::DaemonSetMissing(_) | Self::Unmanaged)
+    }
+
     /// What is said of the pod, after its name.
     pub fn sentence(&self) -> String {
         match self {

@@ -17,7 +17,7 @@ pub struct Limit {
 pub enum BadLimit {
     /// It is no number and no share.
     #[error(
-        "maxUnavailable of pool {pool} is {given}; expected a number from 0, or a share such as \"10%\""
+        "maxUnavailable of pool {pool} is {given}; expected a number from 0, or a share from \"0%\" to \"100%\""
     )]
     Malformed {
         /// The pool.
@@ -83,7 +83,7 @@ fn written(given: &IntOrString, machines: usize) -> Option<usize> {
         IntOrString::Text(text) => {
             let share = text.strip_suffix('%')?;
             let digits = !share.is_empty() && share.bytes().all(|byte| byte.is_ascii_digit());
-            let share: usize = share.parse().ok().filter(|_| digits)?;
+            let share: usize = share.parse().ok().filter(|share| digits && *share <= 100)?;
             Some(machines.saturating_mul(share) / 100)
         }
     }

@@ -105,6 +105,45 @@ fn the_limit_is_a_number_or_a_share_rounded_down_and_at_least_one() {
 }
 
 #[test]
+fn a_share_above_the_whole_is_no_limit() {
+    let limit = |given| max_unavailable(&pool("worker", json!({"maxUnavailable": given})), 4);
+    assert_eq!(limit("100%").unwrap().at_most, 4);
+    let error = limit("150%").unwrap_err().to_string();
+    assert!(
+        error.contains("\"150%\"") && error.contains("100%"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_selector_with_a_mistake_selects_nobody_and_says_field_and_what_is_expected() {
+    let labels = with_roles(&["worker"]);
+    let key = format!("{ROLE}worker");
+    for (operator, values, said) in [
+        ("Gt", json!(["1"]), "\"Gt\"; expected In, NotIn"),
+        ("In", json!([]), "expected one at least"),
+        ("NotIn", json!([]), "expected one at least"),
+        ("Exists", json!(["x"]), "expected none"),
+    ] {
+        let expression = json!({"key": key, "operator": operator, "values": values});
+        let pool = pool(
+            "own",
+            json!({"nodeSelector": {"matchExpressions": [expression]}, "maxUnavailable": "abc"}),
+        );
+        assert!(!pool.spec.node_selector.selects(&labels), "{operator}");
+        let told = pool.mistakes();
+        assert_eq!(told.len(), 1, "{told:?}");
+        let field = "pool own: spec.nodeSelector.matchExpressions[0]: ";
+        assert!(
+            told[0].starts_with(field) && told[0].contains(said),
+            "{told:?}"
+        );
+        // One mistake does not hide the next.
+        assert!(max_unavailable(&pool, 1).is_err());
+    }
+}
+
+#[test]
 fn the_control_plane_keeps_its_quorum() {
     let limit = |name: &str, given: Value, machines| {
         max_unavailable(&pool(name, json!({"maxUnavailable": given})), machines)

@@ -43,6 +43,38 @@ async fn a_token_that_is_refused_is_read_again_at_once_and_the_request_repeated(
 }
 
 #[tokio::test]
+async fn white_space_around_a_token_is_no_part_of_it_when_it_comes_and_when_it_changes() {
+    let (server, _) = with_node().await;
+    server.write_token("first\n");
+    let cluster = server.cluster().await;
+    get(&cluster).await.unwrap();
+    server.write_token(" second\n");
+    server.accept_only("second");
+    get(&cluster).await.unwrap();
+    let tokens: Vec<_> = server.heard().into_iter().map(|it| it.bearer).collect();
+    assert_eq!(tokens, ["first", "first", "second"]);
+}
+
+#[tokio::test]
+async fn a_file_that_holds_no_token_is_a_mistake_that_is_named_and_no_outage() {
+    for text in ["", "\n", "fir\nst", "fir\u{7f}st"] {
+        let server = Server::start().await;
+        server.write_token(text);
+        let access = Access::Kubeconfig(vec![server.kubeconfig()]);
+        let error = Cluster::connect(access).await.unwrap_err();
+        assert_eq!(error.reason(), Reason::ClusterAccessInvalid);
+        assert!(
+            error.to_string().ends_with("expected one line of text"),
+            "{error}"
+        );
+        assert!(
+            error.to_string().contains("/token holds no token"),
+            "{error}"
+        );
+    }
+}
+
+#[tokio::test]
 async fn a_refusal_that_stays_is_told_and_ends_when_the_token_comes() {
     let (server, cluster) = with_node().await;
     server.accept_only("second");

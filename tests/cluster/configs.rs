@@ -149,6 +149,30 @@ async fn a_config_that_does_not_exist_is_said_and_read_when_it_does() {
 }
 
 #[tokio::test]
+async fn a_name_that_is_none_is_refused_before_anything_is_asked() {
+    let (server, own) = with_node().await;
+    add(&server, "rendered-worker-1", &json!(420));
+    let mut reading = Reading::of(server.clone(), own).await;
+    reading.until_config("rendered-worker-1").await;
+    let asked = server.heard_of(&format!("GET {CONFIGS}")).len();
+    for name in ["Bad Name/../x", "../../secrets", "rendered-worker-1?x=1"] {
+        desire(&server, name);
+        let named =
+            |it: &Desired| matches!(it, Desired::Refused(all) if all[0].to_string().contains(name));
+        let Desired::Refused(refusals) = reading.until(named).await else {
+            unreachable!()
+        };
+        assert_eq!(refusals[0].reason, Reason::ConfigNotFound);
+        assert_eq!(*reading.trouble.borrow(), None);
+    }
+    let elsewhere = |it: &&super::server::Heard| it.what.contains("secrets");
+    assert_eq!(server.heard().iter().filter(elsewhere).count(), 0);
+    assert_eq!(server.heard_of(&format!("GET {CONFIGS}")).len(), asked);
+    desire(&server, "rendered-worker-1");
+    reading.until_config("rendered-worker-1").await;
+}
+
+#[tokio::test]
 async fn a_refusal_names_the_object_and_the_field_and_never_what_a_file_holds() {
     let (server, own) = with_node().await;
     add(&server, "rendered-worker-1", &json!(99_999));

@@ -197,6 +197,22 @@ async fn a_cordon_is_one_request_or_none_and_keep_says_that_it_stays() {
     assert_eq!(api.heard("PATCH")[2].body, taken_back);
 }
 
+/// Somebody uncordoned the node in an update: the agent's mark is left, and is not to make this cordon its own.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cordon_where_an_agents_mark_is_left_over_takes_that_away() {
+    let api = Api::with([]).await;
+    api.put(
+        node(),
+        json!({"metadata": {"name": "a", "annotations": {"machinist.dev/cordoned": "update"}},
+            "spec": {}}),
+    );
+    let output = machinist(&api, &["cordon", "a"]).await;
+    assert_eq!(out(&output), "node/a cordoned\n");
+    let object = api.object(node());
+    assert_eq!(object["spec"]["unschedulable"], true);
+    assert_eq!(object["metadata"]["annotations"], json!({}));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn who_cordons_a_node_that_an_update_holds_is_told_how_it_stays() {
     let api = Api::with([]).await;
@@ -211,13 +227,40 @@ async fn who_cordons_a_node_that_an_update_holds_is_told_how_it_stays() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_node_that_is_not_there_does_not_keep_the_next() {
+async fn of_several_nodes_none_is_touched_while_one_is_not_there() {
     let api = Api::with([]).await;
     let output = machinist(&api, &["cordon", "b", "a", "-o", "json"]).await;
     assert_eq!(output.status.code(), Some(1));
-    let told: Value = serde_json::from_str(&out(&output)).unwrap();
-    assert_eq!(told["nodes"][1]["changed"], true);
     assert!(err(&output).contains("Node b"), "{}", err(&output));
+    assert_eq!(api.writes(), [""; 0]);
+    let output = machinist(&api, &["cordon", "a", "node/a"]).await;
+    assert_eq!(out(&output), "node/a cordoned\nnode/a already cordoned\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn labels_that_no_node_has_are_said_and_are_no_failure() {
+    let api = Api::with([]).await;
+    api.put(
+        "/api/v1/nodes",
+        json!({"kind": "NodeList", "apiVersion": "v1", "metadata": {}, "items": []}),
+    );
+    for command in ["cordon", "drain"] {
+        let output = machinist(&api, &[command, "-l", "zone=nowhere"]).await;
+        assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+        let said = err(&output);
+        assert!(
+            said.contains("no node has the labels zone=nowhere"),
+            "{said}"
+        );
+    }
+    let output = machinist(&api, &["drain", "a", "--pod-selector", "a b c"]).await;
+    assert_eq!(output.status.code(), Some(64));
+    let said = err(&output);
+    assert!(
+        said.contains("--pod-selector") && said.contains("\"a b c\""),
+        "{said}"
+    );
+    assert_eq!(api.writes(), [""; 0]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

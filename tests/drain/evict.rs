@@ -5,7 +5,7 @@ use std::time::Duration;
 use machinist::{
     drain::{
         CLUSTER_CRITICAL, CallError, Grace, NODE_CRITICAL, What,
-        evict::{DrainError, How, Options, Way},
+        evict::{DrainError, How, Options, Progress, Way},
     },
     reason::Reason,
 };
@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     running::{drained, names, pass, seconds, start, strict, unattended},
-    server::{Call, Server, refusal},
+    server::{Call, Server, budget_says_no, refusal},
     support::{at, made},
 };
 
@@ -144,6 +144,61 @@ async fn updates_evict_what_is_lost_and_say_so() {
             Reason::DrainLocalData
         ]
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_lost_is_said_when_the_eviction_was_accepted_and_not_before() {
+    let server = Server::with([made("lone").bare(), made("other").bare()]);
+    server.always("lone", budget_says_no());
+    let mut drain = start(&server, unattended());
+    let lost = |now: &Progress| -> Vec<_> {
+        let lost = now.lost.iter();
+        lost.map(|(pod, _)| pod.name.clone()).collect()
+    };
+    let now = drain.until(|now| now.gone == 1).await;
+    assert_eq!(lost(&now), ["other"]);
+    assert_eq!(now.notes.len(), 2);
+    server.lift("lone");
+    let drained = drain.ended().await.unwrap();
+    assert_eq!(lost(&drained.progress), ["other", "lone"]);
+}
+
+/// A template that names the node: whoever deletes its pods brings new ones, as fast as it deletes.
+#[tokio::test(start_paused = true)]
+async fn a_workload_that_comes_back_is_named_and_not_deleted_in_a_loop() {
+    let server = Server::with([made("web-0").owned_by("ReplicaSet", "web")]);
+    server.pods_end_after(Some(seconds(0)));
+    let options = Options {
+        way: Way::Delete,
+        ..strict()
+    };
+    let drain = start(&server, options);
+    let begun = server.elapsed();
+    for number in 1..=6 {
+        let before = format!("web-{}", number - 1);
+        let gone = async {
+            while !server
+                .deletions()
+                .iter()
+                .any(|(_, name, _)| *name == before)
+            {
+                pass(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::time::timeout(seconds(600), gone).await.unwrap();
+        let next = format!("web-{number}");
+        server.put(made(&next).owned_by("ReplicaSet", "web"));
+        pass(Duration::from_millis(300)).await;
+        let said = drain.said_of(&next).map(|wait| wait.what);
+        match number {
+            0..=2 => {}
+            _ => assert_eq!(said, Some(What::ComesBack("ReplicaSet web".to_owned()))),
+        }
+    }
+    let took = server.elapsed() - begun;
+    assert!(took >= seconds(15), "{took:?}");
+    drain.stop.cancel();
+    drop(drain.ended().await);
 }
 
 #[tokio::test(start_paused = true)]

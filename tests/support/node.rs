@@ -43,6 +43,8 @@ struct Knobs {
     held: Vec<Blocker>,
     stop_units: BTreeSet<String>,
     earliest: Option<jiff::Timestamp>,
+    /// What the Node names, where that is looked at.
+    desired: Option<String>,
 }
 
 impl NodeDouble {
@@ -110,6 +112,11 @@ impl NodeDouble {
         self.with(|knobs| knobs.earliest = Some(earliest));
     }
 
+    /// No step is permitted towards a config of another name.
+    pub(crate) fn desires(&self, name: &str) {
+        self.with(|knobs| knobs.desired = Some(name.to_owned()));
+    }
+
     pub(crate) fn is_control_plane_node(&self) {
         self.with(|knobs| knobs.control_plane = true);
     }
@@ -150,14 +157,18 @@ impl NodeDouble {
         let Some((reason, again)) = refused else {
             return Ok(());
         };
-        Err(NodeError {
-            what: format!("{request} the node"),
-            node: "double".to_owned(),
-            reason,
-            again,
-            unanswered: again,
-            source: None,
-        })
+        Err(refusal(request, reason, again, again))
+    }
+}
+
+fn refusal(request: &str, reason: Reason, again: bool, unanswered: bool) -> NodeError {
+    NodeError {
+        what: format!("{request} the node"),
+        node: "double".to_owned(),
+        reason,
+        again,
+        unanswered,
+        source: None,
     }
 }
 
@@ -234,8 +245,12 @@ impl Node for NodeDouble {
         Box::pin(async move { Ok(self.with(|knobs| knobs.earliest)) })
     }
 
-    fn permit(&self, step: Step, _: Option<String>) -> Asked<'_, Permit> {
+    fn permit(&self, step: Step, to: Option<String>) -> Asked<'_, Permit> {
         Box::pin(async move {
+            let desired = self.with(|knobs| knobs.desired.clone());
+            if to.is_some() && desired.is_some() && to != desired {
+                return Err(refusal("permit", Reason::DesiredConfigChanged, true, false));
+            }
             self.may(match step {
                 Step::Stage { .. } => "permit",
                 Step::Reboot { .. } => "reboot",

@@ -74,7 +74,7 @@ pub(crate) const WALLS: &[Wall] = &[
     ),
     wall(
         "cluster",
-        "backoff clock crd digest machine_config metrics plan readiness reason status telemetry update update::phase",
+        "backoff clock crd digest machine_config metrics path plan readiness reason root status telemetry update update::phase",
         "it publishes what is desired",
     ),
     wall("cluster::pods", "cluster drain drain::evict", ""),

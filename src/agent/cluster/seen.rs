@@ -99,9 +99,17 @@ fn taints(sight: &Sight) -> Option<BTreeSet<String>> {
 
 /// Whoever cannot read the Node does not know what it asks for.
 fn away(sight: &Sight) -> Option<Trouble> {
+    let reason = sight.refused.unwrap_or(Reason::ApiServerUnreachable);
+    let what = match reason {
+        Reason::ApiServerUnauthorized => "the API server does not accept our credentials",
+        Reason::ApiServerForbidden => "the API server does not let us see the Node",
+        Reason::ApiServerRefused => "the API server refuses to show the Node",
+        Reason::ClusterAccessInvalid => "our credentials cannot be used",
+        _ => "the API server does not answer",
+    };
     sight.away.map(|_| Trouble {
-        reason: Reason::ApiServerUnreachable,
-        message: "the API server does not answer; what the Node asks for is not known".to_owned(),
+        reason,
+        message: format!("{what}; what the Node asks for is not known"),
     })
 }
 
@@ -148,7 +156,7 @@ mod tests {
         Sight {
             node: Some(Arc::new(node)),
             asked: true,
-            away: None,
+            ..Sight::default()
         }
     }
 
@@ -163,6 +171,27 @@ mod tests {
         assert_eq!(kubelet(&away, "new"), Kubelet::Unknown);
         assert_eq!(taints(&away), None);
         assert_eq!(kubelet(&Sight::default(), "new"), Kubelet::Unknown);
+    }
+
+    #[test]
+    fn a_server_that_answers_that_credentials_are_refused_is_not_said_to_be_silent() {
+        let mut away = sight("new", "True");
+        away.away = Some(Instant::now());
+        let silent = super::away(&away).unwrap();
+        assert_eq!(silent.reason, Reason::ApiServerUnreachable);
+        away.refused = Some(Reason::ApiServerUnauthorized);
+        let refused = super::away(&away).unwrap();
+        assert_eq!(refused.reason, Reason::ApiServerUnauthorized);
+        assert!(
+            !refused.message.contains("does not answer"),
+            "{}",
+            refused.message
+        );
+        assert!(
+            refused.message.contains("credentials"),
+            "{}",
+            refused.message
+        );
     }
 
     #[test]

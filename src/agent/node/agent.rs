@@ -1,5 +1,8 @@
 //! The agent takes the pods away itself: cordon, eviction, a last look, uncordon.
 
+mod cordon;
+mod drain;
+mod force;
 mod held;
 
 use std::{
@@ -10,21 +13,19 @@ use std::{
 
 use tokio::sync::watch;
 
-use super::{Ours, holders::Waiting, telling::Told};
+use super::{Ours, holders::Waiting};
 use crate::{
     clock::Clock,
-    cluster::node::{Cordon, Sight, Uncordon},
+    cluster::node::{Cordon, Uncordon},
     config::{self, Losing, Settings},
-    crd::{EventReason, names::annotation},
+    crd::{EventReason, NodeView, names::annotation},
     drain::{
-        Permit as Leave, PodId, Wait,
-        evict::{Drain, DrainError, Drained, Force, Options, Pods, Progress},
+        Permit as Leave, PodId,
+        evict::{Drain, DrainError, Options, Pods},
     },
     reason::Reason,
-    telemetry::chain,
     update::node::{
-        Asked, Blocker, DrainOrder, DrainProgress, Emptied, Holders, Lending, Node, NodeError,
-        Permit, Step,
+        Asked, Blocker, DrainOrder, Emptied, Holders, Lending, Node, NodeError, Permit, Step,
     },
 };
 
@@ -38,8 +39,10 @@ pub(in crate::agent) struct ByAgent<P> {
     /// UID of the pod that this process runs in.
     own: Option<String>,
     clock: Clock,
-    /// Which Node was cordoned: one that is registered anew is another.
-    cordoned: Mutex<Option<String>>,
+    /// Which Node was cordoned, and whether somebody has lifted that.
+    cordoned: Mutex<cordon::Remembered>,
+    /// For which drain a person's word is that forces one.
+    heard: Mutex<force::Heard>,
     /// Pods that have ended and that the last drain did not wait for any more.
     left_behind: Mutex<Vec<PodId>>,
     waiting: Waiting,
@@ -59,6 +62,7 @@ impl<P: Pods> ByAgent<P> {
             own,
             clock: Clock::system(),
             cordoned: Mutex::default(),
+            heard: Mutex::default(),
             left_behind: Mutex::default(),
             waiting: Waiting::default(),
         }
@@ -66,23 +70,31 @@ impl<P: Pods> ByAgent<P> {
 
     async fn cordon_now(&self, to: &str) -> Result<(), NodeError> {
         let what = "cordon node";
-        let stood = self.is_cordoned();
+        let view = self.ours.live(what).await?;
+        let known = locked(&self.cordoned).clone();
+        if known.asks(&view) == cordon::Asks::Patience {
+            return Err(self.lifted_again());
+        }
         let cordoned = self.ours.node.cordon().await;
         let cordoned = cordoned.map_err(|e| self.ours.refused(what, e))?;
         if cordoned == Cordon::NoNode {
             return Err(self.ours.other(what, Reason::NodeMissing, true));
         }
-        let sight = self.ours.node.sights().borrow().node.clone();
-        let uid = sight.map(|node| node.uid.clone());
-        let before = std::mem::replace(&mut *locked(&self.cordoned), uid);
-        if cordoned == Cordon::Ours && !stood {
-            let reason = match before {
-                Some(_) => EventReason::Recordoned,
-                None => EventReason::Cordon,
+        locked(&self.cordoned).cordoned(&view);
+        if cordoned == Cordon::Ours && !view.is_cordoned() {
+            let reason = match known.is_known() {
+                true => EventReason::Recordoned,
+                false => EventReason::Cordon,
             };
             self.ours.tell(reason, format!("cordoned for {to}"));
         }
         Ok(())
+    }
+
+    /// Whoever makes the node schedulable a second time is not fought.
+    fn lifted_again(&self) -> NodeError {
+        let what = "go on without the cordon that somebody has lifted twice on node";
+        self.ours.other(what, Reason::NodeUncordoned, true)
     }
 
     async fn look_afresh(&self, step: Step, to: Option<String>) -> Result<Permit, NodeError> {
@@ -92,10 +104,10 @@ impl<P: Pods> ByAgent<P> {
         if !drained {
             return Ok(Permit::Go);
         }
-        let cordoned = locked(&self.cordoned).clone();
-        let same = cordoned.is_none_or(|uid| uid == view.uid);
-        if !same || !view.is_cordoned() {
-            return Ok(Permit::Refilled);
+        match locked(&self.cordoned).asks(&view) {
+            cordon::Asks::Nothing => {}
+            cordon::Asks::Cordon => return Ok(Permit::Refilled),
+            cordon::Asks::Patience => return Err(self.lifted_again()),
         }
         let drain = self.as_configured(None);
         let rehearsal = drain
@@ -110,9 +122,26 @@ impl<P: Pods> ByAgent<P> {
         })
     }
 
+    /// The Node as it was seen last.
+    fn seen(&self) -> Option<Arc<NodeView>> {
+        self.ours.node.sights().borrow().node.clone()
+    }
+
     fn is_cordoned(&self) -> bool {
-        let sight = self.ours.node.sights().borrow().node.clone();
-        sight.is_some_and(|node| node.is_cordoned())
+        self.seen().is_some_and(|node| node.is_cordoned())
+    }
+
+    /// The drain that a person forced is over, however it ended: the word was for that one.
+    async fn forget_force(&self) -> Result<(), NodeError> {
+        let stands = |node: &NodeView| node.annotations.contains_key(annotation::FORCE_DRAIN);
+        if !self.seen().is_some_and(|node| stands(&node)) {
+            return Ok(());
+        }
+        let what = "take the word that forces a drain away from node";
+        match self.ours.node.forget(annotation::FORCE_DRAIN).await {
+            Err(error) if !error.is_not_found() => Err(self.ours.refused(what, error)),
+            _ => Ok(()),
+        }
     }
 
     fn as_configured(&self, force_after: Option<Duration>) -> Drain<P> {
@@ -131,74 +160,6 @@ impl<P: Pods> ByAgent<P> {
             again: error.again() || matches!(error, DrainError::Refused(_)),
             unanswered: matches!(&error, DrainError::Unreachable { source, .. } if source.is_outage()),
             source: Some(Box::new(error)),
-        }
-    }
-
-    async fn drain_now(&self, order: DrainOrder) -> Result<Emptied, NodeError> {
-        let settings = self.settings.borrow().drain.clone();
-        let drain = self.as_configured(self.ours.force_after(&settings).await);
-        let mut told = drain.progress();
-        let mut sights = self.ours.node.sights();
-        let (ordered, orders) = watch::channel(forced(&sights.borrow_and_update()));
-        let force = Force {
-            spent: order.spent,
-            ordered: orders,
-        };
-        self.ours.tell(
-            EventReason::Drain,
-            format!("pods are asked to leave for {}", order.to),
-        );
-        let mut told_of = Told::default();
-        let mut running = std::pin::pin!(drain.run(force, order.stop.clone()));
-        loop {
-            tokio::select! {
-                ended = &mut running => {
-                    let end = told.borrow().clone();
-                    order.progress.send_replace(progress(&end, self.ours.name()));
-                    told_of.tell(&self.ours, &end);
-                    if ended.is_ok() && end.ordered.is_some() {
-                        self.word_is_kept().await;
-                    }
-                    *locked(&self.left_behind) = end.left_behind;
-                    return self.after(ended);
-                }
-                // Safe to drop, both: a change stays marked as unseen.
-                Ok(()) = told.changed() => {
-                    let now = told.borrow_and_update().clone();
-                    order.progress.send_replace(progress(&now, self.ours.name()));
-                    told_of.tell(&self.ours, &now);
-                }
-                Ok(()) = sights.changed() => {
-                    ordered.send_if_modified(|known| {
-                        let now = forced(&sights.borrow_and_update());
-                        let differs = *known != now;
-                        *known = now;
-                        differs
-                    });
-                }
-            }
-        }
-    }
-
-    /// A person's word was for this one drain.
-    async fn word_is_kept(&self) {
-        if let Err(error) = self.ours.node.forget(annotation::FORCE_DRAIN).await {
-            tracing::warn!(reason = %error.reason(), "{}", chain(&error));
-        }
-    }
-
-    fn after(&self, ended: Result<Drained, DrainError>) -> Result<Emptied, NodeError> {
-        match ended {
-            Ok(_) => {
-                self.ours
-                    .tell(EventReason::Drained, "every pod has left that must");
-                Ok(Emptied::Wholly)
-            }
-            Err(DrainError::Stopped) => Ok(Emptied::Stopped),
-            Err(error) => {
-                self.ours.tell(EventReason::FailedToDrain, chain(&error));
-                Err(self.not_drained(error))
-            }
         }
     }
 }
@@ -235,6 +196,8 @@ impl<P: Pods> Node for ByAgent<P> {
     fn uncordon(&self, _: String) -> Asked<'_, ()> {
         Box::pin(async move {
             self.ours.fit().await;
+            let missing = self.ours.counted_by_the_node().await;
+            self.forget_force().await?;
             let what = "uncordon node";
             match self
                 .ours
@@ -244,7 +207,12 @@ impl<P: Pods> Node for ByAgent<P> {
                 .map_err(|e| self.ours.refused(what, e))?
             {
                 Uncordon::NoNode => {}
-                Uncordon::Lifted => self.ours.tell(EventReason::Uncordon, "pods may come again"),
+                Uncordon::Lifted => {
+                    let but = |missing| format!(", though the Node counts only {missing}");
+                    let but = missing.map(but).unwrap_or_default();
+                    let note = format!("pods may come again{but}");
+                    self.ours.tell(EventReason::Uncordon, note);
+                }
                 Uncordon::Kept => self.ours.tell(
                     EventReason::UncordonSkipped,
                     "a person wants the node to stay cordoned",
@@ -255,7 +223,7 @@ impl<P: Pods> Node for ByAgent<P> {
                     "the cordon is somebody else's",
                 ),
             }
-            *locked(&self.cordoned) = None;
+            *locked(&self.cordoned) = cordon::Remembered::default();
             Ok(())
         })
     }
@@ -267,42 +235,6 @@ impl<P: Pods> Node for ByAgent<P> {
 
 fn locked<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
     what.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// A person's word that this one drain be forced.
-fn forced(sight: &Sight) -> Option<String> {
-    let node = sight.node.as_ref()?;
-    node.forced_drain().map(str::to_owned)
-}
-
-fn progress(told: &Progress, node: &str) -> DrainProgress {
-    let away = told.away_since.map(|since| Blocker {
-        kind: "Node".to_owned(),
-        namespace: String::new(),
-        name: node.to_owned(),
-        reason: Reason::ApiServerUnreachable,
-        message: "the API server does not answer; the drain goes on when it does".to_owned(),
-        since,
-    });
-    let blockers = away
-        .into_iter()
-        .chain(told.waits.iter().map(blocker))
-        .collect();
-    DrainProgress {
-        spent: told.spent,
-        blockers,
-    }
-}
-
-fn blocker(wait: &Wait) -> Blocker {
-    Blocker {
-        kind: "Pod".to_owned(),
-        namespace: wait.pod.namespace.clone(),
-        name: wait.pod.name.clone(),
-        reason: wait.what.reason(),
-        message: wait.sentence(),
-        since: wait.since,
-    }
 }
 
 /// How an update drains here.

@@ -118,6 +118,8 @@ impl Node for ByController {
     fn uncordon(&self, on: String) -> Asked<'_, ()> {
         Box::pin(async move {
             self.ours.fit().await;
+            // Whatever it does not count in time is in the log.
+            let _ = self.ours.counted_by_the_node().await;
             self.fulfilled(DrainRequest::Uncordon(on)).await;
             Ok(())
         })

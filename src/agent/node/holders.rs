@@ -197,20 +197,24 @@ fn held(known: &Known, lends: &BTreeSet<String>) -> crate::device::holders::Hold
     }
 }
 
+/// How many devices of each resource the kubelet may give away, as it was told.
+pub(super) fn offers(status: &DevicesStatus) -> Vec<(String, usize)> {
+    let registered = status.devices.iter().filter(|one| one.registered);
+    registered
+        .map(|one| {
+            let healthy = one.devices.iter().filter(|it| it.health == "Healthy");
+            (one.resource.to_string(), healthy.count())
+        })
+        .filter(|(_, healthy)| *healthy > 0)
+        .collect()
+}
+
 /// Waits until the kubelet counts again what is lent again: a pod that came before that would fail for
 /// good. A kubelet that tells nothing is not waited for; the gates do that.
 pub(super) async fn offered(devices: &DevicesHandle) {
     let until = Instant::now() + TAKEN_UP;
     while Instant::now() < until {
-        let status = devices.status_now();
-        let registered = status.devices.iter().filter(|one| one.registered);
-        let wanted: Vec<_> = registered
-            .map(|one| {
-                let healthy = one.devices.iter().filter(|it| it.health == "Healthy");
-                (one.resource.to_string(), healthy.count())
-            })
-            .filter(|(_, healthy)| *healthy > 0)
-            .collect();
+        let wanted = offers(&devices.status_now());
         if wanted.is_empty() {
             return;
         }

@@ -31,12 +31,8 @@ impl Told {
                 ours.events.tell(pod, EventReason::DrainBlocked, note);
             }
         }
-        for (pod, note) in progress.notes.iter() {
-            let lost = matches!(
-                note.reason(),
-                Reason::DrainPodUnmanaged | Reason::DrainDaemonSetMissing
-            );
-            if lost && self.lost.insert(pod.uid.clone()) {
+        for (pod, note) in progress.lost.iter() {
+            if self.lost.insert(pod.uid.clone()) {
                 let note = format!("{pod} {}", note.sentence());
                 ours.tell(EventReason::UnmanagedPodEvicted, note);
             }

@@ -104,7 +104,7 @@ impl PoolsReport {
         self.pools.retain(|pool| pool.name == name);
         self.without_pool.clear();
         let word = |warning: &String| {
-            let mut words = warning.split([' ', ',']);
+            let mut words = warning.split([' ', ',', ':']);
             words.any(|word| word == name)
         };
         self.warnings.retain(word);
@@ -119,6 +119,7 @@ impl PoolReport {
     ) -> Self {
         let pool = members.pool;
         let counts = Counts::of(members);
+        warnings.extend(pool.mistakes());
         let limit = max_unavailable(pool, counts.machines.try_into().unwrap_or(usize::MAX));
         match &limit {
             Ok(limit) => warnings.extend(limit.warning.clone()),

@@ -158,7 +158,10 @@ impl OwnNode {
 
     fn is_away(&self, error: &ClusterError) {
         let news = self.sight.send_if_modified(|sight| {
-            let news = sight.away.is_none();
+            let answered = !matches!(error.why, Why::Unreachable(_) | Why::TimedOut(_));
+            let refused = answered.then(|| error.reason());
+            let news = sight.away.is_none() || sight.refused != refused;
+            sight.refused = refused;
             sight.away.get_or_insert_with(Instant::now);
             news
         });
@@ -172,6 +175,7 @@ impl OwnNode {
         let mut away = None;
         self.sight.send_if_modified(|sight| {
             away = sight.away.take();
+            sight.refused = None;
             away.is_some()
         });
         if let Some(since) = away {

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use super::{Budget, Options, Pod, PodId, Progress, survey::Survey};
 use crate::{
-    backoff::Backoff,
+    backoff::{Backoff, jitter},
     drain::{Act, DaemonSets, Note, Tier, Verdict, What, classify, prospect},
 };
 
@@ -26,6 +26,10 @@ use entry::{Entry, State};
 /// pace; the longest keeps a node that waits for days at three requests a minute, and a budget that was
 /// lifted is still noticed before anybody looks.
 pub(super) const PAUSES: Backoff = Backoff::new(Duration::from_secs(5), Duration::from_secs(20));
+
+/// A workload may put so many pods on the node in a drain, less one, before it is said and slowed down: some
+/// were on their way when the node was cordoned.
+const TOO_OFTEN: u32 = 3;
 
 /// The wall clock has whole milliseconds: when this has passed, what was due then has come.
 const JUST_AFTER: Duration = Duration::from_millis(2);
@@ -57,8 +61,13 @@ pub(super) struct Book {
     pub(super) throttled: Option<Instant>,
     gone: usize,
     notes: Arc<Vec<(PodId, Note)>>,
+    lost: Arc<Vec<(PodId, Note)>>,
     forced: BTreeSet<PodId>,
     left_behind: Vec<PodId>,
+    /// The node was looked at once: who comes now comes back.
+    begun: bool,
+    /// How many pods each workload has put here since, by namespace and name.
+    came: BTreeMap<(String, String), u32>,
 }
 
 impl Book {
@@ -90,6 +99,7 @@ impl Book {
                 entry.state = State::Due(asked);
             }
         }
+        self.begun = true;
     }
 
     /// Takes in what the watch says of a pod.
@@ -116,6 +126,7 @@ impl Book {
 
     fn put(&mut self, pod: Pod, at: Instant, now: Timestamp) {
         let foreseen = self.foreseen(&pod);
+        let back = self.comes_back(&pod);
         let entry = self.entries.entry(pod.id.clone()).or_insert_with(|| Entry {
             pod: pod.clone(),
             state: State::Due(at),
@@ -136,6 +147,26 @@ impl Book {
         } else if let Some(what @ (What::Never(..) | What::Several(_))) = foreseen {
             entry.keep(what, now);
         }
+        if let Some((owner, times)) = back {
+            // Force, too, has its pauses here: deleting it is what has brought it.
+            entry.delete_tried = true;
+            entry.state = State::Due(at + PAUSES.wait(times, jitter()));
+            entry.keep(What::ComesBack(owner), now);
+        }
+    }
+
+    /// Who has put a new pod here too often since the drain began, and how often beyond that.
+    fn comes_back(&mut self, pod: &Pod) -> Option<(String, u32)> {
+        if !self.begun || pod.is_leaving() || self.entries.contains_key(&pod.id) {
+            return None;
+        }
+        let controller = pod.controller.as_ref()?;
+        let owner = format!("{} {}", controller.kind, controller.name);
+        let came = (pod.id.namespace.clone(), owner.clone());
+        let times = self.came.entry(came).or_default();
+        *times += 1;
+        let beyond = times.checked_sub(TOO_OFTEN)?;
+        Some((owner, beyond))
     }
 
     /// What its budgets will say to a pod's eviction, where that is no.
@@ -251,6 +282,7 @@ impl Book {
                 .filter_map(|one| one.wait(now, limit))
                 .collect(),
             notes: Arc::clone(&self.notes),
+            lost: Arc::clone(&self.lost),
             forced: self.forced.iter().cloned().collect(),
             left_behind: self.left_behind.clone(),
             ..Progress::default()

@@ -30,6 +30,8 @@ pub struct Progress {
     pub waits: Vec<Wait>,
     /// What is to be said of pods that stay, or that lose something.
     pub notes: Arc<Vec<(PodId, Note)>>,
+    /// What was said of the pods that were asked to end and that nobody makes anew.
+    pub lost: Arc<Vec<(PodId, Note)>>,
     /// Pods that were deleted past what kept them.
     pub forced: Vec<PodId>,
     /// Pods that have ended and whose objects are still there, held by finalizers.

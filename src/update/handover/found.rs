@@ -10,7 +10,7 @@ use crate::{
     machine_config::{self, MachineConfig, Order, Refusal, Rules},
     path::AbsPath,
     reason::Reason,
-    root::{Kind, Root},
+    root::{Kind, Root, Stat},
 };
 
 /// The API server takes no larger MachineConfig than 1.5 MiB; its JSON may be escaped.
@@ -75,14 +75,20 @@ const UNFINISHED: [(&str, &str); 5] = [
     ),
 ];
 
+/// Those that say so by being there: one is made by `touch`, and an empty one of the other is a first boot
+/// that was cut short. The others are emptied by whoever is done with them.
+const EMPTY_TOO: [&str; 2] = [
+    "/etc/machine-config-daemon/node-annotations.json",
+    "/run/machine-config-daemon-force",
+];
+
 /// Reads what it keeps, and refuses where it is not done.
 pub fn find(root: &Root, rules: &Rules) -> Result<Found, HandoverError> {
     for (path, what) in UNFINISHED {
         let path = AbsPath::new(path)?;
-        if root
-            .stat(&path)?
-            .is_some_and(|stat| stat.size > 0 || stat.kind != Kind::File)
-        {
+        let counts_empty = EMPTY_TOO.contains(&path.as_str());
+        let counts = |stat: Stat| counts_empty || stat.size > 0 || stat.kind != Kind::File;
+        if root.stat(&path)?.is_some_and(counts) {
             return Err(HandoverError::Unfinished { path, what });
         }
     }

@@ -49,16 +49,18 @@ impl<S: Services, A: Audience> Updater<S, A> {
         let Some(node) = self.node.clone() else {
             return Ok(None);
         };
-        let to = self.config_name();
         // What goes back is desired by nobody.
         let back = |tx: &Transaction| tx.direction == Direction::Undo;
-        let towards = (!self.journal.top().is_some_and(back)).then(|| to.clone());
+        let back = self.journal.top().is_some_and(back);
         let drained = self.journal.cordon.is_some();
         // Since when nobody has answered.
         let mut away: Option<Instant> = None;
         let mut attempt = 0;
         loop {
-            let asked = node.permit(Step::Reboot { drained }, towards.clone());
+            // It may be called otherwise since the last time.
+            let to = self.config_name();
+            let towards = (!back).then(|| to.clone());
+            let asked = node.permit(Step::Reboot { drained }, towards);
             let answered = tokio::select! {
                 // Safe to drop: a look changes nothing.
                 () = stop.cancelled() => return Ok(Some(None)),
@@ -173,7 +175,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
         if self.node.is_none() || !self.has_a_time() {
             return Ok(None);
         }
-        let asked = self.answer(stop, |node| node.earliest()).await?;
+        let asked = self.answer(stop, |node, _| node.earliest()).await?;
         let Answer::Done(earliest) = asked else {
             return Ok(Some(asked.map(|_| Event::Withdrawn)));
         };
@@ -186,7 +188,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
     pub(super) async fn answer<T>(
         &mut self,
         stop: &CancellationToken,
-        what: impl for<'a> Fn(&'a dyn Node) -> Asked<'a, T>,
+        what: impl for<'a> Fn(&'a dyn Node, &Self) -> Asked<'a, T>,
     ) -> Result<Answer<T>, UpdateError> {
         let Some(node) = self.node.clone() else {
             return Ok(Answer::Event(Event::Withdrawn));
@@ -200,7 +202,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
                     Some(event) => return Ok(Answer::Event(event)),
                     None => continue,
                 },
-                asked = self.while_turning(what(&*node)) => asked,
+                asked = self.while_turning(what(&*node, self)) => asked,
             };
             let error = match asked {
                 Ok(answer) => {

@@ -68,7 +68,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
             cordon.lending = lending;
             self.save().await?;
         }
-        self.answer(stop, |node| node.lend(lending)).await
+        self.answer(stop, |node, _| node.lend(lending)).await
     }
 
     /// Waits until nobody has a device in hand whom the drain takes away, and says who has.

@@ -14,6 +14,7 @@ mod evidence;
 mod guard;
 mod host;
 mod lend;
+mod names;
 mod node;
 mod plan;
 mod reboot;

@@ -101,7 +101,9 @@ impl<S: Services, A: Audience> Updater<S, A> {
         self.know_what_is_lent().await;
         self.save().await?;
         let name = to.name;
-        let asked = self.answer(stop, |node| node.cordon(name.clone())).await?;
+        let asked = self
+            .answer(stop, |node, _| node.cordon(name.clone()))
+            .await?;
         Ok(asked.map(|()| Event::Cordoned))
     }
 
@@ -218,10 +220,13 @@ impl<S: Services, A: Audience> Updater<S, A> {
         step: Step,
         stop: &CancellationToken,
     ) -> Result<Answer<Permit>, UpdateError> {
-        let to = self.planned.as_ref().map(|planned| planned.to.name.clone());
-        let to = to.unwrap_or_else(|| self.config_name());
-        self.answer(stop, |node| node.permit(step, Some(to.clone())))
-            .await
+        // The name may become another one while nobody answers.
+        self.answer(stop, |node, this| {
+            let planned = this.planned.as_ref();
+            let to = planned.map(|planned| planned.to.name.clone());
+            node.permit(step, Some(to.unwrap_or_else(|| this.config_name())))
+        })
+        .await
     }
 
     /// Gives the machine back to pods.
@@ -233,7 +238,9 @@ impl<S: Services, A: Audience> Updater<S, A> {
         if let Some(ended) = self.lend_again(stop).await? {
             return Ok(ended);
         }
-        let asked = self.answer(stop, |node| node.uncordon(on.clone())).await?;
+        let asked = self
+            .answer(stop, |node, _| node.uncordon(on.clone()))
+            .await?;
         let failed = self.journal.failure.is_some();
         let event = asked.map(|()| Event::Uncordoned { failed });
         if let Some(Event::Uncordoned { .. }) = event {

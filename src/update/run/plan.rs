@@ -259,6 +259,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
     /// What the desired config means for what is going on now.
     pub(super) fn look_at_desired(&mut self) -> Option<Event> {
         let (desired, asked) = self.hear();
+        self.go_by_the_desired_name();
         match desired {
             Desired::Unknown | Desired::Nothing => None,
             Desired::Refused(refusals) => {

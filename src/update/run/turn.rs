@@ -22,6 +22,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
         if let Some(event) = self.look_at_desired() {
             return Ok(Some(event));
         }
+        self.take_on_the_desired_name().await?;
         self.keep_desired().await?;
         self.arm_drift().await?;
         if let Some(event) = self.next_repair() {
@@ -42,6 +43,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
                     if let Some(event) = self.look_at_desired() {
                         return Ok(Some(event));
                     }
+                    self.take_on_the_desired_name().await?;
                 }
                 // Safe to drop: what inotify has queued is read by the next call.
                 touched = self.drift.touched() => {

@@ -1,6 +1,6 @@
 //! What the server said to requests for single pods.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use tokio::time::Instant;
@@ -20,6 +20,7 @@ impl Book {
         at: Instant,
         now: Timestamp,
     ) {
+        self.note_lost(id);
         let Some(entry) = self.entries.get_mut(id) else {
             return;
         };
@@ -32,6 +33,19 @@ impl Book {
             self.forced.insert(id.clone());
         }
         self.release(&pod, Some(at));
+    }
+
+    /// Whom nobody makes anew is lost from now on, and not before.
+    fn note_lost(&mut self, id: &PodId) {
+        let of_it = self.notes.iter().filter(|(pod, _)| pod == id);
+        let lost: Vec<_> = of_it
+            .filter(|(_, note)| note.is_for_good())
+            .filter(|note| !self.lost.contains(note))
+            .cloned()
+            .collect();
+        if !lost.is_empty() {
+            Arc::make_mut(&mut self.lost).extend(lost);
+        }
     }
 
     /// The server said no: the pod waits, for as long as the server or our own pauses say.

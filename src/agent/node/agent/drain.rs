@@ -1,0 +1,245 @@
+//! One drain: the pods leave, and meanwhile it is seen to that no new ones come.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use tokio::sync::watch;
+
+use super::{ByAgent, cordon::Asks, force::Word, locked};
+use crate::{
+    agent::node::telling::Told,
+    crd::{EventReason, NodeView, names::annotation},
+    drain::{
+        Wait,
+        evict::{DrainError, Drained, Force, Pods, Progress},
+    },
+    reason::Reason,
+    telemetry::chain,
+    update::node::{Blocker, DrainOrder, DrainProgress, Emptied, NodeError},
+};
+
+/// How a part of a drain ended.
+enum Part {
+    Ended(Result<Drained, DrainError>),
+    /// Somebody has made the node schedulable a second time.
+    Lifted,
+}
+
+/// What is said of the Node itself beside the pods.
+#[derive(Default)]
+struct OfTheNode {
+    unexplained: Option<Timestamp>,
+    lifted: Option<Timestamp>,
+}
+
+impl<P: Pods> ByAgent<P> {
+    pub(super) async fn drain_now(&self, mut order: DrainOrder) -> Result<Emptied, NodeError> {
+        self.ours.tell(
+            EventReason::Drain,
+            format!("pods are asked to leave for {}", order.to),
+        );
+        let mut told = Told::default();
+        loop {
+            match self.drain_on(&mut order, &mut told).await {
+                Part::Ended(ended) => return self.after(ended),
+                Part::Lifted if self.is_cordoned_again(&order).await => {}
+                Part::Lifted => return Ok(Emptied::Stopped),
+            }
+        }
+    }
+
+    /// Drains until it ends, or until going on would be a fight over the cordon.
+    async fn drain_on(&self, order: &mut DrainOrder, told_of: &mut Told) -> Part {
+        let settings = self.settings.borrow().drain.clone();
+        let drain = self.as_configured(self.ours.force_after(&settings).await);
+        let mut told = drain.progress();
+        let mut sights = self.ours.node.sights();
+        sights.mark_changed();
+        let (ordered, orders) = watch::channel(None);
+        let force = Force {
+            spent: order.spent,
+            ordered: orders,
+        };
+        let mut of_node = OfTheNode::default();
+        let over = order.stop.child_token();
+        let mut running = std::pin::pin!(drain.run(force, over.clone()));
+        loop {
+            tokio::select! {
+                ended = &mut running => {
+                    let end = told.borrow().clone();
+                    self.show(order, &end, &of_node);
+                    told_of.tell(&self.ours, &end);
+                    order.spent = end.spent;
+                    if ended.is_ok() && end.ordered.is_some() {
+                        self.word_is_kept().await;
+                    }
+                    *locked(&self.left_behind) = end.left_behind;
+                    return match of_node.lifted.is_some() && !order.stop.is_cancelled() {
+                        true => Part::Lifted,
+                        false => Part::Ended(ended),
+                    };
+                }
+                // Safe to drop, both: a change stays marked as unseen.
+                Ok(()) = told.changed() => {
+                    let now = told.borrow_and_update().clone();
+                    self.show(order, &now, &of_node);
+                    told_of.tell(&self.ours, &now);
+                }
+                Ok(()) = sights.changed() => {
+                    let view = sights.borrow_and_update().node.clone();
+                    self.heed(view.as_deref(), order, &ordered, &mut of_node).await;
+                    if let Some(view) = view && self.keep_cordoned(&view, order).await == Asks::Patience {
+                        of_node.lifted.get_or_insert_with(|| self.clock.now());
+                        over.cancel();
+                    }
+                    self.show(order, &told.borrow().clone(), &of_node);
+                }
+            }
+        }
+    }
+
+    /// Passes on a person's word that this drain be forced, and says what is wrong with one.
+    async fn heed(
+        &self,
+        view: Option<&NodeView>,
+        order: &DrainOrder,
+        ordered: &watch::Sender<Option<String>>,
+        of_node: &mut OfTheNode,
+    ) {
+        let word = locked(&self.heard).of(view, &order.to);
+        let unexplained = word == Word::Unexplained;
+        if unexplained && of_node.unexplained.is_none() {
+            self.ours
+                .tell(EventReason::DrainBlocked, unexplained_note());
+        }
+        let since = of_node.unexplained.unwrap_or_else(|| self.clock.now());
+        of_node.unexplained = unexplained.then_some(since);
+        if word == Word::Stale {
+            self.word_is_kept().await;
+        }
+        let why = match word {
+            Word::Force(why) => Some(why),
+            Word::None | Word::Stale | Word::Unexplained => None,
+        };
+        ordered.send_if_modified(|known| {
+            let differs = *known != why;
+            *known = why;
+            differs
+        });
+    }
+
+    /// Cordons a node that somebody made schedulable meanwhile, or that was registered anew. Where that does
+    /// not succeed now it is tried when the Node changes again, and before the first change of the machine.
+    async fn keep_cordoned(&self, view: &NodeView, order: &DrainOrder) -> Asks {
+        let asks = locked(&self.cordoned).asks(view);
+        if asks == Asks::Cordon {
+            let cordoned = tokio::select! {
+                // Safe to drop: what is sent holds for this version of the Node only.
+                () = order.stop.cancelled() => return asks,
+                cordoned = self.cordon_now(&order.to) => cordoned,
+            };
+            if let Err(error) = cordoned {
+                tracing::warn!(reason = %error.reason, "{}", chain(&error));
+            }
+        }
+        asks
+    }
+
+    /// Waits until the node is cordoned, and says so. Not so: asked to stop.
+    ///
+    /// The cordon that comes is not ours, and is not to be taken for it: our mark goes first.
+    async fn is_cordoned_again(&self, order: &DrainOrder) -> bool {
+        self.ours.tell(EventReason::DrainBlocked, lifted_note());
+        if let Err(error) = self.ours.node.forget(annotation::CORDONED).await {
+            tracing::warn!(reason = %error.reason(), "{}", chain(&error));
+        }
+        let mut sights = self.ours.node.sights();
+        let stands = sights.wait_for(|sight| {
+            let asks = |node: &Arc<NodeView>| locked(&self.cordoned).asks(node);
+            sight.node.as_ref().map(asks) != Some(Asks::Patience)
+        });
+        tokio::select! {
+            // Safe to drop, both: nothing is done here.
+            () = order.stop.cancelled() => false,
+            stands = stands => stands.is_ok(),
+        }
+    }
+
+    fn show(&self, order: &DrainOrder, told: &Progress, of_node: &OfTheNode) {
+        let name = self.ours.name();
+        order.progress.send_replace(progress(told, name, of_node));
+    }
+
+    /// A person's word was for this one drain.
+    async fn word_is_kept(&self) {
+        if let Err(error) = self.ours.node.forget(annotation::FORCE_DRAIN).await {
+            tracing::warn!(reason = %error.reason(), "{}", chain(&error));
+        }
+    }
+
+    fn after(&self, ended: Result<Drained, DrainError>) -> Result<Emptied, NodeError> {
+        match ended {
+            Ok(_) => {
+                self.ours
+                    .tell(EventReason::Drained, "every pod has left that must");
+                Ok(Emptied::Wholly)
+            }
+            Err(DrainError::Stopped) => Ok(Emptied::Stopped),
+            Err(error) => {
+                self.ours.tell(EventReason::FailedToDrain, chain(&error));
+                Err(self.not_drained(error))
+            }
+        }
+    }
+}
+
+fn unexplained_note() -> String {
+    let name = annotation::FORCE_DRAIN;
+    format!("{name} does not say why, and forces nothing; write {name}=<why>")
+}
+
+fn lifted_note() -> String {
+    "somebody has made the node schedulable a second time; the drain goes on when it is cordoned"
+        .to_owned()
+}
+
+fn progress(told: &Progress, node: &str, of_node: &OfTheNode) -> DrainProgress {
+    let of_the_node = |reason, message, since| Blocker {
+        kind: "Node".to_owned(),
+        namespace: String::new(),
+        name: node.to_owned(),
+        reason,
+        message,
+        since,
+    };
+    let away = told.away_since.map(|since| {
+        let message = "the API server does not answer; the drain goes on when it does".to_owned();
+        of_the_node(Reason::ApiServerUnreachable, message, since)
+    });
+    let lifted = of_node.lifted;
+    let lifted = lifted.map(|since| of_the_node(Reason::NodeUncordoned, lifted_note(), since));
+    let unexplained = of_node.unexplained;
+    let unexplained =
+        unexplained.map(|since| of_the_node(Reason::ForceNotExplained, unexplained_note(), since));
+    let blockers = away
+        .into_iter()
+        .chain(lifted)
+        .chain(unexplained)
+        .chain(told.waits.iter().map(blocker))
+        .collect();
+    DrainProgress {
+        spent: told.spent,
+        blockers,
+    }
+}
+
+fn blocker(wait: &Wait) -> Blocker {
+    Blocker {
+        kind: "Pod".to_owned(),
+        namespace: wait.pod.namespace.clone(),
+        name: wait.pod.name.clone(),
+        reason: wait.what.reason(),
+        message: wait.sentence(),
+        since: wait.since,
+    }
+}

@@ -1,0 +1,123 @@
+//! Label selectors and names of nodes as they are typed: a mistake is one of usage, and names what was typed.
+
+use crate::crd::names::is_object_name;
+
+/// What may stand before the name of a node, as kubectl prints it.
+const KINDS: [&str; 3] = ["node/", "nodes/", "no/"];
+
+/// The name of a node, or `node/NAME`.
+pub(super) fn node(text: &str) -> Result<String, String> {
+    let name = KINDS.iter().find_map(|kind| text.strip_prefix(kind));
+    let name = name.unwrap_or(text);
+    match is_object_name(name) {
+        true => Ok(name.to_owned()),
+        false => Err("expected the name of a node, or node/NAME".to_owned()),
+    }
+}
+
+/// A label selector, as the API server reads them.
+pub(super) fn labels(text: &str) -> Result<String, String> {
+    let wrong = requirements(text)
+        .into_iter()
+        .find(|one| !is_requirement(one));
+    match wrong {
+        // An empty one selects everything.
+        Some(_) if text.trim().is_empty() => Ok(text.to_owned()),
+        Some(one) => Err(format!(
+            "{one:?} is no requirement on a label; expected such as key=value, key!=value, key, !key or 'key in (a,b)'"
+        )),
+        None => Ok(text.to_owned()),
+    }
+}
+
+/// Split at the commas outside of brackets.
+fn requirements(text: &str) -> Vec<&str> {
+    let mut depth = 0_i32;
+    let outside = |letter: char| {
+        match letter {
+            '(' => depth += 1,
+            ')' => depth -= 1,
+            _ => {}
+        }
+        letter == ',' && depth == 0
+    };
+    text.split(outside).map(str::trim).collect()
+}
+
+fn is_requirement(text: &str) -> bool {
+    if let Some(key) = text.strip_prefix('!') {
+        return is_key(key.trim());
+    }
+    for operator in ["!=", "==", "=", ">", "<"] {
+        if let Some((key, value)) = text.split_once(operator) {
+            return is_key(key.trim()) && is_value(value.trim());
+        }
+    }
+    let Some((key, list)) = text.split_once(char::is_whitespace) else {
+        return is_key(text);
+    };
+    let list = list.trim();
+    let list = list.strip_prefix("notin").or(list.strip_prefix("in"));
+    let list = list.and_then(|list| list.trim().strip_prefix('(')?.strip_suffix(')'));
+    is_key(key) && list.is_some_and(|list| list.split(',').all(|value| is_value(value.trim())))
+}
+
+fn is_key(text: &str) -> bool {
+    let (prefix, name) = match text.split_once('/') {
+        Some((prefix, name)) => (Some(prefix), name),
+        None => (None, text),
+    };
+    prefix.is_none_or(is_object_name) && !name.is_empty() && is_value(name)
+}
+
+fn is_value(text: &str) -> bool {
+    let letter = |byte: u8| byte.is_ascii_alphanumeric();
+    let inside = |byte: &u8| letter(*byte) || matches!(byte, b'-' | b'_' | b'.');
+    let bytes = text.as_bytes();
+    let ends = [bytes.first(), bytes.last()];
+    text.len() <= 63
+        && bytes.iter().all(inside)
+        && ends.into_iter().flatten().all(|byte| letter(*byte))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn selectors_are_read_as_kubectl_reads_them_and_the_mistake_is_named() {
+        for text in [
+            "",
+            "app",
+            "!app",
+            "app=web",
+            "app==web, tier!=db",
+            "app=",
+            "topology.kubernetes.io/zone in (a, b),x notin (c)",
+            "count>3",
+        ] {
+            assert_eq!(labels(text).as_deref(), Ok(text));
+        }
+        for (text, named) in [
+            ("app=web,=x", "\"=x\""),
+            ("a b c", "\"a b c\""),
+            ("app in a", "\"app in a\""),
+            ("app=web,", "\"\""),
+            ("app=we b", "\"app=we b\""),
+            ("Bad_/x", "\"Bad_/x\""),
+        ] {
+            let said = labels(text).unwrap_err();
+            assert!(said.starts_with(named), "{said}");
+        }
+    }
+
+    #[test]
+    fn a_node_may_be_called_as_kubectl_prints_it() {
+        for text in ["worker-1", "node/worker-1", "nodes/worker-1", "no/worker-1"] {
+            assert_eq!(node(text).as_deref(), Ok("worker-1"));
+        }
+        for text in ["", "pod/x", "node/", "a/b", "A"] {
+            assert!(node(text).unwrap_err().contains("node/NAME"), "{text}");
+        }
+    }
+}
