@@ -10,7 +10,7 @@ mod written;
 use std::collections::BTreeMap;
 
 pub use super::document::{API_VERSION, LARGEST};
-pub use entry::{Entry, GroupBy, Hardware, Pci, Probe, Subsystem, Taint, Usb, Word};
+pub use entry::{Entry, GroupBy, Hardware, Pci, Probe, Subsystem, Usb, Word};
 
 use super::{
     Refusal, document,
@@ -61,8 +61,6 @@ pub struct Declaration {
     pub numa: Numa,
     /// What each device must be besides there.
     pub probes: Vec<Probe>,
-    /// What keeps others off nodes that have the resource.
-    pub taint: Option<Taint>,
     /// Units that use the devices, to be stopped before the machine is changed or goes down.
     pub stop_units: Vec<String>,
 }

@@ -10,7 +10,6 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Refusal,
-    declaration::Taint,
     name::{ResourceName, SHARE_MARK},
     source::Source,
     template::Template,
@@ -227,8 +226,6 @@ pub struct Inventory {
     pub stop_units: BTreeSet<String>,
     /// Units whose state is the health of devices.
     pub probed_units: BTreeSet<String>,
-    /// What keeps others off a node with these resources.
-    pub taints: BTreeSet<Taint>,
 }
 
 /// That nothing is lent to anybody new.

@@ -1,17 +1,12 @@
 //! What the registry knows: declarations in force, who owns which resource, and the devices seen.
 
-use std::{
-    borrow::Cow,
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-    time::Duration,
-};
+use std::{borrow::Cow, collections::BTreeMap, sync::Arc, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
 use super::{
     Refusal,
-    declaration::{self, Allowances, Declaration, Taint},
+    declaration::{self, Allowances, Declaration},
     inventory::{Device, Health, Inventory, Resource, Withheld},
     name::ResourceName,
     sighting::{self, Presences, Sightings},
@@ -269,18 +264,7 @@ impl Ledger {
                 .in_force()
                 .flat_map(|declaration| declaration.probed_units().map(str::to_owned))
                 .collect(),
-            taints: self.taints(),
         }
-    }
-
-    /// Taints of resources that have a device: a node without one is like any other.
-    fn taints(&self) -> BTreeSet<Taint> {
-        let has_one = |declaration: &&Declaration| {
-            let resource = self.resources.get(&declaration.resource);
-            resource.is_some_and(|resource| resource.listed().next().is_some())
-        };
-        let with_one = self.in_force().filter(has_one);
-        with_one.filter_map(|one| one.taint.clone()).collect()
     }
 
     /// Told on both sides: whoever reads one of the files learns of the other.

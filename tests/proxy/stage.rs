@@ -82,7 +82,6 @@ impl Stage {
             allowances: Allowances::default(),
             uevents: false,
             rescan: Duration::from_secs(600),
-            units: tokio::sync::watch::channel(UnitStates::new()).1,
             withheld: None,
             units: units.subscribe(),
         };

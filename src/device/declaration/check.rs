@@ -39,7 +39,7 @@ pub(super) fn check(file: File, allowances: &Allowances) -> Result<Declaration, 
     let recipe = check.container(spec.container, resource.as_ref());
     let numa = check.numa(spec.numa);
     let probes = check.health(spec.health);
-    let taint = check.taint(spec.taint);
+    check.taint(spec.taint);
     let stop_units = check.quiesce(spec.quiesce);
     match resource {
         Some(resource) if check.refusals.0.is_empty() => Ok(Declaration {
@@ -51,7 +51,6 @@ pub(super) fn check(file: File, allowances: &Allowances) -> Result<Declaration, 
             recipe,
             numa,
             probes,
-            taint,
             stop_units,
         }),
         _ => Err(check.refusals.0),

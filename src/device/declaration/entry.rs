@@ -155,17 +155,6 @@ pub enum Probe {
     Unit(String),
 }
 
-/// A taint that keeps others off nodes that have the resource.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Taint {
-    /// As Kubernetes takes it.
-    pub key: String,
-    /// As Kubernetes takes it; may be empty.
-    pub value: String,
-    /// `NoSchedule`, `PreferNoSchedule` or `NoExecute`.
-    pub effect: String,
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;

@@ -69,8 +69,16 @@ plain! {
     Subsystem { name: String, #[serde(default)] attributes: BTreeMap<String, String> }
     Cdi { kind: String }
     Group { by: String }
-    Taint { key: String, value: Option<String>, effect: String }
     Sysfs { file: String, equals: String }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[expect(dead_code, reason = "the shape is checked, the feature is refused")]
+pub(super) struct Taint {
+    key: String,
+    value: Option<String>,
+    effect: String,
 }
 
 #[derive(Debug, Deserialize)]

@@ -67,7 +67,6 @@ pub fn check(
         withheld: None,
         stop_units: declaration.stop_units.iter().cloned().collect(),
         probed_units: declaration.probed_units().map(str::to_owned).collect(),
-        taints: declaration.taint.iter().cloned().collect(),
     })
 }
 
