@@ -1,15 +1,50 @@
 //! Compiles the wire contracts in `proto/` without an installed `protoc`.
 
+use std::{env, fs, path::PathBuf};
+
 /// Each file is one contract; `src/kubelet/api.rs` includes what comes out.
-const CONTRACTS: &[&str] = &["deviceplugin/v1beta1.proto", "podresources/v1.proto"];
+const KUBELET: &[&str] = &["deviceplugin/v1beta1.proto", "podresources/v1.proto"];
+/// `src/vendor/api.rs` includes this one.
+const VENDOR: &[&str] = &["machinist/vendor/v1/vendor.proto"];
+/// The contract whose services are compiled once more, with an answer that is passed on as it came.
+const RELAYED: &str = "deviceplugin/v1beta1.proto";
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rerun-if-changed=proto");
-    let files = protox::compile(CONTRACTS, ["proto"])?;
+    let files = protox::compile(KUBELET, ["proto"])?;
     tonic_prost_build::configure()
         .emit_rerun_if_changed(false)
         .build_transport(false)
         .compile_fds(files)?;
+    let files = protox::compile(VENDOR, ["proto"])?;
+    tonic_prost_build::configure()
+        .emit_rerun_if_changed(false)
+        .build_transport(false)
+        .btree_map(".")
+        // A vendor is not trusted: what it sends is counted before it is decoded.
+        .codec_path("crate::vendor::codec::Guarded")
+        .compile_fds(files)?;
+    relayed()
+}
+
+/// All messages are those of the first pass but one: the closest path counts.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "cargo's own directory is in no root"
+)]
+fn relayed() -> Result<(), Box<dyn std::error::Error>> {
+    let dir = PathBuf::from(env::var_os("OUT_DIR").ok_or("cargo sets OUT_DIR")?).join("relay");
+    fs::create_dir_all(&dir)?;
+    tonic_prost_build::configure()
+        .emit_rerun_if_changed(false)
+        .build_transport(false)
+        .out_dir(dir)
+        .extern_path(".v1beta1", "crate::kubelet::api::v1beta1")
+        .extern_path(
+            ".v1beta1.AllocateResponse",
+            "crate::kubelet::relayed::Relayed",
+        )
+        .compile_fds(protox::compile([RELAYED], ["proto"])?)?;
     Ok(())
 }

@@ -13,6 +13,7 @@ mod once;
 mod other_daemon;
 mod policies;
 pub mod pool;
+mod probed;
 pub mod quiesce;
 mod serve;
 mod settings;
@@ -279,10 +280,10 @@ async fn build(
 
     // Only now: without the lock and the port this is not the agent of this machine, and whoever is
     // has the kubelet's sockets.
-    let lender = devices::start(&root, &settings, lend, metrics.clone(), &update, tasks);
+    let told = (lend, metrics.clone());
+    let lender = devices::start(&root, &settings, told, &update, (systemd.as_ref(), tasks));
     let freshen = devices::freshen(lender.as_ref(), &statuses);
     let served = Served::new(statuses, liveness, metrics.clone()).freshened(freshen);
-    quiesce::start(&root, &settings, systemd.as_ref(), lender.as_ref(), tasks);
     let signals = serve::measure(&root, &settings, systemd.clone(), tasks);
     let around = cluster::follow(source, &root, &settings, &place, say, &metrics, tasks).await?;
     let other_daemon = hold(&root, &settings, &around, holding, asks, tasks);

@@ -370,7 +370,7 @@ fn a_declaration_that_the_agent_would_not_read_is_not_called_good() {
         why.contains("0666") && why.contains("0644 at most"),
         "{why}"
     );
-    declare("{usb: {vendor: '1d6b'}}");
+    declare("{usb: {vendor: '0x1d6b'}}");
     let why = said(&check(0o644));
     assert_eq!(why.matches("spec.match[0].usb").count(), 1, "{why}");
 }

@@ -4,12 +4,13 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::sync::watch;
 
-use super::node::WITHHELD;
+use super::{node::WITHHELD, probed, quiesce};
 use crate::{
     admin::Freshen,
     config::{Job, Settings},
     device::{
         Allowances,
+        registry::UnitStates,
         service::{self, DevicesHandle, DevicesService, DevicesSettings},
         status::{Attempts, DevicesStatus},
     },
@@ -18,6 +19,7 @@ use crate::{
     root::Root,
     shutdown::Tasks,
     status::{DeviceStatus, ResourceStatus, Status},
+    systemd::Systemd,
     update::{journal::Lending, run::UpdateReport},
 };
 
@@ -70,21 +72,22 @@ fn same_holders(shown: &[ResourceStatus], now: &DevicesView) -> bool {
 pub(super) fn start(
     root: &Root,
     settings: &Settings,
-    publish: watch::Sender<Arc<DevicesView>>,
-    metrics: Metrics,
+    (publish, metrics): (watch::Sender<Arc<DevicesView>>, Metrics),
     update: &watch::Receiver<Arc<UpdateReport>>,
-    tasks: &Tasks,
+    (systemd, tasks): (Option<&Systemd>, &Tasks),
 ) -> Option<DevicesHandle> {
     if !settings.does(Job::Devices) {
         // The sender goes; the view stays as it is.
         return None;
     }
+    let (tell, units) = watch::channel(UnitStates::new());
     let handle = DevicesService::start(
         root.clone(),
         DevicesSettings {
             allowances: Allowances::default(),
             uevents: None,
             rescan: settings.devices.rescan,
+            units,
             // The update that withheld them goes on.
             withheld: match update.borrow().lending {
                 Lending::Open => None,
@@ -94,10 +97,12 @@ pub(super) fn start(
         },
         tasks,
     );
+    probed::follow(systemd, handle.inventory(), tell, tasks);
     tasks.spawn(
         "device report",
         follow(handle.clone(), publish, metrics, tasks.token()),
     );
+    quiesce::start(root, settings, systemd, &handle, tasks);
     Some(handle)
 }
 

@@ -30,11 +30,10 @@ pub(super) fn start(
     root: &Root,
     settings: &Settings,
     systemd: Option<&Systemd>,
-    devices: Option<&DevicesHandle>,
+    devices: &DevicesHandle,
     tasks: &Tasks,
 ) {
-    let (Some(systemd), Some(devices), false) = (systemd, devices, settings.does(Job::Config))
-    else {
+    let (Some(systemd), false) = (systemd, settings.does(Job::Config)) else {
         return;
     };
     let follow = follow(

@@ -12,7 +12,7 @@ use jiff::fmt::friendly::SpanParser;
 use super::{
     adopt, apply, cancel, completions, cordon, crds, devices, drain, explain, guard, history,
     journal, man, plan, recover, release, render, rollback, run, settings, status, uninstall,
-    verify,
+    vendor_check, verify,
 };
 use crate::{
     agent,
@@ -63,6 +63,8 @@ pub enum Command {
     Journal(journal::JournalArgs),
     /// List devices, check a declaration
     Devices(devices::DevicesArgs),
+    /// Play the agent for a vendor's program and say which rules it keeps
+    VendorCheck(vendor_check::VendorCheckArgs),
     /// Take the pods off a node and keep new ones away
     Drain(drain::DrainArgs),
     /// Keep new pods away from a node

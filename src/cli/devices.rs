@@ -1,12 +1,13 @@
 //! `machinist devices`: its commands and flags, and the list.
 
-use std::{fmt::Write, path::PathBuf};
+use std::{collections::BTreeMap, fmt::Write, path::PathBuf};
 
 use clap::{Args, Subcommand};
+use serde::Serialize;
 
 use super::{Exit, Global, Printed, print_data, status::ask};
 use crate::{
-    device::{Allowances, declaration, registry},
+    device::{Allowances, Resource, registry},
     root::Root,
     status::ResourceStatus,
 };
@@ -65,11 +66,13 @@ fn check(global: &Global, args: &CheckArgs) -> anyhow::Result<Exit> {
     let whole = std::path::absolute(&args.file)?;
     let slash = Root::open(std::path::Path::new("/"))?;
     let read = registry::text_of(&slash, &crate::agent::plain(&whole)?, &shown);
-    let parsed = read
+    let file = crate::agent::plain(&whole)?;
+    let root = global.open_root()?;
+    let found = read
         .map_err(|refusal| vec![refusal])
-        .and_then(|text| declaration::parse(&shown, &text, &Allowances::default()));
-    let declaration = match parsed {
-        Ok(declaration) => declaration,
+        .and_then(|text| registry::check(&root, (&file, &shown), &text, &Allowances::default()));
+    let found = match found {
+        Ok(found) => found,
         Err(refusals) => {
             for refusal in &refusals {
                 super::output::write_error(&format!("{refusal}\n"));
@@ -77,14 +80,60 @@ fn check(global: &Global, args: &CheckArgs) -> anyhow::Result<Exit> {
             return Ok(Exit::Failed);
         }
     };
-    let found = registry::matches(&global.open_root()?, &declaration);
+    for problem in &found.problems {
+        super::output::write_error(&format!("{problem}\n"));
+    }
+    let found = found.resources.values().flat_map(|one| Found::all(one));
+    let found: Vec<_> = found.collect();
     print_data(args.printed.output, &found, |found| {
         match found.is_empty() {
             true => format!("{shown} is good; nothing on this machine matches it now\n"),
-            false => found.iter().map(|path| format!("{path}\n")).collect(),
+            false => found.iter().map(Found::line).collect(),
         }
     })?;
     Ok(Exit::Done)
+}
+
+/// A device that a declaration finds here now.
+#[derive(Debug, Serialize)]
+struct Found<'a> {
+    id: &'a str,
+    health: String,
+    reason: Option<&'a str>,
+    nodes: Vec<&'a str>,
+    numa: &'a [u32],
+    attributes: &'a BTreeMap<String, String>,
+}
+
+impl<'a> Found<'a> {
+    fn all(resource: &'a Resource) -> impl Iterator<Item = Self> {
+        resource.devices.iter().map(|(id, device)| Self {
+            id,
+            health: device.health.to_string(),
+            reason: device.reason.as_deref(),
+            nodes: device.nodes.iter().map(|node| node.host.as_str()).collect(),
+            numa: &device.numa,
+            attributes: &device.attributes,
+        })
+    }
+
+    fn line(&self) -> String {
+        let said = self.reason.map(|why| format!(": {why}"));
+        let at = match self.nodes.is_empty() {
+            true => String::new(),
+            false => format!("  {}", self.nodes.join(" ")),
+        };
+        let attributes = self.attributes.iter();
+        let attributes: String = attributes
+            .map(|(key, value)| format!("  {key}={value}"))
+            .collect();
+        format!(
+            "{}  {}{}{at}{attributes}\n",
+            self.id,
+            self.health,
+            said.unwrap_or_default()
+        )
+    }
 }
 
 fn list(global: &Global, args: &ListArgs) -> anyhow::Result<Exit> {

@@ -35,6 +35,7 @@ pub mod render;
 pub mod rollback;
 pub mod run;
 pub mod uninstall;
+pub mod vendor_check;
 pub mod verify;
 
 pub use args::{Cli, Command, Global, Wanted};
@@ -102,6 +103,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         Command::Explain(args) => explain::run(&global, &args),
         Command::Journal(args) => journal::run(&global, &args),
         Command::Devices(args) => devices::run(&global, &args),
+        Command::VendorCheck(args) => vendor_check::run(&args),
         Command::Drain(args) => drain::run(&global, &args),
         Command::Cordon(args) => cordon::cordon(&global, &args),
         Command::Uncordon(args) => cordon::uncordon(&global, &args),

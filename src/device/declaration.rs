@@ -4,11 +4,13 @@
 //! by name, so that no file is half obeyed.
 
 mod check;
+mod entry;
 mod written;
 
 use std::collections::BTreeMap;
 
 pub use super::document::{API_VERSION, LARGEST};
+pub use entry::{Entry, GroupBy, Hardware, Pci, Probe, Subsystem, Taint, Usb, Word};
 
 use super::{
     Refusal, document,
@@ -47,19 +49,50 @@ pub struct Declaration {
     pub name: String,
     /// The resource it offers.
     pub resource: ResourceName,
-    /// Device nodes or links to them, all below `/dev`.
-    pub paths: Vec<Glob>,
+    /// What it finds: whatever any of these does.
+    pub matches: Vec<Entry>,
+    /// What makes several nodes one device.
+    pub group: Option<GroupBy>,
     /// How devices are shared.
     pub share: Share,
     /// What a container gets.
     pub recipe: Recipe,
     /// Where devices are.
     pub numa: Numa,
+    /// What each device must be besides there.
+    pub probes: Vec<Probe>,
+    /// What keeps others off nodes that have the resource.
+    pub taint: Option<Taint>,
     /// Units that use the devices, to be stopped before the machine is changed or goes down.
     pub stop_units: Vec<String>,
 }
 
 impl Declaration {
+    /// The paths that are named as such.
+    pub fn paths(&self) -> impl Iterator<Item = &Glob> {
+        self.matches.iter().filter_map(|entry| match entry {
+            Entry::Path(glob) => Some(glob),
+            Entry::Hardware(_) | Entry::Cdi(_) => None,
+        })
+    }
+
+    /// Whether it goes by more than names in `/dev`.
+    pub fn asks_hardware(&self) -> bool {
+        self.group.is_some()
+            || self
+                .matches
+                .iter()
+                .any(|one| matches!(one, Entry::Hardware(_)))
+    }
+
+    /// Units whose state is a device's health.
+    pub fn probed_units(&self) -> impl Iterator<Item = &str> {
+        self.probes.iter().filter_map(|probe| match probe {
+            Probe::Unit(unit) => Some(unit.as_str()),
+            Probe::Sysfs { .. } => None,
+        })
+    }
+
     /// What it offers when these are its devices.
     pub fn offer(&self, source: Source, devices: BTreeMap<String, Device>) -> Resource {
         Resource {

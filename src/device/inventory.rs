@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Refusal,
+    declaration::Taint,
     name::{ResourceName, SHARE_MARK},
     source::Source,
     template::Template,
@@ -224,6 +225,10 @@ pub struct Inventory {
     pub withheld: Option<Withheld>,
     /// Units that declarations want stopped before the machine is changed or goes down.
     pub stop_units: BTreeSet<String>,
+    /// Units whose state is the health of devices.
+    pub probed_units: BTreeSet<String>,
+    /// What keeps others off a node with these resources.
+    pub taints: BTreeSet<Taint>,
 }
 
 /// That nothing is lent to anybody new.

@@ -1,12 +1,17 @@
 //! What the registry knows: declarations in force, who owns which resource, and the devices seen.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use serde::{Deserialize, Serialize};
 
 use super::{
     Refusal,
-    declaration::{self, Allowances, Declaration},
+    declaration::{self, Allowances, Declaration, Taint},
     inventory::{Device, Health, Inventory, Resource, Withheld},
     name::ResourceName,
     sighting::{self, Presences, Sightings},
@@ -43,6 +48,8 @@ struct Declared {
     wrong: Vec<Refusal>,
     /// The text that `wrong` is about.
     bad: Option<String>,
+    /// It finds devices by other words since the last look: those it found before are not its own any more.
+    rematched: bool,
 }
 
 /// The registry's memory. Pure: it is told what was read and seen, and when.
@@ -101,10 +108,10 @@ impl Ledger {
 
     /// Takes note of what a live source offers under one name, whole. Says who has that name: the source
     /// itself, or another, which keeps it. What is not in force waits until that one is gone.
-    pub fn offer(&mut self, offer: Resource) -> Source {
+    pub fn offer(&mut self, offer: impl Into<Arc<Resource>>) -> Source {
+        let offer = offer.into();
         let (source, name) = (offer.source.clone(), offer.name.clone());
-        self.offers
-            .insert((source.clone(), name.clone()), Arc::new(offer));
+        self.offers.insert((source.clone(), name.clone()), offer);
         self.assign();
         self.owners.get(&name).cloned().unwrap_or(source)
     }
@@ -204,25 +211,36 @@ impl Ledger {
                 continue;
             };
             let known = self.resources.get(name);
+            let own = known.map(|known| match self.sources.get(file) {
+                Some(source) if source.rematched => {
+                    Cow::Owned(by_path(&known.devices, declaration))
+                }
+                _ => Cow::Borrowed(&known.devices),
+            });
             let presences = self.presences.entry(name.clone()).or_default();
-            let merged = sighting::merge(
-                known.map(|known| &known.devices),
-                declaration,
-                seen,
-                presences,
-                (now, forget),
-            );
+            let merged =
+                sighting::merge(own.as_deref(), declaration, seen, presences, (now, forget));
             let resource = declaration.offer(by.clone(), merged.devices);
             // An equal one keeps its place, so that nobody has to compare it again.
             if known.is_none_or(|known| **known != resource) {
                 self.resources.insert(name.clone(), Arc::new(resource));
             }
-            let in_file = |problem: Refusal| problem.file(file.as_str());
+            let in_file = |problem: Refusal| match problem.file {
+                Some(_) => problem,
+                None => problem.file(file.as_str()),
+            };
             self.found.insert(
                 name.clone(),
                 merged.problems.into_iter().map(in_file).collect(),
             );
             again = [again, merged.again_in].into_iter().flatten().min();
+        }
+        let looked_at = |source: &Declared| {
+            let good = source.good.as_ref();
+            good.is_some_and(|(_, one)| sightings.contains_key(&one.resource))
+        };
+        for source in self.sources.values_mut() {
+            source.rematched &= !looked_at(source);
         }
         again
     }
@@ -247,7 +265,22 @@ impl Ledger {
                 .in_force()
                 .flat_map(|declaration| declaration.stop_units.iter().cloned())
                 .collect(),
+            probed_units: self
+                .in_force()
+                .flat_map(|declaration| declaration.probed_units().map(str::to_owned))
+                .collect(),
+            taints: self.taints(),
         }
+    }
+
+    /// Taints of resources that have a device: a node without one is like any other.
+    fn taints(&self) -> BTreeSet<Taint> {
+        let has_one = |declaration: &&Declaration| {
+            let resource = self.resources.get(&declaration.resource);
+            resource.is_some_and(|resource| resource.listed().next().is_some())
+        };
+        let with_one = self.in_force().filter(has_one);
+        with_one.filter_map(|one| one.taint.clone()).collect()
     }
 
     /// Told on both sides: whoever reads one of the files learns of the other.
@@ -281,6 +314,19 @@ fn declared<'a>(
     let (file, source) = sources.get_key_value(file)?;
     let (_, declaration) = source.good.as_ref()?;
     Some((file, declaration))
+}
+
+/// The devices that the declaration still covers by their paths.
+fn by_path(
+    devices: &BTreeMap<String, Device>,
+    declaration: &Declaration,
+) -> BTreeMap<String, Device> {
+    let covered = |device: &Device| {
+        let mut nodes = device.nodes.iter();
+        nodes.any(|node| declaration.paths().any(|glob| glob.matches(&node.host)))
+    };
+    let covered = devices.iter().filter(|(_, device)| covered(device));
+    covered.map(|(id, one)| (id.clone(), one.clone())).collect()
 }
 
 fn contested(name: &ResourceName, owner: &Source, other: &Source) -> [Refusal; 2] {
@@ -325,7 +371,12 @@ impl Declared {
         }
         if !same(self.good.as_ref().map(|(text, _)| text)) {
             match declaration::parse(file.as_str(), &text, allowances) {
-                Ok(declaration) => self.good = Some((text, declaration)),
+                Ok(declaration) => {
+                    let before = self.good.as_ref().map(|(_, before)| &before.matches);
+                    let kept = before.is_none_or(|before| *before == declaration.matches);
+                    self.rematched |= !kept;
+                    self.good = Some((text, declaration));
+                }
                 Err(wrong) => {
                     (self.wrong, self.bad) = (wrong, Some(text));
                     return;

@@ -5,8 +5,10 @@
 
 pub mod allocation;
 pub mod answer;
+pub mod cdi;
 pub mod declaration;
 pub mod document;
+pub mod facts;
 pub mod glob;
 pub mod holders;
 pub mod inventory;

@@ -5,6 +5,7 @@
 //! requests. A slow rescan catches what all of them missed.
 
 mod announce;
+mod files;
 mod preview;
 mod saved;
 mod scan;
@@ -15,8 +16,13 @@ use std::sync::Arc;
 
 use tokio::sync::{mpsc, oneshot, watch};
 
-pub use self::preview::{check, list, matches, text_of};
 use self::task::Task;
+pub use self::{
+    files::read_files,
+    preview::{check, list, text_of},
+    scan::{UnitStates, follow},
+    watching::{Depth, DirWatch, watch_for},
+};
 use super::{
     Allowances,
     inventory::{Inventory, Resource, Withheld},
@@ -40,6 +46,8 @@ pub struct RegistrySettings {
     pub uevents: bool,
     /// How often everything is looked at without an event; none: as often as is sensible.
     pub rescan: std::time::Duration,
+    /// The state of the units that declarations go by, see [`Inventory::probed_units`].
+    pub units: watch::Receiver<UnitStates>,
     /// Nothing is lent from the very start: the agent before had withheld it.
     pub withheld: Option<Withheld>,
 }
@@ -66,7 +74,7 @@ impl AskError {
 enum Ask {
     Withhold(Option<Withheld>),
     Rescan,
-    Offer(Box<Resource>, oneshot::Sender<Standing>),
+    Offer(Arc<Resource>, oneshot::Sender<Standing>),
     Withdraw(Source, Option<ResourceName>),
 }
 
@@ -122,9 +130,9 @@ impl Registry {
     }
 
     /// Takes what a live source offers under one name, whole; it replaces what that source offered there before.
-    pub async fn offer(&self, offer: Resource) -> Result<Standing, AskError> {
+    pub async fn offer(&self, offer: impl Into<Arc<Resource>>) -> Result<Standing, AskError> {
         let (reply, standing) = oneshot::channel();
-        self.wait(Ask::Offer(Box::new(offer), reply)).await?;
+        self.wait(Ask::Offer(offer.into(), reply)).await?;
         standing.await.map_err(|_| AskError::Stopped)
     }
 

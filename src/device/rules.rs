@@ -16,20 +16,24 @@ const LONGEST_KEY: usize = 253;
 /// aside: software and data, no configuration, no sockets of the system.
 const MOUNT_PREFIXES: &[&str] = &["/opt", "/usr/lib", "/usr/local/lib", "/usr/share"];
 
-/// Whether `from` may be mounted into containers for a resource of `domain`; `further` are the
-/// prefixes that the machine's owner added.
+/// The host directories that may be mounted into containers for a resource of `domain`; `further` are
+/// those that the machine's owner added.
 ///
 /// A vendor's directory below `/run` is called as the domain of its resources. The dot that is
 /// asked for keeps it apart from the system's own, such as `/run/containerd`.
-pub fn may_mount(from: &AbsPath, domain: &str, further: &[AbsPath]) -> bool {
+pub fn mount_prefixes(domain: &str, further: &[AbsPath]) -> Vec<AbsPath> {
     let own = domain.contains('.').then(|| format!("/run/{domain}"));
     let fixed = MOUNT_PREFIXES.iter().map(|prefix| (*prefix).to_owned());
-    let allowed = fixed
+    let named = fixed
         .chain(own)
         .filter_map(|prefix| AbsPath::new(prefix).ok());
-    allowed
-        .chain(further.iter().cloned())
-        .any(|prefix| from.is_under(&prefix))
+    named.chain(further.iter().cloned()).collect()
+}
+
+/// Whether `from` is below one of [`mount_prefixes`].
+pub fn may_mount(from: &AbsPath, domain: &str, further: &[AbsPath]) -> bool {
+    let prefixes = mount_prefixes(domain, further);
+    prefixes.iter().any(|prefix| from.is_under(prefix))
 }
 
 /// The default prefixes, for messages.

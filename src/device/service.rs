@@ -2,7 +2,7 @@
 
 mod asking;
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use tokio::sync::watch;
 
@@ -13,14 +13,22 @@ use super::{
     Allowances, Withheld,
     answer::Answerers,
     holders::Known,
-    registry::{AskError, Registry, RegistrySettings},
+    registry::{AskError, Registry, RegistrySettings, UnitStates},
     status::DevicesStatus,
+    vendor::Vendors,
 };
 use crate::{
     kubelet::{self, Allocations, KubeletState, PodResourcesError},
+    proxy,
     root::Root,
     shutdown::Tasks,
+    vendor::{self, Obeyed, VendorsHandle},
 };
+
+/// How long vendors may take to let go of their hardware: firmware has to be parked.
+const LET_GO: Duration = Duration::from_secs(30);
+/// How long devices are not lent while vendors take their hardware up again.
+const TAKE_UP: Duration = Duration::from_secs(10);
 
 /// What the service needs to know.
 #[derive(Clone, Debug)]
@@ -31,6 +39,8 @@ pub struct DevicesSettings {
     pub uevents: Option<bool>,
     /// How often hardware is looked at without an event.
     pub rescan: Duration,
+    /// The state of the units that declarations go by.
+    pub units: watch::Receiver<UnitStates>,
     /// Nothing is lent from the very start: the agent before had withheld it.
     pub withheld: Option<Withheld>,
 }
@@ -47,27 +57,47 @@ pub struct DevicesHandle {
     joined: Joined,
     asking: Asking,
     allocations: watch::Receiver<Allocations>,
+    vendors: VendorsHandle,
 }
 
 impl DevicesService {
     /// Starts everything. Ends with `tasks`, without withdrawing anything from the kubelet.
     pub fn start(root: Root, settings: DevicesSettings, tasks: &Tasks) -> DevicesHandle {
         let uevents = settings.uevents.unwrap_or_else(|| root.is_live());
+        let quiesced = settings
+            .withheld
+            .as_ref()
+            .filter(|withheld| withheld.refuses);
+        let quiesced = quiesced.map(|withheld| withheld.why.to_string());
         let settings = RegistrySettings {
             allowances: settings.allowances,
             uevents,
             rescan: settings.rescan,
+            units: settings.units,
             withheld: settings.withheld,
         };
         let registry = Registry::start(root.clone(), settings, tasks);
         let asking = Asking::new(root.clone());
+        let declared = vendor::follow(root.clone(), tasks);
+        let vendors = vendor::start(
+            root.clone(),
+            registry.clone(),
+            declared.clone(),
+            quiesced,
+            tasks,
+        );
+        let plugins = proxy::start(root.clone(), declared.clone(), registry.clone(), tasks);
         // Declarations answer by their recipes.
-        let answerers = Answerers::default();
+        let answerers = Answerers {
+            vendor: Some(Arc::new(vendors.clone())),
+            plugin: Some(plugins),
+        };
         let (kubelet, allocations) = kubelet::start(root, registry.inventory(), answerers, tasks);
         let joined = Joined {
             inventory: registry.inventory(),
             kubelet,
             holders: asking.known(),
+            declared,
         };
         let of_now = joined.clone();
         let (publish, status) = watch::channel(Arc::new(joined.now()));
@@ -94,6 +124,7 @@ impl DevicesService {
             joined: of_now,
             asking,
             allocations,
+            vendors,
         }
     }
 }
@@ -117,11 +148,15 @@ impl DevicesHandle {
             .await
     }
 
-    /// Lends nothing to anybody: `Allocate` is refused, too.
+    /// Lends nothing to anybody: vendors are told to let go of their hardware, then `Allocate` is refused,
+    /// too. A vendor that does not is named in the log; the machine does not wait for it for ever.
     pub async fn quiesce(&self, reason: impl AsRef<str>) -> Result<(), AskError> {
-        self.registry
-            .withhold(withheld(reason.as_ref(), true))
-            .await
+        let reason = reason.as_ref();
+        obeyed(
+            "let go of its hardware",
+            self.vendors.quiesce(reason, LET_GO).await,
+        );
+        self.registry.withhold(withheld(reason, true)).await
     }
 
     /// Units that declarations want stopped before the machine is changed or goes down; and whenever that
@@ -130,8 +165,14 @@ impl DevicesHandle {
         self.registry.inventory()
     }
 
-    /// Ends withholding.
+    /// Ends withholding, once vendors had the time to take their hardware up again.
     pub async fn release(&self) -> Result<(), AskError> {
+        if self.vendors.are_quiesced() {
+            obeyed(
+                "taken its hardware up again",
+                self.vendors.resume(TAKE_UP).await,
+            );
+        }
         self.registry.release().await
     }
 
@@ -152,9 +193,7 @@ impl DevicesHandle {
     }
 
     /// What the kubelet could give to containers now: how many devices of each resource.
-    pub async fn allocatable(
-        &self,
-    ) -> Result<std::collections::BTreeMap<String, usize>, PodResourcesError> {
+    pub async fn allocatable(&self) -> Result<BTreeMap<String, usize>, PodResourcesError> {
         self.asking.allocatable().await
     }
 
@@ -163,9 +202,27 @@ impl DevicesHandle {
         self.allocations.clone()
     }
 
+    /// Vendors that speak for themselves: to tell them what the machine is about to do, and what is said of
+    /// them.
+    pub const fn vendors(&self) -> &VendorsHandle {
+        &self.vendors
+    }
+
     /// Reads all declarations and looks at all devices now.
     pub async fn rescan(&self) -> Result<(), AskError> {
         self.registry.rescan().await
+    }
+}
+
+/// Names the vendors that did not do as they were told. Who is away holds nothing.
+fn obeyed(what: &str, vendors: BTreeMap<String, Obeyed>) {
+    for (name, obeyed) in vendors {
+        let why = match obeyed {
+            Obeyed::Done | Obeyed::Away => continue,
+            Obeyed::Refused(why) => why,
+            Obeyed::TooLate => "no answer in time".to_owned(),
+        };
+        tracing::warn!(vendor = %name, "vendor {name} has not {what}: {why}");
     }
 }
 
@@ -180,6 +237,7 @@ struct Joined {
     inventory: watch::Receiver<Arc<super::Inventory>>,
     kubelet: watch::Receiver<KubeletState>,
     holders: watch::Receiver<Arc<Known>>,
+    declared: watch::Receiver<Arc<Vendors>>,
 }
 
 impl Joined {
@@ -188,13 +246,16 @@ impl Joined {
         let inventory = self.inventory.borrow().clone();
         let holders = self.holders.borrow().clone();
         let registration = |name: &super::ResourceName| kubelet.registrations.get(name).cloned();
-        DevicesStatus::of(
+        let mut status = DevicesStatus::of(
             &inventory,
             &kubelet.presence,
             kubelet.attempts,
             &holders,
             registration,
-        )
+        );
+        let declared = self.declared.borrow();
+        status.problems.extend(declared.problems.iter().cloned());
+        status
     }
 
     async fn follow(mut self, publish: watch::Sender<Arc<DevicesStatus>>) {
@@ -202,6 +263,7 @@ impl Joined {
             self.inventory.mark_unchanged();
             self.kubelet.mark_unchanged();
             self.holders.mark_unchanged();
+            self.declared.mark_unchanged();
             let now = self.now();
             publish.send_if_modified(|known| {
                 let news = **known != now;
@@ -215,6 +277,7 @@ impl Joined {
                 changed = self.inventory.changed() => if changed.is_err() { return },
                 changed = self.kubelet.changed() => if changed.is_err() { return },
                 Ok(()) = self.holders.changed() => {}
+                Ok(()) = self.declared.changed() => {}
             }
         }
     }

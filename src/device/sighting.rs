@@ -1,11 +1,11 @@
-//! From what was seen below `/dev` to the devices of one resource.
+//! From what was seen of the machine to the devices of one resource.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use super::{
     Refusal,
-    declaration::{Declaration, Numa},
-    inventory::{Device, Health},
+    declaration::{Declaration, Entry, Numa},
+    inventory::{Device, DeviceNode, Health, Recipe},
     name::device_id,
     presence::Presence,
 };
@@ -15,25 +15,30 @@ use crate::{path::AbsPath, reason::Reason};
 /// a pattern that matches more than this many nodes matches the wrong ones.
 pub const MOST_DEVICES: usize = 10_000;
 
-/// What was found at one path that a declaration names.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Look {
-    /// A device node, or a link to one.
-    Device {
-        /// NUMA nodes as the kernel names them; empty when it names none.
-        numa: Vec<u32>,
-    },
-    /// Nothing.
-    Absent,
-    /// Something that cannot be lent, in words: `a regular file`.
-    Other(String),
+/// A device that was found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sighted {
+    /// Its nodes.
+    pub nodes: Vec<DeviceNode>,
+    /// NUMA nodes as the kernel names them; empty when it names none.
+    pub numa: Vec<u32>,
+    /// What else is known of it.
+    pub attributes: BTreeMap<String, String>,
+    /// What a container gets with it, where that is not what the declaration says of all.
+    pub recipe: Option<Recipe>,
+    /// Why it cannot be lent although it is there.
+    pub wrong: Option<String>,
 }
 
 /// Everything that was seen for one declaration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sightings {
-    /// By path, in the order of paths.
-    pub looks: BTreeMap<AbsPath, Look>,
+    /// By id.
+    pub found: BTreeMap<String, Sighted>,
+    /// Paths that lead to nothing that can be lent, and why: `/dev/a is a regular file`.
+    pub absent: BTreeMap<AbsPath, String>,
+    /// What keeps others from being found.
+    pub problems: Vec<Refusal>,
     /// Whether there were more than [`MOST_DEVICES`].
     pub cut: bool,
 }
@@ -78,8 +83,17 @@ pub fn merge(
         let problem = Refusal::new(Reason::ValueInvalid, message).field("spec.match");
         merger.problems.push(problem);
     }
-    for (node, look) in &seen.looks {
-        merger.seen(node, look);
+    merger.problems.extend(seen.problems.iter().cloned());
+    for (id, sighted) in &seen.found {
+        let device = merger.present(id, sighted);
+        merger.devices.insert(id.clone(), device);
+    }
+    for (path, why) in &seen.absent {
+        let id = device_id(path.as_str());
+        if !merger.devices.contains_key(&id) {
+            let device = merger.absent(&id, &[path.clone().into()], why.clone());
+            merger.devices.extend(device.map(|device| (id, device)));
+        }
     }
     if !forget {
         merger.keep_gone();
@@ -114,69 +128,48 @@ impl Merger<'_> {
         device.is_some_and(|device| device.health != Health::Missing)
     }
 
-    fn seen(&mut self, node: &AbsPath, look: &Look) {
-        let id = device_id(node.as_str());
-        if let Some(other) = self.devices.get(&id) {
-            let message = format!(
-                "{node} and {} would both be called {id:?}; the first is left out",
-                other
-                    .nodes
-                    .first()
-                    .map_or("another", |node| node.host.as_str())
-            );
-            let problem = Refusal::new(Reason::EntryDuplicate, message).field("spec.match");
-            self.problems.push(problem);
-            return;
-        }
-        let device = match look {
-            Look::Device { numa } => self.present(&id, node, numa),
-            Look::Absent => self.absent(&id, node, format!("{node} does not exist")),
-            Look::Other(kind) => {
-                self.absent(&id, node, format!("{node} is {kind}, no device node"))
-            }
-        };
-        self.devices.extend(device.map(|device| (id, device)));
-    }
-
-    fn present(&mut self, id: &str, node: &AbsPath, numa: &[u32]) -> Option<Device> {
+    fn present(&mut self, id: &str, sighted: &Sighted) -> Device {
         // A device that was saved as gone has no presence yet and is believed at once, too.
+        let well = sighted.wrong.is_none();
         let presence = self.presences.entry(id.to_owned());
-        let presence = presence.or_insert(Presence::first(true, self.now));
-        presence.look(true, self.now);
+        let presence = presence.or_insert(Presence::first(well, self.now));
+        presence.look(well, self.now);
         let held = presence.held_for(self.now).unwrap_or_default();
         let flapping = !held.is_zero();
         if flapping {
             self.again_in = Some(self.again_in.map_or(held, |other| other.min(held)));
         }
-        Some(Device {
-            nodes: vec![node.clone().into()],
-            attributes: BTreeMap::new(),
-            recipe: None,
-            health: if flapping {
-                Health::Unhealthy
-            } else {
-                Health::Healthy
+        let reason = sighted.wrong.clone();
+        let reason = reason.or_else(|| {
+            let name = name_of(id, &sighted.nodes);
+            flapping.then(|| format!("{name} comes and goes; it must stay for a while"))
+        });
+        Device {
+            nodes: sighted.nodes.clone(),
+            health: match &reason {
+                Some(_) => Health::Unhealthy,
+                None => Health::Healthy,
             },
-            reason: flapping.then(|| format!("{node} comes and goes; it must stay for a while")),
+            reason,
             numa: match &self.declaration.numa {
-                Numa::Auto => numa.to_vec(),
+                Numa::Auto => sighted.numa.clone(),
                 Numa::None => Vec::new(),
                 Numa::Fixed(nodes) => nodes.clone(),
             },
-        })
+            attributes: sighted.attributes.clone(),
+            recipe: sighted.recipe.clone(),
+        }
     }
 
     /// Devices of patterns that were never there are nothing; one that is called by its full name
     /// is shown as missing, so that its owner sees that the declaration is understood.
-    fn absent(&mut self, id: &str, node: &AbsPath, why: String) -> Option<Device> {
+    fn absent(&mut self, id: &str, nodes: &[DeviceNode], why: String) -> Option<Device> {
         let listed = self.was_listed(id);
-        let by_name = || {
-            self.declaration
-                .paths
-                .iter()
-                .any(|glob| glob.literal() == Some(node))
+        let by_name = |node: &DeviceNode| {
+            let mut paths = self.declaration.paths();
+            paths.any(|glob| glob.literal() == Some(&node.host))
         };
-        if !listed && !by_name() {
+        if !listed && !nodes.iter().any(by_name) {
             return None;
         }
         let presence = self.presences.entry(id.to_owned());
@@ -185,11 +178,7 @@ impl Merger<'_> {
             .look(false, self.now);
         let known = self.known.and_then(|known| known.get(id));
         Some(Device {
-            nodes: vec![node.clone().into()],
-            attributes: known
-                .map(|known| known.attributes.clone())
-                .unwrap_or_default(),
-            recipe: None,
+            nodes: nodes.to_vec(),
             health: if listed {
                 Health::Unhealthy
             } else {
@@ -197,31 +186,43 @@ impl Merger<'_> {
             },
             reason: Some(why),
             numa: known.map(|known| known.numa.clone()).unwrap_or_default(),
+            attributes: known
+                .map(|known| known.attributes.clone())
+                .unwrap_or_default(),
+            recipe: known.and_then(|known| known.recipe.clone()),
         })
     }
 
+    /// Devices that were found by a path stay as long as a path covers them; what hardware was asked for
+    /// cannot be said of a device that is gone, so all of those stay.
     fn keep_gone(&mut self) {
         let Some(known) = self.known else { return };
+        let by_more_than_paths = self
+            .declaration
+            .matches
+            .iter()
+            .any(|entry| !matches!(entry, Entry::Path(_)));
         for (id, device) in known {
-            if device.health == Health::Missing {
+            if device.health == Health::Missing || self.devices.contains_key(id) {
                 continue;
             }
-            let Some(node) = device.nodes.first() else {
-                continue;
+            let covered = |node: &DeviceNode| {
+                let mut paths = self.declaration.paths();
+                paths.any(|glob| glob.matches(&node.host))
             };
-            let covered = self
-                .declaration
-                .paths
-                .iter()
-                .any(|glob| glob.matches(&node.host));
-            let room = self.devices.len() < MOST_DEVICES;
-            if covered && room && !self.devices.contains_key(id) {
-                let why = format!("{} is gone", node.host);
-                let kept = self.absent(id, &node.host, why);
+            let covered = by_more_than_paths || device.nodes.iter().any(covered);
+            if covered && self.devices.len() < MOST_DEVICES {
+                let why = format!("{} is gone", name_of(id, &device.nodes));
+                let kept = self.absent(id, &device.nodes, why);
                 self.devices.extend(kept.map(|kept| (id.clone(), kept)));
             }
         }
     }
+}
+
+/// What people call a device by.
+fn name_of<'a>(id: &'a str, nodes: &'a [DeviceNode]) -> &'a str {
+    nodes.first().map_or(id, |node| node.host.as_str())
 }
 
 #[cfg(test)]

@@ -14,6 +14,11 @@ pub mod v1beta1 {
     pub const VERSION: &str = "v1beta1";
 }
 
+/// Device plugins once more, with [`Relayed`](super::relayed::Relayed) for the answer to `Allocate`.
+pub mod relay {
+    tonic::include_proto!("relay/v1beta1");
+}
+
 /// Who has which device.
 pub mod v1 {
     tonic::include_proto!("v1");

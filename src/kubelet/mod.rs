@@ -11,6 +11,7 @@ mod list;
 mod names;
 mod plugin;
 mod podresources;
+pub mod relayed;
 mod server;
 mod session;
 mod state;

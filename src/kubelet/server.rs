@@ -8,7 +8,12 @@ use tokio_stream::{Stream, wrappers::ReceiverStream};
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
-use super::{api::v1beta1 as api, list, state::Board};
+use super::{
+    api::{relay::device_plugin_server::DevicePlugin, v1beta1 as api},
+    list,
+    relayed::Relayed,
+    state::Board,
+};
 use crate::{
     device::{
         Inventory, Resource, ResourceName,
@@ -65,7 +70,7 @@ pub(super) fn options(inventory: &Inventory, name: &ResourceName) -> api::Device
 }
 
 #[tonic::async_trait]
-impl api::device_plugin_server::DevicePlugin for Plugin {
+impl DevicePlugin for Plugin {
     async fn get_device_plugin_options(
         &self,
         _: Request<api::Empty>,
@@ -125,10 +130,10 @@ impl api::device_plugin_server::DevicePlugin for Plugin {
     async fn allocate(
         &self,
         request: Request<api::AllocateRequest>,
-    ) -> Result<Response<api::AllocateResponse>, Status> {
+    ) -> Result<Response<Relayed>, Status> {
         let _under_way = self.board.allocating();
         let (inventory, resource) = self.now()?;
-        let mut container_responses = Vec::new();
+        let mut answers = Relayed::default();
         for asked in request.into_inner().container_requests {
             let answer = self.answer(&inventory, &resource, &asked.devices_ids).await;
             let answer = answer.inspect_err(|status| {
@@ -136,11 +141,9 @@ impl api::device_plugin_server::DevicePlugin for Plugin {
                 let (name, why) = (&self.resource, status.message());
                 tracing::warn!(resource = %name, "an allocation of {name} is refused: {why}");
             });
-            container_responses.extend(answer?);
+            answers = answers.followed_by(&answer?);
         }
-        Ok(Response::new(api::AllocateResponse {
-            container_responses,
-        }))
+        Ok(Response::new(answers))
     }
 
     async fn pre_start_container(
@@ -183,23 +186,22 @@ impl Plugin {
         allocation::preferred(resource, wish)
     }
 
+    /// The answer for one container, as an `AllocateResponse` of its own.
     async fn answer(
         &self,
         inventory: &Inventory,
         resource: &Resource,
         ids: &[String],
-    ) -> Result<Vec<api::ContainerAllocateResponse>, Status> {
+    ) -> Result<Relayed, Status> {
         if !resource.asks.allocate {
             let grant = allocation::grant(inventory, resource, ids);
-            return Ok(vec![to_wire(grant.map_err(|error| refusal(&error))?)]);
+            return Ok(to_wire(grant.map_err(|error| refusal(&error))?));
         }
         allocation::lendable(inventory, resource, ids).map_err(|error| refusal(&error))?;
         let by = self.answerers.of(&resource.source).map_err(unanswered)?;
         match by.allocate(resource, ids).await.map_err(unanswered)? {
-            Answer::Grant(grant) => Ok(vec![to_wire(grant)]),
-            Answer::Wire(bytes) => api::AllocateResponse::decode(bytes.as_slice())
-                .map(|answer| answer.container_responses)
-                .map_err(|error| Status::internal(error.to_string())),
+            Answer::Grant(grant) => Ok(to_wire(grant)),
+            Answer::Wire(bytes) => Ok(Relayed(bytes.into())),
         }
     }
 }
@@ -224,7 +226,7 @@ fn refusal(error: &AllocationError) -> Status {
     }
 }
 
-fn to_wire(grant: Grant) -> api::ContainerAllocateResponse {
+fn to_wire(grant: Grant) -> Relayed {
     let devices = grant.nodes.into_iter().map(|node| api::DeviceSpec {
         container_path: node.inside,
         host_path: node.host,
@@ -236,11 +238,15 @@ fn to_wire(grant: Grant) -> api::ContainerAllocateResponse {
         read_only: mount.read_only,
     });
     let cdi = grant.cdi.into_iter().map(|name| api::CdiDevice { name });
-    api::ContainerAllocateResponse {
+    let one = api::ContainerAllocateResponse {
         envs: grant.env.into_iter().collect(),
         mounts: mounts.collect(),
         devices: devices.collect(),
         annotations: grant.annotations.into_iter().collect(),
         cdi_devices: cdi.collect(),
-    }
+    };
+    let answer = api::AllocateResponse {
+        container_responses: vec![one],
+    };
+    Relayed(answer.encode_to_vec().into())
 }

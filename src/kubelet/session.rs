@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
 
 use super::{
-    api::v1beta1::device_plugin_server::DevicePluginServer,
+    api::relay::device_plugin_server::DevicePluginServer,
     names::socket_path,
     plugin::Shared,
     server::{LARGEST_REQUEST, Plugin, Streams},

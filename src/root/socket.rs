@@ -13,7 +13,7 @@ use std::{
 };
 
 use rustix::{
-    fs::{Mode, OFlags},
+    fs::{Gid, Mode, OFlags},
     io::Errno,
     net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType},
 };
@@ -39,6 +39,16 @@ impl Root {
     /// Binds and listens at `p` with exactly `mode`. A socket that nobody answers on is removed
     /// first; anything else at `p` stays, and is an error. The listener blocks.
     pub fn bind_unix(&self, p: &AbsPath, mode: u32) -> Result<UnixListener, RootError> {
+        self.bind_unix_for(p, mode, None)
+    }
+
+    /// The same for a `group` of others; where this process may not give files away, its own has it.
+    pub fn bind_unix_for(
+        &self,
+        p: &AbsPath,
+        mode: u32,
+        group: Option<u32>,
+    ) -> Result<UnixListener, RootError> {
         self.clear_dead_socket(p)?;
         let bind = || {
             let slot = self.slot(p)?;
@@ -52,7 +62,7 @@ impl Root {
                 || Act::MakeSocket,
                 || Ok(rustix::net::bind(&socket, &address)?),
             )?;
-            self.restore_socket_mode(p, mode)?;
+            self.restore_socket_mode(p, mode, group.filter(|_| self.can_chown()))?;
             rustix::net::listen(&socket, BACKLOG)?;
             Ok(UnixListener::from(socket))
         };
@@ -75,14 +85,38 @@ impl Root {
             .map_err(|error| self.failed("open the socket", p, error))
     }
 
+    /// What is at `p` itself, no link followed, as an address with what it is: whoever connects to it
+    /// reaches the very object that was looked at. None when nothing is there.
+    pub fn socket_itself(&self, p: &AbsPath) -> Result<Option<(UnixAddress, Stat)>, RootError> {
+        let look = || {
+            let found = self.handle(p)?;
+            let stat = Stat::of(&walk::statx_of(&found)?);
+            Ok((UnixAddress(found), stat))
+        };
+        match look() {
+            Ok(found) => Ok(Some(found)),
+            Err(error) if walk::is_absent(&error) => Ok(None),
+            Err(error) => Err(self.failed("look at", p, error)),
+        }
+    }
+
     /// Gives back what the umask took away, through a handle: a link put in its place meanwhile
-    /// would otherwise lead the change elsewhere.
-    fn restore_socket_mode(&self, p: &AbsPath, mode: u32) -> io::Result<()> {
+    /// would otherwise lead the change elsewhere. The group comes first: it takes bits away.
+    fn restore_socket_mode(&self, p: &AbsPath, mode: u32, group: Option<u32>) -> io::Result<()> {
         let made = self.handle(p)?;
         if Stat::of(&walk::statx_of(&made)?).kind != Kind::Socket {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
         let by_handle = walk::proc_path(&made);
+        if let Some(gid) = group {
+            let group = Some(Gid::from_raw(gid));
+            let own = Stat::of(&walk::statx_of(&made)?).uid;
+            self.tapped(
+                p,
+                || Act::SetOwner(own, gid),
+                || Ok(rustix::fs::chown(&by_handle, None, group)?),
+            )?;
+        }
         self.tapped(
             p,
             || Act::SetMode(mode),

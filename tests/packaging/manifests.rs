@@ -377,6 +377,7 @@ fn nothing_lies_there_that_no_kustomization_takes() {
     for dir in [
         "base",
         "updates",
+        "plugins",
         "policies",
         "uninstall",
         "overlays/vanilla",
@@ -390,5 +391,47 @@ fn nothing_lies_there_that_no_kustomization_takes() {
                 "{dir}/{name}"
             );
         }
+    }
+}
+
+#[test]
+fn only_the_plugin_directory_of_labelled_pods_is_redirected() {
+    let all = all("plugins");
+    let policies: Vec<_> = all
+        .iter()
+        .filter(|one| one["kind"] == "MutatingAdmissionPolicy")
+        .collect();
+    assert_eq!(policies.len(), 2);
+    let label = "machinist.dev/device-plugin";
+    let there = json!({"key": label, "operator": "Exists"});
+    for policy in &policies {
+        let matched = &policy["spec"]["matchConstraints"];
+        let rules = json!([{"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"]}]);
+        assert_eq!(matched["resourceRules"], rules);
+        let selects = |selector: &str| matched[selector]["matchExpressions"] == json!([there]);
+        assert!(
+            selects("objectSelector") ^ selects("namespaceSelector"),
+            "{matched}"
+        );
+        let mutations = policy["spec"]["mutations"].as_array().unwrap();
+        let [mutation] = mutations.as_slice() else {
+            panic!("{mutations:?}");
+        };
+        let expression = mutation["applyConfiguration"]["expression"].as_str();
+        let to = format!("'{}/' + variables.vendor", machinist::proxy::DIRECTORY);
+        let from = format!("'{}'", machinist::kubelet::DIRECTORY);
+        assert!(expression.unwrap().contains(&to) && expression.unwrap().contains(&from));
+        let bound = all.iter().filter(|one| {
+            one["kind"] == "MutatingAdmissionPolicyBinding"
+                && one["spec"]["policyName"] == policy["metadata"]["name"]
+        });
+        assert_eq!(bound.count(), 1);
+    }
+    for dir in ["overlays/vanilla", "overlays/openshift"] {
+        let text = fs::read_to_string(shipped(dir).join("kustomization.yaml")).unwrap();
+        assert!(
+            !text.contains("plugins"),
+            "{dir} must suit older API servers"
+        );
     }
 }

@@ -142,7 +142,12 @@ impl KubeletDouble {
 
     /// A client of the plugin that is registered for `resource`.
     pub(crate) fn plugin(&self, resource: &str) -> DevicePluginClient<Channel> {
-        DevicePluginClient::new(self.channels.lock().unwrap()[resource].clone())
+        DevicePluginClient::new(self.channel(resource))
+    }
+
+    /// The connection to that plugin.
+    pub(crate) fn channel(&self, resource: &str) -> Channel {
+        self.channels.lock().unwrap()[resource].clone()
     }
 
     /// Admission's last step.

@@ -5,6 +5,7 @@ use std::{path::Path, sync::Arc, time::Duration};
 use machinist::{
     device::{
         Allowances,
+        registry::UnitStates,
         service::{DevicesHandle, DevicesService, DevicesSettings},
         status::DevicesStatus,
     },
@@ -88,14 +89,20 @@ impl Machine {
     fn agent_with(&self, withheld: Option<machinist::device::Withheld>) -> Agent {
         let tasks = Tasks::new();
         let root = Root::open(self.root()).unwrap();
+        let units = tokio::sync::watch::Sender::new(UnitStates::new());
         let settings = DevicesSettings {
             allowances: Allowances::default(),
             uevents: None,
             rescan: Duration::from_secs(600),
+            units: units.subscribe(),
             withheld,
         };
         let handle = DevicesService::start(root, settings, &tasks);
-        Agent { handle, tasks }
+        Agent {
+            handle,
+            units,
+            tasks,
+        }
     }
 }
 
@@ -108,6 +115,8 @@ fn make_node(path: &Path) -> nix::Result<()> {
 
 pub(crate) struct Agent {
     pub(crate) handle: DevicesHandle,
+    /// What systemd says of units.
+    pub(crate) units: tokio::sync::watch::Sender<UnitStates>,
     tasks: Tasks,
 }
 

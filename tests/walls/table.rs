@@ -63,6 +63,16 @@ pub(crate) const WALLS: &[Wall] = &[
         "what is lent",
     ),
     wall(
+        "vendor",
+        "backoff device device::registry path root shutdown telemetry",
+        "what is offered, and what is asked of whoever offers it",
+    ),
+    wall(
+        "proxy",
+        "device device::registry kubelet path root shutdown telemetry",
+        "the kubelet's wire contract, from its other side",
+    ),
+    wall(
         "cluster",
         "backoff clock crd digest machine_config metrics path plan readiness reason root status telemetry update update::phase",
         "it publishes what is desired",
@@ -85,7 +95,7 @@ pub(crate) const WALLS: &[Wall] = &[
     ),
     wall(
         "device::service",
-        "device device::registry kubelet root shutdown telemetry",
+        "device device::registry kubelet proxy root shutdown telemetry vendor",
         "",
     ),
     wall(
@@ -137,6 +147,7 @@ const DRIVERS: &[&str] = &[
     "hardware::uevent",
     "kubelet",
     "metrics",
+    "proxy",
     "readiness::measure",
     "readiness::probe",
     "readiness::report",
@@ -145,6 +156,7 @@ const DRIVERS: &[&str] = &[
     "systemd",
     "update::node",
     "update::run",
+    "vendor",
 ];
 
 /// The closest row counts. What is not in `std` must have a row.
@@ -167,6 +179,8 @@ pub(crate) const OUTSIDE: &[Outside] = &[
             "device::registry",
             "cli::args",
             "telemetry",
+            "vendor::check",
+            "vendor::files",
         ],
         "netlink, who I am, whether stderr is the journal",
     ),
@@ -186,7 +200,7 @@ pub(crate) const OUTSIDE: &[Outside] = &[
     outside(
         "std::process",
         &["main", "cli"],
-        "exit codes; nobody starts children",
+        "exit codes; only a vendor's own test starts a child",
     ),
     outside("tokio::process", &[], "host programs run through systemd"),
     outside(
@@ -196,7 +210,7 @@ pub(crate) const OUTSIDE: &[Outside] = &[
     ),
     outside(
         "std::os",
-        &["root", "systemd", "hardware", "telemetry"],
+        &["root", "systemd", "hardware", "proxy", "telemetry"],
         "descriptors, and sockets that the root opened",
     ),
     outside("std::io::stdin", &["cli"], "who is asked"),
@@ -231,9 +245,17 @@ pub(crate) const OUTSIDE: &[Outside] = &[
     // One room each.
     outside("zbus", &["systemd"], "D-Bus is systemd's"),
     outside("sd_notify", &["systemd"], ""),
-    outside("tonic", &["kubelet"], "gRPC is the kubelet's"),
-    outside("tonic_prost", &[], "only generated code names it"),
-    outside("prost", &["kubelet"], ""),
+    outside(
+        "tonic",
+        &["kubelet", "proxy", "vendor"],
+        "gRPC is spoken with the kubelet, with vendors and with who takes us for the kubelet",
+    ),
+    outside(
+        "tonic_prost",
+        &["vendor::codec"],
+        "elsewhere only generated code names it",
+    ),
+    outside("prost", &["kubelet", "proxy", "vendor"], ""),
     outside("axum", &["admin"], "HTTP is the admin room's"),
     outside("kube", &["cluster"], "the API server is asked in one room"),
     outside("prometheus_client", &["metrics"], ""),
@@ -262,15 +284,25 @@ pub(crate) const OUTSIDE: &[Outside] = &[
     outside("granit_parser", &["machine_config"], ""),
     outside(
         "serde_saphyr",
-        &["agent::policies", "cli", "config", "device::document"],
-        "YAML of our own documents",
+        &[
+            "agent::policies",
+            "cli",
+            "config",
+            "device::cdi",
+            "device::document",
+        ],
+        "YAML of our own documents, and CDI specs",
     ),
     outside("sha2", &["digest", "machine_config", "device::name"], ""),
     // Things that happen at the same time.
     outside("tokio", DRIVERS, "the vocabulary is pure"),
     outside("tokio_util", DRIVERS, "the vocabulary is pure"),
     outside("tokio_stream", DRIVERS, "the vocabulary is pure"),
-    outside("futures_util", &["cluster", "root::watch"], ""),
+    outside(
+        "futures_util",
+        &["cluster", "proxy::follow", "root::watch"],
+        "",
+    ),
     outside(
         "tracing",
         &[
@@ -281,11 +313,13 @@ pub(crate) const OUTSIDE: &[Outside] = &[
             "device::service",
             "drain::evict",
             "kubelet",
+            "proxy",
             "readiness::measure",
             "shutdown",
             "source",
             "systemd",
             "update",
+            "vendor",
         ],
         "the vocabulary says nothing by itself",
     ),

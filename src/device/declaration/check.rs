@@ -1,6 +1,8 @@
 //! From what was written to what may be relied on: every rule that the shape alone cannot say.
 
 mod container;
+mod health;
+mod matching;
 mod quiesce;
 
 use super::{
@@ -9,15 +11,11 @@ use super::{
 };
 use crate::{
     device::{
-        Refusal, document::Refusals, glob::Glob, inventory::Share, name::ResourceName,
-        rules::HIGHEST_NUMA,
+        Refusal, document::Refusals, inventory::Share, name::ResourceName, rules::HIGHEST_NUMA,
     },
     reason::Reason,
 };
 
-/// One declaration is one kind of device; a list longer than this is generated, and can as well
-/// be a pattern.
-const MOST_MATCHES: usize = 64;
 /// Shares are for light devices such as /dev/fuse: a thousand are "as many as pods fit".
 const MOST_SHARES: u32 = 1024;
 
@@ -34,22 +32,26 @@ pub(super) fn check(file: File, allowances: &Allowances) -> Result<Declaration, 
     };
     let name = check.head(&file);
     let spec = file.spec;
-    check.later(&spec);
     let resource = check.resource(&spec.resource);
-    let paths = check.matches(spec.matches);
+    let matches = check.matches(spec.matches);
+    let group = check.group(spec.group);
     let share = check.share(spec.share);
     let recipe = check.container(spec.container, resource.as_ref());
     let numa = check.numa(spec.numa);
-    check.health(spec.health);
+    let probes = check.health(spec.health);
+    let taint = check.taint(spec.taint);
     let stop_units = check.quiesce(spec.quiesce);
     match resource {
         Some(resource) if check.refusals.0.is_empty() => Ok(Declaration {
             name,
             resource,
-            paths,
+            matches,
+            group,
             share,
             recipe,
             numa,
+            probes,
+            taint,
             stop_units,
         }),
         _ => Err(check.refusals.0),
@@ -77,79 +79,12 @@ impl Check<'_> {
         name.clone()
     }
 
-    /// Parts of the schema that this version reads and cannot do.
-    fn later(&mut self, spec: &written::Spec) {
-        let mut fields: Vec<String> = Vec::new();
-        for (at, one) in spec.matches.iter().enumerate() {
-            for (name, given) in [
-                ("usb", one.usb.is_some()),
-                ("pci", one.pci.is_some()),
-                ("subsystem", one.subsystem.is_some()),
-                ("cdi", one.cdi.is_some()),
-            ] {
-                fields.extend(given.then(|| format!("spec.match[{at}].{name}")));
-            }
-        }
-        for (at, probe) in spec.health.iter().flatten().enumerate() {
-            let name = match probe {
-                written::Probe::Exists => continue,
-                written::Probe::Sysfs(_) => "sysfs",
-                written::Probe::Unit(_) => "unit",
-            };
-            fields.push(format!("spec.health[{at}].{name}"));
-        }
-        for (name, given) in [
-            ("group", spec.group.is_some()),
-            ("taint", spec.taint.is_some()),
-        ] {
-            fields.extend(given.then(|| format!("spec.{name}")));
-        }
-        for field in fields {
-            let message = "not supported yet by this version".to_owned();
-            self.refuse(Reason::FeatureUnsupported, &field, message, "");
-        }
-    }
-
     fn resource(&mut self, given: &str) -> Option<ResourceName> {
         ResourceName::new(given)
             .map_err(|error| {
                 self.value("spec.resource", error.to_string(), "vendor domain/name");
             })
             .ok()
-    }
-
-    fn matches(&mut self, given: Vec<written::Match>) -> Vec<Glob> {
-        if given.is_empty() || given.len() > MOST_MATCHES {
-            let message = format!("{} entries", given.len());
-            self.value("spec.match", message, "1 to 64 entries");
-        }
-        let mut globs = Vec::new();
-        for (at, one) in given.into_iter().enumerate() {
-            let field = format!("spec.match[{at}]");
-            let other = one.usb.is_some() || one.pci.is_some();
-            match one.path {
-                Some(path) => globs.extend(self.glob(&format!("{field}.path"), &path)),
-                None if other || one.subsystem.is_some() || one.cdi.is_some() => {}
-                None => self.value(&field, "the entry is empty", "path: /dev/…"),
-            }
-        }
-        globs
-    }
-
-    fn glob(&mut self, field: &str, given: &str) -> Option<Glob> {
-        let expected = "an absolute path below /dev, with *, ? or [a-z] within components";
-        match Glob::new(given) {
-            Ok(glob) if glob.as_str().starts_with("/dev/") => Some(glob),
-            Ok(_) => {
-                let message = format!("{given:?} is not below /dev");
-                self.refuse(Reason::PathInvalid, field, message, expected);
-                None
-            }
-            Err(error) => {
-                self.refuse(Reason::PathInvalid, field, error.to_string(), expected);
-                None
-            }
-        }
     }
 
     fn share(&mut self, given: Option<written::Share>) -> Share {
@@ -191,12 +126,6 @@ impl Check<'_> {
                 nodes.dedup();
                 Numa::Fixed(nodes)
             }
-        }
-    }
-
-    fn health(&mut self, given: Option<Vec<written::Probe>>) {
-        if given.is_some_and(|probes| probes.is_empty()) {
-            self.value("spec.health", "the list is empty", "exists");
         }
     }
 }

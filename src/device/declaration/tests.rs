@@ -34,7 +34,7 @@ fn changed(from: &str, to: &str) -> String {
 fn the_whole_supported_schema_is_read() {
     let read = parse("x.yaml", WHOLE, &Allowances::default()).unwrap();
     assert_eq!(read.resource.as_str(), "acme.dev/serial");
-    assert_eq!(read.paths.len(), 2);
+    assert_eq!(read.paths().count(), 2);
     let share = Share {
         replicas: 4,
         policy: SharePolicy::Packed,
@@ -140,67 +140,103 @@ fn every_mistake_is_told_with_its_line_column_and_field() {
     }
 }
 
-/// (text to replace, by what, line, field)
-const LATER: &[[&str; 4]] = &[
+/// (text to replace, by what, how the report begins)
+const HARDWARE_MISTAKES: &[[&str; 3]] = &[
     [
         "path: /dev/ttyACM0",
-        "usb: {vendor: \"0403\"}",
-        "8:",
-        "spec.match[1].usb",
+        "usb: {vendor: \"0x403\"}",
+        "x.yaml:8:19: spec.match[1].usb.vendor: \"0x403\" is no number; expected four hexadecimal digits",
     ],
     [
         "path: /dev/ttyACM0",
-        "pci: {iommuGroup: whole}",
-        "8:",
-        "spec.match[1].pci",
+        "usb: {}",
+        "x.yaml:8:10: spec.match[1].usb: nothing is asked of the device",
     ],
     [
         "path: /dev/ttyACM0",
-        "subsystem: {name: tty}",
-        "8:",
-        "spec.match[1].subsystem",
+        "pci: {class: \"30\", iommuGroup: half}",
+        "x.yaml:8:36: spec.match[1].pci.iommuGroup: \"half\" is not known; expected whole",
     ],
     [
         "path: /dev/ttyACM0",
-        "cdi: {kind: a.b/c}",
-        "8:",
-        "spec.match[1].cdi",
+        "pci: {class: VGA}",
+        "x.yaml:8:18: spec.match[1].pci.class: \"vga\" is no class",
+    ],
+    [
+        "path: /dev/ttyACM0",
+        "subsystem: {name: tty, attributes: {../../secret: x}}",
+        "x.yaml:8:55: spec.match[1].subsystem.attributes.../../secret: \"../../secret\" is no such file",
+    ],
+    [
+        "path: /dev/ttyACM0",
+        "cdi: {kind: gpu}",
+        "x.yaml:8:17: spec.match[1].cdi.kind: \"gpu\" is no kind of CDI device",
+    ],
+    [
+        "path: /dev/ttyACM0",
+        "{cdi: {kind: a.b/c}, path: /dev/x}",
+        "x.yaml:8:5: spec.match[1]: cdi stands beside other words",
     ],
     [
         "[exists]",
-        "[exists, {unit: a.service}]",
-        "16:",
-        "spec.health[1].unit",
+        "[{sysfs: {file: /etc/shadow, equals: b}}]",
+        "x.yaml:16:27: spec.health[0].sysfs.file: \"/etc/shadow\" is no such file",
     ],
     [
         "[exists]",
-        "[{sysfs: {file: a, equals: b}}]",
-        "16:",
-        "spec.health[0].sysfs",
+        "[exists, {unit: acme}]",
+        "x.yaml:16:27: spec.health[1].unit: ",
     ],
     [
         "  numa",
-        "  group: {by: usbPath}\n  numa",
-        "15:",
-        "spec.group",
+        "  group: {by: colour}\n  numa",
+        "x.yaml:15:15: spec.group.by: \"colour\" is not known; expected usbPath or pciAddress",
     ],
     [
         "  numa",
-        "  taint: {key: a, effect: None}\n  numa",
-        "15:",
-        "spec.taint",
+        "  taint: {key: serial, effect: NoSchedule}\n  numa",
+        "x.yaml:15:16: spec.taint.key: \"serial\" is no key of a taint",
+    ],
+    [
+        "  numa",
+        "  taint: {key: node.kubernetes.io/x, effect: NoSchedule}\n  numa",
+        "x.yaml:15:16: spec.taint.key: \"node.kubernetes.io/x\" belongs to Kubernetes",
+    ],
+    [
+        "  numa",
+        "  taint: {key: acme.dev/x, effect: Sometimes}\n  numa",
+        "x.yaml:15:36: spec.taint.effect: \"Sometimes\" is no effect",
     ],
 ];
 
 #[test]
-fn what_this_version_cannot_do_is_refused_by_name_and_not_ignored() {
-    for [from, to, place, field] in LATER {
+fn mistakes_about_hardware_are_told_with_line_and_column() {
+    for [from, to, begins] in HARDWARE_MISTAKES {
         let told = problems(&changed(from, to));
-        let tail = format!(" {field}: not supported yet by this version [FeatureUnsupported]");
         assert_eq!(told.len(), 1, "{told:#?}");
-        assert!(told[0].starts_with(&format!("x.yaml:{place}")), "{told:#?}");
-        assert!(told[0].ends_with(&tail), "{told:#?}");
+        assert!(told[0].starts_with(begins), "{told:#?}, not {begins}");
     }
+}
+
+#[test]
+fn hardware_health_and_taints_are_read() {
+    let text = changed(
+        "  - path: /dev/ttyACM0",
+        "  - {path: /dev/ttyACM*, usb: {vendor: \"2E8A\"}}\n  - {pci: {class: \"0302\", iommuGroup: whole}}\n  \
+           - {subsystem: {name: tty, attributes: {device/state: \"ok*\"}}}\n  - {cdi: {kind: acme.dev/gpu}}",
+    )
+    .replace(
+        "health: [exists]",
+        "health: [exists, {sysfs: {file: device/state, equals: ok}}, {unit: acme.service}]\n  \
+         group: {by: usbPath}\n  taint: {key: acme.dev/serial, effect: NoSchedule}",
+    );
+    let read = parse("x.yaml", &text, &Allowances::default()).unwrap();
+    assert_eq!(read.matches.len(), 5);
+    assert!(read.asks_hardware());
+    assert_eq!(read.probes.len(), 2);
+    assert_eq!(read.probed_units().collect::<Vec<_>>(), ["acme.service"]);
+    assert_eq!(read.group, Some(GroupBy::UsbPath));
+    assert_eq!(read.taint.unwrap().effect, "NoSchedule");
 }
 
 #[test]

@@ -48,17 +48,16 @@ pub(super) struct Match {
     pub(super) cdi: Option<Cdi>,
 }
 
-/// Declares shapes whose fields are read for their names only: the feature is refused as a whole.
-macro_rules! refused_later {
+/// Shapes without a default or a reader of their own.
+macro_rules! plain {
     ($($name:ident { $($(#[$meta:meta])* $field:ident: $type:ty),+ $(,)? })+) => {$(
         #[derive(Debug, Deserialize)]
         #[serde(rename_all = "camelCase", deny_unknown_fields)]
-        #[expect(dead_code, reason = "the shape is checked, the feature is refused")]
-        pub(super) struct $name { $($(#[$meta])* $field: $type),+ }
+        pub(super) struct $name { $($(#[$meta])* pub(super) $field: $type),+ }
     )+};
 }
 
-refused_later! {
+plain! {
     Usb { vendor: Option<String>, product: Option<String>, serial: Option<String> }
     Pci {
         vendor: Option<String>,
@@ -134,8 +133,8 @@ fn yes() -> bool {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) enum Probe {
     Exists,
-    Sysfs(#[expect(dead_code, reason = "the shape is checked, the probe is refused")] Sysfs),
-    Unit(#[expect(dead_code, reason = "the shape is checked, the probe is refused")] String),
+    Sysfs(Sysfs),
+    Unit(String),
 }
 
 #[derive(Debug)]

@@ -1,5 +1,5 @@
 use super::*;
-use crate::device::sighting::Look;
+use crate::device::{name::device_id, sighting::Sighted};
 
 const NOW: Duration = Duration::from_secs(1000);
 
@@ -21,25 +21,28 @@ fn files(given: &[(&str, &str)]) -> Files {
         .collect()
 }
 
-/// Shows the ledger every path that a declaration in force names as a device.
-fn see(ledger: &mut Ledger, look: &Look) {
+/// Shows the ledger every path that a declaration in force names, as a device or not.
+fn see(ledger: &mut Ledger, there: bool) {
     let sightings = ledger
         .in_force()
         .map(|declaration| {
-            let looks = declaration.paths.iter();
-            let looks = looks.filter_map(|glob| Some((glob.literal()?.clone(), look.clone())));
-            let seen = Sightings {
-                looks: looks.collect(),
-                cut: false,
-            };
+            let mut seen = Sightings::default();
+            for node in declaration.paths().filter_map(|glob| glob.literal()) {
+                if there {
+                    let sighted = Sighted {
+                        nodes: vec![node.clone().into()],
+                        ..Sighted::default()
+                    };
+                    seen.found.insert(device_id(node.as_str()), sighted);
+                } else {
+                    let why = format!("{node} does not exist");
+                    seen.absent.insert(node.clone(), why);
+                }
+            }
             (declaration.resource.clone(), seen)
         })
         .collect();
     ledger.seen(&sightings, NOW, false);
-}
-
-fn there() -> Look {
-    Look::Device { numa: Vec::new() }
 }
 
 fn told(ledger: &Ledger) -> Vec<String> {
@@ -65,12 +68,12 @@ fn a_broken_file_is_reported_and_its_last_good_version_stays_in_force() {
         ("/etc/a.yaml", &good),
         ("/etc/b.yaml", &text("acme.dev/b", "/dev/b")),
     ]));
-    see(&mut ledger, &there());
+    see(&mut ledger, true);
     ledger.files(files(&[
         ("/etc/a.yaml", "spec: {resource: [}"),
         ("/etc/b.yaml", &text("acme.dev/b", "/dev/b")),
     ]));
-    see(&mut ledger, &there());
+    see(&mut ledger, true);
     let now = told(&ledger);
     assert_eq!(now[..2], ["acme.dev/a a Healthy", "acme.dev/b b Healthy"]);
     assert!(now[2].starts_with("/etc/a.yaml:1:"), "{now:?}");
@@ -82,14 +85,14 @@ fn a_broken_file_is_reported_and_its_last_good_version_stays_in_force() {
 fn the_last_good_version_is_in_force_after_an_agent_restart_too() {
     let mut before = Ledger::default();
     before.files(files(&[("/etc/a.yaml", &text("acme.dev/a", "/dev/a"))]));
-    see(&mut before, &there());
+    see(&mut before, true);
     before.files(files(&[("/etc/a.yaml", "broken")]));
     let saved = serde_json::to_string(&before.save("boot-1")).unwrap();
     let mut after = Ledger::default();
     after.restore(serde_json::from_str(&saved).unwrap(), "boot-1", |_| false);
     assert_eq!(told(&after), ["acme.dev/a a Healthy"]);
     after.files(files(&[("/etc/a.yaml", "broken")]));
-    see(&mut after, &there());
+    see(&mut after, true);
     assert_eq!(after.in_force().count(), 1);
     assert_eq!(after.inventory().problems.len(), 1);
 }
@@ -101,7 +104,7 @@ fn after_a_reboot_only_devices_whose_node_exists_start_healthy() {
         ("/etc/a.yaml", &text("acme.dev/a", "/dev/a")),
         ("/etc/b.yaml", &text("acme.dev/b", "/dev/b")),
     ]));
-    see(&mut before, &there());
+    see(&mut before, true);
     let mut after = Ledger::default();
     after.restore(before.save("boot-1"), "boot-2", |node| {
         node.as_str() == "/dev/b"
@@ -128,7 +131,7 @@ fn one_file_owns_a_resource_and_both_sides_are_told() {
     let (first, second) = (text("acme.dev/x", "/dev/a"), text("acme.dev/x", "/dev/b"));
     ledger.files(files(&[("/run/b.yaml", &second)]));
     ledger.files(files(&[("/etc/a.yaml", &first), ("/run/b.yaml", &second)]));
-    see(&mut ledger, &there());
+    see(&mut ledger, true);
     assert_eq!(
         told(&ledger),
         [
@@ -140,7 +143,7 @@ fn one_file_owns_a_resource_and_both_sides_are_told() {
         ]
     );
     ledger.files(files(&[("/etc/a.yaml", &first)]));
-    see(&mut ledger, &there());
+    see(&mut ledger, true);
     assert_eq!(told(&ledger), ["acme.dev/x a Healthy"]);
 }
 
@@ -148,13 +151,13 @@ fn one_file_owns_a_resource_and_both_sides_are_told() {
 fn a_resource_that_did_not_change_keeps_its_place_in_memory() {
     let mut ledger = Ledger::default();
     ledger.files(files(&[("/etc/a.yaml", &text("acme.dev/a", "/dev/a"))]));
-    see(&mut ledger, &there());
+    see(&mut ledger, true);
     let first = ledger.inventory();
-    see(&mut ledger, &there());
+    see(&mut ledger, true);
     let (_, one) = first.resources.first_key_value().unwrap();
     let second = ledger.inventory();
     assert!(Arc::ptr_eq(one, second.resources.values().next().unwrap()));
-    see(&mut ledger, &Look::Absent);
+    see(&mut ledger, false);
     assert_eq!(told(&ledger), ["acme.dev/a a Unhealthy"]);
 }
 

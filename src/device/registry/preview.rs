@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use super::{
     declaration_dirs,
-    scan::{Scan, Scanner, read_file, read_files},
+    files::{read_file, read_files},
+    scan::{Scan, Scanner, UnitStates},
 };
 use crate::{
     device::{
@@ -12,7 +13,7 @@ use crate::{
         declaration::{self, Declaration},
         inventory::Inventory,
         ledger::{Files, Ledger},
-        sighting::{Look, Presences, merge},
+        sighting::{Presences, merge},
         source::Source,
     },
     path::AbsPath,
@@ -55,22 +56,19 @@ pub fn check(
     let problems = merged
         .problems
         .into_iter()
-        .map(|problem| problem.file(shown))
+        .map(|problem| match problem.file {
+            Some(_) => problem,
+            None => problem.file(shown),
+        })
         .collect();
     Ok(Inventory {
         resources: [(resource.name.clone(), resource.into())].into(),
         problems,
         withheld: None,
         stop_units: declaration.stop_units.iter().cloned().collect(),
+        probed_units: declaration.probed_units().map(str::to_owned).collect(),
+        taints: declaration.taint.iter().cloned().collect(),
     })
-}
-
-/// The paths of the device nodes that a declaration finds on this machine now.
-pub fn matches(root: &Root, declaration: &Declaration) -> Vec<AbsPath> {
-    let seen = scan(root, std::iter::once(declaration)).sightings;
-    let looks = seen.into_values().flat_map(|seen| seen.looks);
-    let devices = looks.filter(|(_, look)| matches!(look, Look::Device { .. }));
-    devices.map(|(path, _)| path).collect()
 }
 
 /// What the declarations of this root offer now, without an agent.
@@ -85,5 +83,5 @@ pub fn list(root: &Root, allowances: Allowances) -> Inventory {
 }
 
 fn scan<'a>(root: &Root, declarations: impl Iterator<Item = &'a Declaration>) -> Scan {
-    Scanner::new(root.clone()).scan(declarations)
+    Scanner::new(root.clone()).scan(declarations, &UnitStates::new())
 }

@@ -1,6 +1,6 @@
 //! The task that owns the ledger: wakes, looks, remembers, publishes.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use tokio::{
     sync::{mpsc, oneshot, watch},
@@ -11,15 +11,18 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Ask, RegistrySettings, Standing,
     announce::announce,
-    declaration_dirs,
+    declaration_dirs, files,
     saved::{self, Keeper},
-    scan::{self, Scan, Scanner},
-    watching::{Depth, DirWatch},
+    scan::{self, Scan, Scanner, UnitStates},
+    watching::{DirWatch, watch_for},
 };
 use crate::{
-    device::{declaration::Declaration, inventory::Inventory, ledger::Ledger},
-    hardware::uevent::{Heard, UeventError, Uevents},
-    path::AbsPath,
+    device::{
+        declaration::{Declaration, Probe},
+        inventory::Inventory,
+        ledger::Ledger,
+    },
+    hardware::uevent::{Heard, Uevent, UeventError, Uevents},
     root::Root,
     telemetry::chain,
 };
@@ -30,6 +33,9 @@ const DEBOUNCE: Duration = Duration::from_millis(50);
 /// How often everything is looked at where the kernel's own events are not heard: inotify alone knows
 /// nothing of what has no node in `/dev` yet.
 const RESCAN_WITHOUT_UEVENTS: Duration = Duration::from_secs(60);
+/// How often attributes of sysfs are read that say whether a device is well: the kernel does not tell when they
+/// change.
+const RESCAN_OF_ATTRIBUTES: Duration = Duration::from_secs(10);
 /// How long after the start devices of an earlier boot may stay away before they are forgotten:
 /// slow buses and firmware take tens of seconds to bring theirs.
 const LATE: Duration = Duration::from_secs(60);
@@ -64,6 +70,8 @@ pub(super) struct Task {
     uevents: Option<Uevents>,
     /// How often everything is looked at without an event, for events can be lost (full queues).
     rescan: Duration,
+    /// The state of units that declarations go by.
+    units: watch::Receiver<UnitStates>,
     publish: watch::Sender<Arc<Inventory>>,
     started: Instant,
     due: Due,
@@ -75,6 +83,7 @@ enum Woken {
     Files,
     Nodes,
     Kernel(Result<Heard, UeventError>),
+    Units,
     Time,
     Asked(Ask, oneshot::Sender<()>),
     Stop,
@@ -94,6 +103,7 @@ impl Task {
             nodes: watcher(&root),
             uevents: settings.uevents.then(listen).flatten(),
             rescan: settings.rescan,
+            units: settings.units,
             scanner: Some(Scanner::new(root.clone())),
             publish: watch::Sender::new(Arc::new(ledger.inventory())),
             root,
@@ -126,6 +136,8 @@ impl Task {
                 () = changed(&mut self.files) => Woken::Files,
                 () = changed(&mut self.nodes) => Woken::Nodes,
                 heard = hear(self.uevents.as_ref()) => Woken::Kernel(heard),
+                // Safe to drop: a change stays marked as unseen.
+                Ok(()) = self.units.changed() => Woken::Units,
                 // Safe to drop: the time is worked out anew.
                 () = sleep_until(alarm) => Woken::Time,
             };
@@ -140,8 +152,8 @@ impl Task {
     async fn handle(&mut self, woken: Woken) {
         match woken {
             Woken::Files => Due::soon(&mut self.due.files),
-            Woken::Nodes => Due::soon(&mut self.due.look),
-            Woken::Kernel(Ok(Heard::Event(event))) if event.node.is_none() => {}
+            Woken::Nodes | Woken::Units => Due::soon(&mut self.due.look),
+            Woken::Kernel(Ok(Heard::Event(event))) if !self.concerns(&event) => {}
             Woken::Kernel(Ok(_)) => {
                 self.scanner.iter_mut().for_each(Scanner::forget);
                 Due::soon(&mut self.due.look);
@@ -165,7 +177,7 @@ impl Task {
             }
             Woken::Asked(Ask::Offer(offer, standing), reply) => {
                 let source = offer.source.clone();
-                let by = self.ledger.offer(*offer);
+                let by = self.ledger.offer(offer);
                 self.publish();
                 let told = if by == source {
                     Standing::InForce
@@ -183,6 +195,13 @@ impl Task {
             Woken::Time => self.on_time().await,
             Woken::Stop => {}
         }
+    }
+
+    /// Events of what has a node matter, and drivers that come and go where hardware is asked for by more
+    /// than its name.
+    fn concerns(&self, event: &Uevent) -> bool {
+        let bus = matches!(event.subsystem.as_deref(), Some("pci" | "usb"));
+        event.node.is_some() || bus && self.ledger.in_force().any(Declaration::asks_hardware)
     }
 
     async fn on_time(&mut self) {
@@ -225,15 +244,10 @@ impl Task {
         let root = self.root.clone();
         let dirs = declaration_dirs();
         if let Some(watch) = &mut self.files {
-            watch.set(
-                &dirs
-                    .iter()
-                    .map(|dir| declaration_watch(&root, dir))
-                    .collect(),
-            );
+            watch.set(&dirs.iter().map(|dir| watch_for(&root, dir)).collect());
         }
         let user = nix::unistd::geteuid().as_raw();
-        let read = move || scan::read_files(&root, &dirs, user);
+        let read = move || files::read_files(&root, &dirs, user);
         match tokio::task::spawn_blocking(read).await {
             Ok(files) => self.ledger.files(files),
             Err(error) => tracing::error!(%error, "reading the device declarations broke off"),
@@ -242,18 +256,27 @@ impl Task {
 
     /// One look; says whether new directories are watched since, so that one more is needed.
     async fn look(&mut self) -> bool {
-        let slow = match self.uevents {
+        let mut slow = match self.uevents {
             Some(_) => self.rescan,
             None => self.rescan.min(RESCAN_WITHOUT_UEVENTS),
         };
+        let reads = |one: &Declaration| {
+            one.probes
+                .iter()
+                .any(|probe| matches!(probe, Probe::Sysfs { .. }))
+        };
+        if self.ledger.in_force().any(reads) {
+            slow = slow.min(RESCAN_OF_ATTRIBUTES);
+        }
         self.due.look = Some(Instant::now() + slow);
         let mut scanner = self
             .scanner
             .take()
             .unwrap_or_else(|| Scanner::new(self.root.clone()));
         let declared: Vec<Declaration> = self.ledger.in_force().cloned().collect();
+        let units = self.units.borrow_and_update().clone();
         let looked = tokio::task::spawn_blocking(move || {
-            let scan = scanner.scan(declared.iter());
+            let scan = scanner.scan(declared.iter(), &units);
             (scanner, scan)
         });
         let scan = match looked.await {
@@ -267,12 +290,9 @@ impl Task {
             }
         };
         self.take_note(&scan);
-        let dirs: BTreeMap<_, _> = scan
-            .dirs
-            .into_iter()
-            .map(|dir| (dir, Depth::Names))
-            .collect();
-        self.nodes.as_mut().is_some_and(|watch| watch.set(&dirs))
+        self.nodes
+            .as_mut()
+            .is_some_and(|watch| watch.set(&scan.dirs))
     }
 
     fn take_note(&mut self, scan: &Scan) {
@@ -327,17 +347,6 @@ fn listen() -> Option<Uevents> {
             )
         })
         .ok()
-}
-
-/// A directory of declarations is watched whole; while it is missing, the nearest one above.
-fn declaration_watch(root: &Root, dir: &AbsPath) -> (AbsPath, Depth) {
-    let nearest = scan::nearest_dir(root, dir);
-    let depth = if nearest == *dir {
-        Depth::Content
-    } else {
-        Depth::Names
-    };
-    (nearest, depth)
 }
 
 async fn changed(watch: &mut Option<DirWatch>) {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::scan;
 use crate::{
     path::AbsPath,
     root::{Root, RootError, Watch, WatchId, WatchKind},
@@ -10,7 +11,7 @@ use crate::{
 
 /// Directories below which names matter; kept apart from what is written into files there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Depth {
+pub enum Depth {
     /// Names that come and go.
     Names,
     /// Content as well.
@@ -22,7 +23,7 @@ const MOST_DIRS: usize = 256;
 
 /// One inotify instance and what it is asked to watch.
 #[derive(Debug)]
-pub(super) struct DirWatch {
+pub struct DirWatch {
     watch: Watch,
     watched: BTreeMap<AbsPath, (WatchId, Depth)>,
     /// That a watch cannot be had was said.
@@ -30,7 +31,8 @@ pub(super) struct DirWatch {
 }
 
 impl DirWatch {
-    pub(super) fn new(root: &Root) -> Result<Self, RootError> {
+    /// A watch on nothing yet.
+    pub fn new(root: &Root) -> Result<Self, RootError> {
         Ok(Self {
             watch: root.watch()?,
             watched: BTreeMap::new(),
@@ -40,7 +42,7 @@ impl DirWatch {
 
     /// Watches exactly `wanted`; says whether one was added, and then all has to be looked at
     /// again: what happened before is not told. Directories that cannot be watched are left out.
-    pub(super) fn set(&mut self, wanted: &BTreeMap<AbsPath, Depth>) -> bool {
+    pub fn set(&mut self, wanted: &BTreeMap<AbsPath, Depth>) -> bool {
         let stale = |(dir, (_, depth)): (&AbsPath, &(WatchId, Depth))| {
             (wanted.get(dir) != Some(depth)).then(|| dir.clone())
         };
@@ -76,7 +78,7 @@ impl DirWatch {
     }
 
     /// Waits until something happened in one of the directories. Safe to drop while waiting.
-    pub(super) async fn changed(&mut self) -> Result<(), RootError> {
+    pub async fn changed(&mut self) -> Result<(), RootError> {
         for event in self.watch.next().await? {
             if event.kind == WatchKind::DirGone {
                 self.watched.remove(&event.dir);
@@ -84,4 +86,15 @@ impl DirWatch {
         }
         Ok(())
     }
+}
+
+/// A directory of declarations is watched whole; while it is missing, the nearest one above.
+pub fn watch_for(root: &Root, dir: &AbsPath) -> (AbsPath, Depth) {
+    let nearest = scan::nearest_dir(root, dir);
+    let depth = if nearest == *dir {
+        Depth::Content
+    } else {
+        Depth::Names
+    };
+    (nearest, depth)
 }

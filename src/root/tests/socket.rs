@@ -72,3 +72,27 @@ fn nobody_may_connect_who_may_not_later() {
     let mode = std::fs::metadata(place.real("/etc/sock")).unwrap().mode();
     assert_eq!(mode & 0o177, 0, "{mode:o}");
 }
+
+#[test]
+fn a_socket_is_looked_at_and_reached_as_one_object() {
+    let place = Place::new();
+    let path = at("/etc/sock");
+    let listener = place.root.bind_unix(&path, 0o600).unwrap();
+    let (address, stat) = place.root.socket_itself(&path).unwrap().unwrap();
+    assert_eq!(stat.kind, Kind::Socket);
+    // What takes its name later is another one.
+    std::fs::remove_file(place.real("/etc/sock")).unwrap();
+    place.link("/etc/sock", "other");
+    let mut near = std::os::unix::net::UnixStream::connect(address.path()).unwrap();
+    near.write_all(b"x").unwrap();
+    listener.accept().unwrap();
+    let (_, link) = place.root.socket_itself(&path).unwrap().unwrap();
+    assert_eq!(link.kind, Kind::Link);
+    assert!(
+        place
+            .root
+            .socket_itself(&at("/etc/none"))
+            .unwrap()
+            .is_none()
+    );
+}

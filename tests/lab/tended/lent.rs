@@ -23,6 +23,8 @@ fn workload(fleet: &Fleet) {
             "hostNetwork": true,
             "terminationGracePeriodSeconds": 2,
             "automountServiceAccountToken": false,
+            // Or the cluster itself would take the pod from a node that has long been silent.
+            "tolerations": [{"operator": "Exists", "effect": "NoExecute"}],
             "affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": prefers}},
             "containers": [{
                 "name": "main", "image": image::PAUSE, "imagePullPolicy": "Never",
@@ -81,7 +83,7 @@ pub fn over_a_planned_reboot_with_second_thoughts(fleet: &Fleet) {
     is_told_from_a_laptop(fleet);
 
     // Whatever comes and goes meanwhile, the update waits where it was.
-    let away = wait::seconds(rounds(5, 900) as u64);
+    let away = wait::seconds(rounds(5, 600) as u64);
     fleet.cluster.stop_api();
     thread::sleep(away);
     lives_without_an_api_server(fleet);

@@ -37,7 +37,7 @@ fn a_device_is_near_to_the_node_of_what_it_hangs_on() {
         let link = dir.path().join("sys/dev/char").join(number);
         std::os::unix::fs::symlink(format!("../../devices/{to}"), link).unwrap();
     }
-    assert_eq!(numa_of(&root, Kind::CharDevice, (4, 1)), [1]);
-    assert!(numa_of(&root, Kind::CharDevice, (4, 2)).is_empty());
-    assert!(numa_of(&root, Kind::CharDevice, (4, 3)).is_empty());
+    assert_eq!(place_of(&root, Kind::CharDevice, (4, 1)).numa, [1]);
+    assert!(place_of(&root, Kind::CharDevice, (4, 2)).numa.is_empty());
+    assert!(place_of(&root, Kind::CharDevice, (4, 3)).numa.is_empty());
 }

@@ -1,0 +1,99 @@
+//! A complete vendor: two devices, their health, and what it does when it is asked.
+//! Elsewhere `tonic_prost_build::compile_protos("vendor.proto")` makes the module `api`.
+
+use std::time::Duration;
+
+use machinist::vendor::api::v1::{
+    self as api, answer::Answer, from_agent::Said as FromAgent, from_vendor::Said, question::Asked,
+};
+use tokio::{sync::mpsc, time::sleep};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::Endpoint;
+
+const RESOURCE: &str = "acme.dev/accelerator";
+
+/// The devices as they are now; a real vendor asks its hardware here.
+fn devices() -> Vec<api::Device> {
+    let device = |id: &str| {
+        let mut recipe = api::Recipe::default();
+        recipe.env.insert("ACME_DEVICES".into(), "{id}".into());
+        let path = format!("/dev/{id}");
+        recipe.nodes.push(api::Node {
+            path,
+            ..Default::default()
+        });
+        api::Device {
+            id: id.into(),
+            health: api::Health::Healthy.into(),
+            recipe: Some(recipe),
+            ..Default::default()
+        }
+    };
+    vec![device("acme0"), device("acme1")]
+}
+
+/// What the agent wants to be done. The recipes answer all allocations, so little is left.
+fn answer(question: api::Question) -> api::Answer {
+    let answer = Some(match question.asked {
+        // Close the nodes, park the firmware; then it is done.
+        Some(Asked::Quiesce(_) | Asked::Resume(_)) => Answer::Done(api::Done {}),
+        _ => Answer::Error("this vendor is not asked such things".into()),
+    });
+    let id = question.id;
+    api::Answer { id, answer }
+}
+
+/// One session, to its end.
+async fn session(socket: &str, instance: &str) -> Result<(), Box<dyn std::error::Error>> {
+    let channel = Endpoint::new(format!("unix:{socket}"))?.connect().await?;
+    let (to, said) = mpsc::channel(8);
+    let say = |said| to.send(api::FromVendor { said: Some(said) });
+    say(Said::Hello(api::Hello {
+        api_versions: vec!["v1".into()],
+        vendor: "acme".into(),
+        instance: instance.into(),
+        resources: vec![RESOURCE.into()],
+    }))
+    .await?;
+    let mut client = api::vendor_client::VendorClient::new(channel);
+    let said = ReceiverStream::new(said);
+    let mut agent = client.session(said).await?.into_inner();
+    let mut pause = Duration::from_secs(10);
+    loop {
+        let message = tokio::select! {
+            message = agent.message() => message?.ok_or("the agent closed it")?,
+            () = sleep(pause) => {
+                say(Said::Heartbeat(api::Heartbeat { number: 0 })).await?;
+                continue;
+            }
+        };
+        match message.said {
+            Some(FromAgent::Welcome(welcome)) => {
+                pause = Duration::from_millis(u64::from(welcome.heartbeat_ms)) / 2;
+                // What this instance said in an earlier session counts on.
+                let kept = welcome.kept.iter().map(|one| one.generation).max();
+                say(Said::Snapshot(api::Snapshot {
+                    resource: RESOURCE.into(),
+                    generation: kept.unwrap_or(0) + 1,
+                    devices: devices(),
+                    asks: None,
+                }))
+                .await?;
+            }
+            Some(FromAgent::Rejected(no)) => eprintln!("{}: {}", no.resource, no.message),
+            Some(FromAgent::Question(question)) => say(Said::Answer(answer(question))).await?,
+            _ => {}
+        }
+    }
+}
+
+/// One session after the other: the agent may restart whenever it likes.
+pub(crate) async fn serve(socket: String) {
+    let instance = format!("acme-{}", std::process::id());
+    loop {
+        if let Err(error) = session(&socket, &instance).await {
+            eprintln!("the session is over: {error}");
+        }
+        sleep(Duration::from_millis(500)).await;
+    }
+}

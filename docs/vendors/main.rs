@@ -1,0 +1,12 @@
+//! Runs the example vendor.
+#![expect(clippy::print_stderr, reason = "an example talks to whoever runs it")]
+
+mod example;
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() {
+    match std::env::var("MACHINIST_VENDOR_SOCKET") {
+        Ok(socket) => example::serve(socket).await,
+        Err(_) => eprintln!("MACHINIST_VENDOR_SOCKET names the agent's socket"),
+    }
+}

@@ -1,0 +1,193 @@
+//! `machinist vendor-check`: plays the agent for a vendor's program, in the vendor's own tests.
+
+use std::{
+    fmt::Write as _,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+};
+
+use anyhow::Context as _;
+use clap::Args;
+
+use super::{Exit, Printed, print_data, short};
+use crate::{
+    device::{registry, vendor},
+    path::AbsPath,
+    root::Root,
+    shutdown::{GRACE, Tasks},
+    vendor::check::{Check, Finding, Patience, Verdict},
+};
+
+/// What a started program reads the socket's path from.
+const SOCKET: &str = "MACHINIST_VENDOR_SOCKET";
+
+/// Arguments of `vendor-check`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Starts COMMAND with MACHINIST_VENDOR_SOCKET set, goes through the rules of the vendor API as an agent
+would, and says of each whether it was kept. Paths are held against the vendor's file; no hardware is
+looked at. What the program prints goes to stderr. Exits with 0 when no rule was broken, else with 1.
+
+Examples:
+  machinist vendor-check --file acme.yaml -- ./acme-devices --verbose
+  machinist vendor-check --file acme.yaml --socket /tmp/agent.sock")]
+pub struct VendorCheckArgs {
+    /// The vendor's file, as it will lie in vendors.d
+    #[arg(long, value_name = "FILE")]
+    pub file: PathBuf,
+    /// Wait here for a program that somebody else starts
+    #[arg(
+        long,
+        value_name = "PATH",
+        conflicts_with = "command",
+        required_unless_present = "command"
+    )]
+    pub socket: Option<PathBuf>,
+    /// The program and its arguments
+    #[arg(value_name = "COMMAND", last = true)]
+    pub command: Vec<String>,
+    /// How it is printed.
+    #[command(flatten)]
+    pub printed: Printed,
+}
+
+pub(super) fn run(args: &VendorCheckArgs) -> anyhow::Result<Exit> {
+    let slash = Root::open(Path::new("/"))?;
+    let shown = args.file.display().to_string();
+    let whole = crate::agent::plain(&std::path::absolute(&args.file)?)?;
+    let read = registry::text_of(&slash, &whole, &shown).map_err(|refusal| vec![refusal]);
+    let vendor = match read.and_then(|text| vendor::parse(&shown, &text)) {
+        Ok(vendor) => vendor,
+        Err(refusals) => {
+            for refusal in &refusals {
+                super::output::write_error(&format!("{refusal}\n"));
+            }
+            return Ok(Exit::Failed);
+        }
+    };
+    let found = match &args.socket {
+        Some(path) => {
+            let path = crate::agent::plain(&std::path::absolute(path)?)?;
+            check(&slash, path, vendor, &[])?
+        }
+        None => {
+            let own = Own::make(&slash)?;
+            check(&slash, own.dir.join("agent.sock")?, vendor, &args.command)?
+        }
+    };
+    print_data(args.printed.output, &found, |found| page(found))?;
+    let broken = found.iter().any(|one| one.verdict == Verdict::Broken);
+    Ok(if broken { Exit::Failed } else { Exit::Done })
+}
+
+/// A directory for the time of the check.
+struct Own<'a> {
+    root: &'a Root,
+    dir: AbsPath,
+}
+
+impl<'a> Own<'a> {
+    fn make(root: &'a Root) -> anyhow::Result<Self> {
+        let name = format!("machinist-vendor-check-{}", std::process::id());
+        let dir = crate::agent::plain(&std::env::temp_dir().join(name))?;
+        root.make_dirs(&dir, 0o700)?;
+        Ok(Self { root, dir })
+    }
+}
+
+impl Drop for Own<'_> {
+    fn drop(&mut self) {
+        // It lies with the other temporary files otherwise.
+        let _ = self.root.remove_empty_dir(&self.dir);
+    }
+}
+
+fn check(
+    root: &Root,
+    path: AbsPath,
+    vendor: vendor::Vendor,
+    command: &[String],
+) -> anyhow::Result<Vec<Finding>> {
+    short()?.block_on(async {
+        let tasks = Tasks::new();
+        let socket = root.host_path(&path);
+        let check = Check::listen(root, path, vendor, &tasks)?;
+        let program = command
+            .split_first()
+            .map(|(name, rest)| start(name, rest, &socket));
+        let program = program.transpose()?;
+        let found = check.run(Patience::default()).await;
+        drop(program);
+        // The findings are what was asked for; a task that hangs on is not.
+        let _ = tasks.finish(GRACE).await;
+        Ok(found)
+    })
+}
+
+/// The program, until it is dropped.
+struct Program(Child);
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a vendor's own program in a vendor's own test, where no systemd need be"
+)]
+fn start(name: &str, arguments: &[String], socket: &Path) -> anyhow::Result<Program> {
+    let child = Command::new(name)
+        .args(arguments)
+        .env(SOCKET, socket)
+        .stdin(Stdio::null())
+        // The findings alone are on stdout.
+        .stdout(std::io::stderr())
+        .spawn();
+    Ok(Program(
+        child.with_context(|| format!("cannot start {name}"))?,
+    ))
+}
+
+/// One line per rule; what was seen is told of those that were not kept.
+fn page(found: &[Finding]) -> String {
+    let mut text = String::new();
+    for one in found {
+        let word = match one.verdict {
+            Verdict::Kept => "kept",
+            Verdict::Broken => "BROKEN",
+            Verdict::Skipped => "skipped",
+        };
+        let seen = match one.seen.as_str() {
+            "" => String::new(),
+            seen => format!(": {seen}"),
+        };
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "{word:<8} {}{seen}", one.rule);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_rule_has_a_line() {
+        let finding = |verdict, seen: &str| Finding {
+            rule: "it answers".to_owned(),
+            verdict,
+            seen: seen.to_owned(),
+        };
+        let found = [
+            finding(Verdict::Kept, ""),
+            finding(Verdict::Broken, "no answer"),
+            finding(Verdict::Skipped, "no session"),
+        ];
+        let expected = "kept     it answers\nBROKEN   it answers: no answer\nskipped  it answers: no session\n";
+        assert_eq!(page(&found), expected);
+    }
+}

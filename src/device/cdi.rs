@@ -1,0 +1,180 @@
+//! Specs of the container device interface (CDI): what a vendor's toolkit says a container needs.
+//!
+//! A runtime applies them; here they are read for the names of devices and for their nodes. Rules are those of
+//! the CDI specification, version 1.1.0: of two directories the later one wins, and a device that is named
+//! twice in one directory is nobody's.
+
+mod spec;
+
+use std::{collections::BTreeMap, fmt};
+
+pub use self::spec::{LARGEST, Spec, SpecDevice, parse};
+use super::Refusal;
+use crate::{path::AbsPath, reason::Reason};
+
+/// Where specs lie, in rising priority.
+pub const DIRS: [&str; 2] = ["/etc/cdi", "/var/run/cdi"];
+
+/// The name under which many toolkits offer all devices at once: no device of its own.
+pub const ALL: &str = "all";
+
+/// `vendor/class`, such as `nvidia.com/gpu`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Kind(String);
+
+/// Why a text is no kind.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no kind of CDI device: vendor/class is, such as nvidia.com/gpu")]
+pub struct BadKind(String);
+
+impl Kind {
+    /// Checks `given`.
+    pub fn new(given: &str) -> Result<Self, BadKind> {
+        let good = given.split_once('/').is_some_and(|(vendor, class)| {
+            let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+            let label = |part: &str| !part.is_empty() && part.chars().all(inner);
+            let vendor_fits = vendor.len() <= 253 && vendor.split('.').all(label);
+            vendor_fits && class.len() <= 63 && is_word(class, &['-', '_', '.'])
+        });
+        if good {
+            Ok(Self(given.to_owned()))
+        } else {
+            Err(BadKind(given.to_owned()))
+        }
+    }
+
+    /// As it is written.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Letters and digits at both ends, `others` between them too.
+fn is_word(text: &str, others: &[char]) -> bool {
+    let outer = |c: char| c.is_ascii_alphanumeric();
+    text.starts_with(outer)
+        && text.ends_with(outer)
+        && text.chars().all(|c| outer(c) || others.contains(&c))
+}
+
+/// One spec file that was read.
+#[derive(Clone, Debug)]
+pub struct File {
+    /// Where it lies.
+    pub path: AbsPath,
+    /// Which of [`DIRS`] it lies in.
+    pub priority: usize,
+    /// What it says.
+    pub spec: Spec,
+}
+
+/// All devices of one kind, by name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Offered {
+    /// Devices that can be asked for.
+    pub devices: BTreeMap<String, SpecDevice>,
+    /// What keeps others from being asked for.
+    pub conflicts: Vec<Refusal>,
+}
+
+/// The devices of `kind` in these files.
+pub fn offered(files: &[File], kind: &str) -> Offered {
+    let mut named: BTreeMap<&str, Vec<(&File, &SpecDevice)>> = BTreeMap::new();
+    for file in files.iter().filter(|file| file.spec.kind.as_str() == kind) {
+        for device in &file.spec.devices {
+            named.entry(&device.name).or_default().push((file, device));
+        }
+    }
+    let mut offered = Offered::default();
+    for (name, mut places) in named {
+        if name == ALL {
+            continue;
+        }
+        let highest = places.iter().map(|(file, _)| file.priority).max();
+        places.retain(|(file, _)| Some(file.priority) == highest);
+        if let [(_, device)] = places.as_slice() {
+            offered.devices.insert(name.to_owned(), (*device).clone());
+            continue;
+        }
+        let all: Vec<&str> = places.iter().map(|(file, _)| file.path.as_str()).collect();
+        let message = format!(
+            "{kind}={name} is defined by {}: none is in force",
+            all.join(" and ")
+        );
+        for (file, _) in places {
+            let refusal = Refusal::new(Reason::EntryDuplicate, message.clone());
+            offered.conflicts.push(refusal.file(file.path.as_str()));
+        }
+    }
+    offered
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(path: &str, priority: usize, names: &[&str]) -> File {
+        let devices: Vec<String> = names
+            .iter()
+            .map(|name| {
+                format!(
+                    r#"{{"name": "{name}", "containerEdits": {{"deviceNodes": [{{"path": "/dev/{priority}{name}"}}]}}}}"#
+                )
+            })
+            .collect();
+        let text = format!(
+            r#"{{"cdiVersion": "0.6.0", "kind": "acme.dev/gpu", "devices": [{}]}}"#,
+            devices.join(",")
+        );
+        File {
+            path: path.parse().unwrap(),
+            priority,
+            spec: parse(path, &text).unwrap(),
+        }
+    }
+
+    #[test]
+    fn the_later_directory_wins_and_twice_in_one_is_nobodys() {
+        let files = [
+            file("/etc/cdi/a.json", 0, &["0", "1", "all"]),
+            file("/etc/cdi/b.json", 0, &["1", "2"]),
+            file("/var/run/cdi/c.json", 1, &["2"]),
+        ];
+        let offered = offered(&files, "acme.dev/gpu");
+        let nodes: Vec<_> = offered
+            .devices
+            .values()
+            .map(|device| device.nodes[0].as_str())
+            .collect();
+        assert_eq!(nodes, ["/dev/00", "/dev/12"]);
+        let told: Vec<_> = offered
+            .conflicts
+            .iter()
+            .map(|one| one.file.clone())
+            .collect();
+        assert_eq!(
+            told,
+            [
+                Some("/etc/cdi/a.json".into()),
+                Some("/etc/cdi/b.json".into())
+            ]
+        );
+        assert_eq!(super::offered(&files, "acme.dev/other"), Offered::default());
+    }
+
+    #[test]
+    fn kinds_are_checked() {
+        for good in ["nvidia.com/gpu", "acme.dev/a_b.c-d", "vendor/class"] {
+            assert!(Kind::new(good).is_ok(), "{good}");
+        }
+        for bad in ["gpu", "/gpu", "a/", "A.b/c", "a/b/c", "a/-b", "a..b/c"] {
+            assert!(Kind::new(bad).is_err(), "{bad}");
+        }
+    }
+}

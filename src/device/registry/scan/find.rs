@@ -1,0 +1,275 @@
+//! From one declaration to the devices that it finds.
+
+mod hardware;
+
+use std::collections::BTreeMap;
+
+use super::{Scanner, Specs, Sysfs, UnitStates, attribute, follow, is_device, names, nearest_dir};
+use crate::{
+    device::{
+        Refusal, cdi,
+        declaration::{Declaration, Entry, GroupBy, Probe},
+        glob::Glob,
+        name::device_id,
+        registry::watching::Depth,
+        sighting::{MOST_DEVICES, Sighted, Sightings},
+        template::Template,
+    },
+    path::AbsPath,
+    reason::Reason,
+    root::Kind,
+    telemetry::chain,
+};
+
+/// A device before it is known whether others belong to it.
+#[derive(Debug, Default)]
+struct Candidate {
+    id: String,
+    sighted: Sighted,
+    /// Its directory in sysfs.
+    sysfs: Option<AbsPath>,
+    /// The USB port it hangs on.
+    port: Option<String>,
+    /// The PCI function it belongs to.
+    address: Option<String>,
+}
+
+pub(super) struct Finder<'a> {
+    scanner: &'a mut Scanner,
+    declaration: &'a Declaration,
+    sysfs: &'a Sysfs,
+    dirs: &'a mut BTreeMap<AbsPath, Depth>,
+    candidates: Vec<Candidate>,
+    seen: Sightings,
+}
+
+impl<'a> Finder<'a> {
+    pub(super) fn new(
+        scanner: &'a mut Scanner,
+        declaration: &'a Declaration,
+        sysfs: &'a Sysfs,
+        dirs: &'a mut BTreeMap<AbsPath, Depth>,
+    ) -> Self {
+        Self {
+            scanner,
+            declaration,
+            sysfs,
+            dirs,
+            candidates: Vec::new(),
+            seen: Sightings::default(),
+        }
+    }
+
+    /// Everything that the declaration finds; none when a directory could not be read, and then nothing is
+    /// known: what is lent stays as it is.
+    pub(super) fn find(mut self, specs: &Specs, units: &UnitStates) -> Option<Sightings> {
+        let declaration = self.declaration;
+        for entry in &declaration.matches {
+            match entry {
+                Entry::Path(glob) => self.paths(glob)?,
+                Entry::Hardware(wanted) => self.hardware(wanted),
+                Entry::Cdi(kind) => self.cdi(kind, specs),
+            }
+        }
+        if let Some(by) = declaration.group {
+            self.group(by);
+        }
+        for candidate in std::mem::take(&mut self.candidates) {
+            self.take(candidate, units);
+        }
+        Some(self.seen)
+    }
+
+    fn paths(&mut self, glob: &Glob) -> Option<()> {
+        let root = self.scanner.root.clone();
+        let (mut whole, dirs) = (true, &mut *self.dirs);
+        let (paths, cut) = glob.expand(MOST_DEVICES, |dir| {
+            dirs.entry(nearest_dir(&root, dir)).or_insert(Depth::Names);
+            let found = names(&root, dir);
+            whole &= found.is_ok();
+            found.unwrap_or_default()
+        });
+        self.seen.cut |= cut;
+        for path in paths {
+            if let Some(parent) = path.parent() {
+                let nearest = nearest_dir(&root, &parent);
+                self.dirs.entry(nearest).or_insert(Depth::Names);
+            }
+            self.path(path);
+        }
+        whole.then_some(())
+    }
+
+    /// What stands at `path`, links followed.
+    fn path(&mut self, path: AbsPath) {
+        let absent = match follow(&self.scanner.root, &path) {
+            Ok(Some((target, _))) if !target.as_str().starts_with("/dev/") => {
+                format!("{path} is a link to {target}, outside /dev, no device node")
+            }
+            Ok(Some((_, stat))) => match (stat.kind, stat.rdev) {
+                (kind @ (Kind::CharDevice | Kind::BlockDevice), Some(number)) => {
+                    return self.node(path, kind, number);
+                }
+                (kind, _) => format!("{path} is a {}, no device node", kind.as_str()),
+            },
+            Ok(None) => format!("{path} does not exist"),
+            Err(error) => format!("{path} is unreadable ({}), no device node", chain(&error)),
+        };
+        self.seen.absent.insert(path, absent);
+    }
+
+    fn node(&mut self, path: AbsPath, kind: Kind, number: (u32, u32)) {
+        let place = self.scanner.place(kind, number);
+        let facts = place.sysfs.as_ref();
+        let facts = facts.and_then(|sysfs| self.sysfs.nodes.get(sysfs));
+        let candidate = Candidate {
+            id: device_id(path.as_str()),
+            sighted: Sighted {
+                nodes: vec![path.into()],
+                numa: place.numa,
+                ..Sighted::default()
+            },
+            port: facts.and_then(|facts| Some(facts.usb.as_ref()?.port.clone())),
+            address: facts.and_then(|facts| Some(facts.pci.as_ref()?.address.clone())),
+            sysfs: place.sysfs,
+        };
+        self.candidates.push(candidate);
+    }
+
+    fn cdi(&mut self, kind: &str, specs: &Specs) {
+        let offered = cdi::offered(&specs.files, kind);
+        self.seen.problems.extend(specs.problems.iter().cloned());
+        self.seen.problems.extend(offered.conflicts);
+        for (name, device) in offered.devices {
+            let mut sighted = Sighted::default();
+            for node in &device.nodes {
+                match follow(&self.scanner.root, node) {
+                    Ok(Some((_, stat))) => {
+                        let number = stat.rdev.unwrap_or_default();
+                        let numa = self.scanner.place(stat.kind, number).numa;
+                        sighted.numa.extend(numa);
+                    }
+                    _ => sighted.wrong = Some(format!("{node} of {kind}={name} does not exist")),
+                }
+            }
+            sighted.numa.sort_unstable();
+            sighted.numa.dedup();
+            let mut recipe = self.declaration.recipe.clone();
+            // Names of kinds and devices hold no braces.
+            recipe
+                .cdi
+                .extend(Template::new(&format!("{kind}={name}")).ok());
+            sighted.recipe = Some(recipe);
+            self.candidates.push(Candidate {
+                id: device_id(&name),
+                sighted,
+                ..Candidate::default()
+            });
+        }
+    }
+
+    /// Makes one device of all that hang together.
+    fn group(&mut self, by: GroupBy) {
+        let mut groups: BTreeMap<String, Candidate> = BTreeMap::new();
+        for one in std::mem::take(&mut self.candidates) {
+            let (key, id, what) = match by {
+                GroupBy::UsbPath => (&one.port, "usb", "hangs on no USB port"),
+                GroupBy::PciAddress => (&one.address, "pci", "belongs to no PCI function"),
+            };
+            let Some(key) = key else {
+                let message = format!("{} {what}; it is left out", one.id);
+                let problem = Refusal::new(Reason::ValueInvalid, message).field("spec.group");
+                self.seen.problems.push(problem);
+                continue;
+            };
+            let id = format!("{id}-{}", key.replace(':', "-"));
+            match groups.get_mut(&id) {
+                Some(group) => group.join(one),
+                None => {
+                    let named = Candidate {
+                        id: id.clone(),
+                        ..one
+                    };
+                    groups.insert(id, named);
+                }
+            }
+        }
+        self.candidates = groups.into_values().collect();
+    }
+
+    fn take(&mut self, mut candidate: Candidate, units: &UnitStates) {
+        if let Some(known) = self.seen.found.get(&candidate.id) {
+            if known.nodes != candidate.sighted.nodes {
+                let (id, problem) = (&candidate.id, self.both(known, &candidate.sighted));
+                let message =
+                    format!("{problem} would both be called {id:?}; the first is left out");
+                let problem = Refusal::new(Reason::EntryDuplicate, message).field("spec.match");
+                self.seen.problems.push(problem);
+            }
+            return;
+        }
+        if self.seen.found.len() >= MOST_DEVICES {
+            self.seen.cut = true;
+            return;
+        }
+        if candidate.sighted.wrong.is_none() {
+            candidate.sighted.wrong = self.wrong(&candidate, units);
+        }
+        self.seen.found.insert(candidate.id, candidate.sighted);
+    }
+
+    fn both(&self, one: &Sighted, two: &Sighted) -> String {
+        let name = |of: &Sighted| match of.nodes.first() {
+            Some(node) => node.host.to_string(),
+            None => "another".to_owned(),
+        };
+        format!("{} and {}", name(two), name(one))
+    }
+
+    /// Why a device that was found cannot be lent.
+    fn wrong(&self, candidate: &Candidate, units: &UnitStates) -> Option<String> {
+        let root = &self.scanner.root;
+        let mut nodes = candidate.sighted.nodes.iter();
+        if let Some(gone) = nodes.find(|node| !is_device(root, &node.host)) {
+            return Some(format!("{} does not exist", gone.host));
+        }
+        self.declaration
+            .probes
+            .iter()
+            .find_map(|probe| match probe {
+                Probe::Unit(unit) => {
+                    // What was not asked yet is believed.
+                    let dead = units.get(unit) == Some(&false);
+                    dead.then(|| format!("{unit} is not active"))
+                }
+                Probe::Sysfs { file, equals } => {
+                    let Some(dir) = &candidate.sysfs else {
+                        return Some(format!("it has no directory in sysfs to read {file} from"));
+                    };
+                    match attribute(root, dir, file) {
+                        Some(is) if is == *equals => None,
+                        Some(is) => Some(format!("{file} says {is:?}, not {equals:?}")),
+                        None => Some(format!("{file} cannot be read in {dir}")),
+                    }
+                }
+            })
+    }
+}
+
+impl Candidate {
+    fn join(&mut self, other: Self) {
+        for node in other.sighted.nodes {
+            if !self.sighted.nodes.contains(&node) {
+                self.sighted.nodes.push(node);
+            }
+        }
+        if self.sighted.numa.is_empty() {
+            self.sighted.numa = other.sighted.numa;
+        }
+        if self.sighted.wrong.is_none() {
+            self.sighted.wrong = other.sighted.wrong;
+        }
+        self.sighted.attributes.extend(other.sighted.attributes);
+        self.sysfs = self.sysfs.take().or(other.sysfs);
+    }
+}

@@ -1,0 +1,186 @@
+//! Devices by what the kernel says of them.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use super::{Candidate, Finder};
+use crate::{
+    device::{
+        declaration::Hardware,
+        facts::{NodeFacts, PciFacts, UsbFacts},
+        inventory::DeviceNode,
+        name::device_id,
+        registry::scan::{attribute, numa_of},
+        sighting::Sighted,
+    },
+    path::AbsPath,
+};
+
+/// Gives a function away whole, to a program that drives it itself.
+const VFIO: &str = "vfio-pci";
+/// PCI bridges stand in groups without being given away.
+const BRIDGE: &str = "06";
+
+impl Finder<'_> {
+    pub(super) fn hardware(&mut self, wanted: &Hardware) {
+        if wanted.is_function() {
+            return self.functions(wanted);
+        }
+        let (sysfs, root) = (self.sysfs, self.scanner.root.clone());
+        let found = sysfs
+            .nodes
+            .values()
+            .filter(|facts| wanted.matches(facts, |file| attribute(&root, &facts.sysfs, file)));
+        for facts in found {
+            let node = DeviceNode {
+                host: facts.stable().clone(),
+                inside: facts.node.clone(),
+            };
+            let candidate = Candidate {
+                id: self.id_of(facts),
+                sighted: Sighted {
+                    nodes: vec![node],
+                    numa: numa_of(&root, &facts.sysfs),
+                    attributes: attributes(facts.usb.as_deref(), facts.pci.as_deref()),
+                    ..Sighted::default()
+                },
+                sysfs: Some(facts.sysfs.clone()),
+                port: facts.usb.as_ref().map(|usb| usb.port.clone()),
+                address: facts.pci.as_ref().map(|pci| pci.address.clone()),
+            };
+            self.candidates.push(candidate);
+        }
+    }
+
+    /// A stick is known by its serial number, unless another one has the same: then by where it is plugged in.
+    fn id_of(&self, facts: &NodeFacts) -> String {
+        let Some(usb) = facts.usb.as_ref().filter(|_| facts.is_usb_device()) else {
+            return device_id(facts.stable().as_str());
+        };
+        let same = |other: &&NodeFacts| {
+            other.is_usb_device()
+                && other.usb.as_ref().is_some_and(|other| {
+                    (&other.vendor, &other.product, &other.serial)
+                        == (&usb.vendor, &usb.product, &usb.serial)
+                })
+        };
+        match &usb.serial {
+            Some(serial) if self.sysfs.nodes.values().filter(same).count() == 1 => {
+                device_id(&format!("usb-{}-{}-{serial}", usb.vendor, usb.product))
+            }
+            _ => device_id(&format!("usb-{}", usb.port)),
+        }
+    }
+
+    fn functions(&mut self, wanted: &Hardware) {
+        let sysfs = self.sysfs;
+        let meant = sysfs.functions.values().filter(|facts| {
+            let pci = wanted.pci.as_ref();
+            pci.is_some_and(|pci| pci.matches(facts))
+        });
+        let whole = wanted.pci.as_ref().is_some_and(|pci| pci.whole_group);
+        for facts in meant {
+            let candidate = if whole || facts.driver.as_deref() == Some(VFIO) {
+                self.iommu_group(facts)
+            } else {
+                self.function(facts)
+            };
+            self.candidates.push(candidate);
+        }
+    }
+
+    /// A function with all its nodes, those of USB devices behind it left out.
+    fn function(&self, facts: &Arc<PciFacts>) -> Candidate {
+        let belongs = |node: &&NodeFacts| node.usb.is_none() && node.pci.as_ref() == Some(facts);
+        let nodes = self.sysfs.nodes.values().filter(belongs);
+        let nodes: Vec<_> = nodes
+            .map(|node| DeviceNode {
+                host: node.stable().clone(),
+                inside: node.node.clone(),
+            })
+            .collect();
+        let address = &facts.address;
+        Candidate {
+            id: format!("pci-{}", address.replace(':', "-")),
+            sighted: Sighted {
+                wrong: nodes.is_empty().then(|| match &facts.driver {
+                    Some(driver) => format!("{driver} makes no device node for {address}"),
+                    None => format!("nothing drives {address}"),
+                }),
+                nodes,
+                numa: facts.numa.clone(),
+                attributes: attributes(None, Some(facts)),
+                recipe: None,
+            },
+            sysfs: Some(facts.sysfs.clone()),
+            port: None,
+            address: Some(address.clone()),
+        }
+    }
+
+    /// The IOMMU group of a function: none of it can be given away while somebody else drives a part.
+    fn iommu_group(&self, facts: &Arc<PciFacts>) -> Candidate {
+        let Some(group) = facts.iommu_group else {
+            let mut alone = self.function(facts);
+            alone.sighted.wrong = Some(format!("{} is in no IOMMU group", facts.address));
+            return alone;
+        };
+        let members = self.sysfs.functions.values();
+        let members: Vec<_> = members
+            .filter(|one| one.iommu_group == Some(group))
+            .collect();
+        let foreign = members
+            .iter()
+            .find(|one| one.driver.as_deref() != Some(VFIO) && !one.class.starts_with(BRIDGE));
+        let names: Vec<_> = members.iter().map(|one| one.address.as_str()).collect();
+        let node = |path: String| AbsPath::new(path).ok().map(DeviceNode::from);
+        let mut attributes = attributes(None, Some(facts));
+        attributes.insert("functions".to_owned(), names.join(","));
+        Candidate {
+            id: format!("iommu-group-{group}"),
+            sighted: Sighted {
+                nodes: node(format!("/dev/vfio/{group}"))
+                    .into_iter()
+                    // Through which every group is used.
+                    .chain(node("/dev/vfio/vfio".to_owned()))
+                    .collect(),
+                numa: facts.numa.clone(),
+                attributes,
+                wrong: foreign.map(|one| {
+                    let driver = one.driver.as_deref().unwrap_or("nothing");
+                    format!(
+                        "{} of its IOMMU group is driven by {driver}, not by {VFIO}",
+                        one.address
+                    )
+                }),
+                recipe: None,
+            },
+            sysfs: Some(facts.sysfs.clone()),
+            port: None,
+            address: Some(facts.address.clone()),
+        }
+    }
+}
+
+fn attributes(usb: Option<&UsbFacts>, pci: Option<&PciFacts>) -> BTreeMap<String, String> {
+    let mut all = BTreeMap::new();
+    let mut add = |key: &str, value: &str| {
+        all.insert(key.to_owned(), value.to_owned());
+    };
+    if let Some(usb) = usb {
+        add("usbPath", &usb.port);
+        add("vendor", &usb.vendor);
+        add("product", &usb.product);
+        if let Some(serial) = &usb.serial {
+            add("serial", serial);
+        }
+    } else if let Some(pci) = pci {
+        add("pciAddress", &pci.address);
+        add("vendor", &pci.vendor);
+        add("device", &pci.device);
+        add("class", &pci.class);
+        if let Some(driver) = &pci.driver {
+            add("driver", driver);
+        }
+    }
+    all
+}

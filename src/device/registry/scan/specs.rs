@@ -1,0 +1,100 @@
+//! Specs of the container device interface as they lie on disk.
+
+use std::collections::BTreeMap;
+
+use super::{names, nearest_dir};
+use crate::{
+    device::{
+        Refusal,
+        cdi::{self, DIRS, File},
+        registry::{files::owner_fault, watching::Depth},
+    },
+    path::AbsPath,
+    reason::Reason,
+    root::{Kind, Root},
+    telemetry::chain,
+};
+
+/// Toolkits write a handful; each is parsed whole at every look.
+const MOST_FILES: usize = 128;
+
+/// All specs, and which of them cannot be used.
+#[derive(Debug, Default)]
+pub(super) struct Specs {
+    pub(super) files: Vec<File>,
+    pub(super) problems: Vec<Refusal>,
+}
+
+impl Specs {
+    /// Reads them; what decides on them is added to `dirs`.
+    pub(super) fn read(root: &Root, dirs: &mut BTreeMap<AbsPath, Depth>) -> Self {
+        let mut specs = Self::default();
+        for (priority, dir) in DIRS.iter().enumerate() {
+            let Ok(dir) = AbsPath::new(*dir) else {
+                continue;
+            };
+            let dir = root.canonical(&dir).unwrap_or(dir);
+            let nearest = nearest_dir(root, &dir);
+            let depth = if nearest == dir {
+                Depth::Content
+            } else {
+                Depth::Names
+            };
+            dirs.insert(nearest, depth);
+            for name in names(root, &dir).unwrap_or_default() {
+                let is_spec = name.ends_with(".json") || name.ends_with(".yaml");
+                if !is_spec || name.starts_with('.') {
+                    continue;
+                }
+                if specs.files.len() >= MOST_FILES {
+                    let message =
+                        format!("there are more than {MOST_FILES} specs; the rest is left out");
+                    specs.refuse(&dir, message);
+                    return specs;
+                }
+                if let Ok(path) = dir.join(&name) {
+                    specs.take(root, path, priority);
+                }
+            }
+        }
+        specs
+    }
+
+    fn refuse(&mut self, path: &AbsPath, message: String) {
+        let refusal = Refusal::new(Reason::SourceUnreadable, message);
+        self.problems.push(refusal.file(path.as_str()));
+    }
+
+    /// A spec may run programs as root on the host: whoever can write it is root.
+    fn take(&mut self, root: &Root, path: AbsPath, priority: usize) {
+        match root.stat(&path) {
+            Ok(Some(stat)) if stat.kind != Kind::File => {
+                let kind = stat.kind.as_str();
+                return self.refuse(&path, format!("it is a {kind}; specs are regular files"));
+            }
+            Ok(Some(stat)) => {
+                if let Some(fault) = owner_fault(&stat, nix::unistd::geteuid().as_raw()) {
+                    return self.refuse(&path, fault);
+                }
+            }
+            Ok(None) => return,
+            Err(error) => return self.refuse(&path, chain(&error)),
+        }
+        let text = match root.read_nofollow(&path, cdi::LARGEST as u64) {
+            Ok(bytes) => String::from_utf8(bytes).map_err(|_| "it is not UTF-8 text".to_owned()),
+            Err(error) if error.is_not_found() => return,
+            Err(error) => Err(chain(&error)),
+        };
+        match text {
+            Ok(text) => match cdi::parse(path.as_str(), &text) {
+                Ok(spec) => self.files.push(File {
+                    path,
+                    priority,
+                    spec,
+                }),
+                Err(refusal) => self.problems.push(refusal),
+            },
+            Err(why) => self.refuse(&path, why),
+        }
+    }
+}

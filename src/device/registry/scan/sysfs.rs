@@ -1,0 +1,183 @@
+//! What the kernel says of all device nodes, USB devices and PCI functions.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
+
+use super::{attribute, follow, joined, names, numa_of};
+use crate::{
+    device::{
+        facts::{NodeFacts, PciFacts, UsbFacts},
+        registry::watching::Depth,
+    },
+    path::AbsPath,
+    root::Root,
+};
+
+/// Directories of links whose names outlive the kernel's, the better ones first.
+const LINKS: [&str; 2] = ["by-id", "by-path"];
+
+/// All of it at one moment.
+#[derive(Debug, Default)]
+pub(super) struct Sysfs {
+    /// By their directory in sysfs.
+    pub(super) nodes: BTreeMap<AbsPath, NodeFacts>,
+    /// PCI functions by address.
+    pub(super) functions: BTreeMap<String, Arc<PciFacts>>,
+}
+
+impl Sysfs {
+    /// Reads it. Directories below `/dev` whose names matter are added to `dirs`; hardware without a node
+    /// makes itself heard by the kernel's events only.
+    pub(super) fn read(root: &Root, dirs: &mut BTreeMap<AbsPath, Depth>) -> Self {
+        let mut reader = Reader {
+            root,
+            usb: HashMap::new(),
+            functions: functions(root),
+        };
+        let links = links(root, dirs);
+        let mut nodes = BTreeMap::new();
+        for class in ["char", "block"] {
+            for sysfs in reader.devices(class) {
+                if let Some(mut facts) = reader.node(&sysfs) {
+                    facts.link = links.get(&facts.node).cloned();
+                    nodes.insert(sysfs, facts);
+                }
+            }
+        }
+        let functions = reader.functions.into_values();
+        Self {
+            nodes,
+            functions: functions.map(|one| (one.address.clone(), one)).collect(),
+        }
+    }
+}
+
+struct Reader<'a> {
+    root: &'a Root,
+    /// By directory; none for directories that are no USB device.
+    usb: HashMap<AbsPath, Option<Arc<UsbFacts>>>,
+    /// By directory.
+    functions: HashMap<AbsPath, Arc<PciFacts>>,
+}
+
+impl Reader<'_> {
+    /// The directories of all devices of a class of numbers.
+    fn devices(&self, class: &str) -> Vec<AbsPath> {
+        let Ok(dir) = AbsPath::new(format!("/sys/dev/{class}")) else {
+            return Vec::new();
+        };
+        let numbers = names(self.root, &dir).unwrap_or_default();
+        let target = |number: String| {
+            let link = dir.join(&number).ok()?;
+            joined(&link, &self.root.read_link(&link).ok()?)
+        };
+        numbers.into_iter().filter_map(target).collect()
+    }
+
+    fn node(&mut self, sysfs: &AbsPath) -> Option<NodeFacts> {
+        let uevent = attribute(self.root, sysfs, "uevent")?;
+        let name = uevent
+            .lines()
+            .find_map(|line| line.strip_prefix("DEVNAME="))?;
+        let node = AbsPath::new(format!("/dev/{name}")).ok()?;
+        let subsystem = link_name(self.root, sysfs, "subsystem").unwrap_or_default();
+        let above: Vec<_> = std::iter::once(sysfs.clone())
+            .chain(sysfs.ancestors())
+            .take_while(|dir| dir.as_str().starts_with("/sys/devices/"))
+            .collect();
+        let pci = above
+            .iter()
+            .find_map(|dir| self.functions.get(dir).cloned());
+        Some(NodeFacts {
+            node,
+            link: None,
+            sysfs: sysfs.clone(),
+            subsystem,
+            usb: above.iter().find_map(|dir| self.usb(dir)),
+            pci,
+        })
+    }
+
+    fn usb(&mut self, dir: &AbsPath) -> Option<Arc<UsbFacts>> {
+        if let Some(known) = self.usb.get(dir) {
+            return known.clone();
+        }
+        let read = |file: &str| attribute(self.root, dir, file);
+        let facts = read("idVendor").and_then(|vendor| {
+            let serial = read("serial").filter(|serial| !serial.is_empty());
+            Some(Arc::new(UsbFacts {
+                port: dir.file_name().to_owned(),
+                vendor,
+                product: read("idProduct")?,
+                serial,
+                sysfs: dir.clone(),
+            }))
+        });
+        self.usb.insert(dir.clone(), facts.clone());
+        facts
+    }
+}
+
+/// All PCI functions, by directory.
+fn functions(root: &Root) -> HashMap<AbsPath, Arc<PciFacts>> {
+    let Ok(dir) = AbsPath::new("/sys/bus/pci/devices") else {
+        return HashMap::new();
+    };
+    let function = |address: String| {
+        let link = dir.join(&address).ok()?;
+        let sysfs = joined(&link, &root.read_link(&link).ok()?)?;
+        let hex = |file: &str| {
+            let text = attribute(root, &sysfs, file)?;
+            Some(text.trim_start_matches("0x").to_ascii_lowercase())
+        };
+        let facts = PciFacts {
+            vendor: hex("vendor")?,
+            device: hex("device")?,
+            class: hex("class")?,
+            driver: link_name(root, &sysfs, "driver"),
+            iommu_group: link_name(root, &sysfs, "iommu_group").and_then(|name| name.parse().ok()),
+            numa: numa_of(root, &sysfs),
+            sysfs: sysfs.clone(),
+            address,
+        };
+        Some((sysfs, Arc::new(facts)))
+    };
+    let all = names(root, &dir).unwrap_or_default();
+    all.into_iter().filter_map(function).collect()
+}
+
+/// The last component of where a link in a directory of sysfs leads.
+fn link_name(root: &Root, dir: &AbsPath, link: &str) -> Option<String> {
+    let target = root.read_link(&dir.join(link).ok()?).ok()?;
+    target.rsplit('/').next().map(str::to_owned)
+}
+
+/// Links by the node they lead to. A node with two of one kind has the first in the order of names.
+fn links(root: &Root, dirs: &mut BTreeMap<AbsPath, Depth>) -> BTreeMap<AbsPath, AbsPath> {
+    let mut links = BTreeMap::new();
+    let Ok(dev) = AbsPath::new("/dev") else {
+        return links;
+    };
+    dirs.insert(dev.clone(), Depth::Names);
+    for name in names(root, &dev).unwrap_or_default() {
+        let Ok(dir) = dev.join(&name) else { continue };
+        if !root.is_dir(&dir).unwrap_or(false) {
+            continue;
+        }
+        for kind in LINKS.iter().filter_map(|kind| dir.join(kind).ok()) {
+            let found = names(root, &kind).unwrap_or_default();
+            if !found.is_empty() {
+                dirs.insert(dir.clone(), Depth::Names);
+                dirs.insert(kind.clone(), Depth::Names);
+            }
+            for link in found.iter().filter_map(|name| kind.join(name).ok()) {
+                if let Ok(Some((node, _))) = follow(root, &link) {
+                    links.entry(node).or_insert(link);
+                }
+            }
+        }
+    }
+    links
+}

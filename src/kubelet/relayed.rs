@@ -1,0 +1,97 @@
+//! A message that is passed on as it came: fields that this version does not know stay in it.
+
+use prost::{
+    DecodeError, Message,
+    bytes::{Buf, BufMut, Bytes, BytesMut},
+    encoding::{DecodeContext, WireType, skip_field},
+};
+
+/// The bytes of one message, such as a plugin's `AllocateResponse`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Relayed(pub Bytes);
+
+impl Relayed {
+    /// One message that holds what both hold. Repeated fields follow one another: that is how messages
+    /// add up on the wire.
+    pub fn followed_by(self, next: &Self) -> Self {
+        if self.0.is_empty() {
+            return next.clone();
+        }
+        let mut both = BytesMut::with_capacity(self.0.len() + next.0.len());
+        both.extend_from_slice(&self.0);
+        both.extend_from_slice(&next.0);
+        Self(both.freeze())
+    }
+}
+
+impl Message for Relayed {
+    fn encode_raw(&self, buf: &mut impl BufMut) {
+        buf.put_slice(&self.0);
+    }
+
+    fn encoded_len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    fn decode(mut buf: impl Buf) -> Result<Self, DecodeError> {
+        Ok(Self(buf.copy_to_bytes(buf.remaining())))
+    }
+
+    fn merge(&mut self, buf: impl Buf) -> Result<(), DecodeError> {
+        *self = std::mem::take(self).followed_by(&Self::decode(buf)?);
+        Ok(())
+    }
+
+    /// Never called: a whole message is taken as it is, and this one is no field of another.
+    fn merge_field(
+        &mut self,
+        tag: u32,
+        wire_type: WireType,
+        buf: &mut impl Buf,
+        ctx: DecodeContext,
+    ) -> Result<(), DecodeError> {
+        skip_field(wire_type, tag, buf, ctx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kubelet::api::v1beta1 as api;
+
+    fn answer(name: &str) -> api::AllocateResponse {
+        let one = api::ContainerAllocateResponse {
+            envs: [(name.to_owned(), "1".to_owned())].into(),
+            ..Default::default()
+        };
+        api::AllocateResponse {
+            container_responses: vec![one],
+        }
+    }
+
+    #[test]
+    fn fields_that_nobody_knows_here_stay_in_the_message() {
+        let mut bytes = answer("A").encode_to_vec();
+        // Field 15, a number; field 16, text: of some later version.
+        bytes.extend_from_slice(&[0x78, 0x2a, 0x82, 0x01, 0x02, b'h', b'i']);
+        let relayed = Relayed::decode(bytes.as_slice()).unwrap();
+        assert_eq!(relayed.encode_to_vec(), bytes);
+        assert_eq!(relayed.encoded_len(), bytes.len());
+        let copy = api::AllocateResponse::decode(relayed.0).unwrap();
+        assert_eq!(copy, answer("A"));
+    }
+
+    #[test]
+    fn answers_for_several_containers_add_up_in_order() {
+        let [one, two] = ["A", "B"].map(|name| Relayed(answer(name).encode_to_vec().into()));
+        let both = Relayed::default().followed_by(&one).followed_by(&two);
+        let copy = api::AllocateResponse::decode(both.0).unwrap();
+        let names = copy.container_responses.iter();
+        let names: Vec<_> = names.flat_map(|one| one.envs.keys()).collect();
+        assert_eq!(names, ["A", "B"]);
+    }
+}

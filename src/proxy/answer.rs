@@ -1,0 +1,180 @@
+//! What the kubelet asks of a plugin's resource, asked of the plugin.
+
+use std::{error::Error as _, future::Future, time::Duration};
+
+use prost::bytes::Bytes;
+use tokio::time::{error::Elapsed, timeout};
+use tonic::{Code, Response, Status};
+
+use super::{Proxy, dial::words, policy, routes::Route};
+use crate::{
+    device::{
+        Resource,
+        allocation::Wish,
+        answer::{Answer, AnswerError, Answerer, Asked},
+        source::Source,
+    },
+    kubelet::{LARGEST, api::v1beta1 as api},
+    path::AbsPath,
+    root::Root,
+};
+
+/// How long a plugin is waited for that is just being restarted. A pod whose allocation fails, fails for
+/// good; but the kubelet admits no other pod meanwhile.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The kubelet's own limit for what is done before a container starts.
+const PRE_START: Duration = Duration::from_secs(30);
+
+impl Answerer for Proxy {
+    fn allocate<'a>(&'a self, resource: &'a Resource, ids: &'a [String]) -> Asked<'a, Answer> {
+        Box::pin(async move {
+            let question = |route: &Route| {
+                let one = api::ContainerAllocateRequest {
+                    devices_ids: ids.to_vec(),
+                };
+                let question = api::AllocateRequest {
+                    container_requests: vec![one],
+                };
+                // The kubelet would not take a larger answer from us either.
+                let mut client = route.connection.client().max_decoding_message_size(LARGEST);
+                async move { client.allocate(question).await }
+            };
+            let (answer, route) = self.ask(resource, Duration::MAX, question).await?;
+            self.judge(answer.0, resource, route).await
+        })
+    }
+
+    fn preferred<'a>(&'a self, resource: &'a Resource, wish: Wish<'a>) -> Asked<'a, Vec<String>> {
+        Box::pin(async move {
+            // Advice: nobody waits for a plugin that is away.
+            let route = self.routes.get(&vendor(resource), &resource.name);
+            let route = route.ok_or_else(|| away(resource))?;
+            let one = api::ContainerPreferredAllocationRequest {
+                available_device_i_ds: wish.available.to_vec(),
+                must_include_device_i_ds: wish.must.to_vec(),
+                allocation_size: i32::try_from(wish.size).unwrap_or(i32::MAX),
+            };
+            let question = api::PreferredAllocationRequest {
+                container_requests: vec![one],
+            };
+            let (mut client, deadline) = (route.connection.client(), route.vendor.deadline);
+            let asking = client.get_preferred_allocation(question);
+            let answer = told(resource, deadline, timeout(deadline, asking).await)?;
+            let first = answer.container_responses.into_iter().next();
+            Ok(first.map(|one| one.device_i_ds).unwrap_or_default())
+        })
+    }
+
+    fn pre_start<'a>(&'a self, resource: &'a Resource, ids: &'a [String]) -> Asked<'a, ()> {
+        Box::pin(async move {
+            let question = |route: &Route| {
+                let question = api::PreStartContainerRequest {
+                    devices_ids: ids.to_vec(),
+                };
+                let mut client = route.connection.client();
+                async move { client.pre_start_container(question).await }
+            };
+            self.ask(resource, PRE_START, question).await.map(drop)
+        })
+    }
+}
+
+impl Proxy {
+    /// Asks the plugin that answers for the resource; when it turns out to have ended, the next one.
+    /// Dropping it cancels the question, and the plugin hears of that.
+    async fn ask<T, F>(
+        &self,
+        resource: &Resource,
+        longest: Duration,
+        question: impl Fn(&Route) -> F,
+    ) -> Result<(T, Route), AnswerError>
+    where
+        F: Future<Output = Result<Response<T>, Status>>,
+    {
+        let (vendor, mut ended) = (vendor(resource), None);
+        loop {
+            let route = self.routes.wait(&vendor, &resource.name, ended, PATIENCE);
+            let route = route.await.ok_or_else(|| away(resource))?;
+            let deadline = route.vendor.deadline.min(longest);
+            match timeout(deadline, question(&route)).await {
+                Ok(Err(status)) if ended.is_none() && is_ours(&status) => {
+                    ended = Some(route.connection.number);
+                }
+                answer => return Ok((told(resource, deadline, answer)?, route)),
+            }
+        }
+    }
+
+    /// Passes on an answer that the vendor's file allows.
+    async fn judge(
+        &self,
+        answer: Bytes,
+        resource: &Resource,
+        route: Route,
+    ) -> Result<Answer, AnswerError> {
+        let (root, name, bytes) = (self.root.clone(), resource.name.clone(), answer.clone());
+        // Paths are looked up on the machine, which may take its time.
+        let judged = tokio::task::spawn_blocking(move || {
+            policy::judge(&bytes, &route.vendor, &name, |path| real(&root, path))
+                .map_err(|error| error.to_string())
+        });
+        let broke_off = |error: tokio::task::JoinError| Err(error.to_string());
+        match judged.await.unwrap_or_else(broke_off) {
+            Ok(()) => Ok(Answer::Wire(answer.into())),
+            Err(why) => Err(AnswerError::Refused {
+                by: resource.source.clone(),
+                why,
+            }),
+        }
+    }
+}
+
+/// Where a path leads on the machine, its last component resolved, too.
+fn real(root: &Root, path: &AbsPath) -> AbsPath {
+    let below = path.join("x").ok();
+    let resolved = below.and_then(|below| root.canonical(&below).ok()?.parent());
+    // What cannot be looked up is no place at all.
+    resolved.unwrap_or_else(AbsPath::root)
+}
+
+/// Whether it is about the connection, and nobody at its other end said it.
+fn is_ours(status: &Status) -> bool {
+    status.code() == Code::Unavailable && status.source().is_some()
+}
+
+fn told<T>(
+    resource: &Resource,
+    deadline: Duration,
+    answer: Result<Result<Response<T>, Status>, Elapsed>,
+) -> Result<T, AnswerError> {
+    let by = || resource.source.clone();
+    match answer {
+        Ok(Ok(answer)) => Ok(answer.into_inner()),
+        Ok(Err(status)) if is_ours(&status) => Err(AnswerError::Away {
+            by: by(),
+            why: words(&status),
+        }),
+        Ok(Err(status)) => Err(AnswerError::Refused {
+            by: by(),
+            why: format!("{} ({:?})", words(&status), status.code()),
+        }),
+        Err(_) => Err(AnswerError::TooLate {
+            by: by(),
+            after: deadline,
+        }),
+    }
+}
+
+fn vendor(resource: &Resource) -> String {
+    match &resource.source {
+        Source::Plugin(vendor) => vendor.clone(),
+        Source::File(_) | Source::Vendor(_) => String::new(),
+    }
+}
+
+fn away(resource: &Resource) -> AnswerError {
+    AnswerError::Away {
+        by: resource.source.clone(),
+        why: format!("no plugin is registered for {}", resource.name),
+    }
+}

@@ -1,0 +1,276 @@
+//! Requests whose `:authority` is a path.
+//!
+//! Device plugins dial `kubelet.sock` by its path, and their gRPC libraries put that path where HTTP/2 has the name
+//! of a host: as it is, or percent-encoded. The kubelet's library does not look at it; ours ends such a stream
+//! as malformed. Nothing here depends on it, so what comes is replaced by a letter before it is read.
+//!
+//! Header blocks are compressed (RFC 7541), and what is sent once may be referred to later by its place in a
+//! table. The replacement is no longer than any value, so the reader's table never drops an entry that the
+//! sender still has in its own, and places stay what they were.
+
+/// What every connection begins with (RFC 9113, 3.4).
+const PREFACE: usize = 24;
+const HEAD: usize = 9;
+/// The largest frame that the reader allows; a larger one is its matter.
+const LARGEST: usize = 16 * 1024;
+
+const HEADERS: u8 = 0x1;
+const END_HEADERS: u8 = 0x4;
+const PADDED: u8 = 0x8;
+const PRIORITY: u8 = 0x20;
+
+/// `:authority` in the static table.
+const INDEX: usize = 1;
+const NAME: &[u8] = b":authority";
+/// The same by the static Huffman code.
+const NAME_CODED: &[u8] = &[0xb8, 0x3b, 0x53, 0x39, 0xec, 0x32, 0x7d, 0x7f];
+/// A string of one letter.
+const INSTEAD: &[u8] = &[1, b'a'];
+
+/// One direction of one connection, cut into frames.
+#[derive(Debug)]
+pub(super) struct Frames {
+    /// How much is still passed on as it is.
+    pass: usize,
+    /// A frame's head, and of header frames what follows it.
+    held: Vec<u8>,
+}
+
+impl Frames {
+    pub(super) fn new() -> Self {
+        Self {
+            pass: PREFACE,
+            held: Vec::new(),
+        }
+    }
+
+    /// Takes what came and adds to `out` what can be read of it.
+    pub(super) fn feed(&mut self, mut came: &[u8], out: &mut Vec<u8>) {
+        while !came.is_empty() {
+            if self.pass > 0 {
+                let (now, later) = came.split_at(self.pass.min(came.len()));
+                out.extend_from_slice(now);
+                self.pass -= now.len();
+                came = later;
+                continue;
+            }
+            let wanted = self.wanted() - self.held.len();
+            let (now, later) = came.split_at(wanted.min(came.len()));
+            self.held.extend_from_slice(now);
+            came = later;
+            if self.held.len() == HEAD && !self.is_block() {
+                self.pass = self.length();
+                out.append(&mut self.held);
+            } else if self.held.len() >= HEAD && self.held.len() == self.wanted() {
+                let frame = std::mem::take(&mut self.held);
+                match rewritten(&frame) {
+                    Some(changed) => out.extend(changed),
+                    None => out.extend(frame),
+                }
+            }
+        }
+    }
+
+    /// How long what is held has to become.
+    fn wanted(&self) -> usize {
+        match self.held.len() >= HEAD && self.is_block() {
+            true => HEAD + self.length(),
+            false => HEAD,
+        }
+    }
+
+    fn length(&self) -> usize {
+        let bytes = self.held.iter().take(3);
+        bytes.fold(0, |length, byte| length << 8 | usize::from(*byte))
+    }
+
+    /// Whether it is a frame of headers that is whole: those of plugins are far from being cut in two.
+    fn is_block(&self) -> bool {
+        let (kind, flags) = (self.held.get(3), self.held.get(4));
+        kind == Some(&HEADERS)
+            && flags.is_some_and(|flags| flags & END_HEADERS != 0)
+            && self.length() <= LARGEST
+    }
+}
+
+/// The frame with another authority; none when it is not understood, and the reader shall say so.
+fn rewritten(frame: &[u8]) -> Option<Vec<u8>> {
+    let (head, mut rest) = frame.split_at_checked(HEAD)?;
+    let mut flags = *head.get(4)?;
+    if flags & PADDED != 0 {
+        let (padding, body) = rest.split_first()?;
+        rest = body.get(..body.len().checked_sub(usize::from(*padding))?)?;
+        flags &= !PADDED;
+    }
+    let priority = if flags & PRIORITY != 0 { 5 } else { 0 };
+    let (priority, block) = rest.split_at_checked(priority)?;
+    let block = replaced(block)?;
+    let length = u32::try_from(priority.len() + block.len()).ok()?;
+    let mut frame = length.to_be_bytes()[1..].to_vec();
+    frame.extend([HEADERS, flags]);
+    frame.extend_from_slice(head.get(5..)?);
+    frame.extend_from_slice(priority);
+    frame.extend(block);
+    Some(frame)
+}
+
+/// A header block with another authority.
+fn replaced(block: &[u8]) -> Option<Vec<u8>> {
+    let mut out = Vec::with_capacity(block.len());
+    let mut rest = block;
+    while let Some(first) = rest.first() {
+        let field = rest;
+        let bits = match first {
+            // A place in the tables.
+            0x80.. => 7,
+            // A value, kept in the table.
+            0x40..0x80 => 6,
+            // A size of the table.
+            0x20..0x40 => 5,
+            // A value, not kept.
+            ..0x20 => 4,
+        };
+        let (index, mut value) = integer(rest, bits)?;
+        let mut ours = index == INDEX;
+        if matches!(bits, 5 | 7) {
+            rest = value;
+            out.extend_from_slice(before(field, rest));
+            continue;
+        }
+        if index == 0 {
+            let (name, after) = string(value)?;
+            ours = name == NAME || name == NAME_CODED;
+            value = after;
+        }
+        let (text, after) = string(value)?;
+        if ours && !text.is_empty() {
+            out.extend_from_slice(before(field, value));
+            out.extend_from_slice(INSTEAD);
+        } else {
+            out.extend_from_slice(before(field, after));
+        }
+        rest = after;
+    }
+    Some(out)
+}
+
+/// What of `all` is in front of `rest`, its end.
+fn before<'a>(all: &'a [u8], rest: &[u8]) -> &'a [u8] {
+    all.get(..all.len() - rest.len()).unwrap_or(all)
+}
+
+/// An integer whose first `bits` are the last of the first byte, and what follows it.
+fn integer(bytes: &[u8], bits: u8) -> Option<(usize, &[u8])> {
+    let (first, mut rest) = bytes.split_first()?;
+    let mask = (1_usize << bits) - 1;
+    let mut value = usize::from(*first) & mask;
+    if value < mask {
+        return Some((value, rest));
+    }
+    // No length or place needs more than three further bytes.
+    for shift in [0, 7, 14] {
+        let (byte, after) = rest.split_first()?;
+        rest = after;
+        value += usize::from(byte & 0x7f) << shift;
+        if byte & 0x80 == 0 {
+            return Some((value, rest));
+        }
+    }
+    None
+}
+
+/// A string as it is written, coded or not, and what follows it.
+fn string(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (length, rest) = integer(bytes, 7)?;
+    rest.split_at_checked(length)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PATH: &str = "/var/lib/kubelet/device-plugins/kubelet.sock";
+
+    /// `:method: POST`, `:scheme: http`, then `:authority`, then something with a long value.
+    fn block(authority: &[u8]) -> Vec<u8> {
+        let mut block = vec![0x83, 0x86];
+        block.extend_from_slice(authority);
+        // A new name and a value of 200 bytes, not kept.
+        block.extend([0, 1, b'x', 0x7f, 200 - 127]);
+        block.extend([b'y'; 200]);
+        block
+    }
+
+    fn literal(head: &[u8], value: &str) -> Vec<u8> {
+        let length = u8::try_from(value.len()).unwrap();
+        [head, &[length], value.as_bytes()].concat()
+    }
+
+    fn frame(kind: u8, flags: u8, payload: &[u8]) -> Vec<u8> {
+        let length = u32::try_from(payload.len()).unwrap();
+        let mut frame = length.to_be_bytes()[1..].to_vec();
+        frame.extend([kind, flags, 0, 0, 0, 1]);
+        frame.extend_from_slice(payload);
+        frame
+    }
+
+    #[test]
+    fn an_authority_is_replaced_however_it_is_written() {
+        let named = [&[0x40, 10], NAME].concat();
+        let coded = [&[0x40, 0x88], NAME_CODED].concat();
+        for head in [&[0x41][..], &[0x01], &[0x11], &named, &coded] {
+            let changed = replaced(&block(&literal(head, PATH))).unwrap();
+            assert_eq!(changed, block(&literal(head, "a")), "{head:x?}");
+        }
+        // One that was sent before is referred to by its place.
+        let again = block(&[0xbe]);
+        assert_eq!(replaced(&again).unwrap(), again);
+    }
+
+    #[test]
+    fn frames_are_found_wherever_they_are_cut() {
+        let block_of = |authority: &str| block(&literal(&[0x41], authority));
+        let padded = [&[3][..], &[1, 2, 3, 4, 5], &block_of(PATH), &[0; 3]].concat();
+        let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+        let data = frame(0, 1, &[0x41; 300]);
+        let came = [
+            &preface[..],
+            &frame(4, 0, &[]),
+            &frame(HEADERS, END_HEADERS, &block_of(PATH)),
+            &data,
+            &frame(HEADERS, END_HEADERS | PADDED | PRIORITY, &padded),
+        ]
+        .concat();
+        let plain = [&[1, 2, 3, 4, 5], &block_of("a")[..]].concat();
+        let expected = [
+            &preface[..],
+            &frame(4, 0, &[]),
+            &frame(HEADERS, END_HEADERS, &block_of("a")),
+            &data,
+            &frame(HEADERS, END_HEADERS | PRIORITY, &plain),
+        ]
+        .concat();
+        for size in [1, 2, 9, 10, 31, 1000] {
+            let (mut frames, mut out) = (Frames::new(), Vec::new());
+            for piece in came.chunks(size) {
+                frames.feed(piece, &mut out);
+            }
+            assert_eq!(out, expected, "in pieces of {size}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_understood_is_left_to_the_reader() {
+        for broken in [
+            &[0x41, 0x7f][..],
+            &[0x41, 9, b'x'],
+            &[0xff, 0xff, 0xff, 0xff, 0xff],
+        ] {
+            let frame = frame(HEADERS, END_HEADERS, broken);
+            let (mut frames, mut out) = (Frames::new(), Vec::new());
+            frames.pass = 0;
+            frames.feed(&frame, &mut out);
+            assert_eq!(out, frame);
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! A vendor's directory, which its plugin takes for the kubelet's.
+
+use std::os::unix::net::UnixListener;
+
+use super::{DIRECTORY, Vendor, known::Known};
+use crate::{
+    kubelet::KUBELET_SOCKET,
+    path::{AbsPath, BadPath},
+    root::{Kind, Meta, Root, RootError, Watch, WatchEvent, WatchKind},
+};
+
+/// What the kubelet gives its own directory, so that containers may use it.
+const LABEL: &str = "system_u:object_r:container_file_t:s0";
+
+/// Why a directory is of no use.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum DirectoryError {
+    #[error(transparent)]
+    Path(#[from] BadPath),
+    #[error(transparent)]
+    Root(#[from] RootError),
+    #[error("{path} is a {}; expected a directory", found.as_str())]
+    NoDirectory { path: AbsPath, found: Kind },
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Directory {
+    root: Root,
+    pub(super) path: AbsPath,
+    socket: AbsPath,
+    group: u32,
+    watch: Watch,
+}
+
+/// What became of the directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Change {
+    /// Our socket's name may be gone.
+    Socket,
+    /// The directory is gone.
+    Gone,
+}
+
+impl Directory {
+    /// Makes it what it has to be, and watches it.
+    pub(super) fn open(root: &Root, vendor: &Vendor) -> Result<Self, DirectoryError> {
+        let path = AbsPath::new(format!("{DIRECTORY}/{}", vendor.name))?;
+        root.make_dirs(&path, 0o750)?;
+        match root.stat(&path)? {
+            Some(stat) if stat.kind != Kind::Directory => {
+                return Err(DirectoryError::NoDirectory {
+                    path,
+                    found: stat.kind,
+                });
+            }
+            _ => {}
+        }
+        // Who is in the group makes sockets here; root may in any case.
+        let mode = if vendor.group == 0 { 0o750 } else { 0o770 };
+        root.set_meta(&path, &meta(root, mode, vendor.group))?;
+        // The label stays as it was where there are none.
+        root.set_label(&path, LABEL)?;
+        let mut watch = root.watch()?;
+        watch.add_names(&path)?;
+        Ok(Self {
+            root: root.clone(),
+            socket: path.join(KUBELET_SOCKET)?,
+            path,
+            group: vendor.group,
+            watch,
+        })
+    }
+
+    /// What a starting kubelet does with the sockets in its directory: a plugin that watches its own
+    /// registers again. Those that are known are left alone; their plugins are dialled.
+    pub(super) fn wipe(&self, known: &Known) -> Result<(), RootError> {
+        for entry in self.root.list(&self.path)? {
+            let mut all = known.all().iter();
+            let ours = entry.name == KUBELET_SOCKET;
+            if entry.kind == Kind::Socket
+                && !ours
+                && !all.any(|one| one.endpoint == entry.name)
+                && let Ok(path) = self.path.join(&entry.name)
+            {
+                self.root.remove_file(&path)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes the socket of a plugin that does not answer on it, so that one that watches it comes back.
+    pub(super) fn remove(&self, endpoint: &str) -> Result<(), RootError> {
+        match self.path.join(endpoint) {
+            Ok(path) => match self.root.stat(&path)? {
+                Some(stat) if stat.kind == Kind::Socket => self.root.remove_file(&path),
+                _ => Ok(()),
+            },
+            Err(_) => Ok(()),
+        }
+    }
+
+    /// Removes what a kubelet before left of its socket and makes a new one: that is what plugins wait
+    /// for. By the kubelet's own two steps, since some take a renamed file for none.
+    pub(super) fn bind(&self) -> Result<UnixListener, RootError> {
+        let mode = if self.group == 0 { 0o600 } else { 0o660 };
+        let listener = self.root.bind_unix(&self.socket, mode)?;
+        self.root
+            .own_link(&self.socket, &meta(&self.root, mode, self.group))?;
+        Ok(listener)
+    }
+
+    /// Removes our socket: nobody takes registrations here any more.
+    pub(super) fn close(&self) -> Result<(), RootError> {
+        self.root.remove_file(&self.socket)
+    }
+
+    /// Whether our socket still has its name.
+    pub(super) fn is_open(&self) -> bool {
+        let stat = self.root.stat(&self.socket);
+        stat.is_ok_and(|stat| stat.is_some_and(|stat| stat.kind == Kind::Socket))
+    }
+
+    /// Waits for a change that concerns us. Safe to drop: events stay in the kernel's queue.
+    pub(super) async fn changed(&mut self) -> Result<Change, RootError> {
+        loop {
+            let events = self.watch.next().await?;
+            if events.iter().any(|event| event.kind == WatchKind::DirGone) {
+                return Ok(Change::Gone);
+            }
+            let ours = |event: &WatchEvent| {
+                event.kind == WatchKind::Overflow || event.name.as_deref() == Some(KUBELET_SOCKET)
+            };
+            if events.iter().any(ours) {
+                return Ok(Change::Socket);
+            }
+        }
+    }
+}
+
+fn meta(root: &Root, mode: u32, group: u32) -> Meta {
+    Meta {
+        mode,
+        uid: 0,
+        gid: group,
+        chown: root.can_chown(),
+    }
+}

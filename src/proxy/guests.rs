@@ -1,0 +1,136 @@
+//! Connections to a vendor's `kubelet.sock`, of which there are only so many: a vendor that opens more waits,
+//! and nobody else runs out of descriptors.
+
+use std::{
+    io,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::{UnixListener, UnixStream},
+    sync::{OwnedSemaphorePermit, Semaphore, mpsc},
+    time::sleep,
+};
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::sync::CancellationToken;
+use tonic::transport::server::{Connected, UdsConnectInfo};
+
+use super::authority::Frames;
+use crate::shutdown::Tasks;
+
+/// Connections at a time. A plugin needs one, for a moment.
+pub(super) const MOST: usize = 64;
+/// Longer than any registration takes; plugins that never close theirs would use them up.
+pub(super) const LONGEST: Duration = Duration::from_secs(60);
+/// How long the end of a connection is waited for that is to end: whoever never spoke does not notice.
+pub(super) const FAREWELL: Duration = Duration::from_millis(500);
+/// After an error such as too many open files, which ends by itself or not at all.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// How much is read at once. Registrations are smaller.
+const PIECE: usize = 4096;
+
+/// One connection, with its place. What is read of it has no path for an authority.
+#[derive(Debug)]
+pub(super) struct Guest {
+    stream: UnixStream,
+    frames: Frames,
+    /// What came and was not read yet.
+    ready: Vec<u8>,
+    _place: OwnedSemaphorePermit,
+}
+
+/// Takes connections until it is stopped.
+pub(super) fn guests(
+    listener: UnixListener,
+    tasks: &Tasks,
+    stop: CancellationToken,
+) -> ReceiverStream<io::Result<Guest>> {
+    let (to, from) = mpsc::channel(1);
+    tasks.spawn("plugin connections", async move {
+        tokio::select! {
+            // Safe to drop: a connection that was not handed on is closed.
+            () = stop.cancelled() => {}
+            () = accept(listener, to) => {}
+        }
+    });
+    ReceiverStream::new(from)
+}
+
+async fn accept(listener: UnixListener, to: mpsc::Sender<io::Result<Guest>>) {
+    let places = Arc::new(Semaphore::new(MOST));
+    // Nobody closes it.
+    while let Ok(place) = Arc::clone(&places).acquire_owned().await {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let guest = Guest {
+                    stream,
+                    frames: Frames::new(),
+                    ready: Vec::new(),
+                    _place: place,
+                };
+                if to.send(Ok(guest)).await.is_err() {
+                    return;
+                }
+            }
+            Err(error) => {
+                tracing::debug!(%error, "a connection of a plugin was not taken");
+                sleep(PAUSE).await;
+            }
+        }
+    }
+}
+
+impl Connected for Guest {
+    type ConnectInfo = UdsConnectInfo;
+
+    fn connect_info(&self) -> UdsConnectInfo {
+        self.stream.connect_info()
+    }
+}
+
+impl AsyncRead for Guest {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        // A frame of headers is held back until it is whole.
+        while this.ready.is_empty() {
+            let mut room = [0; PIECE];
+            let mut came = ReadBuf::new(&mut room);
+            ready!(Pin::new(&mut this.stream).poll_read(cx, &mut came))?;
+            if came.filled().is_empty() {
+                return Poll::Ready(Ok(()));
+            }
+            this.frames.feed(came.filled(), &mut this.ready);
+        }
+        let now = this.ready.len().min(buf.remaining());
+        buf.put_slice(&this.ready[..now]);
+        this.ready.drain(..now);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Guest {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}

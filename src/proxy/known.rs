@@ -1,0 +1,212 @@
+//! The plugins that are registered, kept for the next agent: it dials them again, so that they notice
+//! nothing.
+
+use serde::{Deserialize, Serialize};
+
+use super::{DIRECTORY, Vendor};
+use crate::{
+    device::ResourceName,
+    path::{AbsPath, BadPath},
+    root::{Root, RootError},
+    telemetry::chain,
+};
+
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+const VERSION: u32 = 1;
+/// A few hundred registrations; more is not ours.
+const LARGEST: u64 = 256 * 1024;
+
+/// One registration.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Registered {
+    pub(super) resource: ResourceName,
+    /// The file name of the plugin's socket.
+    pub(super) endpoint: String,
+}
+
+#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Saved {
+    version: u32,
+    boot_id: String,
+    /// In the order of registration.
+    registered: Vec<Registered>,
+}
+
+/// What is registered with one vendor's directory. The file lies beside that directory, where the vendor
+/// cannot write.
+#[derive(Debug)]
+pub(super) struct Known {
+    root: Root,
+    file: AbsPath,
+    boot_id: String,
+    registered: Vec<Registered>,
+    /// What the file holds.
+    on_disk: Option<Vec<Registered>>,
+}
+
+impl Known {
+    /// What the agent before knew, in the same boot; a plugin does not outlive a boot.
+    pub(super) fn load(root: &Root, vendor: &Vendor) -> Result<Self, BadPath> {
+        let boot_id = AbsPath::new(BOOT_ID)?;
+        let boot_id = root.read_text(&boot_id, 128).unwrap_or_default();
+        let mut known = Self {
+            root: root.clone(),
+            file: file(vendor)?,
+            boot_id: boot_id.trim().to_owned(),
+            registered: Vec::new(),
+            on_disk: None,
+        };
+        match root.read_nofollow(&known.file, LARGEST) {
+            Ok(bytes) => match serde_json::from_slice::<Saved>(&bytes) {
+                Ok(saved) => known.take(saved),
+                Err(error) => tracing::warn!("{} is not used: {error}", known.file),
+            },
+            Err(error) if error.is_not_found() => {}
+            Err(error) => tracing::warn!("known plugins are not dialled: {}", chain(&error)),
+        }
+        Ok(known)
+    }
+
+    fn take(&mut self, saved: Saved) {
+        let same_boot = !self.boot_id.is_empty() && saved.boot_id == self.boot_id;
+        if saved.version == VERSION && same_boot {
+            self.on_disk = Some(saved.registered.clone());
+            self.registered = saved.registered;
+        }
+    }
+
+    /// Whether there is nothing to go on with: every plugin has to register.
+    pub(super) fn is_cold(&self) -> bool {
+        self.on_disk.is_none()
+    }
+
+    pub(super) fn all(&self) -> &[Registered] {
+        &self.registered
+    }
+
+    /// The last one counts.
+    pub(super) fn add(&mut self, resource: &ResourceName, endpoint: &str) {
+        self.remove(resource, endpoint);
+        self.registered.push(Registered {
+            resource: resource.clone(),
+            endpoint: endpoint.to_owned(),
+        });
+    }
+
+    pub(super) fn remove(&mut self, resource: &ResourceName, endpoint: &str) {
+        self.registered
+            .retain(|one| one.resource != *resource || one.endpoint != endpoint);
+    }
+
+    /// Whether the file says otherwise.
+    pub(super) fn is_news(&self) -> bool {
+        self.on_disk.as_ref() != Some(&self.registered)
+    }
+
+    /// Writes it down when it is news.
+    pub(super) fn save(&mut self) -> Result<(), RootError> {
+        if !self.is_news() {
+            return Ok(());
+        }
+        let saved = Saved {
+            version: VERSION,
+            boot_id: self.boot_id.clone(),
+            registered: self.registered.clone(),
+        };
+        // Names and numbers always have a JSON form.
+        let bytes = serde_json::to_vec(&saved).unwrap_or_default();
+        self.root.replace(&self.file, &bytes, 0o600)?;
+        self.on_disk = Some(saved.registered);
+        Ok(())
+    }
+}
+
+fn file(vendor: &Vendor) -> Result<AbsPath, BadPath> {
+    AbsPath::new(format!("{DIRECTORY}/{}.json", vendor.name))
+}
+
+/// Removes what was kept for a vendor that is none any more.
+pub(super) fn forget(root: &Root, vendor: &Vendor) {
+    if let Ok(file) = file(vendor)
+        && let Err(error) = root.remove_file(&file)
+    {
+        tracing::warn!(
+            "the plugins of {} are not forgotten: {}",
+            vendor.name,
+            chain(&error)
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::device::vendor::{Connects, Limits};
+
+    fn vendor() -> Vendor {
+        Vendor {
+            name: "acme".into(),
+            connects: Connects::Plugin,
+            users: vec![0],
+            group: 0,
+            resources: Vec::new(),
+            devices: Vec::new(),
+            mounts: Vec::new(),
+            cdi: Vec::new(),
+            grace: Duration::from_secs(30),
+            deadline: Duration::from_secs(60),
+            limits: Limits::default(),
+        }
+    }
+
+    fn boot(root: &Root, id: &str) {
+        let path: AbsPath = BOOT_ID.parse().unwrap();
+        root.make_dirs(&path.parent().unwrap(), 0o755).unwrap();
+        root.replace(&path, id.as_bytes(), 0o644).unwrap();
+    }
+
+    #[test]
+    fn plugins_are_known_to_the_next_agent_of_the_same_boot() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = Root::open(dir.path()).unwrap();
+        root.make_dirs(&DIRECTORY.parse().unwrap(), 0o755).unwrap();
+        boot(&root, "one");
+        let load = || Known::load(&root, &vendor()).unwrap();
+        let mut known = load();
+        assert!(known.is_cold());
+        let gpu = ResourceName::new("acme.dev/gpu").unwrap();
+        for endpoint in ["a.sock", "b.sock", "a.sock"] {
+            known.add(&gpu, endpoint);
+        }
+        known.save().unwrap();
+        let next = load();
+        assert!(!next.is_cold() && !next.is_news());
+        let endpoints: Vec<_> = next.all().iter().map(|one| one.endpoint.as_str()).collect();
+        assert_eq!(endpoints, ["b.sock", "a.sock"]);
+        boot(&root, "two");
+        assert!(load().is_cold() && load().all().is_empty());
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_is_a_cold_start() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = Root::open(dir.path()).unwrap();
+        root.make_dirs(&DIRECTORY.parse().unwrap(), 0o755).unwrap();
+        boot(&root, "one");
+        let path = file(&vendor()).unwrap();
+        for torn in [
+            "",
+            "{",
+            "{\"version\":2,\"bootId\":\"one\",\"registered\":[]}",
+        ] {
+            root.replace(&path, torn.as_bytes(), 0o600).unwrap();
+            assert!(Known::load(&root, &vendor()).unwrap().is_cold(), "{torn}");
+        }
+        forget(&root, &vendor());
+        assert!(root.stat(&path).unwrap().is_none());
+    }
+}

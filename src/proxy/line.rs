@@ -1,0 +1,236 @@
+//! One resource of a vendor: the plugins that are registered for it, and what is offered of them.
+//!
+//! While a plugin is replaced two of them are there for a moment. Each has a connection of its own; the one
+//! that registered last counts from its first list on, and the end of another one changes nothing. Kubelets
+//! before 1.37 mix them up.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::time::Instant;
+use tokio_util::sync::DropGuard;
+
+use super::{
+    dial::Connection,
+    list::{Devices, abandoned},
+};
+use crate::device::inventory::Asks;
+
+/// Registrations of one resource that are kept at a time: an update has two. A plugin that registers under
+/// ever new names without end loses its oldest.
+const MOST: usize = 8;
+/// How long a resource without a plugin is listed. Longer than any driver is updated; a plugin that was
+/// removed, or that calls its resource otherwise now, would leave it there for ever.
+pub(super) const FORGOTTEN: Duration = Duration::from_secs(3600);
+
+/// One registration.
+#[derive(Debug)]
+struct Instance {
+    connection: Connection,
+    devices: Option<Arc<Devices>>,
+    /// Its stream ends when this is dropped.
+    _stream: DropGuard,
+}
+
+/// What is to be offered now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Offer {
+    pub(super) devices: Arc<Devices>,
+    pub(super) asks: Asks,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Line {
+    /// In the order of registration.
+    instances: Vec<Instance>,
+    /// The last list in force; kept when its plugin goes.
+    last: Option<Offer>,
+    /// Since when nobody lists devices.
+    gone: Option<Instant>,
+}
+
+impl Line {
+    /// A resource that a plugin has just been registered for.
+    pub(super) fn new() -> Self {
+        Self {
+            instances: Vec::new(),
+            last: None,
+            gone: None,
+        }
+    }
+
+    /// A resource that an earlier agent offered, until its plugin is back.
+    pub(super) fn restored(last: Offer, now: Instant) -> Self {
+        Self {
+            last: Some(last),
+            gone: Some(now),
+            ..Self::new()
+        }
+    }
+
+    /// Whether a plugin is registered with this socket name.
+    pub(super) fn has(&self, endpoint: &str) -> bool {
+        let mut all = self.instances.iter();
+        all.any(|one| *one.connection.endpoint == *endpoint)
+    }
+
+    /// Takes a registration. One of the same socket name is over.
+    pub(super) fn came(&mut self, connection: Connection, stream: DropGuard) {
+        self.instances
+            .retain(|one| one.connection.endpoint != connection.endpoint);
+        if self.instances.len() == MOST {
+            self.instances.remove(0);
+        }
+        self.instances.push(Instance {
+            connection,
+            devices: None,
+            _stream: stream,
+        });
+    }
+
+    /// Takes a list. One from a registration that is over is none.
+    pub(super) fn heard(&mut self, number: u64, devices: Arc<Devices>) {
+        let mut all = self.instances.iter_mut();
+        if let Some(one) = all.find(|one| one.connection.number == number) {
+            one.devices = Some(devices);
+        }
+        self.settle(Instant::now());
+    }
+
+    /// A plugin's stream ended; gives its socket name.
+    pub(super) fn ended(&mut self, number: u64) -> Option<Arc<str>> {
+        let mut all = self.instances.iter();
+        let at = all.position(|one| one.connection.number == number)?;
+        let instance = self.instances.remove(at);
+        self.settle(Instant::now());
+        Some(instance.connection.endpoint)
+    }
+
+    /// The one that counts: the last to register of those that list devices.
+    fn listing(&self) -> Option<(&Instance, &Arc<Devices>)> {
+        let mut newest = self.instances.iter().rev();
+        newest.find_map(|one| Some((one, one.devices.as_ref()?)))
+    }
+
+    fn settle(&mut self, now: Instant) {
+        match self.listing() {
+            Some((instance, devices)) => {
+                let (asks, devices) = (instance.connection.asks, Arc::clone(devices));
+                (self.last, self.gone) = (Some(Offer { devices, asks }), None);
+            }
+            None => {
+                self.gone.get_or_insert(now);
+            }
+        }
+    }
+
+    /// Whom to ask: the one that counts, else the last one, which has not listed its devices yet.
+    pub(super) fn connection(&self) -> Option<&Connection> {
+        let listing = self.listing().map(|(instance, _)| instance);
+        let found = listing.or_else(|| self.instances.last());
+        found.map(|one| &one.connection)
+    }
+
+    /// What is offered at `now`; none before there was a list.
+    pub(super) fn offer(&self, now: Instant, grace: Duration) -> Option<Offer> {
+        let last = self.last.as_ref()?;
+        match self.gone {
+            Some(gone) if now >= gone + grace => {
+                let why = "plugin gone: it is not registered any more";
+                Some(Offer {
+                    devices: Arc::new(abandoned(&last.devices, why)),
+                    asks: last.asks,
+                })
+            }
+            _ => Some(last.clone()),
+        }
+    }
+
+    /// How many devices it takes of what the vendor may have.
+    pub(super) fn count(&self) -> usize {
+        self.last.as_ref().map_or(0, |last| last.devices.len())
+    }
+
+    /// Whether it has neither a plugin nor ever had a list.
+    pub(super) fn is_empty(&self) -> bool {
+        self.instances.is_empty() && self.last.is_none()
+    }
+
+    /// Whether its devices are offered no more than for the record.
+    pub(super) fn is_given_up(&self, now: Instant, grace: Duration) -> bool {
+        self.instances.is_empty() && self.gone.is_some_and(|gone| now >= gone + grace)
+    }
+
+    /// Whether it is to be withdrawn.
+    pub(super) fn is_forgotten(&self, now: Instant) -> bool {
+        self.instances.is_empty() && self.gone.is_some_and(|gone| now >= gone + FORGOTTEN)
+    }
+
+    /// When it changes by itself the next time.
+    pub(super) fn alarm(&self, now: Instant, grace: Duration) -> Option<Instant> {
+        let gone = self.gone?;
+        let mut times = [gone + grace, gone + FORGOTTEN].into_iter();
+        times.find(|time| *time > now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{device::Health, kubelet::api::v1beta1 as api, proxy::list};
+
+    const GRACE: Duration = Duration::from_secs(30);
+
+    fn restored(now: Instant) -> Line {
+        let devices = ["a", "b"].map(|id| api::Device {
+            id: id.to_owned(),
+            health: if id == "a" { "Healthy" } else { "Unhealthy" }.to_owned(),
+            topology: None,
+        });
+        let message = api::ListAndWatchResponse {
+            devices: devices.into(),
+        };
+        let offer = Offer {
+            devices: list::read(message, 10).devices,
+            asks: Asks {
+                allocate: true,
+                ..Asks::default()
+            },
+        };
+        Line::restored(offer, now)
+    }
+
+    #[test]
+    fn what_was_offered_stays_for_its_grace_is_unhealthy_for_an_hour_and_then_forgotten() {
+        let began = Instant::now();
+        let line = restored(began);
+        let at = |seconds| began + Duration::from_secs(seconds);
+        let offer = |seconds| line.offer(at(seconds), GRACE).unwrap();
+        assert_eq!(offer(0), offer(29));
+        assert_eq!(offer(29).devices["a"].health, Health::Healthy);
+        let left = offer(30);
+        assert_eq!(left.devices["a"].health, Health::Unhealthy);
+        assert_eq!(left.devices["b"], offer(0).devices["b"], "it has a reason");
+        assert_eq!(left.asks, offer(0).asks);
+        assert!(!line.is_given_up(at(29), GRACE) && line.is_given_up(at(30), GRACE));
+        assert!(!line.is_forgotten(at(3599)) && line.is_forgotten(at(3600)));
+        assert_eq!(line.count(), 2);
+    }
+
+    #[test]
+    fn it_is_looked_at_again_when_grace_is_over_and_when_it_is_forgotten() {
+        let began = Instant::now();
+        let line = restored(began);
+        assert_eq!(line.alarm(began, GRACE), Some(began + GRACE));
+        assert_eq!(line.alarm(began + GRACE, GRACE), Some(began + FORGOTTEN));
+        assert_eq!(line.alarm(began + FORGOTTEN, GRACE), None);
+        assert!(line.connection().is_none() && !line.is_empty());
+    }
+
+    #[test]
+    fn without_a_list_there_is_nothing_to_offer() {
+        let line = Line::new();
+        assert_eq!(line.offer(Instant::now(), GRACE), None);
+        assert!(line.is_empty());
+    }
+}

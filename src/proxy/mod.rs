@@ -1,0 +1,274 @@
+//! The kubelet, as a vendor's unmodified device plugin knows it.
+//!
+//! Each vendor that connects by `plugin` has a directory of its own with a `kubelet.sock`; its pod mounts it
+//! where the kubelet's would be, and whoever registers there belongs to that vendor. What plugins list goes
+//! to the registry, and what the kubelet asks of such a resource is asked of its plugin. So a restart of the
+//! kubelet is nothing to the plugin, and one of the plugin nothing to the kubelet.
+
+mod answer;
+mod authority;
+mod dial;
+mod directory;
+mod follow;
+mod guests;
+mod known;
+mod line;
+mod list;
+mod policy;
+mod registration;
+mod routes;
+mod session;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, atomic::AtomicU64},
+    time::Duration,
+};
+
+use tokio::{
+    sync::{oneshot, watch},
+    time::sleep,
+};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use self::{
+    directory::Directory,
+    routes::Routes,
+    session::{Over, Session},
+};
+use crate::{
+    device::{
+        registry::{AskError, Registry},
+        source::Source,
+        vendor::{Connects, Vendor, Vendors},
+    },
+    path::AbsPath,
+    root::{Lock, Root, RootError},
+    shutdown::Tasks,
+    telemetry::chain,
+};
+
+/// Where the vendors' directories are.
+pub const DIRECTORY: &str = "/var/lib/machinist/device-plugins";
+/// Held by the agent that serves in them.
+const LOCK: &str = "/var/lib/machinist/device-plugins/lock";
+/// How often a lock that another agent holds is tried: its release is no event.
+const LOCK_PAUSE: Duration = Duration::from_secs(5);
+/// The first wait after a directory could not be used; doubled up to the longest.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+
+/// What all vendors' tasks share.
+#[derive(Clone, Debug)]
+struct Shared {
+    root: Root,
+    registry: Registry,
+    routes: Routes,
+    tasks: Tasks,
+    /// Each connection has a number of its own.
+    numbers: Arc<AtomicU64>,
+}
+
+/// Speaks for plugins' resources; see [`start`].
+#[derive(Debug)]
+pub struct Proxy {
+    root: Root,
+    routes: Routes,
+}
+
+/// Serves the vendors that connect by plugin, now and as they change. Ends with `tasks`: then plugins and
+/// their sockets stay as they are, and the next agent goes on with them.
+pub fn start(
+    root: Root,
+    vendors: watch::Receiver<Arc<Vendors>>,
+    registry: Registry,
+    tasks: &Tasks,
+) -> Arc<Proxy> {
+    let routes = Routes::default();
+    let shared = Shared {
+        root: root.clone(),
+        registry,
+        routes: routes.clone(),
+        tasks: tasks.clone(),
+        numbers: Arc::default(),
+    };
+    let stop = tasks.token();
+    tasks.spawn("plugin vendors", async move {
+        tokio::select! {
+            // Safe to drop: vendors' tasks have the same token.
+            () = stop.cancelled() => {}
+            () = supervise(shared, vendors) => {}
+        }
+    });
+    Arc::new(Proxy { root, routes })
+}
+
+/// One vendor's task.
+struct Running {
+    vendor: Arc<Vendor>,
+    /// Ends it when dropped.
+    stop: DropGuard,
+    ended: oneshot::Receiver<()>,
+}
+
+impl Running {
+    async fn end(self) {
+        drop(self.stop);
+        // An error is the end as well.
+        let _ = self.ended.await;
+    }
+}
+
+/// One task for each vendor. A vendor whose file changed is served anew, as after a restart of the agent.
+async fn supervise(shared: Shared, mut vendors: watch::Receiver<Arc<Vendors>>) {
+    let mut running: BTreeMap<String, Running> = BTreeMap::new();
+    let mut lock: Option<Lock> = None;
+    loop {
+        let now = plugins(&vendors.borrow_and_update());
+        let names: Vec<_> = running.keys().cloned().collect();
+        for name in names {
+            let wanted = now.get(&name);
+            let same = |one: &Running| wanted.is_some_and(|wanted| *wanted == one.vendor);
+            if running.get(&name).is_some_and(|one| !same(one))
+                && let Some(old) = running.remove(&name)
+            {
+                let vendor = Arc::clone(&old.vendor);
+                old.end().await;
+                if wanted.is_none() {
+                    leave(&shared, &vendor);
+                    // What another source kept it from offering, too.
+                    withdraw(&shared, Source::Plugin(vendor.name.clone())).await;
+                }
+            }
+        }
+        if lock.is_none() && !now.is_empty() {
+            lock = Some(alone(&shared.root).await);
+            // Files may have changed meanwhile.
+            continue;
+        }
+        withdraw_strangers(&shared, &now).await;
+        for (name, vendor) in now {
+            running
+                .entry(name)
+                .or_insert_with(|| serve(&shared, vendor));
+        }
+        // Safe to drop: a change stays marked as unseen.
+        if vendors.changed().await.is_err() {
+            return std::future::pending().await;
+        }
+    }
+}
+
+fn plugins(vendors: &Vendors) -> BTreeMap<String, Arc<Vendor>> {
+    let all = vendors.by_name.iter();
+    all.filter(|(_, vendor)| vendor.connects == Connects::Plugin)
+        .map(|(name, vendor)| (name.clone(), Arc::clone(vendor)))
+        .collect()
+}
+
+/// Waits until no other agent serves here.
+async fn alone(root: &Root) -> Lock {
+    let mut told = None;
+    loop {
+        let why = match take_lock(root) {
+            Ok(Some(lock)) => return lock,
+            Ok(None) => format!("another agent serves plugins here: it holds {LOCK}"),
+            Err(error) => chain(&error),
+        };
+        if told.as_ref() != Some(&why) {
+            tracing::warn!("device plugins cannot register: {why}");
+            told = Some(why);
+        }
+        sleep(LOCK_PAUSE).await;
+    }
+}
+
+fn take_lock(root: &Root) -> Result<Option<Lock>, RootError> {
+    let (Ok(directory), Ok(lock)) = (AbsPath::new(DIRECTORY), AbsPath::new(LOCK)) else {
+        return Ok(None);
+    };
+    root.make_dirs(&directory, 0o755)?;
+    root.lock(&lock)
+}
+
+/// Withdraws what an earlier agent offered for vendors that are none any more.
+async fn withdraw_strangers(shared: &Shared, vendors: &BTreeMap<String, Arc<Vendor>>) {
+    let inventory = shared.registry.inventory().borrow().clone();
+    let sources = inventory
+        .resources
+        .values()
+        .map(|resource| &resource.source);
+    let strangers: BTreeSet<_> = sources
+        .filter(|source| matches!(source, Source::Plugin(name) if !vendors.contains_key(name)))
+        .collect();
+    for source in strangers {
+        withdraw(shared, source.clone()).await;
+    }
+}
+
+async fn withdraw(shared: &Shared, source: Source) {
+    tracing::info!("what {source} offered is withdrawn: no file declares it any more");
+    while let Err(AskError::Busy) = shared.registry.withdraw(source.clone(), None).await {
+        sleep(FIRST_PAUSE).await;
+    }
+}
+
+/// Closes the directory of a vendor that is none any more. It stays, since a pod may have it mounted.
+fn leave(shared: &Shared, vendor: &Vendor) {
+    known::forget(&shared.root, vendor);
+    let closed = Directory::open(&shared.root, vendor);
+    let closed = closed.and_then(|directory| Ok(directory.close()?));
+    if let Err(error) = closed {
+        tracing::warn!(vendor = %vendor.name, "kubelet.sock of {} stays: {}", vendor.name, chain(&error));
+    }
+}
+
+fn serve(shared: &Shared, vendor: Arc<Vendor>) -> Running {
+    let stop = shared.tasks.token();
+    let (say, ended) = oneshot::channel();
+    let task = keep(shared.clone(), Arc::clone(&vendor), stop.clone());
+    shared.tasks.spawn("plugin vendor", async move {
+        task.await;
+        // Nobody waits when the agent ends.
+        let _ = say.send(());
+    });
+    Running {
+        vendor,
+        stop: stop.drop_guard(),
+        ended,
+    }
+}
+
+/// Serves a vendor until it is stopped, again and again when something is in the way.
+async fn keep(shared: Shared, vendor: Arc<Vendor>, stop: CancellationToken) {
+    let mut pause = FIRST_PAUSE;
+    let mut told = None;
+    while !stop.is_cancelled() {
+        // What the session started ends with it.
+        let during = stop.child_token();
+        let _ends = during.clone().drop_guard();
+        let over = match Session::open(Arc::clone(&vendor), shared.clone(), during) {
+            Ok(mut session) => {
+                (pause, told) = (FIRST_PAUSE, None);
+                session.run().await
+            }
+            Err(over) => Err(over),
+        };
+        match over {
+            Ok(()) | Err(Over::Registry(AskError::Stopped)) => return,
+            Err(over) => {
+                let why = chain(&over);
+                if told.as_ref() != Some(&why) {
+                    let name = &vendor.name;
+                    tracing::warn!(vendor = %name, "plugins of {name} cannot register: {why}");
+                    told = Some(why);
+                }
+            }
+        }
+        tokio::select! {
+            // Safe to drop: nothing is served.
+            () = stop.cancelled() => {}
+            () = sleep(pause) => pause = (pause * 2).min(LONGEST_PAUSE),
+        }
+    }
+}

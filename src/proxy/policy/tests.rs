@@ -1,0 +1,161 @@
+use std::time::Duration;
+
+use super::*;
+use crate::device::{
+    glob::Glob,
+    vendor::{Connects, Limits},
+};
+
+fn vendor(devices: &[&str], mounts: &[&str], cdi: &[&str]) -> Vendor {
+    Vendor {
+        name: "acme".into(),
+        connects: Connects::Plugin,
+        users: vec![0],
+        group: 0,
+        resources: Vec::new(),
+        devices: devices.iter().map(|one| Glob::new(one).unwrap()).collect(),
+        mounts: mounts.iter().map(|one| one.parse().unwrap()).collect(),
+        cdi: cdi.iter().map(|one| (*one).to_owned()).collect(),
+        grace: Duration::from_secs(30),
+        deadline: Duration::from_secs(60),
+        limits: Limits::default(),
+    }
+}
+
+/// A machine with one link that leads out and one that does not.
+fn real(path: &AbsPath) -> AbsPath {
+    let leads_to = match path.as_str() {
+        "/opt/acme/link" => "/etc/shadow",
+        "/dev/acme-link" => "/etc/shadow",
+        "/dev/serial/by-id/acme" => "/dev/ttyUSB0",
+        "/lib/acme" => "/usr/lib/acme",
+        other => other,
+    };
+    leads_to.parse().unwrap()
+}
+
+fn judged(vendor: &Vendor, change: impl FnOnce(&mut api::ContainerAllocateResponse)) -> String {
+    let mut one = api::ContainerAllocateResponse::default();
+    change(&mut one);
+    let answer = api::AllocateResponse {
+        container_responses: vec![one],
+    };
+    let name = ResourceName::new("acme.dev/gpu").unwrap();
+    let bytes = answer.encode_to_vec().into();
+    match judge(&bytes, vendor, &name, real) {
+        Ok(()) => "passed on".to_owned(),
+        Err(refused) => refused.to_string(),
+    }
+}
+
+fn node(vendor: &Vendor, host_path: &str) -> String {
+    judged(vendor, |one| {
+        one.devices.push(api::DeviceSpec {
+            host_path: host_path.to_owned(),
+            ..Default::default()
+        });
+    })
+}
+
+fn mount(vendor: &Vendor, host_path: &str) -> String {
+    judged(vendor, |one| {
+        one.mounts.push(api::Mount {
+            host_path: host_path.to_owned(),
+            ..Default::default()
+        });
+    })
+}
+
+#[test]
+fn nodes_are_those_of_the_file_or_all_below_dev() {
+    let any = vendor(&[], &[], &[]);
+    for good in ["/dev/acme0", "/dev/dri//card0", "/dev/serial/by-id/acme"] {
+        assert_eq!(node(&any, good), "passed on", "{good}");
+    }
+    for bad in [
+        "/dev",
+        "/dev/",
+        "/etc/shadow",
+        "/dev/../etc/shadow",
+        "dev/x",
+        "",
+        "/dev/acme-link",
+    ] {
+        assert_ne!(node(&any, bad), "passed on", "{bad}");
+    }
+    let some = vendor(&["/dev/acme*", "/dev/serial/by-id/*"], &[], &[]);
+    assert_eq!(node(&some, "/dev/acme0"), "passed on");
+    assert_eq!(node(&some, "/dev/serial/by-id/acme"), "passed on");
+    assert_eq!(
+        node(&some, "/dev/sda"),
+        "the node /dev/sda is not among the devices of the vendor's file (/dev/acme*, /dev/serial/by-id/*)"
+    );
+}
+
+#[test]
+fn mounts_come_from_the_prefixes_wherever_links_lead() {
+    let some = vendor(&[], &["/srv/acme"], &[]);
+    for good in [
+        "/opt/acme",
+        "/usr/lib/x/",
+        "/lib/acme",
+        "/run/acme.dev/sock",
+        "/srv/acme/a",
+        "/dev/dri/by-path",
+    ] {
+        assert_eq!(mount(&some, good), "passed on", "{good}");
+    }
+    for bad in [
+        "/",
+        "/etc",
+        "/srv",
+        "/run/containerd",
+        "/dev",
+        "/opt/../etc",
+    ] {
+        assert_ne!(mount(&some, bad), "passed on", "{bad}");
+    }
+    let link = mount(&some, "/opt/acme/link");
+    assert!(
+        link.starts_with("the mount of /opt/acme/link (which leads to /etc/shadow) is not allowed"),
+        "{link}"
+    );
+}
+
+#[test]
+fn cdi_names_are_held_against_the_kinds_in_field_and_annotation() {
+    let name = |vendor: &Vendor, name: &str| {
+        let field = judged(vendor, |one| {
+            let name = name.to_owned();
+            one.cdi_devices.push(api::CdiDevice { name });
+        });
+        let annotation = judged(vendor, |one| {
+            one.annotations
+                .insert("cdi.k8s.io/x".into(), name.to_owned());
+        });
+        assert_eq!(field, annotation);
+        field
+    };
+    let any = vendor(&[], &[], &[]);
+    assert_eq!(name(&any, "acme.dev/gpu=0"), "passed on");
+    assert_ne!(name(&any, "other.dev/gpu=0"), "passed on");
+    assert_ne!(name(&any, "nonsense"), "passed on");
+    let some = vendor(&[], &[], &["other.dev/gpu"]);
+    assert_eq!(name(&some, "other.dev/gpu=0"), "passed on");
+    assert_ne!(name(&some, "acme.dev/gpu=0"), "passed on");
+}
+
+#[test]
+fn an_answer_for_nobody_and_one_that_is_no_message_are_refused() {
+    let name = ResourceName::new("acme.dev/gpu").unwrap();
+    let judged = |bytes: &'static [u8]| {
+        judge(
+            &Bytes::from_static(bytes),
+            &vendor(&[], &[], &[]),
+            &name,
+            real,
+        )
+    };
+    assert_eq!(judged(b""), Err(Refused::Empty));
+    assert!(matches!(judged(b"\x0a\xff"), Err(Refused::Unreadable(_))));
+}

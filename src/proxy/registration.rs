@@ -1,0 +1,164 @@
+//! The kubelet's registration service, as plugins know it.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+use tonic::{Request, Response, Status, transport::server::UdsConnectInfo};
+
+use super::{
+    Vendor,
+    dial::{self, Connection},
+    session::Event,
+};
+use crate::{
+    device::ResourceName,
+    kubelet::api::v1beta1::{self as api, registration_server::Registration},
+    path::AbsPath,
+    root::Root,
+    telemetry::chain,
+};
+
+/// A registration is a few hundred bytes.
+pub(super) const LARGEST_REQUEST: usize = 64 * 1024;
+/// Registrations under way at a time, each for up to ten seconds; others wait for their turn.
+const MOST_AT_ONCE: usize = 16;
+
+/// One vendor's.
+#[derive(Clone, Debug)]
+pub(super) struct Desk {
+    pub(super) root: Root,
+    pub(super) directory: AbsPath,
+    pub(super) vendor: Arc<Vendor>,
+    pub(super) to: mpsc::Sender<Event>,
+    pub(super) stop: CancellationToken,
+    numbers: Arc<AtomicU64>,
+    at_once: Arc<Semaphore>,
+}
+
+impl Desk {
+    pub(super) fn new(
+        root: Root,
+        directory: AbsPath,
+        vendor: Arc<Vendor>,
+        to: mpsc::Sender<Event>,
+        stop: CancellationToken,
+        numbers: Arc<AtomicU64>,
+    ) -> Self {
+        Self {
+            root,
+            directory,
+            vendor,
+            to,
+            stop,
+            numbers,
+            at_once: Arc::new(Semaphore::new(MOST_AT_ONCE)),
+        }
+    }
+
+    /// Reaches a plugin; `Err` says why not.
+    pub(super) async fn dial(&self, endpoint: &str) -> Result<Connection, dial::DialError> {
+        let number = self.numbers.fetch_add(1, Ordering::Relaxed);
+        dial::dial(&self.root, &self.directory, endpoint, &self.vendor, number).await
+    }
+
+    /// Who asks: the directory is the identity, and its users are checked besides.
+    fn admit(&self, peer: Option<&UdsConnectInfo>) -> Result<(), Status> {
+        let user = peer.and_then(|peer| peer.peer_cred.map(|cred| cred.uid()));
+        match user {
+            Some(user) if self.vendor.may_connect(user) => Ok(()),
+            Some(user) => Err(Status::permission_denied(format!(
+                "user {user} may not register plugins of {}; expected {}",
+                self.vendor.name,
+                dial::users(&self.vendor)
+            ))),
+            None => Err(Status::permission_denied(
+                "the kernel does not say whose connection this is",
+            )),
+        }
+    }
+
+    /// The name, when it is one and the vendor may claim it.
+    fn resource(&self, asked: &api::RegisterRequest) -> Result<ResourceName, Status> {
+        let given = dial::quoted(&asked.resource_name);
+        if asked.version != api::VERSION {
+            let supported = [api::VERSION];
+            return Err(Status::unknown(format!(
+                "requested API version {:?} is not supported by kubelet. Supported version is {supported:?}",
+                dial::quoted(&asked.version)
+            )));
+        }
+        let Ok(name) = ResourceName::new(given) else {
+            return Err(Status::unknown(format!(
+                "the ResourceName {given:?} is invalid"
+            )));
+        };
+        if self.vendor.may_claim(&name) {
+            return Ok(name);
+        }
+        let claims: Vec<_> = self
+            .vendor
+            .resources
+            .iter()
+            .map(|one| one.as_str())
+            .collect();
+        Err(Status::permission_denied(format!(
+            "vendor {} may not claim {name}; expected one of spec.resources: {}",
+            self.vendor.name,
+            claims.join(", ")
+        )))
+    }
+
+    async fn take(&self, asked: api::RegisterRequest) -> Result<(), Status> {
+        let resource = self.resource(&asked)?;
+        let in_turn = async {
+            let _one = self.at_once.acquire().await;
+            self.dial(&asked.endpoint).await
+        };
+        let dialled = tokio::select! {
+            // Safe to drop: nothing is registered before it is reached.
+            () = self.stop.cancelled() => return Err(going()),
+            dialled = in_turn => dialled,
+        };
+        let connection = dialled.map_err(|error| Status::unknown(chain(&error)))?;
+        let (reply, answer) = oneshot::channel();
+        let came = Event::Came {
+            resource,
+            connection,
+            reply,
+        };
+        self.to.send(came).await.map_err(|_| going())?;
+        let answer = answer.await.map_err(|_| going())?;
+        answer.map_err(Status::resource_exhausted)
+    }
+}
+
+fn going() -> Status {
+    Status::unavailable("registrations are not taken at the moment")
+}
+
+#[tonic::async_trait]
+impl Registration for Desk {
+    async fn register(
+        &self,
+        request: Request<api::RegisterRequest>,
+    ) -> Result<Response<api::Empty>, Status> {
+        let admitted = self.admit(request.extensions().get::<UdsConnectInfo>());
+        let asked = request.into_inner();
+        let name = dial::quoted(&asked.resource_name).to_owned();
+        let taken = match admitted {
+            Ok(()) => self.take(asked).await,
+            refused => refused,
+        };
+        if let Err(status) = taken {
+            let why = status.message().to_owned();
+            // Nobody waits for this to be noted.
+            let _ = self.to.try_send(Event::Refused { name, why });
+            return Err(status);
+        }
+        Ok(Response::new(api::Empty {}))
+    }
+}

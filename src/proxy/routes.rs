@@ -1,0 +1,78 @@
+//! Which plugin answers for a resource at the moment.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use tokio::{sync::watch, time::timeout};
+
+use super::dial::Connection;
+use crate::device::{ResourceName, vendor::Vendor};
+
+/// A plugin that can be asked, and the bounds it has.
+#[derive(Clone, Debug)]
+pub(super) struct Route {
+    pub(super) connection: Connection,
+    pub(super) vendor: Arc<Vendor>,
+}
+
+type Known = BTreeMap<(String, ResourceName), Route>;
+
+/// All of them. Cheap to clone; all clones are one.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Routes(Arc<watch::Sender<Known>>);
+
+impl Routes {
+    /// Takes note of who answers for a resource now; nobody is an answer.
+    pub(super) fn set(
+        &self,
+        vendor: &Arc<Vendor>,
+        resource: &ResourceName,
+        to: Option<Connection>,
+    ) {
+        let key = (vendor.name.clone(), resource.clone());
+        self.0.send_if_modified(|known| match to {
+            None => known.remove(&key).is_some(),
+            Some(connection) => {
+                let same = |route: &Route| {
+                    route.connection.number == connection.number && route.vendor == *vendor
+                };
+                let news = !known.get(&key).is_some_and(same);
+                let vendor = Arc::clone(vendor);
+                known.insert(key, Route { connection, vendor });
+                news
+            }
+        });
+    }
+
+    /// Forgets all of a vendor's.
+    pub(super) fn clear(&self, vendor: &str) {
+        self.0.send_if_modified(|known| {
+            let before = known.len();
+            known.retain(|(name, _), _| name != vendor);
+            known.len() != before
+        });
+    }
+
+    /// Who answers now.
+    pub(super) fn get(&self, vendor: &str, resource: &ResourceName) -> Option<Route> {
+        let key = (vendor.to_owned(), resource.clone());
+        self.0.borrow().get(&key).cloned()
+    }
+
+    /// Who answers, as soon as somebody does who has not `ended`; none when that is not within `patience`.
+    pub(super) async fn wait(
+        &self,
+        vendor: &str,
+        resource: &ResourceName,
+        ended: Option<u64>,
+        patience: Duration,
+    ) -> Option<Route> {
+        let key = (vendor.to_owned(), resource.clone());
+        let answers = |known: &Known| {
+            let route = known.get(&key);
+            route.is_some_and(|route| Some(route.connection.number) != ended)
+        };
+        let mut known = self.0.subscribe();
+        let found = timeout(patience, known.wait_for(answers));
+        found.await.ok()?.ok()?.get(&key).cloned()
+    }
+}

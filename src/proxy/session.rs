@@ -1,0 +1,350 @@
+//! One vendor: its directory, the plugins that are registered in it, and what is offered of them.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use tokio::{
+    net::UnixListener,
+    sync::{mpsc, oneshot},
+    time::{Instant, sleep, sleep_until},
+};
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tonic::transport::Server;
+
+use super::{
+    Shared, Vendor,
+    dial::Connection,
+    directory::{Change, Directory, DirectoryError},
+    follow::follow,
+    guests::{self, guests},
+    known::Known,
+    line::{Line, Offer},
+    list::{self, List},
+    registration::{Desk, LARGEST_REQUEST},
+};
+use crate::{
+    device::{
+        Resource, ResourceName,
+        inventory::{Recipe, Share},
+        registry::{AskError, Standing},
+        source::Source,
+    },
+    kubelet::api::v1beta1::registration_server::RegistrationServer,
+    root::RootError,
+    telemetry::chain,
+};
+
+/// Lists and registrations that wait to be taken; who has more waits itself.
+const EVENTS: usize = 16;
+/// When an offer is made again that the registry had no time for.
+const OFFER_AGAIN: Duration = Duration::from_millis(20);
+/// How long what changed by itself may stay unwritten: a plugin that restarts is registered again by then.
+const SAVE_WITHIN: Duration = Duration::from_secs(1);
+/// Our socket is made again no more often than this when somebody keeps removing it.
+const BIND_AGAIN: Duration = Duration::from_secs(1);
+
+/// What a vendor's task is told.
+#[derive(Debug)]
+pub(super) enum Event {
+    /// A plugin registers. It was reached and said its options.
+    Came {
+        resource: ResourceName,
+        connection: Connection,
+        reply: oneshot::Sender<Result<(), String>>,
+    },
+    /// A plugin that was known before this agent started was reached again.
+    Returned {
+        resource: ResourceName,
+        connection: Connection,
+    },
+    /// Such a plugin was not.
+    Lost {
+        resource: ResourceName,
+        endpoint: String,
+        why: String,
+    },
+    /// A registration was refused.
+    Refused { name: String, why: String },
+    /// A plugin listed its devices.
+    Heard {
+        resource: ResourceName,
+        number: u64,
+        list: List,
+    },
+    /// A plugin's stream ended.
+    Ended {
+        resource: ResourceName,
+        number: u64,
+        why: String,
+    },
+}
+
+/// Why a session is over.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Over {
+    #[error(transparent)]
+    Directory(#[from] DirectoryError),
+    #[error(transparent)]
+    Root(#[from] RootError),
+    #[error("cannot wait for connections")]
+    Listen(#[from] std::io::Error),
+    #[error("its directory was removed")]
+    Gone,
+    #[error(transparent)]
+    Registry(#[from] AskError),
+}
+
+/// See the module. Plugins, their sockets and what they offered stay when it ends.
+#[derive(Debug)]
+pub(super) struct Session {
+    vendor: Arc<Vendor>,
+    shared: Shared,
+    directory: Directory,
+    known: Known,
+    lines: BTreeMap<ResourceName, Line>,
+    /// What the registry has, by resource.
+    offered: BTreeMap<ResourceName, Offer>,
+    /// Resources that another source has, and those whose list was cut, as was told.
+    told: Told,
+    dirty: BTreeSet<ResourceName>,
+    to: mpsc::Sender<Event>,
+    events: mpsc::Receiver<Event>,
+    stop: CancellationToken,
+    server: Option<DropGuard>,
+    offer_at: Option<Instant>,
+    save_at: Option<Instant>,
+    bind_at: Option<Instant>,
+}
+
+/// What was said already, so that it is not said again.
+#[derive(Debug, Default)]
+struct Told {
+    taken: BTreeMap<ResourceName, Source>,
+    cut: BTreeMap<ResourceName, (usize, usize)>,
+    refused: Option<(String, String)>,
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.shared.routes.clear(&self.vendor.name);
+    }
+}
+
+impl Session {
+    /// Opens the directory. With nothing known of this boot every plugin has to register; else those that
+    /// are known are dialled again and need not notice.
+    pub(super) fn open(
+        vendor: Arc<Vendor>,
+        shared: Shared,
+        stop: CancellationToken,
+    ) -> Result<Self, Over> {
+        let directory = Directory::open(&shared.root, &vendor)?;
+        let known = Known::load(&shared.root, &vendor).map_err(DirectoryError::from)?;
+        let (to, events) = mpsc::channel(EVENTS);
+        let mut session = Self {
+            vendor,
+            shared,
+            directory,
+            known,
+            lines: BTreeMap::new(),
+            offered: BTreeMap::new(),
+            told: Told::default(),
+            dirty: BTreeSet::new(),
+            to,
+            events,
+            stop,
+            server: None,
+            offer_at: None,
+            save_at: None,
+            bind_at: None,
+        };
+        session.restore();
+        let cold = session.known.is_cold();
+        session.directory.wipe(&session.known)?;
+        session.known.save()?;
+        session.serve()?;
+        session.dial_known();
+        let (name, path) = (&session.vendor.name, &session.directory.path);
+        let start = if cold { "cold" } else { "warm" };
+        tracing::info!(vendor = %name, "{start} start: plugins of {name} register in {path}");
+        Ok(session)
+    }
+
+    fn source(&self) -> Source {
+        Source::Plugin(self.vendor.name.clone())
+    }
+
+    /// What an earlier agent, or session, offered: in force until its plugin is back or grace is over.
+    fn restore(&mut self) {
+        let (inventory, source) = (self.shared.registry.inventory(), self.source());
+        let inventory = inventory.borrow().clone();
+        let ours = inventory.resources.values();
+        for resource in ours.filter(|resource| resource.source == source) {
+            let offer = Offer {
+                devices: Arc::new(resource.devices.clone()),
+                asks: resource.asks,
+            };
+            let name = &resource.name;
+            self.offered.insert(name.clone(), offer.clone());
+            if self.vendor.may_claim(name) {
+                let line = Line::restored(offer, Instant::now());
+                self.lines.insert(name.clone(), line);
+            } else {
+                // Its file says so since.
+                self.dirty.insert(name.clone());
+            }
+        }
+    }
+
+    fn desk(&self, stop: CancellationToken) -> Desk {
+        Desk::new(
+            self.shared.root.clone(),
+            self.directory.path.clone(),
+            Arc::clone(&self.vendor),
+            self.to.clone(),
+            stop,
+            Arc::clone(&self.shared.numbers),
+        )
+    }
+
+    /// Takes registrations from now on; a server before this one ends.
+    fn serve(&mut self) -> Result<(), Over> {
+        self.server = None;
+        let listener = self.directory.bind()?;
+        listener.set_nonblocking(true)?;
+        let listener = UnixListener::from_std(listener)?;
+        let stop = self.stop.child_token();
+        let incoming = guests(listener, &self.shared.tasks, stop.clone());
+        let desk = self.desk(stop.clone());
+        let service = RegistrationServer::new(desk).max_decoding_message_size(LARGEST_REQUEST);
+        let server = Server::builder()
+            .max_connection_age(guests::LONGEST)
+            .max_connection_age_grace(guests::FAREWELL)
+            .add_service(service);
+        let server = server.serve_with_incoming_shutdown(incoming, stop.clone().cancelled_owned());
+        let (ended, name) = (stop.clone(), self.vendor.name.clone());
+        self.server = Some(stop.drop_guard());
+        self.shared.tasks.spawn("plugin registration", async move {
+            let late = async {
+                ended.cancelled().await;
+                sleep(guests::FAREWELL).await;
+            };
+            tokio::select! {
+                over = server => if let Err(error) = over {
+                    tracing::warn!(vendor = %name, "registrations of {name} broke off: {}", chain(&error));
+                },
+                // Safe to drop: what is left are connections on which nobody speaks.
+                () = late => {}
+            }
+        });
+        Ok(())
+    }
+
+    /// Dials what was registered with the agent before.
+    fn dial_known(&self) {
+        for one in self.known.all() {
+            let (resource, endpoint) = (one.resource.clone(), one.endpoint.clone());
+            let (stop, to) = (self.stop.child_token(), self.to.clone());
+            let desk = self.desk(stop.clone());
+            self.shared.tasks.spawn("plugin dial", async move {
+                let dialled = tokio::select! {
+                    // Safe to drop: it is dialled by the next session.
+                    () = stop.cancelled() => return,
+                    dialled = desk.dial(&endpoint) => dialled,
+                };
+                let event = match dialled {
+                    Ok(connection) => Event::Returned {
+                        resource,
+                        connection,
+                    },
+                    Err(error) => Event::Lost {
+                        resource,
+                        endpoint,
+                        why: chain(&error),
+                    },
+                };
+                // A session that is over does not need to know.
+                let _ = to.send(event).await;
+            });
+        }
+    }
+
+    /// Runs until it is stopped, which is no error, or cannot go on.
+    pub(super) async fn run(&mut self) -> Result<(), Over> {
+        let stop = self.stop.clone();
+        loop {
+            self.offer().await?;
+            let alarm = self.alarm();
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return Ok(()),
+                // Safe to drop: an event stays in the channel.
+                Some(event) = self.events.recv() => self.on_event(event),
+                // Safe to drop: changes stay in the kernel's queue.
+                change = self.directory.changed() => match change? {
+                    Change::Gone => return Err(Over::Gone),
+                    Change::Socket if !self.directory.is_open() => {
+                        self.bind_at.get_or_insert_with(|| Instant::now() + BIND_AGAIN);
+                    }
+                    Change::Socket => {}
+                },
+                // Safe to drop: the time is worked out anew.
+                () = until(alarm) => self.on_time()?,
+            }
+        }
+    }
+
+    fn alarm(&self) -> Option<Instant> {
+        let (now, grace) = (Instant::now(), self.vendor.grace);
+        let lines = self.lines.values();
+        let lines = lines.filter_map(|line| line.alarm(now, grace)).min();
+        let due = [self.offer_at, self.save_at, self.bind_at, lines];
+        due.into_iter().flatten().min()
+    }
+
+    fn on_time(&mut self) -> Result<(), Over> {
+        let now = Instant::now();
+        let passed = |at: Option<Instant>| at.is_some_and(|at| at <= now);
+        if passed(self.save_at) {
+            self.save();
+        }
+        if passed(self.bind_at) {
+            self.bind_at = None;
+            if !self.directory.is_open() {
+                tracing::warn!(vendor = %self.vendor.name, "somebody removed kubelet.sock in {}; it is made again", self.directory.path);
+                self.serve()?;
+            }
+        }
+        // Grace may be over for any of them; those for which it is not are found unchanged.
+        self.dirty.extend(self.lines.keys().cloned());
+        Ok(())
+    }
+
+    fn save(&mut self) {
+        self.save_at = None;
+        if let Err(error) = self.known.save() {
+            let name = &self.vendor.name;
+            tracing::warn!(vendor = %name, "the next agent will not know the plugins of {name}: {}", chain(&error));
+        }
+    }
+
+    fn save_soon(&mut self) {
+        if self.known.is_news() {
+            self.save_at
+                .get_or_insert_with(|| Instant::now() + SAVE_WITHIN);
+        }
+    }
+}
+
+mod events;
+mod offering;
+
+async fn until(at: Option<Instant>) {
+    match at {
+        Some(at) => sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}

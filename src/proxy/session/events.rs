@@ -1,0 +1,179 @@
+//! What a vendor's task does with what it is told.
+
+use super::{Connection, Event, Instant, Line, List, ResourceName, Session, follow};
+
+impl Session {
+    pub(super) fn on_event(&mut self, event: Event) {
+        match event {
+            Event::Came {
+                resource,
+                connection,
+                reply,
+            } => {
+                let taken = self.take(resource, connection);
+                // A plugin that gave up waiting is registered all the same, as with the kubelet.
+                let _ = reply.send(taken);
+            }
+            Event::Returned {
+                resource,
+                connection,
+            } => self.returned(resource, connection),
+            Event::Lost {
+                resource,
+                endpoint,
+                why,
+            } => self.lost(&resource, &endpoint, &why),
+            Event::Refused { name, why } => self.refused(name, why),
+            Event::Heard {
+                resource,
+                number,
+                list,
+            } => self.heard(&resource, number, list),
+            Event::Ended {
+                resource,
+                number,
+                why,
+            } => self.ended(&resource, number, &why),
+        }
+    }
+
+    /// Takes a registration; what was answered is on disk before.
+    fn take(&mut self, resource: ResourceName, connection: Connection) -> Result<(), String> {
+        if !self.lines.contains_key(&resource) {
+            self.make_room()?;
+        }
+        let name = &self.vendor.name;
+        let endpoint = connection.endpoint.clone();
+        tracing::info!(vendor = %name, resource = %resource, "{resource} is registered by a plugin of {name} on {endpoint}");
+        self.known.add(&resource, &endpoint);
+        self.save();
+        self.follow(resource, connection);
+        Ok(())
+    }
+
+    /// A place for one more resource. One that is offered for the record only gives way.
+    fn make_room(&mut self) -> Result<(), String> {
+        let (now, vendor) = (Instant::now(), &self.vendor);
+        let most = vendor.limits.resources;
+        if self.lines.len() < most {
+            return Ok(());
+        }
+        let mut given_up = self.lines.iter();
+        let given_up = given_up.find(|(_, line)| line.is_given_up(now, vendor.grace));
+        let Some(name) = given_up.map(|(name, _)| name.clone()) else {
+            let name = &vendor.name;
+            return Err(format!(
+                "vendor {name} offers {most} resources already; expected no more than spec.limits.resources"
+            ));
+        };
+        self.lines.remove(&name);
+        self.dirty.insert(name);
+        Ok(())
+    }
+
+    fn follow(&mut self, resource: ResourceName, connection: Connection) {
+        let stopped = self.stop.child_token();
+        let following = follow(
+            resource.clone(),
+            connection.clone(),
+            self.vendor.limits.devices,
+            self.to.clone(),
+            stopped.clone(),
+        );
+        self.shared.tasks.spawn("plugin list", following);
+        let line = self.lines.entry(resource.clone()).or_insert_with(Line::new);
+        line.came(connection, stopped.drop_guard());
+        self.route(&resource);
+    }
+
+    /// Tells whom to ask from now on.
+    fn route(&self, resource: &ResourceName) {
+        let line = self.lines.get(resource);
+        let to = line.and_then(Line::connection).cloned();
+        self.shared.routes.set(&self.vendor, resource, to);
+    }
+
+    /// A plugin that registered again meanwhile may have done so on a new socket of the same name.
+    fn returned(&mut self, resource: ResourceName, connection: Connection) {
+        let mut line = self.lines.get(&resource).into_iter();
+        let newer = line.any(|line| line.has(&connection.endpoint));
+        if newer {
+            return;
+        }
+        let room = self.lines.contains_key(&resource) || self.make_room().is_ok();
+        if !room || !self.vendor.may_claim(&resource) {
+            self.known.remove(&resource, &connection.endpoint);
+            self.save_soon();
+            return;
+        }
+        let (name, endpoint) = (&self.vendor.name, &connection.endpoint);
+        tracing::info!(vendor = %name, resource = %resource, "the plugin of {resource} is still there on {endpoint}");
+        self.follow(resource, connection);
+    }
+
+    fn lost(&mut self, resource: &ResourceName, endpoint: &str, why: &str) {
+        if self.lines.values().any(|line| line.has(endpoint)) {
+            return;
+        }
+        tracing::info!(vendor = %self.vendor.name, resource = %resource, "the plugin of {resource} that was known is not there: {why}");
+        self.known.remove(resource, endpoint);
+        self.save_soon();
+        if let Err(error) = self.directory.remove(endpoint) {
+            tracing::warn!(vendor = %self.vendor.name, "{}", crate::telemetry::chain(&error));
+        }
+    }
+
+    fn refused(&mut self, name: String, why: String) {
+        let told = (name, why);
+        if self.told.refused.as_ref() == Some(&told) {
+            return;
+        }
+        let (vendor, (name, why)) = (&self.vendor.name, &told);
+        tracing::warn!(vendor = %vendor, "a plugin of {vendor} may not register {name:?}: {why}");
+        self.told.refused = Some(told);
+    }
+
+    fn heard(&mut self, resource: &ResourceName, number: u64, mut list: List) {
+        let elsewhere = self.lines.iter().filter(|(name, _)| *name != resource);
+        let elsewhere: usize = elsewhere.map(|(_, line)| line.count()).sum();
+        let room = self.vendor.limits.devices.saturating_sub(elsewhere);
+        if list.devices.len() > room {
+            let mut devices = (*list.devices).clone();
+            list.cut += super::list::cut(&mut devices, room);
+            list.devices = devices.into();
+        }
+        let Some(line) = self.lines.get_mut(resource) else {
+            return;
+        };
+        let (cut, refused) = (list.cut, list.refused);
+        line.heard(number, list.devices);
+        let before = self.told.cut.insert(resource.clone(), (cut, refused));
+        if before.unwrap_or_default() != (cut, refused) {
+            let most = self.vendor.limits.devices;
+            tracing::warn!(
+                vendor = %self.vendor.name, resource = %resource, cut, refused,
+                "{cut} devices of {resource} are beyond spec.limits.devices ({most}), {refused} have an id that is empty or too long; they are left out"
+            );
+        }
+        self.dirty.insert(resource.clone());
+        self.route(resource);
+    }
+
+    fn ended(&mut self, resource: &ResourceName, number: u64, why: &str) {
+        let Some(line) = self.lines.get_mut(resource) else {
+            return;
+        };
+        let Some(endpoint) = line.ended(number) else {
+            return;
+        };
+        let name = &self.vendor.name;
+        tracing::info!(vendor = %name, resource = %resource, "the plugin of {resource} on {endpoint} ended: {why}");
+        if line.is_empty() {
+            self.lines.remove(resource);
+        }
+        self.known.remove(resource, &endpoint);
+        self.save_soon();
+        self.dirty.insert(resource.clone());
+        self.route(resource);
+    }
+}

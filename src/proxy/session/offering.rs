@@ -1,0 +1,75 @@
+//! What a vendor's task tells the registry.
+
+use super::{
+    AskError, BTreeMap, Instant, OFFER_AGAIN, Offer, Over, Recipe, Resource, ResourceName, Session,
+    Share, Standing,
+};
+
+impl Session {
+    /// Offers what changed. What the registry has no time for is offered again in a moment.
+    pub(super) async fn offer(&mut self) -> Result<(), Over> {
+        self.offer_at = None;
+        while let Some(name) = self.dirty.pop_first() {
+            let now = Instant::now();
+            if self
+                .lines
+                .get(&name)
+                .is_some_and(|line| line.is_forgotten(now))
+            {
+                self.lines.remove(&name);
+            }
+            let line = self.lines.get(&name);
+            let offer = line.and_then(|line| line.offer(now, self.vendor.grace));
+            let told = match offer {
+                Some(offer) if self.offered.get(&name) == Some(&offer) => Ok(()),
+                Some(offer) => self.offer_one(&name, offer).await,
+                None if !self.offered.contains_key(&name) => Ok(()),
+                None => self.withdraw_one(&name).await,
+            };
+            match told {
+                Ok(()) => {}
+                Err(AskError::Busy) => {
+                    self.dirty.insert(name);
+                    self.offer_at = Some(now + OFFER_AGAIN);
+                    return Ok(());
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    async fn offer_one(&mut self, name: &ResourceName, offer: Offer) -> Result<(), AskError> {
+        let resource = Resource {
+            name: name.clone(),
+            source: self.source(),
+            share: Share::ALONE,
+            recipe: Recipe::default(),
+            devices: BTreeMap::clone(&offer.devices),
+            asks: offer.asks,
+        };
+        let standing = self.shared.registry.offer(resource).await?;
+        self.offered.insert(name.clone(), offer);
+        match standing {
+            Standing::InForce => drop(self.told.taken.remove(name)),
+            Standing::Taken { by } => {
+                let news = self.told.taken.get(name) != Some(&by);
+                if news {
+                    let vendor = &self.vendor.name;
+                    tracing::warn!(vendor = %vendor, resource = %name, "{name} is offered by {by} already; the plugin of {vendor} has it when that goes");
+                    self.told.taken.insert(name.clone(), by);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn withdraw_one(&mut self, name: &ResourceName) -> Result<(), AskError> {
+        let registry = &self.shared.registry;
+        registry.withdraw(self.source(), Some(name.clone())).await?;
+        tracing::info!(vendor = %self.vendor.name, resource = %name, "{name} is withdrawn: no plugin is registered for it");
+        self.offered.remove(name);
+        self.told.cut.remove(name);
+        Ok(())
+    }
+}

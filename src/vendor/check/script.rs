@@ -1,0 +1,291 @@
+//! The rules, one after the other.
+
+use std::{sync::Arc, time::Duration};
+
+use super::{
+    Finding, Patience, Verdict,
+    stage::{HEARTBEAT, Stage},
+};
+use crate::{
+    device::Resource,
+    vendor::{
+        api::v1::{self as api, answer, question},
+        paths::Bounds,
+        recipe::{self, Texts},
+    },
+};
+
+/// An id that no device has.
+const NOBODY: &str = "machinist-check-nobody";
+
+pub(super) async fn run(stage: &mut Stage, patience: Patience) -> Vec<Finding> {
+    let mut found = Findings::default();
+    hello(stage, patience, &mut found).await;
+    snapshots(stage, patience, &mut found).await;
+    heartbeats(stage, patience, &mut found).await;
+    questions(stage, patience, &mut found).await;
+    letting_go(stage, patience, &mut found).await;
+    coming_back(stage, patience, &mut found).await;
+    let why = stage.ended.join("; ");
+    found.say(
+        "no session ends by what the program does",
+        stage.ended.is_empty(),
+        why,
+    );
+    found.0
+}
+
+#[derive(Default)]
+struct Findings(Vec<Finding>);
+
+impl Findings {
+    fn add(&mut self, rule: &str, verdict: Verdict, seen: String) {
+        self.0.push(Finding {
+            rule: rule.to_owned(),
+            verdict,
+            seen,
+        });
+    }
+
+    /// What was seen is told of a broken rule only.
+    fn say(&mut self, rule: &str, kept: bool, seen: impl Into<String>) {
+        match kept {
+            true => self.add(rule, Verdict::Kept, String::new()),
+            false => self.add(rule, Verdict::Broken, seen.into()),
+        }
+    }
+
+    fn skip(&mut self, rule: &str, why: &str) {
+        self.add(rule, Verdict::Skipped, why.to_owned());
+    }
+}
+
+const AWAY: &str = "there is no session";
+
+async fn hello(stage: &mut Stage, patience: Patience, found: &mut Findings) {
+    let rule = "it connects and says Hello first, as the contract wants it";
+    let came = stage
+        .until(patience.step, |stage| {
+            stage.is_open() || !stage.refused.is_empty()
+        })
+        .await;
+    let seen = match stage.refused.first() {
+        Some(why) => why.clone(),
+        None if !came => format!("no session within {} s", patience.step.as_secs()),
+        None => String::new(),
+    };
+    found.say(rule, stage.is_open(), seen);
+}
+
+async fn snapshots(stage: &mut Stage, patience: Patience, found: &mut Findings) {
+    let all = "it offers every resource that Hello names";
+    let good = "its snapshots are as the contract and its file want them";
+    if !stage.is_open() {
+        found.skip(all, AWAY);
+        return found.skip(good, AWAY);
+    }
+    let named = stage.hellos.last().map_or(0, |hello| hello.resources.len());
+    let enough = |stage: &Stage| stage.offers.all.len() >= named || !stage.rejected.is_empty();
+    stage.until(patience.step, enough).await;
+    let offered = stage.offers.all.len();
+    found.say(
+        all,
+        offered >= named,
+        format!("{offered} of {named} within {} s", patience.step.as_secs()),
+    );
+    let first = stage.rejected.first().map(|why| why.message.clone());
+    found.say(good, first.is_none(), first.unwrap_or_default());
+}
+
+async fn heartbeats(stage: &mut Stage, patience: Patience, found: &mut Findings) {
+    let rule = "it says something within three heartbeats";
+    if !stage.is_open() {
+        return found.skip(rule, AWAY);
+    }
+    stage.until(Duration::ZERO, |_| false).await;
+    stage.silence = Duration::ZERO;
+    stage
+        .until(patience.heartbeats, |stage| !stage.is_open())
+        .await;
+    let silent = stage.silence.as_secs_f64();
+    found.say(
+        rule,
+        stage.silence <= 3 * HEARTBEAT,
+        format!(
+            "{silent:.1} s without a word; {} ms were agreed",
+            HEARTBEAT.as_millis()
+        ),
+    );
+}
+
+async fn questions(stage: &mut Stage, patience: Patience, found: &mut Findings) {
+    let time = patience.answer.min(stage.vendor.deadline);
+    let offers = stage.offers.all.values();
+    let all: Vec<Arc<Resource>> = offers.map(|offer| offer.resource.clone()).collect();
+    let with = |wanted: fn(&Resource) -> bool| {
+        let has_devices = |one: &&Resource| wanted(one) && !one.devices.is_empty();
+        all.iter().map(|one| &**one).find(has_devices)
+    };
+    allocate(stage, with(|one| one.asks.allocate), time, found).await;
+    pre_start(stage, with(|one| one.asks.pre_start), time, found).await;
+    preferred(stage, with(|one| one.asks.preferred), time, found).await;
+}
+
+async fn allocate(
+    stage: &mut Stage,
+    resource: Option<&Resource>,
+    time: Duration,
+    found: &mut Findings,
+) {
+    let rule = "it answers Allocate with a recipe that its file allows";
+    let unknown = "it answers Allocate for a device it does not have with an error";
+    let Some(one) = resource.filter(|_| stage.is_open()) else {
+        let why = if stage.is_open() {
+            "its recipes answer"
+        } else {
+            AWAY
+        };
+        found.skip(rule, why);
+        return found.skip(unknown, why);
+    };
+    let asked = |devices: Vec<String>| {
+        let resource = one.name.to_string();
+        question::Asked::Allocate(api::Allocate { resource, devices })
+    };
+    let answer = stage.ask(asked(first(one)), time).await;
+    let verdict = allocated(stage, one, answer);
+    found.say(rule, verdict.is_ok(), verdict.err().unwrap_or_default());
+    let answer = stage.ask(asked(vec![NOBODY.to_owned()]), time).await;
+    let kept = matches!(answer, Some(answer::Answer::Error(_)));
+    found.say(unknown, kept, shown(answer.as_ref()));
+}
+
+const NOT_ASKED: &str = "it does not ask for it";
+
+async fn pre_start(
+    stage: &mut Stage,
+    resource: Option<&Resource>,
+    time: Duration,
+    found: &mut Findings,
+) {
+    let rule = "it answers PreStart";
+    match resource {
+        _ if !stage.is_open() => found.skip(rule, AWAY),
+        None => found.skip(rule, NOT_ASKED),
+        Some(one) => {
+            let (resource, devices) = (one.name.to_string(), first(one));
+            let asked = question::Asked::PreStart(api::PreStart { resource, devices });
+            done(rule, stage.ask(asked, time).await, found);
+        }
+    }
+}
+
+async fn preferred(
+    stage: &mut Stage,
+    resource: Option<&Resource>,
+    time: Duration,
+    found: &mut Findings,
+) {
+    let rule = "it answers Preferred with as many of the free devices as are wanted";
+    match resource {
+        _ if !stage.is_open() => found.skip(rule, AWAY),
+        None => found.skip(rule, NOT_ASKED),
+        Some(one) => {
+            let available: Vec<String> = one.devices.keys().cloned().collect();
+            let asked = question::Asked::Preferred(api::Preferred {
+                resource: one.name.to_string(),
+                available: available.clone(),
+                must: Vec::new(),
+                size: 1,
+            });
+            let answer = stage.ask(asked, time).await;
+            let kept = matches!(&answer, Some(answer::Answer::Choice(choice))
+                if choice.devices.len() == 1 && available.contains(&choice.devices[0]));
+            found.say(rule, kept, shown(answer.as_ref()));
+        }
+    }
+}
+
+fn first(resource: &Resource) -> Vec<String> {
+    resource.devices.keys().take(1).cloned().collect()
+}
+
+fn allocated(
+    stage: &Stage,
+    resource: &Resource,
+    answer: Option<answer::Answer>,
+) -> Result<(), String> {
+    let Some(answer::Answer::Recipe(recipe)) = answer else {
+        return Err(shown(answer.as_ref()));
+    };
+    let mut bounds = Bounds::new(None, &stage.vendor, resource.name.domain());
+    recipe::check(&mut bounds, recipe, Texts::Plain, true)
+        .map(drop)
+        .map_err(|(_, why)| why)
+}
+
+fn done(rule: &str, answer: Option<answer::Answer>, found: &mut Findings) {
+    let kept = matches!(answer, Some(answer::Answer::Done(_)));
+    found.say(rule, kept, shown(answer.as_ref()));
+}
+
+fn shown(answer: Option<&answer::Answer>) -> String {
+    match answer {
+        None => "no answer in time".to_owned(),
+        Some(answer::Answer::Error(why)) => format!("the answer is the error {why:?}"),
+        Some(_) => "the answer is not to this question".to_owned(),
+    }
+}
+
+async fn letting_go(stage: &mut Stage, patience: Patience, found: &mut Findings) {
+    let time = patience.answer.min(stage.vendor.deadline);
+    let why = "vendor-check".to_owned();
+    for (rule, asked) in [
+        (
+            "it answers Quiesce",
+            question::Asked::Quiesce(api::Quiesce { why }),
+        ),
+        ("it answers Resume", question::Asked::Resume(api::Resume {})),
+    ] {
+        if stage.is_open() {
+            done(rule, stage.ask(asked, time).await, found);
+        } else {
+            found.skip(rule, AWAY);
+        }
+    }
+}
+
+async fn coming_back(stage: &mut Stage, patience: Patience, found: &mut Findings) {
+    let (back, same) = (
+        "it connects again when the session ends",
+        "it comes back as the same instance",
+    );
+    let rise = "its generations rise over reconnects";
+    if !stage.is_open() {
+        for rule in [back, same, rise] {
+            found.skip(rule, AWAY);
+        }
+        return;
+    }
+    stage.rejected.clear();
+    stage.hang_up();
+    let came = stage.until(patience.step, Stage::is_open).await;
+    found.say(
+        back,
+        came,
+        format!("not within {} s", patience.step.as_secs()),
+    );
+    if !came {
+        found.skip(same, AWAY);
+        return found.skip(rise, AWAY);
+    }
+    let instances: Vec<_> = stage.hellos.iter().map(|hello| &hello.instance).collect();
+    let kept = instances.windows(2).all(|two| two[0] == two[1]);
+    found.say(same, kept, format!("{instances:?}"));
+    // What it has to say again comes right away.
+    stage
+        .until(2 * HEARTBEAT, |stage| !stage.rejected.is_empty())
+        .await;
+    let first = stage.rejected.first().map(|why| why.message.clone());
+    found.say(rise, first.is_none(), first.unwrap_or_default());
+}

@@ -1,0 +1,214 @@
+//! What the program said so far, and the ways to answer it.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::{Instant, timeout_at},
+};
+use tonic::Status;
+
+use crate::{
+    device::{Resource, ResourceName, vendor::Vendor},
+    vendor::{
+        api::v1::{self as api, FromAgent, answer, from_agent, question},
+        hello,
+        messages::{Event, Granted, Opening, Said, ToVendor, message, millis, rejected},
+        offers::Offers,
+        snapshot::{self, Refused},
+    },
+};
+
+/// What the program is told, so that it need not be waited for long.
+pub(super) const HEARTBEAT: Duration = Duration::from_secs(1);
+
+/// A session that the program has.
+#[derive(Debug)]
+struct Live {
+    to: ToVendor,
+    end: Option<oneshot::Sender<Status>>,
+}
+
+/// All that was seen.
+#[derive(Debug)]
+pub(super) struct Stage {
+    pub(super) vendor: Arc<Vendor>,
+    events: mpsc::Receiver<Event>,
+    live: Option<Live>,
+    /// The Hello of each session.
+    pub(super) hellos: Vec<api::Hello>,
+    /// Why sessions were refused, or ended by what the program did.
+    pub(super) refused: Vec<String>,
+    pub(super) ended: Vec<String>,
+    /// Snapshots that were not accepted.
+    pub(super) rejected: Vec<Refused>,
+    pub(super) offers: Offers,
+    answers: BTreeMap<u64, Option<answer::Answer>>,
+    questions: u64,
+    /// When something was heard last, and the longest silence since this was reset.
+    heard: Instant,
+    pub(super) silence: Duration,
+}
+
+impl Stage {
+    pub(super) fn new(vendor: Arc<Vendor>, events: mpsc::Receiver<Event>) -> Self {
+        Self {
+            vendor,
+            events,
+            live: None,
+            hellos: Vec::new(),
+            refused: Vec::new(),
+            ended: Vec::new(),
+            rejected: Vec::new(),
+            offers: Offers::default(),
+            answers: BTreeMap::new(),
+            questions: 0,
+            heard: Instant::now(),
+            silence: Duration::ZERO,
+        }
+    }
+
+    pub(super) const fn is_open(&self) -> bool {
+        self.live.is_some()
+    }
+
+    /// Listens until `enough`, or until the time is over; says which.
+    pub(super) async fn until(&mut self, time: Duration, enough: impl Fn(&Self) -> bool) -> bool {
+        let end = Instant::now() + time;
+        while !enough(self) {
+            match timeout_at(end, self.events.recv()).await {
+                Ok(Some(event)) => self.take(event),
+                Ok(None) | Err(_) => {
+                    self.silence = self.silence.max(self.heard.elapsed());
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    fn take(&mut self, event: Event) {
+        self.silence = self.silence.max(self.heard.elapsed());
+        self.heard = Instant::now();
+        match event {
+            Event::Opened(opening) => self.open(opening),
+            Event::Said(number, said, done) => {
+                if number == self.number() {
+                    self.hear(said);
+                }
+                // The session may have ended meanwhile.
+                let _ = done.send(());
+            }
+            Event::Over(number, why) if number == self.number() => {
+                self.live = None;
+                self.ended.push(why);
+            }
+            Event::Over(..) => {}
+        }
+    }
+
+    fn number(&self) -> u64 {
+        self.hellos.len() as u64
+    }
+
+    fn open(&mut self, opening: Opening) {
+        if let Err(status) = hello::check(&self.vendor, &opening.hello) {
+            self.refused.push(status.message().to_owned());
+            // Whoever asked may have gone.
+            let _ = opening.reply.send(Err(status));
+            return;
+        }
+        self.offers.begin(&opening.hello.instance);
+        self.hellos.push(opening.hello);
+        let number = self.number();
+        let (end, ended) = oneshot::channel();
+        let granted = Granted { number, end: ended };
+        let to = opening.to;
+        let _ = opening.reply.send(Ok(granted));
+        let welcome = hello::welcome(&self.vendor, number, HEARTBEAT, self.offers.kept());
+        let end = Some(end);
+        self.live = Some(Live { to, end });
+        self.tell(welcome);
+    }
+
+    fn hear(&mut self, said: Said) {
+        match said {
+            Said::Heartbeat(beat) => self.tell(message(from_agent::Said::Heartbeat(beat))),
+            Said::Answer(answer) => drop(self.answers.insert(answer.id, answer.answer)),
+            Said::Snapshot(snapshot, bytes) => {
+                let (resource, generation) = (snapshot.resource.clone(), snapshot.generation);
+                let verdict = match self.read(snapshot, bytes) {
+                    Ok(read) => {
+                        self.offers.accept(read.into(), generation, bytes, None);
+                        message(from_agent::Said::Accepted(api::Accepted {
+                            resource,
+                            generation,
+                        }))
+                    }
+                    Err(why) => {
+                        self.rejected.push(why.clone());
+                        rejected(&resource, generation, why)
+                    }
+                };
+                self.tell(verdict);
+            }
+        }
+    }
+
+    fn read(&self, snapshot: api::Snapshot, bytes: usize) -> Result<Resource, Refused> {
+        let generation = snapshot.generation;
+        let named = self
+            .hellos
+            .last()
+            .is_some_and(|hello| hello.resources.contains(&snapshot.resource));
+        let name = ResourceName::new(snapshot.resource.as_str())
+            .ok()
+            .filter(|_| named);
+        let Some(name) = name else {
+            return Err(Refused {
+                reason: api::Reason::ResourceUnknown,
+                message: format!("{:?} was not named in Hello", snapshot.resource),
+                device: String::new(),
+            });
+        };
+        let besides = self.offers.besides(&name);
+        let read = snapshot::read(None, &self.vendor, &name, (snapshot, bytes), besides)?;
+        self.offers.may_follow(&read, generation)?;
+        Ok(read)
+    }
+
+    fn tell(&self, message: FromAgent) {
+        if let Some(live) = &self.live {
+            // Who does not read is silent next.
+            let _ = live.to.try_send(Ok(message));
+        }
+    }
+
+    /// Asks, and waits for the answer.
+    pub(super) async fn ask(
+        &mut self,
+        asked: question::Asked,
+        time: Duration,
+    ) -> Option<answer::Answer> {
+        self.questions += 1;
+        let id = self.questions;
+        self.tell(message(from_agent::Said::Question(api::Question {
+            id,
+            deadline_ms: millis(time),
+            asked: Some(asked),
+        })));
+        self.until(time, |stage| {
+            stage.answers.contains_key(&id) || !stage.is_open()
+        })
+        .await;
+        self.answers.remove(&id).flatten()
+    }
+
+    /// Ends the session as an agent does that stops.
+    pub(super) fn hang_up(&mut self) {
+        if let Some(end) = self.live.take().and_then(|live| live.end) {
+            // The session may have ended by itself.
+            let _ = end.send(Status::unavailable("the agent stops"));
+        }
+    }
+}

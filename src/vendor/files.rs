@@ -1,0 +1,125 @@
+//! The files that declare vendors, read and watched.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use tokio::{
+    sync::watch,
+    time::{Duration, sleep},
+};
+
+use crate::{
+    device::{
+        registry::{DirWatch, read_files, watch_for},
+        vendor::{Book, Files, VENDOR_DIRS, Vendors},
+    },
+    path::AbsPath,
+    root::Root,
+    shutdown::Tasks,
+    telemetry::chain,
+};
+
+/// A save is several events within a few milliseconds.
+const DEBOUNCE: Duration = Duration::from_millis(50);
+/// How often the files are read where the kernel does not tell of changes.
+const WITHOUT_WATCH: Duration = Duration::from_secs(60);
+
+/// Reads the files, then follows them. What they say now is there when this returns.
+pub fn follow(root: Root, tasks: &Tasks) -> watch::Receiver<Arc<Vendors>> {
+    let mut reader = Reader {
+        watch: DirWatch::new(&root)
+            .inspect_err(|error| {
+                tracing::warn!("changes of vendors' files are found late: {}", chain(error));
+            })
+            .ok(),
+        root,
+        book: Book::default(),
+    };
+    let (publish, vendors) = watch::channel(Arc::new(reader.read()));
+    let stop = tasks.token();
+    tasks.spawn("vendors' files", async move {
+        tokio::select! {
+            // Safe to drop: the files are read anew by the next agent.
+            () = stop.cancelled() => {}
+            () = reader.run(publish) => {}
+        }
+    });
+    vendors
+}
+
+struct Reader {
+    root: Root,
+    watch: Option<DirWatch>,
+    book: Book,
+}
+
+impl Reader {
+    /// At the start, and a handful of small files: on this thread.
+    fn read(&mut self) -> Vendors {
+        self.arm();
+        let files = files(&self.root);
+        self.note(files)
+    }
+
+    fn arm(&mut self) {
+        let root = &self.root;
+        if let Some(watch) = &mut self.watch {
+            let wanted: BTreeMap<_, _> = dirs().iter().map(|dir| watch_for(root, dir)).collect();
+            watch.set(&wanted);
+        }
+    }
+
+    fn note(&mut self, files: Files) -> Vendors {
+        let vendors = self.book.read(files);
+        for problem in &vendors.problems {
+            tracing::warn!("{problem}");
+        }
+        vendors
+    }
+
+    async fn run(mut self, publish: watch::Sender<Arc<Vendors>>) {
+        loop {
+            self.changed().await;
+            sleep(DEBOUNCE).await;
+            // Directories that came meanwhile are watched before they are read.
+            self.arm();
+            let root = self.root.clone();
+            let files = match tokio::task::spawn_blocking(move || files(&root)).await {
+                Ok(files) => files,
+                Err(error) => {
+                    tracing::error!(%error, "reading the vendors' files broke off");
+                    continue;
+                }
+            };
+            let vendors = self.note(files);
+            publish.send_if_modified(|known| {
+                let news = **known != vendors;
+                if news {
+                    *known = Arc::new(vendors);
+                }
+                news
+            });
+        }
+    }
+
+    async fn changed(&mut self) {
+        let Some(watch) = &mut self.watch else {
+            return sleep(WITHOUT_WATCH).await;
+        };
+        if let Err(error) = watch.changed().await {
+            tracing::warn!(
+                "changes of vendors' files are found late: {}",
+                chain(&error)
+            );
+            self.watch = None;
+        }
+    }
+}
+
+fn files(root: &Root) -> Files {
+    read_files(root, &dirs(), nix::unistd::geteuid().as_raw())
+}
+
+fn dirs() -> Vec<AbsPath> {
+    let dirs = VENDOR_DIRS.iter();
+    dirs.filter_map(|dir| AbsPath::new(*dir).ok()).collect()
+}

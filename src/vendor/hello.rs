@@ -1,0 +1,84 @@
+//! The first words of a session: what a Hello may say, and what it is answered.
+
+use std::time::Duration;
+
+use tonic::Status;
+
+use super::{
+    api::v1::{self as api, FromAgent, Kept, VERSION, from_agent},
+    limits::{KEPT_BYTES, MESSAGE_BYTES, MESSAGE_PARTS, MESSAGES_PER_SECOND},
+    messages::{message, millis},
+};
+use crate::device::{ResourceName, vendor::Vendor};
+
+const MOST_VERSIONS: usize = 16;
+const LONGEST_INSTANCE: usize = 128;
+
+/// Whether the vendor may say so, whoever else is there.
+pub(super) fn check(vendor: &Vendor, hello: &api::Hello) -> Result<(), Status> {
+    let name = &vendor.name;
+    if hello.vendor != *name {
+        return Err(Status::permission_denied(format!(
+            "this is the socket of vendor {name}"
+        )));
+    }
+    let versions = &hello.api_versions;
+    if versions.len() > MOST_VERSIONS || !versions.iter().any(|version| version == VERSION) {
+        return Err(Status::invalid_argument(format!(
+            "none of the api versions is {VERSION}, the only one that is spoken here"
+        )));
+    }
+    let (instance, printable) = (&hello.instance, |byte: u8| (0x20..0x7f).contains(&byte));
+    let good = (1..=LONGEST_INSTANCE).contains(&instance.len());
+    if !good || !instance.bytes().all(printable) {
+        return Err(Status::invalid_argument(format!(
+            "the instance is not named by 1 to {LONGEST_INSTANCE} printable ASCII characters"
+        )));
+    }
+    let (count, most) = (hello.resources.len(), vendor.limits.resources);
+    if count == 0 || count > most {
+        return Err(Status::resource_exhausted(format!(
+            "{count} resources are named; vendor {name} may offer 1 to {most}"
+        )));
+    }
+    for given in &hello.resources {
+        // What is longer is no name, and need not be repeated whole.
+        let given: String = given.chars().take(320).collect();
+        let resource = ResourceName::new(given)
+            .map_err(|error| Status::invalid_argument(error.to_string()))?;
+        if !vendor.may_claim(&resource) {
+            return Err(Status::permission_denied(format!(
+                "vendor {name} may not offer {resource}"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// The answer to it.
+pub(super) fn welcome(
+    vendor: &Vendor,
+    session: u64,
+    heartbeat: Duration,
+    kept: Vec<Kept>,
+) -> FromAgent {
+    message(from_agent::Said::Welcome(api::Welcome {
+        api_version: VERSION.to_owned(),
+        session,
+        limits: Some(api::Limits {
+            devices: small(vendor.limits.devices),
+            resources: small(vendor.limits.resources),
+            message_bytes: small(MESSAGE_BYTES),
+            kept_bytes: small(KEPT_BYTES),
+            message_parts: small(MESSAGE_PARTS),
+            messages_per_second: MESSAGES_PER_SECOND,
+        }),
+        heartbeat_ms: millis(heartbeat),
+        grace_ms: millis(vendor.grace),
+        kept,
+    }))
+}
+
+fn small(number: usize) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,289 @@
+//! The one task that keeps a vendor: its session, its offers, its open questions, its grace.
+//!
+//! It never waits for the vendor. What it is told is dealt with one by one, and a session reads on only
+//! when that is done, so that nothing piles up here.
+
+mod offering;
+mod questions;
+mod talking;
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::{
+    sync::{mpsc, oneshot, watch},
+    time::{Instant, sleep_until},
+};
+use tokio_util::sync::CancellationToken;
+use tonic::Status;
+
+use self::questions::Questions;
+use super::{
+    messages::{Ask, Event, ToVendor},
+    offers::Offers,
+    status::VendorStatus,
+};
+use crate::{
+    device::{Inventory, Resource, registry::Registry, source::Source, vendor::Vendor},
+    root::Root,
+};
+
+/// What the keeper works with.
+pub(super) struct Surroundings {
+    pub(super) root: Root,
+    pub(super) registry: Registry,
+    /// The vendor's file as it is now.
+    pub(super) vendor: watch::Receiver<Arc<Vendor>>,
+    pub(super) asks: mpsc::Receiver<Ask>,
+    /// Why the hardware is to be let go of, while that is so.
+    pub(super) quiesced: watch::Receiver<Option<String>>,
+    pub(super) events: mpsc::Receiver<Event>,
+    pub(super) status: watch::Sender<VendorStatus>,
+    /// The vendor's file is gone.
+    pub(super) gone: CancellationToken,
+    /// The agent stops.
+    pub(super) stop: CancellationToken,
+}
+
+/// The session that is open.
+struct Live {
+    number: u64,
+    instance: String,
+    user: u32,
+    to: ToVendor,
+    end: Option<oneshot::Sender<Status>>,
+    /// Resources that Hello named.
+    resources: Vec<String>,
+}
+
+/// Why and since when devices lapse.
+struct Lapse {
+    at: Instant,
+    why: String,
+}
+
+pub(super) struct Keeper {
+    root: Root,
+    registry: Registry,
+    inventory: watch::Receiver<Arc<Inventory>>,
+    vendor: watch::Receiver<Arc<Vendor>>,
+    status: watch::Sender<VendorStatus>,
+    live: Option<Live>,
+    offers: Offers,
+    questions: Questions,
+    lapse: Option<Lapse>,
+    quiesced: watch::Receiver<Option<String>>,
+    /// Sessions granted so far.
+    sessions: u64,
+    /// The last complaint.
+    complaint: String,
+}
+
+/// What woke the keeper.
+enum Woken {
+    Stop,
+    Gone,
+    Vendor,
+    Asked(Ask),
+    Quiesced,
+    Event(Event),
+    Inventory,
+    Lapsed,
+}
+
+/// Runs until the vendor's file is gone or the agent stops. An agent that stops withdraws nothing.
+pub(super) async fn keep(surroundings: Surroundings) {
+    let Surroundings {
+        root,
+        registry,
+        vendor,
+        mut asks,
+        quiesced,
+        mut events,
+        status,
+        gone,
+        stop,
+    } = surroundings;
+    let mut keeper = Keeper::new(root, registry, (vendor, quiesced), status);
+    loop {
+        let lapse = keeper.lapse.as_ref().map(|lapse| lapse.at);
+        let woken = tokio::select! {
+            biased;
+            () = stop.cancelled() => Woken::Stop,
+            () = gone.cancelled() => Woken::Gone,
+            // Safe to drop: a change stays marked as unseen.
+            Ok(()) = keeper.vendor.changed() => Woken::Vendor,
+            // Safe to drop: what is not taken stays in its channel.
+            Some(ask) = asks.recv() => Woken::Asked(ask),
+            Ok(()) = keeper.quiesced.changed() => Woken::Quiesced,
+            Some(event) = events.recv() => Woken::Event(event),
+            Ok(()) = keeper.inventory.changed(), if keeper.is_waiting_for_a_name() => Woken::Inventory,
+            // Safe to drop: the time is kept.
+            () = until(lapse) => Woken::Lapsed,
+        };
+        match woken {
+            Woken::Stop => return keeper.end(Status::unavailable("the agent stops")),
+            Woken::Gone => {
+                let name = keeper.name();
+                let message = format!("no file declares vendor {name} any more");
+                keeper.end(Status::unavailable(message));
+                keeper.withdraw(None).await;
+                return;
+            }
+            woken => keeper.handle(woken).await,
+        }
+        keeper.publish();
+    }
+}
+
+async fn until(at: Option<Instant>) {
+    match at {
+        Some(at) => sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}
+
+impl Keeper {
+    fn new(
+        root: Root,
+        registry: Registry,
+        (vendor, quiesced): (
+            watch::Receiver<Arc<Vendor>>,
+            watch::Receiver<Option<String>>,
+        ),
+        status: watch::Sender<VendorStatus>,
+    ) -> Self {
+        let inventory = registry.inventory();
+        let source = Source::Vendor(vendor.borrow().name.clone());
+        let left: Vec<Arc<Resource>> = {
+            let inventory = inventory.borrow();
+            let all = inventory.resources.values();
+            all.filter(|resource| resource.source == source)
+                .cloned()
+                .collect()
+        };
+        let mut keeper = Self {
+            root,
+            registry,
+            inventory,
+            vendor,
+            status,
+            live: None,
+            lapse: None,
+            offers: Offers::restored(left),
+            questions: Questions::default(),
+            quiesced,
+            sessions: 0,
+            complaint: String::new(),
+        };
+        if keeper.offers.has_unconfirmed() {
+            keeper.lapse_later("it has not connected since the agent started");
+        }
+        keeper.publish();
+        keeper
+    }
+
+    fn name(&self) -> String {
+        self.vendor.borrow().name.clone()
+    }
+
+    /// Says what the vendor does wrong; once for as long as it does the same.
+    fn complain(&mut self, complaint: String) {
+        if self.complaint != complaint {
+            tracing::warn!(vendor = %self.name(), "{complaint}");
+            self.complaint = complaint;
+        }
+    }
+
+    fn source(&self) -> Source {
+        Source::Vendor(self.name())
+    }
+
+    fn grace(&self) -> Duration {
+        self.vendor.borrow().grace
+    }
+
+    /// What is offered lapses after the grace, unless the vendor says it again.
+    fn lapse_later(&mut self, why: &str) {
+        let at = Instant::now() + self.grace();
+        self.lapse = Some(Lapse {
+            at,
+            why: why.to_owned(),
+        });
+    }
+
+    async fn handle(&mut self, woken: Woken) {
+        match woken {
+            Woken::Vendor => self.vendor_changed().await,
+            Woken::Asked(ask) => self.ask(ask),
+            Woken::Event(Event::Opened(opening)) => self.open(opening).await,
+            Woken::Event(Event::Said(number, said, done)) => {
+                // A session that was taken over hears why by its own channel.
+                if self.live.as_ref().is_some_and(|live| live.number == number) {
+                    self.hear(said).await;
+                }
+                // The session may have ended meanwhile.
+                let _ = done.send(());
+            }
+            Woken::Event(Event::Over(number, why)) => self.over(number, &why),
+            Woken::Inventory => self.names_may_be_free(),
+            Woken::Lapsed => self.lapsed().await,
+            // Whoever is connected is asked by whoever wants it so; who comes later, when he comes.
+            Woken::Stop | Woken::Gone | Woken::Quiesced => {}
+        }
+    }
+
+    /// Ends the session with this last word.
+    fn end(&mut self, status: Status) {
+        if let Some(mut live) = self.live.take()
+            && let Some(end) = live.end.take()
+        {
+            // The session may have ended by itself.
+            let _ = end.send(status);
+        }
+        self.questions.forget("its session is over");
+    }
+
+    /// A session is over by itself, or by what its vendor did.
+    fn over(&mut self, number: u64, why: &str) {
+        if self.live.as_ref().is_none_or(|live| live.number != number) {
+            return;
+        }
+        let (name, grace) = (self.name(), self.grace());
+        tracing::warn!(vendor = %name, "the session of vendor {name} is over: {why}; its devices stay for {} s", grace.as_secs());
+        self.live = None;
+        self.questions.forget(why);
+        self.lapse_later(why);
+    }
+
+    /// The file says something else now. What it no longer allows ends at once.
+    async fn vendor_changed(&mut self) {
+        let vendor = self.vendor.borrow_and_update().clone();
+        let user = self.live.as_ref().map(|live| live.user);
+        if user.is_some_and(|user| !vendor.may_connect(user)) {
+            let message = format!("vendor {} no longer lets this user connect", vendor.name);
+            self.end(Status::permission_denied(message.clone()));
+            self.lapse_later(&message);
+        }
+        let forbidden = self.offers.drop_unless(|name| vendor.may_claim(name));
+        for name in forbidden {
+            self.withdraw(Some(name)).await;
+        }
+    }
+
+    fn publish(&self) {
+        let status = VendorStatus::of(
+            &self.vendor.borrow(),
+            self.live.as_ref().map(|live| live.instance.as_str()),
+            self.lapse.as_ref().map(|lapse| lapse.why.as_str()),
+            &self.offers,
+            self.quiesced.borrow().is_some(),
+        );
+        self.status.send_if_modified(|known| {
+            let news = *known != status;
+            if news {
+                *known = status;
+            }
+            news
+        });
+    }
+}

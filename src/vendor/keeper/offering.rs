@@ -1,0 +1,202 @@
+//! What the vendor offers, brought to the registry.
+
+use std::sync::Arc;
+
+use super::Keeper;
+use crate::{
+    device::{Resource, ResourceName, registry::Standing},
+    vendor::{
+        api::v1::{self as api, FromAgent, Reason, from_agent},
+        messages::{message, rejected},
+        offers,
+        snapshot::{self, Refused},
+    },
+};
+
+impl Keeper {
+    /// Takes a snapshot, or says why not.
+    pub(super) async fn snapshot(
+        &mut self,
+        given: api::Snapshot,
+        bytes: usize,
+    ) -> Option<FromAgent> {
+        let generation = given.generation;
+        let shown: String = given.resource.chars().take(320).collect();
+        let refused = |reason, message| Refused {
+            reason,
+            message,
+            device: String::new(),
+        };
+        let name = match ResourceName::new(given.resource.clone()) {
+            Ok(name) if self.named_in_hello(&given.resource) => name,
+            _ => {
+                let message = format!("{shown:?} was not named in Hello");
+                return Some(rejected(
+                    &shown,
+                    generation,
+                    refused(Reason::ResourceUnknown, message),
+                ));
+            }
+        };
+        let vendor = self.vendor.borrow().clone();
+        if !vendor.may_claim(&name) {
+            let message = format!("vendor {} may not offer {name}", vendor.name);
+            return Some(rejected(
+                name.as_str(),
+                generation,
+                refused(Reason::ResourceForbidden, message),
+            ));
+        }
+        let (root, besides, of) = (self.root.clone(), self.offers.besides(&name), name.clone());
+        let read = move || snapshot::read(Some(&root), &vendor, &of, (given, bytes), besides);
+        let resource = match tokio::task::spawn_blocking(read).await {
+            Ok(Ok(resource)) => Arc::new(resource),
+            Ok(Err(why)) => return Some(self.refused(&name, generation, why)),
+            Err(error) => {
+                tracing::error!(%error, "reading a snapshot broke off");
+                let message = "the agent could not read it".to_owned();
+                return Some(rejected(
+                    name.as_str(),
+                    generation,
+                    refused(Reason::Busy, message),
+                ));
+            }
+        };
+        if let Err(why) = self.offers.may_follow(&resource, generation) {
+            return Some(self.refused(&name, generation, why));
+        }
+        match self.registry.offer(resource.clone()).await {
+            Ok(Standing::InForce) => {
+                self.offers.accept(resource, generation, bytes, None);
+                Some(accepted(&name, generation))
+            }
+            Ok(Standing::Taken { by }) => {
+                let message = format!("{name} belongs to {by}, which keeps it");
+                self.offers.accept(resource, generation, bytes, Some(by));
+                let why = refused(Reason::ResourceTaken, message);
+                Some(self.refused(&name, generation, why))
+            }
+            // The agent stops: there is nobody left to answer to.
+            Err(_) => None,
+        }
+    }
+
+    fn refused(&mut self, name: &ResourceName, generation: u64, why: Refused) -> FromAgent {
+        let vendor = self.name();
+        self.complain(format!(
+            "vendor {vendor} offers {name} in vain: {}",
+            why.message
+        ));
+        rejected(name.as_str(), generation, why)
+    }
+
+    fn named_in_hello(&self, resource: &str) -> bool {
+        let live = self.live.as_ref();
+        live.is_some_and(|live| live.resources.iter().any(|named| named == resource))
+    }
+
+    /// Takes a resource back, or all.
+    pub(super) async fn withdraw(&mut self, name: Option<ResourceName>) {
+        // The registry ends with the agent only, and then everything stays as it is.
+        let _ = self.registry.withdraw(self.source(), name).await;
+    }
+
+    /// The same instance is back: what it said holds again, without its saying so.
+    pub(super) async fn revive(&mut self) {
+        let again = self
+            .offers
+            .all
+            .values()
+            .filter(|offer| offer.lapsed && offer.generation.is_some());
+        let again: Vec<Arc<Resource>> = again.map(|offer| offer.resource.clone()).collect();
+        for resource in again {
+            let name = resource.name.clone();
+            if let (Ok(_), Some(offer)) = (
+                self.registry.offer(resource).await,
+                self.offers.all.get_mut(&name),
+            ) {
+                offer.lapsed = false;
+            }
+        }
+    }
+
+    /// The grace is over: what nobody vouches for cannot be lent.
+    pub(super) async fn lapsed(&mut self) {
+        let Some(lapse) = self.lapse.take() else {
+            return;
+        };
+        let vendor = self.name();
+        let connected = self.live.is_some();
+        let gone =
+            |offer: &&offers::Offer| !(offer.lapsed || connected && offer.generation.is_some());
+        let gone: Vec<Arc<Resource>> = self
+            .offers
+            .all
+            .values()
+            .filter(gone)
+            .map(|offer| offer.resource.clone())
+            .collect();
+        let why = match connected {
+            true => format!("vendor {vendor} has not offered it again since it came back"),
+            false => format!("vendor {vendor} is gone: {}", lapse.why),
+        };
+        if !gone.is_empty() {
+            tracing::warn!(vendor = %vendor, "{why}; its devices are not lent");
+        }
+        for resource in gone {
+            let name = resource.name.clone();
+            let lapsed = offers::lapsed(&resource, &why);
+            if let (Ok(_), Some(offer)) = (
+                self.registry.offer(lapsed).await,
+                self.offers.all.get_mut(&name),
+            ) {
+                offer.lapsed = true;
+            }
+        }
+    }
+
+    /// Whether an owner that goes would let one of ours come.
+    pub(super) fn is_waiting_for_a_name(&self) -> bool {
+        self.offers
+            .all
+            .values()
+            .any(|offer| offer.taken_by.is_some())
+    }
+
+    /// Tells the vendor which of its resources came into force by another owner's going.
+    pub(super) fn names_may_be_free(&mut self) {
+        let (source, inventory) = (self.source(), self.inventory.borrow_and_update().clone());
+        let mut free = Vec::new();
+        for (name, offer) in &mut self.offers.all {
+            let owner = inventory.resources.get(name).map(|one| &one.source);
+            if offer.taken_by.is_some() && owner == Some(&source) {
+                offer.taken_by = None;
+                free.extend(
+                    offer
+                        .generation
+                        .map(|generation| accepted(name, generation)),
+                );
+            }
+        }
+        for message in free {
+            self.tell(message);
+        }
+    }
+
+    /// Withdraws what the vendor has not named in its Hello.
+    pub(super) async fn only(&mut self, resources: &[String]) {
+        let gone = self
+            .offers
+            .drop_unless(|name| resources.iter().any(|named| named == name.as_str()));
+        for name in gone {
+            self.withdraw(Some(name)).await;
+        }
+    }
+}
+
+fn accepted(name: &ResourceName, generation: u64) -> FromAgent {
+    message(from_agent::Said::Accepted(api::Accepted {
+        resource: name.to_string(),
+        generation,
+    }))
+}

@@ -1,0 +1,156 @@
+//! The session: who gets it, what is said in it, what is asked.
+
+use tokio::sync::oneshot;
+use tonic::Status;
+
+use super::{Keeper, Live};
+use crate::vendor::{
+    api::v1::{self as api, FromAgent, from_agent, question},
+    hello,
+    limits::HEARTBEAT,
+    messages::{Ask, Granted, Opening, Said, message, millis},
+};
+
+impl Keeper {
+    /// Grants the session, or says why not.
+    pub(super) async fn open(&mut self, opening: Opening) {
+        if let Err(status) = self.may_open(&opening.hello) {
+            let (name, why) = (self.name(), status.message());
+            self.complain(format!("a session of vendor {name} is refused: {why}"));
+            // Whoever asked may have gone.
+            let _ = opening.reply.send(Err(status));
+            return;
+        }
+        let instance = opening.hello.instance.clone();
+        if self.live.is_some() {
+            self.end(Status::aborted("the same instance has connected again"));
+        }
+        let resumed = self.offers.is_of(&instance);
+        self.offers.begin(&instance);
+        self.sessions += 1;
+        let (end, ended) = oneshot::channel();
+        self.live = Some(Live {
+            number: self.sessions,
+            instance,
+            user: opening.user,
+            to: opening.to,
+            end: Some(end),
+            resources: opening.hello.resources.clone(),
+        });
+        let granted = Granted {
+            number: self.sessions,
+            end: ended,
+        };
+        if opening.reply.send(Ok(granted)).is_err() {
+            return self.over(self.sessions, "it left before its session was granted");
+        }
+        let (name, process) = (self.name(), opening.process);
+        let word = if resumed { "resumes" } else { "begins" };
+        tracing::info!(vendor = %name, session = self.sessions, process, "vendor {name} {word} its session");
+        self.tell(self.welcome());
+        self.only(&opening.hello.resources).await;
+        self.revive().await;
+        if !self.offers.has_unconfirmed() {
+            self.lapse = None;
+        } else if self.lapse.is_none() {
+            self.lapse_later("it came back");
+        }
+        let quiesced = self.quiesced.borrow().clone();
+        if let Some(why) = quiesced {
+            // Nobody waits for this one: whoever wanted it has been answered already.
+            let (reply, _) = oneshot::channel();
+            let deadline_ms = millis(self.vendor.borrow().deadline);
+            self.ask(Ask {
+                asked: question::Asked::Quiesce(api::Quiesce { why }),
+                deadline_ms,
+                reply,
+            });
+        }
+    }
+
+    fn may_open(&self, hello: &api::Hello) -> Result<(), Status> {
+        let vendor = self.vendor.borrow().clone();
+        hello::check(&vendor, hello)?;
+        match &self.live {
+            Some(live) if live.instance != hello.instance => Err(Status::already_exists(format!(
+                "instance {:?} of vendor {} has the session",
+                live.instance, vendor.name
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    fn welcome(&self) -> FromAgent {
+        let vendor = self.vendor.borrow().clone();
+        hello::welcome(&vendor, self.sessions, HEARTBEAT, self.offers.kept())
+    }
+
+    /// Says something. Who does not read what he is sent loses the session.
+    pub(super) fn tell(&mut self, message: FromAgent) {
+        let full = self
+            .live
+            .as_ref()
+            .is_some_and(|live| live.to.try_send(Ok(message)).is_err());
+        if full {
+            self.does_not_read();
+        }
+    }
+
+    fn does_not_read(&mut self) {
+        let why = "it does not read what it is sent";
+        self.end(Status::resource_exhausted(why));
+        self.lapse_later(why);
+        let name = self.name();
+        tracing::warn!(vendor = %name, "the session of vendor {name} is ended: {why}");
+    }
+
+    /// Deals with one message.
+    pub(super) async fn hear(&mut self, said: Said) {
+        match said {
+            Said::Snapshot(snapshot, bytes) => {
+                if let Some(answer) = self.snapshot(snapshot, bytes).await {
+                    self.tell(answer);
+                }
+                if !self.offers.has_unconfirmed() {
+                    self.lapse = None;
+                }
+            }
+            Said::Heartbeat(beat) => self.tell(message(from_agent::Said::Heartbeat(beat))),
+            Said::Answer(api::Answer { id, answer }) => {
+                let nothing = || "its answer says nothing".to_owned();
+                self.questions.answer(id, answer.ok_or_else(nothing));
+            }
+        }
+    }
+
+    /// Asks the vendor.
+    pub(super) fn ask(&mut self, ask: Ask) {
+        let why = match &self.live {
+            None => self.why_away(),
+            Some(live) if live.to.is_closed() => "its session is over".to_owned(),
+            Some(_) => match self.questions.open(ask.reply) {
+                Ok(id) => {
+                    return self.tell(message(from_agent::Said::Question(api::Question {
+                        id,
+                        deadline_ms: ask.deadline_ms,
+                        asked: Some(ask.asked),
+                    })));
+                }
+                Err(reply) => {
+                    let _ = reply.send(Err("too many questions are open already".to_owned()));
+                    return;
+                }
+            },
+        };
+        // Whoever asked may have given up.
+        let _ = ask.reply.send(Err(why));
+    }
+
+    fn why_away(&self) -> String {
+        let lapse = self.lapse.as_ref();
+        lapse.map_or_else(
+            || "it is not connected".to_owned(),
+            |lapse| lapse.why.clone(),
+        )
+    }
+}

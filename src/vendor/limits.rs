@@ -1,0 +1,38 @@
+//! The numbers that hold for every vendor.
+//!
+//! Together they bound what one vendor can make the agent hold to 8 MiB: one message as it arrives
+//! (0.5) and as it is decoded (0.5 of text, 8,192 parts of at most 256 bytes), the first messages of
+//! three other connections (1.5), and what is kept of accepted snapshots (1 of text and as much again
+//! for its structure).
+
+use std::time::Duration;
+
+/// Bytes of one message as it is encoded.
+pub(super) const MESSAGE_BYTES: usize = 512 * 1024;
+/// Bytes of the first message.
+pub(super) const HELLO_BYTES: usize = 64 * 1024;
+/// Parts of one message; see `codec`.
+pub(super) const MESSAGE_PARTS: usize = 8192;
+/// Bytes of the last accepted snapshots together, as they were encoded.
+pub(super) const KEPT_BYTES: usize = 1024 * 1024;
+/// Messages in a second, over time.
+pub(super) const MESSAGES_PER_SECOND: u32 = 20;
+/// Connections in a second, over time; more wait in the socket's queue.
+pub(super) const CONNECTIONS_PER_SECOND: u32 = 5;
+/// Connections at a time.
+pub(super) const CONNECTIONS: usize = 4;
+/// How long a connection may be without a session, and a session without a Hello.
+pub(super) const HELLO_WAIT: Duration = Duration::from_secs(10);
+/// How often a vendor says something.
+pub(super) const HEARTBEAT: Duration = Duration::from_secs(10);
+/// After this long without a word the session ends.
+pub(super) const SILENCE: Duration = Duration::from_secs(30);
+/// Questions that may be open at a time.
+pub(super) const QUESTIONS: usize = 32;
+/// Messages that may wait for a vendor that does not read: an answer to each that it may send at once,
+/// and all questions.
+pub(super) const UNREAD: usize = 2 * MESSAGES_PER_SECOND as usize + QUESTIONS;
+/// The kubelet waits 30 s for the hook before a start, then begins again.
+pub(super) const PRE_START: Duration = Duration::from_secs(25);
+/// Advice is not worth more of the kubelet's time.
+pub(super) const PREFERRED: Duration = Duration::from_secs(2);

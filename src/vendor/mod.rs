@@ -1,0 +1,103 @@
+//! The vendor API: hardware vendors' own programs that connect to the agent and say which devices there
+//! are.
+//!
+//! A vendor exists by a file of the machine's owner. `files` follows those; `room` has a keeper and a
+//! socket for each; `server` and `connection` let its processes in, one `session` at a time; `keeper` owns
+//! what the vendor said and brings it to the registry. A vendor is not trusted: `codec` counts before
+//! anything is decoded, `snapshot`, `recipe` and `paths` hold every word against the file, and `limits`
+//! has all the numbers.
+
+pub mod api;
+mod asking;
+pub mod check;
+pub mod codec;
+mod connection;
+mod files;
+mod hello;
+mod keeper;
+mod limits;
+mod messages;
+mod offers;
+mod paths;
+mod rate;
+mod recipe;
+mod room;
+mod server;
+mod session;
+mod snapshot;
+mod status;
+
+use std::sync::Arc;
+
+use tokio::sync::watch;
+
+use self::room::{Desks, Room};
+pub use self::{
+    asking::Obeyed,
+    files::follow,
+    server::{DIRECTORY, SOCKET},
+    status::{OfferStatus, VendorStatus},
+};
+use crate::{
+    device::{registry::Registry, vendor::Vendors},
+    root::Root,
+    shutdown::Tasks,
+};
+
+/// Everyone else's view of the vendors. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct VendorsHandle {
+    root: Root,
+    desks: watch::Receiver<Arc<Desks>>,
+    quiesced: Arc<watch::Sender<Option<String>>>,
+}
+
+/// Looks after every vendor that `vendors` declares, and after what an earlier agent left of them. Ends with
+/// `tasks`, and withdraws nothing then: the next agent goes on. `quiesced` says why they are to let go of
+/// their hardware from the very start.
+pub fn start(
+    root: Root,
+    registry: Registry,
+    vendors: watch::Receiver<Arc<Vendors>>,
+    quiesced: Option<String>,
+    tasks: &Tasks,
+) -> VendorsHandle {
+    let quiesced = Arc::new(watch::Sender::new(quiesced));
+    let (publish, desks) = watch::channel(Arc::new(Desks::new()));
+    let room = Room::new(
+        root.clone(),
+        registry,
+        tasks.clone(),
+        publish,
+        quiesced.subscribe(),
+    );
+    let stop = tasks.token();
+    tasks.spawn("vendors", async move {
+        tokio::select! {
+            // Safe to drop: keepers and sockets end by the same token.
+            () = stop.cancelled() => {}
+            () = room.run(vendors) => {}
+        }
+    });
+    VendorsHandle {
+        root,
+        desks,
+        quiesced,
+    }
+}
+
+impl VendorsHandle {
+    fn desks(&self) -> Arc<Desks> {
+        self.desks.borrow().clone()
+    }
+
+    /// All vendors as they are now.
+    pub fn status(&self) -> Vec<VendorStatus> {
+        let desks = self.desks();
+        let each = desks.values().map(|desk| VendorStatus {
+            problem: desk.problem.borrow().clone(),
+            ..desk.status.borrow().clone()
+        });
+        each.collect()
+    }
+}

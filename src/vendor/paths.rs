@@ -1,0 +1,135 @@
+//! What a vendor may hand out: paths held against its file, then looked at on the machine.
+//!
+//! A look is good for the moment only. It keeps mistakes and cheap tricks out; what a vendor's own
+//! directories hold later is its word, inside the prefixes that it was given.
+
+use std::collections::HashMap;
+
+use crate::{
+    device::{registry::follow, rules, vendor::Vendor},
+    path::AbsPath,
+    root::{Kind, Root},
+    telemetry::chain,
+};
+
+/// The bounds of one vendor for resources of one domain. Looks once at each path.
+pub(super) struct Bounds<'a> {
+    /// None: nothing is looked at.
+    root: Option<&'a Root>,
+    vendor: &'a Vendor,
+    domain: &'a str,
+    /// Mount prefixes, and where they lead: on some hosts `/opt` is a link itself.
+    prefixes: Option<Vec<AbsPath>>,
+    nodes: HashMap<AbsPath, Node>,
+    mounts: HashMap<AbsPath, Result<(), String>>,
+}
+
+/// What stands where a device node should be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Node {
+    Device,
+    Absent,
+    Other(String),
+}
+
+impl<'a> Bounds<'a> {
+    pub(super) fn new(root: Option<&'a Root>, vendor: &'a Vendor, domain: &'a str) -> Self {
+        Self {
+            root,
+            vendor,
+            domain,
+            prefixes: None,
+            nodes: HashMap::new(),
+            mounts: HashMap::new(),
+        }
+    }
+
+    /// Whether a container may get the node; says in words why not. `present` asks that it is there.
+    pub(super) fn node(&mut self, path: &AbsPath, present: bool) -> Result<(), String> {
+        if !path.as_str().starts_with("/dev/") || !self.vendor.may_lend(path) {
+            let name = &self.vendor.name;
+            return Err(format!(
+                "{path} is not among the nodes that vendor {name} may hand out"
+            ));
+        }
+        if !self.nodes.contains_key(path) {
+            let found = self.root.map_or(Node::Device, |root| look(root, path));
+            self.nodes.insert(path.clone(), found);
+        }
+        match self.nodes.get(path) {
+            Some(Node::Other(why)) => Err(format!("{path} is {why}")),
+            Some(Node::Absent) if present => Err(format!("{path} does not exist")),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether a container may get the directory or file; says in words why not.
+    pub(super) fn mount(&mut self, path: &AbsPath) -> Result<(), String> {
+        if let Some(known) = self.mounts.get(path) {
+            return known.clone();
+        }
+        let verdict = self.look_at_mount(path);
+        self.mounts.insert(path.clone(), verdict.clone());
+        verdict
+    }
+
+    fn look_at_mount(&mut self, path: &AbsPath) -> Result<(), String> {
+        let (name, further) = (&self.vendor.name, &self.vendor.mounts);
+        if !rules::may_mount(path, self.domain, further) {
+            return Err(format!(
+                "{path} must not be mounted into containers: {} may",
+                rules::mountable(self.domain)
+            ));
+        }
+        let Some(root) = self.root else {
+            return Ok(());
+        };
+        let (real, stat) = match follow(root, path) {
+            Ok(Some(found)) => found,
+            Ok(None) => return Err(format!("{path} does not exist")),
+            Err(error) => return Err(format!("{path} cannot be looked at: {}", chain(&error))),
+        };
+        if !matches!(stat.kind, Kind::Directory | Kind::File | Kind::Socket) {
+            return Err(format!("{path} is a {}", stat.kind.as_str()));
+        }
+        let prefixes = self.prefixes.get_or_insert_with(|| {
+            let named = rules::mount_prefixes(self.domain, further);
+            let leads_to = |prefix: &AbsPath| Some(follow(root, prefix).ok()??.0);
+            named.iter().filter_map(leads_to).collect()
+        });
+        if prefixes.iter().any(|prefix| real.is_under(prefix)) {
+            Ok(())
+        } else {
+            Err(format!(
+                "{path} leads to {real}, which vendor {name} must not mount into containers"
+            ))
+        }
+    }
+
+    /// Whether a container may get the CDI device; says in words why not.
+    pub(super) fn cdi(&self, device: &str) -> Result<(), String> {
+        let name = device.split_once('=').map_or("", |(_, name)| name);
+        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | ':');
+        if self.vendor.may_name(device) && !name.is_empty() && name.chars().all(plain) {
+            return Ok(());
+        }
+        let vendor = &self.vendor.name;
+        Err(format!(
+            "{device:?} is no CDI device that vendor {vendor} may name"
+        ))
+    }
+}
+
+fn look(root: &Root, path: &AbsPath) -> Node {
+    match follow(root, path) {
+        Ok(None) => Node::Absent,
+        Ok(Some((real, _))) if !real.as_str().starts_with("/dev/") => {
+            Node::Other(format!("a link to {real}, outside /dev"))
+        }
+        Ok(Some((_, stat))) => match stat.kind {
+            Kind::CharDevice | Kind::BlockDevice => Node::Device,
+            kind => Node::Other(format!("a {}, not a device", kind.as_str())),
+        },
+        Err(error) => Node::Other(format!("unreadable ({})", chain(&error))),
+    }
+}

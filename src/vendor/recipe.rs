@@ -1,0 +1,240 @@
+//! What a vendor wants a container to get: checked, and brought into our own words.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{
+    api::v1::{self as api, Reason},
+    paths::Bounds,
+};
+use crate::{
+    device::{
+        allocation::{Grant, MountGrant, NodeGrant},
+        inventory::{DeviceNode, MountRecipe, NodeRecipe, Recipe},
+        rules::{self, LONGEST_VALUE, MOST_ENTRIES},
+        template::Template,
+    },
+    path::AbsPath,
+};
+
+/// Why something of a vendor's is not used: the code for programs, the sentence for people.
+pub(super) type Fault = (Reason, String);
+
+/// What `{…}` in texts stands for.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Texts<'a> {
+    /// Nothing.
+    Plain,
+    /// The words of a template, for the device of this id.
+    Of(&'a str),
+}
+
+/// A recipe in which every path was looked at and every text is final.
+#[derive(Debug, Default)]
+pub(super) struct Checked {
+    nodes: Vec<(DeviceNode, String)>,
+    mounts: Vec<MountRecipe>,
+    env: BTreeMap<String, String>,
+    annotations: BTreeMap<String, String>,
+    cdi: Vec<String>,
+}
+
+/// Checks a recipe. `present` asks that its nodes are there now.
+pub(super) fn check(
+    bounds: &mut Bounds<'_>,
+    given: api::Recipe,
+    texts: Texts<'_>,
+    present: bool,
+) -> Result<Checked, Fault> {
+    for (what, count) in [
+        ("nodes", given.nodes.len()),
+        ("mounts", given.mounts.len()),
+        ("variables", given.env.len()),
+        ("annotations", given.annotations.len()),
+        ("CDI devices", given.cdi.len()),
+    ] {
+        if count > MOST_ENTRIES {
+            let message = format!("{count} {what} are more than {MOST_ENTRIES}");
+            return Err((Reason::Limit, message));
+        }
+    }
+    let mut checked = Checked::default();
+    for node in given.nodes {
+        checked
+            .nodes
+            .push(check_node(bounds, node, texts, present)?);
+    }
+    let first = checked.nodes.first();
+    let first = first.map_or_else(String::new, |(node, _)| node.host.to_string());
+    let fill = |text: &str| filled(text, texts, &first);
+    for mount in given.mounts {
+        checked.mounts.push(check_mount(bounds, &mount, fill)?);
+    }
+    let places = checked.nodes.iter().map(|(node, _)| &node.inside);
+    let places = places.chain(checked.mounts.iter().map(|mount| &mount.to));
+    let mut seen = BTreeSet::new();
+    for place in places {
+        if !seen.insert(place) {
+            return Err(invalid(format!("{place} is there twice in the container")));
+        }
+    }
+    checked.env = check_texts(given.env, rules::is_variable, fill)?;
+    checked.annotations = check_texts(given.annotations, rules::is_annotation, fill)?;
+    for device in given.cdi {
+        let device = fill(&device)?;
+        bounds.cdi(&device).map_err(forbidden)?;
+        checked.cdi.push(device);
+    }
+    Ok(checked)
+}
+
+fn invalid(message: String) -> Fault {
+    (Reason::RecipeInvalid, message)
+}
+
+fn forbidden(message: String) -> Fault {
+    (Reason::PathForbidden, message)
+}
+
+/// A path that can be shown: what a terminal would obey is no part of one.
+fn path(given: String) -> Result<AbsPath, Fault> {
+    if given.contains(char::is_control) {
+        return Err(forbidden(format!("{given:?} holds a control character")));
+    }
+    AbsPath::new(given).map_err(|error| forbidden(error.to_string()))
+}
+
+/// Braces would be taken for words of a template where the path is used.
+fn path_without_braces(given: String) -> Result<AbsPath, Fault> {
+    match given.contains(['{', '}']) {
+        true => Err(forbidden(format!("{given:?} holds a brace"))),
+        false => path(given),
+    }
+}
+
+fn filled(text: &str, texts: Texts<'_>, node: &str) -> Result<String, Fault> {
+    if text.len() > LONGEST_VALUE || text.contains('\0') {
+        let message = format!("a text is longer than {LONGEST_VALUE} bytes or holds a NUL byte");
+        return Err(invalid(message));
+    }
+    match texts {
+        Texts::Plain => Ok(text.to_owned()),
+        Texts::Of(id) => Template::new(text)
+            .map(|template| template.fill(id, node))
+            .map_err(|error| invalid(error.to_string())),
+    }
+}
+
+fn check_node(
+    bounds: &mut Bounds<'_>,
+    given: api::Node,
+    texts: Texts<'_>,
+    present: bool,
+) -> Result<(DeviceNode, String), Fault> {
+    let host = path_without_braces(filled(&given.path, texts, "")?)?;
+    bounds.node(&host, present).map_err(forbidden)?;
+    let inside = match given.inside.as_str() {
+        "" => host.clone(),
+        inside => path_without_braces(filled(inside, texts, host.as_str())?)?,
+    };
+    if inside == AbsPath::root() {
+        return Err(forbidden("/ is no place for a node".to_owned()));
+    }
+    let permissions = match given.permissions.as_str() {
+        "" => "rw".to_owned(),
+        given if rules::are_permissions(given) => given.to_owned(),
+        given => {
+            let message = format!("{given:?} are no permissions: any of r, w and m, each once");
+            return Err(invalid(message));
+        }
+    };
+    Ok((DeviceNode { host, inside }, permissions))
+}
+
+fn check_mount(
+    bounds: &mut Bounds<'_>,
+    given: &api::Mount,
+    fill: impl Fn(&str) -> Result<String, Fault>,
+) -> Result<MountRecipe, Fault> {
+    let from = path(fill(&given.from)?)?;
+    bounds.mount(&from).map_err(forbidden)?;
+    let to = path(fill(&given.to)?)?;
+    if to == AbsPath::root() {
+        return Err(forbidden("/ is no place to mount on".to_owned()));
+    }
+    Ok(MountRecipe {
+        from,
+        to,
+        read_only: !given.writable,
+    })
+}
+
+fn check_texts(
+    given: BTreeMap<String, String>,
+    allowed: impl Fn(&str) -> bool,
+    fill: impl Fn(&str) -> Result<String, Fault>,
+) -> Result<BTreeMap<String, String>, Fault> {
+    let mut texts = BTreeMap::new();
+    for (key, value) in given {
+        if !allowed(&key) {
+            return Err(invalid(format!("{key:?} cannot be set by a vendor")));
+        }
+        texts.insert(key, fill(&value)?);
+    }
+    Ok(texts)
+}
+
+impl Checked {
+    /// As a device keeps it. The texts are final, so that they go through a template unchanged.
+    pub(super) fn into_recipe(self) -> Result<(Vec<DeviceNode>, Recipe), Fault> {
+        let template = |text: &str| Template::new(text).map_err(|error| invalid(error.to_string()));
+        let all = |texts: &BTreeMap<String, String>| {
+            let each = texts.iter();
+            each.map(|(key, text)| Ok((key.clone(), template(text)?)))
+                .collect::<Result<BTreeMap<_, _>, Fault>>()
+        };
+        let mut nodes = Vec::new();
+        for (node, permissions) in &self.nodes {
+            nodes.push(NodeRecipe {
+                path: template(node.host.as_str())?,
+                inside: Some(template(node.inside.as_str())?),
+                permissions: permissions.clone(),
+            });
+        }
+        let recipe = Recipe {
+            nodes,
+            env: all(&self.env)?,
+            annotations: all(&self.annotations)?,
+            cdi: self
+                .cdi
+                .iter()
+                .map(|name| template(name))
+                .collect::<Result<_, _>>()?,
+            mounts: self.mounts,
+        };
+        Ok((
+            self.nodes.into_iter().map(|(node, _)| node).collect(),
+            recipe,
+        ))
+    }
+
+    /// As one container gets it.
+    pub(super) fn into_grant(self) -> Grant {
+        let node = |(node, permissions): (DeviceNode, String)| NodeGrant {
+            host: node.host.to_string(),
+            inside: node.inside.to_string(),
+            permissions,
+        };
+        let mount = |mount: MountRecipe| MountGrant {
+            host: mount.from.to_string(),
+            inside: mount.to.to_string(),
+            read_only: mount.read_only,
+        };
+        Grant {
+            nodes: self.nodes.into_iter().map(node).collect(),
+            mounts: self.mounts.into_iter().map(mount).collect(),
+            env: self.env,
+            annotations: self.annotations,
+            cdi: self.cdi,
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! Which vendors there are: one keeper and one socket for each file that says `connects: program`.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use tokio::{
+    sync::{mpsc, oneshot, watch},
+    time::{Instant, sleep_until},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    keeper::{Surroundings, keep},
+    messages::{Ask, Event},
+    server::Socket,
+    status::VendorStatus,
+};
+use crate::{
+    backoff::{Backoff, jitter},
+    device::{
+        registry::Registry,
+        source::Source,
+        vendor::{Connects, Vendor, Vendors},
+    },
+    root::Root,
+    shutdown::Tasks,
+    telemetry::chain,
+};
+
+/// Questions that may wait to be asked of one vendor.
+const ASKS: usize = 32;
+/// Sessions wait here to be heard; each has one message at most.
+const EVENTS: usize = 8;
+/// A socket that cannot be made is tried again: nothing tells when it could be.
+const AGAIN: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
+
+/// The way to one keeper.
+#[derive(Clone, Debug)]
+pub(super) struct Desk {
+    pub(super) vendor: watch::Receiver<Arc<Vendor>>,
+    pub(super) asks: mpsc::Sender<Ask>,
+    pub(super) status: watch::Receiver<VendorStatus>,
+    pub(super) problem: watch::Receiver<Option<String>>,
+}
+
+pub(super) type Desks = BTreeMap<String, Desk>;
+
+/// One vendor that is looked after.
+struct Kept {
+    spec: watch::Sender<Arc<Vendor>>,
+    desk: Desk,
+    events: mpsc::Sender<Event>,
+    problem: watch::Sender<Option<String>>,
+    gone: CancellationToken,
+    /// Resolves when its keeper is done.
+    done: oneshot::Receiver<()>,
+    socket: Option<Socket>,
+    /// When its socket is tried again, and how often it failed.
+    again: Option<(Instant, u32)>,
+}
+
+pub(super) struct Room {
+    pub(super) root: Root,
+    pub(super) registry: Registry,
+    pub(super) tasks: Tasks,
+    pub(super) desks: watch::Sender<Arc<Desks>>,
+    /// Why hardware is to be let go of, while that is so.
+    pub(super) quiesced: watch::Receiver<Option<String>>,
+    kept: BTreeMap<String, Kept>,
+}
+
+impl Room {
+    pub(super) fn new(
+        root: Root,
+        registry: Registry,
+        tasks: Tasks,
+        desks: watch::Sender<Arc<Desks>>,
+        quiesced: watch::Receiver<Option<String>>,
+    ) -> Self {
+        Self {
+            root,
+            registry,
+            tasks,
+            desks,
+            quiesced,
+            kept: BTreeMap::new(),
+        }
+    }
+
+    /// Follows the files until they are no longer told, which is the agent's end.
+    pub(super) async fn run(mut self, mut vendors: watch::Receiver<Arc<Vendors>>) {
+        let known = vendors.borrow_and_update().clone();
+        self.forget_strangers(&known).await;
+        loop {
+            let known = vendors.borrow_and_update().clone();
+            self.follow(&known).await;
+            let again = self
+                .kept
+                .values()
+                .filter_map(|kept| Some(kept.again?.0))
+                .min();
+            tokio::select! {
+                // Safe to drop: a change stays marked as unseen.
+                changed = vendors.changed() => if changed.is_err() { return },
+                // Safe to drop: the times are kept.
+                () = until(again) => {}
+            }
+        }
+    }
+
+    /// What an earlier agent left of vendors that no file declares any more.
+    async fn forget_strangers(&self, known: &Vendors) {
+        let inventory = self.registry.inventory().borrow().clone();
+        for resource in inventory.resources.values() {
+            let Source::Vendor(name) = &resource.source else {
+                continue;
+            };
+            let declared = known
+                .by_name
+                .get(name)
+                .is_some_and(|vendor| is_ours(vendor));
+            if !declared
+                && let Err(error) = self.registry.withdraw(resource.source.clone(), None).await
+            {
+                tracing::warn!("what vendor {name} left is still offered: {error}");
+            }
+        }
+    }
+
+    async fn follow(&mut self, vendors: &Vendors) {
+        let declared = |name: &String| vendors.by_name.get(name).filter(|vendor| is_ours(vendor));
+        let gone: Vec<String> = self
+            .kept
+            .keys()
+            .filter(|name| declared(name).is_none())
+            .cloned()
+            .collect();
+        for name in gone {
+            self.remove(&name).await;
+        }
+        for (name, vendor) in vendors.by_name.iter().filter(|(_, vendor)| is_ours(vendor)) {
+            match self.kept.get_mut(name) {
+                None => self.add(name, vendor),
+                Some(kept) => {
+                    if kept.spec.borrow().group != vendor.group {
+                        kept.socket = None;
+                    }
+                    kept.spec.send_if_modified(|known| {
+                        let news = known != vendor;
+                        if news {
+                            *known = Arc::clone(vendor);
+                        }
+                        news
+                    });
+                }
+            }
+        }
+        self.serve();
+        let desks = self
+            .kept
+            .iter()
+            .map(|(name, kept)| (name.clone(), kept.desk.clone()));
+        let desks: Desks = desks.collect();
+        self.desks.send_if_modified(|known| {
+            let news = !known.keys().eq(desks.keys());
+            *known = Arc::new(desks);
+            news
+        });
+    }
+
+    /// Ends a vendor: its session, then its offers, then its socket.
+    async fn remove(&mut self, name: &str) {
+        if let Some(kept) = self.kept.remove(name) {
+            kept.gone.cancel();
+            // A keeper that ended by itself is done, too.
+            let _ = kept.done.await;
+            tracing::info!(vendor = %name, "vendor {name} is no longer declared; what it offered is withdrawn");
+        }
+    }
+
+    fn add(&mut self, name: &str, vendor: &Arc<Vendor>) {
+        let (spec, vendor) = watch::channel(Arc::clone(vendor));
+        let (asks, asked) = mpsc::channel(ASKS);
+        let (events, heard) = mpsc::channel(EVENTS);
+        let (publish, status) = watch::channel(VendorStatus::default());
+        let (problem, told) = watch::channel(None);
+        let (finished, done) = oneshot::channel();
+        let gone = CancellationToken::new();
+        let surroundings = Surroundings {
+            root: self.root.clone(),
+            registry: self.registry.clone(),
+            vendor: vendor.clone(),
+            asks: asked,
+            quiesced: self.quiesced.clone(),
+            events: heard,
+            status: publish,
+            gone: gone.clone(),
+            stop: self.tasks.token(),
+        };
+        self.tasks.spawn("vendor", async move {
+            keep(surroundings).await;
+            // Nobody waits when the agent stops.
+            let _ = finished.send(());
+        });
+        let desk = Desk {
+            vendor,
+            asks,
+            status,
+            problem: told,
+        };
+        self.kept.insert(
+            name.to_owned(),
+            Kept {
+                spec,
+                desk,
+                events,
+                problem,
+                gone,
+                done,
+                socket: None,
+                again: None,
+            },
+        );
+    }
+
+    /// Makes the sockets that are missing.
+    fn serve(&mut self) {
+        let now = Instant::now();
+        for (name, kept) in &mut self.kept {
+            let wait = kept.again.is_some_and(|(at, _)| at > now);
+            if kept.socket.is_some() || wait {
+                continue;
+            }
+            match Socket::serve(&self.root, &kept.desk.vendor, &kept.events, &self.tasks) {
+                Ok(socket) => {
+                    kept.socket = Some(socket);
+                    kept.again = None;
+                    kept.problem.send_replace(None);
+                }
+                Err(error) => {
+                    let failures = kept.again.map_or(0, |(_, failures)| failures + 1);
+                    let why = chain(&error);
+                    if failures == 0 {
+                        tracing::warn!(vendor = %name, "vendor {name} has no socket: {why}");
+                    }
+                    kept.problem.send_replace(Some(why));
+                    kept.again = Some((now + AGAIN.wait(failures, jitter()), failures));
+                }
+            }
+        }
+    }
+}
+
+fn is_ours(vendor: &Vendor) -> bool {
+    vendor.connects == Connects::Program
+}
+
+async fn until(at: Option<Instant>) {
+    match at {
+        Some(at) => sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}

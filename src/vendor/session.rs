@@ -1,0 +1,153 @@
+//! One stream of a vendor's, from its Hello to its last word.
+
+use std::sync::Arc;
+
+use prost::Message as _;
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::timeout,
+};
+use tokio_util::sync::CancellationToken;
+use tonic::{Code, Status, Streaming};
+
+use super::{
+    api::v1::{FromVendor, from_vendor},
+    connection::{Peer, Stage},
+    limits::{HELLO_WAIT, MESSAGE_BYTES, MESSAGES_PER_SECOND, SILENCE},
+    messages::{Event, Granted, Opening, Said, ToVendor},
+    rate::Rate,
+};
+
+/// One stream. It reads a message when the one before was dealt with.
+pub(super) struct Session {
+    pub(super) peer: Peer,
+    pub(super) said: Streaming<FromVendor>,
+    pub(super) to: ToVendor,
+    pub(super) events: mpsc::Sender<Event>,
+    pub(super) stop: CancellationToken,
+}
+
+/// Ends the connection's time when the session is over, however it ends.
+struct Over(Arc<Stage>);
+
+impl Drop for Over {
+    fn drop(&mut self) {
+        self.0.over.cancel();
+    }
+}
+
+impl Session {
+    /// Runs to the end of the session, and says at last why it ended.
+    pub(super) async fn run(mut self) {
+        let _over = Over(Arc::clone(&self.peer.stage));
+        let stop = self.stop.clone();
+        let last = tokio::select! {
+            // Safe to drop: what the vendor said and was not heard, it says again when it is back.
+            () = stop.cancelled() => Status::unavailable("the agent stops"),
+            last = self.talk() => last,
+        };
+        // Who does not read does not hear it.
+        let _ = self.to.try_send(Err(last));
+    }
+
+    async fn talk(&mut self) -> Status {
+        let Granted { number, mut end } = match self.hello().await {
+            Ok(granted) => granted,
+            Err(refused) => return refused,
+        };
+        self.peer.stage.open.cancel();
+        let last = tokio::select! {
+            // Safe to drop: the session is over, and nobody wants to hear more of it.
+            Ok(last) = &mut end => return last,
+            last = self.listen(number) => last,
+        };
+        let why = last.message().to_owned();
+        // Without a keeper there is nobody who could mind.
+        let _ = self.events.send(Event::Over(number, why)).await;
+        last
+    }
+
+    async fn hello(&mut self) -> Result<Granted, Status> {
+        let first = timeout(HELLO_WAIT, self.next()).await;
+        let late =
+            |_| Status::deadline_exceeded(format!("no Hello within {} s", HELLO_WAIT.as_secs()));
+        let first = first.map_err(late)??;
+        let Some(from_vendor::Said::Hello(hello)) = first.said else {
+            return Err(Status::invalid_argument("the first message is not Hello"));
+        };
+        let (reply, answer) = oneshot::channel();
+        let opening = Opening {
+            hello,
+            user: self.peer.user,
+            process: self.peer.process,
+            to: self.to.clone(),
+            reply,
+        };
+        let gone = || Status::unavailable("nobody keeps this vendor any more");
+        let asked = self.events.send(Event::Opened(opening)).await;
+        asked.map_err(|_| gone())?;
+        answer.await.map_err(|_| gone())?
+    }
+
+    async fn listen(&mut self, number: u64) -> Status {
+        let mut rate = Rate::new(MESSAGES_PER_SECOND);
+        loop {
+            let heard = match timeout(SILENCE, self.next()).await {
+                Ok(Ok(heard)) => heard,
+                Ok(Err(broken)) => return broken,
+                Err(_) => {
+                    let silence = SILENCE.as_secs();
+                    return Status::deadline_exceeded(format!("it said nothing for {silence} s"));
+                }
+            };
+            if !rate.take() {
+                return Status::resource_exhausted(format!(
+                    "more than {MESSAGES_PER_SECOND} messages in a second"
+                ));
+            }
+            if let Err(last) = self.hear(number, heard).await {
+                return last;
+            }
+        }
+    }
+
+    async fn hear(&self, number: u64, heard: FromVendor) -> Result<(), Status> {
+        let said = match heard.said {
+            Some(from_vendor::Said::Snapshot(snapshot)) => {
+                let bytes = snapshot.encoded_len();
+                Said::Snapshot(snapshot, bytes)
+            }
+            Some(from_vendor::Said::Answer(answer)) => Said::Answer(answer),
+            Some(from_vendor::Said::Heartbeat(beat)) => Said::Heartbeat(beat),
+            Some(from_vendor::Said::Hello(_)) => {
+                return Err(Status::invalid_argument("Hello is said once in a session"));
+            }
+            None => {
+                return Err(Status::invalid_argument(
+                    "the message says nothing that is known",
+                ));
+            }
+        };
+        let gone = || Status::unavailable("nobody keeps this vendor any more");
+        let (done, dealt_with) = oneshot::channel();
+        let told = self.events.send(Event::Said(number, said, done)).await;
+        told.map_err(|_| gone())?;
+        dealt_with.await.map_err(|_| gone())
+    }
+
+    /// The next message. The end of the stream is an error, too.
+    async fn next(&mut self) -> Result<FromVendor, Status> {
+        match self.said.message().await {
+            Ok(Some(said)) => Ok(said),
+            Ok(None) => Err(Status::ok("it closed its session")),
+            Err(status) if status.code() == Code::OutOfRange => Err(Status::resource_exhausted(
+                format!("a message is larger than {MESSAGE_BYTES} bytes"),
+            )),
+            // Of the transport's many words for it, the vendor's own end is all that matters.
+            Err(status) if matches!(status.code(), Code::Cancelled | Code::Unknown) => {
+                Err(Status::cancelled("its connection broke off"))
+            }
+            Err(status) => Err(Status::new(status.code(), status.message())),
+        }
+    }
+}

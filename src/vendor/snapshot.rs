@@ -1,0 +1,186 @@
+//! From a vendor's snapshot to a resource of ours, or the one reason why not.
+
+use std::collections::BTreeMap;
+
+use super::{
+    api::v1::{self as api, Reason},
+    limits::KEPT_BYTES,
+    paths::Bounds,
+    recipe::{self, Fault, Texts},
+};
+use crate::{
+    device::{
+        Device, Health, Resource, ResourceName,
+        inventory::{Asks, Recipe, Share},
+        rules::{self, HIGHEST_NUMA},
+        source::Source,
+        vendor::Vendor,
+    },
+    root::Root,
+};
+
+/// No machine has a device near to more nodes than this without being near to all.
+const MOST_NUMA: usize = 16;
+const MOST_ATTRIBUTES: usize = 32;
+/// For reasons and values of attributes.
+const LONGEST_TEXT: usize = 256;
+
+/// What this vendor has besides the resource that a snapshot is about.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Besides {
+    /// Devices.
+    pub(super) devices: usize,
+    /// Bytes as they were encoded.
+    pub(super) bytes: usize,
+}
+
+/// A snapshot that is not used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Refused {
+    pub(super) reason: Reason,
+    pub(super) message: String,
+    /// The device that is the reason; empty when it is not one.
+    pub(super) device: String,
+}
+
+/// Reads a snapshot of so many bytes. Looks at the machine, when there is a root, and so it blocks.
+pub(super) fn read(
+    root: Option<&Root>,
+    vendor: &Vendor,
+    name: &ResourceName,
+    given: (api::Snapshot, usize),
+    besides: Besides,
+) -> Result<Resource, Refused> {
+    let (snapshot, bytes) = given;
+    let whole = |(reason, message): Fault| Refused {
+        reason,
+        message,
+        device: String::new(),
+    };
+    fits(vendor, snapshot.devices.len(), bytes, besides).map_err(whole)?;
+    let asks = snapshot.asks.unwrap_or_default();
+    let asks = Asks {
+        allocate: asks.allocate,
+        preferred: asks.preferred,
+        pre_start: asks.pre_start,
+    };
+    let mut bounds = Bounds::new(root, vendor, name.domain());
+    let mut devices = BTreeMap::new();
+    for given in snapshot.devices {
+        // An id that is too long is not repeated whole.
+        let id: String = given.id.chars().take(64).collect();
+        let of_it = |(reason, message): Fault| Refused {
+            reason,
+            message: format!("device {id:?}: {message}"),
+            device: id.clone(),
+        };
+        let device = device(&mut bounds, given, asks).map_err(of_it)?;
+        if devices.insert(id.clone(), device).is_some() {
+            return Err(of_it(invalid("there are two of that id".to_owned())));
+        }
+    }
+    Ok(Resource {
+        name: name.clone(),
+        source: Source::Vendor(vendor.name.clone()),
+        share: Share::ALONE,
+        recipe: Recipe::default(),
+        asks,
+        devices,
+    })
+}
+
+fn fits(vendor: &Vendor, devices: usize, bytes: usize, besides: Besides) -> Result<(), Fault> {
+    let (name, most) = (&vendor.name, vendor.limits.devices);
+    let (devices, bytes) = (devices + besides.devices, bytes + besides.bytes);
+    let message = if devices > most {
+        format!("{devices} devices are more than the {most} of vendor {name}")
+    } else if bytes > KEPT_BYTES {
+        format!("{bytes} bytes of snapshots are more than {KEPT_BYTES}")
+    } else {
+        return Ok(());
+    };
+    Err((Reason::Limit, message))
+}
+
+fn invalid(message: String) -> Fault {
+    (Reason::DeviceInvalid, message)
+}
+
+fn device(bounds: &mut Bounds<'_>, given: api::Device, asks: Asks) -> Result<Device, Fault> {
+    if !rules::is_device_id(&given.id) {
+        let expected = "1 to 63 letters, digits, '.', '_' and '-', a letter or digit first";
+        return Err(invalid(format!("this is no id: {expected}")));
+    }
+    let health = match api::Health::try_from(given.health) {
+        Ok(api::Health::Healthy) => Health::Healthy,
+        Ok(api::Health::Unhealthy) => Health::Unhealthy,
+        _ => return Err(invalid("its health is not said".to_owned())),
+    };
+    let healthy = health == Health::Healthy;
+    let reason = match given.reason {
+        _ if healthy => None,
+        text if text.is_empty() => Some("the vendor says so".to_owned()),
+        text if is_plain(&text) => Some(text),
+        _ => {
+            return Err(invalid(format!(
+                "its reason is no text of {LONGEST_TEXT} bytes"
+            )));
+        }
+    };
+    let numa = numa(given.numa)?;
+    let attributes = attributes(given.attributes)?;
+    let (nodes, recipe) = match given.recipe {
+        Some(wanted) => {
+            let checked = recipe::check(bounds, wanted, Texts::Of(&given.id), healthy)?;
+            let (nodes, recipe) = checked.into_recipe()?;
+            (nodes, Some(recipe))
+        }
+        None if asks.allocate => (Vec::new(), None),
+        None => {
+            let message = "it has no recipe, and asks.allocate is not set".to_owned();
+            return Err((Reason::RecipeInvalid, message));
+        }
+    };
+    Ok(Device {
+        nodes,
+        health,
+        reason,
+        numa,
+        attributes,
+        recipe,
+    })
+}
+
+fn numa(mut nodes: Vec<u32>) -> Result<Vec<u32>, Fault> {
+    if nodes.len() > MOST_NUMA || nodes.iter().any(|node| *node > HIGHEST_NUMA) {
+        let message = format!("at most {MOST_NUMA} NUMA nodes from 0 to {HIGHEST_NUMA}");
+        return Err(invalid(message));
+    }
+    nodes.sort_unstable();
+    nodes.dedup();
+    Ok(nodes)
+}
+
+fn attributes(given: BTreeMap<String, String>) -> Result<BTreeMap<String, String>, Fault> {
+    if given.len() > MOST_ATTRIBUTES {
+        let message = format!("{} attributes are more than {MOST_ATTRIBUTES}", given.len());
+        return Err((Reason::Limit, message));
+    }
+    for (key, value) in &given {
+        if !rules::is_device_id(key) || !is_plain(value) {
+            let key: String = key.chars().take(64).collect();
+            let message =
+                format!("{key:?} is no attribute, or its value is no text of {LONGEST_TEXT} bytes");
+            return Err(invalid(message));
+        }
+    }
+    Ok(given)
+}
+
+/// A line for people: short, without anything that a terminal would obey.
+fn is_plain(text: &str) -> bool {
+    text.len() <= LONGEST_TEXT && !text.chars().any(char::is_control)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,241 @@
+//! Unmodified device plugins that take the agent for the kubelet, over a root in a temporary directory.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    dead_code,
+    reason = "a test may panic, and plays the outside world that makes files and devices"
+)]
+
+#[path = "proxy/answers.rs"]
+mod answers;
+#[path = "support/kubelet_double.rs"]
+mod kubelet_double;
+#[path = "support/machine.rs"]
+mod machine;
+#[path = "proxy/plugin.rs"]
+mod plugin;
+#[path = "proxy/refusals.rs"]
+mod refusals;
+#[path = "proxy/restarts.rs"]
+mod restarts;
+#[path = "proxy/rollout.rs"]
+mod rollout;
+#[path = "proxy/stage.rs"]
+mod stage;
+
+use std::time::Duration;
+
+use kubelet_double::KubeletDouble;
+use machinist::kubelet::api::v1beta1 as api;
+use plugin::{Plugin, device};
+use stage::{Stage, has};
+
+const GPU: &str = "acme.dev/gpu";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_plugin_lists_reaches_the_kubelet_under_its_own_ids() {
+    let stage = Stage::new("");
+    let kubelet = KubeletDouble::start(stage.machine.root()).await;
+    let agent = stage.ready().await;
+    let (directory, ids) = (stage.directory("acme"), ["u-1::0", "u-2"]);
+    let plugin = Plugin::start(&directory, GPU, "a.sock", &ids, None).await;
+    kubelet
+        .until("listed", |books| {
+            has(books, GPU, &["u-1::0=Healthy", "u-2=Healthy"])
+        })
+        .await;
+    plugin.list(vec![device("u-1::0", false), device("u-3", true)]);
+    kubelet
+        .until("changed", |books| {
+            has(books, GPU, &["u-1::0=Unhealthy", "u-3=Healthy"])
+        })
+        .await;
+    assert_eq!(
+        agent.reason(GPU, "u-1::0").unwrap(),
+        "its plugin says \"Unhealthy\""
+    );
+    let seen = plugin.seen();
+    assert_eq!((seen.registered, seen.listed), (1, 1));
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_vendor_has_its_own_directory_and_the_end_of_one_leaves_the_other_alone() {
+    let stage = Stage::new("");
+    stage.declare(&[("acme", "  grace: 1s\n"), ("other", "")]);
+    let kubelet = KubeletDouble::start(stage.machine.root()).await;
+    let agent = stage.ready().await;
+    stage.until_open("other").await;
+    let one = Plugin::start(&stage.directory("acme"), GPU, "x.sock", &["a"], None).await;
+    let nic = "other.dev/nic";
+    let _two = Plugin::start(&stage.directory("other"), nic, "x.sock", &["b"], None).await;
+    kubelet
+        .until("both", |books| {
+            has(books, GPU, &["a=Healthy"]) && has(books, nic, &["b=Healthy"])
+        })
+        .await;
+    drop(one);
+    let books = kubelet
+        .until("gone", |books| has(books, GPU, &["a=Unhealthy"]))
+        .await;
+    assert_eq!(books[nic].lists, [["b=Healthy"]]);
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_list_beyond_what_the_kubelet_takes_is_cut_and_the_stream_lives() {
+    let stage = Stage::new("  limits: {devices: 4000}\n");
+    let kubelet = KubeletDouble::start(stage.machine.root()).await;
+    let agent = stage.ready().await;
+    let plugin = Plugin::start(&stage.directory("acme"), GPU, "a.sock", &["a"], None).await;
+    kubelet
+        .until("listed", |books| has(books, GPU, &["a=Healthy"]))
+        .await;
+    let many = (0..50_000).map(|n| device(&format!("{n:0100}"), true));
+    let many: Vec<_> = many.collect();
+    let size: usize = many.iter().map(|one| one.id.len() + 9).sum();
+    assert!(size > 4 * 1024 * 1024, "{size}");
+    plugin.list(many);
+    kubelet
+        .until("cut", |books| books[GPU].list().len() == 4000)
+        .await;
+    plugin.list(vec![device("b", true)]);
+    let books = kubelet
+        .until("small again", |books| has(books, GPU, &["b=Healthy"]))
+        .await;
+    assert_eq!(books[GPU].registrations, 1);
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flood_of_lists_reaches_the_kubelet_as_a_few_and_the_last_one_counts() {
+    let stage = Stage::new("");
+    let kubelet = KubeletDouble::start(stage.machine.root()).await;
+    let agent = stage.ready().await;
+    let plugin = Plugin::start(&stage.directory("acme"), GPU, "a.sock", &["a"], None).await;
+    kubelet
+        .until("listed", |books| has(books, GPU, &["a=Healthy"]))
+        .await;
+    let began = std::time::Instant::now();
+    for round in 0..5000 {
+        plugin.list(vec![device("a", round % 2 == 0)]);
+        tokio::task::yield_now().await;
+    }
+    plugin.list(vec![device("a", true), device("last", true)]);
+    let books = kubelet
+        .until("the last one", |books| {
+            has(books, GPU, &["a=Healthy", "last=Healthy"])
+        })
+        .await;
+    let most = 3 + began.elapsed().as_millis() / 50;
+    assert!(
+        books[GPU].lists.len() as u128 <= most,
+        "{}",
+        books[GPU].lists.len()
+    );
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_vendor_that_is_none_any_more_has_nothing_and_one_whose_file_changed_goes_on() {
+    let stage = Stage::new("");
+    let kubelet = KubeletDouble::start(stage.machine.root()).await;
+    let agent = stage.ready().await;
+    let plugin = Plugin::start(&stage.directory("acme"), GPU, "a.sock", &["a"], None).await;
+    kubelet
+        .until("listed", |books| has(books, GPU, &["a=Healthy"]))
+        .await;
+    stage.declare(&[("acme", "  grace: 7s\n")]);
+    let seen = plugin.until("listed anew", |seen| seen.listed == 2).await;
+    assert_eq!(seen.registered, 1);
+    let nic = "acme.dev/nic";
+    let _nic = Plugin::start(&stage.directory("acme"), nic, "n.sock", &["n"], None).await;
+    kubelet
+        .until("two", |books| has(books, nic, &["n=Healthy"]))
+        .await;
+    stage.only("acme", GPU);
+    kubelet
+        .until("one resource less", |books| !books[nic].streaming)
+        .await;
+    plugin
+        .until("listed once more", |seen| seen.listed == 3)
+        .await;
+    assert!(has(&kubelet.books(), GPU, &["a=Healthy"]));
+    stage.declare(&[]);
+    let books = kubelet
+        .until("withdrawn", |books| !books[GPU].streaming)
+        .await;
+    assert_eq!(books[GPU].lists, [vec!["a=Healthy".to_owned()], vec![]]);
+    let socket = stage.directory("acme").join("kubelet.sock");
+    stage::until("closed", || !socket.exists()).await;
+    assert!(stage.directory("acme").is_dir());
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_socket_of_ours_that_somebody_removed_is_made_again() {
+    let stage = Stage::new("");
+    let kubelet = KubeletDouble::start(stage.machine.root()).await;
+    let agent = stage.ready().await;
+    let directory = stage.directory("acme");
+    let plugin = Plugin::start(&directory, GPU, "a.sock", &["a"], None).await;
+    kubelet
+        .until("listed", |books| has(books, GPU, &["a=Healthy"]))
+        .await;
+    std::fs::remove_file(directory.join("kubelet.sock")).unwrap();
+    stage.until_open("acme").await;
+    assert_eq!(plugin.seen().listed, 1, "streams do not end with it");
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_second_agent_leaves_the_directories_to_the_first_one() {
+    let stage = Stage::new("");
+    let first = stage.ready().await;
+    let directory = stage.directory("acme");
+    let plugin = Plugin::start(&directory, GPU, "a.sock", &["a"], None).await;
+    let second = stage.agent();
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let seen = plugin.seen();
+    assert_eq!((seen.registered, seen.listed), (1, 1));
+    assert!(directory.join("a.sock").exists());
+    second.stop().await;
+    first.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_resource_that_a_file_declares_is_the_files_until_that_goes() {
+    let stage = Stage::new("");
+    stage.machine.plug("acme0");
+    stage.machine.declare("gpu.yaml", GPU, "/dev/acme0", 1);
+    let kubelet = KubeletDouble::start(stage.machine.root()).await;
+    let agent = stage.ready().await;
+    kubelet
+        .until("the file's", |books| has(books, GPU, &["acme0=Healthy"]))
+        .await;
+    let plugin = Plugin::start(&stage.directory("acme"), GPU, "a.sock", &["a"], None).await;
+    plugin.until("heard", |seen| seen.listed == 1).await;
+    kubelet.allocate(GPU, &["acme0"]).await.unwrap();
+    assert!(plugin.seen().allocated.is_empty());
+    let file = stage.machine.path("etc/machinist/devices.d/gpu.yaml");
+    std::fs::remove_file(file).unwrap();
+    kubelet
+        .until("the plugin's", |books| has(books, GPU, &["a=Healthy"]))
+        .await;
+    agent.stop().await;
+}
+
+#[test]
+fn the_file_and_the_paths_on_the_page_for_vendors_are_those_that_work() {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/vendors/plugins.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let mut blocks = page.split("```yaml\n").skip(1);
+    let file = blocks.next().unwrap().split("```").next().unwrap();
+    let vendor = machinist::device::vendor::parse("acme.yaml", file).unwrap();
+    let directory = format!("path: {}/{}", machinist::proxy::DIRECTORY, vendor.name);
+    let mount = blocks.next().unwrap();
+    assert!(mount.contains(&directory), "{directory}");
+    let usual = format!("mountPath: {}", machinist::kubelet::DIRECTORY);
+    assert!(mount.contains(&usual), "{usual}");
+}

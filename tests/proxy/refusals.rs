@@ -1,0 +1,264 @@
+//! Registrations that are refused, each with a sentence that says why.
+
+use std::{
+    io::{Read as _, Write as _},
+    os::unix::net::{UnixListener, UnixStream},
+    time::{Duration, Instant},
+};
+
+use prost::Message as _;
+
+use super::{
+    GPU, api,
+    kubelet_double::KubeletDouble,
+    plugin::{Does, Plugin, Script, register},
+    stage::{Stage, has},
+};
+
+fn request(resource: &str, endpoint: &str) -> api::RegisterRequest {
+    api::RegisterRequest {
+        version: "v1beta1".into(),
+        endpoint: endpoint.into(),
+        resource_name: resource.into(),
+        options: None,
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn versions_and_names_are_refused_in_the_kubelets_words_and_foreign_resources_in_ours() {
+    let stage = Stage::new("");
+    let agent = stage.ready().await;
+    let directory = stage.directory("acme");
+    let old = api::RegisterRequest {
+        version: "v1alpha1".into(),
+        ..request(GPU, "a.sock")
+    };
+    let refused = register(&directory, old).await.unwrap_err();
+    assert_eq!(
+        refused.message(),
+        "requested API version \"v1alpha1\" is not supported by kubelet. Supported version is [\"v1beta1\"]"
+    );
+    for bad in ["gpu", "kubernetes.io/gpu", "requests.acme.dev/gpu", ""] {
+        let refused = register(&directory, request(bad, "a.sock")).await;
+        let told = format!("the ResourceName {bad:?} is invalid");
+        assert_eq!(refused.unwrap_err().message(), told);
+    }
+    let foreign = request("nvidia.com/gpu", "a.sock");
+    let refused = register(&directory, foreign).await.unwrap_err();
+    assert_eq!(
+        refused.message(),
+        "vendor acme may not claim nvidia.com/gpu; expected one of spec.resources: acme.dev/*"
+    );
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_endpoint_is_a_socket_of_the_vendors_in_its_own_directory() {
+    let stage = Stage::new("");
+    let agent = stage.ready().await;
+    let directory = stage.directory("acme");
+    let outside = stage.machine.path("run");
+    std::fs::create_dir_all(&outside).unwrap();
+    let _outside = UnixListener::bind(outside.join("x.sock")).unwrap();
+    std::fs::write(directory.join("file.sock"), "").unwrap();
+    std::os::unix::fs::symlink(outside.join("x.sock"), directory.join("link.sock")).unwrap();
+    for (endpoint, told) in [
+        ("../../../../../run/x.sock", "no plain file name"),
+        ("/run/x.sock", "no plain file name"),
+        ("", "no plain file name"),
+        ("kubelet.sock", "no plain file name"),
+        ("file.sock", "is a regular file, not a socket"),
+        ("link.sock", "is a symbolic link, not a socket"),
+    ] {
+        let refused = register(&directory, request(GPU, endpoint)).await;
+        let refused = refused.unwrap_err();
+        assert!(refused.message().contains(told), "{endpoint}: {refused:?}");
+    }
+    if nix::unistd::geteuid().is_root() {
+        let path = directory.join("foreign.sock");
+        let _foreign = UnixListener::bind(&path).unwrap();
+        std::os::unix::fs::chown(&path, Some(1234), None).unwrap();
+        let refused = register(&directory, request(GPU, "foreign.sock")).await;
+        let refused = refused.unwrap_err();
+        let told = "belongs to user 1234; expected one of spec.users: 0";
+        assert!(refused.message().contains(told), "{refused:?}");
+    }
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_connects_is_one_of_the_vendors_users() {
+    let stage = Stage::new("  users: [4321]\n");
+    let agent = stage.ready().await;
+    let refused = register(&stage.directory("acme"), request(GPU, "a.sock")).await;
+    let told = refused.unwrap_err().message().to_owned();
+    assert!(
+        told.contains("may not register plugins of acme; expected one of spec.users: 4321"),
+        "{told}"
+    );
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_plugin_that_never_answers_is_given_up_while_others_register() {
+    let stage = Stage::new("  deadline: 2s\n");
+    let kubelet = KubeletDouble::start(stage.machine.root()).await;
+    let agent = stage.ready().await;
+    let directory = stage.directory("acme");
+    let silent = Script {
+        asked_options: Does::Hangs,
+        ..Script::default()
+    };
+    let began = Instant::now();
+    let slow = Plugin::start_with(&directory, "acme.dev/slow", "s.sock", &["s"], None, silent);
+    let other = async {
+        let plugin = Plugin::start(&directory, GPU, "a.sock", &["a"], None).await;
+        kubelet
+            .until("the other", |books| has(books, GPU, &["a=Healthy"]))
+            .await;
+        (plugin, began.elapsed())
+    };
+    let (slow, (_other, took)) = tokio::join!(slow, other);
+    assert!(took < Duration::from_secs(2), "{took:?}");
+    assert_eq!(
+        slow.seen().refused,
+        ["failed to get device plugin options: no answer in time"]
+    );
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_resource_too_many_is_refused_until_another_one_is_given_up() {
+    let stage = Stage::new("  limits: {resources: 1}\n  grace: 1s\n");
+    let kubelet = KubeletDouble::start(stage.machine.root()).await;
+    let agent = stage.ready().await;
+    let directory = stage.directory("acme");
+    let first = Plugin::start(&directory, GPU, "1.sock", &["a"], None).await;
+    let second = Plugin::start(&directory, "acme.dev/nic", "2.sock", &["b"], None).await;
+    assert_eq!(
+        second.seen().refused,
+        ["vendor acme offers 1 resources already; expected no more than spec.limits.resources"]
+    );
+    kubelet
+        .until("the first", |books| has(books, GPU, &["a=Healthy"]))
+        .await;
+    drop(first);
+    kubelet
+        .until("given up", |books| has(books, GPU, &["a=Unhealthy"]))
+        .await;
+    register(&directory, request("acme.dev/nic", "2.sock"))
+        .await
+        .unwrap();
+    kubelet
+        .until("the second", |books| {
+            has(books, "acme.dev/nic", &["b=Healthy"]) && !books[GPU].streaming
+        })
+        .await;
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_on_which_nobody_speaks_take_only_so_much_and_hold_up_nothing() {
+    let stage = Stage::new("");
+    stage.declare(&[("acme", ""), ("other", "")]);
+    let kubelet = KubeletDouble::start(stage.machine.root()).await;
+    let agent = stage.ready().await;
+    stage.until_open("other").await;
+    let socket = stage.directory("acme").join("kubelet.sock");
+    let open = || UnixStream::connect(&socket).unwrap();
+    let silent: Vec<_> = (0..100).map(|_| open()).collect();
+    let nic = "other.dev/nic";
+    let _other = Plugin::start(&stage.directory("other"), nic, "a.sock", &["b"], None).await;
+    kubelet
+        .until("the other", |books| has(books, nic, &["b=Healthy"]))
+        .await;
+    drop(silent);
+    let _plugin = Plugin::start(&stage.directory("acme"), GPU, "a.sock", &["a"], None).await;
+    kubelet
+        .until("the vendor itself", |books| has(books, GPU, &["a=Healthy"]))
+        .await;
+    let _silent = open();
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_registration_of_a_megabyte_is_not_even_read() {
+    let stage = Stage::new("");
+    let agent = stage.ready().await;
+    let directory = stage.directory("acme");
+    let large = request(&"x".repeat(1024 * 1024), "a.sock");
+    let refused = register(&directory, large).await.unwrap_err();
+    assert!(refused.message().contains("too large"), "{refused:?}");
+    let long = request(GPU, &"x".repeat(32 * 1024));
+    let refused = register(&directory, long).await.unwrap_err();
+    assert!(
+        refused.message().contains("no plain file name"),
+        "{refused:?}"
+    );
+    agent.stop().await;
+}
+
+/// The kinds of the frames that answer a registration with this authority, up to the one that decides.
+fn answered(socket: &std::path::Path, authority: &str) -> Vec<u8> {
+    let frame = |kind: u8, flags: u8, stream: u8, payload: &[u8]| {
+        let length = u32::try_from(payload.len()).unwrap();
+        let mut frame = length.to_be_bytes()[1..].to_vec();
+        frame.extend([kind, flags, 0, 0, 0, stream]);
+        frame.extend_from_slice(payload);
+        frame
+    };
+    let field = |head: &[u8], value: &str| {
+        let length = u8::try_from(value.len()).unwrap();
+        [head, &[length], value.as_bytes()].concat()
+    };
+    let headers = [
+        vec![0x83, 0x86],
+        field(&[0x44], "/v1beta1.Registration/Register"),
+        field(&[0x41], authority),
+        field(&[0x5f], "application/grpc"),
+        field(&[0x40, 2, b't', b'e'], "trailers"),
+    ];
+    let message = request("gpu", "a.sock").encode_to_vec();
+    let length = u32::try_from(message.len()).unwrap().to_be_bytes();
+    let message = [&[0], &length[..], &message].concat();
+    let sent = [
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(),
+        frame(4, 0, 0, &[]),
+        frame(1, 4, 1, &headers.concat()),
+        frame(0, 1, 1, &message),
+    ];
+    let mut stream = UnixStream::connect(socket).unwrap();
+    stream
+        .set_read_timeout(Some(Duration::from_secs(5)))
+        .unwrap();
+    stream.write_all(&sent.concat()).unwrap();
+    let mut kinds = Vec::new();
+    loop {
+        let mut head = [0; 9];
+        stream.read_exact(&mut head).unwrap();
+        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+        let mut payload = vec![0; usize::try_from(length).unwrap()];
+        stream.read_exact(&mut payload).unwrap();
+        kinds.push(head[3]);
+        // Headers answer the request, a reset or a farewell does not.
+        if matches!(head[3], 1 | 3 | 7) {
+            return kinds;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_library_that_takes_the_path_for_the_authority_is_answered() {
+    let stage = Stage::new("");
+    let agent = stage.ready().await;
+    let socket = stage.directory("acme").join("kubelet.sock");
+    for authority in [
+        "localhost",
+        "/var/lib/kubelet/device-plugins/kubelet.sock",
+        "%2Fvar%2Flib%2Fkubelet%2Fdevice-plugins%2Fkubelet.sock",
+    ] {
+        let kinds = answered(&socket, authority);
+        assert_eq!(kinds.last(), Some(&1), "{authority}: {kinds:?}");
+    }
+    agent.stop().await;
+}

@@ -1,0 +1,176 @@
+//! Restarts of agent, kubelet and plugin, and who notices.
+
+use std::time::Duration;
+
+use super::{
+    GPU,
+    kubelet_double::KubeletDouble,
+    plugin::{Plugin, Style},
+    stage::{Stage, has},
+};
+
+const WATCHED: &str = "acme.dev/watched";
+const POLLED: &str = "acme.dev/polled";
+
+/// One plugin of each style.
+async fn both(stage: &Stage) -> (Plugin, Plugin) {
+    let directory = stage.directory("acme");
+    let watching = Some(Style::Watches);
+    let polling = Some(Style::Polls);
+    (
+        Plugin::start(&directory, WATCHED, "w.sock", &["w"], watching).await,
+        Plugin::start(&directory, POLLED, "p.sock", &["p"], polling).await,
+    )
+}
+
+async fn listed(kubelet: &KubeletDouble) {
+    kubelet
+        .until("both listed", |books| {
+            has(books, WATCHED, &["w=Healthy"]) && has(books, POLLED, &["p=Healthy"])
+        })
+        .await;
+}
+
+/// No list of a life of the kubelet held an unhealthy device, or none.
+fn never_lost(kubelet: &KubeletDouble) {
+    for (name, known) in kubelet.books() {
+        for list in &known.lists {
+            assert!(!list.is_empty(), "{name}: {:?}", known.lists);
+            let well = list.iter().all(|one| one.ends_with("=Healthy"));
+            assert!(well, "{name}: {:?}", known.lists);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_a_restart_of_the_agent_pollers_notice_nothing_and_watchers_register_again() {
+    let stage = Stage::new("");
+    let kubelet = KubeletDouble::start(stage.machine.root()).await;
+    let mut agent = stage.ready().await;
+    let (watching, polling) = both(&stage).await;
+    listed(&kubelet).await;
+    for round in 2..=4 {
+        agent.stop().await;
+        agent = stage.ready().await;
+        polling
+            .until("listed anew", |seen| seen.listed == round)
+            .await;
+        watching
+            .until("registered anew", |seen| seen.registered == round)
+            .await;
+        listed(&kubelet).await;
+        never_lost(&kubelet);
+    }
+    let seen = polling.seen();
+    assert_eq!((seen.vanished, seen.registered), (0, 1));
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_a_boot_all_plugins_register_again() {
+    let stage = Stage::new("");
+    let kubelet = KubeletDouble::start(stage.machine.root()).await;
+    let agent = stage.ready().await;
+    let (watching, polling) = both(&stage).await;
+    listed(&kubelet).await;
+    agent.stop().await;
+    // Of the boot only what is on disk: to the agent these are sockets that somebody left.
+    stage.machine.boot("boot-2");
+    let agent = stage.ready().await;
+    for plugin in [&watching, &polling] {
+        plugin.until("again", |seen| seen.registered == 2).await;
+    }
+    assert_eq!(polling.seen().vanished, 1);
+    listed(&kubelet).await;
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_plugin_that_died_with_the_agent_is_unhealthy_after_its_grace() {
+    let stage = Stage::new("  grace: 1s\n");
+    let kubelet = KubeletDouble::start(stage.machine.root()).await;
+    let agent = stage.ready().await;
+    let plugin = Plugin::start(&stage.directory("acme"), GPU, "a.sock", &["a"], None).await;
+    kubelet
+        .until("listed", |books| has(books, GPU, &["a=Healthy"]))
+        .await;
+    agent.stop().await;
+    drop(plugin);
+    let agent = stage.ready().await;
+    let books = kubelet
+        .until("gone", |books| has(books, GPU, &["a=Unhealthy"]))
+        .await;
+    assert_eq!(books[GPU].lists[0], ["a=Healthy"], "as it was, at first");
+    assert!(agent.reason(GPU, "a").unwrap().starts_with("plugin gone"));
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restart_of_the_kubelet_is_nothing_to_the_plugin() {
+    let stage = Stage::new("");
+    let mut kubelet = KubeletDouble::start(stage.machine.root()).await;
+    let agent = stage.ready().await;
+    let (watching, polling) = both(&stage).await;
+    for _ in 0..3 {
+        listed(&kubelet).await;
+        drop(kubelet);
+        kubelet = KubeletDouble::start(stage.machine.root()).await;
+    }
+    listed(&kubelet).await;
+    for plugin in [&watching, &polling] {
+        let seen = plugin.seen();
+        assert_eq!((seen.registered, seen.listed, seen.vanished), (1, 1, 0));
+    }
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restart_of_the_plugin_within_its_grace_is_nothing_to_the_kubelet() {
+    let stage = Stage::new("  grace: 5s\n");
+    let kubelet = KubeletDouble::start(stage.machine.root()).await;
+    let agent = stage.ready().await;
+    let directory = stage.directory("acme");
+    for round in 0..20 {
+        // Some keep their socket's name, others make a new one each time.
+        let endpoint = format!("{}.sock", round % 2 * round);
+        let plugin = Plugin::start(&directory, GPU, &endpoint, &["a"], None).await;
+        kubelet
+            .until("listed", |books| has(books, GPU, &["a=Healthy"]))
+            .await;
+        plugin.until("asked", |seen| seen.listed == 1).await;
+        drop(plugin);
+    }
+    let books = kubelet.books();
+    assert_eq!(books[GPU].lists, [["a=Healthy"]]);
+    assert_eq!(books[GPU].registrations, 1);
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_plugin_that_stays_away_is_unhealthy_with_a_reason_and_well_at_once_when_it_is_back() {
+    let stage = Stage::new("  grace: 1s\n");
+    let kubelet = KubeletDouble::start(stage.machine.root()).await;
+    let agent = stage.ready().await;
+    let directory = stage.directory("acme");
+    let plugin = Plugin::start(&directory, GPU, "a.sock", &["a"], None).await;
+    kubelet
+        .until("listed", |books| has(books, GPU, &["a=Healthy"]))
+        .await;
+    drop(plugin);
+    let left = std::time::Instant::now();
+    kubelet
+        .until("gone", |books| has(books, GPU, &["a=Unhealthy"]))
+        .await;
+    assert!(
+        left.elapsed() >= Duration::from_millis(900),
+        "{:?}",
+        left.elapsed()
+    );
+    assert!(agent.reason(GPU, "a").unwrap().starts_with("plugin gone"));
+    let _plugin = Plugin::start(&directory, GPU, "a.sock", &["a"], None).await;
+    let books = kubelet
+        .until("back", |books| has(books, GPU, &["a=Healthy"]))
+        .await;
+    assert_eq!(books[GPU].lists.len(), 3);
+    agent.stop().await;
+}

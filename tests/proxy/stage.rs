@@ -1,0 +1,172 @@
+//! A machine with vendors' files, an agent on it, and the kubelet.
+
+use std::{path::PathBuf, sync::Arc, time::Duration};
+
+use machinist::{
+    device::{
+        Allowances,
+        answer::Answerers,
+        registry::{Registry, RegistrySettings, UnitStates},
+        vendor::{self, Vendors},
+    },
+    kubelet,
+    proxy::{self, DIRECTORY},
+    root::Root,
+    shutdown::Tasks,
+};
+use prost::Message as _;
+use tokio::sync::watch;
+
+use super::{api, kubelet_double::Books, machine::Machine};
+
+/// The machine, and what lies in `vendors.d`.
+pub(crate) struct Stage {
+    pub(crate) machine: Machine,
+    pub(crate) vendors: watch::Sender<Arc<Vendors>>,
+}
+
+/// An agent: what of it has to do with devices.
+pub(crate) struct Agent {
+    tasks: Tasks,
+    pub(crate) registry: Registry,
+    units: watch::Sender<UnitStates>,
+}
+
+impl Stage {
+    /// One vendor, `acme`, whose specification goes on with `more`.
+    pub(crate) fn new(more: &str) -> Self {
+        let stage = Self {
+            machine: Machine::new(),
+            vendors: watch::Sender::default(),
+        };
+        stage.declare(&[("acme", more)]);
+        stage
+    }
+
+    pub(crate) fn declare(&self, all: &[(&str, &str)]) {
+        let mut vendors = Vendors::default();
+        for (name, more) in all {
+            let text = format!(
+                "apiVersion: machinist.dev/v1\nkind: DeviceVendor\nmetadata: {{name: {name}}}\nspec:\n  \
+                 connects: plugin\n  resources: [\"{name}.dev/*\"]\n{more}"
+            );
+            let vendor = vendor::parse("vendor.yaml", &text).unwrap();
+            vendors.by_name.insert((*name).to_owned(), vendor.into());
+        }
+        self.vendors.send_replace(Arc::new(vendors));
+    }
+
+    /// The vendor may claim this one resource from now on.
+    pub(crate) fn only(&self, name: &str, resource: &str) {
+        let mut vendors = Vendors::clone(&self.vendors.borrow());
+        let mut vendor = vendor::Vendor::clone(&vendors.by_name[name]);
+        let text = format!(
+            "apiVersion: machinist.dev/v1\nkind: DeviceVendor\nmetadata: {{name: {name}}}\nspec:\n  \
+             connects: plugin\n  resources: [\"{resource}\"]\n"
+        );
+        vendor.resources = vendor::parse("vendor.yaml", &text).unwrap().resources;
+        vendors.by_name.insert(name.to_owned(), vendor.into());
+        self.vendors.send_replace(Arc::new(vendors));
+    }
+
+    pub(crate) fn directory(&self, vendor: &str) -> PathBuf {
+        self.machine.path(&format!("{}/{vendor}", &DIRECTORY[1..]))
+    }
+
+    pub(crate) fn agent(&self) -> Agent {
+        let tasks = Tasks::new();
+        let root = Root::open(self.machine.root()).unwrap();
+        // No declaration here goes by a unit.
+        let units = watch::Sender::default();
+        let settings = RegistrySettings {
+            allowances: Allowances::default(),
+            uevents: false,
+            rescan: Duration::from_secs(600),
+            units: tokio::sync::watch::channel(UnitStates::new()).1,
+            withheld: None,
+            units: units.subscribe(),
+        };
+        let registry = Registry::start(root.clone(), settings, &tasks);
+        let vendors = self.vendors.subscribe();
+        let plugin = proxy::start(root.clone(), vendors, registry.clone(), &tasks);
+        let answerers = Answerers {
+            vendor: None,
+            plugin: Some(plugin),
+        };
+        kubelet::start(root, registry.inventory(), answerers, &tasks);
+        Agent {
+            tasks,
+            registry,
+            units,
+        }
+    }
+
+    /// An agent that takes registrations of `acme`.
+    pub(crate) async fn ready(&self) -> Agent {
+        let agent = self.agent();
+        self.until_open("acme").await;
+        agent
+    }
+
+    pub(crate) async fn until_open(&self, vendor: &str) {
+        let socket = self.directory(vendor).join("kubelet.sock");
+        until("kubelet.sock", || {
+            std::os::unix::net::UnixStream::connect(&socket).is_ok()
+        })
+        .await;
+    }
+}
+
+impl Agent {
+    /// SIGTERM: everything ends, and every task is joined.
+    pub(crate) async fn stop(self) {
+        self.tasks.finish(Duration::from_secs(1)).await.unwrap();
+    }
+
+    /// Why a device cannot be lent; none when it can.
+    pub(crate) fn reason(&self, resource: &str, id: &str) -> Option<String> {
+        let inventory = self.registry.inventory().borrow().clone();
+        let mut all = inventory.resources.values();
+        let resource = all.find(|one| one.name.as_str() == resource).unwrap();
+        resource.devices[id].reason.clone()
+    }
+}
+
+pub(crate) async fn until(what: &str, is: impl Fn() -> bool) {
+    let began = tokio::time::Instant::now();
+    while !is() {
+        assert!(
+            began.elapsed() < Duration::from_secs(5),
+            "not within 5 s: {what}"
+        );
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Whether the kubelet lists exactly this, `id=health`.
+pub(crate) fn has(books: &Books, resource: &str, list: &[&str]) -> bool {
+    books
+        .get(resource)
+        .is_some_and(|known| known.streaming && known.list() == list)
+}
+
+/// An answer to `Allocate` that hands out a node and a mount.
+pub(crate) fn answer(node: &str, mount: &str) -> Vec<u8> {
+    let one = api::ContainerAllocateResponse {
+        devices: vec![api::DeviceSpec {
+            container_path: "/dev/acme".into(),
+            host_path: node.into(),
+            permissions: "rw".into(),
+        }],
+        mounts: vec![api::Mount {
+            container_path: "/opt/acme".into(),
+            host_path: mount.into(),
+            read_only: true,
+        }],
+        ..Default::default()
+    };
+    let answer = api::AllocateResponse {
+        container_responses: vec![one],
+    };
+    answer.encode_to_vec()
+}

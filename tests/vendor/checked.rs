@@ -1,0 +1,143 @@
+//! `machinist vendor-check`: what it finds in programs that keep the rules, and in those that do not.
+
+use std::time::Duration;
+
+use machinist::{
+    device::vendor,
+    path::AbsPath,
+    root::Root,
+    shutdown::Tasks,
+    vendor::{
+        api::v1::{self as api, from_vendor::Said},
+        check::{Check, Finding, Patience, Verdict},
+    },
+};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+
+use crate::examples::example;
+
+const FILE: &str = "\
+apiVersion: machinist.dev/v1
+kind: DeviceVendor
+metadata: {name: acme}
+spec: {connects: program, resources: [acme.dev/*], devices: ['/dev/acme*']}
+";
+
+/// Checks whatever `program` makes of the socket's path.
+async fn check<F: Future<Output = ()> + Send + 'static>(
+    program: impl FnOnce(String) -> F,
+) -> Vec<Finding> {
+    let dir = tempfile::tempdir().unwrap();
+    let root = Root::open(dir.path()).unwrap();
+    let tasks = Tasks::new();
+    let vendor = vendor::parse("acme.yaml", FILE).unwrap();
+    let path = AbsPath::new("/agent.sock").unwrap();
+    let check = Check::listen(&root, path, vendor, &tasks).unwrap();
+    let socket = dir.path().join("agent.sock").display().to_string();
+    let program = tokio::spawn(program(socket));
+    let found = check
+        .run(Patience {
+            step: Duration::from_secs(3),
+            answer: Duration::from_secs(1),
+            heartbeats: Duration::from_secs(4),
+        })
+        .await;
+    program.abort();
+    tasks.finish(Duration::from_secs(1)).await.unwrap();
+    found
+}
+
+fn broken(found: &[Finding]) -> Vec<String> {
+    let broken = found.iter().filter(|one| one.verdict == Verdict::Broken);
+    broken
+        .map(|one| format!("{}: {}", one.rule, one.seen))
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_example_keeps_every_rule() {
+    let found = check(example::serve).await;
+    assert_eq!(broken(&found), Vec::<String>::new());
+    let kept = found
+        .iter()
+        .filter(|one| one.verdict == Verdict::Kept)
+        .count();
+    assert_eq!((kept, found.len()), (10, 14), "{found:#?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_program_that_never_comes_is_told_of() {
+    let found = check(|_| std::future::pending()).await;
+    assert_eq!(found.len(), 14, "all rules are named, whatever happens");
+    let broken = broken(&found);
+    assert_eq!(broken.len(), 1, "{broken:?}");
+    assert!(broken[0].ends_with("no session within 3 s"), "{broken:?}");
+}
+
+/// Says Hello and one wrong snapshot, and nothing ever after.
+async fn sloppy(socket: String) {
+    let endpoint = tonic::transport::Endpoint::new(format!("unix:{socket}")).unwrap();
+    let channel = endpoint.connect().await.unwrap();
+    let (to, said) = mpsc::channel(8);
+    let say = |said| to.send(api::FromVendor { said: Some(said) });
+    let hello = api::Hello {
+        api_versions: vec!["v1".into()],
+        vendor: "acme".into(),
+        instance: "one".into(),
+        resources: vec!["acme.dev/x".into()],
+    };
+    say(Said::Hello(hello)).await.unwrap();
+    let snapshot = api::Snapshot {
+        resource: "acme.dev/x".into(),
+        generation: 1,
+        devices: vec![crate::program::device("sda")],
+        asks: None,
+    };
+    say(Said::Snapshot(snapshot)).await.unwrap();
+    let mut client = api::vendor_client::VendorClient::new(channel);
+    let mut from = client
+        .session(ReceiverStream::new(said))
+        .await
+        .unwrap()
+        .into_inner();
+    while from.message().await.is_ok_and(|message| message.is_some()) {}
+    drop(to);
+    std::future::pending::<()>().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_broken_rule_is_told_with_what_was_seen() {
+    let broken = broken(&check(sloppy).await);
+    let expected = [
+        "it offers every resource that Hello names: 0 of 1",
+        "/dev/sda is not among the nodes that vendor acme may hand out",
+        "it says something within three heartbeats",
+        "it answers Quiesce: no answer in time",
+        "it answers Resume: no answer in time",
+        "it connects again when the session ends: not within 3 s",
+    ];
+    assert_eq!(broken.len(), expected.len(), "{broken:#?}");
+    for (found, expected) in broken.iter().zip(expected) {
+        assert!(found.contains(expected), "{found}: {expected}");
+    }
+}
+
+#[test]
+fn a_file_that_is_refused_is_told_with_its_place_and_nothing_is_started() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("acme.yaml");
+    std::fs::write(&file, FILE.replace("program", "telepathy")).unwrap();
+    let command = std::process::Command::new(env!("CARGO_BIN_EXE_machinist"))
+        .args(["vendor-check", "--file"])
+        .arg(&file)
+        .args(["--", "touch"])
+        .arg(dir.path().join("started"))
+        .output()
+        .unwrap();
+    assert_eq!(command.status.code(), Some(1));
+    let told = String::from_utf8(command.stderr).unwrap();
+    assert!(told.contains("acme.yaml:4:18"), "{told}");
+    assert!(told.contains("program, plugin"), "{told}");
+    assert!(!dir.path().join("started").exists());
+}

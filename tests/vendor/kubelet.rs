@@ -1,0 +1,157 @@
+//! What the kubelet sees of a vendor.
+
+use machinist::{
+    kubelet::api::v1beta1,
+    vendor::api::v1::{self as api, answer, question},
+};
+
+use crate::{
+    kubelet_double::{Books, KubeletDouble},
+    machine::Machine,
+    program::{device, node, vendor_is},
+};
+
+fn lists(books: &Books, expected: &[&str]) -> bool {
+    let known = books.get("acme.dev/x");
+    known.is_some_and(|known| known.streaming && known.list() == expected)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_vendor_that_restarts_is_not_seen_by_the_kubelet() {
+    let machine = Machine::new();
+    machine.plug("acme0");
+    machine.vendor("acme", "  grace: 30s\n");
+    let text = std::fs::read_to_string(machine.path("etc/machinist/vendors.d/acme.yaml")).unwrap();
+    let text = text.replace("  grace: 1s\n", "");
+    std::fs::write(machine.path("etc/machinist/vendors.d/acme.yaml"), text).unwrap();
+    let kubelet = KubeletDouble::start(machine.root()).await;
+    let agent = machine.agent();
+    for instance in 0..20 {
+        let (mut program, _) = machine
+            .hello("acme", &format!("run-{instance}"), &["acme.dev/x"])
+            .await
+            .unwrap();
+        program
+            .offer("acme.dev/x", 1, vec![device("acme0")])
+            .await
+            .unwrap();
+        kubelet
+            .until("listed", |books| lists(books, &["acme0=Healthy"]))
+            .await;
+        drop(program);
+        vendor_is(&agent, "acme", |one| one.instance.is_none()).await;
+    }
+    let books = kubelet.books();
+    let known = &books["acme.dev/x"];
+    assert_eq!((known.registrations, known.lists.len()), (1, 1));
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn containers_get_what_the_recipe_or_the_vendor_says() {
+    let machine = Machine::new();
+    machine.plug("acme0");
+    machine.plug("acme1");
+    machine.vendor("acme", "");
+    let kubelet = KubeletDouble::start(machine.root()).await;
+    let agent = machine.agent();
+    let (mut program, _) = machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap();
+    let mut snapshot = api::Snapshot {
+        resource: "acme.dev/x".into(),
+        generation: 1,
+        devices: vec![device("acme0")],
+        asks: None,
+    };
+    program.snapshot(snapshot.clone()).await.unwrap();
+    kubelet
+        .until("listed", |books| lists(books, &["acme0=Healthy"]))
+        .await;
+    let given = kubelet.allocate("acme.dev/x", &["acme0"]).await.unwrap();
+    assert_eq!(given.devices[0].host_path, "/dev/acme0");
+    snapshot.generation = 2;
+    snapshot.asks = Some(api::Asks {
+        allocate: true,
+        ..api::Asks::default()
+    });
+    program.snapshot(snapshot).await.unwrap();
+    let answers = async {
+        let question = program.question().await;
+        assert!(matches!(question.asked, Some(question::Asked::Allocate(_))));
+        let recipe = answer::Answer::Recipe(node("/dev/acme1"));
+        program.answer(question.id, recipe).await;
+        let question = program.question().await;
+        let error = answer::Answer::Error("it is too hot".into());
+        program.answer(question.id, error).await;
+    };
+    let asking = async {
+        let given = kubelet.allocate("acme.dev/x", &["acme0"]).await.unwrap();
+        assert_eq!(given.devices[0].host_path, "/dev/acme1");
+        kubelet
+            .allocate("acme.dev/x", &["acme0"])
+            .await
+            .unwrap_err()
+    };
+    let ((), refused) = tokio::join!(answers, asking);
+    assert_eq!(refused.message(), "vendor acme refuses: it is too hot");
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_call_before_a_start_reaches_only_who_asked_for_it_and_is_repeated_when_it_took_too_long()
+ {
+    let machine = Machine::new();
+    machine.plug("acme0");
+    machine.vendor("acme", "  deadline: 1s\n");
+    let kubelet = KubeletDouble::start(machine.root()).await;
+    let agent = machine.agent();
+    let resources = ["acme.dev/x", "acme.dev/y"];
+    let (mut program, _) = machine.hello("acme", "one", &resources).await.unwrap();
+    for (resource, pre_start) in [("acme.dev/x", true), ("acme.dev/y", false)] {
+        let asks = api::Asks {
+            pre_start,
+            ..api::Asks::default()
+        };
+        let snapshot = api::Snapshot {
+            resource: resource.into(),
+            generation: 1,
+            devices: vec![device("acme0")],
+            asks: Some(asks),
+        };
+        program.snapshot(snapshot).await.unwrap();
+    }
+    let listed = |books: &Books| {
+        resources
+            .iter()
+            .all(|one| books.get(*one).is_some_and(|one| one.streaming))
+    };
+    kubelet.until("both", listed).await;
+    let start = async |resource: &str| {
+        let devices_ids = vec!["acme0".to_owned()];
+        let request = v1beta1::PreStartContainerRequest { devices_ids };
+        kubelet.plugin(resource).pre_start_container(request).await
+    };
+    for (resource, wanted) in [("acme.dev/x", true), ("acme.dev/y", false)] {
+        let mut plugin = kubelet.plugin(resource);
+        let options = plugin.get_device_plugin_options(v1beta1::Empty {}).await;
+        let options = options.unwrap().into_inner();
+        assert_eq!(options.pre_start_required, wanted, "{resource}");
+    }
+    // Nobody is asked.
+    start("acme.dev/y").await.unwrap();
+    let answers = async {
+        let first = program.question().await;
+        assert!(matches!(first.asked, Some(question::Asked::PreStart(_))));
+        let second = program.question().await;
+        // The late answer is nobody's.
+        for id in [first.id, second.id] {
+            program.answer(id, answer::Answer::Done(api::Done {})).await;
+        }
+    };
+    let starts = async {
+        let late = start("acme.dev/x").await.unwrap_err();
+        assert_eq!(late.message(), "vendor acme has not answered within 1 s");
+        start("acme.dev/x").await.unwrap();
+    };
+    tokio::join!(answers, starts);
+    agent.stop().await;
+}

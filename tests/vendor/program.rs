@@ -1,0 +1,226 @@
+//! A vendor's program that does what a test says.
+
+use std::time::Duration;
+
+use machinist::{
+    device::{status::DevicesStatus, vendor::KIND},
+    vendor::{
+        VendorStatus,
+        api::v1::{
+            self as api, FromAgent, FromVendor, from_agent, from_vendor::Said,
+            vendor_client::VendorClient,
+        },
+    },
+};
+use tokio::{sync::mpsc, time::timeout};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Status, Streaming, transport::Endpoint};
+
+use crate::machine::{Agent, Machine};
+
+/// Longer than anything here takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// One session of a vendor's program. Dropping it is the program's sudden death.
+pub(crate) struct Program {
+    to: mpsc::Sender<FromVendor>,
+    from: Streaming<FromAgent>,
+}
+
+/// How a program comes to its socket.
+pub(crate) struct Manner {
+    /// How many bytes it takes before it has read those.
+    pub(crate) window: Option<u32>,
+}
+
+impl Machine {
+    /// Declares the vendor `name` with further lines of its spec.
+    pub(crate) fn vendor(&self, name: &str, spec: &str) {
+        let dir = self.path("etc/machinist/vendors.d");
+        std::fs::create_dir_all(&dir).unwrap();
+        let text = format!(
+            "apiVersion: machinist.dev/v1\nkind: {KIND}\nmetadata: {{name: {name}}}\nspec:\n  \
+             connects: program\n  resources: [acme.dev/*]\n  devices: ['/dev/acme*']\n  grace: 1s\n{spec}"
+        );
+        std::fs::write(dir.join(format!("{name}.yaml")), text).unwrap();
+    }
+
+    pub(crate) fn vendor_socket(&self, name: &str) -> std::path::PathBuf {
+        self.path(&format!("run/machinist/vendors/{name}/agent.sock"))
+    }
+
+    /// Opens a stream and says nothing.
+    pub(crate) async fn open(&self, name: &str, manner: Manner) -> Result<Program, Status> {
+        let socket = self.vendor_socket(name);
+        wait("the socket", || socket.exists()).await;
+        let mut endpoint = Endpoint::new(format!("unix:{}", socket.display())).unwrap();
+        if let Some(window) = manner.window {
+            endpoint = endpoint.initial_stream_window_size(window);
+        }
+        let channel = endpoint.connect().await.unwrap();
+        let (to, said) = mpsc::channel(2);
+        let stream = ReceiverStream::new(said);
+        let from = VendorClient::new(channel).session(stream).await?;
+        let from = from.into_inner();
+        Ok(Program { to, from })
+    }
+
+    /// Opens a session and says Hello.
+    pub(crate) async fn hello(
+        &self,
+        name: &str,
+        instance: &str,
+        resources: &[&str],
+    ) -> Result<(Program, api::Welcome), Status> {
+        let mut program = self.open(name, Manner { window: None }).await?;
+        let welcome = program.hello(name, instance, resources).await?;
+        Ok((program, welcome))
+    }
+}
+
+impl Program {
+    pub(crate) async fn hello(
+        &mut self,
+        name: &str,
+        instance: &str,
+        resources: &[&str],
+    ) -> Result<api::Welcome, Status> {
+        let resources = resources.iter().map(|one| (*one).to_owned()).collect();
+        self.say(Said::Hello(api::Hello {
+            api_versions: vec!["v1".into()],
+            vendor: name.into(),
+            instance: instance.into(),
+            resources,
+        }))
+        .await;
+        match self.next().await? {
+            from_agent::Said::Welcome(welcome) => Ok(welcome),
+            other => panic!("no Welcome but {other:?}"),
+        }
+    }
+
+    pub(crate) async fn say(&self, said: Said) {
+        // A session that has ended says so when it is listened to.
+        let _ = self.to.send(FromVendor { said: Some(said) }).await;
+    }
+
+    pub(crate) async fn next(&mut self) -> Result<from_agent::Said, Status> {
+        let next = timeout(PATIENCE, self.from.message()).await;
+        match next.expect("the agent says nothing")? {
+            Some(said) => Ok(said.said.unwrap()),
+            None => Err(Status::ok("the agent closed the session")),
+        }
+    }
+
+    /// Offers devices, and gives the verdict.
+    pub(crate) async fn offer(
+        &mut self,
+        resource: &str,
+        generation: u64,
+        devices: Vec<api::Device>,
+    ) -> Result<(), api::Rejected> {
+        self.snapshot(api::Snapshot {
+            resource: resource.into(),
+            generation,
+            devices,
+            asks: None,
+        })
+        .await
+    }
+
+    pub(crate) async fn snapshot(&mut self, snapshot: api::Snapshot) -> Result<(), api::Rejected> {
+        self.say(Said::Snapshot(snapshot)).await;
+        match self.next().await.unwrap() {
+            from_agent::Said::Accepted(_) => Ok(()),
+            from_agent::Said::Rejected(rejected) => Err(rejected),
+            other => panic!("no verdict but {other:?}"),
+        }
+    }
+
+    pub(crate) async fn question(&mut self) -> api::Question {
+        match self.next().await.unwrap() {
+            from_agent::Said::Question(question) => question,
+            other => panic!("no question but {other:?}"),
+        }
+    }
+
+    pub(crate) async fn answer(&self, id: u64, answer: api::answer::Answer) {
+        let answer = Some(answer);
+        self.say(Said::Answer(api::Answer { id, answer })).await;
+    }
+
+    /// Waits for the end of the session.
+    pub(crate) async fn last_word(&mut self) -> Status {
+        loop {
+            if let Err(status) = self.next().await {
+                return status;
+            }
+        }
+    }
+}
+
+/// A healthy device whose node is called like it.
+pub(crate) fn device(id: &str) -> api::Device {
+    api::Device {
+        id: id.into(),
+        health: api::Health::Healthy.into(),
+        recipe: Some(node(&format!("/dev/{id}"))),
+        ..api::Device::default()
+    }
+}
+
+pub(crate) fn node(path: &str) -> api::Recipe {
+    api::Recipe {
+        nodes: vec![api::Node {
+            path: path.into(),
+            ..api::Node::default()
+        }],
+        ..api::Recipe::default()
+    }
+}
+
+/// Every device as `resource/id=health (reason)`.
+pub(crate) fn listed(status: &DevicesStatus) -> Vec<String> {
+    let each = status.devices.iter().flat_map(|resource| {
+        let name = resource.resource.as_str().rsplit('/').next().unwrap();
+        resource.devices.iter().map(move |one| {
+            let why = one.reason.as_deref();
+            let why = why.map(|why| format!(" ({why})")).unwrap_or_default();
+            format!("{name}/{}={}{why}", one.id, one.health)
+        })
+    });
+    each.collect()
+}
+
+/// Waits for a list of devices.
+pub(crate) async fn lists(agent: &Agent, expected: &[&str]) {
+    agent
+        .until(&format!("{expected:?}"), |status| {
+            listed(status) == expected
+        })
+        .await;
+}
+
+pub(crate) async fn wait(what: &str, done: impl Fn() -> bool) {
+    let polled = async {
+        while !done() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    assert!(
+        timeout(PATIENCE, polled).await.is_ok(),
+        "not within 10 s: {what}"
+    );
+}
+
+/// Waits until the vendor's status is as wanted.
+pub(crate) async fn vendor_is(agent: &Agent, name: &str, wanted: impl Fn(&VendorStatus) -> bool) {
+    let vendors = agent.handle.vendors();
+    let is = || {
+        vendors
+            .status()
+            .iter()
+            .any(|one| one.vendor == name && wanted(one))
+    };
+    wait(&format!("{name}: {:?}", vendors.status()), is).await;
+}

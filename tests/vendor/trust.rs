@@ -1,0 +1,331 @@
+//! A vendor is not trusted: whatever it sends, it is refused with a sentence, and nobody else notices.
+
+use std::time::Duration;
+
+use machinist::vendor::api::v1::{self as api, Reason, from_vendor::Said};
+use tonic::Code;
+
+use crate::{
+    machine::{Agent, Machine},
+    program::{Manner, Program, device, lists, node, vendor_is},
+};
+
+/// A machine on which a well-behaved vendor has one device.
+pub(crate) async fn with_a_neighbour() -> (Machine, Agent, Program) {
+    let machine = Machine::new();
+    machine.plug("acme0");
+    machine.vendor("acme", "");
+    machine.vendor("good", "");
+    let agent = machine.agent();
+    let (mut good, _) = machine
+        .hello("good", "one", &["acme.dev/good"])
+        .await
+        .unwrap();
+    good.offer("acme.dev/good", 1, vec![device("acme0")])
+        .await
+        .unwrap();
+    (machine, agent, good)
+}
+
+/// The neighbour is as it was, and the vendor itself may come back.
+pub(crate) async fn unharmed(machine: &Machine, agent: &Agent, mut good: Program) {
+    good.offer("acme.dev/good", 1, vec![device("acme0")])
+        .await
+        .unwrap();
+    let status = agent.handle.status_now();
+    assert_eq!(crate::program::listed(&status)[0], "good/acme0=Healthy");
+    vendor_is(agent, "acme", |one| one.instance.is_none()).await;
+    machine
+        .hello("acme", "later", &["acme.dev/x"])
+        .await
+        .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_user_who_is_not_in_the_file_is_refused_by_name() {
+    let (machine, agent, good) = with_a_neighbour().await;
+    machine.vendor("strict", "  users: [4242]\n");
+    let refused = machine
+        .hello("strict", "one", &["acme.dev/x"])
+        .await
+        .err()
+        .unwrap();
+    assert_eq!(refused.code(), Code::PermissionDenied);
+    let expected = format!(
+        "user {} may not speak for vendor strict",
+        nix::unistd::geteuid()
+    );
+    assert_eq!(refused.message(), expected);
+    unharmed(&machine, &agent, good).await;
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sockets_and_directories_let_nobody_else_in() {
+    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+    let (machine, agent, _good) = with_a_neighbour().await;
+    machine.vendor("grouped", "  group: 4242\n");
+    machine
+        .hello("grouped", "one", &["acme.dev/y"])
+        .await
+        .unwrap();
+    for (name, group) in [("acme", 0), ("grouped", 4242)] {
+        let socket = machine.vendor_socket(name);
+        for (path, mode) in [(socket.as_path(), 0o660), (socket.parent().unwrap(), 0o750)] {
+            let found = std::fs::symlink_metadata(path).unwrap();
+            assert_eq!(found.permissions().mode() & 0o7777, mode, "{path:?}");
+            if nix::unistd::geteuid().is_root() {
+                assert_eq!((found.uid(), found.gid()), (0, group), "{path:?}");
+            }
+        }
+    }
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hello_that_claims_too_much_is_refused_with_a_sentence() {
+    let (machine, agent, good) = with_a_neighbour().await;
+    let many: Vec<String> = (0..9).map(|n| format!("acme.dev/{n}")).collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    let long = "x".repeat(129);
+    for (vendor, instance, resources, expected) in [
+        (
+            "good",
+            "one",
+            &["acme.dev/x"][..],
+            "this is the socket of vendor acme",
+        ),
+        ("acme", "", &["acme.dev/x"], "the instance is not named"),
+        ("acme", &long, &["acme.dev/x"], "the instance is not named"),
+        (
+            "acme",
+            "one",
+            &["other.dev/x"],
+            "vendor acme may not offer other.dev/x",
+        ),
+        ("acme", "one", &["../x"], "is no resource name"),
+        ("acme", "one", &[], "0 resources are named"),
+        (
+            "acme",
+            "one",
+            &many,
+            "9 resources are named; vendor acme may offer 1 to 8",
+        ),
+    ] {
+        let mut program = machine.open("acme", Manner { window: None }).await.unwrap();
+        let refused = program
+            .hello(vendor, instance, resources)
+            .await
+            .unwrap_err();
+        assert!(refused.message().contains(expected), "{refused}");
+    }
+    let mut program = machine.open("acme", Manner { window: None }).await.unwrap();
+    program
+        .say(Said::Heartbeat(api::Heartbeat { number: 1 }))
+        .await;
+    assert_eq!(
+        program.last_word().await.message(),
+        "the first message is not Hello"
+    );
+    unharmed(&machine, &agent, good).await;
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn messages_that_are_too_large_end_the_session_unread() {
+    let (machine, agent, good) = with_a_neighbour().await;
+    let mut huge = device("acme0");
+    huge.attributes = [("a".to_owned(), "x".repeat(10 << 20))].into();
+    let ten_thousand = (0..10_000).map(|n| device(&format!("acme{n}"))).collect();
+    let many_parts = vec![api::Device::default(); 10_000];
+    for (devices, expected) in [
+        (vec![huge], "a message is larger than 524288 bytes"),
+        (
+            ten_thousand,
+            "the message has 20000 parts; at most 8192 are read",
+        ),
+        (
+            many_parts,
+            "the message has 10000 parts; at most 8192 are read",
+        ),
+    ] {
+        let (mut program, _) = machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap();
+        program
+            .say(Said::Snapshot(api::Snapshot {
+                resource: "acme.dev/x".into(),
+                generation: 1,
+                devices,
+                asks: None,
+            }))
+            .await;
+        let last = program.last_word().await;
+        assert_eq!(
+            (last.code(), last.message()),
+            (Code::ResourceExhausted, expected)
+        );
+    }
+    unharmed(&machine, &agent, good).await;
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn snapshots_that_are_wrong_are_rejected_and_the_session_goes_on() {
+    let (machine, agent, _good) = with_a_neighbour().await;
+    let (mut program, _) = machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap();
+    program
+        .offer("acme.dev/x", 1, vec![device("acme0")])
+        .await
+        .unwrap();
+    let other = program
+        .offer("acme.dev/other", 1, Vec::new())
+        .await
+        .unwrap_err();
+    assert_eq!(other.reason(), Reason::ResourceUnknown);
+    let many = (0..1001).map(|n| device(&format!("acme{n}"))).collect();
+    let many = program.offer("acme.dev/x", 2, many).await.unwrap_err();
+    assert_eq!(many.reason(), Reason::Limit);
+    for (path, expected) in [
+        ("/dev/acme0/../../etc/shadow", "it holds . or .."),
+        (
+            "/etc/shadow",
+            "not among the nodes that vendor acme may hand out",
+        ),
+        ("/dev/acme9", "/dev/acme9 does not exist"),
+    ] {
+        let mut wrong = device("bad");
+        wrong.recipe = Some(node(path));
+        let wrong = program
+            .offer("acme.dev/x", 2, vec![wrong])
+            .await
+            .unwrap_err();
+        assert_eq!(
+            (wrong.reason(), wrong.device.as_str()),
+            (Reason::PathForbidden, "bad")
+        );
+        assert!(wrong.message.contains(expected), "{}", wrong.message);
+    }
+    program
+        .offer("acme.dev/x", 2, vec![device("acme0")])
+        .await
+        .unwrap();
+    lists(&agent, &["good/acme0=Healthy", "x/acme0=Healthy"]).await;
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flood_ends_the_session_and_holds_no_memory() {
+    let (machine, agent, good) = with_a_neighbour().await;
+    let before = resident();
+    for _ in 0..3 {
+        let (mut program, _) = machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap();
+        // As large as is read at all, and never accepted: the id is none.
+        let reason = "x".repeat(500);
+        let wrong = api::Device {
+            reason,
+            ..api::Device::default()
+        };
+        for generation in 1..20 {
+            program
+                .say(Said::Snapshot(api::Snapshot {
+                    resource: "acme.dev/x".into(),
+                    generation,
+                    devices: vec![wrong.clone(); 1000],
+                    asks: None,
+                }))
+                .await;
+        }
+        // Small ones are quick on any machine.
+        for number in 0..300 {
+            program
+                .say(Said::Heartbeat(api::Heartbeat { number }))
+                .await;
+        }
+        let last = program.last_word().await;
+        assert_eq!(last.code(), Code::ResourceExhausted);
+        assert_eq!(last.message(), "more than 20 messages in a second");
+    }
+    let grown = resident().saturating_sub(before);
+    // Of 60 messages with 30 MiB a handful is somewhere on the way, in the program above all.
+    eprintln!("resident memory after the floods: +{grown} KiB, the program's own included");
+    // Other tests run in this process at the same time, hence the room.
+    assert!(grown < 100 * 1024, "+{grown} KiB");
+    unharmed(&machine, &agent, good).await;
+    agent.stop().await;
+}
+
+/// Resident memory of this process in KiB.
+fn resident() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let number = line.and_then(|line| line.split_whitespace().next());
+    number.unwrap().parse().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_program_that_never_reads_loses_its_session() {
+    let (machine, agent, good) = with_a_neighbour().await;
+    let manner = Manner { window: Some(1) };
+    let program = machine.open("acme", manner).await;
+    // Even the Welcome does not get through, so it is not waited for.
+    let program = program.unwrap();
+    program
+        .say(Said::Hello(api::Hello {
+            api_versions: vec!["v1".into()],
+            vendor: "acme".into(),
+            instance: "one".into(),
+            resources: vec!["acme.dev/x".into()],
+        }))
+        .await;
+    vendor_is(&agent, "acme", |one| one.instance.is_some()).await;
+    for number in 0..200 {
+        program
+            .say(Said::Heartbeat(api::Heartbeat { number }))
+            .await;
+        tokio::time::sleep(Duration::from_millis(if number < 30 { 1 } else { 52 })).await;
+        let status = agent.handle.vendors().status();
+        let acme = status.iter().find(|one| one.vendor == "acme").unwrap();
+        if let Some(why) = &acme.lapsing {
+            assert_eq!(why, "it does not read what it is sent");
+            break;
+        }
+        assert!(number < 199, "it still has its session");
+    }
+    drop(program);
+    unharmed(&machine, &agent, good).await;
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn as_much_as_a_vendor_may_offer_takes_a_few_mebibytes() {
+    let (machine, agent, mut good) = with_a_neighbour().await;
+    machine.vendor("large", "  limits: {devices: 4000}\n");
+    let (mut program, _) = machine
+        .hello("large", "one", &["acme.dev/x"])
+        .await
+        .unwrap();
+    let long = |number: usize| {
+        let mut device = device(&format!("{number:0>40}"));
+        // What is not lent need not be there.
+        device.health = api::Health::Unhealthy.into();
+        device.recipe = Some(node(&format!("/dev/acme{number:0>40}")));
+        device
+    };
+    let before = resident();
+    program
+        .offer("acme.dev/x", 1, (0..4000).map(long).collect())
+        .await
+        .unwrap();
+    agent
+        .until("all are listed", |status| {
+            status.devices.iter().any(|one| one.devices.len() == 4000)
+        })
+        .await;
+    let grown = resident().saturating_sub(before);
+    eprintln!(
+        "4000 devices of one vendor: +{grown} KiB, with what the kubelet and people are told, and the program's own"
+    );
+    good.offer("acme.dev/good", 2, vec![device("acme0")])
+        .await
+        .unwrap();
+    agent.stop().await;
+}
