@@ -167,7 +167,6 @@ async fn who_is_lost_is_said_when_the_eviction_was_accepted_and_not_before() {
 #[tokio::test(start_paused = true)]
 async fn a_workload_that_comes_back_is_named_and_not_deleted_in_a_loop() {
     let server = Server::with([made("web-0").owned_by("ReplicaSet", "web")]);
-    server.pods_end_after(Some(seconds(0)));
     let options = Options {
         way: Way::Delete,
         ..strict()

@@ -24,6 +24,7 @@ use crate::{
         evict::{Drain, DrainError, Options, Pods},
     },
     reason::Reason,
+    telemetry::chain,
     update::node::{
         Asked, Blocker, DrainOrder, Emptied, Holders, Lending, Node, NodeError, Permit, Step,
     },
@@ -73,7 +74,7 @@ impl<P: Pods> ByAgent<P> {
         let view = self.ours.live(what).await?;
         let known = locked(&self.cordoned).clone();
         if known.asks(&view) == cordon::Asks::Patience {
-            return Err(self.lifted_again());
+            return Err(self.lifted_again(&view).await);
         }
         let cordoned = self.ours.node.cordon().await;
         let cordoned = cordoned.map_err(|e| self.ours.refused(what, e))?;
@@ -92,7 +93,8 @@ impl<P: Pods> ByAgent<P> {
     }
 
     /// Whoever makes the node schedulable a second time is not fought.
-    fn lifted_again(&self) -> NodeError {
+    async fn lifted_again(&self, view: &NodeView) -> NodeError {
+        self.disown_cordon(view).await;
         let what = "go on without the cordon that somebody has lifted twice on node";
         self.ours.other(what, Reason::NodeUncordoned, true)
     }
@@ -104,10 +106,11 @@ impl<P: Pods> ByAgent<P> {
         if !drained {
             return Ok(Permit::Go);
         }
-        match locked(&self.cordoned).asks(&view) {
+        let asks = locked(&self.cordoned).asks(&view);
+        match asks {
             cordon::Asks::Nothing => {}
             cordon::Asks::Cordon => return Ok(Permit::Refilled),
-            cordon::Asks::Patience => return Err(self.lifted_again()),
+            cordon::Asks::Patience => return Err(self.lifted_again(&view).await),
         }
         let drain = self.as_configured(None);
         let rehearsal = drain
@@ -120,6 +123,16 @@ impl<P: Pods> ByAgent<P> {
             true => Permit::Go,
             false => Permit::Refilled,
         })
+    }
+
+    /// The cordon that comes next is not ours, and is not to be taken for it: our mark goes.
+    async fn disown_cordon(&self, view: &NodeView) {
+        if !view.has_our_mark() {
+            return;
+        }
+        if let Err(error) = self.ours.node.forget(annotation::CORDONED).await {
+            tracing::warn!(reason = %error.reason(), "{}", chain(&error));
+        }
     }
 
     /// The Node as it was seen last.

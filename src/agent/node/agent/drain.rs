@@ -146,12 +146,10 @@ impl<P: Pods> ByAgent<P> {
     }
 
     /// Waits until the node is cordoned, and says so. Not so: asked to stop.
-    ///
-    /// The cordon that comes is not ours, and is not to be taken for it: our mark goes first.
     async fn is_cordoned_again(&self, order: &DrainOrder) -> bool {
         self.ours.tell(EventReason::DrainBlocked, lifted_note());
-        if let Err(error) = self.ours.node.forget(annotation::CORDONED).await {
-            tracing::warn!(reason = %error.reason(), "{}", chain(&error));
+        if let Some(view) = self.seen() {
+            self.disown_cordon(&view).await;
         }
         let mut sights = self.ours.node.sights();
         let stands = sights.wait_for(|sight| {
