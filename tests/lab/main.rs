@@ -30,6 +30,7 @@ mod support;
 mod table;
 mod tended;
 mod undo;
+mod vendors;
 
 // Updates of every kind, as the power-cut tests have them.
 #[allow(dead_code, reason = "shared with other tests")]

@@ -62,6 +62,15 @@ pub fn lab() -> &'static Lab {
     })
 }
 
+impl Lab {
+    /// A program of the documentation, built beside this one.
+    pub fn example(&self, name: &str) -> Vec<u8> {
+        let here = std::env::current_exe().unwrap();
+        let built = here.ancestors().nth(2).unwrap().join("examples").join(name);
+        std::fs::read(&built).unwrap_or_else(|error| panic!("{}: {error}", built.display()))
+    }
+}
+
 /// How often to repeat: `short` on every run, `long` when it was asked for with `--long`.
 pub fn rounds(short: usize, long: usize) -> usize {
     if lab().long { long } else { short }

@@ -1,0 +1,201 @@
+//! Devices that are found by what they are, and those of a vendor's own program: with a real kubelet.
+
+use serde_json::{Value, json};
+
+use crate::support::agent::{file, manifest};
+use crate::support::{Cluster, Machine, Node, lab, wait};
+
+const FOUND: &str = "acme.dev/found";
+const OFFERED: &str = "acme.dev/accelerator";
+
+/// The kernel's own word for `/dev/fuse`, whatever it is called.
+const DECLARATION: &str = "apiVersion: machinist.dev/v1\nkind: DeviceDeclaration\n\
+    metadata: {name: found}\nspec:\n  resource: acme.dev/found\n  \
+    match: [{subsystem: {name: misc, attributes: {dev: \"10:229\"}}}]\n  \
+    health: [{unit: acme.service}]\n";
+const VENDOR: &str = "apiVersion: machinist.dev/v1\nkind: DeviceVendor\nmetadata: {name: acme}\n\
+    spec: {connects: program, resources: [acme.dev/*], devices: [\"/dev/acme*\"], grace: 10s}\n";
+/// The example of the documentation, as a service of the machine.
+const SERVICE: &str = "[Service]\n\
+    Environment=MACHINIST_VENDOR_SOCKET=/run/machinist/vendors/acme/agent.sock\n\
+    ExecStart=/usr/local/bin/acme\n";
+
+fn wait_allocatable(node: &Node<'_>, resource: &str, count: &str) {
+    let what = format!("{resource} {count} allocatable");
+    wait::until(&what, wait::seconds(60), || {
+        node.object()["status"]["allocatable"][resource] == count
+    });
+}
+
+/// Health and reason of each device of a resource.
+fn healths(machine: &Machine, resource: &str) -> Vec<(String, String)> {
+    let status = machine.status().unwrap_or_default();
+    let resources = status["devices"].as_array().into_iter().flatten();
+    let devices = resources.filter(|one| one["resource"] == resource);
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    devices
+        .flat_map(|one| one["devices"].as_array().into_iter().flatten())
+        .map(|device| (text(&device["health"]), text(&device["reason"])))
+        .collect()
+}
+
+fn registrations(machine: &Machine, resource: &str) -> usize {
+    let line = format!("{resource} is registered,");
+    let story = machine.story();
+    story.iter().filter(|said| said.starts_with(&line)).count()
+}
+
+/// What a vendor's toolkit leaves for the runtime.
+const SPEC: &str = r#"{"cdiVersion": "0.6.0", "kind": "acme.dev/card", "devices": [
+    {"name": "card0", "containerEdits": {
+        "deviceNodes": [{"path": "/dev/card0", "hostPath": "/dev/fuse"}], "env": ["CARD=card0"]}}]}"#;
+const CARD: &str = "acme.dev/card";
+const CARDS: &str = "apiVersion: machinist.dev/v1\nkind: DeviceDeclaration\n\
+    metadata: {name: cards}\nspec: {resource: acme.dev/card, match: [{cdi: {kind: acme.dev/card}}]}\n";
+
+struct Stage {
+    cluster: Cluster,
+    machine: Machine,
+}
+
+impl Stage {
+    fn inside(&self, pod: &str, line: &str) -> String {
+        let shell = ["exec", pod, "--", "/bin/sh", "-c", line];
+        String::from_utf8(self.cluster.try_kubectl(&shell).stdout).unwrap()
+    }
+
+    fn restarts(&self, pod: &str) -> Value {
+        let pod = self.cluster.kubectl_json(&["get", "pod", pod]);
+        pod["status"]["containerStatuses"][0]["restartCount"].clone()
+    }
+
+    fn run(&self, pod: &str, resource: &str) {
+        self.cluster.pod(pod, "vendor", &[(resource, 1)]);
+        self.cluster.wait_pod(pod, "Running", wait::seconds(60));
+    }
+}
+
+#[test]
+fn hardware_cdi_and_a_vendors_program_are_lent_and_their_misfortunes_are_told() {
+    let cluster = Cluster::start(&lab().version);
+    let files = [
+        ("/etc/machinist/devices.d/found.yaml", DECLARATION),
+        ("/etc/machinist/devices.d/cards.yaml", CARDS),
+        ("/etc/machinist/vendors.d/acme.yaml", VENDOR),
+        ("/etc/cdi/acme.json", SPEC),
+    ];
+    let files = files.map(|(path, text)| file(path, 0o644, text));
+    let config = manifest("70-devices", json!({"files": files}), Value::Null);
+    let machine = Machine::build("vendor")
+        .machinist()
+        .file_with_mode("/usr/local/bin/acme", lab().example("vendor"), 0o755)
+        .file("/etc/systemd/system/acme.service", SERVICE)
+        .config(("70-devices.yaml".to_owned(), config))
+        .boot();
+    let stage = Stage { cluster, machine };
+    let (cluster, machine) = (&stage.cluster, &stage.machine);
+    let node = cluster.join(machine);
+    machine.sh("ln -s fuse /dev/acme0; ln -s net/tun /dev/acme1");
+    machine.exec(&["systemctl", "start", "acme"]);
+    machine.start_agent();
+    for (resource, count) in [(FOUND, "1"), (CARD, "1"), (OFFERED, "2")] {
+        wait_allocatable(&node, resource, count);
+    }
+    are_lent(&stage);
+    outlive_the_container_and_a_reload(&stage);
+    the_quota_counts_them(&stage);
+    the_vendors_lives(&stage, &node);
+}
+
+fn are_lent(stage: &Stage) {
+    for (pod, resource) in [("finder", FOUND), ("taker", OFFERED), ("player", CARD)] {
+        stage.run(pod, resource);
+    }
+    assert_eq!(stage.inside("finder", "stat -c %t:%T /dev/fuse"), "a:e5\n");
+    let taken = stage.inside("taker", "echo $ACME_DEVICES; stat -c %F /dev/$ACME_DEVICES");
+    let (device, kind) = taken.split_once('\n').unwrap();
+    assert!(device.starts_with("acme"), "{taken}");
+    assert_eq!(kind, "character special file\n");
+    let card = "echo $CARD; stat -c %t:%T /dev/card0; exec 3<>/dev/card0 && echo open";
+    assert_eq!(stage.inside("player", card), "card0\na:e5\nopen\n");
+    let list = stage
+        .machine
+        .exec(&["/usr/bin/machinist", "devices", "list"]);
+    for pod in ["finder", "taker", "player"] {
+        assert!(list.contains(&format!("default/{pod}/main")), "{list}");
+    }
+}
+
+/// The kubelet gives a container that starts again what it gave before, and systemd writes its device rules anew.
+fn outlive_the_container_and_a_reload(stage: &Stage) {
+    stage.machine.exec(&["systemctl", "daemon-reload"]);
+    let open = "exec 3<>/dev/fuse && echo open";
+    assert_eq!(stage.inside("finder", open), "open\n");
+    let pod = stage.cluster.kubectl_json(&["get", "pod", "finder"]);
+    let id = pod["status"]["containerStatuses"][0]["containerID"].as_str();
+    let id = id.and_then(|id| id.strip_prefix("containerd://")).unwrap();
+    stage
+        .machine
+        .exec(&["ctr", "-n", "k8s.io", "tasks", "kill", "-s", "KILL", id]);
+    wait::until("the container again", wait::seconds(60), || {
+        stage.restarts("finder") == 1 && stage.inside("finder", open) == "open\n"
+    });
+}
+
+fn the_quota_counts_them(stage: &Stage) {
+    let quota = json!({
+        "apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "few"},
+        "spec": {"hard": {"requests.acme.dev/accelerator": "1"}},
+    });
+    stage.cluster.apply(&quota.to_string());
+    stage.cluster.wait_object(
+        "resourcequota",
+        "few",
+        "its count",
+        wait::seconds(30),
+        |quota| quota["status"]["used"]["requests.acme.dev/accelerator"] == "1",
+    );
+    let pod = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "greedy"},
+        "spec": {"containers": [{
+            "name": "main", "image": "localhost/pause:1",
+            "resources": {"limits": {OFFERED: "1"}},
+        }]},
+    });
+    let refused = stage
+        .cluster
+        .try_kubectl_with(&["create", "-f", "-"], &pod.to_string());
+    let why = String::from_utf8(refused.stderr).unwrap();
+    assert!(why.contains("exceeded quota"), "{why}");
+}
+
+/// Its own restart is nothing to the kubelet; its end is told, and is that of the unit as well.
+fn the_vendors_lives(stage: &Stage, node: &Node<'_>) {
+    let machine = &stage.machine;
+    let before = registrations(machine, OFFERED);
+    machine.exec(&["systemctl", "restart", "acme"]);
+    machine.exec(&["systemctl", "restart", "machinist"]);
+    machine.wait("the agent's return", wait::seconds(30), || {
+        registrations(machine, OFFERED) > before
+    });
+    machine.exec(&["systemctl", "stop", "acme"]);
+    machine.wait("the unit's end", wait::seconds(5), || {
+        let why = "acme.service is not active".to_owned();
+        healths(machine, FOUND) == [("Unhealthy".to_owned(), why)]
+    });
+    wait_allocatable(node, FOUND, "0");
+    let gone =
+        |(health, reason): &(String, String)| health == "Unhealthy" && reason.contains("acme");
+    machine.wait("the end of the grace", wait::seconds(30), || {
+        let devices = healths(machine, OFFERED);
+        devices.len() == 2 && devices.iter().all(gone)
+    });
+    wait_allocatable(node, OFFERED, "0");
+    machine.exec(&["systemctl", "start", "acme"]);
+    wait_allocatable(node, OFFERED, "2");
+    wait_allocatable(node, FOUND, "1");
+    assert_eq!(
+        (stage.restarts("taker"), stage.restarts("player")),
+        (json!(0), json!(0))
+    );
+}
