@@ -368,6 +368,13 @@ fn two_paths_with_one_id_are_told_and_the_first_is_kept() {
     hardware.machine.plug("a/b");
     let spec = "  match: [{path: /dev/a-b}, {path: /dev/a/b}]\n";
     assert_eq!(hardware.told(spec), ["a-b: /dev/a-b"]);
+    let twice = "  match: [{path: /dev/a-b}, {path: \"/dev/a-?\"}]\n";
+    assert_eq!(hardware.told(twice), ["a-b: /dev/a-b"]);
+    assert_eq!(
+        hardware.found(twice).1.len(),
+        0,
+        "one device found twice is one"
+    );
     let (_, problems) = hardware.found(spec);
     let told = "/dev/a/b and /dev/a-b would both be called \"a-b\"; the first is left out";
     assert!(problems[0].contains(told), "{problems:?}");
