@@ -82,7 +82,6 @@ fn hardware_cdi_and_a_vendors_program_are_lent_and_their_misfortunes_are_told() 
         ("/etc/machinist/devices.d/found.yaml", DECLARATION),
         ("/etc/machinist/devices.d/cards.yaml", CARDS),
         ("/etc/machinist/vendors.d/acme.yaml", VENDOR),
-        ("/etc/cdi/acme.json", SPEC),
     ];
     let files = files.map(|(path, text)| file(path, 0o644, text));
     let config = manifest("70-devices", json!({"files": files}), Value::Null);
@@ -90,6 +89,7 @@ fn hardware_cdi_and_a_vendors_program_are_lent_and_their_misfortunes_are_told() 
         .machinist()
         .file_with_mode("/usr/local/bin/acme", lab().example("vendor"), 0o755)
         .file("/etc/systemd/system/acme.service", SERVICE)
+        .file("/etc/cdi/acme.json", SPEC)
         .config(("70-devices.yaml".to_owned(), config))
         .boot();
     let stage = Stage { cluster, machine };
