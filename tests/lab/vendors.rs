@@ -53,6 +53,14 @@ const CARD: &str = "acme.dev/card";
 const CARDS: &str = "apiVersion: machinist.dev/v1\nkind: DeviceDeclaration\n\
     metadata: {name: cards}\nspec: {resource: acme.dev/card, match: [{cdi: {kind: acme.dev/card}}]}\n";
 
+/// Kubernetes' own sample, which knows nothing of machinist: it finds our directory where the kubelet's would be.
+const PLUGIN: &str = "apiVersion: machinist.dev/v1\nkind: DeviceVendor\nmetadata: {name: sample}\n\
+    spec: {connects: plugin, resources: [example.com/*], mounts: [/tmp]}\n";
+const PLUGIN_SERVICE: &str = "[Service]\n\
+    BindPaths=/var/lib/machinist/device-plugins/sample:/var/lib/kubelet/device-plugins\n\
+    ExecStart=/usr/local/bin/sample-device-plugin\n";
+const SAMPLE: &str = "example.com/resource";
+
 struct Stage {
     cluster: Cluster,
     machine: Machine,
@@ -82,6 +90,7 @@ fn hardware_cdi_and_a_vendors_program_are_lent_and_their_misfortunes_are_told() 
         ("/etc/machinist/devices.d/found.yaml", DECLARATION),
         ("/etc/machinist/devices.d/cards.yaml", CARDS),
         ("/etc/machinist/vendors.d/acme.yaml", VENDOR),
+        ("/etc/machinist/vendors.d/sample.yaml", PLUGIN),
     ];
     let files = files.map(|(path, text)| file(path, 0o644, text));
     let config = manifest("70-devices", json!({"files": files}), Value::Null);
@@ -89,6 +98,8 @@ fn hardware_cdi_and_a_vendors_program_are_lent_and_their_misfortunes_are_told() 
         .machinist()
         .file_with_mode("/usr/local/bin/acme", lab().example("vendor"), 0o755)
         .file("/etc/systemd/system/acme.service", SERVICE)
+        .file("/etc/systemd/system/sample.service", PLUGIN_SERVICE)
+        .bind(&lab().plugin, "/usr/local/bin/sample-device-plugin")
         .file("/etc/cdi/acme.json", SPEC)
         .config(("70-devices.yaml".to_owned(), config))
         .boot();
@@ -105,6 +116,7 @@ fn hardware_cdi_and_a_vendors_program_are_lent_and_their_misfortunes_are_told() 
     outlive_the_container_and_a_reload(&stage);
     the_quota_counts_them(&stage);
     the_vendors_lives(&stage, &node);
+    an_unmodified_plugin_is_served(&stage, &node);
 }
 
 fn are_lent(stage: &Stage) {
@@ -198,4 +210,44 @@ fn the_vendors_lives(stage: &Stage, node: &Node<'_>) {
         (stage.restarts("taker"), stage.restarts("player")),
         (json!(0), json!(0))
     );
+}
+
+/// The kubelet's restarts are nothing to the plugin, the plugin's are nothing to the kubelet, and a pod notices none.
+fn an_unmodified_plugin_is_served(stage: &Stage, node: &Node<'_>) {
+    let machine = &stage.machine;
+    machine.exec(&["systemctl", "start", "sample"]);
+    wait_allocatable(node, SAMPLE, "2");
+    stage.run("sampler", SAMPLE);
+    let mounted = stage.inside("sampler", "ls /tmp");
+    assert!(mounted.starts_with("Dev-"), "{mounted}");
+    let plugin = machine.property("sample", "MainPID");
+
+    let again = |what: &str, act: &dyn Fn()| {
+        let before = registrations(machine, SAMPLE);
+        act();
+        machine.wait(what, wait::seconds(30), || {
+            registrations(machine, SAMPLE) > before
+        });
+    };
+    again("the kubelet's restart", &|| node.restart_kubelet());
+    again("the agent's restart", &|| {
+        machine.exec(&["systemctl", "restart", "machinist"]);
+    });
+    node.wait_ready(wait::seconds(30));
+    wait_allocatable(node, SAMPLE, "2");
+    assert_eq!(machine.property("sample", "MainPID"), plugin, "it runs on");
+
+    let before = registrations(machine, SAMPLE);
+    machine.exec(&["systemctl", "restart", "sample"]);
+    machine.wait("the plugin's return", wait::seconds(30), || {
+        let devices = healths(machine, SAMPLE);
+        devices.len() == 2 && devices.iter().all(|(health, _)| health == "Healthy")
+    });
+    assert_eq!(
+        registrations(machine, SAMPLE),
+        before,
+        "the kubelet saw nothing"
+    );
+    stage.run("second-sampler", SAMPLE);
+    assert_eq!(stage.restarts("sampler"), json!(0));
 }

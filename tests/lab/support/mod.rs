@@ -38,6 +38,8 @@ pub struct Lab {
     pub kube: PathBuf,
     /// Its version, without the `v`.
     pub version: String,
+    /// Kubernetes' own sample of a device plugin.
+    pub plugin: PathBuf,
     /// Machines and clusters outlive their test.
     pub keep: bool,
     /// The long versions were asked for.
@@ -57,6 +59,7 @@ pub fn lab() -> &'static Lab {
         base: path("MACHINIST_LAB_BASE"),
         kube: path("MACHINIST_LAB_KUBE"),
         version: variable("MACHINIST_LAB_VERSION"),
+        plugin: path("MACHINIST_LAB_PLUGIN"),
         keep: !variable("MACHINIST_LAB_KEEP").is_empty(),
         long: !variable("MACHINIST_LAB_LONG").is_empty(),
     })
