@@ -150,7 +150,7 @@ impl Hardware {
 }
 
 #[test]
-fn a_stick_is_known_by_its_serial_and_equal_sticks_by_their_ports() {
+fn a_stick_is_found_by_its_serial_and_known_by_its_port() {
     let hardware = Hardware::new();
     hardware.usb("1-1", "0403", "6001", Some("A5XK3RJT"));
     hardware.usb("1-2", "0403", "6001", Some("B6"));
@@ -158,7 +158,7 @@ fn a_stick_is_known_by_its_serial_and_equal_sticks_by_their_ports() {
     hardware.usb("1-3.2", "1d6b", "0104", None);
     assert_eq!(
         hardware.told("  match: [{usb: {vendor: \"0403\", serial: \"A5*\"}}]\n"),
-        ["usb-0403-6001-A5XK3RJT: /dev/bus/usb/001/11"]
+        ["usb-1-1: /dev/bus/usb/001/11"]
     );
     assert_eq!(
         hardware.told("  match: [{usb: {vendor: 1D6B}}]\n"),
@@ -188,11 +188,13 @@ fn functions_of_a_stick_are_handed_out_by_their_stable_link_under_the_kernels_na
     let spec = "  match: [{usb: {vendor: \"0403\"}, subsystem: {name: tty}}]\n";
     let (resource, problems) = hardware.found(spec);
     assert!(problems.is_empty(), "{problems:?}");
-    let device = &resource.devices["serial-by-id-usb-FTDI_A5-if00"];
+    let device = &resource.devices["usb-1-1-1.0-tty0"];
     assert_eq!(
         device.nodes[0].host.as_str(),
-        "/dev/serial/by-id/usb-FTDI_A5-if00"
+        "/dev/serial/by-path/pci-0-usb-1"
     );
+    let by_link = "  match: [{usb: {vendor: \"0403\"}, path: \"/dev/serial/by-id/*\"}]\n";
+    assert_eq!(hardware.told(by_link).len(), 1, "any link names it");
     assert_eq!(device.nodes[0].inside.as_str(), "/dev/ttyUSB0");
     assert_eq!(device.attributes["serial"], "A5");
     assert_eq!(resource.devices.len(), 1, "tty9 hangs on nothing");

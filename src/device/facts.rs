@@ -45,8 +45,8 @@ pub struct PciFacts {
 pub struct NodeFacts {
     /// The kernel's name for it, below `/dev`.
     pub node: AbsPath,
-    /// A link to it that keeps its name when the kernel's changes.
-    pub link: Option<AbsPath>,
+    /// Links to it that keep their names when the kernel's changes: by what it is, then by where.
+    pub links: Vec<AbsPath>,
     /// Its directory in sysfs.
     pub sysfs: AbsPath,
     /// Its subsystem, such as `tty`.
@@ -64,8 +64,14 @@ impl NodeFacts {
         usb.is_some_and(|usb| usb.sysfs == self.sysfs)
     }
 
-    /// The path by which it is handed out.
+    /// The path by which it is handed out. On USB by where it is plugged in: names by what it is are those of
+    /// whichever of two equal sticks came last.
     pub fn stable(&self) -> &AbsPath {
-        self.link.as_ref().unwrap_or(&self.node)
+        let by_path = |link: &&AbsPath| link.as_str().contains("/by-path/");
+        let link = match self.usb {
+            Some(_) => self.links.iter().find(by_path),
+            None => self.links.first(),
+        };
+        link.unwrap_or(&self.node)
     }
 }

@@ -76,6 +76,15 @@ impl Ledger {
         if saved.version != SAVED_VERSION {
             return;
         }
+        // Who had a name keeps it: owners that are none any more go with the first look at the files.
+        let owned = saved.resources.iter();
+        self.owners = owned
+            .map(|one| (one.name.clone(), one.source.clone()))
+            .collect();
+        for resource in saved.resources.iter().filter(|one| one.source.is_live()) {
+            let key = (resource.source.clone(), resource.name.clone());
+            self.offers.insert(key, Arc::new(resource.clone()));
+        }
         self.files(
             saved
                 .declarations
@@ -137,7 +146,13 @@ impl Ledger {
 
     /// Takes note of all declaration files as they are now. Files that are not named are gone.
     pub fn files(&mut self, files: Files) {
-        self.sources.retain(|file, _| files.contains_key(file));
+        // Files of a directory that cannot be read are not gone: they stay as they were.
+        let unread = |file: &AbsPath| {
+            let dir = file.parent();
+            dir.is_some_and(|dir| matches!(files.get(&dir), Some(Err(_))))
+        };
+        self.sources
+            .retain(|file, _| files.contains_key(file) || unread(file));
         for (file, read) in files {
             let source = self.sources.entry(file.clone()).or_default();
             match read {
@@ -339,6 +354,9 @@ fn after_boot(device: &mut Device, source: &Source, exists: impl Fn(&AbsPath) ->
         // Only its source knows how such a device has come through the boot.
         _ if source.is_live() => format!("{source} has not spoken since the machine started"),
         Some(node) => format!("{} has not been seen since the machine started", node.host),
+        None if device.nodes.is_empty() => {
+            format!("{source}: not seen since the machine started")
+        }
         None => {
             (device.health, device.reason) = (Health::Healthy, None);
             return;

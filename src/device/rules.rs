@@ -36,6 +36,17 @@ pub fn may_mount(from: &AbsPath, domain: &str, further: &[AbsPath]) -> bool {
     prefixes.iter().any(|prefix| from.is_under(prefix))
 }
 
+/// Whether a container may write below `from`: in the vendor's own directory below `/run`, and in what the
+/// machine's owner named. What all may read is software that the host itself runs.
+pub fn may_write(from: &AbsPath, domain: &str, further: &[AbsPath]) -> bool {
+    let prefixes = mount_prefixes(domain, further);
+    let own = prefixes.iter().filter(|prefix| {
+        let fixed = MOUNT_PREFIXES.contains(&prefix.as_str());
+        !fixed || further.contains(prefix)
+    });
+    own.into_iter().any(|prefix| from.is_under(prefix))
+}
+
 /// The default prefixes, for messages.
 pub fn mountable(domain: &str) -> String {
     format!(
@@ -96,6 +107,20 @@ mod tests {
         ] {
             let path = AbsPath::new(from).unwrap();
             assert_eq!(may_mount(&path, domain, &further), expected, "{from}");
+        }
+    }
+
+    #[test]
+    fn software_of_the_host_is_never_writable() {
+        let further = [AbsPath::new("/srv/acme").unwrap()];
+        for (from, expected) in [
+            ("/usr/lib/acme", false),
+            ("/opt", false),
+            ("/run/acme.dev/x", true),
+            ("/srv/acme/lib", true),
+        ] {
+            let path = AbsPath::new(from).unwrap();
+            assert_eq!(may_write(&path, "acme.dev", &further), expected, "{from}");
         }
     }
 

@@ -24,6 +24,8 @@ use crate::{
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The kubelet's own limit for what is done before a container starts.
 const PRE_START: Duration = Duration::from_secs(30);
+/// How long the kubelet's wish for advice waits for a plugin's.
+const PREFERRED: Duration = Duration::from_secs(2);
 
 impl Answerer for Proxy {
     fn allocate<'a>(&'a self, resource: &'a Resource, ids: &'a [String]) -> Asked<'a, Answer> {
@@ -58,6 +60,8 @@ impl Answerer for Proxy {
                 container_requests: vec![one],
             };
             let (mut client, deadline) = (route.connection.client(), route.vendor.deadline);
+            // Advice: meanwhile the kubelet admits no other pod.
+            let deadline = deadline.min(PREFERRED);
             let asking = client.get_preferred_allocation(question);
             let answer = told(resource, deadline, timeout(deadline, asking).await)?;
             let first = answer.container_responses.into_iter().next();

@@ -146,7 +146,11 @@ async fn supervise(shared: Shared, mut vendors: watch::Receiver<Arc<Vendors>>) {
             // Files may have changed meanwhile.
             continue;
         }
-        withdraw_strangers(&shared, &now).await;
+        // A vendor whose file is wrong at the agent's start looks like a stranger.
+        let whole = vendors.borrow().problems.is_empty();
+        if whole {
+            withdraw_strangers(&shared, &now).await;
+        }
         for (name, vendor) in now {
             running
                 .entry(name)

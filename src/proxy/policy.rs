@@ -11,7 +11,7 @@ use super::dial::plain;
 use crate::{
     device::{
         ResourceName,
-        rules::{may_mount, mountable},
+        rules::{may_mount, may_write, mountable},
         vendor::Vendor,
     },
     kubelet::api::v1beta1 as api,
@@ -34,6 +34,8 @@ pub(super) enum Refused {
     Node { path: String, expected: String },
     #[error("the mount of {path} is not allowed; expected {expected}, or a prefix of spec.mounts")]
     Mount { path: String, expected: String },
+    #[error("the mount of {path} must be read-only: the host runs what lies there")]
+    Writable { path: String },
     #[error("the CDI device {name:?} is not among the kinds of the vendor's file ({expected})")]
     Cdi { name: String, expected: String },
 }
@@ -55,7 +57,7 @@ pub(super) fn judge(
             judge_node(&node.host_path, vendor, &real)?;
         }
         for mount in &container.mounts {
-            judge_mount(&mount.host_path, vendor, resource, &real)?;
+            judge_mount(mount, vendor, resource, &real)?;
         }
         let annotated = container.annotations.iter();
         let annotated = annotated.filter(|(key, _)| key.starts_with(CDI_PREFIX));
@@ -114,16 +116,24 @@ fn judge_node(
 
 /// Some plugins mount a directory of nodes, such as `/dev/dri/by-path`: the same rule as for nodes.
 fn judge_mount(
-    given: &str,
+    mount: &api::Mount,
     vendor: &Vendor,
     resource: &ResourceName,
     real: impl Fn(&AbsPath) -> AbsPath,
 ) -> Result<(), Refused> {
+    let given = mount.host_path.as_str();
     let path = clean(given)?;
     let leads_to = real(&path);
-    if may_mount(&leads_to, resource.domain(), &vendor.mounts) || is_lent(&path, &leads_to, vendor)
-    {
+    let (domain, further) = (resource.domain(), &vendor.mounts);
+    if is_lent(&path, &leads_to, vendor) || may_write(&leads_to, domain, further) {
         return Ok(());
+    }
+    if may_mount(&leads_to, domain, further) {
+        let path = plain(given);
+        return match mount.read_only {
+            true => Ok(()),
+            false => Err(Refused::Writable { path }),
+        };
     }
     let path = match leads_to == path {
         true => plain(given),

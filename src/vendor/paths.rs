@@ -73,6 +73,17 @@ impl<'a> Bounds<'a> {
         verdict
     }
 
+    /// Whether a container may write there: only in the vendor's own directory and in what the machine's owner
+    /// named. The rest is software that the host runs.
+    pub(super) fn writable(&self, path: &AbsPath) -> Result<(), String> {
+        let real = self.root.and_then(|root| follow(root, path).ok().flatten());
+        let real = real.map_or_else(|| path.clone(), |(real, _)| real);
+        if rules::may_write(&real, self.domain, &self.vendor.mounts) {
+            return Ok(());
+        }
+        Err(format!("{path} must not be writable in containers"))
+    }
+
     fn look_at_mount(&mut self, path: &AbsPath) -> Result<(), String> {
         let (name, further) = (&self.vendor.name, &self.vendor.mounts);
         if !rules::may_mount(path, self.domain, further) {

@@ -157,6 +157,9 @@ fn check_mount(
 ) -> Result<MountRecipe, Fault> {
     let from = path(fill(&given.from)?)?;
     bounds.mount(&from).map_err(forbidden)?;
+    if given.writable {
+        bounds.writable(&from).map_err(forbidden)?;
+    }
     let to = path(fill(&given.to)?)?;
     if to == AbsPath::root() {
         return Err(forbidden("/ is no place to mount on".to_owned()));

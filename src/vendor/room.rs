@@ -109,6 +109,10 @@ impl Room {
 
     /// What an earlier agent left of vendors that no file declares any more.
     async fn forget_strangers(&self, known: &Vendors) {
+        // A vendor whose file is wrong at the agent's start looks like none.
+        if !known.problems.is_empty() {
+            return;
+        }
         let inventory = self.registry.inventory().borrow().clone();
         for resource in inventory.resources.values() {
             let Source::Vendor(name) = &resource.source else {

@@ -30,6 +30,9 @@ use crate::{
     },
 };
 
+/// How long the watch may take to tell of what we wrote ourselves.
+const SEEN_WITHIN: std::time::Duration = std::time::Duration::from_secs(2);
+
 /// This machine as a node whose pods the agent evicts itself.
 #[derive(Debug)]
 pub(in crate::agent) struct ByAgent<P> {
@@ -153,7 +156,15 @@ impl<P: Pods> ByAgent<P> {
         let what = "take the word that forces a drain away from node";
         match self.ours.node.forget(annotation::FORCE_DRAIN).await {
             Err(error) if !error.is_not_found() => Err(self.ours.refused(what, error)),
-            _ => Ok(()),
+            _ => {
+                let mut sights = self.ours.node.sights();
+                let gone = sights.wait_for(|sight| !sight.node.as_deref().is_some_and(stands));
+                // Once it is seen to be gone, the same word is a new one.
+                if tokio::time::timeout(SEEN_WITHIN, gone).await.is_ok() {
+                    locked(&self.heard).taken_away();
+                }
+                Ok(())
+            }
         }
     }
 

@@ -110,7 +110,7 @@ impl Hardware {
     /// Whether this node is one; `attribute` reads a file of its directory in sysfs.
     pub fn matches(&self, facts: &NodeFacts, attribute: impl Fn(&str) -> Option<String>) -> bool {
         let path = self.path.as_ref().is_none_or(|path| {
-            path.matches(&facts.node) || facts.link.as_ref().is_some_and(|link| path.matches(link))
+            path.matches(&facts.node) || facts.links.iter().any(|link| path.matches(link))
         });
         let usb = self.usb.as_ref().is_none_or(|usb| {
             // A stick's own node, unless its functions are asked for.
@@ -169,7 +169,7 @@ mod tests {
         let sysfs = |name: &str| format!("/sys/devices/{port}{name}").parse().unwrap();
         NodeFacts {
             node: node.parse().unwrap(),
-            link: None,
+            links: Vec::new(),
             sysfs: sysfs(if node.starts_with("/dev/bus") {
                 ""
             } else {

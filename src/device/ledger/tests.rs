@@ -205,3 +205,29 @@ fn what_was_offered_outlives_the_agent_and_waits_for_its_source_after_a_boot() {
         );
     }
 }
+
+#[test]
+fn the_first_owner_keeps_a_name_over_a_restart_of_the_agent() {
+    let acme = Source::Vendor("acme".into());
+    let name = ResourceName::new("acme.dev/x").unwrap();
+    let mut before = Ledger::default();
+    before.offer(offer(acme.clone(), "acme.dev/x"));
+    before.files(files(&[("/etc/a.yaml", &text("acme.dev/x", "/dev/a"))]));
+    assert_eq!(before.inventory().resources[&name].source, acme);
+    let mut after = Ledger::default();
+    after.restore(before.save("boot"), "boot", |_| true);
+    assert_eq!(after.inventory().resources[&name].source, acme);
+}
+
+#[test]
+fn files_of_a_directory_that_cannot_be_read_stay_in_force() {
+    let mut ledger = Ledger::default();
+    ledger.files(files(&[("/etc/d/a.yaml", &text("acme.dev/a", "/dev/a"))]));
+    see(&mut ledger, true);
+    let unread = Refusal::new(Reason::SourceUnreadable, "too many open files");
+    ledger.files([(path("/etc/d"), Err(unread))].into());
+    assert_eq!(ledger.inventory().resources.len(), 1);
+    assert_eq!(ledger.inventory().problems.len(), 1);
+    ledger.files(Files::new());
+    assert!(ledger.inventory().resources.is_empty());
+}

@@ -58,12 +58,29 @@ fn node(vendor: &Vendor, host_path: &str) -> String {
 }
 
 fn mount(vendor: &Vendor, host_path: &str) -> String {
+    mounted(vendor, host_path, true)
+}
+
+fn mounted(vendor: &Vendor, host_path: &str, read_only: bool) -> String {
     judged(vendor, |one| {
         one.mounts.push(api::Mount {
             host_path: host_path.to_owned(),
+            read_only,
             ..Default::default()
         });
     })
+}
+
+#[test]
+fn what_the_host_runs_is_never_writable_in_a_container() {
+    let some = vendor(&[], &["/srv/acme"], &[]);
+    for own in ["/srv/acme/a", "/run/acme.dev/sock", "/dev/dri/by-path"] {
+        assert_eq!(mounted(&some, own, false), "passed on", "{own}");
+    }
+    for software in ["/opt/acme", "/usr/lib/x", "/lib/acme"] {
+        let told = mounted(&some, software, false);
+        assert!(told.contains("must be read-only"), "{told}");
+    }
 }
 
 #[test]

@@ -23,6 +23,11 @@ pub(super) enum Word {
 }
 
 impl Heard {
+    /// The word was taken off the Node: said again it is a new one.
+    pub(super) fn taken_away(&mut self) {
+        self.0 = None;
+    }
+
     /// What the Node says to the drain for `to`.
     pub(super) fn of(&mut self, view: Option<&NodeView>, to: &str) -> Word {
         let Some(view) = view else {
@@ -68,6 +73,8 @@ mod tests {
         assert_eq!(heard.of(Some(&said), "one"), force);
         assert_eq!(heard.of(Some(&said), "two"), Word::Stale);
         // Said anew, or otherwise, it is meant.
+        heard.taken_away();
+        assert_eq!(heard.of(Some(&said), "two"), force);
         let other = Word::Force("flood".to_owned());
         assert_eq!(heard.of(Some(&node(Some("flood"))), "two"), other);
         assert_eq!(heard.of(Some(&node(None)), "two"), Word::None);

@@ -143,6 +143,11 @@ impl<'a> Finder<'a> {
         for (name, device) in offered.devices {
             let mut sighted = Sighted::default();
             for node in &device.nodes {
+                // They may come after their spec, without an event of the kernel's.
+                if let Some(parent) = node.parent() {
+                    let nearest = nearest_dir(&self.scanner.root, &parent);
+                    self.dirs.entry(nearest).or_insert(Depth::Names);
+                }
                 match follow(&self.scanner.root, node) {
                     Ok(Some((_, stat))) => {
                         let number = stat.rdev.unwrap_or_default();

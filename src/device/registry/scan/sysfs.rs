@@ -41,7 +41,7 @@ impl Sysfs {
         for class in ["char", "block"] {
             for sysfs in reader.devices(class) {
                 if let Some(mut facts) = reader.node(&sysfs) {
-                    facts.link = links.get(&facts.node).cloned();
+                    facts.links = links.get(&facts.node).cloned().unwrap_or_default();
                     nodes.insert(sysfs, facts);
                 }
             }
@@ -92,7 +92,7 @@ impl Reader<'_> {
             .find_map(|dir| self.functions.get(dir).cloned());
         Some(NodeFacts {
             node,
-            link: None,
+            links: Vec::new(),
             sysfs: sysfs.clone(),
             subsystem,
             usb: above.iter().find_map(|dir| self.usb(dir)),
@@ -154,9 +154,9 @@ fn link_name(root: &Root, dir: &AbsPath, link: &str) -> Option<String> {
     target.rsplit('/').next().map(str::to_owned)
 }
 
-/// Links by the node they lead to. A node with two of one kind has the first in the order of names.
-fn links(root: &Root, dirs: &mut BTreeMap<AbsPath, Depth>) -> BTreeMap<AbsPath, AbsPath> {
-    let mut links = BTreeMap::new();
+/// Links by the node they lead to, those of the first kind in front.
+fn links(root: &Root, dirs: &mut BTreeMap<AbsPath, Depth>) -> BTreeMap<AbsPath, Vec<AbsPath>> {
+    let mut links: BTreeMap<_, Vec<_>> = BTreeMap::new();
     let Ok(dev) = AbsPath::new("/dev") else {
         return links;
     };
@@ -174,7 +174,7 @@ fn links(root: &Root, dirs: &mut BTreeMap<AbsPath, Depth>) -> BTreeMap<AbsPath, 
             }
             for link in found.iter().filter_map(|name| kind.join(name).ok()) {
                 if let Ok(Some((node, _))) = follow(root, &link) {
-                    links.entry(node).or_insert(link);
+                    links.entry(node).or_default().push(link);
                 }
             }
         }

@@ -21,6 +21,10 @@ impl Book {
         now: Timestamp,
     ) {
         self.note_lost(id);
+        // Before the entry is looked for: the watch may have told of the pod's end before this answer came.
+        if forced {
+            self.forced.insert(id.clone());
+        }
         let Some(entry) = self.entries.get_mut(id) else {
             return;
         };
@@ -29,9 +33,6 @@ impl Book {
         entry.kept_by = None;
         entry.failures = 0;
         let pod = entry.pod.clone();
-        if forced {
-            self.forced.insert(id.clone());
-        }
         self.release(&pod, Some(at));
     }
 

@@ -17,6 +17,8 @@ use crate::{
 
 /// Gives a function away whole, to a program that drives it itself.
 const VFIO: &str = "vfio-pci";
+/// Drivers that do not keep the rest of a group from being given away; so does none at all.
+const GIVES_AWAY: [&str; 2] = [VFIO, "pci-stub"];
 /// PCI bridges stand in groups without being given away.
 const BRIDGE: &str = "06";
 
@@ -51,24 +53,32 @@ impl Finder<'_> {
         }
     }
 
-    /// A stick is known by its serial number, unless another one has the same: then by where it is plugged in.
+    /// By where it is plugged in, which the kernel knows at once. Links come later, and serial numbers are shared
+    /// by sticks: a device that changed its id would be lent once more under the new one.
     fn id_of(&self, facts: &NodeFacts) -> String {
-        let Some(usb) = facts.usb.as_ref().filter(|_| facts.is_usb_device()) else {
-            return device_id(facts.stable().as_str());
+        let Some(usb) = &facts.usb else {
+            return match &facts.pci {
+                Some(pci) => {
+                    let (address, name) = (pci.address.replace(':', "-"), facts.node.file_name());
+                    device_id(&format!("pci-{address}-{name}"))
+                }
+                None => device_id(facts.node.as_str()),
+            };
         };
-        let same = |other: &&NodeFacts| {
-            other.is_usb_device()
-                && other.usb.as_ref().is_some_and(|other| {
-                    (&other.vendor, &other.product, &other.serial)
-                        == (&usb.vendor, &usb.product, &usb.serial)
-                })
-        };
-        match &usb.serial {
-            Some(serial) if self.sysfs.nodes.values().filter(same).count() == 1 => {
-                device_id(&format!("usb-{}-{}-{serial}", usb.vendor, usb.product))
-            }
-            _ => device_id(&format!("usb-{}", usb.port)),
+        if facts.is_usb_device() {
+            return device_id(&format!("usb-{}", usb.port));
         }
+        // The kernel's numbers depend on the order of plugging: the place among its like does not.
+        let interface = interface_of(usb, facts);
+        let same = |other: &&NodeFacts| {
+            other.subsystem == facts.subsystem
+                && other.usb.as_ref() == Some(usb)
+                && interface_of(usb, other) == interface
+        };
+        let nodes = self.sysfs.nodes.values().filter(same);
+        let place = nodes.take_while(|other| other.node != facts.node).count();
+        let (port, subsystem) = (&usb.port, &facts.subsystem);
+        device_id(&format!("usb-{port}-{interface}-{subsystem}{place}"))
     }
 
     fn functions(&mut self, wanted: &Hardware) {
@@ -128,9 +138,12 @@ impl Finder<'_> {
         let members: Vec<_> = members
             .filter(|one| one.iommu_group == Some(group))
             .collect();
-        let foreign = members
-            .iter()
-            .find(|one| one.driver.as_deref() != Some(VFIO) && !one.class.starts_with(BRIDGE));
+        let keeps = |one: &&&Arc<PciFacts>| {
+            let driver = one.driver.as_deref();
+            driver.is_some_and(|driver| !GIVES_AWAY.contains(&driver))
+                && !one.class.starts_with(BRIDGE)
+        };
+        let foreign = members.iter().find(keeps);
         let names: Vec<_> = members.iter().map(|one| one.address.as_str()).collect();
         let node = |path: String| AbsPath::new(path).ok().map(DeviceNode::from);
         let mut attributes = attributes(None, Some(facts));
@@ -159,6 +172,15 @@ impl Finder<'_> {
             address: Some(facts.address.clone()),
         }
     }
+}
+
+/// The interface of a USB device that a node belongs to, such as `1.0`.
+fn interface_of<'a>(usb: &UsbFacts, facts: &'a NodeFacts) -> &'a str {
+    let below = facts.sysfs.as_str().strip_prefix(usb.sysfs.as_str());
+    let first = below.and_then(|below| below.trim_start_matches('/').split('/').next());
+    first
+        .and_then(|name| name.split_once(':'))
+        .map_or("", |(_, interface)| interface)
 }
 
 fn attributes(usb: Option<&UsbFacts>, pci: Option<&PciFacts>) -> BTreeMap<String, String> {
