@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{FUSE, Fleet, USER, said};
 use crate::rounds::judge::Deed;
-use crate::support::{image, rounds, wait};
+use crate::support::{image, wait};
 
 /// What a kubelet takes at most until it says what it has, on a busy machine.
 const REPORT: SignedDuration = SignedDuration::from_secs(15);
