@@ -20,7 +20,8 @@ fn allocatable(node: &Node<'_>, resource: &str) -> Option<String> {
     count.map(str::to_owned)
 }
 
-fn wait_allocatable(node: &Node<'_>, resource: &str, count: &str) {
+/// Waits until the Node counts so many of a resource.
+pub fn wait_allocatable(node: &Node<'_>, resource: &str, count: &str) {
     let what = format!("{resource} {count} allocatable");
     wait::until(&what, wait::seconds(60), || {
         allocatable(node, resource).as_deref() == Some(count)
@@ -28,7 +29,7 @@ fn wait_allocatable(node: &Node<'_>, resource: &str, count: &str) {
 }
 
 /// How often the agent has registered a resource so far.
-fn registrations(machine: &Machine, resource: &str) -> usize {
+pub fn registrations(machine: &Machine, resource: &str) -> usize {
     let line = format!("{resource} is registered,");
     let story = machine.story();
     story.iter().filter(|said| said.starts_with(&line)).count()

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use crate::devices::{registrations, wait_allocatable};
 use crate::support::agent::{file, manifest};
 use crate::support::{Cluster, Machine, Node, lab, wait};
 
@@ -20,13 +21,6 @@ const SERVICE: &str = "[Service]\n\
     Environment=MACHINIST_VENDOR_SOCKET=/run/machinist/vendors/acme/agent.sock\n\
     ExecStart=/usr/local/bin/acme\n";
 
-fn wait_allocatable(node: &Node<'_>, resource: &str, count: &str) {
-    let what = format!("{resource} {count} allocatable");
-    wait::until(&what, wait::seconds(60), || {
-        node.object()["status"]["allocatable"][resource] == count
-    });
-}
-
 /// Health and reason of each device of a resource.
 fn healths(machine: &Machine, resource: &str) -> Vec<(String, String)> {
     let status = machine.status().unwrap_or_default();
@@ -37,12 +31,6 @@ fn healths(machine: &Machine, resource: &str) -> Vec<(String, String)> {
         .flat_map(|one| one["devices"].as_array().into_iter().flatten())
         .map(|device| (text(&device["health"]), text(&device["reason"])))
         .collect()
-}
-
-fn registrations(machine: &Machine, resource: &str) -> usize {
-    let line = format!("{resource} is registered,");
-    let story = machine.story();
-    story.iter().filter(|said| said.starts_with(&line)).count()
 }
 
 /// What a vendor's toolkit leaves for the runtime.
