@@ -53,7 +53,7 @@ impl Group {
         for hierarchy in hierarchies() {
             let dir = self.dir(&hierarchy);
             let what = format!("{} and the groups below to be empty", dir.display());
-            wait::until(&what, wait::seconds(15), || remove(&dir));
+            wait::until(&what, wait::seconds(60), || remove(&dir));
         }
     }
 

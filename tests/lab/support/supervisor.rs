@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{ExitStatus, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -19,6 +19,10 @@ const REBOOT: i32 = 133;
 
 /// No machine that came up ends so soon.
 const STILLBORN: Duration = Duration::from_secs(3);
+
+/// How long a machine that ends at once is switched on again: the kernel takes a dead network apart in
+/// its own time, on a busy host many seconds after its last process.
+const PATIENCE: Duration = Duration::from_secs(40);
 
 /// What a machine is made of, as far as nspawn needs to know.
 #[derive(Debug, Clone)]
@@ -123,7 +127,7 @@ impl Supervisor {
 }
 
 fn supervise(hardware: &Hardware, (state, changed): &(Mutex<State>, Condvar)) {
-    let mut failures = 0;
+    let mut stillborn = None;
     loop {
         let mut now = state.lock().unwrap();
         now = changed.wait_while(now, |s| !s.power && !s.gone).unwrap();
@@ -137,16 +141,18 @@ fn supervise(hardware: &Hardware, (state, changed): &(Mutex<State>, Condvar)) {
         let begun = Instant::now();
         let status = child.wait().expect("a child can be waited for");
         group.remove();
+        remove_link(&hardware.name);
         let mut now = state.lock().unwrap();
         now.nspawn = None;
         now.last_exit = Some(status);
         if status.code() == Some(REBOOT) {
             now.reboots.push(jiff::Timestamp::now());
         }
-        // The link of a run that was killed may be there for a moment still; nspawn then ends at once.
+        // The link of a run that was killed may be there still; nspawn then ends at once.
         let at_once = status.code() == Some(1) && begun.elapsed() < STILLBORN;
-        failures = if at_once { failures + 1 } else { 0 };
-        let once_more = at_once && failures < 20;
+        let first = at_once.then(|| stillborn.unwrap_or(begun));
+        stillborn = first;
+        let once_more = first.is_some_and(|first| first.elapsed() < PATIENCE);
         if status.code() != Some(REBOOT) && !once_more {
             now.power = false;
         }
@@ -157,7 +163,7 @@ fn supervise(hardware: &Hardware, (state, changed): &(Mutex<State>, Condvar)) {
     }
 }
 
-fn nspawn(hardware: &Hardware, group: &Group) -> std::process::Command {
+fn nspawn(hardware: &Hardware, group: &Group) -> Command {
     let mut command = group.command(Path::new("systemd-nspawn"));
     command
         .args([
@@ -192,6 +198,18 @@ fn nspawn(hardware: &Hardware, group: &Group) -> std::process::Command {
         // ^C is for the test; what it leaves behind is stopped by group.
         .process_group(0);
     command
+}
+
+/// Takes the machine's link off the bridge: an nspawn that was killed leaves that to the kernel. Most
+/// often it is gone, and that is as well.
+fn remove_link(name: &str) {
+    let _ = Command::new("nsenter")
+        .arg(format!("--net={}", super::NETWORK))
+        .args(["--", "ip", "link", "delete"])
+        .arg(format!("vb-lab-{name}"))
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
 }
 
 fn console(path: &Path) -> File {
