@@ -82,9 +82,13 @@ impl ConfigSource {
         let mut failures = 0;
         let mut name: Option<String> = None;
         loop {
-            let wanted = wanted(&mut sights);
-            if wanted != name {
+            if let Some(wanted) = wanted(&mut sights)
+                && wanted != name
+            {
                 (name, failures) = (wanted, 0);
+                if name.is_none() {
+                    told.not_asked_any_more();
+                }
             }
             let wait = match &name {
                 None => None,
@@ -218,6 +222,19 @@ impl Told {
         backoff.map(|backoff| backoff.wait(failures, jitter()))
     }
 
+    /// What could not be accepted is not asked for any more. A config that could be stays.
+    fn not_asked_any_more(&self) {
+        self.trouble
+            .send_if_modified(|known| known.take().is_some());
+        self.desired.send_if_modified(|known| {
+            let refused = matches!(known, Desired::Refused(_));
+            if refused {
+                *known = Desired::Nothing;
+            }
+            refused
+        });
+    }
+
     /// The last config stays what is asked for.
     fn unread(&self, error: &ClusterError, failures: u32) -> Duration {
         let trouble = Some(Trouble {
@@ -238,20 +255,18 @@ impl Told {
     }
 }
 
-/// The config that the Node names. A Node that is away, or names none, asks for nothing new.
-fn wanted(sights: &mut watch::Receiver<super::node::Sight>) -> Option<String> {
-    let sight = sights.borrow_and_update();
-    let node = sight.node.as_ref()?;
-    node.desired_config().map(str::to_owned)
+/// The config that the Node names, if it names one; none while the Node is away.
+fn wanted(sights: &mut watch::Receiver<super::node::Sight>) -> Option<Option<String>> {
+    named(&sights.borrow_and_update()).map(|name| name.map(str::to_owned))
 }
 
-/// Waits until the Node names another config than `name`.
+fn named(sight: &super::node::Sight) -> Option<Option<&str>> {
+    Some(sight.node.as_ref()?.desired_config())
+}
+
+/// Waits until the Node names another config than `name`, or none.
 async fn renamed(sights: &mut watch::Receiver<super::node::Sight>, name: Option<&str>) {
-    let other = sights.wait_for(|sight| {
-        let node = sight.node.as_ref();
-        let wanted = node.and_then(|node| node.desired_config());
-        wanted.is_some() && wanted != name
-    });
+    let other = sights.wait_for(|sight| named(sight).is_some_and(|wanted| wanted != name));
     if other.await.is_err() {
         std::future::pending().await
     }

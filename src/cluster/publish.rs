@@ -240,13 +240,8 @@ pub fn cancelled(report: &UpdateReport) -> Option<&str> {
 }
 
 fn blocked_by(report: &UpdateReport) -> Option<String> {
-    let named = report.blockers.iter().map(|blocker| {
-        let place = match blocker.namespace.as_str() {
-            "" => format!("{} {}", blocker.kind, blocker.name),
-            namespace => format!("{namespace}/{}", blocker.name),
-        };
-        format!("{place} ({})", blocker.reason)
-    });
+    let named = report.blockers.iter();
+    let named = named.map(|it| format!("{} ({})", it.place(), it.reason));
     let named = named.collect::<Vec<_>>().join(", ");
     (!named.is_empty()).then(|| crd::cut(&named, REASON_LIMIT).to_owned())
 }

@@ -183,9 +183,9 @@ fn compose(from: &Sources, to: &Outlets) -> (Status, Option<Duration>) {
         ready: from.started() && gates.iter().next().is_some() && gates.ready(),
         phase: update.phase.name().to_owned(),
         since: update.since,
-        failure: update.failure.as_ref().map(|failure| FailureStatus {
+        failure: update.hindrance().map(|failure| FailureStatus {
             code: failure.code,
-            message: failure.message.clone(),
+            message: failure.message,
             again: failure.again,
         }),
         config: config(&update),
@@ -247,8 +247,7 @@ fn inputs(
     devices: &DevicesView,
     host: &Signals,
 ) -> Inputs {
-    let failure = update.failure.as_ref();
-    let failure = failure.map(|failure| Failure {
+    let failure = update.hindrance().map(|failure| Failure {
         reason: failure.code,
         message: in_short(&failure.message),
     });

@@ -89,6 +89,16 @@ pub struct Blocker {
     pub since: Timestamp,
 }
 
+impl Blocker {
+    /// Where it is found: `namespace/name`, and `Kind name` for what has no namespace.
+    pub fn place(&self) -> String {
+        match self.namespace.as_str() {
+            "" => format!("{} {}", self.kind, self.name),
+            namespace => format!("{namespace}/{}", self.name),
+        }
+    }
+}
+
 /// A step that nobody can take back, and that therefore wants a fresh look at the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {

@@ -149,6 +149,23 @@ async fn a_config_that_does_not_exist_is_said_and_read_when_it_does() {
 }
 
 #[tokio::test]
+async fn a_refused_name_that_is_taken_away_is_forgotten_and_read_anew_when_it_comes_back() {
+    let (server, own) = with_node().await;
+    let mut reading = Reading::of(server.clone(), own).await;
+    reading.until_refused(Reason::ConfigNotFound).await;
+    desire(&server, "");
+    reading.until(|it| matches!(it, Desired::Nothing)).await;
+    desire(&server, "rendered-worker-1");
+    reading.until_refused(Reason::ConfigNotFound).await;
+    add(&server, "rendered-worker-1", &json!(420));
+    reading.until_config("rendered-worker-1").await;
+    // One that was read stays: who asks for nothing new asks for nothing else either.
+    desire(&server, "");
+    desire(&server, "nosuch");
+    reading.until_refused(Reason::ConfigNotFound).await;
+}
+
+#[tokio::test]
 async fn a_name_that_is_none_is_refused_before_anything_is_asked() {
     let (server, own) = with_node().await;
     add(&server, "rendered-worker-1", &json!(420));

@@ -1,14 +1,15 @@
 //! Updates on a node: whose pods leave before the first change and come back after the last.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use machinist::{
+    machine_config::Refusal,
     reason::Reason,
     update::{
         journal::Outcome,
         node::Lending,
         phase::Phase,
-        run::{RebootConduct, UpdateReport},
+        run::{Desired, RebootConduct, UpdateReport},
     },
 };
 
@@ -125,6 +126,37 @@ async fn a_config_that_is_withdrawn_while_pods_leave_gives_the_node_back_untouch
     assert_eq!(node.log(), ["cordon one", "uncordon nothing"]);
     assert_eq!(tree(&sandbox), before);
     assert!(!cordoned(&sandbox));
+    driver.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_name_without_a_config_in_a_drain_is_told_while_it_stands_and_not_after() {
+    let (sandbox, script) = (machine(), Script::new());
+    let node = NodeDouble::of(&sandbox);
+    node.blocks(true);
+    let mut driver = start(&sandbox, &script, &node, &one());
+    driver
+        .until("draining", |report| !report.blockers.is_empty())
+        .await;
+    let refusal = Refusal::new(Reason::ConfigNotFound, "there is no MachineConfig nosuch");
+    let refused = Desired::Refused(Arc::new(vec![refusal]));
+    driver.desired.send_replace(refused);
+    let told = |report: &UpdateReport| {
+        report.hindrance().map(|it| it.code) == Some(Reason::ConfigNotFound)
+    };
+    let report = driver.until("told", told).await;
+    assert_eq!(
+        (report.phase, report.failure.clone()),
+        (Phase::Draining, None)
+    );
+    driver.wants(&one());
+    let content = |report: &UpdateReport| report.hindrance().is_none();
+    let report = driver.until("nothing to tell", content).await;
+    assert_eq!(report.phase, Phase::Draining);
+    node.blocks(false);
+    let mut driver = next_boot(driver, &sandbox, &script, &node, &one()).await;
+    driver.until_on(&one()).await;
+    assert_eq!(node.log(), ["cordon one", "drain", "uncordon one"]);
     driver.stop().await;
 }
 

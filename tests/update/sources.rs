@@ -143,7 +143,14 @@ async fn a_refused_config_leaves_the_machine_on_the_last_good_one_until_a_better
     let report = driver
         .until("refused", |report| !report.refused.is_empty())
         .await;
-    assert_eq!(report.failure.as_ref().unwrap().code, Reason::SyntaxInvalid);
+    assert_eq!(report.hindrance().unwrap().code, Reason::SyntaxInvalid);
+    // It is not asked for any more, and nothing is left of it.
+    driver.desired.send_replace(Desired::Nothing);
+    let report = driver
+        .until("content", |report| report.refused.is_empty())
+        .await;
+    assert_eq!(report.hindrance(), None);
+    assert_eq!(report.phase, Phase::Idle);
     // Refused by this machine: a file stands where a directory is needed.
     let bad = one().file("/etc/shadow/x", "x", 0o600);
     sandbox.write("/etc/shadow", "somebody's\n");

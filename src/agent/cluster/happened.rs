@@ -79,9 +79,11 @@ fn news(before: &UpdateReport, now: &UpdateReport) -> Vec<(EventReason, String)>
     }
     if entered(Phase::Idle)
         && matches!(before.phase, Phase::Verifying | Phase::Uncordoning)
-        && let Some(update) = newest.filter(|update| update.outcome == Outcome::Done)
+        && newest.is_some_and(|update| is_fresh(update, before))
+        && let Some(current) = &now.config.current
     {
-        news.push((EventReason::NodeDone, format!("on {}", update.to)));
+        // It may be called otherwise than when the update ended.
+        news.push((EventReason::NodeDone, format!("on {}", current.name)));
     }
     if now.drift.len() > before.drift.len() {
         let paths: Vec<_> = now.drift.iter().take(5).map(ToString::to_string).collect();
@@ -89,6 +91,15 @@ fn news(before: &UpdateReport, now: &UpdateReport) -> Vec<(EventReason, String)>
         news.push((EventReason::ConfigDriftDetected, note));
     }
     news
+}
+
+/// Whether the newest update is the one that has come to its end by now: after a drain that was given up,
+/// it is one of earlier days.
+fn is_fresh(newest: &UpdateRecord, before: &UpdateReport) -> bool {
+    let of_this_cordon = before.cordoned.map(|since| newest.finished >= since);
+    let known = before.updates.first();
+    newest.outcome == Outcome::Done
+        && of_this_cordon.unwrap_or_else(|| known.is_none_or(|known| known.id != newest.id))
 }
 
 /// The config, or this machine, does not allow it.
@@ -138,8 +149,13 @@ const fn began(state: &ActionState) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use jiff::Timestamp;
+
     use super::*;
-    use crate::update::journal::Failure;
+    use crate::{
+        digest::Digest,
+        update::journal::{ConfigName, Failure},
+    };
 
     fn at(phase: Phase) -> UpdateReport {
         UpdateReport {
@@ -183,5 +199,48 @@ mod tests {
         let told = reasons(&at(Phase::Planned), &refused);
         assert_eq!(told, [EventReason::FailedToReconcile]);
         assert_eq!(reasons(&refused, &refused), []);
+    }
+
+    fn config(name: &str) -> ConfigName {
+        ConfigName {
+            name: name.to_owned(),
+            digest: Digest::of(b""),
+        }
+    }
+
+    fn update(id: &str, finished: i64) -> UpdateRecord {
+        let finished = Timestamp::from_second(finished).unwrap();
+        UpdateRecord {
+            id: id.to_owned(),
+            from: "a".to_owned(),
+            to: "b".to_owned(),
+            digest: Digest::of(b""),
+            started: finished,
+            finished,
+            outcome: Outcome::Done,
+            reason: None,
+            phases: Vec::new(),
+            actions: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn done_is_told_of_the_update_that_ended_under_the_name_that_its_config_has_by_now() {
+        let mut before = at(Phase::Uncordoning);
+        before.cordoned = Some(Timestamp::from_second(100).unwrap());
+        before.updates = vec![update("1", 200)];
+        let mut now = at(Phase::Idle);
+        now.updates = before.updates.clone();
+        now.config.current = Some(config("c"));
+        let told = news(&before, &now);
+        assert_eq!(told, [(EventReason::NodeDone, "on c".to_owned())]);
+        // A drain that was given up: the last update was over before its cordon.
+        before.cordoned = Some(Timestamp::from_second(300).unwrap());
+        assert_eq!(news(&before, &now), []);
+        // Without a cordon the record comes with the end.
+        before = at(Phase::Verifying);
+        assert!(reasons(&before, &now).contains(&EventReason::NodeDone));
+        before.updates = now.updates.clone();
+        assert_eq!(news(&before, &now), []);
     }
 }

@@ -94,7 +94,7 @@ fn words(kind: Kind, status: Progress, report: &UpdateReport, degraded: Option<&
     }
     if kind == Kind::Drained && status == Progress::Unknown && !report.blockers.is_empty() {
         let named = report.blockers.iter();
-        let named = named.map(|it| format!("{}/{}: {}", it.namespace, it.name, it.message));
+        let named = named.map(|it| format!("{}: {}", it.place(), it.message));
         let named = named.collect::<Vec<_>>().join("; ");
         return cut(&named, REASON_LIMIT).to_owned();
     }

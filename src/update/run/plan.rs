@@ -40,7 +40,7 @@ pub(super) struct Planned {
 /// All refusals as one error for the failure's message.
 #[derive(Debug, thiserror::Error)]
 #[error("the config is refused: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
-struct Refused(Vec<Refusal>);
+pub(super) struct Refused(pub(super) Vec<Refusal>);
 
 /// Whether the machine may come to allow it while the config stays as it is: room comes back, a file
 /// system is mounted anew, a flag is taken off, recovery is installed. Anything else a person must change,
@@ -261,7 +261,10 @@ impl<S: Services, A: Audience> Updater<S, A> {
         let (desired, asked) = self.hear();
         self.go_by_the_desired_name();
         match desired {
-            Desired::Unknown | Desired::Nothing => None,
+            Desired::Unknown | Desired::Nothing => {
+                self.publish();
+                None
+            }
             Desired::Refused(refusals) => {
                 self.note_refused(&refusals);
                 None
@@ -349,18 +352,6 @@ impl<S: Services, A: Audience> Updater<S, A> {
             None => {
                 tracing::warn!("nothing is done until the source holds a config that is accepted")
             }
-        }
-        let code = refusals
-            .first()
-            .map_or(Reason::ConfigRefused, |refusal| refusal.reason);
-        if self.journal.transactions.is_empty() {
-            let message = Refused(refusals.to_vec()).to_string();
-            self.journal.failure = Some(super::Failure {
-                code,
-                message,
-                again: false,
-                digest: None,
-            });
         }
         self.publish();
     }

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use jiff::Timestamp;
 
-use super::{Audience, Bar, Desired, UpdateError, Updater};
+use super::{Audience, Bar, Desired, UpdateError, Updater, plan};
 use crate::{
     machine_config::Refusal,
     path::AbsPath,
@@ -82,6 +82,23 @@ pub struct ConfigState {
     pub current: Option<ConfigName>,
     /// The one asked for.
     pub desired: Option<ConfigName>,
+}
+
+impl UpdateReport {
+    /// What keeps the machine from its config, in one failure: the update's own, or that what was read
+    /// last is refused. The latter is no part of any update, and gone with the next config that is read.
+    pub fn hindrance(&self) -> Option<Failure> {
+        let refused = || {
+            let first = self.refused.first()?;
+            Some(Failure {
+                code: first.reason,
+                message: super::super::bounded(plan::Refused(self.refused.to_vec()).to_string()),
+                again: false,
+                digest: None,
+            })
+        };
+        self.failure.clone().or_else(refused)
+    }
 }
 
 impl<S: Services, A: Audience> Updater<S, A> {
