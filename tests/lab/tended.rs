@@ -1,9 +1,11 @@
 //! A fleet as its people tend it: devices over a planned reboot, second thoughts, a new version in the midst of
-//! an update, a controller that drains, a Node that is registered anew, a config that breaks the kubelet, and
-//! the end. Two nodes with the DaemonSet as shipped.
+//! an update, a controller that drains, a Node that is registered anew, others who meddle, a config that breaks
+//! the kubelet, and the end. Two nodes with the DaemonSet as shipped.
 
 mod ended;
 mod lent;
+mod others;
+mod outage;
 mod turns;
 
 use std::process::Output;
@@ -152,6 +154,10 @@ fn a_fleet_is_tended_from_a_laptop_through_second_thoughts_and_misfortunes() {
     turns::by_the_hand_of_a_controller(&fleet);
     turns::held_by_a_person(&fleet);
     turns::registered_anew(&fleet);
+    others::who_change_their_minds(&fleet);
     ended::by_a_config_that_breaks_the_kubelet(&fleet);
+    if lab().long {
+        outage::of_ten_minutes(&fleet);
+    }
     ended::without_a_trace(&fleet);
 }

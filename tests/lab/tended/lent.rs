@@ -59,7 +59,8 @@ pub fn keep_the_pod(fleet: &Fleet) {
     fleet.cluster.apply(&budget.to_string());
 }
 
-fn wait_blocked(fleet: &Fleet) {
+/// The pod is named as the one in the way.
+pub fn wait_blocked(fleet: &Fleet) {
     fleet.wait_node("first", "who is in the way", |node| {
         let blocked = &node["metadata"]["annotations"]["machinist.dev/blocked-by"];
         blocked.as_str().is_some_and(|by| by.contains(USER))
@@ -122,7 +123,7 @@ pub fn over_a_planned_reboot_with_second_thoughts(fleet: &Fleet) {
 }
 
 /// Alive, waiting where it was, and lending its devices.
-fn lives_without_an_api_server(fleet: &Fleet) {
+pub fn lives_without_an_api_server(fleet: &Fleet) {
     let livez = fleet.first.probe("/livez");
     assert_eq!(livez, Some((200, "ok".to_owned())));
     let status = fleet.first.console_status().expect("the agent");

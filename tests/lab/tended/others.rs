@@ -1,0 +1,159 @@
+//! What others do to a node in the midst of its drain.
+
+use serde_json::{Value, json};
+
+use super::{FUSE, Fleet, GROUP, USER, lent, protocol, said};
+use crate::rounds::judge::Deed;
+use crate::support::wait;
+
+const FORCE: &str = "machinist.dev/force-drain";
+const WHY: &str = "the lab cannot wait";
+
+/// Config, name, cordon and patience of the first node are changed while a budget keeps its pod; in the end
+/// the node is on the config, and cordoned, since a person wanted both.
+pub fn who_change_their_minds(fleet: &Fleet) {
+    assert_eq!(fleet.user().expect("the pod").0, "first");
+    lent::keep_the_pod(fleet);
+    let from = fleet.cluster.audit().len();
+    fleet.ask("first", "rendered-first-x", "x\n", Value::Null);
+    lent::wait_blocked(fleet);
+    name_what_is_not_there(fleet);
+    name_it_anew(fleet);
+    assert_eq!(fleet.deeds("first", from), [Deed::Cordon]);
+    force_it_and_take_that_back(fleet);
+    lent::wait_blocked(fleet);
+    lift_the_cordon_twice(fleet);
+    is_forced_once_more(fleet);
+    fleet.cluster.kubectl(&["uncordon", "first"]);
+    as_before(fleet);
+}
+
+fn name_what_is_not_there(fleet: &Fleet) {
+    fleet.annotate("first", &format!("{GROUP}/desiredConfig=nosuch"));
+    fleet.wait_node("first", "what is wrong with its name", |node| {
+        protocol(node, "reason").contains("ConfigNotFound")
+    });
+    let status = fleet.first.console_status().expect("the agent");
+    assert_eq!(status["phase"], "Draining", "{status:#}");
+    fleet.annotate("first", &format!("{GROUP}/desiredConfig=rendered-first-x"));
+    let node = fleet.wait_node("first", "nothing wrong with its name", |node| {
+        !protocol(node, "reason").contains("ConfigNotFound")
+    });
+    assert_eq!(protocol(&node, "state"), "Working");
+}
+
+fn name_it_anew(fleet: &Fleet) {
+    fleet.ask("first", "rendered-first-y", "x\n", Value::Null);
+    let status = fleet
+        .first
+        .wait_console("the new name", wait::seconds(30), |status| {
+            status["config"]["desired"] == "rendered-first-y" && status["blockers"] != json!([])
+        });
+    assert_eq!(status["phase"], "Draining", "{status:#}");
+}
+
+/// A finalizer holds the pod that was forced to leave, so that there is time for second thoughts.
+fn force_it_and_take_that_back(fleet: &Fleet) {
+    let pods = fleet
+        .cluster
+        .kubectl_json(&["get", "pods", "-l", &format!("app={USER}")]);
+    let pod = pods["items"][0]["metadata"]["name"].as_str().unwrap();
+    let finalizers = |list: Value| {
+        let patch = json!({"metadata": {"finalizers": list}}).to_string();
+        fleet
+            .cluster
+            .kubectl(&["patch", "pod", pod, "--type=merge", "-p", &patch]);
+    };
+    finalizers(json!(["lab.machinist.dev/hold"]));
+    fleet.annotate("first", &format!("{FORCE}={WHY}"));
+    let object = |what: &str, condition: &mut dyn FnMut(&Value) -> bool| {
+        let deadline = wait::seconds(60);
+        fleet
+            .cluster
+            .wait_object("pod", pod, what, deadline, condition)
+    };
+    object("its end", &mut |pod| {
+        !pod["metadata"]["deletionTimestamp"].is_null()
+    });
+    assert_eq!(forced(fleet, pod), 1, "told of {pod}");
+    let cancelled = fleet.laptop(&["cancel", "first"]);
+    assert!(cancelled.status.success(), "{}", said(&cancelled));
+    fleet.wait_node("first", "the word of that drain gone", |node| {
+        node["metadata"]["annotations"][FORCE].is_null() && node["spec"]["unschedulable"].is_null()
+    });
+    finalizers(Value::Null);
+    // Whoever came in its place came to the other node.
+    fleet.wait_lent("first", "2");
+    back_to_the_first(fleet);
+    let undone = fleet.laptop(&["cancel", "--undo", "first"]);
+    assert!(undone.status.success(), "{}", said(&undone));
+}
+
+/// How often it was told that this pod was forced to leave.
+fn forced(fleet: &Fleet, pod: &str) -> usize {
+    let of = format!("involvedObject.kind=Pod,involvedObject.name={pod},reason=DrainForced");
+    let query = ["get", "events", "--field-selector", &of];
+    let told = || {
+        let events = fleet.cluster.kubectl_json(&query);
+        let count = events["items"].as_array().map_or(0, Vec::len);
+        (count > 0).then_some(count)
+    };
+    wait::value("an event of force", wait::seconds(30), told)
+}
+
+/// The pod leaves by its owner's hand, and comes back to where it would rather be.
+fn back_to_the_first(fleet: &Fleet) {
+    let app = format!("app={USER}");
+    fleet.cluster.kubectl(&["delete", "pods", "-l", &app]);
+    wait::until("the pod to be back", wait::seconds(60), || {
+        fleet.user().is_some_and(|(place, _)| place == "first")
+    });
+}
+
+/// The first time the agent cordons again, the second time it waits for whoever wanted that.
+fn lift_the_cordon_twice(fleet: &Fleet) {
+    let from = fleet.cluster.audit().len();
+    fleet.cluster.kubectl(&["uncordon", "first"]);
+    fleet.wait_node("first", "the cordon again", |node| {
+        node["spec"]["unschedulable"] == true
+    });
+    assert_eq!(fleet.deeds("first", from), [Deed::Cordon]);
+    fleet.cluster.kubectl(&["uncordon", "first"]);
+    fleet.wait_node("first", "that it was uncordoned twice", |node| {
+        let blocked = &node["metadata"]["annotations"]["machinist.dev/blocked-by"];
+        blocked
+            .as_str()
+            .is_some_and(|by| by.contains("Node first (NodeUncordoned)"))
+    });
+    assert_eq!(fleet.deeds("first", from), [Deed::Cordon], "not fought");
+    fleet.cluster.kubectl(&["cordon", "first"]);
+    fleet.wait_node("first", "only the pod in the way", |node| {
+        let blocked = &node["metadata"]["annotations"]["machinist.dev/blocked-by"];
+        blocked
+            .as_str()
+            .is_some_and(|by| by.contains(USER) && !by.contains("NodeUncordoned"))
+    });
+}
+
+/// The same word as before, and as good: said after that drain was over.
+fn is_forced_once_more(fleet: &Fleet) {
+    let (from, boot) = (fleet.cluster.audit().len(), fleet.first.boot_id());
+    fleet.annotate("first", &format!("{FORCE}={WHY}"));
+    let node = fleet.wait_done("first", "rendered-first-y");
+    assert_eq!(node["spec"]["unschedulable"], true, "a person's: {node:#}");
+    assert!(node["metadata"]["annotations"][FORCE].is_null(), "{node:#}");
+    assert_ne!(fleet.first.boot_id(), boot);
+    assert_eq!(fleet.first.read("/etc/example.conf"), b"x\n");
+    let deeds = fleet.deeds("first", from);
+    assert!(matches!(deeds[..], [Deed::Evict(_)]), "{deeds:?}");
+}
+
+fn as_before(fleet: &Fleet) {
+    fleet.annotate("first", &format!("{GROUP}/desiredConfig=rendered-first-b"));
+    let node = fleet.wait_done("first", "rendered-first-b");
+    assert!(node["spec"]["unschedulable"].is_null(), "{node:#}");
+    fleet.wait_node("first", &format!("{FUSE} again"), |node| {
+        node["status"]["allocatable"][FUSE] == "2"
+    });
+    back_to_the_first(fleet);
+}

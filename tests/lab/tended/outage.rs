@@ -1,0 +1,57 @@
+//! Ten minutes without an API server in the midst of a drain; only with `--long`.
+
+use std::thread;
+
+use serde_json::Value;
+
+use super::{Fleet, lent, protocol};
+use crate::rounds::judge::Deed;
+use crate::support::wait;
+
+/// What the cluster itself does to the pod afterwards – its node was silent, so it counts as unready, and an
+/// unready pod may be evicted – is its own affair: the update ends, once.
+pub fn of_ten_minutes(fleet: &Fleet) {
+    lent::keep_the_pod(fleet);
+    let (boot, reboots) = (fleet.first.boot_id(), fleet.first.reboots().len());
+    let from = fleet.cluster.audit().len();
+    fleet.ask("first", "rendered-first-d", "d\n", Value::Null);
+    lent::wait_blocked(fleet);
+    fleet.cluster.stop_api();
+    for _ in 0..10 {
+        thread::sleep(wait::seconds(60));
+        lent::lives_without_an_api_server(fleet);
+        assert_eq!(fleet.first.read("/etc/example.conf"), b"b\n");
+    }
+    fleet.cluster.start_api();
+    fleet
+        .first
+        .wait_console("the API server again", wait::seconds(120), |status| {
+            let unreachable =
+                |blocker: &Value| blocker["reason"].as_str() == Some("ApiServerUnreachable");
+            let blockers = status["blockers"].as_array().unwrap();
+            !blockers.iter().any(unreachable)
+        });
+    let budget = ["delete", "pdb", "guard", "--ignore-not-found"];
+    fleet.cluster.kubectl(&budget);
+    let node = fleet.wait_done("first", "rendered-first-d");
+    assert!(node["spec"]["unschedulable"].is_null(), "{node:#}");
+    assert_ne!(fleet.first.boot_id(), boot);
+    assert_eq!(fleet.first.reboots().len(), reboots + 1);
+    let deeds = fleet.deeds("first", from);
+    let count = |deed: &Deed| deeds.iter().filter(|known| *known == deed).count();
+    assert_eq!(
+        (count(&Deed::Cordon), count(&Deed::Uncordon)),
+        (1, 1),
+        "{deeds:?}"
+    );
+    assert_eq!(deeds.last(), Some(&Deed::Uncordon), "{deeds:?}");
+    println!(
+        "lab: figure: ten minutes without an API server in a drain: one cordon, one reboot, one uncordon"
+    );
+    fleet.annotate(
+        "first",
+        "machineconfiguration.openshift.io/desiredConfig=rendered-first-b",
+    );
+    let node = fleet.wait_done("first", "rendered-first-b");
+    assert_eq!(protocol(&node, "reason"), "");
+}
