@@ -31,6 +31,8 @@ mod own;
 mod pod_resources;
 #[path = "agent/refuses.rs"]
 mod refuses;
+#[path = "agent/secrets.rs"]
+mod secrets;
 #[path = "agent/shape.rs"]
 mod shape;
 #[path = "agent/trouble.rs"]

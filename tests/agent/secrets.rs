@@ -1,0 +1,149 @@
+//! What must stay with the machine: contents of files, passwords, tokens. Nothing that the agent or a command
+//! says holds any of it, however much they are asked to say.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader, Write},
+    net::TcpListener,
+    os::unix::fs::PermissionsExt as _,
+    process::Output,
+    thread,
+};
+
+use crate::harness::{Agent, Place, manifest, until};
+
+/// A part of every secret here.
+const SECRET: &str = "hunter2";
+
+/// An API server that knows nobody, and says whether somebody has come with a token.
+fn refusing() -> (String, thread::JoinHandle<bool>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("http://{}", listener.local_addr().unwrap());
+    let serving = thread::spawn(move || {
+        let body = r#"{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Unauthorized","code":401}"#;
+        let mut seen = false;
+        for stream in listener.incoming().take(3) {
+            let mut stream = stream.unwrap();
+            let head = BufReader::new(stream.try_clone().unwrap()).lines();
+            let head: Vec<_> = head
+                .map_while(Result::ok)
+                .take_while(|line| !line.is_empty())
+                .collect();
+            seen |= head.iter().any(|line| line.contains(SECRET));
+            let _ = write!(
+                stream,
+                "HTTP/1.1 401 Unauthorized\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\
+                 Connection: close\r\n\r\n{body}",
+                body.len()
+            );
+        }
+        seen
+    });
+    (address, serving)
+}
+
+fn kubeconfig(place: &Place, server: &str) -> String {
+    let path = place.path().join("kubeconfig");
+    let text = format!(
+        "apiVersion: v1\nkind: Config\ncurrent-context: c\n\
+         clusters: [{{name: c, cluster: {{server: {server}}}}}]\n\
+         users: [{{name: u, user: {{token: {SECRET}token}}}}]\n\
+         contexts: [{{name: c, context: {{cluster: c, user: u}}}}]\n"
+    );
+    fs::write(&path, text).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+fn keeps_silent(what: &str, said: &str) {
+    let line = said.lines().find(|line| line.contains(SECRET));
+    assert_eq!(line, None, "{what}");
+}
+
+fn both(output: &Output) -> String {
+    let both = [&output.stdout[..], &output.stderr[..]].concat();
+    String::from_utf8(both).unwrap()
+}
+
+fn ask_for_everything(place: &Place, agent: &Agent) {
+    for arguments in [
+        &["status"][..],
+        &["status", "-o", "json"],
+        &["explain"],
+        &["history", "-o", "json"],
+        &["journal"],
+        &["settings"],
+        &["devices", "list", "-o", "json"],
+    ] {
+        let output = place.machinist(arguments);
+        keeps_silent(&format!("{arguments:?}"), &both(&output));
+    }
+    for arguments in [
+        &["plan", "-vv"][..],
+        &["plan", "-o", "json", "-vv"],
+        &["verify", "-vv"],
+    ] {
+        let output = place.with_source(arguments);
+        keeps_silent(&format!("{arguments:?}"), &both(&output));
+    }
+    let (code, metrics) = agent.get("/metrics");
+    assert_eq!(code, 200);
+    for name in ["machinist_phase{", "machinist_phase_start_time_seconds"] {
+        assert!(metrics.contains(name), "{name} in\n{metrics}");
+    }
+    keeps_silent("metrics", &metrics);
+}
+
+#[test]
+fn nothing_that_is_said_holds_what_a_file_holds_however_much_is_asked() {
+    let path = "/etc/example/password";
+    let place = Place::new();
+    let source = place.source().join("10-one.yaml");
+    // Of a file that everybody may read, a plan shows what changes.
+    let of = |content: &str| {
+        let manifest = manifest("10-one", path, &format!("{SECRET}{content}"));
+        manifest.replace("mode: 0644", "mode: 0600")
+    };
+    fs::write(&source, of("file")).unwrap();
+    let agent = place.start_with(&["-vv"]);
+    agent.says("is in place and verified");
+    assert!(place.read(path).unwrap().contains(SECRET));
+    ask_for_everything(&place, &agent);
+
+    // Somebody writes another password into it.
+    fs::write(place.at(path), format!("{SECRET}drift")).unwrap();
+    until("the drift", || {
+        agent.status()["config"]["drift"].to_string().contains(path)
+    });
+    ask_for_everything(&place, &agent);
+
+    // The next config is broken in the line that holds one.
+    let broken = of("broken").replace("source: data", "source: [data");
+    fs::write(&source, broken).unwrap();
+    until("the refusal", || {
+        agent.status()["failure"]["code"] == "SyntaxInvalid"
+    });
+    ask_for_everything(&place, &agent);
+    is_silent(&agent);
+}
+
+#[test]
+fn nothing_that_is_said_holds_the_token_that_the_cluster_refuses() {
+    let (server, serving) = refusing();
+    let place = Place::new();
+    let kubeconfig = kubeconfig(&place, &server);
+    let mut command = place.command(&["run", "--source", "cluster", "-vv", "--node-name", "n"]);
+    command.args(["--kubeconfig", &kubeconfig]);
+    let agent = Agent::spawn(command, place.root());
+    agent.says("401");
+    ask_for_everything(&place, &agent);
+    assert!(serving.join().unwrap(), "nobody has come with the token");
+    is_silent(&agent);
+}
+
+fn is_silent(agent: &Agent) {
+    let log = agent.lines("");
+    assert!(log.len() > 5, "{log:#?}");
+    keeps_silent("the log", &log.join("\n"));
+    keeps_silent("stdout", &agent.printed());
+}
