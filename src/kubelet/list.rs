@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use prost::Message as _;
 use tokio::{
     sync::{mpsc, watch},
-    time::sleep,
+    time::{Instant, sleep_until},
 };
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
@@ -17,8 +17,8 @@ use crate::device::{Device, Health, Inventory, Resource, ResourceName};
 /// larger one ends the stream, and with it every device of the resource.
 pub const LARGEST: usize = 4 * 1024 * 1024;
 
-/// How long changes are gathered. After each message the kubelet rewrites and syncs its whole
-/// checkpoint, so a burst should be one message; a person does not notice 50 ms.
+/// The least time between two messages: what changes meanwhile is gathered. After each message the kubelet
+/// rewrites and syncs its whole checkpoint, so a burst should be few; the first change goes out at once.
 const DEBOUNCE: Duration = Duration::from_millis(50);
 
 /// One list, and how many ids had to be left out of it.
@@ -112,6 +112,7 @@ pub(super) async fn feed(
 ) {
     let mut sent: Option<Sent> = None;
     let mut cut = 0;
+    let mut next_at = Instant::now();
     loop {
         let now = inventory.borrow_and_update().clone();
         let next = Sent::of(&now, &name);
@@ -128,6 +129,7 @@ pub(super) async fn feed(
                 sending = to.send(Ok(list.message)) => if sending.is_err() { return },
             }
             sent = Some(next);
+            next_at = Instant::now() + DEBOUNCE;
         }
         tokio::select! {
             () = stop.cancelled() => return,
@@ -138,7 +140,7 @@ pub(super) async fn feed(
         tokio::select! {
             () = stop.cancelled() => return,
             () = to.closed() => return,
-            () = sleep(DEBOUNCE) => {}
+            () = sleep_until(next_at) => {}
         }
     }
 }
@@ -191,6 +193,31 @@ mod tests {
         let size = large.message.encoded_len();
         assert!(size <= LARGEST && size > LARGEST - 200, "{size}");
         assert_eq!(large.message.devices.len() + large.cut, 100 * 1024);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_first_change_goes_out_at_once_and_what_follows_it_in_one_message() {
+        let name = ResourceName::new("acme.dev/x").unwrap();
+        let (publish, inventories) = watch::channel(Arc::new(inventory(1, 1)));
+        let (to, mut lists) = mpsc::channel(8);
+        let fed = feed(name, inventories, to, CancellationToken::new());
+        let fed = tokio::spawn(fed);
+        let length = |list: Option<Result<api::ListAndWatchResponse, Status>>| {
+            list.unwrap().unwrap().devices.len()
+        };
+        assert_eq!(length(lists.recv().await), 1);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let start = Instant::now();
+        publish.send_replace(Arc::new(inventory(2, 1)));
+        assert_eq!(length(lists.recv().await), 2);
+        assert_eq!(start.elapsed(), Duration::ZERO);
+        for count in 3..=9 {
+            publish.send_replace(Arc::new(inventory(count, 1)));
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        assert_eq!(length(lists.recv().await), 9);
+        assert_eq!(start.elapsed().as_millis(), DEBOUNCE.as_millis());
+        fed.abort();
     }
 
     #[test]

@@ -12,7 +12,14 @@ mod agent;
 mod apply;
 mod drift;
 mod idle;
+#[allow(dead_code, reason = "shared with the tests")]
+#[path = "../support/kubelet_double.rs"]
+mod kubelet_double;
 mod large;
+mod lending;
+#[allow(dead_code, reason = "shared with the tests")]
+#[path = "../support/machine.rs"]
+mod machine;
 mod running;
 mod tree;
 
@@ -55,7 +62,7 @@ fn figure(what: &str, value: f64, unit: &str, goal: &str, holds: bool) {
 }
 
 /// What can be measured by itself.
-const FIGURES: [(&str, fn()); 8] = [
+const FIGURES: [(&str, fn()); 12] = [
     ("apply", apply::measure),
     ("one", large::one_of_many),
     ("plan", large::plan),
@@ -64,9 +71,14 @@ const FIGURES: [(&str, fn()); 8] = [
     ("memory", large::memory),
     ("drift", drift::measure),
     ("idle", idle::measure),
+    ("allocate", lending::allocation),
+    ("list", lending::list),
+    ("lent", lending::memory),
+    ("start", lending::start),
 ];
 
 fn main() {
+    lending::echo_if_asked();
     println!("{}", about_this_machine());
     let asked: Vec<String> = env::args().skip(1).collect();
     for (name, measure) in FIGURES {
