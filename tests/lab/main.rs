@@ -17,6 +17,7 @@ mod crash;
 mod devices;
 mod disks;
 mod drain;
+mod fifty;
 mod gateway;
 mod guard;
 mod installed;
