@@ -97,6 +97,9 @@ pub mod annotation {
     pub const CANCELLED: &str = "machinist.dev/cancelled";
     /// The agent's other answer, as `config: why`; it takes the question away in the same request.
     pub const CANCEL_REFUSED: &str = "machinist.dev/cancel-refused";
+    /// Taints that declarations of devices asked for and that are ours, as `key:effect`, several with commas. One
+    /// that somebody else put on the Node before is not among them.
+    pub const TAINTS: &str = "machinist.dev/taints";
     /// What a drain waits for, as `namespace/pod (reason)`, several with commas.
     pub const BLOCKED_BY: &str = "machinist.dev/blocked-by";
 }
@@ -119,6 +122,11 @@ pub mod label {
     pub const ZONE: &str = "topology.kubernetes.io/zone";
     /// Which pool a MachineConfig is for.
     pub const CONFIG_ROLE: &str = "machineconfiguration.openshift.io/role";
+    /// Before a resource that the machine has, its slash written as a dash:
+    /// `machinist.dev/resource.acme.dev-serial`. Its value is [`PRESENT`].
+    pub const RESOURCE_PREFIX: &str = "machinist.dev/resource.";
+    /// The value of labels that say that something is there.
+    pub const PRESENT: &str = "present";
     /// Remediators of the medik8s family leave a node with it alone: it is down on purpose.
     pub const NO_REMEDIATION: &str = "remediation.medik8s.io/exclude-from-remediation";
 }

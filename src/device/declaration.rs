@@ -18,6 +18,7 @@ use super::{
     inventory::{Asks, Device, Recipe, Resource, Share},
     name::ResourceName,
     source::Source,
+    taint::NodeTaint,
 };
 
 /// What the file must say it is.
@@ -63,6 +64,8 @@ pub struct Declaration {
     pub probes: Vec<Probe>,
     /// Units that use the devices, to be stopped before the machine is changed or goes down.
     pub stop_units: Vec<String>,
+    /// Nodes that have the resource bear it.
+    pub taint: Option<NodeTaint>,
 }
 
 impl Declaration {

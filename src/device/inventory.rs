@@ -12,6 +12,7 @@ use super::{
     Refusal,
     name::{ResourceName, SHARE_MARK},
     source::Source,
+    taint::NodeTaint,
     template::Template,
 };
 use crate::path::AbsPath;
@@ -204,6 +205,11 @@ impl Resource {
         (device.health != Health::Missing).then_some((id.as_str(), device))
     }
 
+    /// Whether this machine has a device of it, well or not.
+    pub fn is_present(&self) -> bool {
+        self.listed().next().is_some()
+    }
+
     /// The devices that the kubelet is told about.
     pub fn listed(&self) -> impl Iterator<Item = (&str, &Device)> {
         self.devices
@@ -224,6 +230,8 @@ pub struct Inventory {
     pub withheld: Option<Withheld>,
     /// Units that declarations want stopped before the machine is changed or goes down.
     pub stop_units: BTreeSet<String>,
+    /// Taints that declarations ask for, of resources that this machine has.
+    pub taints: BTreeSet<NodeTaint>,
     /// Units whose state is the health of devices.
     pub probed_units: BTreeSet<String>,
 }

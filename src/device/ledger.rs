@@ -275,6 +275,14 @@ impl Ledger {
                 .in_force()
                 .flat_map(|declaration| declaration.stop_units.iter().cloned())
                 .collect(),
+            taints: self
+                .in_force()
+                .filter(|declaration| {
+                    let resource = self.resources.get(&declaration.resource);
+                    resource.is_some_and(|resource| resource.is_present())
+                })
+                .filter_map(|declaration| declaration.taint.clone())
+                .collect(),
             probed_units: self
                 .in_force()
                 .flat_map(|declaration| declaration.probed_units().map(str::to_owned))

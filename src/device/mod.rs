@@ -21,6 +21,7 @@ pub mod service;
 pub mod sighting;
 pub mod source;
 pub mod status;
+pub mod taint;
 pub mod template;
 pub mod vendor;
 

@@ -66,6 +66,11 @@ impl ResourceName {
         &self.0
     }
 
+    /// The part after the slash.
+    pub fn name(&self) -> &str {
+        self.0.split_once('/').map_or("", |(_, name)| name)
+    }
+
     /// The part before the slash, by which a vendor is known.
     pub fn domain(&self) -> &str {
         self.0.split_once('/').map_or("", |(domain, _)| domain)
@@ -77,7 +82,8 @@ fn is_dns_label(part: &str) -> bool {
     ends_with(part, inner) && part.bytes().all(|byte| inner(byte) || byte == b'-')
 }
 
-fn is_label(part: &str) -> bool {
+/// Whether it may stand after the slash, and be the value of a label or a taint but for its length.
+pub(super) fn is_label(part: &str) -> bool {
     let inner = |byte: u8| byte.is_ascii_alphanumeric();
     ends_with(part, inner)
         && part

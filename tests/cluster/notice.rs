@@ -35,6 +35,7 @@ fn notice(state: &str, ready: bool) -> Notice {
             (REASON, Some(String::new())),
         ]),
         labels: BTreeMap::new(),
+        taints: Vec::new(),
         stand_back: false,
         not_ready_taint: Some(!ready),
         conditions: vec![

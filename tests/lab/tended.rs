@@ -20,7 +20,8 @@ const GROUP: &str = "machineconfiguration.openshift.io";
 const FUSE: &str = "machinist.dev/fuse";
 const USER: &str = "uses-fuse";
 const DECLARATION: &str = "apiVersion: machinist.dev/v1\nkind: DeviceDeclaration\nmetadata: {name: fuse}\n\
-    spec: {resource: machinist.dev/fuse, match: [{path: /dev/fuse}], share: {replicas: 2}}\n";
+    spec: {resource: machinist.dev/fuse, match: [{path: /dev/fuse}], share: {replicas: 2},\n\
+    \x20 taint: {key: machinist.dev/fuse-first, effect: PreferNoSchedule}}\n";
 
 /// The cluster with its two nodes.
 struct Fleet {
@@ -149,6 +150,10 @@ fn a_fleet_is_tended_from_a_laptop_through_second_thoughts_and_misfortunes() {
     for node in ["first", "second"] {
         fleet.wait_done(node, &format!("rendered-{node}-a"));
         fleet.wait_lent(node, "2");
+        fleet.wait_node(node, "a label and a taint of the device", |node| {
+            node["metadata"]["labels"]["machinist.dev/resource.machinist.dev-fuse"] == "present"
+                && node["spec"]["taints"][0]["key"] == "machinist.dev/fuse-first"
+        });
     }
     lent::over_a_planned_reboot_with_second_thoughts(&fleet);
     turns::by_the_hand_of_a_controller(&fleet);

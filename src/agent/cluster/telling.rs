@@ -1,6 +1,6 @@
 //! What the Node and its MachineConfigNode say of the machine.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -16,9 +16,10 @@ use crate::{
     },
     config::Job,
     crd::{
-        DrainRequest, NodeView,
-        names::{annotation, condition, protocol, taint},
+        DrainRequest, NodeView, Taint,
+        names::{annotation, condition, label, protocol, taint},
     },
+    device::{Inventory, ResourceName, service::DevicesHandle, taint::NodeTaint},
     shutdown::Tasks,
     status::Status,
     update::run::UpdateReport,
@@ -62,6 +63,8 @@ pub(super) fn tell(
         sights: node.sights(),
         statuses: beside.statuses.clone(),
         update: beside.update.clone(),
+        devices: beside.devices.as_ref().map(DevicesHandle::inventory),
+        labels: BTreeSet::new(),
         startup_taint,
     };
     tasks.spawn("node words", more.add(to, tasks.token()));
@@ -80,6 +83,10 @@ struct More {
     sights: watch::Receiver<Sight>,
     statuses: watch::Receiver<Arc<Status>>,
     update: watch::Receiver<Arc<UpdateReport>>,
+    /// What the machine has to lend; none where that is no job of ours.
+    devices: Option<watch::Receiver<Arc<Inventory>>>,
+    /// The labels of resources that were said so far.
+    labels: BTreeSet<String>,
     startup_taint: bool,
 }
 
@@ -122,6 +129,7 @@ impl More {
                 told = self.said.changed() => if told.is_err() { return },
                 Ok(()) = self.asked.changed() => {}
                 Ok(()) = self.update.changed() => {}
+                () = news(&mut self.devices) => {}
                 Ok(()) = self.sights.changed(), if self.startup_taint => {}
                 Ok(()) = self.statuses.changed(), if self.startup_taint => {}
             }
@@ -137,12 +145,63 @@ impl More {
         let report = Arc::clone(&self.update.borrow_and_update());
         let cancelled = publish::cancelled(&report).map(str::to_owned);
         notice.annotations.insert(annotation::CANCELLED, cancelled);
+        if let Some(devices) = &mut self.devices {
+            let inventory = Arc::clone(&devices.borrow_and_update());
+            notice.taints = inventory.taints.iter().map(to_bear).collect();
+            let present = present(&inventory);
+            for gone in self.labels.difference(&present) {
+                notice.labels.insert(gone.clone(), None);
+            }
+            for label in &present {
+                let value = Some(label::PRESENT.to_owned());
+                notice.labels.insert(label.clone(), value);
+            }
+            self.labels.extend(present);
+        }
         if self.startup_taint {
             let fit = is_fit(&self.statuses.borrow_and_update().gates);
             let sight = self.sights.borrow_and_update();
             notice.not_ready_taint = sight.node.as_ref().and_then(|node| tainted(node, fit));
         }
         Some(notice)
+    }
+}
+
+/// Waits until the machine has other devices; for ever where nobody says so.
+async fn news(devices: &mut Option<watch::Receiver<Arc<Inventory>>>) {
+    if let Some(devices) = devices
+        && devices.changed().await.is_ok()
+    {
+        return;
+    }
+    std::future::pending().await
+}
+
+/// The labels of what the machine has.
+fn present(inventory: &Inventory) -> BTreeSet<String> {
+    let there = inventory.resources.values().filter(|one| one.is_present());
+    there.filter_map(|one| resource_label(&one.name)).collect()
+}
+
+/// None for a name that makes no label: what follows the slash of one has 63 characters at most.
+fn resource_label(name: &ResourceName) -> Option<String> {
+    const LONGEST: usize = 63;
+    let label = format!(
+        "{}{}-{}",
+        label::RESOURCE_PREFIX,
+        name.domain(),
+        name.name()
+    );
+    let (_, part) = label.split_once('/')?;
+    (part.len() <= LONGEST).then_some(label)
+}
+
+fn to_bear(taint: &NodeTaint) -> Taint {
+    let value = (!taint.value.is_empty()).then(|| ("value".to_owned(), taint.value.clone().into()));
+    Taint {
+        key: taint.key.clone(),
+        effect: taint.effect.as_str().to_owned(),
+        rest: value.into_iter().collect(),
     }
 }
 
@@ -181,6 +240,20 @@ mod tests {
             });
         }
         node
+    }
+
+    #[test]
+    fn a_resource_is_a_label_where_its_name_fits_into_one() {
+        let label = |name: &str| resource_label(&ResourceName::new(name).unwrap());
+        let serial = "machinist.dev/resource.acme.dev-serial".to_owned();
+        assert_eq!(label("acme.dev/serial"), Some(serial));
+        assert_eq!(
+            label(&format!("acme.dev/{}", "x".repeat(45)))
+                .unwrap()
+                .len(),
+            77
+        );
+        assert_eq!(label(&format!("acme.dev/{}", "x".repeat(46))), None);
     }
 
     #[test]

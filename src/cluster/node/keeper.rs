@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Change, OwnNode, Sight,
     notice::{Condition, Differs, Notice, conditions, differs, leftover_conditions, metadata},
-    patches,
+    patches, taints,
 };
 use crate::{
     backoff::{Backoff, jitter},
@@ -189,6 +189,9 @@ impl Keeper {
         if let Some(wanted) = notice.not_ready_taint
             && let Some(change) = patches::not_ready_taint(view, wanted)
         {
+            return Due::Now(change);
+        }
+        if let Some(change) = taints::change(view, &notice.taints) {
             return Due::Now(change);
         }
         if let Some(change) = leftover_conditions(view, notice) {

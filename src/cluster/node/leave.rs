@@ -7,12 +7,12 @@ use std::sync::Arc;
 
 use serde_json::json;
 
-use super::{Change, OwnNode, cordon::ROUNDS, patches};
+use super::{Change, OwnNode, cordon::ROUNDS, patches, taints};
 use crate::{
     cluster::ClusterError,
     crd::{
         NodeView,
-        names::{OURS, annotation, label, taint},
+        names::{OURS, annotation, label},
     },
 };
 
@@ -39,6 +39,7 @@ impl Left {
         let ours = view.has_our_mark();
         let person = |name: &&String| *name == annotation::KEEP_CORDONED;
         let annotations = view.annotations.keys();
+        let labels = view.labels.keys();
         let conditions = view.status.conditions.iter();
         let stands_back = view.annotations.contains_key(annotation::STANDS_BACK)
             && view.labels.contains_key(label::NO_REMEDIATION);
@@ -52,11 +53,11 @@ impl Left {
             labels: stands_back
                 .then(|| label::NO_REMEDIATION.to_owned())
                 .into_iter()
+                .chain(labels.filter(|name| name.starts_with(OURS)).cloned())
                 .collect(),
             taints: (view.spec.taints.iter())
-                .any(patches::is_our_taint)
-                .then(|| taint::NOT_READY.to_owned())
-                .into_iter()
+                .filter(|taint| patches::is_our_taint(taint) || taints::is_ours(view, taint))
+                .map(|taint| taint.key.clone())
                 .collect(),
             conditions: conditions
                 .map(|condition| condition.kind.clone())

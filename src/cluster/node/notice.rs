@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 
 use super::{Change, patches};
-use crate::crd::{NodeView, names};
+use crate::crd::{NodeView, Taint, names};
 
 /// Everything that the Node is to say. What is not named here is left alone.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -13,7 +13,9 @@ pub struct Notice {
     /// Annotations; none for those that are to go.
     pub annotations: BTreeMap<&'static str, Option<String>>,
     /// Labels, in the same way.
-    pub labels: BTreeMap<&'static str, Option<String>>,
+    pub labels: BTreeMap<String, Option<String>>,
+    /// Taints that devices ask for: all that are to be ours, but for the start-up taint.
+    pub taints: Vec<Taint>,
     /// Whether the node is to carry the start-up taint; none where it is not ours to say.
     pub not_ready_taint: Option<bool>,
     /// Remediators are to leave the node alone: it is down on purpose. A label that somebody else put
@@ -101,15 +103,14 @@ pub(super) fn metadata(view: &NodeView, notice: &Notice, sweep: bool) -> Option<
     patches::fields(view, annotations, labels)
 }
 
-fn differing(
+fn differing<N: AsRef<str>>(
     known: &BTreeMap<String, String>,
-    wanted: &BTreeMap<&'static str, Option<String>>,
+    wanted: &BTreeMap<N, Option<String>>,
 ) -> Map<String, Value> {
-    let differs =
-        |(name, text): &(&&'static str, &Option<String>)| known.get(**name) != text.as_ref();
+    let differs = |(name, text): &(&N, &Option<String>)| known.get(name.as_ref()) != text.as_ref();
     let wanted = wanted.iter().filter(differs);
     wanted
-        .map(|(name, text)| ((*name).to_owned(), json!(text)))
+        .map(|(name, text)| (name.as_ref().to_owned(), json!(text)))
         .collect()
 }
 

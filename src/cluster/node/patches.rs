@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Change, leave::Left};
+use super::{Change, leave::Left, taints};
 use crate::crd::{NodeView, Taint, names};
 
 /// Unschedulable, and marked as ours, in one request; whoever changes the Node in between makes the
@@ -30,7 +30,7 @@ pub(super) fn uncordon(view: &NodeView, lift: bool) -> Change {
 }
 
 /// Fails when anybody has written since: with 422 for a `test`.
-fn unchanged(view: &NodeView) -> Vec<Value> {
+pub(super) fn unchanged(view: &NodeView) -> Vec<Value> {
     let test = |path: &str, value: &str| json!({"op": "test", "path": path, "value": value});
     vec![
         test("/metadata/uid", &view.uid),
@@ -94,7 +94,8 @@ pub(super) fn leave(view: &NodeView, left: &Left) -> Change {
         operations.push(json!({"op": "remove", "path": "/spec/unschedulable"}));
     }
     if !left.taints.is_empty() {
-        let others = view.spec.taints.iter().filter(|taint| !is_our_taint(taint));
+        let ours = |taint: &Taint| is_our_taint(taint) || taints::is_ours(view, taint);
+        let others = view.spec.taints.iter().filter(|taint| !ours(taint));
         let others: Vec<_> = others.collect();
         operations.push(match others.is_empty() {
             true => json!({"op": "remove", "path": "/spec/taints"}),

@@ -4,6 +4,7 @@ mod container;
 mod health;
 mod matching;
 mod quiesce;
+mod taint;
 
 use super::{
     Allowances, Declaration, KIND, Numa,
@@ -39,7 +40,7 @@ pub(super) fn check(file: File, allowances: &Allowances) -> Result<Declaration, 
     let recipe = check.container(spec.container, resource.as_ref());
     let numa = check.numa(spec.numa);
     let probes = check.health(spec.health);
-    check.taint(spec.taint);
+    let taint = check.taint(spec.taint);
     let stop_units = check.quiesce(spec.quiesce);
     match resource {
         Some(resource) if check.refusals.0.is_empty() => Ok(Declaration {
@@ -52,6 +53,7 @@ pub(super) fn check(file: File, allowances: &Allowances) -> Result<Declaration, 
             numa,
             probes,
             stop_units,
+            taint,
         }),
         _ => Err(check.refusals.0),
     }

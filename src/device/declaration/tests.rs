@@ -194,8 +194,18 @@ const HARDWARE_MISTAKES: &[[&str; 3]] = &[
     ],
     [
         "  numa",
-        "  taint: {key: acme.dev/x, effect: NoSchedule}\n  numa",
-        "x.yaml:15:10: spec.taint: not supported yet by this version [FeatureUnsupported]",
+        "  taint: {key: acme.dev/x, effect: NoExecute}\n  numa",
+        "x.yaml:15:36: spec.taint.effect: NoExecute would evict pods, which no declaration does; expected NoSchedule",
+    ],
+    [
+        "  numa",
+        "  taint: {key: node.kubernetes.io/x, effect: NoSchedule}\n  numa",
+        "x.yaml:15:16: spec.taint.key: \"node.kubernetes.io/x\" is no key of a taint: kubernetes.io belongs",
+    ],
+    [
+        "  numa",
+        "  taint: {key: acme.dev/x, value: -y, effect: NoSchedule}\n  numa",
+        "x.yaml:15:35: spec.taint.value: \"-y\" is no value of a taint",
     ],
 ];
 
@@ -218,9 +228,11 @@ fn hardware_and_health_are_read() {
     .replace(
         "health: [exists]",
         "health: [exists, {sysfs: {file: device/state, equals: ok}}, {unit: acme.service}]\n  \
-         group: {by: usbPath}",
+         group: {by: usbPath}\n  taint: {key: acme.dev/gpu, effect: PreferNoSchedule}",
     );
     let read = parse("x.yaml", &text, &Allowances::default()).unwrap();
+    let taint = read.taint.as_ref().unwrap().to_string();
+    assert_eq!(taint, "acme.dev/gpu:PreferNoSchedule");
     assert_eq!(read.matches.len(), 5);
     assert!(read.asks_hardware());
     assert_eq!(read.probes.len(), 2);

@@ -74,11 +74,11 @@ plain! {
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-#[expect(dead_code, reason = "the shape is checked, the feature is refused")]
 pub(super) struct Taint {
-    key: String,
-    value: Option<String>,
-    effect: String,
+    pub(super) key: String,
+    #[serde(default)]
+    pub(super) value: String,
+    pub(super) effect: String,
 }
 
 #[derive(Debug, Deserialize)]

@@ -65,6 +65,7 @@ pub fn check(
         resources: [(resource.name.clone(), resource.into())].into(),
         problems,
         withheld: None,
+        taints: declaration.taint.iter().cloned().collect(),
         stop_units: declaration.stop_units.iter().cloned().collect(),
         probed_units: declaration.probed_units().map(str::to_owned).collect(),
     })

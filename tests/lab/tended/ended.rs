@@ -104,6 +104,8 @@ pub fn without_a_trace(fleet: &Fleet) {
         let annotations = object["metadata"]["annotations"].as_object().unwrap();
         let ours = |key: &&String| key.starts_with("machinist.dev/");
         assert_eq!(annotations.keys().find(ours), None, "{name}");
+        let labels = object["metadata"]["labels"].as_object().unwrap();
+        assert_eq!(labels.keys().find(ours), None, "{name}");
         let conditions = object["status"]["conditions"].as_array().unwrap();
         let ours = |condition: &&Value| condition["type"].to_string().contains("machinist.dev/");
         assert_eq!(conditions.iter().find(ours), None, "{name}");

@@ -54,10 +54,7 @@ fn name_it_anew(fleet: &Fleet) {
 
 /// A finalizer holds the pod that was forced to leave, so that there is time for second thoughts.
 fn force_it_and_take_that_back(fleet: &Fleet) {
-    let pods = fleet
-        .cluster
-        .kubectl_json(&["get", "pods", "-l", &format!("app={USER}")]);
-    let pod = pods["items"][0]["metadata"]["name"].as_str().unwrap();
+    let pod = &name_of_the_pod(fleet);
     let finalizers = |list: Value| {
         let patch = json!({"metadata": {"finalizers": list}}).to_string();
         fleet
@@ -75,7 +72,7 @@ fn force_it_and_take_that_back(fleet: &Fleet) {
     object("its end", &mut |pod| {
         !pod["metadata"]["deletionTimestamp"].is_null()
     });
-    assert_eq!(forced(fleet, pod), 1, "told of {pod}");
+    is_told_that_it_was_forced(fleet, pod);
     let cancelled = fleet.laptop(&["cancel", "first"]);
     assert!(cancelled.status.success(), "{}", said(&cancelled));
     fleet.wait_node("first", "the word of that drain gone", |node| {
@@ -89,16 +86,25 @@ fn force_it_and_take_that_back(fleet: &Fleet) {
     assert!(undone.status.success(), "{}", said(&undone));
 }
 
-/// How often it was told that this pod was forced to leave.
-fn forced(fleet: &Fleet, pod: &str) -> usize {
-    let of = format!("involvedObject.kind=Pod,involvedObject.name={pod},reason=DrainForced");
-    let query = ["get", "events", "--field-selector", &of];
-    let told = || {
+fn name_of_the_pod(fleet: &Fleet) -> String {
+    let app = format!("app={USER}");
+    let pods = fleet.cluster.kubectl_json(&["get", "pods", "-l", &app]);
+    let name = pods["items"][0]["metadata"]["name"].as_str();
+    name.unwrap().to_owned()
+}
+
+/// An event on the Node names the pod and the reason.
+fn is_told_that_it_was_forced(fleet: &Fleet, pod: &str) {
+    let of = "involvedObject.kind=Node,involvedObject.name=first,reason=DrainForced";
+    let query = ["get", "events", "-A", "--field-selector", of];
+    wait::until("an event of force", wait::seconds(30), || {
         let events = fleet.cluster.kubectl_json(&query);
-        let count = events["items"].as_array().map_or(0, Vec::len);
-        (count > 0).then_some(count)
-    };
-    wait::value("an event of force", wait::seconds(30), told)
+        let mut events = events["items"].as_array().into_iter().flatten();
+        events.any(|event| {
+            let note = event["message"].as_str().unwrap_or_default();
+            note.contains(pod) && note.contains(WHY)
+        })
+    });
 }
 
 /// The pod leaves by its owner's hand, and comes back to where it would rather be.
@@ -138,7 +144,9 @@ fn lift_the_cordon_twice(fleet: &Fleet) {
 /// The same word as before, and as good: said after that drain was over.
 fn is_forced_once_more(fleet: &Fleet) {
     let (from, boot) = (fleet.cluster.audit().len(), fleet.first.boot_id());
+    let pod = name_of_the_pod(fleet);
     fleet.annotate("first", &format!("{FORCE}={WHY}"));
+    is_told_that_it_was_forced(fleet, &pod);
     let node = fleet.wait_done("first", "rendered-first-y");
     assert_eq!(node["spec"]["unschedulable"], true, "a person's: {node:#}");
     assert!(node["metadata"]["annotations"][FORCE].is_null(), "{node:#}");

@@ -45,12 +45,4 @@ impl Check<'_> {
         }
         probes
     }
-
-    /// Read, and refused as a whole: nobody puts it on the Node yet.
-    pub(super) fn taint(&mut self, given: Option<written::Taint>) {
-        if given.is_some() {
-            let message = "not supported yet by this version";
-            self.refuse(Reason::FeatureUnsupported, "spec.taint", message, "");
-        }
-    }
 }

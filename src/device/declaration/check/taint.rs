@@ -1,0 +1,45 @@
+//! Which taint a declaration may ask for.
+
+use super::{Check, written};
+use crate::device::{
+    name::{ResourceName, is_label},
+    taint::{Effect, NodeTaint},
+};
+
+/// Of a value, as of a label's.
+const LONGEST_VALUE: usize = 63;
+
+impl Check<'_> {
+    /// The taint that nodes with the resource bear.
+    pub(super) fn taint(&mut self, given: Option<written::Taint>) -> Option<NodeTaint> {
+        let given = given?;
+        // The key of a taint is spelled as a resource is; one without a domain may be anybody's.
+        if let Err(error) = ResourceName::new(given.key.as_str()) {
+            let message = error.to_string().replace("resource name", "key of a taint");
+            self.value("spec.taint.key", message, "vendor domain/name");
+        }
+        let value = given.value.as_str();
+        if !value.is_empty() && (value.len() > LONGEST_VALUE || !is_label(value)) {
+            let message = format!("{value:?} is no value of a taint");
+            let expected = "at most 63 letters, digits, -, _ and .";
+            self.value("spec.taint.value", message, expected);
+        }
+        let Some(effect) = Effect::named(&given.effect) else {
+            let message = match given.effect.as_str() {
+                "NoExecute" => "NoExecute would evict pods, which no declaration does".to_owned(),
+                other => format!("{other:?} is no effect"),
+            };
+            self.value(
+                "spec.taint.effect",
+                message,
+                "NoSchedule or PreferNoSchedule",
+            );
+            return None;
+        };
+        Some(NodeTaint {
+            key: given.key,
+            value: given.value,
+            effect,
+        })
+    }
+}
