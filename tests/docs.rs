@@ -192,6 +192,7 @@ fn every_name_of_ours_on_a_node_is_explained_and_no_other() {
         annotation::FORCE_DRAIN,
         annotation::KEEP_CORDONED,
         annotation::STANDS_BACK,
+        annotation::TAINTS,
         condition::READY,
         condition::MAINTENANCE,
         condition::DRAIN,
@@ -199,7 +200,9 @@ fn every_name_of_ours_on_a_node_is_explained_and_no_other() {
         label::NO_REMEDIATION,
         taint::NOT_READY,
     ];
-    assert_eq!(named, ours.iter().map(|name| (*name).to_owned()).collect());
+    let example = format!("{}acme.dev-serial", label::RESOURCE_PREFIX);
+    let ours = ours.iter().map(|name| (*name).to_owned());
+    assert_eq!(named, ours.chain([example]).collect());
 }
 
 #[test]
