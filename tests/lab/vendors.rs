@@ -1,5 +1,8 @@
 //! Devices that are found by what they are, and those of a vendor's own program: with a real kubelet.
 
+mod orders;
+mod redirected;
+
 use serde_json::{Value, json};
 
 use crate::devices::{registrations, wait_allocatable};
@@ -91,7 +94,7 @@ fn hardware_cdi_and_a_vendors_program_are_lent_and_their_misfortunes_are_told() 
         .file("/etc/cdi/acme.json", SPEC)
         .config(("70-devices.yaml".to_owned(), config))
         .boot();
-    let stage = Stage { cluster, machine };
+    let mut stage = Stage { cluster, machine };
     let (cluster, machine) = (&stage.cluster, &stage.machine);
     let node = cluster.join(machine);
     machine.sh("ln -s fuse /dev/acme0; ln -s net/tun /dev/acme1");
@@ -105,6 +108,9 @@ fn hardware_cdi_and_a_vendors_program_are_lent_and_their_misfortunes_are_told() 
     the_quota_counts_them(&stage);
     the_vendors_lives(&stage, &node);
     an_unmodified_plugin_is_served(&stage, &node);
+    redirected::by_a_policy(&stage);
+    orders::every_order_of_two(&stage, &node);
+    orders::a_power_loss(&mut stage);
 }
 
 fn are_lent(stage: &Stage) {

@@ -1,0 +1,78 @@
+//! A vendor's pod that asks for the kubelet's directory, as it is shipped, and gets its own by the policy.
+
+use serde_json::{Value, json};
+
+use super::{SAMPLE, Stage, healths};
+use crate::support::{image, wait};
+
+const POLICY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/packaging/kubernetes/plugins");
+const THEIRS: &str = "/var/lib/kubelet/device-plugins";
+const PROGRAM: &str = "/usr/local/bin/sample-device-plugin";
+
+/// The sample plugin in a pod; with the label where the policy is to see it.
+fn plugin(name: &str, labels: &Value) -> String {
+    let mounts = [("plugins", THEIRS), ("program", PROGRAM)];
+    let volumes = mounts.map(|(name, path)| json!({"name": name, "hostPath": {"path": path}}));
+    let mounts = mounts.map(|(name, path)| json!({"name": name, "mountPath": path}));
+    let pod = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": labels},
+        "spec": {
+            "hostNetwork": true,
+            "terminationGracePeriodSeconds": 2,
+            "automountServiceAccountToken": false,
+            "nodeSelector": {"kubernetes.io/hostname": "vendor"},
+            "volumes": volumes,
+            "containers": [{
+                "name": "main", "image": image::PAUSE, "imagePullPolicy": "Never",
+                "command": [PROGRAM], "securityContext": {"privileged": true},
+                "volumeMounts": mounts,
+            }],
+        },
+    });
+    pod.to_string()
+}
+
+/// Where a pod's two volumes lead once the API server has taken it.
+fn lead(stage: &Stage, pod: &str) -> Vec<String> {
+    let command = ["create", "--dry-run=server", "-o", "json", "-f", "-"];
+    let made = stage.cluster.try_kubectl_with(&command, pod);
+    let pod: Value = serde_json::from_slice(&made.stdout).unwrap_or_default();
+    let volumes = pod["spec"]["volumes"].as_array().into_iter().flatten();
+    let paths = volumes.map(|volume| volume["hostPath"]["path"].as_str());
+    paths.flatten().map(str::to_owned).collect()
+}
+
+/// Registered by way of machinist, without a word changed in what its vendor wrote.
+pub fn by_a_policy(stage: &Stage) {
+    let kinds = ["api-resources", "--api-group=admissionregistration.k8s.io"];
+    let kinds = stage.cluster.kubectl(&kinds);
+    if !kinds.contains("MutatingAdmissionPolicy") {
+        println!("lab: this API server has no MutatingAdmissionPolicy; nothing is redirected");
+        return;
+    }
+    stage.machine.exec(&["systemctl", "stop", "sample"]);
+    stage.cluster.kubectl(&["apply", "-k", POLICY]);
+    let labelled = plugin("plugin", &json!({"machinist.dev/device-plugin": "sample"}));
+    let ours = "/var/lib/machinist/device-plugins/sample".to_owned();
+    wait::until("the policy", wait::seconds(60), || {
+        lead(stage, &labelled) == [ours.clone(), PROGRAM.to_owned()]
+    });
+    let other = plugin("plugin", &json!({"app": "x"}));
+    assert_eq!(lead(stage, &other), [THEIRS, PROGRAM]);
+
+    stage
+        .machine
+        .wait("the plugin's end", wait::seconds(60), || {
+            let devices = healths(&stage.machine, SAMPLE);
+            devices.iter().all(|(health, _)| health == "Unhealthy")
+        });
+    stage.cluster.apply(&labelled);
+    stage
+        .cluster
+        .wait_pod("plugin", "Running", wait::seconds(60));
+    stage.machine.wait("its devices", wait::seconds(30), || {
+        let devices = healths(&stage.machine, SAMPLE);
+        devices.len() == 2 && devices.iter().all(|(health, _)| health == "Healthy")
+    });
+    stage.cluster.kubectl(&["delete", "-k", POLICY]);
+}
