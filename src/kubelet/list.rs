@@ -217,7 +217,26 @@ mod tests {
         }
         assert_eq!(length(lists.recv().await), 9);
         assert_eq!(start.elapsed().as_millis(), DEBOUNCE.as_millis());
+        // Quiet minutes are quiet, whatever is published anew.
+        for _ in 0..10 {
+            tokio::time::sleep(Duration::from_secs(60)).await;
+            publish.send_replace(Arc::new(inventory(9, 1)));
+        }
+        assert!(lists.try_recv().is_err());
         fed.abort();
+    }
+
+    #[test]
+    fn a_device_near_several_numa_nodes_names_them_all() {
+        let mut inventory = inventory(1, 1);
+        let name = ResourceName::new("acme.dev/x").unwrap();
+        let resource = Arc::make_mut(inventory.resources.get_mut(&name).unwrap());
+        let mut devices = resource.devices.values_mut();
+        devices.next().unwrap().numa = vec![0, 2];
+        let list = list(&inventory, &name);
+        let topology = list.message.devices[0].topology.clone().unwrap();
+        let nodes: Vec<_> = topology.nodes.iter().map(|node| node.id).collect();
+        assert_eq!(nodes, [0, 2]);
     }
 
     #[test]

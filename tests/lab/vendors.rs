@@ -68,6 +68,19 @@ impl Stage {
         pod["status"]["containerStatuses"][0]["restartCount"].clone()
     }
 
+    /// Waits until the pod's own status says this of its device, where the kubelet tells pods of it.
+    fn is_told_of(&self, pod: &str, health: &str) {
+        if lab().version.starts_with("1.33.") {
+            return;
+        }
+        let what = format!("its device to be {health}");
+        self.cluster
+            .wait_object("pod", pod, &what, wait::seconds(60), |pod| {
+                let container = &pod["status"]["containerStatuses"][0];
+                container["allocatedResourcesStatus"][0]["resources"][0]["health"] == health
+            });
+    }
+
     fn run(&self, pod: &str, resource: &str) {
         self.cluster.pod(pod, "vendor", &[(resource, 1)]);
         self.cluster.wait_pod(pod, "Running", wait::seconds(60));
@@ -190,6 +203,10 @@ fn the_vendors_lives(stage: &Stage, node: &Node<'_>) {
         healths(machine, FOUND) == [("Unhealthy".to_owned(), why)]
     });
     wait_allocatable(node, FOUND, "0");
+    // Who has it goes on, and the machine still has it.
+    assert_eq!(node.object()["status"]["capacity"][FOUND], "1");
+    stage.is_told_of("finder", "Unhealthy");
+    assert_eq!(stage.restarts("finder"), json!(1));
     let gone =
         |(health, reason): &(String, String)| health == "Unhealthy" && reason.contains("acme");
     machine.wait("the end of the grace", wait::seconds(30), || {
@@ -200,6 +217,7 @@ fn the_vendors_lives(stage: &Stage, node: &Node<'_>) {
     machine.exec(&["systemctl", "start", "acme"]);
     wait_allocatable(node, OFFERED, "2");
     wait_allocatable(node, FOUND, "1");
+    stage.is_told_of("finder", "Healthy");
     assert_eq!(
         (stage.restarts("taker"), stage.restarts("player")),
         (json!(0), json!(0))

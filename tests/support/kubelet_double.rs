@@ -58,6 +58,8 @@ pub(crate) struct Knobs {
     pub(crate) forget_streams: usize,
     /// The first so many registrations are refused.
     pub(crate) refuse: usize,
+    /// Time between a registration and the answer to it.
+    pub(crate) answer_late: Duration,
     /// Time between the answer to a registration and the request for the list.
     pub(crate) stream_late: Duration,
     /// Time between `bind` and `listen`.
@@ -69,6 +71,8 @@ pub(crate) struct KubeletDouble {
     directory: PathBuf,
     books: Arc<watch::Sender<Books>>,
     channels: Arc<Mutex<BTreeMap<String, Channel>>>,
+    /// How often it was asked to register something.
+    asked: Arc<watch::Sender<usize>>,
     /// A runtime of its own, so that no connection outlives it.
     process: Option<Runtime>,
 }
@@ -102,12 +106,15 @@ impl KubeletDouble {
             directory: directory.clone(),
             books: Arc::new(watch::Sender::new(Books::new())),
             channels: Arc::default(),
+            asked: Arc::default(),
             process: None,
         };
         let service = Service {
             directory: directory.clone(),
             books: double.books.clone(),
             channels: double.channels.clone(),
+            asked: double.asked.clone(),
+            answer_late: knobs.answer_late,
             to_forget: Arc::new(AtomicUsize::new(knobs.forget_streams)),
             to_refuse: Arc::new(AtomicUsize::new(knobs.refuse)),
             stream_late: knobs.stream_late,
@@ -138,6 +145,19 @@ impl KubeletDouble {
             Ok(books) => books.unwrap().clone(),
             Err(_) => panic!("not within 5 s: {what}; the books say {:#?}", self.books()),
         }
+    }
+
+    /// How often it was asked to register something.
+    pub(crate) fn asked(&self) -> usize {
+        *self.asked.borrow()
+    }
+
+    /// Waits until it was asked so often.
+    pub(crate) async fn until_asked(&self, times: usize) {
+        let mut asked = self.asked.subscribe();
+        let waiting = asked.wait_for(|asked| *asked >= times);
+        let waited = tokio::time::timeout(Duration::from_secs(5), waiting).await;
+        assert!(waited.is_ok(), "asked {} times", self.asked());
     }
 
     /// A client of the plugin that is registered for `resource`.
@@ -212,6 +232,8 @@ struct Service {
     directory: PathBuf,
     books: Arc<watch::Sender<Books>>,
     channels: Arc<Mutex<BTreeMap<String, Channel>>>,
+    asked: Arc<watch::Sender<usize>>,
+    answer_late: Duration,
     to_forget: Arc<AtomicUsize>,
     to_refuse: Arc<AtomicUsize>,
     stream_late: Duration,
@@ -230,6 +252,8 @@ impl Registration for Service {
         request: Request<api::RegisterRequest>,
     ) -> Result<Response<api::Empty>, Status> {
         let asked = request.into_inner();
+        self.asked.send_modify(|asked| *asked += 1);
+        tokio::time::sleep(self.answer_late).await;
         if asked.version != "v1beta1" {
             return Err(Status::unknown(format!(
                 "requested API version {:?}",

@@ -13,6 +13,9 @@ use machinist::{
     shutdown::Tasks,
 };
 
+/// Nothing is found by looking in the time of a test.
+const RESCAN: Duration = Duration::from_secs(600);
+
 /// A moved root in which device nodes can be made.
 pub(crate) struct Machine {
     dir: tempfile::TempDir,
@@ -78,22 +81,28 @@ impl Machine {
     }
 
     pub(crate) fn agent(&self) -> Agent {
-        self.agent_with(None)
+        self.agent_with(None, RESCAN)
+    }
+
+    /// An agent that looks at everything so often without an event.
+    pub(crate) fn agent_that_looks_every(&self, rescan: Duration) -> Agent {
+        self.agent_with(None, rescan)
     }
 
     /// An agent whose predecessor had withheld everything.
     pub(crate) fn withholding_agent(&self, why: &str) -> Agent {
-        self.agent_with(Some(machinist::device::service::withheld(why, true)))
+        let withheld = machinist::device::service::withheld(why, true);
+        self.agent_with(Some(withheld), RESCAN)
     }
 
-    fn agent_with(&self, withheld: Option<machinist::device::Withheld>) -> Agent {
+    fn agent_with(&self, withheld: Option<machinist::device::Withheld>, rescan: Duration) -> Agent {
         let tasks = Tasks::new();
         let root = Root::open(self.root()).unwrap();
         let units = tokio::sync::watch::Sender::new(UnitStates::new());
         let settings = DevicesSettings {
             allowances: Allowances::default(),
             uevents: None,
-            rescan: Duration::from_secs(600),
+            rescan,
             units: units.subscribe(),
             withheld,
         };

@@ -1,0 +1,70 @@
+//! Restart after restart of the kubelet: nothing is left behind. Alone in its process, whose descriptors it counts.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    dead_code,
+    reason = "a test may panic, and plays the outside world that makes files and devices"
+)]
+
+mod support {
+    pub(crate) mod kubelet_double;
+    pub(crate) mod machine;
+}
+
+use std::time::Duration;
+
+use support::{
+    kubelet_double::{Books, KubeletDouble},
+    machine::Machine,
+};
+
+const TTY: &str = "acme.dev/tty";
+
+fn healthy(books: &Books) -> usize {
+    let list = books.get(TTY).map_or(&[][..], |known| known.list());
+    list.iter().filter(|one| one.ends_with("=Healthy")).count()
+}
+
+/// File descriptors of this process, sockets in the kubelet's directory, tasks of this runtime.
+fn held(kubelet: &KubeletDouble) -> (usize, usize, usize) {
+    let descriptors = std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let tasks = tokio::runtime::Handle::current()
+        .metrics()
+        .num_alive_tasks();
+    (descriptors, kubelet.sockets().len(), tasks)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ten_restarts_of_the_kubelet_leave_no_task_descriptor_or_socket_behind() {
+    let machine = Machine::new();
+    for name in ["ttyA", "ttyB"] {
+        machine.plug(name);
+    }
+    machine.declare("tty.yaml", TTY, "/dev/tty?", 1);
+    let agent = machine.agent();
+    let both = |books: &Books| healthy(books) == 2;
+    let mut before = None;
+    for life in 0..=10 {
+        let kubelet = KubeletDouble::start(machine.root()).await;
+        kubelet.until("both devices", both).await;
+        // What the life before held goes a moment after the registration.
+        let mut now = held(&kubelet);
+        for _ in 0..100 {
+            if before.is_none_or(|before| now == before) && life > 0 {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            now = held(&kubelet);
+        }
+        // The first life is compared with nothing, and later ones with the first restart.
+        if life == 1 {
+            before = Some(now);
+        }
+        assert!(
+            before.is_none_or(|before| now == before),
+            "{life}: {now:?}, {before:?}"
+        );
+    }
+    agent.stop().await;
+}
