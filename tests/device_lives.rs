@@ -12,7 +12,7 @@ mod support {
     pub(crate) mod machine;
 }
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use machinist::kubelet::api::v1beta1 as api;
 use support::{
@@ -86,12 +86,23 @@ async fn devices_that_go_and_come_in_turns_are_counted_as_they_are() {
     let kubelet = KubeletDouble::start(machine.root()).await;
     let agent = machine.agent();
     let counted = async |what: &str, count: usize| {
+        let since = Instant::now();
         let books = kubelet.until(what, |books| healthy(books) == count).await;
         assert_eq!(books[TTY].list().len(), all.len(), "the capacity stays");
+        since.elapsed()
     };
     counted("four", 4).await;
     machine.unplug("ttyA");
-    counted("three", 3).await;
+    let gone = counted("three", 3).await;
+    machine.unplug("ttyD");
+    let also = counted("two of four", 2).await;
+    // Load can only add to a time.
+    assert!(
+        gone.min(also) < Duration::from_secs(1),
+        "{gone:?}, {also:?}"
+    );
+    machine.plug("ttyD");
+    counted("three again", 3).await;
     machine.plug("ttyA");
     counted("four again", 4).await;
     machine.unplug("ttyB");
