@@ -6,7 +6,7 @@ use std::{env, fs, path::PathBuf};
 const KUBELET: &[&str] = &["deviceplugin/v1beta1.proto", "podresources/v1.proto"];
 /// `src/vendor/api.rs` includes this one.
 const VENDOR: &[&str] = &["machinist/vendor/v1/vendor.proto"];
-/// The contract whose services are compiled once more, with an answer that is passed on as it came.
+/// The contract whose services are compiled once more, with answers that are left as they came.
 const RELAYED: &str = "deviceplugin/v1beta1.proto";
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -43,6 +43,10 @@ fn relayed() -> Result<(), Box<dyn std::error::Error>> {
         .extern_path(".v1beta1", "crate::kubelet::api::v1beta1")
         .extern_path(
             ".v1beta1.AllocateResponse",
+            "crate::kubelet::relayed::Relayed",
+        )
+        .extern_path(
+            ".v1beta1.PreferredAllocationResponse",
             "crate::kubelet::relayed::Relayed",
         )
         .compile_fds(protox::compile([RELAYED], ["proto"])?)?;

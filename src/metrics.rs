@@ -9,7 +9,12 @@ use std::{fmt, sync::Arc};
 use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric, text},
-    metrics::{MetricType, counter::Counter, family::Family, gauge::ConstGauge},
+    metrics::{
+        MetricType,
+        counter::{ConstCounter, Counter},
+        family::Family,
+        gauge::ConstGauge,
+    },
     registry::{Registry, Unit},
 };
 use tokio::sync::watch;
@@ -142,7 +147,8 @@ impl Collector for State {
         let mut page = Page(encoder);
         agent(&mut page, &status)?;
         gates(&mut page, &status)?;
-        devices(&mut page, &status)
+        devices(&mut page, &status)?;
+        vendors(&mut page, &status)
     }
 }
 
@@ -226,6 +232,32 @@ fn devices(page: &mut Page<'_>, status: &Status) -> fmt::Result {
     )
 }
 
+fn vendors(page: &mut Page<'_>, status: &Status) -> fmt::Result {
+    let vendors = &status.vendors;
+    page.gauge(
+        "vendor_connected",
+        "Whether this vendor's program has a session",
+        vendors.iter().map(|one| {
+            let labels = [("vendor", one.vendor.as_str())];
+            (labels, i64::from(one.connected))
+        }),
+    )?;
+    page.counter(
+        "vendor_sessions",
+        "Sessions that this vendor's program was granted",
+        vendors
+            .iter()
+            .map(|one| ([("vendor", one.vendor.as_str())], one.sessions)),
+    )?;
+    page.counter(
+        "vendor_refused",
+        "Connections, sessions and messages of this vendor that were refused",
+        vendors
+            .iter()
+            .map(|one| ([("vendor", one.vendor.as_str())], one.refused)),
+    )
+}
+
 fn count(number: usize) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
@@ -244,6 +276,21 @@ impl Page<'_> {
             .encode_descriptor(name, help, None, MetricType::Gauge)?;
         for (labels, value) in values {
             ConstGauge::new(value).encode(family.encode_family(&labels)?)?;
+        }
+        Ok(())
+    }
+
+    fn counter<L: EncodeLabelSet>(
+        &mut self,
+        name: &str,
+        help: &str,
+        values: impl IntoIterator<Item = (L, u64)>,
+    ) -> fmt::Result {
+        let mut family = self
+            .0
+            .encode_descriptor(name, help, None, MetricType::Counter)?;
+        for (labels, value) in values {
+            ConstCounter::new(value).encode(family.encode_family(&labels)?)?;
         }
         Ok(())
     }

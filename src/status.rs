@@ -66,6 +66,9 @@ pub struct Status {
     /// What is wrong with declarations, one line each, the file first.
     #[serde(default)]
     pub device_problems: Vec<String>,
+    /// Every vendor that has a program of its own.
+    #[serde(default)]
+    pub vendors: Vec<VendorStatus>,
     /// The last updates, newest first.
     pub updates: Vec<UpdateStatus>,
 }
@@ -169,8 +172,30 @@ pub struct Blocker {
     pub since: Timestamp,
 }
 
+/// One vendor that has a program of its own.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct VendorStatus {
+    /// Its name.
+    pub vendor: String,
+    /// Whether its program is connected.
+    pub connected: bool,
+    /// What that program calls itself; none while nobody is connected.
+    pub instance: Option<String>,
+    /// Sessions that it was granted since the agent started.
+    pub sessions: u64,
+    /// Connections, sessions and messages of its that were refused since.
+    pub refused: u64,
+    /// Why the last of these was, or why its last session ended.
+    pub last_reason: Option<String>,
+    /// Why its devices lapse unless it comes back, or why nobody can connect; none when all is well.
+    pub problem: Option<String>,
+    /// It was told to let go of its hardware.
+    pub quiesced: bool,
+}
+
 /// One resource.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ResourceStatus {
     /// For example `machinist.dev/fuse`.
@@ -179,12 +204,18 @@ pub struct ResourceStatus {
     pub source: String,
     /// The kubelet knows it.
     pub registered: bool,
+    /// Since when that is so, or not.
+    #[serde(default)]
+    pub since: Option<Timestamp>,
+    /// Why the kubelet does not know it; empty when it does.
+    #[serde(default)]
+    pub reason: String,
     /// Its devices.
     pub devices: Vec<DeviceStatus>,
 }
 
 /// One device.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DeviceStatus {
     /// As the kubelet knows it.
@@ -193,8 +224,14 @@ pub struct DeviceStatus {
     pub health: String,
     /// Why it is unhealthy; empty when it is not.
     pub reason: String,
+    /// Since when its health and its reason are these; as far as the agent knows, so since its start at most.
+    #[serde(default)]
+    pub since: Option<Timestamp>,
     /// The container that has it, as `namespace/pod/container`.
     pub holder: Option<String>,
+    /// Since when that one is known to have it.
+    #[serde(default)]
+    pub held_since: Option<Timestamp>,
 }
 
 /// One update.
@@ -301,6 +338,7 @@ impl Status {
             blockers: Vec::new(),
             devices: Vec::new(),
             device_problems: Vec::new(),
+            vendors: Vec::new(),
             updates: Vec::new(),
         }
     }

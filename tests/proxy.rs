@@ -119,7 +119,10 @@ async fn a_flood_of_lists_reaches_the_kubelet_as_a_few_and_the_last_one_counts()
         .await;
     let began = std::time::Instant::now();
     for round in 0..5000 {
-        plugin.list(vec![device("a", round % 2 == 0)]);
+        plugin.list(vec![
+            device("a", true),
+            device(&format!("n{}", round % 2), true),
+        ]);
         tokio::task::yield_now().await;
     }
     plugin.list(vec![device("a", true), device("last", true)]);

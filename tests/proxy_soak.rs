@@ -1,5 +1,4 @@
-//! A plugin that restarts without end, in a process of its own: what the agent holds is counted before and
-//! after.
+//! Plugins that restart without end, and such as send as much as they can: what the agent holds is counted.
 
 #![allow(
     clippy::unwrap_used,
@@ -33,9 +32,14 @@ fn descriptors() -> usize {
 
 /// Resident, in KiB.
 fn memory() -> usize {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    of_process("self", "VmRSS:")
+}
+
+/// A line of a process's status, in KiB.
+fn of_process(process: &str, wanted: &str) -> usize {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap();
     let mut lines = status.lines();
-    let line = lines.find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    let line = lines.find_map(|line| line.strip_prefix(wanted)).unwrap();
     line.trim().trim_end_matches(" kB").parse().unwrap()
 }
 
@@ -112,4 +116,104 @@ async fn a_flood_of_large_lists_takes_no_more_memory_than_a_few_of_them() {
     // The plugin and the test hold such lists, too; a queue of them would be 200 MiB and more.
     assert!(after <= before + 120 * 1024, "{before} KiB, then {after}");
     agent.stop().await;
+}
+
+/// Names the root of a child; its absence means that this is none.
+const ROOT: &str = "MACHINIST_TEST_PROXY_ROOT";
+
+/// An agent in a process of its own, whose memory is nobody else's.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_of_its_own() {
+    let Some(root) = std::env::var_os(ROOT) else {
+        return;
+    };
+    let vendors = stage::vendors(&[("acme", "")]);
+    let vendors = tokio::sync::watch::Sender::new(std::sync::Arc::new(vendors));
+    let _agent = stage::agent(std::path::Path::new(&root), vendors.subscribe());
+    // Until the parent ends it.
+    std::future::pending::<()>().await;
+}
+
+/// Lists of many MiB take their time in a program that is not optimized.
+async fn within_a_minute(is: impl Fn() -> bool) {
+    let began = tokio::time::Instant::now();
+    while !is() {
+        assert!(began.elapsed() < std::time::Duration::from_secs(60));
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+}
+
+struct Child(std::process::Child);
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whatever_a_vendor_lists_the_agent_needs_less_than_8_mib_for_it() {
+    let _alone = ALONE.lock().await;
+    let stage = Stage::new("");
+    let kubelet = KubeletDouble::start(stage.machine.root()).await;
+    let child = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["an_agent_of_its_own", "--exact", "--nocapture"])
+        .env(ROOT, stage.machine.root())
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let (process, _child) = (child.id().to_string(), Child(child));
+    stage.until_open("acme").await;
+    let names: Vec<_> = (0..8).map(|n| format!("acme.dev/r{n}")).collect();
+    let mut plugins = Vec::new();
+    for name in &names {
+        let socket = format!("{}.sock", plugins.len());
+        let directory = stage.directory("acme");
+        plugins.push(Plugin::start(&directory, name, &socket, &["a"], None).await);
+        kubelet
+            .until("listed", |books| has(books, name, &["a=Healthy"]))
+            .await;
+    }
+    let before = of_process(&process, "VmRSS:");
+    // The peak is counted from here.
+    std::fs::write(format!("/proc/{process}/clear_refs"), "5").unwrap();
+    // Two bytes each, which would be eighty once they are decoded.
+    for plugin in &plugins {
+        plugin.list(vec![api::Device::default(); 500_000]);
+    }
+    // One vendor has a thousand devices altogether, so each resource has its turn.
+    for (plugin, name) in plugins.iter().zip(&names) {
+        plugin.list(
+            (0..50_000)
+                .map(|n| device(&format!("{n:0100}"), true))
+                .collect(),
+        );
+        within_a_minute(|| kubelet.books()[name].list().len() > 900).await;
+        plugin.list(vec![device("last", true)]);
+        within_a_minute(|| has(&kubelet.books(), name, &["last=Healthy"])).await;
+    }
+    // And all at once.
+    for plugin in &plugins {
+        plugin.list(
+            (0..50_000)
+                .map(|n| device(&format!("{n:0100}"), true))
+                .collect(),
+        );
+    }
+    within_a_minute(|| {
+        names
+            .iter()
+            .any(|name| kubelet.books()[name].list().len() > 900)
+    })
+    .await;
+    for plugin in &plugins {
+        plugin.list(vec![device("last", true)]);
+    }
+    for name in &names {
+        within_a_minute(|| has(&kubelet.books(), name, &["last=Healthy"])).await;
+    }
+    let peak = of_process(&process, "VmHWM:");
+    println!("eight lists of 5 MiB and of 500,000 devices: {before} KiB before, {peak} at most");
+    assert!(peak <= before + 8 * 1024, "{before} KiB, then {peak}");
 }

@@ -1,12 +1,15 @@
 //! The device side, as the status document and the gates see it.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use jiff::Timestamp;
 
 use tokio::sync::watch;
 
 use super::{node::WITHHELD, probed, quiesce};
 use crate::{
     admin::Freshen,
+    clock::Clock,
     config::{Job, Settings},
     device::{
         Allowances,
@@ -18,14 +21,18 @@ use crate::{
     readiness::{DeviceManager, report::DevicesView},
     root::Root,
     shutdown::Tasks,
-    status::{DeviceStatus, ResourceStatus, Status},
+    status::{DeviceStatus, ResourceStatus, Status, VendorStatus},
     systemd::Systemd,
     update::{journal::Lending, run::UpdateReport},
+    vendor,
 };
 
 /// How long whoever asks for the status waits for the kubelet's word on who has what; it takes
 /// milliseconds. The answer then comes with what is known.
 const TOLD_WITHIN: Duration = Duration::from_secs(1);
+
+/// How long what is new about vendors is gathered.
+const DEBOUNCE: Duration = Duration::from_millis(200);
 
 /// Lets the status tell who has which device when it is asked for.
 pub(super) fn freshen(
@@ -113,14 +120,24 @@ async fn follow(
     stop: tokio_util::sync::CancellationToken,
 ) {
     let mut status = handle.status();
+    let mut news = handle.vendors().news();
     let mut said = String::new();
     let mut counted = Attempts::default();
+    let (clock, mut since) = (Clock::system(), Since::default());
     loop {
         let now = status.borrow_and_update().clone();
+        news.mark_unchanged();
         count(&metrics, &mut counted, now.attempts);
         say(&now, &mut said);
-        publish.send_replace(Arc::new(view(&now)));
+        let mut view = view(&now);
+        view.vendors = handle.vendors().status().into_iter().map(shown).collect();
+        since.note(&mut view.resources, clock.now());
+        publish.send_replace(Arc::new(view));
         tokio::select! {
+            // A vendor that is refused again and again is no reason to write as many documents. Safe to drop: a
+            // change stays marked as unseen.
+            Ok(()) = news.changed() => tokio::time::sleep(DEBOUNCE).await,
+            // What was told last stays; the document's reader ends as well.
             () = stop.cancelled() => return,
             // Safe to drop: a change that is missed is still marked unseen.
             changed = status.changed() => if changed.is_err() { return },
@@ -159,6 +176,11 @@ fn view(status: &DevicesStatus) -> DevicesView {
         resource: resource.resource.to_string(),
         source: resource.source.to_string(),
         registered: resource.registered,
+        since: resource.since,
+        reason: match resource.registered {
+            true => String::new(),
+            false => resource.reason.clone().unwrap_or_default(),
+        },
         devices: resource
             .devices
             .iter()
@@ -167,12 +189,95 @@ fn view(status: &DevicesStatus) -> DevicesView {
                 health: device.health.clone(),
                 reason: device.reason.clone().unwrap_or_default(),
                 holder: device.holder.clone(),
+                ..DeviceStatus::default()
             })
             .collect(),
     });
     DevicesView {
         resources: resources.collect(),
         problems: status.problems.iter().map(ToString::to_string).collect(),
+        vendors: Vec::new(),
         manager,
+    }
+}
+
+fn shown(vendor: vendor::VendorStatus) -> VendorStatus {
+    VendorStatus {
+        vendor: vendor.vendor,
+        connected: vendor.instance.is_some(),
+        instance: vendor.instance,
+        sessions: vendor.sessions,
+        refused: vendor.refused,
+        last_reason: vendor.last_reason,
+        problem: vendor.problem.or(vendor.lapsing),
+        quiesced: vendor.quiesced,
+    }
+}
+
+/// Since when each device is as it is.
+#[derive(Debug, Default)]
+struct Since(BTreeMap<(String, String), Seen>);
+
+#[derive(Clone, Debug)]
+struct Seen {
+    health: (String, String),
+    since: Timestamp,
+    holder: Option<String>,
+    held_since: Timestamp,
+}
+
+impl Since {
+    /// Takes note of what is so `now`, and adds since when.
+    fn note(&mut self, resources: &mut [ResourceStatus], now: Timestamp) {
+        let mut known = BTreeMap::new();
+        for resource in resources {
+            for device in &mut resource.devices {
+                let key = (resource.resource.clone(), device.id.clone());
+                let health = (device.health.clone(), device.reason.clone());
+                let before = self.0.get(&key);
+                let same = before.filter(|seen| seen.health == health);
+                let held = before.filter(|seen| seen.holder == device.holder);
+                let seen = Seen {
+                    since: same.map_or(now, |seen| seen.since),
+                    held_since: held.map_or(now, |seen| seen.held_since),
+                    holder: device.holder.clone(),
+                    health,
+                };
+                device.since = Some(seen.since);
+                device.held_since = device.holder.is_some().then_some(seen.held_since);
+                known.insert(key, seen);
+            }
+        }
+        self.0 = known;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_is_as_it_is_since_its_health_or_its_reason_changed() {
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let mut since = Since::default();
+        let mut told = |reason: &str, holder: Option<&str>, second| {
+            let device = DeviceStatus {
+                id: "a".to_owned(),
+                reason: reason.to_owned(),
+                holder: holder.map(str::to_owned),
+                ..DeviceStatus::default()
+            };
+            let mut resources = [ResourceStatus {
+                devices: vec![device],
+                ..ResourceStatus::default()
+            }];
+            since.note(&mut resources, at(second));
+            let device = &resources[0].devices[0];
+            (device.since, device.held_since)
+        };
+        assert_eq!(told("", None, 1), (Some(at(1)), None));
+        assert_eq!(told("", Some("x/y/z"), 2), (Some(at(1)), Some(at(2))));
+        assert_eq!(told("hot", Some("x/y/z"), 3), (Some(at(3)), Some(at(2))));
+        assert_eq!(told("hot", None, 4), (Some(at(3)), None));
     }
 }

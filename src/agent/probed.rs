@@ -44,14 +44,16 @@ impl Follower {
     async fn run(mut self, stop: CancellationToken) {
         let any = |inventory: &Arc<Inventory>| !inventory.probed_units.is_empty();
         tokio::select! {
+            // Nothing was asked yet.
             () = stop.cancelled() => return,
-            // Safe to drop: it only looks at the latest value.
+            // Safe to drop: it only looks at the latest value. The registry ends with the agent only.
             found = self.inventory.wait_for(any) => if found.is_err() { return },
         }
         let changes = Arc::clone(&self.changes);
         let heard = measure::follow_units(self.systemd.clone(), changes, stop.clone());
         tokio::select! {
-            // Safe to drop: only the listening ends.
+            // Safe to drop, both. The listening goes on over lost connections, and so does the telling; either ends
+            // with the agent only.
             () = heard => {}
             () = self.tell() => {}
         }
@@ -65,7 +67,7 @@ impl Follower {
             }
             let others = |inventory: &Arc<Inventory>| inventory.probed_units != wanted;
             tokio::select! {
-                // Safe to drop, both: a notice stays, and so does a value.
+                // Safe to drop, both: a notice stays, and so does a value. The registry ends with the agent only.
                 () = self.changes.notified() => {}
                 found = self.inventory.wait_for(others) => if found.is_err() { return },
             }

@@ -12,13 +12,19 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     config::{Job, Settings},
-    device::{Inventory, service::DevicesHandle},
+    device::{
+        Inventory,
+        service::{DevicesHandle, TAKE_UP, tell_of},
+    },
     root::Root,
     shutdown::Tasks,
     systemd::{Active, Around, Systemd, Verb, around_shutdowns},
     telemetry::chain,
+    vendor::VendorsHandle,
 };
 
+/// Why, as vendors' programs read it.
+const GOES_DOWN: &str = "the machine goes down";
 /// Why, as `systemd-inhibit --list` shows it.
 const WHY: &str = "units that use devices are stopped first";
 
@@ -40,6 +46,7 @@ pub(super) fn start(
         systemd.clone(),
         root.clone(),
         devices.inventory(),
+        Some(devices.vendors().clone()),
         tasks.token(),
     );
     tasks.spawn("quiesced units", follow);
@@ -50,16 +57,30 @@ pub async fn follow(
     systemd: Systemd,
     root: Root,
     mut inventory: watch::Receiver<Arc<Inventory>>,
+    vendors: Option<VendorsHandle>,
     stop: CancellationToken,
 ) {
-    let units = Units::new(systemd.clone(), root, inventory.clone());
+    let mut units = Units::new(systemd.clone(), root, inventory.clone());
+    units.vendors.clone_from(&vendors);
+    let mut vendors = vendors;
     let (tell, wanted) = watch::channel(false);
     let declared = async {
         loop {
-            let any = !inventory.borrow_and_update().stop_units.is_empty();
+            let programs = vendors.as_ref().is_some_and(VendorsHandle::any);
+            let any = programs || !inventory.borrow_and_update().stop_units.is_empty();
             tell.send_if_modified(|known| std::mem::replace(known, any) != any);
-            if inventory.changed().await.is_err() {
-                std::future::pending::<()>().await;
+            let come_or_go = async {
+                match &mut vendors {
+                    Some(vendors) => vendors.come_or_go().await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                // Safe to drop, both: a change stays marked as unseen.
+                changed = inventory.changed() => if changed.is_err() {
+                    std::future::pending::<()>().await;
+                },
+                () = come_or_go => {}
             }
         }
     };
@@ -76,12 +97,13 @@ pub async fn follow(
     }
 }
 
-/// The units that declarations name.
+/// What uses devices: the units that declarations name, and the programs of vendors.
 #[derive(Debug)]
 pub struct Units {
     systemd: Systemd,
     root: Root,
     inventory: watch::Receiver<Arc<Inventory>>,
+    vendors: Option<VendorsHandle>,
 }
 
 impl Units {
@@ -91,7 +113,15 @@ impl Units {
             systemd,
             root,
             inventory,
+            vendors: None,
         }
+    }
+
+    /// Tells vendors' programs to let go of their hardware. Whoever is away holds nothing.
+    async fn quiesce(&self, within: Duration) {
+        let Some(vendors) = &self.vendors else { return };
+        let done = vendors.quiesce(GOES_DOWN, within).await;
+        tell_of("let go of its hardware", done);
     }
 
     /// Unless the machine is going down already.
@@ -225,7 +255,20 @@ fn not_down(states: BTreeMap<String, Active>) -> (Vec<String>, Vec<String>) {
 
 impl Around for Units {
     async fn before(&mut self, within: Duration) {
-        let all = self.stop_all(within);
+        // Units may use what vendors look after, so they go first as far as time allows.
+        let half = match self.vendors.as_ref().is_some_and(VendorsHandle::any) {
+            true => within / 2,
+            false => within,
+        };
+        let all = async {
+            if tokio::time::timeout(half, self.stop_all(within))
+                .await
+                .is_err()
+            {
+                tracing::warn!("units that use devices take long to stop");
+            }
+            self.quiesce(within - half).await;
+        };
         if tokio::time::timeout(within, all).await.is_err() {
             tracing::error!(
                 "the machine goes down before every unit that uses devices has stopped"
@@ -235,6 +278,9 @@ impl Around for Units {
 
     async fn after(&mut self) {
         tracing::info!("the shutdown was called off");
+        if let Some(vendors) = &self.vendors {
+            tell_of("taken its hardware up again", vendors.resume(TAKE_UP).await);
+        }
         self.start_again().await;
     }
 }

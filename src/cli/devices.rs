@@ -1,5 +1,7 @@
 //! `machinist devices`: its commands and flags, and the list.
 
+mod explain;
+
 use std::{collections::BTreeMap, fmt::Write, path::PathBuf};
 
 use clap::{Args, Subcommand};
@@ -25,6 +27,8 @@ pub struct DevicesArgs {
 pub enum DevicesCommand {
     /// List the resources that the running agent lends
     List(ListArgs),
+    /// Say why a resource and its devices are as they are, who has them, and since when
+    Explain(explain::ExplainArgs),
     /// Say what a declaration would match on this machine, now
     Check(CheckArgs),
 }
@@ -57,6 +61,7 @@ pub struct CheckArgs {
 pub(super) fn run(global: &Global, args: &DevicesArgs) -> anyhow::Result<Exit> {
     match &args.command {
         DevicesCommand::List(args) => list(global, args),
+        DevicesCommand::Explain(args) => explain::run(global, args),
         DevicesCommand::Check(args) => check(global, args),
     }
 }
@@ -188,11 +193,14 @@ mod tests {
             .to_owned(),
             reason: reason.to_owned(),
             holder: holder.map(str::to_owned),
+            ..DeviceStatus::default()
         };
         let resources = [ResourceStatus {
             resource: "machinist.dev/fuse".to_owned(),
             source: "fuse.yaml".to_owned(),
             registered: true,
+            since: None,
+            reason: String::new(),
             devices: vec![
                 device("fuse-0", Some("default/pod"), ""),
                 device("fuse-1", None, "/dev/fuse is gone"),

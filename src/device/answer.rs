@@ -62,6 +62,12 @@ pub trait Answerer: Debug + Send + Sync + 'static {
     /// What the container gets that holds exactly `ids`, which the resource has and lends.
     fn allocate<'a>(&'a self, resource: &'a Resource, ids: &'a [String]) -> Asked<'a, Answer>;
 
+    /// Whether what a recipe of the source's says may still be handed out: what its paths lead to may be another
+    /// thing than when the recipe was taken. Sources without recipes have nothing to say.
+    fn vouch<'a>(&'a self, _resource: &'a Resource, _grant: &'a Grant) -> Asked<'a, ()> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
     /// Which devices are best; whoever asks checks the answer.
     fn preferred<'a>(&'a self, resource: &'a Resource, wish: Wish<'a>) -> Asked<'a, Vec<String>>;
 

@@ -1,8 +1,8 @@
 //! Specs of the container device interface (CDI): what a vendor's toolkit says a container needs.
 //!
 //! A runtime applies them; here they are read for the names of devices and for their nodes. Rules are those of
-//! the CDI specification, version 1.1.0: of two directories the later one wins, and a device that is named
-//! twice in one directory is nobody's.
+//! the CDI specification, version 1.1.0, as the library has them that runtimes use: of two directories the later
+//! one wins, and a device that is named twice in one directory is nobody's, wherever else it is named.
 
 mod spec;
 
@@ -31,10 +31,11 @@ impl Kind {
     /// Checks `given`.
     pub fn new(given: &str) -> Result<Self, BadKind> {
         let good = given.split_once('/').is_some_and(|(vendor, class)| {
-            let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-            let label = |part: &str| !part.is_empty() && part.chars().all(inner);
-            let vendor_fits = vendor.len() <= 253 && vendor.split('.').all(label);
-            vendor_fits && class.len() <= 63 && is_word(class, &['-', '_', '.'])
+            let part = |part: &str| {
+                part.starts_with(|c: char| c.is_ascii_alphabetic())
+                    && is_word(part, &['-', '_', '.'])
+            };
+            vendor.len() <= 253 && class.len() <= 63 && part(vendor) && part(class)
         });
         if good {
             Ok(Self(given.to_owned()))
@@ -96,12 +97,23 @@ pub fn offered(files: &[File], kind: &str) -> Offered {
         if name == ALL {
             continue;
         }
-        let highest = places.iter().map(|(file, _)| file.priority).max();
-        places.retain(|(file, _)| Some(file.priority) == highest);
-        if let [(_, device)] = places.as_slice() {
-            offered.devices.insert(name.to_owned(), (*device).clone());
+        let beside = |one: &File| {
+            let others = places
+                .iter()
+                .filter(|(other, _)| other.priority == one.priority);
+            others.count() > 1
+        };
+        let twice: Vec<bool> = places.iter().map(|(file, _)| beside(file)).collect();
+        if !twice.contains(&true) {
+            let highest = places.iter().max_by_key(|(file, _)| file.priority);
+            let highest = highest.map(|(_, device)| (*device).clone());
+            offered
+                .devices
+                .extend(highest.map(|device| (name.to_owned(), device)));
             continue;
         }
+        let mut twice = twice.into_iter();
+        places.retain(|_| twice.next() == Some(true));
         let all: Vec<&str> = places.iter().map(|(file, _)| file.path.as_str()).collect();
         let message = format!(
             "{kind}={name} is defined by {}: none is in force",
@@ -169,11 +181,31 @@ mod tests {
     }
 
     #[test]
+    fn what_is_twice_in_one_directory_is_nobodys_though_a_later_one_has_it() {
+        let files = [
+            file("/etc/cdi/a.json", 0, &["0"]),
+            file("/etc/cdi/b.json", 0, &["0"]),
+            file("/var/run/cdi/c.json", 1, &["0", "1"]),
+        ];
+        let offered = offered(&files, "acme.dev/gpu");
+        assert!(offered.devices.keys().eq(["1"]));
+        assert_eq!(offered.conflicts.len(), 2, "both files, and not the third");
+    }
+
+    #[test]
     fn kinds_are_checked() {
-        for good in ["nvidia.com/gpu", "acme.dev/a_b.c-d", "vendor/class"] {
+        for good in [
+            "nvidia.com/gpu",
+            "acme.dev/a_b.c-d",
+            "vendor/class",
+            "A.b_c/d",
+            "a..b/c",
+        ] {
             assert!(Kind::new(good).is_ok(), "{good}");
         }
-        for bad in ["gpu", "/gpu", "a/", "A.b/c", "a/b/c", "a/-b", "a..b/c"] {
+        for bad in [
+            "gpu", "/gpu", "a/", "a/b/c", "a/-b", "1a/b", "a/1b", "a_/b", "a/b.",
+        ] {
             assert!(Kind::new(bad).is_err(), "{bad}");
         }
     }

@@ -1,6 +1,11 @@
 //! What the registry knows: declarations in force, who owns which resource, and the devices seen.
 
-use std::{borrow::Cow, collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use serde::{Deserialize, Serialize};
 
@@ -8,6 +13,7 @@ use super::{
     Refusal,
     declaration::{self, Allowances, Declaration},
     inventory::{Device, Health, Inventory, Resource, Withheld},
+    live::Comings,
     name::ResourceName,
     sighting::{self, Presences, Sightings},
     source::Source,
@@ -28,7 +34,28 @@ pub struct Saved {
     /// The text of each declaration in force, by file.
     pub declarations: BTreeMap<AbsPath, String>,
     /// All resources with their devices.
-    pub resources: Vec<Resource>,
+    #[serde(with = "shared")]
+    pub resources: Vec<Arc<Resource>>,
+}
+
+/// Resources are shared in memory and written whole: taking note of them is quick, whatever their number.
+mod shared {
+    use super::{Arc, Deserialize, Resource};
+    use serde::{Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(
+        all: &[Arc<Resource>],
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        to.collect_seq(all.iter().map(|one| &**one))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Vec<Arc<Resource>>, D::Error> {
+        let all = Vec::<Resource>::deserialize(from)?;
+        Ok(all.into_iter().map(Arc::new).collect())
+    }
 }
 
 /// What was read of each declaration file: its text, or why it was not taken.
@@ -54,6 +81,8 @@ pub struct Ledger {
     sources: BTreeMap<AbsPath, Declared>,
     /// What live sources offer, in force or not.
     offers: BTreeMap<(Source, ResourceName), Arc<Resource>>,
+    /// The comings and goings of their devices.
+    live: BTreeMap<(Source, ResourceName), Comings>,
     owners: BTreeMap<ResourceName, Source>,
     resources: BTreeMap<ResourceName, Arc<Resource>>,
     presences: BTreeMap<ResourceName, Presences>,
@@ -83,7 +112,7 @@ impl Ledger {
             .collect();
         for resource in saved.resources.iter().filter(|one| one.source.is_live()) {
             let key = (resource.source.clone(), resource.name.clone());
-            self.offers.insert(key, Arc::new(resource.clone()));
+            self.offers.insert(key, Arc::clone(resource));
         }
         self.files(
             saved
@@ -92,14 +121,15 @@ impl Ledger {
                 .map(|(file, text)| (file, Ok(text)))
                 .collect(),
         );
-        for mut resource in saved.resources {
+        for resource in saved.resources {
+            let mut resource = Arc::unwrap_or_clone(resource);
             if saved.boot_id != boot_id {
                 for device in resource.devices.values_mut() {
                     after_boot(device, &resource.source, &exists);
                 }
             }
             if resource.source.is_live() {
-                self.offer(resource);
+                self.offer(resource, Duration::ZERO);
                 continue;
             }
             let owner = self.owners.get(&resource.name);
@@ -112,10 +142,12 @@ impl Ledger {
 
     /// Takes note of what a live source offers under one name, whole. Says who has that name: the source
     /// itself, or another, which keeps it. What is not in force waits until that one is gone.
-    pub fn offer(&mut self, offer: impl Into<Arc<Resource>>) -> Source {
+    pub fn offer(&mut self, offer: impl Into<Arc<Resource>>, now: Duration) -> Source {
         let offer = offer.into();
         let (source, name) = (offer.source.clone(), offer.name.clone());
-        self.offers.insert((source.clone(), name.clone()), offer);
+        let key = (source.clone(), name.clone());
+        self.live.entry(key.clone()).or_default().look(&offer, now);
+        self.offers.insert(key, offer);
         self.assign();
         self.owners.get(&name).cloned().unwrap_or(source)
     }
@@ -126,6 +158,26 @@ impl Ledger {
             by != source || resource.is_some_and(|resource| resource != name)
         });
         self.assign();
+    }
+
+    /// Forgets what a live source offers under other names than these.
+    pub fn only(&mut self, source: &Source, names: &BTreeSet<ResourceName>) {
+        self.offers
+            .retain(|(by, name), _| by != source || names.contains(name));
+        self.assign();
+    }
+
+    /// Lends devices of live sources again that stayed for long enough; says when to do so the next time.
+    pub fn settle(&mut self, now: Duration) -> Option<Duration> {
+        let mut again = None;
+        for (key, comings) in &mut self.live {
+            if let Some(offer) = self.offers.get(key) {
+                let wait = comings.hold(offer, now);
+                again = [again, wait].into_iter().flatten().min();
+            }
+        }
+        self.assign();
+        again
     }
 
     /// What the next agent needs.
@@ -140,7 +192,7 @@ impl Ledger {
             version: SAVED_VERSION,
             boot_id: boot_id.to_owned(),
             declarations: self.sources.iter().filter_map(good).collect(),
-            resources: self.resources.values().map(|one| (**one).clone()).collect(),
+            resources: self.resources.values().cloned().collect(),
         }
     }
 
@@ -185,9 +237,13 @@ impl Ledger {
         for ((by, name), offer) in offers {
             let owner = owners.entry(name.clone()).or_insert_with(|| by.clone());
             if owner == by {
-                self.resources.insert(name.clone(), offer.clone());
+                let key = (by.clone(), name.clone());
+                let held = self.live.get(&key).and_then(Comings::held);
+                let shown = held.unwrap_or(offer);
+                self.resources.insert(name.clone(), shown.clone());
             }
         }
+        self.live.retain(|key, _| offers.contains_key(key));
         let of_its_owner = |name: &ResourceName, resource: &Arc<Resource>| {
             owners.get(name).is_some_and(|by| *by == resource.source)
         };
@@ -382,8 +438,10 @@ impl Declared {
         if !same(self.good.as_ref().map(|(text, _)| text)) {
             match declaration::parse(file.as_str(), &text, allowances) {
                 Ok(declaration) => {
-                    let before = self.good.as_ref().map(|(_, before)| &before.matches);
-                    let kept = before.is_none_or(|before| *before == declaration.matches);
+                    let before = self.good.as_ref().map(|(_, before)| before);
+                    let kept = before.is_none_or(|before| {
+                        before.matches == declaration.matches && before.group == declaration.group
+                    });
                     self.rematched |= !kept;
                     self.good = Some((text, declaration));
                 }

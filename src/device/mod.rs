@@ -13,6 +13,7 @@ pub mod glob;
 pub mod holders;
 pub mod inventory;
 pub mod ledger;
+mod live;
 pub mod name;
 pub mod presence;
 pub mod registry;

@@ -45,6 +45,11 @@ impl Presence {
         self.came_back |= present;
     }
 
+    /// Whether it has been gone for longer than any hold lasts.
+    pub fn is_forgotten(&self, now: Duration) -> bool {
+        !self.present && now.saturating_sub(self.since) > LONGEST_HOLD
+    }
+
     /// How much longer the device must stay before it is lent; zero when it may be now, none when
     /// it is not there.
     pub fn held_for(&self, now: Duration) -> Option<Duration> {

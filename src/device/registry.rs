@@ -6,13 +6,14 @@
 
 mod announce;
 mod files;
+mod looking;
 mod preview;
 mod saved;
 mod scan;
 mod task;
 mod watching;
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -76,6 +77,7 @@ enum Ask {
     Rescan,
     Offer(Arc<Resource>, oneshot::Sender<Standing>),
     Withdraw(Source, Option<ResourceName>),
+    Only(Source, BTreeSet<ResourceName>),
 }
 
 /// What became of an offer.
@@ -143,6 +145,15 @@ impl Registry {
         resource: Option<ResourceName>,
     ) -> Result<(), AskError> {
         self.wait(Ask::Withdraw(source, resource)).await
+    }
+
+    /// Forgets what a live source offers under other names than these.
+    pub async fn only(
+        &self,
+        source: Source,
+        resources: BTreeSet<ResourceName>,
+    ) -> Result<(), AskError> {
+        self.wait(Ask::Only(source, resources)).await
     }
 
     /// For those who may come at any time and in any number: they wait for room.

@@ -28,7 +28,7 @@ use crate::{
 /// How long vendors may take to let go of their hardware: firmware has to be parked.
 const LET_GO: Duration = Duration::from_secs(30);
 /// How long devices are not lent while vendors take their hardware up again.
-const TAKE_UP: Duration = Duration::from_secs(10);
+pub const TAKE_UP: Duration = Duration::from_secs(10);
 
 /// What the service needs to know.
 #[derive(Clone, Debug)]
@@ -152,7 +152,7 @@ impl DevicesHandle {
     /// too. A vendor that does not is named in the log; the machine does not wait for it for ever.
     pub async fn quiesce(&self, reason: impl AsRef<str>) -> Result<(), AskError> {
         let reason = reason.as_ref();
-        obeyed(
+        tell_of(
             "let go of its hardware",
             self.vendors.quiesce(reason, LET_GO).await,
         );
@@ -168,7 +168,7 @@ impl DevicesHandle {
     /// Ends withholding, once vendors had the time to take their hardware up again.
     pub async fn release(&self) -> Result<(), AskError> {
         if self.vendors.are_quiesced() {
-            obeyed(
+            tell_of(
                 "taken its hardware up again",
                 self.vendors.resume(TAKE_UP).await,
             );
@@ -215,7 +215,7 @@ impl DevicesHandle {
 }
 
 /// Names the vendors that did not do as they were told. Who is away holds nothing.
-fn obeyed(what: &str, vendors: BTreeMap<String, Obeyed>) {
+pub fn tell_of(what: &str, vendors: BTreeMap<String, Obeyed>) {
     for (name, obeyed) in vendors {
         let why = match obeyed {
             Obeyed::Done | Obeyed::Away => continue,
@@ -273,9 +273,11 @@ impl Joined {
                 news
             });
             tokio::select! {
-                // Safe to drop: a change stays marked as unseen.
+                // Safe to drop, all: a change stays marked as unseen. Who tells of these two ends with the agent
+                // only, and then nobody asks for the status either.
                 changed = self.inventory.changed() => if changed.is_err() { return },
                 changed = self.kubelet.changed() => if changed.is_err() { return },
+                // Nobody tells any more: what is known stays, and the other arms go on.
                 Ok(()) = self.holders.changed() => {}
                 Ok(()) = self.declared.changed() => {}
             }

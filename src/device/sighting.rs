@@ -1,6 +1,9 @@
 //! From what was seen of the machine to the devices of one resource.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use super::{
     Refusal,
@@ -202,8 +205,15 @@ impl Merger<'_> {
             .matches
             .iter()
             .any(|entry| !matches!(entry, Entry::Path(_)));
+        // What is part of another device now would be lent twice.
+        let found = self.devices.values().flat_map(|device| &device.nodes);
+        let elsewhere: BTreeSet<AbsPath> = found.map(|node| node.host.clone()).collect();
         for (id, device) in known {
             if device.health == Health::Missing || self.devices.contains_key(id) {
+                continue;
+            }
+            let mut nodes = device.nodes.iter().filter(|node| !is_companion(&node.host));
+            if nodes.any(|node| elsewhere.contains(&node.host)) {
                 continue;
             }
             let covered = |node: &DeviceNode| {
@@ -218,6 +228,11 @@ impl Merger<'_> {
             }
         }
     }
+}
+
+/// Whether the node comes with many devices and is none of them: every IOMMU group is used through this one.
+pub fn is_companion(node: &AbsPath) -> bool {
+    node.as_str() == "/dev/vfio/vfio"
 }
 
 /// What people call a device by.

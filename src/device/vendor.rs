@@ -124,6 +124,9 @@ pub struct Vendors {
     pub by_name: BTreeMap<String, Arc<Vendor>>,
     /// Told to people.
     pub problems: Vec<Refusal>,
+    /// A file is wrong, and nobody knows what it said when it was good: whoever is not here may be declared in
+    /// it.
+    pub blind: bool,
 }
 
 /// Reads one declaration. `file` is named in refusals; all that can be found are returned.

@@ -15,7 +15,7 @@ use crate::device::{Device, Health, Inventory, Resource, ResourceName};
 
 /// What the kubelet receives at most in one message: gRPC's default, which it does not raise. A
 /// larger one ends the stream, and with it every device of the resource.
-pub const LARGEST: usize = 4 * 1024 * 1024;
+const LARGEST: usize = 4 * 1024 * 1024;
 
 /// The least time between two messages: what changes meanwhile is gathered. After each message the kubelet
 /// rewrites and syncs its whole checkpoint, so a burst should be few; the first change goes out at once.
@@ -126,23 +126,30 @@ pub(super) async fn feed(
             tokio::select! {
                 // The stream ends with the server; a list that does not fit in is of no use then.
                 () = stop.cancelled() => return,
-                sending = to.send(Ok(list.message)) => if sending.is_err() { return },
+                sending = to.send(Ok(list.message)) => if sending.is_err() { return hung_up(&name) },
             }
             sent = Some(next);
             next_at = Instant::now() + DEBOUNCE;
         }
         tokio::select! {
+            // Whoever stops the server says so itself.
             () = stop.cancelled() => return,
-            () = to.closed() => return,
-            // Safe to drop: a change stays marked as unseen.
+            () = to.closed() => return hung_up(&name),
+            // Safe to drop: a change stays marked as unseen. The registry ends with the agent only.
             changed = inventory.changed() => if changed.is_err() { return },
         }
         tokio::select! {
             () = stop.cancelled() => return,
-            () = to.closed() => return,
+            () = to.closed() => return hung_up(&name),
+            // Safe to drop: what changed is looked at after the next change at the latest.
             () = sleep_until(next_at) => {}
         }
     }
+}
+
+/// The kubelet opens a stream when it takes a registration, and ends it when it restarts or takes the next one.
+fn hung_up(name: &ResourceName) {
+    tracing::debug!(resource = %name, "the kubelet has ended the stream of {name}");
 }
 
 #[cfg(test)]

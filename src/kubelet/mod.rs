@@ -19,7 +19,6 @@ mod state;
 use std::sync::Arc;
 
 pub use self::{
-    list::LARGEST,
     names::{DIRECTORY, KUBELET_SOCKET},
     podresources::{POD_RESOURCES_SOCKET, PodResources, PodResourcesError},
     state::{Allocations, KubeletState},

@@ -109,7 +109,7 @@ impl DevicePlugin for Plugin {
     async fn get_preferred_allocation(
         &self,
         request: Request<api::PreferredAllocationRequest>,
-    ) -> Result<Response<api::PreferredAllocationResponse>, Status> {
+    ) -> Result<Response<Relayed>, Status> {
         let (_, resource) = self.now()?;
         let mut container_responses = Vec::new();
         for asked in request.into_inner().container_requests {
@@ -122,9 +122,10 @@ impl DevicePlugin for Plugin {
             let device_i_ds = self.prefer(&resource, wish).await;
             container_responses.push(api::ContainerPreferredAllocationResponse { device_i_ds });
         }
-        Ok(Response::new(api::PreferredAllocationResponse {
+        let answer = api::PreferredAllocationResponse {
             container_responses,
-        }))
+        };
+        Ok(Response::new(Relayed(answer.encode_to_vec().into())))
     }
 
     async fn allocate(
@@ -195,7 +196,12 @@ impl Plugin {
     ) -> Result<Relayed, Status> {
         if !resource.asks.allocate {
             let grant = allocation::grant(inventory, resource, ids);
-            return Ok(to_wire(grant.map_err(|error| refusal(&error))?));
+            let grant = grant.map_err(|error| refusal(&error))?;
+            // Nobody has to vouch for the owner's own files.
+            if let Ok(by) = self.answerers.of(&resource.source) {
+                by.vouch(resource, &grant).await.map_err(unanswered)?;
+            }
+            return Ok(to_wire(grant));
         }
         allocation::lendable(inventory, resource, ids).map_err(|error| refusal(&error))?;
         let by = self.answerers.of(&resource.source).map_err(unanswered)?;

@@ -38,11 +38,14 @@ fn status() -> Status {
         health: health.to_owned(),
         reason: String::new(),
         holder: None,
+        ..DeviceStatus::default()
     };
     status.devices = vec![ResourceStatus {
         resource: "acme.dev/fpga".to_owned(),
         source: String::new(),
         registered: true,
+        since: None,
+        reason: String::new(),
         devices: vec![
             device("Healthy"),
             device("Unhealthy"),

@@ -2,7 +2,7 @@
 
 use std::{error::Error as _, future::Future, time::Duration};
 
-use prost::bytes::Bytes;
+use prost::{Message as _, bytes::Bytes};
 use tokio::time::{error::Elapsed, timeout};
 use tonic::{Code, Response, Status};
 
@@ -14,9 +14,10 @@ use crate::{
         answer::{Answer, AnswerError, Answerer, Asked},
         source::Source,
     },
-    kubelet::{LARGEST, api::v1beta1 as api},
+    kubelet::api::v1beta1 as api,
     path::AbsPath,
     root::Root,
+    wire::{Part, Weight, parts},
 };
 
 /// How long a plugin is waited for that is just being restarted. A pod whose allocation fails, fails for
@@ -24,6 +25,8 @@ use crate::{
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The kubelet's own limit for what is done before a container starts.
 const PRE_START: Duration = Duration::from_secs(30);
+/// How long looking at an answer's paths may take; a file system that hangs takes for ever.
+const LOOK: Duration = Duration::from_secs(10);
 /// How long the kubelet's wish for advice waits for a plugin's.
 const PREFERRED: Duration = Duration::from_secs(2);
 
@@ -37,8 +40,7 @@ impl Answerer for Proxy {
                 let question = api::AllocateRequest {
                     container_requests: vec![one],
                 };
-                // The kubelet would not take a larger answer from us either.
-                let mut client = route.connection.client().max_decoding_message_size(LARGEST);
+                let mut client = route.connection.client();
                 async move { client.allocate(question).await }
             };
             let (answer, route) = self.ask(resource, Duration::MAX, question).await?;
@@ -64,8 +66,10 @@ impl Answerer for Proxy {
             let deadline = deadline.min(PREFERRED);
             let asking = client.get_preferred_allocation(question);
             let answer = told(resource, deadline, timeout(deadline, asking).await)?;
-            let first = answer.container_responses.into_iter().next();
-            Ok(first.map(|one| one.device_i_ds).unwrap_or_default())
+            chosen(&answer.0, wish.size).map_err(|why| AnswerError::Refused {
+                by: resource.source.clone(),
+                why,
+            })
         })
     }
 
@@ -123,7 +127,9 @@ impl Proxy {
                 .map_err(|error| error.to_string())
         });
         let broke_off = |error: tokio::task::JoinError| Err(error.to_string());
-        match judged.await.unwrap_or_else(broke_off) {
+        let late = |_| Ok(Err("looking at its paths takes too long".to_owned()));
+        let judged = timeout(LOOK, judged).await.unwrap_or_else(late);
+        match judged.unwrap_or_else(broke_off) {
             Ok(()) => Ok(Answer::Wire(answer.into())),
             Err(why) => Err(AnswerError::Refused {
                 by: resource.source.clone(),
@@ -131,6 +137,22 @@ impl Proxy {
             }),
         }
     }
+}
+
+/// What a preferred answer is made of.
+const PREFERRED_SHAPE: [Part; 1] = [Part(1, Weight::One, Some(&[Part(1, Weight::One, None)]))];
+
+/// The ids that a plugin prefers: no more than were asked for, and that is seen before they are read.
+fn chosen(wire: &Bytes, size: usize) -> Result<Vec<String>, String> {
+    let found = parts(wire, &PREFERRED_SHAPE).map_err(|error| error.to_string())?;
+    // The container, and its devices.
+    if found > 1 + size {
+        return Err(format!("its advice has {found} parts for {size} device(s)"));
+    }
+    let answer = api::PreferredAllocationResponse::decode(wire.clone());
+    let answer = answer.map_err(|error| format!("its advice cannot be read: {error}"))?;
+    let first = answer.container_responses.into_iter().next();
+    Ok(first.map(|one| one.device_i_ds).unwrap_or_default())
 }
 
 /// Where a path leads on the machine, its last component resolved, too.
@@ -180,5 +202,30 @@ fn away(resource: &Resource) -> AnswerError {
     AnswerError::Away {
         by: resource.source.clone(),
         why: format!("no plugin is registered for {}", resource.name),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn advice_is_counted_before_it_is_read() {
+        let advice = |count: usize| {
+            let one = api::ContainerPreferredAllocationResponse {
+                device_i_ds: vec!["a".to_owned(); count],
+            };
+            let answer = api::PreferredAllocationResponse {
+                container_responses: vec![one],
+            };
+            chosen(&answer.encode_to_vec().into(), 2)
+        };
+        assert_eq!(advice(2).unwrap(), ["a", "a"]);
+        assert_eq!(
+            advice(3).unwrap_err(),
+            "its advice has 4 parts for 2 device(s)"
+        );
+        assert!(chosen(&Bytes::from_static(&[0xff]), 2).is_err());
+        assert_eq!(chosen(&Bytes::new(), 2), Ok(Vec::new()));
     }
 }

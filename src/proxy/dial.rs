@@ -29,7 +29,12 @@ const LONGEST_NAME: usize = 75;
 const LONGEST_WORDS: usize = 512;
 /// How much of a stream a plugin may send before it is read. Lists of usual size fit in; a larger one takes
 /// a few turns more, and a flood of them waits at the plugin's end.
-const WINDOW: u32 = 256 * 1024;
+const WINDOW: u32 = 64 * 1024;
+/// Bytes of an answer to `Allocate` or `GetPreferredAllocation`: the kubelet keeps the first in its
+/// checkpoint, and takes neither above 4 MiB.
+const ANSWER: usize = 256 * 1024;
+/// Headers and trailers of one answer; a text that says what went wrong is among them.
+const HEADERS: u32 = 16 * 1024;
 
 /// Why a plugin is not reached.
 #[derive(Debug, thiserror::Error)]
@@ -68,9 +73,14 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// To ask it. Answers to `Allocate` are left as they come.
+    /// To ask it. Answers that can be large are left as they come.
     pub(super) fn client(&self) -> DevicePluginClient<Channel> {
-        DevicePluginClient::new(self.channel.clone())
+        DevicePluginClient::new(self.channel.clone()).max_decoding_message_size(ANSWER)
+    }
+
+    /// To speak with it otherwise.
+    pub(super) fn channel(&self) -> Channel {
+        self.channel.clone()
     }
 }
 
@@ -182,7 +192,8 @@ async fn connect(address: &UnixAddress) -> Result<Channel, tonic::transport::Err
     let endpoint = Endpoint::from_shared(format!("unix:{}", address.path().display()))?;
     endpoint
         .initial_stream_window_size(WINDOW)
-        .initial_connection_window_size(4 * WINDOW)
+        .initial_connection_window_size(2 * WINDOW)
+        .http2_max_header_list_size(HEADERS)
         .connect()
         .await
 }

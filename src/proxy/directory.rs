@@ -6,7 +6,7 @@ use super::{DIRECTORY, Vendor, known::Known};
 use crate::{
     kubelet::KUBELET_SOCKET,
     path::{AbsPath, BadPath},
-    root::{Kind, Meta, Root, RootError, Watch, WatchEvent, WatchKind},
+    root::{Identity, Kind, Meta, Root, RootError, Watch, WatchEvent, WatchKind},
 };
 
 /// What the kubelet gives its own directory, so that containers may use it.
@@ -31,6 +31,8 @@ pub(super) struct Directory {
     socket: AbsPath,
     group: u32,
     watch: Watch,
+    /// The socket that was made last.
+    ours: Option<Identity>,
 }
 
 /// What became of the directory.
@@ -69,6 +71,7 @@ impl Directory {
             path,
             group: vendor.group,
             watch,
+            ours: None,
         })
     }
 
@@ -102,11 +105,13 @@ impl Directory {
 
     /// Removes what a kubelet before left of its socket and makes a new one: that is what plugins wait
     /// for. By the kubelet's own two steps, since some take a renamed file for none.
-    pub(super) fn bind(&self) -> Result<UnixListener, RootError> {
+    pub(super) fn bind(&mut self) -> Result<UnixListener, RootError> {
         let mode = if self.group == 0 { 0o600 } else { 0o660 };
         let listener = self.root.bind_unix(&self.socket, mode)?;
         self.root
             .own_link(&self.socket, &meta(&self.root, mode, self.group))?;
+        let stat = self.root.stat(&self.socket)?;
+        self.ours = stat.map(|stat| stat.identity);
         Ok(listener)
     }
 
@@ -115,10 +120,10 @@ impl Directory {
         self.root.remove_file(&self.socket)
     }
 
-    /// Whether our socket still has its name.
+    /// Whether our socket still has its name, and not somebody else's.
     pub(super) fn is_open(&self) -> bool {
         let stat = self.root.stat(&self.socket);
-        stat.is_ok_and(|stat| stat.is_some_and(|stat| stat.kind == Kind::Socket))
+        stat.is_ok_and(|stat| stat.is_some_and(|stat| Some(stat.identity) == self.ours))
     }
 
     /// Waits for a change that concerns us. Safe to drop: events stay in the kernel's queue.

@@ -9,27 +9,24 @@ use tonic::Status;
 
 use super::{
     dial::{Connection, words},
-    list::{self, List},
+    list::List,
+    lists::{Lists, Turns},
     session::Event,
 };
-use crate::{
-    device::ResourceName,
-    kubelet::api::v1beta1::{Empty, ListAndWatchResponse},
-};
+use crate::device::ResourceName;
 
-/// What a plugin may send in one message. The kubelet takes 4 MiB; what is listed there is cut to fit.
-const LARGEST: usize = 64 * 1024 * 1024;
 /// The least time between two lists that are taken: the kubelet is told no faster.
 const PACE: Duration = Duration::from_millis(50);
 /// How many lists that came meanwhile are skipped at once; a plugin that sends more waits in its own
 /// buffers.
 const MOST_SKIPPED: usize = 256;
 
-/// Reads every list and passes on the latest. Says nothing when it is `stopped`.
+/// Reads every list and passes on the latest; `bounds` are the devices that are kept, and the vendor's turns.
+/// Says nothing when it is `stopped`.
 pub(super) async fn follow(
     resource: ResourceName,
     connection: Connection,
-    most: usize,
+    bounds: (usize, Turns),
     to: mpsc::Sender<Event>,
     stopped: CancellationToken,
 ) {
@@ -42,7 +39,7 @@ pub(super) async fn follow(
     let why = tokio::select! {
         // Safe to drop: whoever stops it wants to hear nothing more.
         () = stopped.cancelled() => return,
-        ended = read(&connection, most, &to, heard) => match ended {
+        ended = read(&connection, bounds, &to, heard) => match ended {
             Ok(()) => "it ended the stream".to_owned(),
             Err(status) => words(&status),
         },
@@ -58,17 +55,16 @@ pub(super) async fn follow(
 
 async fn read(
     connection: &Connection,
-    most: usize,
+    (most, turns): (usize, Turns),
     to: &mpsc::Sender<Event>,
     heard: impl Fn(List) -> Event,
 ) -> Result<(), Status> {
-    let mut client = connection.client().max_decoding_message_size(LARGEST);
-    let mut lists = client.list_and_watch(Empty {}).await?.into_inner();
-    while let Some(first) = lists.message().await? {
-        let mut latest: ListAndWatchResponse = first;
+    let mut lists = Lists::open(connection, most, turns).await?;
+    while let Some(first) = lists.next().await? {
+        let mut latest = first;
         let mut end = None;
         for _ in 0..MOST_SKIPPED {
-            match lists.message().now_or_never() {
+            match lists.next().now_or_never() {
                 None => break,
                 Some(Ok(Some(newer))) => latest = newer,
                 Some(over) => {
@@ -78,7 +74,7 @@ async fn read(
             }
         }
         // Said before the end, so it is what the devices are until the plugin is back.
-        let sent = to.send(heard(list::read(latest, most))).await;
+        let sent = to.send(heard(latest)).await;
         match end {
             Some(end) => return end,
             None if sent.is_err() => break,

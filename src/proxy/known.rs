@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{DIRECTORY, Vendor};
+use super::{DIRECTORY, Vendor, line};
 use crate::{
     device::ResourceName,
     path::{AbsPath, BadPath},
@@ -44,6 +44,29 @@ pub(super) struct Known {
     registered: Vec<Registered>,
     /// What the file holds.
     on_disk: Option<Vec<Registered>>,
+    /// So many are kept at most.
+    most: usize,
+}
+
+/// What is to be written. Writing it blocks.
+#[derive(Debug)]
+pub(super) struct Page {
+    root: Root,
+    file: AbsPath,
+    saved: Saved,
+}
+
+/// What the file holds when a page was written.
+pub(super) type Written = Vec<Registered>;
+
+impl Page {
+    /// Writes it down, durably.
+    pub(super) fn write(self) -> Result<Written, RootError> {
+        // Names and numbers always have a JSON form.
+        let bytes = serde_json::to_vec(&self.saved).unwrap_or_default();
+        self.root.replace(&self.file, &bytes, 0o600)?;
+        Ok(self.saved.registered)
+    }
 }
 
 impl Known {
@@ -57,6 +80,7 @@ impl Known {
             boot_id: boot_id.trim().to_owned(),
             registered: Vec::new(),
             on_disk: None,
+            most: vendor.limits.resources * line::MOST,
         };
         match root.read_nofollow(&known.file, LARGEST) {
             Ok(bytes) => match serde_json::from_slice::<Saved>(&bytes) {
@@ -74,6 +98,7 @@ impl Known {
         if saved.version == VERSION && same_boot {
             self.on_disk = Some(saved.registered.clone());
             self.registered = saved.registered;
+            self.bound();
         }
     }
 
@@ -93,6 +118,13 @@ impl Known {
             resource: resource.clone(),
             endpoint: endpoint.to_owned(),
         });
+        self.bound();
+    }
+
+    /// The oldest ones go: there is no line for more.
+    fn bound(&mut self) {
+        let over = self.registered.len().saturating_sub(self.most);
+        self.registered.drain(..over);
     }
 
     pub(super) fn remove(&mut self, resource: &ResourceName, endpoint: &str) {
@@ -105,20 +137,29 @@ impl Known {
         self.on_disk.as_ref() != Some(&self.registered)
     }
 
-    /// Writes it down when it is news.
+    /// What is to be written, when the file says otherwise.
+    pub(super) fn page(&self) -> Option<Page> {
+        self.is_news().then(|| Page {
+            root: self.root.clone(),
+            file: self.file.clone(),
+            saved: Saved {
+                version: VERSION,
+                boot_id: self.boot_id.clone(),
+                registered: self.registered.clone(),
+            },
+        })
+    }
+
+    /// A page was written.
+    pub(super) fn written(&mut self, on_disk: Written) {
+        self.on_disk = Some(on_disk);
+    }
+
+    /// Writes it down when it is news; at the start, where nobody waits.
     pub(super) fn save(&mut self) -> Result<(), RootError> {
-        if !self.is_news() {
-            return Ok(());
+        if let Some(page) = self.page() {
+            self.on_disk = Some(page.write()?);
         }
-        let saved = Saved {
-            version: VERSION,
-            boot_id: self.boot_id.clone(),
-            registered: self.registered.clone(),
-        };
-        // Names and numbers always have a JSON form.
-        let bytes = serde_json::to_vec(&saved).unwrap_or_default();
-        self.root.replace(&self.file, &bytes, 0o600)?;
-        self.on_disk = Some(saved.registered);
         Ok(())
     }
 }
@@ -189,6 +230,27 @@ mod tests {
         assert_eq!(endpoints, ["b.sock", "a.sock"]);
         boot(&root, "two");
         assert!(load().is_cold() && load().all().is_empty());
+    }
+
+    #[test]
+    fn no_more_are_known_than_there_are_lines_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = Root::open(dir.path()).unwrap();
+        root.make_dirs(&DIRECTORY.parse().unwrap(), 0o755).unwrap();
+        boot(&root, "one");
+        let mut known = Known::load(&root, &vendor()).unwrap();
+        let gpu = ResourceName::new("acme.dev/gpu").unwrap();
+        for round in 0..1000 {
+            known.add(&gpu, &format!("{round}.sock"));
+        }
+        let most = Limits::default().resources * line::MOST;
+        assert_eq!(known.all().len(), most);
+        assert_eq!(known.all()[most - 1].endpoint, "999.sock");
+        // A page that is written later than the next registration leaves that one to be written.
+        let page = known.page().unwrap();
+        known.add(&gpu, "new.sock");
+        known.written(page.write().unwrap());
+        assert!(known.is_news());
     }
 
     #[test]

@@ -15,9 +15,9 @@ use super::{
 };
 use crate::device::inventory::Asks;
 
-/// Registrations of one resource that are kept at a time: an update has two. A plugin that registers under
-/// ever new names without end loses its oldest.
-const MOST: usize = 8;
+/// Registrations of one resource that are kept at a time: an update has two, and one may be on its way out. A
+/// plugin that registers under ever new names without end loses its oldest.
+pub(super) const MOST: usize = 3;
 /// How long a resource without a plugin is listed. Longer than any driver is updated; a plugin that was
 /// removed, or that calls its resource otherwise now, would leave it there for ever.
 pub(super) const FORGOTTEN: Duration = Duration::from_secs(3600);
@@ -74,18 +74,18 @@ impl Line {
         all.any(|one| *one.connection.endpoint == *endpoint)
     }
 
-    /// Takes a registration. One of the same socket name is over.
-    pub(super) fn came(&mut self, connection: Connection, stream: DropGuard) {
+    /// Takes a registration. One of the same socket name is over; so is the oldest one when there are too many,
+    /// whose socket name is given.
+    pub(super) fn came(&mut self, connection: Connection, stream: DropGuard) -> Option<Arc<str>> {
         self.instances
             .retain(|one| one.connection.endpoint != connection.endpoint);
-        if self.instances.len() == MOST {
-            self.instances.remove(0);
-        }
+        let oldest = (self.instances.len() == MOST).then(|| self.instances.remove(0));
         self.instances.push(Instance {
             connection,
             devices: None,
             _stream: stream,
         });
+        oldest.map(|one| one.connection.endpoint)
     }
 
     /// Takes a list. One from a registration that is over is none.
@@ -176,6 +176,8 @@ impl Line {
 
 #[cfg(test)]
 mod tests {
+    use prost::Message as _;
+
     use super::*;
     use crate::{device::Health, kubelet::api::v1beta1 as api, proxy::list};
 
@@ -191,7 +193,7 @@ mod tests {
             devices: devices.into(),
         };
         let offer = Offer {
-            devices: list::read(message, 10).devices,
+            devices: list::read(&message.encode_to_vec(), 10).unwrap().devices,
             asks: Asks {
                 allocate: true,
                 ..Asks::default()

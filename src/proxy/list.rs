@@ -2,10 +2,20 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use prost::Message as _;
+
 use crate::{
     device::{Device, Health, rules::HIGHEST_NUMA},
     kubelet::api::v1beta1 as api,
+    wire::{Apart, Found, Malformed},
 };
+
+/// The field of `ListAndWatchResponse`.
+const DEVICES: u32 = 1;
+/// An id, a word and the numbers of all NUMA nodes there can be; what is longer is not looked at.
+const LONGEST_DEVICE: usize = 8 * 1024;
+/// As many NUMA nodes as are kept of one device: no machine has one that is near to more.
+const MOST_NUMA: usize = 16;
 
 /// The kubelet takes ids of any length and keeps each in its checkpoint several times. No plugin that is
 /// known comes near this.
@@ -20,27 +30,92 @@ pub(super) type Devices = BTreeMap<String, Device>;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct List {
     pub(super) devices: Arc<Devices>,
-    /// Ids that are none: empty, or too long.
+    /// Devices that are none: the id is empty or too long, or the whole is.
     pub(super) refused: usize,
     /// Devices beyond what the vendor may have; the last ones by id are left out.
     pub(super) cut: usize,
 }
 
-/// Reads a message, of which at most `most` devices are kept.
-pub(super) fn read(message: api::ListAndWatchResponse, most: usize) -> List {
-    let mut list = List::default();
-    let mut devices = Devices::new();
-    for one in message.devices {
-        if one.id.is_empty() || one.id.len() > LONGEST_ID {
-            list.refused += 1;
-        } else {
-            let device = device(&one);
-            devices.insert(one.id, device);
+/// A list in the making: only what is kept of it is held, however long the message is.
+#[derive(Debug)]
+pub(super) struct Reading {
+    apart: Apart,
+    most: usize,
+    devices: Devices,
+    refused: usize,
+    cut: usize,
+}
+
+/// Why a message is no list.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum NoList {
+    #[error(transparent)]
+    Malformed(#[from] Malformed),
+    #[error("its device {0} cannot be read: {1}")]
+    Device(usize, String),
+    #[error("it ends within a device")]
+    Half,
+}
+
+impl Reading {
+    /// The beginning of a message, of which at most `most` devices are kept.
+    pub(super) fn new(most: usize) -> Self {
+        Self {
+            apart: Apart::new(DEVICES, LONGEST_DEVICE),
+            most,
+            devices: Devices::new(),
+            refused: 0,
+            cut: 0,
         }
     }
-    list.cut = cut(&mut devices, most);
-    list.devices = Arc::new(devices);
-    list
+
+    /// Takes the next piece of the message.
+    pub(super) fn feed(&mut self, came: &[u8]) -> Result<(), NoList> {
+        let Self {
+            apart,
+            most,
+            devices,
+            refused,
+            cut: over,
+        } = self;
+        let mut wrong = None;
+        apart.feed(came, |found| {
+            let one = match found {
+                Found::Body(body) => match api::Device::decode(body) {
+                    Ok(one) => one,
+                    Err(error) => {
+                        let at = devices.len() + *refused + *over;
+                        wrong.get_or_insert(NoList::Device(at, error.to_string()));
+                        return;
+                    }
+                },
+                Found::TooLong => {
+                    *refused += 1;
+                    return;
+                }
+            };
+            if one.id.is_empty() || one.id.len() > LONGEST_ID {
+                *refused += 1;
+            } else {
+                let device = device(&one);
+                devices.insert(one.id, device);
+                *over += cut(devices, *most);
+            }
+        })?;
+        wrong.map_or(Ok(()), Err)
+    }
+
+    /// The message ends here.
+    pub(super) fn end(self) -> Result<List, NoList> {
+        match self.apart.is_whole() {
+            true => Ok(List {
+                devices: Arc::new(self.devices),
+                refused: self.refused,
+                cut: self.cut,
+            }),
+            false => Err(NoList::Half),
+        }
+    }
 }
 
 /// Leaves out what is beyond `most`; says how many.
@@ -73,6 +148,7 @@ fn device(told: &api::Device) -> Device {
         numa: nodes
             .filter_map(node)
             .filter(|node| *node <= HIGHEST_NUMA)
+            .take(MOST_NUMA)
             .collect(),
         attributes: BTreeMap::new(),
         recipe: None,
@@ -90,6 +166,14 @@ pub(super) fn abandoned(devices: &Devices, why: &str) -> Devices {
     devices
 }
 
+/// A whole message at once.
+#[cfg(test)]
+pub(super) fn read(message: &[u8], most: usize) -> Result<List, NoList> {
+    let mut reading = Reading::new(most);
+    reading.feed(message)?;
+    reading.end()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -105,10 +189,13 @@ mod tests {
         }
     }
 
-    fn message(devices: &[api::Device]) -> api::ListAndWatchResponse {
-        api::ListAndWatchResponse {
-            devices: devices.to_vec(),
-        }
+    fn message(devices: &[api::Device]) -> Vec<u8> {
+        let devices = devices.to_vec();
+        api::ListAndWatchResponse { devices }.encode_to_vec()
+    }
+
+    fn read(message: Vec<u8>, most: usize) -> List {
+        super::read(&message, most).unwrap()
     }
 
     #[test]
@@ -144,6 +231,31 @@ mod tests {
         let list = read(message(&all), 3);
         assert_eq!(list.cut, 2);
         assert!(list.devices.keys().eq(["0", "1", "2"]));
+    }
+
+    #[test]
+    fn a_list_is_the_same_however_it_arrives_and_nothing_is_held_of_what_is_left_out() {
+        let mut all: Vec<_> = (0..50)
+            .map(|n| told(&format!("{n:02}"), "Healthy", &[n % 2]))
+            .collect();
+        // Two bytes each on the wire.
+        all.extend(vec![api::Device::default(); 10_000]);
+        all.push(told("huge", &"x".repeat(LONGEST_DEVICE), &[]));
+        let wire = message(&all);
+        let whole = read(wire.clone(), 20);
+        assert_eq!((whole.cut, whole.refused), (30, 10_001));
+        for size in [1, 2, 7, 4096] {
+            let mut reading = Reading::new(20);
+            for piece in wire.chunks(size) {
+                reading.feed(piece).unwrap();
+                assert!(reading.devices.len() <= 20);
+            }
+            assert_eq!(reading.end(), Ok(whole.clone()), "{size}");
+        }
+        assert_eq!(super::read(&wire[..3], 20), Err(NoList::Half));
+        let text = [0x0a, 3, 0x0a, 1, 0xff];
+        let wrong = super::read(&text, 20).unwrap_err();
+        assert!(matches!(wrong, NoList::Device(0, _)), "{wrong}");
     }
 
     #[test]

@@ -14,6 +14,7 @@ mod guests;
 mod known;
 mod line;
 mod list;
+mod lists;
 mod policy;
 mod registration;
 mod routes;
@@ -146,9 +147,9 @@ async fn supervise(shared: Shared, mut vendors: watch::Receiver<Arc<Vendors>>) {
             // Files may have changed meanwhile.
             continue;
         }
-        // A vendor whose file is wrong at the agent's start looks like a stranger.
-        let whole = vendors.borrow().problems.is_empty();
-        if whole {
+        // Of a file that never was good nobody knows whom it declares.
+        let blind = vendors.borrow().blind;
+        if !blind {
             withdraw_strangers(&shared, &now).await;
         }
         for (name, vendor) in now {

@@ -16,16 +16,31 @@ use crate::{
     },
     kubelet::api::v1beta1 as api,
     path::AbsPath,
+    wire::{Part, Weight, parts},
 };
 
 /// Annotations by which runtimes are told of CDI devices.
 const CDI_PREFIX: &str = "cdi.k8s.io/";
+
+/// Parts of one answer; each of them takes up to 250 bytes once it is read.
+const MOST_PARTS: usize = 4096;
+/// What `ContainerAllocateResponse` is made of: variables, mounts, nodes, annotations, CDI devices.
+const CONTAINER: [Part; 5] = [
+    Part(1, Weight::One, None),
+    Part(2, Weight::One, None),
+    Part(3, Weight::One, None),
+    Part(4, Weight::One, None),
+    Part(5, Weight::One, None),
+];
+const ANSWER: [Part; 1] = [Part(1, Weight::One, Some(&CONTAINER))];
 
 /// Why an answer is not passed on.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Refused {
     #[error("the plugin's answer cannot be read: {0}")]
     Unreadable(String),
+    #[error("the plugin's answer has {0} parts; at most {MOST_PARTS} are read")]
+    TooMuch(usize),
     #[error("the plugin's answer holds nothing for the container")]
     Empty,
     #[error("{0:?} is no absolute path without ..")]
@@ -47,6 +62,11 @@ pub(super) fn judge(
     resource: &ResourceName,
     real: impl Fn(&AbsPath) -> AbsPath,
 ) -> Result<(), Refused> {
+    match parts(answer, &ANSWER) {
+        Ok(found) if found > MOST_PARTS => return Err(Refused::TooMuch(found)),
+        Ok(_) => {}
+        Err(error) => return Err(Refused::Unreadable(error.to_string())),
+    }
     let copy = api::AllocateResponse::decode(answer.clone());
     let copy = copy.map_err(|error| Refused::Unreadable(error.to_string()))?;
     if copy.container_responses.is_empty() {

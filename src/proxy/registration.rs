@@ -1,11 +1,17 @@
 //! The kubelet's registration service, as plugins know it.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
 };
 
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::{
+    sync::{Mutex, Semaphore, mpsc, oneshot},
+    time::timeout,
+};
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, transport::server::UdsConnectInfo};
 
@@ -18,12 +24,18 @@ use crate::{
     device::ResourceName,
     kubelet::api::v1beta1::{self as api, registration_server::Registration},
     path::AbsPath,
+    rate::Rate,
     root::Root,
     telemetry::chain,
 };
 
 /// A registration is a few hundred bytes.
 pub(super) const LARGEST_REQUEST: usize = 64 * 1024;
+/// Registrations in a second, over time; twice as many at once, and others wait. A plugin has one for each of
+/// its resources.
+const PER_SECOND: u32 = 20;
+/// How long a registration waits for its turn.
+const PATIENCE: Duration = Duration::from_secs(5);
 /// Registrations under way at a time, each for up to ten seconds; others wait for their turn.
 const MOST_AT_ONCE: usize = 16;
 
@@ -37,6 +49,7 @@ pub(super) struct Desk {
     pub(super) stop: CancellationToken,
     numbers: Arc<AtomicU64>,
     at_once: Arc<Semaphore>,
+    rate: Arc<Mutex<Rate>>,
 }
 
 impl Desk {
@@ -56,11 +69,18 @@ impl Desk {
             stop,
             numbers,
             at_once: Arc::new(Semaphore::new(MOST_AT_ONCE)),
+            rate: Arc::new(Mutex::new(Rate::new(PER_SECOND))),
         }
     }
 
-    /// Reaches a plugin; `Err` says why not.
-    pub(super) async fn dial(&self, endpoint: &str) -> Result<Connection, dial::DialError> {
+    /// Reaches a plugin, a few at a time; `Err` says why not.
+    pub(super) async fn dial_in_turn(&self, endpoint: &str) -> Result<Connection, dial::DialError> {
+        // Nobody closes it.
+        let _one = self.at_once.acquire().await;
+        self.dial(endpoint).await
+    }
+
+    async fn dial(&self, endpoint: &str) -> Result<Connection, dial::DialError> {
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
         dial::dial(&self.root, &self.directory, endpoint, &self.vendor, number).await
     }
@@ -112,16 +132,24 @@ impl Desk {
         )))
     }
 
+    /// Waits for a registration's turn; a plugin that registers without end is told so.
+    async fn in_time(&self) -> Result<(), Status> {
+        let turn = async { self.rate.lock().await.wait().await };
+        timeout(PATIENCE, turn).await.map_err(|_| {
+            let name = &self.vendor.name;
+            Status::resource_exhausted(format!(
+                "plugins of {name} register more than {PER_SECOND} times in a second"
+            ))
+        })
+    }
+
     async fn take(&self, asked: api::RegisterRequest) -> Result<(), Status> {
+        self.in_time().await?;
         let resource = self.resource(&asked)?;
-        let in_turn = async {
-            let _one = self.at_once.acquire().await;
-            self.dial(&asked.endpoint).await
-        };
         let dialled = tokio::select! {
             // Safe to drop: nothing is registered before it is reached.
             () = self.stop.cancelled() => return Err(going()),
-            dialled = in_turn => dialled,
+            dialled = self.dial_in_turn(&asked.endpoint) => dialled,
         };
         let connection = dialled.map_err(|error| Status::unknown(chain(&error)))?;
         let (reply, answer) = oneshot::channel();

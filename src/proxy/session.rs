@@ -14,6 +14,7 @@ use tokio::{
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tonic::transport::Server;
 
+use self::saving::Saving;
 use super::{
     Shared, Vendor,
     dial::Connection,
@@ -23,6 +24,7 @@ use super::{
     known::Known,
     line::{Line, Offer},
     list::{self, List},
+    lists::Turns,
     registration::{Desk, LARGEST_REQUEST},
 };
 use crate::{
@@ -33,6 +35,7 @@ use crate::{
         source::Source,
     },
     kubelet::api::v1beta1::registration_server::RegistrationServer,
+    rate::Complaints,
     root::RootError,
     telemetry::chain,
 };
@@ -41,8 +44,6 @@ use crate::{
 const EVENTS: usize = 16;
 /// When an offer is made again that the registry had no time for.
 const OFFER_AGAIN: Duration = Duration::from_millis(20);
-/// How long what changed by itself may stay unwritten: a plugin that restarts is registered again by then.
-const SAVE_WITHIN: Duration = Duration::from_secs(1);
 /// Our socket is made again no more often than this when somebody keeps removing it.
 const BIND_AGAIN: Duration = Duration::from_secs(1);
 
@@ -74,6 +75,8 @@ pub(super) enum Event {
         number: u64,
         list: List,
     },
+    /// Registrations are taken no more, although nobody ended that.
+    Closed { why: String },
     /// A plugin's stream ended.
     Ended {
         resource: ResourceName,
@@ -109,13 +112,14 @@ pub(super) struct Session {
     offered: BTreeMap<ResourceName, Offer>,
     /// Resources that another source has, and those whose list was cut, as was told.
     told: Told,
+    turns: Turns,
     dirty: BTreeSet<ResourceName>,
+    saving: Saving,
     to: mpsc::Sender<Event>,
     events: mpsc::Receiver<Event>,
     stop: CancellationToken,
     server: Option<DropGuard>,
     offer_at: Option<Instant>,
-    save_at: Option<Instant>,
     bind_at: Option<Instant>,
 }
 
@@ -124,7 +128,7 @@ pub(super) struct Session {
 struct Told {
     taken: BTreeMap<ResourceName, Source>,
     cut: BTreeMap<ResourceName, (usize, usize)>,
-    refused: Option<(String, String)>,
+    refused: Complaints,
 }
 
 impl Drop for Session {
@@ -152,13 +156,14 @@ impl Session {
             lines: BTreeMap::new(),
             offered: BTreeMap::new(),
             told: Told::default(),
+            turns: Turns::default(),
             dirty: BTreeSet::new(),
+            saving: Saving::default(),
             to,
             events,
             stop,
             server: None,
             offer_at: None,
-            save_at: None,
             bind_at: None,
         };
         session.restore();
@@ -223,9 +228,13 @@ impl Session {
         let server = Server::builder()
             .max_connection_age(guests::LONGEST)
             .max_connection_age_grace(guests::FAREWELL)
+            .initial_stream_window_size(guests::WINDOW)
+            .initial_connection_window_size(guests::WINDOW)
+            .max_concurrent_streams(guests::STREAMS)
+            .http2_max_header_list_size(guests::HEADERS)
             .add_service(service);
         let server = server.serve_with_incoming_shutdown(incoming, stop.clone().cancelled_owned());
-        let (ended, name) = (stop.clone(), self.vendor.name.clone());
+        let (ended, to) = (stop.clone(), self.to.clone());
         self.server = Some(stop.drop_guard());
         self.shared.tasks.spawn("plugin registration", async move {
             let late = async {
@@ -233,8 +242,10 @@ impl Session {
                 sleep(guests::FAREWELL).await;
             };
             tokio::select! {
-                over = server => if let Err(error) = over {
-                    tracing::warn!(vendor = %name, "registrations of {name} broke off: {}", chain(&error));
+                over = server => if !ended.is_cancelled() {
+                    let why = over.map_or_else(|error| chain(&error), |()| "it ended".to_owned());
+                    // A session that is over does not need to know.
+                    let _ = to.send(Event::Closed { why }).await;
                 },
                 // Safe to drop: what is left are connections on which nobody speaks.
                 () = late => {}
@@ -245,15 +256,17 @@ impl Session {
 
     /// Dials what was registered with the agent before.
     fn dial_known(&self) {
+        let stop = self.stop.child_token();
+        // One for all of them: few are dialled at a time.
+        let desk = self.desk(stop.clone());
         for one in self.known.all() {
             let (resource, endpoint) = (one.resource.clone(), one.endpoint.clone());
-            let (stop, to) = (self.stop.child_token(), self.to.clone());
-            let desk = self.desk(stop.clone());
+            let (stop, to, desk) = (stop.clone(), self.to.clone(), desk.clone());
             self.shared.tasks.spawn("plugin dial", async move {
                 let dialled = tokio::select! {
                     // Safe to drop: it is dialled by the next session.
                     () = stop.cancelled() => return,
-                    dialled = desk.dial(&endpoint) => dialled,
+                    dialled = desk.dial_in_turn(&endpoint) => dialled,
                 };
                 let event = match dialled {
                     Ok(connection) => Event::Returned {
@@ -275,6 +288,9 @@ impl Session {
     /// Runs until it is stopped, which is no error, or cannot go on.
     pub(super) async fn run(&mut self) -> Result<(), Over> {
         let stop = self.stop.clone();
+        // What an earlier session offered beside another source would come into force when that one goes.
+        let names = self.offered.keys().cloned().collect();
+        self.shared.registry.only(self.source(), names).await?;
         loop {
             self.offer().await?;
             let alarm = self.alarm();
@@ -286,61 +302,50 @@ impl Session {
                 // Safe to drop: changes stay in the kernel's queue.
                 change = self.directory.changed() => match change? {
                     Change::Gone => return Err(Over::Gone),
-                    Change::Socket if !self.directory.is_open() => {
-                        self.bind_at.get_or_insert_with(|| Instant::now() + BIND_AGAIN);
-                    }
+                    Change::Socket if !self.directory.is_open() => self.bind_later(),
                     Change::Socket => {}
                 },
+                // Safe to drop: what is being written goes on, and its end stays to be heard.
+                written = self.saving.done() => self.saved(written),
                 // Safe to drop: the time is worked out anew.
                 () = until(alarm) => self.on_time()?,
             }
         }
     }
 
+    fn bind_later(&mut self) {
+        self.bind_at
+            .get_or_insert_with(|| Instant::now() + BIND_AGAIN);
+    }
+
     fn alarm(&self) -> Option<Instant> {
         let (now, grace) = (Instant::now(), self.vendor.grace);
         let lines = self.lines.values();
         let lines = lines.filter_map(|line| line.alarm(now, grace)).min();
-        let due = [self.offer_at, self.save_at, self.bind_at, lines];
+        let due = [self.offer_at, self.saving.at(), self.bind_at, lines];
         due.into_iter().flatten().min()
     }
 
     fn on_time(&mut self) -> Result<(), Over> {
         let now = Instant::now();
         let passed = |at: Option<Instant>| at.is_some_and(|at| at <= now);
-        if passed(self.save_at) {
-            self.save();
+        if passed(self.saving.at()) {
+            self.saving.start(&self.known);
         }
         if passed(self.bind_at) {
             self.bind_at = None;
-            if !self.directory.is_open() {
-                tracing::warn!(vendor = %self.vendor.name, "somebody removed kubelet.sock in {}; it is made again", self.directory.path);
-                self.serve()?;
-            }
+            tracing::warn!(vendor = %self.vendor.name, "kubelet.sock in {} is not ours any more; it is made again", self.directory.path);
+            self.serve()?;
         }
         // Grace may be over for any of them; those for which it is not are found unchanged.
         self.dirty.extend(self.lines.keys().cloned());
         Ok(())
     }
-
-    fn save(&mut self) {
-        self.save_at = None;
-        if let Err(error) = self.known.save() {
-            let name = &self.vendor.name;
-            tracing::warn!(vendor = %name, "the next agent will not know the plugins of {name}: {}", chain(&error));
-        }
-    }
-
-    fn save_soon(&mut self) {
-        if self.known.is_news() {
-            self.save_at
-                .get_or_insert_with(|| Instant::now() + SAVE_WITHIN);
-        }
-    }
 }
 
 mod events;
 mod offering;
+mod saving;
 
 async fn until(at: Option<Instant>) {
     match at {

@@ -22,7 +22,7 @@ use crate::{
     reason::Reason,
     status::{
         ActionStatus, Blocker, ConfigStatus, DriftStatus, FailureStatus, HeldStatus, Outcome,
-        PhaseStatus, ResourceStatus, Status, UpdateStatus, in_short,
+        PhaseStatus, ResourceStatus, Status, UpdateStatus, VendorStatus, in_short,
     },
     update::{
         journal::{self, UpdateRecord},
@@ -68,6 +68,8 @@ pub struct DevicesView {
     pub resources: Vec<ResourceStatus>,
     /// What is wrong with declarations, one line each.
     pub problems: Vec<String>,
+    /// Every vendor that has a program of its own.
+    pub vendors: Vec<VendorStatus>,
     /// The kubelet's device manager.
     pub manager: super::DeviceManager,
 }
@@ -196,6 +198,7 @@ fn compose(from: &Sources, to: &Outlets) -> (Status, Option<Duration>) {
         gates,
         devices: devices.resources.clone(),
         device_problems: devices.problems.clone(),
+        vendors: devices.vendors.clone(),
         updates: update.updates.iter().map(finished).collect(),
         ..(*before).clone()
     };

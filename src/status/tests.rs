@@ -60,18 +60,22 @@ fn devices() -> Vec<ResourceStatus> {
         resource: "machinist.dev/fuse".to_owned(),
         source: "fuse.yaml".to_owned(),
         registered: true,
+        since: None,
+        reason: String::new(),
         devices: vec![
             DeviceStatus {
                 id: "fuse-0".to_owned(),
                 health: "Healthy".to_owned(),
                 reason: String::new(),
                 holder: Some("default/pod".to_owned()),
+                ..DeviceStatus::default()
             },
             DeviceStatus {
                 id: "fuse-1".to_owned(),
                 health: "Unhealthy".to_owned(),
                 reason: "/dev/fuse is gone".to_owned(),
                 holder: None,
+                ..DeviceStatus::default()
             },
         ],
     }]

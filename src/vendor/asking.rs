@@ -3,26 +3,29 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use tokio::{sync::oneshot, time::timeout};
+use tokio::{sync::oneshot, task::JoinSet, time::timeout};
 
 use super::{
     VendorsHandle,
     api::v1::{self as api, answer, question},
     limits::{PRE_START, PREFERRED},
-    messages::{Ask, millis},
+    messages::{Ask, Unasked, millis},
     paths::Bounds,
     recipe::{self, Texts},
     room::Desk,
 };
 use crate::device::{
     Inventory, Resource,
-    allocation::{self, Wish},
+    allocation::{self, Grant, Wish},
     answer::{Answer, AnswerError, Answerer, Asked},
     source::Source,
 };
 
 /// A vendor's own words are shown in the pod's events; no more of them.
 const LONGEST_WORDS: usize = 1024;
+/// How long the way to a vendor is waited for; it takes milliseconds from the agent's start.
+const DESK_WAIT: Duration = Duration::from_secs(2);
+const BUSY: &str = "too many questions wait for its answers already";
 
 /// What became of an order to one vendor.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,35 +71,30 @@ impl VendorsHandle {
 
     /// All are told at once; each has the whole deadline.
     async fn order(&self, asked: question::Asked, deadline: Duration) -> BTreeMap<String, Obeyed> {
-        let desks = self.desks();
-        let mut waiting = Vec::new();
-        for (name, desk) in desks.iter() {
-            waiting.push((name, put(desk, asked.clone(), deadline)));
+        let mut waiting = JoinSet::new();
+        for (name, desk) in self.desks().iter() {
+            let (name, desk, asked) = (name.clone(), desk.clone(), asked.clone());
+            waiting.spawn(async move {
+                let obeyed = timeout(deadline, put(&desk, asked, deadline)).await;
+                (name, obeyed.map_or(Obeyed::TooLate, Obeyed::of))
+            });
         }
-        let end = tokio::time::Instant::now() + deadline;
-        let mut obeyed = BTreeMap::new();
-        for (name, answer) in waiting {
-            let answer = match answer {
-                None => Obeyed::Away,
-                Some(answer) => match tokio::time::timeout_at(end, answer).await {
-                    Err(_) => Obeyed::TooLate,
-                    Ok(Ok(Ok(answer::Answer::Done(_)))) => Obeyed::Done,
-                    Ok(Ok(Ok(answer::Answer::Error(why)))) => Obeyed::Refused(words(&why)),
-                    Ok(Ok(Ok(_))) => Obeyed::Refused("it answered another question".to_owned()),
-                    Ok(Ok(Err(_)) | Err(_)) => Obeyed::Away,
-                },
-            };
-            obeyed.insert(name.clone(), answer);
-        }
-        obeyed
+        let all = waiting.join_all().await;
+        all.into_iter().collect()
     }
 
-    fn asking<'a>(&self, source: &'a Source) -> Result<Asking<'a>, AnswerError> {
+    /// The way to a vendor. Just after the agent's start it may not be there yet, while the kubelet has the
+    /// devices already: that is waited for.
+    async fn asking<'a>(&self, source: &'a Source) -> Result<Asking<'a>, AnswerError> {
         let name = match source {
             Source::Vendor(name) => name.as_str(),
             Source::File(_) | Source::Plugin(_) => "",
         };
-        match self.desks().get(name).cloned() {
+        let mut desks = self.desks.clone();
+        let there = desks.wait_for(|desks| desks.contains_key(name));
+        let found = timeout(DESK_WAIT, there).await;
+        let found = found.ok().and_then(Result::ok);
+        match found.and_then(|desks| desks.get(name).cloned()) {
             Some(desk) => Ok(Asking { desk, source }),
             None => Err(AnswerError::Away {
                 by: source.clone(),
@@ -118,18 +116,34 @@ fn words(given: &str) -> String {
     .collect()
 }
 
-type Waiting = oneshot::Receiver<Result<answer::Answer, String>>;
-
-/// Puts a question; none when the vendor's keeper does not take it.
-fn put(desk: &Desk, asked: question::Asked, deadline: Duration) -> Option<Waiting> {
+/// Puts a question and waits for its answer; whoever asks has the clock. Safe to drop: the question is taken
+/// back.
+async fn put(
+    desk: &Desk,
+    asked: question::Asked,
+    deadline: Duration,
+) -> Result<answer::Answer, Unasked> {
     let (reply, answer) = oneshot::channel();
     let ask = Ask {
         asked,
         deadline_ms: millis(deadline),
         reply,
     };
-    desk.asks.try_send(ask).ok()?;
-    Some(answer)
+    let gone = || Unasked::Away("it is no longer declared".to_owned());
+    desk.asks.send(ask).await.map_err(|_| gone())?;
+    answer.await.unwrap_or_else(|_| Err(gone()))
+}
+
+impl Obeyed {
+    fn of(answer: Result<answer::Answer, Unasked>) -> Self {
+        match answer {
+            Ok(answer::Answer::Done(_)) => Self::Done,
+            Ok(answer::Answer::Error(why)) => Self::Refused(words(&why)),
+            Ok(_) => Self::Refused("it answered another question".to_owned()),
+            Err(Unasked::Away(_)) => Self::Away,
+            Err(Unasked::Busy) => Self::Refused(BUSY.to_owned()),
+        }
+    }
 }
 
 impl Asking<'_> {
@@ -160,18 +174,55 @@ impl Asking<'_> {
         asked: question::Asked,
         deadline: Duration,
     ) -> Result<answer::Answer, AnswerError> {
-        let waiting = put(&self.desk, asked, deadline);
-        let waiting = waiting.ok_or_else(|| self.away("too many questions wait for it already"))?;
-        match timeout(deadline, waiting).await {
-            Err(_) => Err(AnswerError::TooLate {
-                by: self.source.clone(),
-                after: deadline,
-            }),
-            Ok(Ok(Ok(answer::Answer::Error(why)))) => Err(self.refused(why)),
-            Ok(Ok(Ok(answer))) => Ok(answer),
-            Ok(Ok(Err(why))) => Err(self.away(why)),
-            Ok(Err(_)) => Err(self.away("it is no longer declared")),
+        match timeout(deadline, put(&self.desk, asked, deadline)).await {
+            Err(_) => Err(self.late(deadline)),
+            Ok(Ok(answer::Answer::Error(why))) => Err(self.refused(why)),
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(Unasked::Away(why))) => Err(self.away(why)),
+            Ok(Err(Unasked::Busy)) => Err(self.away(BUSY)),
         }
+    }
+
+    fn late(&self, after: Duration) -> AnswerError {
+        AnswerError::TooLate {
+            by: self.source.clone(),
+            after,
+        }
+    }
+
+    /// Looks at paths on the machine.
+    async fn look<T: Send + 'static>(
+        &self,
+        look: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, AnswerError> {
+        let looked = self.desk.looks.look(look).await;
+        looked.map_err(|why| self.refused(why.to_string()))
+    }
+
+    /// The recipes of these devices, when each has one, and each may still be handed out.
+    async fn from_recipes(
+        &self,
+        handle: &VendorsHandle,
+        resource: &Resource,
+        ids: &[String],
+    ) -> Option<Result<Answer, AnswerError>> {
+        let grant = from_recipes(resource, ids)?;
+        let vouched = self.vouch(handle, resource, &grant).await;
+        Some(vouched.map(|()| Answer::Grant(grant)))
+    }
+
+    /// Looks at a recipe's paths as they are now.
+    async fn vouch(
+        &self,
+        handle: &VendorsHandle,
+        resource: &Resource,
+        grant: &Grant,
+    ) -> Result<(), AnswerError> {
+        let (root, vendor) = (handle.root.clone(), self.desk.vendor.borrow().clone());
+        let (name, grant) = (resource.name.clone(), grant.clone());
+        let look = move || Bounds::new(Some(&root), &vendor, name.domain()).granted(&grant);
+        let seen = self.look(look).await?;
+        seen.map_err(|why| self.refused(format!("its recipe is not used: {why}")))
     }
 
     /// The vendor's own answer, held against the same rules as its recipes.
@@ -194,16 +245,15 @@ impl Asking<'_> {
             let mut bounds = Bounds::new(Some(&root), &vendor, name.domain());
             recipe::check(&mut bounds, recipe, Texts::Plain, true)
         };
-        match tokio::task::spawn_blocking(check).await {
-            Ok(Ok(checked)) => Ok(Answer::Grant(checked.into_grant())),
-            Ok(Err((_, why))) => Err(self.refused(format!("its answer is not used: {why}"))),
-            Err(error) => Err(self.refused(format!("looking at its answer broke off: {error}"))),
+        match self.look(check).await? {
+            Ok(checked) => Ok(Answer::Grant(checked.into_grant())),
+            Err((_, why)) => Err(self.refused(format!("its answer is not used: {why}"))),
         }
     }
 }
 
-/// The recipes of these devices, when each has one.
-fn from_recipes(resource: &Resource, ids: &[String]) -> Option<Answer> {
+/// What the recipes of these devices say, when each has one.
+fn from_recipes(resource: &Resource, ids: &[String]) -> Option<Grant> {
     let has_recipe = |id: &String| {
         resource
             .find(id)
@@ -213,26 +263,33 @@ fn from_recipes(resource: &Resource, ids: &[String]) -> Option<Answer> {
         return None;
     }
     // Whether they may be lent was asked before the vendor was.
-    let grant = allocation::grant(&Inventory::default(), resource, ids).ok()?;
-    Some(Answer::Grant(grant))
+    allocation::grant(&Inventory::default(), resource, ids).ok()
 }
 
 impl Answerer for VendorsHandle {
     fn allocate<'a>(&'a self, resource: &'a Resource, ids: &'a [String]) -> Asked<'a, Answer> {
         Box::pin(async move {
-            let asking = self.asking(&resource.source)?;
+            let asking = self.asking(&resource.source).await?;
             match asking.grant(self, resource, ids).await {
                 Err(AnswerError::Away { by, why }) => {
-                    from_recipes(resource, ids).ok_or(AnswerError::Away { by, why })
+                    let answer = asking.from_recipes(self, resource, ids).await;
+                    answer.unwrap_or(Err(AnswerError::Away { by, why }))
                 }
                 answer => answer,
             }
         })
     }
 
+    fn vouch<'a>(&'a self, resource: &'a Resource, grant: &'a Grant) -> Asked<'a, ()> {
+        Box::pin(async move {
+            let asking = self.asking(&resource.source).await?;
+            asking.vouch(self, resource, grant).await
+        })
+    }
+
     fn preferred<'a>(&'a self, resource: &'a Resource, wish: Wish<'a>) -> Asked<'a, Vec<String>> {
         Box::pin(async move {
-            let asking = self.asking(&resource.source)?;
+            let asking = self.asking(&resource.source).await?;
             let asked = question::Asked::Preferred(api::Preferred {
                 resource: resource.name.to_string(),
                 available: wish.available.to_vec(),
@@ -248,7 +305,7 @@ impl Answerer for VendorsHandle {
 
     fn pre_start<'a>(&'a self, resource: &'a Resource, ids: &'a [String]) -> Asked<'a, ()> {
         Box::pin(async move {
-            let asking = self.asking(&resource.source)?;
+            let asking = self.asking(&resource.source).await?;
             let asked = question::Asked::PreStart(api::PreStart {
                 resource: resource.name.to_string(),
                 devices: ids.to_vec(),

@@ -89,7 +89,8 @@ impl Check {
         let vendor = Arc::new(vendor);
         let (spec, declared) = watch::channel(Arc::clone(&vendor));
         let (events, heard) = mpsc::channel(8);
-        let socket = Socket::at(root, path, &declared, &events, tasks).map_err(CheckError)?;
+        let socket = Socket::at((root, path), &declared, &events, tasks, &Arc::default())
+            .map_err(CheckError)?;
         Ok(Self {
             stage: Stage::new(vendor, heard),
             _socket: socket,

@@ -1,7 +1,6 @@
 //! Counts what a vendor sent before it is decoded.
 //!
-//! Two bytes on the wire can become a structure of 250 in memory, so a limit on bytes alone bounds
-//! nothing. Every part that takes memory of its own is counted on the encoded message first.
+//! A limit on bytes alone bounds nothing, see [`crate::wire`].
 
 use std::marker::PhantomData;
 
@@ -16,6 +15,7 @@ use super::{
     api::v1::{FromAgent, FromVendor},
     limits::{HELLO_BYTES, MESSAGE_PARTS},
 };
+use crate::wire::{Part, Weight, parts};
 
 /// What is looked at before a message is decoded.
 pub trait Guard {
@@ -32,13 +32,11 @@ impl Guard for FromVendor {
             )));
         }
         match parts(wire, &FROM_VENDOR) {
-            Some(found) if found > MESSAGE_PARTS => Err(Status::resource_exhausted(format!(
+            Ok(found) if found > MESSAGE_PARTS => Err(Status::resource_exhausted(format!(
                 "the message has {found} parts; at most {MESSAGE_PARTS} are read"
             ))),
-            Some(_) => Ok(()),
-            None => Err(Status::invalid_argument(
-                "the message is not encoded as protobuf wants it",
-            )),
+            Ok(_) => Ok(()),
+            Err(why) => Err(Status::invalid_argument(format!("the message: {why}"))),
         }
     }
 }
@@ -48,20 +46,6 @@ impl Guard for FromAgent {
     fn check(_: &[u8], _: bool) -> Result<(), Status> {
         Ok(())
     }
-}
-
-/// A field that counts: its number, whether each byte of it counts, and what is counted inside.
-struct Part(u32, Weight, Option<&'static Shape>);
-type Shape = [Part];
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Weight {
-    /// It is there once at most, whatever is sent.
-    None,
-    /// Each occurrence is one part.
-    One,
-    /// A packed list: each byte may be an element.
-    Bytes,
 }
 
 const RECIPE: [Part; 5] = [
@@ -88,58 +72,6 @@ const FROM_VENDOR: [Part; 3] = [
     Part(2, Weight::None, Some(&SNAPSHOT)),
     Part(3, Weight::None, Some(&ANSWER)),
 ];
-
-/// How many parts the encoded message has; none when it is not encoded as protobuf wants it.
-fn parts(mut wire: &[u8], shape: &Shape) -> Option<usize> {
-    let mut found = 0_usize;
-    while !wire.is_empty() {
-        let key = varint(&mut wire)?;
-        let field = u32::try_from(key >> 3).ok()?;
-        let part = shape.iter().find(|part| part.0 == field);
-        let mut body: &[u8] = &[];
-        match key & 7 {
-            0 => drop(varint(&mut wire)?),
-            1 => drop(take(&mut wire, 8)?),
-            2 => {
-                let length = usize::try_from(varint(&mut wire)?).ok()?;
-                body = take(&mut wire, length)?;
-            }
-            5 => drop(take(&mut wire, 4)?),
-            // Groups nest without a length, and this contract has none.
-            _ => return None,
-        }
-        let Some(Part(_, weight, inside)) = part else {
-            continue;
-        };
-        found += match weight {
-            Weight::None => 0,
-            Weight::One => 1,
-            Weight::Bytes => body.len().max(1),
-        };
-        if let Some(inside) = inside {
-            found += parts(body, inside)?;
-        }
-    }
-    Some(found)
-}
-
-fn take<'a>(wire: &mut &'a [u8], length: usize) -> Option<&'a [u8]> {
-    let (head, rest) = wire.split_at_checked(length)?;
-    *wire = rest;
-    Some(head)
-}
-
-fn varint(wire: &mut &[u8]) -> Option<u64> {
-    let mut value = 0_u64;
-    for shift in (0..64).step_by(7) {
-        let byte = *take(wire, 1)?.first()?;
-        value |= u64::from(byte & 0x7f) << shift;
-        if byte < 0x80 {
-            return Some(value);
-        }
-    }
-    None
-}
 
 /// The codec of this contract: protobuf, guarded.
 #[derive(Debug)]
@@ -226,10 +158,7 @@ mod tests {
             ..Snapshot::default()
         };
         let wire = encoded(Said::Snapshot(snapshot));
-        assert_eq!(
-            parts(&wire, &FROM_VENDOR),
-            Some(2 * (1 + 2 + 1 + 2 + 1 + 1))
-        );
+        assert_eq!(parts(&wire, &FROM_VENDOR), Ok(2 * (1 + 2 + 1 + 2 + 1 + 1)));
         let choice = Choice {
             devices: vec!["a".into(), "b".into()],
         };
@@ -237,7 +166,7 @@ mod tests {
             id: 1,
             answer: Some(answer::Answer::Choice(choice)),
         }));
-        assert_eq!(parts(&wire, &FROM_VENDOR), Some(2));
+        assert_eq!(parts(&wire, &FROM_VENDOR), Ok(2));
     }
 
     #[test]

@@ -13,13 +13,17 @@ use crate::{
         vendor::{Book, Files, VENDOR_DIRS, Vendors},
     },
     path::AbsPath,
-    root::Root,
+    root::{Root, RootError},
     shutdown::Tasks,
     telemetry::chain,
 };
 
 /// A save is several events within a few milliseconds.
 const DEBOUNCE: Duration = Duration::from_millis(50);
+/// What each file said when it was good last: a file that is broken while the agent is away is no vendor less.
+const FILE: &str = "/var/lib/machinist/vendors.json";
+/// As many files as are read, each as large as may be, and what JSON makes of them.
+const LARGEST: u64 = 32 * 1024 * 1024;
 /// How often the files are read where the kernel does not tell of changes.
 const WITHOUT_WATCH: Duration = Duration::from_secs(60);
 
@@ -33,7 +37,9 @@ pub fn follow(root: Root, tasks: &Tasks) -> watch::Receiver<Arc<Vendors>> {
             .ok(),
         root,
         book: Book::default(),
+        saved: BTreeMap::new(),
     };
+    reader.restore();
     let (publish, vendors) = watch::channel(Arc::new(reader.read()));
     let stop = tasks.token();
     tasks.spawn("vendors' files", async move {
@@ -50,9 +56,47 @@ struct Reader {
     root: Root,
     watch: Option<DirWatch>,
     book: Book,
+    /// What the next agent would find.
+    saved: Good,
 }
 
+/// Texts by file.
+type Good = BTreeMap<AbsPath, String>;
+
 impl Reader {
+    /// What each file said when it was good last.
+    fn restore(&mut self) {
+        let Ok(path) = AbsPath::new(FILE) else { return };
+        let read = match self.root.read_nofollow(&path, LARGEST) {
+            Ok(bytes) => serde_json::from_slice::<Good>(&bytes).map_err(|error| error.to_string()),
+            Err(error) if error.is_not_found() => return,
+            Err(error) => Err(chain(&error)),
+        };
+        match read {
+            Ok(good) => {
+                self.saved = good.clone();
+                self.book.restore(good);
+            }
+            Err(why) => tracing::warn!("what vendors' files said before is not known: {why}"),
+        }
+    }
+
+    /// Keeps what is good for the next agent; the same is not written twice.
+    async fn save(&mut self) {
+        let good = self.book.good();
+        if good == self.saved {
+            return;
+        }
+        let (root, texts) = (self.root.clone(), good.clone());
+        match tokio::task::spawn_blocking(move || write(&root, &texts)).await {
+            Ok(Ok(())) => self.saved = good,
+            Ok(Err(error)) => {
+                tracing::warn!("what vendors' files say is not kept: {}", chain(&error));
+            }
+            Err(error) => tracing::error!(%error, "keeping what vendors' files say broke off"),
+        }
+    }
+
     /// At the start, and a handful of small files: on this thread.
     fn read(&mut self) -> Vendors {
         self.arm();
@@ -78,6 +122,7 @@ impl Reader {
 
     async fn run(mut self, publish: watch::Sender<Arc<Vendors>>) {
         loop {
+            self.save().await;
             self.changed().await;
             sleep(DEBOUNCE).await;
             // Directories that came meanwhile are watched before they are read.
@@ -113,6 +158,16 @@ impl Reader {
             self.watch = None;
         }
     }
+}
+
+fn write(root: &Root, good: &Good) -> Result<(), RootError> {
+    let (Ok(path), Ok(bytes)) = (AbsPath::new(FILE), serde_json::to_vec(good)) else {
+        return Ok(());
+    };
+    if let Some(dir) = path.parent() {
+        root.make_dirs(&dir, 0o755)?;
+    }
+    root.replace(&path, &bytes, 0o600)
 }
 
 fn files(root: &Root) -> Files {

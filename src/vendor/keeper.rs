@@ -18,18 +18,21 @@ use tonic::Status;
 
 use self::questions::Questions;
 use super::{
+    looks::Looks,
     messages::{Ask, Event, ToVendor},
     offers::Offers,
     status::VendorStatus,
 };
 use crate::{
     device::{Inventory, Resource, registry::Registry, source::Source, vendor::Vendor},
+    rate::Complaints,
     root::Root,
 };
 
 /// What the keeper works with.
 pub(super) struct Surroundings {
     pub(super) root: Root,
+    pub(super) looks: Looks,
     pub(super) registry: Registry,
     /// The vendor's file as it is now.
     pub(super) vendor: watch::Receiver<Arc<Vendor>>,
@@ -38,6 +41,8 @@ pub(super) struct Surroundings {
     pub(super) quiesced: watch::Receiver<Option<String>>,
     pub(super) events: mpsc::Receiver<Event>,
     pub(super) status: watch::Sender<VendorStatus>,
+    /// Counts what is new in the status.
+    pub(super) news: Arc<watch::Sender<u64>>,
     /// The vendor's file is gone.
     pub(super) gone: CancellationToken,
     /// The agent stops.
@@ -63,10 +68,12 @@ struct Lapse {
 
 pub(super) struct Keeper {
     root: Root,
+    looks: Looks,
     registry: Registry,
     inventory: watch::Receiver<Arc<Inventory>>,
     vendor: watch::Receiver<Arc<Vendor>>,
     status: watch::Sender<VendorStatus>,
+    news: Arc<watch::Sender<u64>>,
     live: Option<Live>,
     offers: Offers,
     questions: Questions,
@@ -74,8 +81,11 @@ pub(super) struct Keeper {
     quiesced: watch::Receiver<Option<String>>,
     /// Sessions granted so far.
     sessions: u64,
-    /// The last complaint.
-    complaint: String,
+    complaints: Complaints,
+    /// Sessions and messages that were refused.
+    refused: u64,
+    /// Why the last of them was, or why the last session ended.
+    last: Option<String>,
 }
 
 /// What woke the keeper.
@@ -94,16 +104,18 @@ enum Woken {
 pub(super) async fn keep(surroundings: Surroundings) {
     let Surroundings {
         root,
+        looks,
         registry,
         vendor,
         mut asks,
         quiesced,
         mut events,
         status,
+        news,
         gone,
         stop,
     } = surroundings;
-    let mut keeper = Keeper::new(root, registry, (vendor, quiesced), status);
+    let mut keeper = Keeper::new((root, looks), registry, (vendor, quiesced), (status, news));
     loop {
         let lapse = keeper.lapse.as_ref().map(|lapse| lapse.at);
         let woken = tokio::select! {
@@ -144,13 +156,13 @@ async fn until(at: Option<Instant>) {
 
 impl Keeper {
     fn new(
-        root: Root,
+        (root, looks): (Root, Looks),
         registry: Registry,
         (vendor, quiesced): (
             watch::Receiver<Arc<Vendor>>,
             watch::Receiver<Option<String>>,
         ),
-        status: watch::Sender<VendorStatus>,
+        (status, news): (watch::Sender<VendorStatus>, Arc<watch::Sender<u64>>),
     ) -> Self {
         let inventory = registry.inventory();
         let source = Source::Vendor(vendor.borrow().name.clone());
@@ -163,17 +175,21 @@ impl Keeper {
         };
         let mut keeper = Self {
             root,
+            looks,
             registry,
             inventory,
             vendor,
             status,
+            news,
             live: None,
             lapse: None,
             offers: Offers::restored(left),
             questions: Questions::default(),
             quiesced,
             sessions: 0,
-            complaint: String::new(),
+            complaints: Complaints::default(),
+            refused: 0,
+            last: None,
         };
         if keeper.offers.has_unconfirmed() {
             keeper.lapse_later("it has not connected since the agent started");
@@ -188,10 +204,11 @@ impl Keeper {
 
     /// Says what the vendor does wrong; once for as long as it does the same.
     fn complain(&mut self, complaint: String) {
-        if self.complaint != complaint {
-            tracing::warn!(vendor = %self.name(), "{complaint}");
-            self.complaint = complaint;
+        self.refused += 1;
+        if let Some(unsaid) = self.complaints.take(&complaint) {
+            tracing::warn!(vendor = %self.name(), unsaid, "{complaint}");
         }
+        self.last = Some(complaint);
     }
 
     fn source(&self) -> Source {
@@ -225,6 +242,7 @@ impl Keeper {
                 let _ = done.send(());
             }
             Woken::Event(Event::Over(number, why)) => self.over(number, &why),
+            Woken::Event(Event::Refused(why)) => self.complain(why),
             Woken::Inventory => self.names_may_be_free(),
             Woken::Lapsed => self.lapsed().await,
             // Whoever is connected is asked by whoever wants it so; who comes later, when he comes.
@@ -251,6 +269,7 @@ impl Keeper {
         let (name, grace) = (self.name(), self.grace());
         tracing::warn!(vendor = %name, "the session of vendor {name} is over: {why}; its devices stay for {} s", grace.as_secs());
         self.live = None;
+        self.last = Some(format!("the session of vendor {name} is over: {why}"));
         self.questions.forget(why);
         self.lapse_later(why);
     }
@@ -271,19 +290,27 @@ impl Keeper {
     }
 
     fn publish(&self) {
-        let status = VendorStatus::of(
-            &self.vendor.borrow(),
-            self.live.as_ref().map(|live| live.instance.as_str()),
-            self.lapse.as_ref().map(|lapse| lapse.why.as_str()),
-            &self.offers,
-            self.quiesced.borrow().is_some(),
-        );
-        self.status.send_if_modified(|known| {
+        let status = VendorStatus {
+            sessions: self.sessions,
+            refused: self.refused,
+            last_reason: self.last.clone(),
+            ..VendorStatus::of(
+                &self.vendor.borrow(),
+                self.live.as_ref().map(|live| live.instance.as_str()),
+                self.lapse.as_ref().map(|lapse| lapse.why.as_str()),
+                &self.offers,
+                self.quiesced.borrow().is_some(),
+            )
+        };
+        let news = self.status.send_if_modified(|known| {
             let news = *known != status;
             if news {
                 *known = status;
             }
             news
         });
+        if news {
+            self.news.send_modify(|count| *count += 1);
+        }
     }
 }

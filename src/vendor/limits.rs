@@ -29,9 +29,11 @@ pub(super) const HEARTBEAT: Duration = Duration::from_secs(10);
 pub(super) const SILENCE: Duration = Duration::from_secs(30);
 /// Questions that may be open at a time.
 pub(super) const QUESTIONS: usize = 32;
+/// Places that orders have besides: a vendor that is busy with containers hears of a reboot all the same.
+pub(super) const ORDERS: usize = 4;
 /// Messages that may wait for a vendor that does not read: an answer to each that it may send at once,
 /// and all questions.
-pub(super) const UNREAD: usize = 2 * MESSAGES_PER_SECOND as usize + QUESTIONS;
+pub(super) const UNREAD: usize = 2 * MESSAGES_PER_SECOND as usize + QUESTIONS + ORDERS;
 /// The kubelet waits 30 s for the hook before a start, then begins again.
 pub(super) const PRE_START: Duration = Duration::from_secs(25);
 /// Advice is not worth more of the kubelet's time.

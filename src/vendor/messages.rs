@@ -17,6 +17,8 @@ pub(super) enum Event {
     Said(u64, Said, oneshot::Sender<()>),
     /// The session of this number is over, and why.
     Over(u64, String),
+    /// Somebody was not let in, and why.
+    Refused(String),
 }
 
 /// A Hello that waits for its Welcome.
@@ -53,7 +55,24 @@ pub(super) enum Said {
 pub(super) struct Ask {
     pub(super) asked: question::Asked,
     pub(super) deadline_ms: u32,
-    pub(super) reply: oneshot::Sender<Result<answer::Answer, String>>,
+    pub(super) reply: oneshot::Sender<Result<answer::Answer, Unasked>>,
+}
+
+/// Why a question got no answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Unasked {
+    /// Nobody is there, in words.
+    Away(String),
+    /// Somebody is, and has too many questions to answer already.
+    Busy,
+}
+
+impl Ask {
+    /// Whether it is an order for the whole vendor, and no question about one container.
+    pub(super) const fn is_order(&self) -> bool {
+        use question::Asked as A;
+        matches!(self.asked, A::Quiesce(_) | A::Resume(_))
+    }
 }
 
 /// One message of the agent's.

@@ -16,10 +16,10 @@ mod files;
 mod hello;
 mod keeper;
 mod limits;
+mod looks;
 mod messages;
 mod offers;
 mod paths;
-mod rate;
 mod recipe;
 mod room;
 mod server;
@@ -50,6 +50,7 @@ pub struct VendorsHandle {
     root: Root,
     desks: watch::Receiver<Arc<Desks>>,
     quiesced: Arc<watch::Sender<Option<String>>>,
+    news: Arc<watch::Sender<u64>>,
 }
 
 /// Looks after every vendor that `vendors` declares, and after what an earlier agent left of them. Ends with
@@ -63,13 +64,14 @@ pub fn start(
     tasks: &Tasks,
 ) -> VendorsHandle {
     let quiesced = Arc::new(watch::Sender::new(quiesced));
+    let news = Arc::new(watch::Sender::new(0));
     let (publish, desks) = watch::channel(Arc::new(Desks::new()));
     let room = Room::new(
         root.clone(),
         registry,
         tasks.clone(),
         publish,
-        quiesced.subscribe(),
+        (quiesced.subscribe(), Arc::clone(&news)),
     );
     let stop = tasks.token();
     tasks.spawn("vendors", async move {
@@ -83,12 +85,30 @@ pub fn start(
         root,
         desks,
         quiesced,
+        news,
     }
 }
 
 impl VendorsHandle {
     fn desks(&self) -> Arc<Desks> {
         self.desks.borrow().clone()
+    }
+
+    /// Whether any vendor has a program here.
+    pub fn any(&self) -> bool {
+        !self.desks.borrow().is_empty()
+    }
+
+    /// Waits until one comes or goes; for ever once the agent ends. Safe to drop.
+    pub async fn come_or_go(&mut self) {
+        if self.desks.changed().await.is_err() {
+            std::future::pending().await
+        }
+    }
+
+    /// Whenever something is new in [`VendorsHandle::status`].
+    pub fn news(&self) -> watch::Receiver<u64> {
+        self.news.subscribe()
     }
 
     /// All vendors as they are now.

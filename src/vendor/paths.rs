@@ -1,12 +1,13 @@
 //! What a vendor may hand out: paths held against its file, then looked at on the machine.
 //!
-//! A look is good for the moment only. It keeps mistakes and cheap tricks out; what a vendor's own
-//! directories hold later is its word, inside the prefixes that it was given.
+//! A look is good for the moment only, so recipes are looked at when they are taken and again whenever they
+//! answer for a container. What a vendor's own directories hold later is its word, inside the prefixes that
+//! it was given.
 
 use std::collections::HashMap;
 
 use crate::{
-    device::{registry::follow, rules, vendor::Vendor},
+    device::{allocation::Grant, registry::follow, rules, vendor::Vendor},
     path::AbsPath,
     root::{Kind, Root},
     telemetry::chain,
@@ -115,6 +116,22 @@ impl<'a> Bounds<'a> {
                 "{path} leads to {real}, which vendor {name} must not mount into containers"
             ))
         }
+    }
+
+    /// Whether a container may get all of this, as it is now; says in words why not.
+    pub(super) fn granted(&mut self, grant: &Grant) -> Result<(), String> {
+        let path = |given: &str| AbsPath::new(given).map_err(|error| error.to_string());
+        for node in &grant.nodes {
+            self.node(&path(&node.host)?, true)?;
+        }
+        for mount in &grant.mounts {
+            let from = path(&mount.host)?;
+            self.mount(&from)?;
+            if !mount.read_only {
+                self.writable(&from)?;
+            }
+        }
+        grant.cdi.iter().try_for_each(|name| self.cdi(name))
     }
 
     /// Whether a container may get the CDI device; says in words why not.

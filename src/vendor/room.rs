@@ -3,13 +3,14 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use tokio::{
-    sync::{mpsc, oneshot, watch},
+    sync::{Notify, mpsc, oneshot, watch},
     time::{Instant, sleep_until},
 };
 use tokio_util::sync::CancellationToken;
 
 use super::{
     keeper::{Surroundings, keep},
+    looks::Looks,
     messages::{Ask, Event},
     server::Socket,
     status::VendorStatus,
@@ -17,7 +18,7 @@ use super::{
 use crate::{
     backoff::{Backoff, jitter},
     device::{
-        registry::Registry,
+        registry::{Depth, DirWatch, Registry},
         source::Source,
         vendor::{Connects, Vendor, Vendors},
     },
@@ -37,6 +38,7 @@ const AGAIN: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(
 #[derive(Clone, Debug)]
 pub(super) struct Desk {
     pub(super) vendor: watch::Receiver<Arc<Vendor>>,
+    pub(super) looks: Looks,
     pub(super) asks: mpsc::Sender<Ask>,
     pub(super) status: watch::Receiver<VendorStatus>,
     pub(super) problem: watch::Receiver<Option<String>>,
@@ -65,7 +67,13 @@ pub(super) struct Room {
     pub(super) desks: watch::Sender<Arc<Desks>>,
     /// Why hardware is to be let go of, while that is so.
     pub(super) quiesced: watch::Receiver<Option<String>>,
+    /// Counts what is new about all of them.
+    pub(super) news: Arc<watch::Sender<u64>>,
     kept: BTreeMap<String, Kept>,
+    /// One of the sockets broke.
+    broken: Arc<Notify>,
+    /// Tells of what happens to sockets' names; none where the kernel tells nothing.
+    watch: Option<DirWatch>,
 }
 
 impl Room {
@@ -74,14 +82,23 @@ impl Room {
         registry: Registry,
         tasks: Tasks,
         desks: watch::Sender<Arc<Desks>>,
-        quiesced: watch::Receiver<Option<String>>,
+        (quiesced, news): (watch::Receiver<Option<String>>, Arc<watch::Sender<u64>>),
     ) -> Self {
+        let watch = DirWatch::new(&root).inspect_err(|error| {
+            tracing::warn!(
+                "vendors' sockets that are removed stay away: {}",
+                chain(error)
+            );
+        });
         Self {
+            watch: watch.ok(),
+            broken: Arc::default(),
             root,
             registry,
             tasks,
             desks,
             quiesced,
+            news,
             kept: BTreeMap::new(),
         }
     }
@@ -103,14 +120,38 @@ impl Room {
                 changed = vendors.changed() => if changed.is_err() { return },
                 // Safe to drop: the times are kept.
                 () = until(again) => {}
+                // Safe to drop: events stay in the kernel's queue, and what is broken stays so.
+                () = changed(&mut self.watch) => self.make_again(),
+                () = self.broken.notified() => self.make_again(),
             }
+        }
+    }
+
+    /// Sockets that somebody removed, or that broke, are made anew; not at once, in case that goes on.
+    fn make_again(&mut self) {
+        for (name, kept) in &mut self.kept {
+            if kept.socket.as_ref().is_some_and(|socket| !socket.is_open()) {
+                tracing::warn!(vendor = %name, "the socket of vendor {name} is gone; it is made again");
+                kept.socket = None;
+                kept.again = Some((Instant::now() + AGAIN.wait(0, jitter()), 0));
+            }
+        }
+    }
+
+    /// Watches the directories of all sockets; one that changed before it was watched is found at once.
+    fn watch_sockets(&mut self) {
+        let Some(watch) = &mut self.watch else { return };
+        let sockets = self.kept.values().filter_map(|kept| kept.socket.as_ref());
+        let dirs = sockets.filter_map(|socket| Some((socket.directory()?, Depth::Names)));
+        if watch.set(&dirs.collect()) {
+            self.make_again();
         }
     }
 
     /// What an earlier agent left of vendors that no file declares any more.
     async fn forget_strangers(&self, known: &Vendors) {
-        // A vendor whose file is wrong at the agent's start looks like none.
-        if !known.problems.is_empty() {
+        // Of a file that never was good nobody knows whom it declares.
+        if known.blind {
             return;
         }
         let inventory = self.registry.inventory().borrow().clone();
@@ -159,6 +200,7 @@ impl Room {
             }
         }
         self.serve();
+        self.watch_sockets();
         let desks = self
             .kept
             .iter()
@@ -189,14 +231,17 @@ impl Room {
         let (problem, told) = watch::channel(None);
         let (finished, done) = oneshot::channel();
         let gone = CancellationToken::new();
+        let looks = Looks::default();
         let surroundings = Surroundings {
             root: self.root.clone(),
+            looks: looks.clone(),
             registry: self.registry.clone(),
             vendor: vendor.clone(),
             asks: asked,
             quiesced: self.quiesced.clone(),
             events: heard,
             status: publish,
+            news: Arc::clone(&self.news),
             gone: gone.clone(),
             stop: self.tasks.token(),
         };
@@ -207,6 +252,7 @@ impl Room {
         });
         let desk = Desk {
             vendor,
+            looks,
             asks,
             status,
             problem: told,
@@ -234,7 +280,13 @@ impl Room {
             if kept.socket.is_some() || wait {
                 continue;
             }
-            match Socket::serve(&self.root, &kept.desk.vendor, &kept.events, &self.tasks) {
+            match Socket::serve(
+                &self.root,
+                &kept.desk.vendor,
+                &kept.events,
+                &self.tasks,
+                &self.broken,
+            ) {
                 Ok(socket) => {
                     kept.socket = Some(socket);
                     kept.again = None;
@@ -256,6 +308,20 @@ impl Room {
 
 fn is_ours(vendor: &Vendor) -> bool {
     vendor.connects == Connects::Program
+}
+
+/// Waits for something to happen in a watched directory.
+async fn changed(watch: &mut Option<DirWatch>) {
+    let Some(watching) = watch else {
+        return std::future::pending().await;
+    };
+    if let Err(error) = watching.changed().await {
+        tracing::warn!(
+            "vendors' sockets that are removed stay away: {}",
+            chain(&error)
+        );
+        *watch = None;
+    }
 }
 
 async fn until(at: Option<Instant>) {

@@ -4,7 +4,7 @@ use std::{io, pin::Pin, sync::Arc};
 
 use tokio::{
     net::UnixListener,
-    sync::{Semaphore, mpsc, watch},
+    sync::{Notify, Semaphore, mpsc, watch},
 };
 use tokio_stream::{Stream, wrappers::ReceiverStream};
 use tokio_util::sync::CancellationToken;
@@ -15,14 +15,15 @@ use super::{
     connection::{Connection, Peer},
     limits::{CONNECTIONS, CONNECTIONS_PER_SECOND, MESSAGE_BYTES, UNREAD},
     messages::Event,
-    rate::Rate,
     session::Session,
 };
 use crate::{
     device::vendor::Vendor,
     path::{AbsPath, BadPath},
-    root::{Meta, Root, RootError},
+    rate::Rate,
+    root::{Identity, Meta, Root, RootError},
     shutdown::Tasks,
+    telemetry::chain,
 };
 
 /// Where the directories of vendors are.
@@ -57,12 +58,18 @@ pub(super) struct Socket {
     root: Root,
     path: AbsPath,
     stop: CancellationToken,
+    /// Which object it was when it was made.
+    ours: Option<Identity>,
+    /// Connections are taken no more, although nobody ended that.
+    broken: CancellationToken,
 }
 
 impl Drop for Socket {
     fn drop(&mut self) {
         self.stop.cancel();
-        if let Err(error) = self.root.remove_file(&self.path) {
+        if self.is_ours()
+            && let Err(error) = self.root.remove_file(&self.path)
+        {
             tracing::debug!(%error, "a vendor's old socket stays until the next start");
         }
     }
@@ -78,6 +85,7 @@ impl Socket {
         vendor: &watch::Receiver<Arc<Vendor>>,
         events: &mpsc::Sender<Event>,
         tasks: &Tasks,
+        broke: &Arc<Notify>,
     ) -> Result<Self, ServeError> {
         let (name, group) = {
             let vendor = vendor.borrow();
@@ -96,16 +104,16 @@ impl Socket {
                 chown: root.can_chown(),
             },
         )?;
-        Self::at(root, dir.join(SOCKET)?, vendor, events, tasks)
+        Self::at((root, dir.join(SOCKET)?), vendor, events, tasks, broke)
     }
 
-    /// Answers on `path` from now on.
+    /// Answers on `path` from now on; `broke` is told when that ends by itself.
     pub(super) fn at(
-        root: &Root,
-        path: AbsPath,
+        (root, path): (&Root, AbsPath),
         vendor: &watch::Receiver<Arc<Vendor>>,
         events: &mpsc::Sender<Event>,
         tasks: &Tasks,
+        broke: &Arc<Notify>,
     ) -> Result<Self, ServeError> {
         let (name, group) = {
             let vendor = vendor.borrow();
@@ -113,9 +121,11 @@ impl Socket {
         };
         let listener = root.bind_unix_for(&path, 0o660, Some(group))?;
         let socket = Self {
+            ours: root.stat(&path)?.map(|stat| stat.identity),
             root: root.clone(),
             path,
             stop: tasks.token(),
+            broken: CancellationToken::new(),
         };
         listener.set_nonblocking(true)?;
         let door = Door {
@@ -138,17 +148,36 @@ impl Socket {
             .http2_max_header_list_size(HEADERS)
             .add_service(service)
             .serve_with_incoming(incoming);
-        let stop = socket.stop.clone();
+        let (stop, broken) = (socket.stop.clone(), socket.broken.clone());
+        let broke = Arc::clone(broke);
         tasks.spawn("vendor socket", async move {
             tokio::select! {
                 // Safe to drop: connections end by the same token.
                 () = stop.cancelled() => {}
-                served = server => if let Err(error) = served {
-                    tracing::warn!(vendor = %name, "the socket of vendor {name} broke off: {error}");
-                },
+                served = server => {
+                    let why = served.map_or_else(|error| chain(&error), |()| "it ended".to_owned());
+                    tracing::warn!(vendor = %name, "the socket of vendor {name} broke off: {why}");
+                    broken.cancel();
+                    broke.notify_one();
+                }
             }
         });
         Ok(socket)
+    }
+
+    /// Its directory.
+    pub(super) fn directory(&self) -> Option<AbsPath> {
+        self.path.parent()
+    }
+
+    /// Whether it is of use: it has its name, and connections are taken.
+    pub(super) fn is_open(&self) -> bool {
+        self.is_ours() && !self.broken.is_cancelled()
+    }
+
+    fn is_ours(&self) -> bool {
+        let stat = self.root.stat(&self.path);
+        stat.is_ok_and(|stat| stat.is_some_and(|stat| Some(stat.identity) == self.ours))
     }
 }
 
@@ -221,7 +250,10 @@ impl vendor_server::Vendor for Door {
         if !vendor.may_connect(peer.user) {
             let (name, user) = (&vendor.name, peer.user);
             let message = format!("user {user} may not speak for vendor {name}");
-            tracing::warn!(vendor = %name, process = peer.process, "a connection is refused: {message}");
+            tracing::debug!(vendor = %name, process = peer.process, "a connection is refused: {message}");
+            // A keeper that is busy has enough to tell of.
+            let told = format!("a connection is refused: {message}");
+            let _ = self.events.try_send(Event::Refused(told));
             peer.stage.over.cancel();
             return Err(Status::permission_denied(message));
         }

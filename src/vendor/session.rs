@@ -15,8 +15,8 @@ use super::{
     connection::{Peer, Stage},
     limits::{HELLO_WAIT, MESSAGE_BYTES, MESSAGES_PER_SECOND, SILENCE},
     messages::{Event, Granted, Opening, Said, ToVendor},
-    rate::Rate,
 };
+use crate::rate::Rate;
 
 /// One stream. It reads a message when the one before was dealt with.
 pub(super) struct Session {

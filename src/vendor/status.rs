@@ -21,6 +21,12 @@ pub struct VendorStatus {
     pub problem: Option<String>,
     /// It was told to let go of its hardware.
     pub quiesced: bool,
+    /// Sessions that it was granted since the agent started.
+    pub sessions: u64,
+    /// Sessions and messages of its that were refused since.
+    pub refused: u64,
+    /// Why the last of these was, or why its last session ended.
+    pub last_reason: Option<String>,
     /// What it offers, by name.
     pub resources: BTreeMap<String, OfferStatus>,
 }
@@ -63,6 +69,7 @@ impl VendorStatus {
             problem: None,
             quiesced,
             resources: resources.collect(),
+            ..Self::default()
         }
     }
 }

@@ -17,6 +17,7 @@ use machinist::kubelet::{
     },
     relayed::Relayed,
 };
+use prost::Message as _;
 use tokio::{
     net::UnixListener,
     runtime::{self, Runtime},
@@ -319,13 +320,14 @@ impl DevicePlugin for Shared {
     async fn get_preferred_allocation(
         &self,
         _: Request<api::PreferredAllocationRequest>,
-    ) -> Result<Response<api::PreferredAllocationResponse>, Status> {
+    ) -> Result<Response<Relayed>, Status> {
         let one = api::ContainerPreferredAllocationResponse {
             device_i_ds: self.script().preferred,
         };
-        Ok(Response::new(api::PreferredAllocationResponse {
+        let answer = api::PreferredAllocationResponse {
             container_responses: vec![one],
-        }))
+        };
+        Ok(Response::new(Relayed(answer.encode_to_vec().into())))
     }
 
     async fn allocate(

@@ -262,3 +262,51 @@ async fn a_library_that_takes_the_path_for_the_authority_is_answered() {
     }
     agent.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_socket_that_somebody_replaces_is_made_again() {
+    let stage = Stage::new("");
+    let kubelet = KubeletDouble::start(stage.machine.root()).await;
+    let agent = stage.ready().await;
+    let directory = stage.directory("acme");
+    let other = directory.join("other");
+    drop(std::os::unix::net::UnixListener::bind(&other).unwrap());
+    std::fs::rename(&other, directory.join("kubelet.sock")).unwrap();
+    assert!(UnixStream::connect(directory.join("kubelet.sock")).is_err());
+    stage.until_open("acme").await;
+    let _plugin = Plugin::start(&directory, GPU, "a.sock", &["a"], None).await;
+    kubelet
+        .until("listed", |books| has(books, GPU, &["a=Healthy"]))
+        .await;
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flood_of_registrations_is_slowed_down_and_the_other_vendor_registers() {
+    let stage = Stage::new("");
+    stage.declare(&[("acme", ""), ("other", "")]);
+    let kubelet = KubeletDouble::start(stage.machine.root()).await;
+    let agent = stage.ready().await;
+    stage.until_open("other").await;
+    let began = std::time::Instant::now();
+    let mut flood = tokio::task::JoinSet::new();
+    for _ in 0..90 {
+        let directory = stage.directory("acme");
+        flood.spawn(async move { register(&directory, request("gpu", "a.sock")).await });
+    }
+    let nic = "other.dev/nic";
+    let _other = Plugin::start(&stage.directory("other"), nic, "a.sock", &["b"], None).await;
+    kubelet
+        .until("the other", |books| has(books, nic, &["b=Healthy"]))
+        .await;
+    for refused in flood.join_all().await {
+        refused.unwrap_err();
+    }
+    // Forty at once, then twenty in a second.
+    assert!(
+        began.elapsed() >= Duration::from_millis(2400),
+        "{:?}",
+        began.elapsed()
+    );
+    agent.stop().await;
+}

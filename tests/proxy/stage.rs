@@ -1,6 +1,10 @@
 //! A machine with vendors' files, an agent on it, and the kubelet.
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use machinist::{
     device::{
@@ -44,16 +48,7 @@ impl Stage {
     }
 
     pub(crate) fn declare(&self, all: &[(&str, &str)]) {
-        let mut vendors = Vendors::default();
-        for (name, more) in all {
-            let text = format!(
-                "apiVersion: machinist.dev/v1\nkind: DeviceVendor\nmetadata: {{name: {name}}}\nspec:\n  \
-                 connects: plugin\n  resources: [\"{name}.dev/*\"]\n{more}"
-            );
-            let vendor = vendor::parse("vendor.yaml", &text).unwrap();
-            vendors.by_name.insert((*name).to_owned(), vendor.into());
-        }
-        self.vendors.send_replace(Arc::new(vendors));
+        self.vendors.send_replace(Arc::new(vendors(all)));
     }
 
     /// The vendor may claim this one resource from now on.
@@ -74,30 +69,7 @@ impl Stage {
     }
 
     pub(crate) fn agent(&self) -> Agent {
-        let tasks = Tasks::new();
-        let root = Root::open(self.machine.root()).unwrap();
-        // No declaration here goes by a unit.
-        let units = watch::Sender::default();
-        let settings = RegistrySettings {
-            allowances: Allowances::default(),
-            uevents: false,
-            rescan: Duration::from_secs(600),
-            withheld: None,
-            units: units.subscribe(),
-        };
-        let registry = Registry::start(root.clone(), settings, &tasks);
-        let vendors = self.vendors.subscribe();
-        let plugin = proxy::start(root.clone(), vendors, registry.clone(), &tasks);
-        let answerers = Answerers {
-            vendor: None,
-            plugin: Some(plugin),
-        };
-        kubelet::start(root, registry.inventory(), answerers, &tasks);
-        Agent {
-            tasks,
-            registry,
-            units,
-        }
+        agent(self.machine.root(), self.vendors.subscribe())
     }
 
     /// An agent that takes registrations of `acme`.
@@ -113,6 +85,46 @@ impl Stage {
             std::os::unix::net::UnixStream::connect(&socket).is_ok()
         })
         .await;
+    }
+}
+
+/// Vendors that connect by plugin, by name and what else their files say.
+pub(crate) fn vendors(all: &[(&str, &str)]) -> Vendors {
+    let mut vendors = Vendors::default();
+    for (name, more) in all {
+        let text = format!(
+            "apiVersion: machinist.dev/v1\nkind: DeviceVendor\nmetadata: {{name: {name}}}\nspec:\n  \
+             connects: plugin\n  resources: [\"{name}.dev/*\"]\n{more}"
+        );
+        let vendor = vendor::parse("vendor.yaml", &text).unwrap();
+        vendors.by_name.insert((*name).to_owned(), vendor.into());
+    }
+    vendors
+}
+
+pub(crate) fn agent(root: &Path, vendors: watch::Receiver<Arc<Vendors>>) -> Agent {
+    let tasks = Tasks::new();
+    let root = Root::open(root).unwrap();
+    // No declaration here goes by a unit.
+    let units = watch::Sender::default();
+    let settings = RegistrySettings {
+        allowances: Allowances::default(),
+        uevents: false,
+        rescan: Duration::from_secs(600),
+        withheld: None,
+        units: units.subscribe(),
+    };
+    let registry = Registry::start(root.clone(), settings, &tasks);
+    let plugin = proxy::start(root.clone(), vendors, registry.clone(), &tasks);
+    let answerers = Answerers {
+        vendor: None,
+        plugin: Some(plugin),
+    };
+    kubelet::start(root, registry.inventory(), answerers, &tasks);
+    Agent {
+        tasks,
+        registry,
+        units,
     }
 }
 

@@ -46,7 +46,13 @@ impl Beside {
         let stop = CancellationToken::new();
         let root = Root::open(self.root.path()).unwrap();
         let systemd = Systemd::new(self.machine.lines());
-        let follow = quiesce::follow(systemd, root, self.inventory.subscribe(), stop.clone());
+        let follow = quiesce::follow(
+            systemd,
+            root,
+            self.inventory.subscribe(),
+            None,
+            stop.clone(),
+        );
         (stop, tokio::spawn(follow))
     }
 

@@ -272,3 +272,43 @@ async fn an_update_tells_vendors_and_the_agent_after_it_does_not_forget() {
     program.offer("acme.dev/x", 1, Vec::new()).await.unwrap();
     agent.stop().await;
 }
+
+/// More questions about containers than may be open, and nobody answers any.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_vendor_that_is_busy_with_containers_is_told_to_let_go_all_the_same() {
+    let machine = Machine::new();
+    let agent = machine.agent();
+    let (mut program, resource) = asked_for(&machine, &agent).await;
+    machine.vendor("acme", "  deadline: 30s\n");
+    let mut waiting = tokio::task::JoinSet::new();
+    for _ in 0..80 {
+        let (vendors, resource) = (agent.handle.vendors().clone(), resource.clone());
+        waiting.spawn(async move {
+            let second = ids(&["acme1"]);
+            vendors.allocate(&resource, &second).await.unwrap_err()
+        });
+    }
+    for _ in 0..32 {
+        let question = program.question().await;
+        assert!(matches!(question.asked, Some(question::Asked::Allocate(_))));
+    }
+    // The others are turned away, and none of these is "away".
+    let refused = waiting.join_next().await.unwrap().unwrap();
+    assert!(
+        refused.to_string().contains("too many questions"),
+        "{refused}"
+    );
+    let answers = async {
+        let question = program.question().await;
+        assert!(matches!(question.asked, Some(question::Asked::Quiesce(_))));
+        program
+            .answer(question.id, answer::Answer::Done(api::Done {}))
+            .await;
+    };
+    let vendors = agent.handle.vendors();
+    let quiesce = vendors.quiesce("a reboot", Duration::from_secs(5));
+    let ((), obeyed) = tokio::join!(answers, quiesce);
+    assert_eq!(obeyed["acme"], Obeyed::Done);
+    waiting.abort_all();
+    agent.stop().await;
+}

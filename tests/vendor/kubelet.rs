@@ -155,3 +155,52 @@ async fn the_call_before_a_start_reaches_only_who_asked_for_it_and_is_repeated_w
     tokio::join!(answers, starts);
     agent.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_link_that_is_turned_after_the_snapshot_is_seen_when_a_container_asks() {
+    let machine = Machine::new();
+    machine.plug("acme0");
+    machine.vendor("acme", "");
+    for dir in ["run/acme.dev/data", "etc/secret"] {
+        std::fs::create_dir_all(machine.path(dir)).unwrap();
+    }
+    let link = machine.path("run/acme.dev/link");
+    std::os::unix::fs::symlink("/run/acme.dev/data", &link).unwrap();
+    let kubelet = KubeletDouble::start(machine.root()).await;
+    let agent = machine.agent();
+    let (mut program, _) = machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap();
+    let mut one = device("acme0");
+    one.recipe.as_mut().unwrap().mounts = vec![api::Mount {
+        from: "/run/acme.dev/link".into(),
+        to: "/data".into(),
+        writable: false,
+    }];
+    program.offer("acme.dev/x", 1, vec![one]).await.unwrap();
+    kubelet
+        .until("listed", |books| lists(books, &["acme0=Healthy"]))
+        .await;
+    let given = kubelet.allocate("acme.dev/x", &["acme0"]).await.unwrap();
+    assert_eq!(given.mounts[0].host_path, "/run/acme.dev/link");
+    std::fs::remove_file(&link).unwrap();
+    std::os::unix::fs::symlink("/etc/secret", &link).unwrap();
+    let refused = kubelet
+        .allocate("acme.dev/x", &["acme0"])
+        .await
+        .unwrap_err();
+    assert_eq!(
+        refused.message(),
+        "vendor acme refuses: its recipe is not used: /run/acme.dev/link leads to /etc/secret, \
+         which vendor acme must not mount into containers"
+    );
+    // The same while it is away.
+    drop(program);
+    let refused = kubelet
+        .allocate("acme.dev/x", &["acme0"])
+        .await
+        .unwrap_err();
+    assert!(
+        refused.message().contains("leads to /etc/secret"),
+        "{refused}"
+    );
+    agent.stop().await;
+}

@@ -302,3 +302,28 @@ async fn the_death_of_one_vendor_leaves_the_other_one_alone() {
         .unwrap();
     agent.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_socket_that_somebody_removes_or_replaces_is_made_again() {
+    let machine = machine();
+    let agent = machine.agent();
+    let socket = machine.vendor_socket("acme");
+    wait("the socket", || socket.exists()).await;
+    let answers = || std::os::unix::net::UnixStream::connect(&socket).is_ok();
+    std::fs::remove_file(&socket).unwrap();
+    wait("a new socket", answers).await;
+    // Of somebody who has gone: nobody answers on it.
+    let other = socket.with_file_name("other");
+    drop(std::os::unix::net::UnixListener::bind(&other).unwrap());
+    std::fs::rename(&other, &socket).unwrap();
+    wait("ours again", answers).await;
+    std::fs::remove_dir_all(socket.parent().unwrap()).unwrap();
+    wait("with its directory", answers).await;
+    let (mut program, _) = machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap();
+    program
+        .offer("acme.dev/x", 1, vec![device("acme0")])
+        .await
+        .unwrap();
+    lists(&agent, &["x/acme0=Healthy"]).await;
+    agent.stop().await;
+}

@@ -27,7 +27,7 @@ const fn wall(rooms: &'static str, may: &'static str, why: &'static str) -> Wall
 
 pub(crate) const WALLS: &[Wall] = &[
     wall(
-        "reason path digest clock backoff shutdown window crd",
+        "reason path digest clock backoff rate shutdown window wire crd",
         "",
         "",
     ),
@@ -64,12 +64,12 @@ pub(crate) const WALLS: &[Wall] = &[
     ),
     wall(
         "vendor",
-        "backoff device device::registry path root shutdown telemetry",
+        "backoff device device::registry path rate root shutdown telemetry wire",
         "what is offered, and what is asked of whoever offers it",
     ),
     wall(
         "proxy",
-        "device device::registry kubelet path root shutdown telemetry",
+        "device device::registry kubelet path rate root shutdown telemetry wire",
         "the kubelet's wire contract, from its other side",
     ),
     wall(
@@ -148,6 +148,7 @@ const DRIVERS: &[&str] = &[
     "kubelet",
     "metrics",
     "proxy",
+    "rate",
     "readiness::measure",
     "readiness::probe",
     "readiness::report",

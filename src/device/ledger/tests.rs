@@ -177,8 +177,14 @@ fn the_first_owner_keeps_a_name_and_the_next_takes_over_when_it_goes() {
     );
     let name = ResourceName::new("acme.dev/x").unwrap();
     let mut ledger = Ledger::default();
-    assert_eq!(ledger.offer(offer(acme.clone(), "acme.dev/x")), acme);
-    assert_eq!(ledger.offer(offer(other.clone(), "acme.dev/x")), acme);
+    assert_eq!(
+        ledger.offer(offer(acme.clone(), "acme.dev/x"), Duration::ZERO),
+        acme
+    );
+    assert_eq!(
+        ledger.offer(offer(other.clone(), "acme.dev/x"), Duration::ZERO),
+        acme
+    );
     let inventory = ledger.inventory();
     assert_eq!(inventory.resources[&name].source, acme);
     assert_eq!(inventory.problems.len(), 2, "both learn of it");
@@ -192,7 +198,7 @@ fn the_first_owner_keeps_a_name_and_the_next_takes_over_when_it_goes() {
 fn what_was_offered_outlives_the_agent_and_waits_for_its_source_after_a_boot() {
     let acme = Source::Vendor("acme".into());
     let mut before = Ledger::default();
-    before.offer(offer(acme.clone(), "acme.dev/x"));
+    before.offer(offer(acme.clone(), "acme.dev/x"), Duration::ZERO);
     let saved = before.save("boot");
     for (boot, health) in [("boot", Health::Healthy), ("next", Health::Unhealthy)] {
         let mut ledger = Ledger::default();
@@ -211,7 +217,7 @@ fn the_first_owner_keeps_a_name_over_a_restart_of_the_agent() {
     let acme = Source::Vendor("acme".into());
     let name = ResourceName::new("acme.dev/x").unwrap();
     let mut before = Ledger::default();
-    before.offer(offer(acme.clone(), "acme.dev/x"));
+    before.offer(offer(acme.clone(), "acme.dev/x"), Duration::ZERO);
     before.files(files(&[("/etc/a.yaml", &text("acme.dev/x", "/dev/a"))]));
     assert_eq!(before.inventory().resources[&name].source, acme);
     let mut after = Ledger::default();
@@ -230,4 +236,52 @@ fn files_of_a_directory_that_cannot_be_read_stay_in_force() {
     assert_eq!(ledger.inventory().problems.len(), 1);
     ledger.files(Files::new());
     assert!(ledger.inventory().resources.is_empty());
+}
+
+#[test]
+fn a_device_of_a_live_source_whose_health_comes_and_goes_is_held_back() {
+    let acme = Source::Vendor("acme".into());
+    let mut ledger = Ledger::default();
+    let mut say = |ledger: &mut Ledger, well: bool, at: u64| {
+        let mut offer = offer(acme.clone(), "acme.dev/x");
+        if !well {
+            let device = offer.devices.get_mut("a").unwrap();
+            (device.health, device.reason) = (Health::Unhealthy, Some("hot".into()));
+        }
+        ledger.offer(offer, Duration::from_secs(at));
+        ledger.settle(Duration::from_secs(at))
+    };
+    say(&mut ledger, true, 0);
+    say(&mut ledger, false, 100);
+    assert_eq!(say(&mut ledger, true, 101), None, "once is no flapping");
+    say(&mut ledger, false, 103);
+    assert_eq!(say(&mut ledger, true, 104), Some(Duration::from_secs(1)));
+    let device = |ledger: &Ledger| {
+        let inventory = ledger.inventory();
+        let resource = inventory.resources.values().next().unwrap();
+        (
+            resource.devices["a"].health,
+            resource.devices["a"].reason.clone(),
+        )
+    };
+    let (health, why) = device(&ledger);
+    assert_eq!(health, Health::Unhealthy);
+    assert_eq!(why.unwrap(), "a comes and goes; it must stay for a while");
+    assert_eq!(ledger.settle(Duration::from_secs(105)), None);
+    assert_eq!(device(&ledger), (Health::Healthy, None));
+    assert_eq!(ledger.save("boot").resources.len(), 1);
+}
+
+#[test]
+fn what_a_live_source_offers_no_more_is_forgotten_though_another_has_the_name() {
+    let (acme, other) = (
+        Source::Vendor("acme".into()),
+        Source::Plugin("other".into()),
+    );
+    let mut ledger = Ledger::default();
+    ledger.offer(offer(acme.clone(), "acme.dev/x"), Duration::ZERO);
+    ledger.offer(offer(other.clone(), "acme.dev/x"), Duration::ZERO);
+    ledger.only(&other, &BTreeSet::new());
+    ledger.withdraw(&acme, None);
+    assert_eq!(ledger.inventory(), Inventory::default());
 }

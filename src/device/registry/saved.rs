@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
+use tokio::task::{JoinError, JoinHandle, spawn_blocking};
+
 use crate::{
     device::ledger::{Ledger, Saved},
     digest::Digest,
     path::AbsPath,
-    root::Root,
+    root::{Root, RootError},
     telemetry::chain,
 };
 
@@ -29,7 +31,12 @@ pub(super) struct Keeper {
     /// So that equal content is not written, and a failure is told once.
     last: Option<Digest>,
     failed: bool,
+    /// A save that is under way.
+    writing: Option<JoinHandle<Result<Option<Digest>, RootError>>>,
 }
+
+/// How a save ended.
+pub(super) type End = Result<Result<Option<Digest>, RootError>, JoinError>;
 
 impl Keeper {
     pub(super) fn new(root: Root) -> Self {
@@ -41,6 +48,7 @@ impl Keeper {
             new_boot: true,
             last: None,
             failed: false,
+            writing: None,
         }
     }
 
@@ -78,27 +86,52 @@ impl Keeper {
         }
     }
 
-    /// Saves what the ledger knows, when it differs.
-    pub(super) async fn save(&mut self, ledger: &Ledger) {
-        let (Ok(bytes), Ok(path)) = (
-            serde_json::to_vec(&ledger.save(&self.boot_id)),
-            AbsPath::new(FILE),
-        ) else {
-            return;
-        };
-        let digest = Digest::of(&bytes);
-        if self.last.as_ref() == Some(&digest) {
-            return;
+    /// Saves what the ledger knows, when it differs, and waits for that: at the end.
+    pub(super) async fn save(&mut self, ledger: &Ledger, changed: bool) {
+        if self.writing.is_some() {
+            let end = self.written().await;
+            self.note(end);
         }
-        let root = self.root.clone();
-        let write = move || {
-            if let Some(dir) = path.parent() {
-                root.make_dirs(&dir, 0o755)?;
+        if changed {
+            self.begin(ledger);
+        }
+        if self.writing.is_some() {
+            let end = self.written().await;
+            self.note(end);
+        }
+    }
+
+    /// Saves what the ledger knows, when it differs, beside everything else. False while an earlier save is not
+    /// done.
+    pub(super) fn begin(&mut self, ledger: &Ledger) -> bool {
+        if self.writing.is_some() {
+            return false;
+        }
+        let (root, last, saved) = (
+            self.root.clone(),
+            self.last.clone(),
+            ledger.save(&self.boot_id),
+        );
+        self.writing = Some(spawn_blocking(move || write(&root, last, &saved)));
+        true
+    }
+
+    /// Waits for the end of a save that was begun. Safe to drop.
+    pub(super) async fn written(&mut self) -> End {
+        match &mut self.writing {
+            Some(writing) => {
+                let end = writing.await;
+                self.writing = None;
+                end
             }
-            root.replace(&path, &bytes, 0o600)
-        };
-        match tokio::task::spawn_blocking(write).await {
-            Ok(Ok(())) => (self.last, self.failed) = (Some(digest), false),
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Takes note of how a save ended; a failure is told once.
+    pub(super) fn note(&mut self, end: End) {
+        match end {
+            Ok(Ok(digest)) => (self.last, self.failed) = (digest, false),
             Ok(Err(error)) => {
                 if !self.failed {
                     tracing::warn!("the device list is not saved: {}", chain(&error));
@@ -108,4 +141,19 @@ impl Keeper {
             Err(error) => tracing::error!(%error, "saving the device list broke off"),
         }
     }
+}
+
+/// Writes the state, unless it is what was written last; gives what is on the disk.
+fn write(root: &Root, last: Option<Digest>, saved: &Saved) -> Result<Option<Digest>, RootError> {
+    let (Ok(bytes), Ok(path)) = (serde_json::to_vec(saved), AbsPath::new(FILE)) else {
+        return Ok(last);
+    };
+    let digest = Some(Digest::of(&bytes));
+    if last != digest {
+        if let Some(dir) = path.parent() {
+            root.make_dirs(&dir, 0o755)?;
+        }
+        root.replace(&path, &bytes, 0o600)?;
+    }
+    Ok(digest)
 }

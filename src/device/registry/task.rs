@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::{
     sync::{mpsc, oneshot, watch},
+    task::JoinError,
     time::{Instant, sleep_until},
 };
 use tokio_util::sync::CancellationToken;
@@ -12,8 +13,9 @@ use super::{
     Ask, RegistrySettings, Standing,
     announce::announce,
     declaration_dirs, files,
+    looking::{Looked, Looking, Next},
     saved::{self, Keeper},
-    scan::{self, Scan, Scanner, UnitStates},
+    scan::{self, Scan, UnitStates},
     watching::{DirWatch, watch_for},
 };
 use crate::{
@@ -39,12 +41,18 @@ const RESCAN_OF_ATTRIBUTES: Duration = Duration::from_secs(10);
 /// How long after the start devices of an earlier boot may stay away before they are forgotten:
 /// slow buses and firmware take tens of seconds to bring theirs.
 const LATE: Duration = Duration::from_secs(60);
+/// How long whoever speaks for devices waits at the start for the first look. It takes milliseconds; where a
+/// file system hangs, those that need none go on without.
+const FIRST_LOOK: Duration = Duration::from_secs(10);
+
 /// When what has to be done next.
 #[derive(Debug, Default)]
 struct Due {
     files: Option<Instant>,
     look: Option<Instant>,
     save: Option<Instant>,
+    /// A device of a live source has stayed for long enough.
+    settle: Option<Instant>,
 }
 
 impl Due {
@@ -62,8 +70,7 @@ impl Due {
 pub(super) struct Task {
     root: Root,
     ledger: Ledger,
-    /// Away only while it looks on a blocking thread.
-    scanner: Option<Scanner>,
+    looking: Looking,
     keeper: Keeper,
     files: Option<DirWatch>,
     nodes: Option<DirWatch>,
@@ -80,6 +87,8 @@ pub(super) struct Task {
 
 /// What woke the task.
 enum Woken {
+    Looked(Result<Looked, JoinError>),
+    Saved(saved::End),
     Files,
     Nodes,
     Kernel(Result<Heard, UeventError>),
@@ -104,7 +113,7 @@ impl Task {
             uevents: settings.uevents.then(listen).flatten(),
             rescan: settings.rescan,
             units: settings.units,
-            scanner: Some(Scanner::new(root.clone())),
+            looking: Looking::new(root.clone()),
             publish: watch::Sender::new(Arc::new(ledger.inventory())),
             root,
             ledger,
@@ -124,14 +133,20 @@ impl Task {
         mut asked: mpsc::Receiver<(Ask, oneshot::Sender<()>)>,
         stop: CancellationToken,
     ) {
-        self.refresh(true).await;
+        self.looking.want(true);
         loop {
+            self.begin();
             let alarm = self.alarm();
+            // Before the first look nobody knows who has a name by its file.
+            let open = !self.looking.is_first() || self.started.elapsed() >= FIRST_LOOK;
             let woken = tokio::select! {
                 biased;
                 () = stop.cancelled() => Woken::Stop,
                 // Safe to drop: a request stays in the channel.
-                Some((ask, reply)) = asked.recv() => Woken::Asked(ask, reply),
+                Some((ask, reply)) = asked.recv(), if open => Woken::Asked(ask, reply),
+                // Safe to drop, both: what is under way goes on, and its end stays to be heard.
+                looked = self.looking.done() => Woken::Looked(looked),
+                end = self.keeper.written() => Woken::Saved(end),
                 // Safe to drop: events stay in the kernel's queues.
                 () = changed(&mut self.files) => Woken::Files,
                 () = changed(&mut self.nodes) => Woken::Nodes,
@@ -143,19 +158,24 @@ impl Task {
             };
             match woken {
                 Woken::Stop => break,
-                woken => self.handle(woken).await,
+                woken => self.handle(woken),
             }
         }
-        self.keeper.save(&self.ledger).await;
+        // What did not change since is on the disk, or on its way.
+        self.keeper
+            .save(&self.ledger, self.due.save.is_some())
+            .await;
     }
 
-    async fn handle(&mut self, woken: Woken) {
+    fn handle(&mut self, woken: Woken) {
         match woken {
+            Woken::Looked(looked) => self.looked(looked),
+            Woken::Saved(end) => self.keeper.note(end),
             Woken::Files => Due::soon(&mut self.due.files),
             Woken::Nodes | Woken::Units => Due::soon(&mut self.due.look),
             Woken::Kernel(Ok(Heard::Event(event))) if !self.concerns(&event) => {}
             Woken::Kernel(Ok(_)) => {
-                self.scanner.iter_mut().for_each(Scanner::forget);
+                self.looking.forget();
                 Due::soon(&mut self.due.look);
             }
             Woken::Kernel(Err(error)) => {
@@ -165,34 +185,13 @@ impl Task {
                 );
                 self.uevents = None;
             }
-            Woken::Asked(Ask::Rescan, reply) => {
-                self.refresh(true).await;
-                // Whoever asked may have given up waiting.
-                let _ = reply.send(());
+            Woken::Asked(ask, reply) => {
+                if let Some(reply) = self.asked(ask, reply) {
+                    // Whoever asked may have given up waiting.
+                    let _ = reply.send(());
+                }
             }
-            Woken::Asked(Ask::Withhold(why), reply) => {
-                self.ledger.withhold(why);
-                self.publish();
-                let _ = reply.send(());
-            }
-            Woken::Asked(Ask::Offer(offer, standing), reply) => {
-                let source = offer.source.clone();
-                let by = self.ledger.offer(offer);
-                self.publish();
-                let told = if by == source {
-                    Standing::InForce
-                } else {
-                    Standing::Taken { by }
-                };
-                let _ = standing.send(told);
-                let _ = reply.send(());
-            }
-            Woken::Asked(Ask::Withdraw(source, resource), reply) => {
-                self.ledger.withdraw(&source, resource.as_ref());
-                self.publish();
-                let _ = reply.send(());
-            }
-            Woken::Time => self.on_time().await,
+            Woken::Time => self.on_time(),
             Woken::Stop => {}
         }
     }
@@ -204,58 +203,106 @@ impl Task {
         event.node.is_some() || bus && self.ledger.in_force().any(Declaration::asks_hardware)
     }
 
-    async fn on_time(&mut self) {
+    /// Does what somebody asked for; gives the reply back when that is done.
+    fn asked(&mut self, ask: Ask, reply: oneshot::Sender<()>) -> Option<oneshot::Sender<()>> {
+        let now = self.started.elapsed();
+        match ask {
+            Ask::Rescan => {
+                self.looking.tell(reply);
+                return None;
+            }
+            Ask::Withhold(why) => self.ledger.withhold(why),
+            Ask::Offer(offer, standing) => {
+                let source = offer.source.clone();
+                let by = self.ledger.offer(offer, now);
+                self.settle();
+                let told = if by == source {
+                    Standing::InForce
+                } else {
+                    Standing::Taken { by }
+                };
+                let _ = standing.send(told);
+            }
+            Ask::Withdraw(source, resource) => self.ledger.withdraw(&source, resource.as_ref()),
+            Ask::Only(source, names) => self.ledger.only(&source, &names),
+        }
+        self.publish();
+        Some(reply)
+    }
+
+    /// Works out which devices of live sources are held back.
+    fn settle(&mut self) {
+        let wait = self.ledger.settle(self.started.elapsed());
+        self.due.settle = wait.map(|wait| Instant::now() + wait);
+    }
+
+    fn on_time(&mut self) {
         if Due::passed(self.due.files) {
-            self.refresh(true).await;
+            self.due.files = None;
+            self.looking.want(true);
         } else if Due::passed(self.due.look) {
-            self.refresh(false).await;
+            self.due.look = None;
+            self.looking.want(false);
+        }
+        if Due::passed(self.due.settle) {
+            self.settle();
+            self.publish();
         }
         if Due::passed(self.due.save) {
-            self.due.save = None;
-            self.keeper.save(&self.ledger).await;
+            // What is being saved is older: once more when that is done.
+            self.due.save = match self.keeper.begin(&self.ledger) {
+                true => None,
+                false => Some(Instant::now() + saved::DELAY),
+            };
         }
+        self.looking.complain();
     }
 
     /// The next moment at which there is something to do.
     fn alarm(&self) -> Instant {
-        let due = [self.due.files, self.due.look, self.due.save];
+        let first = self.looking.is_first().then(|| self.started + FIRST_LOOK);
+        let first = first.filter(|at| *at > Instant::now());
+        let due = [
+            self.due.files,
+            self.due.look,
+            self.due.save,
+            self.due.settle,
+            self.looking.late(),
+            first,
+        ];
         due.into_iter()
             .flatten()
             .min()
             .unwrap_or_else(|| Instant::now() + self.rescan)
     }
 
-    /// Reads (when asked to), looks, remembers, publishes.
-    async fn refresh(&mut self, files: bool) {
-        if files {
-            self.due.files = None;
-            self.read().await;
-        }
-        // Watching new directories leaves a gap before the watch: one more look closes it.
-        for _ in 0..2 {
-            if !self.look().await {
-                break;
+    /// Begins to read or to look, when that is wanted and nothing is under way.
+    fn begin(&mut self) {
+        match self.looking.next() {
+            Some(Next::Read) => {
+                let (root, dirs) = (self.root.clone(), declaration_dirs());
+                if let Some(watch) = &mut self.files {
+                    watch.set(&dirs.iter().map(|dir| watch_for(&root, dir)).collect());
+                }
+                let user = nix::unistd::geteuid().as_raw();
+                self.looking
+                    .run(move || Looked::Files(files::read_files(&root, &dirs, user)));
             }
-        }
-        self.publish();
-    }
-
-    async fn read(&mut self) {
-        let root = self.root.clone();
-        let dirs = declaration_dirs();
-        if let Some(watch) = &mut self.files {
-            watch.set(&dirs.iter().map(|dir| watch_for(&root, dir)).collect());
-        }
-        let user = nix::unistd::geteuid().as_raw();
-        let read = move || files::read_files(&root, &dirs, user);
-        match tokio::task::spawn_blocking(read).await {
-            Ok(files) => self.ledger.files(files),
-            Err(error) => tracing::error!(%error, "reading the device declarations broke off"),
+            Some(Next::Look(mut scanner)) => {
+                self.look_again();
+                let declared: Vec<Declaration> = self.ledger.in_force().cloned().collect();
+                let units = self.units.borrow_and_update().clone();
+                self.looking.run(move || {
+                    let scan = scanner.scan(declared.iter(), &units);
+                    Looked::Machine(scanner, scan)
+                });
+            }
+            None => {}
         }
     }
 
-    /// One look; says whether new directories are watched since, so that one more is needed.
-    async fn look(&mut self) -> bool {
+    /// When to look although nothing happens.
+    fn look_again(&mut self) {
         let mut slow = match self.uevents {
             Some(_) => self.rescan,
             None => self.rescan.min(RESCAN_WITHOUT_UEVENTS),
@@ -269,30 +316,29 @@ impl Task {
             slow = slow.min(RESCAN_OF_ATTRIBUTES);
         }
         self.due.look = Some(Instant::now() + slow);
-        let mut scanner = self
-            .scanner
-            .take()
-            .unwrap_or_else(|| Scanner::new(self.root.clone()));
-        let declared: Vec<Declaration> = self.ledger.in_force().cloned().collect();
-        let units = self.units.borrow_and_update().clone();
-        let looked = tokio::task::spawn_blocking(move || {
-            let scan = scanner.scan(declared.iter(), &units);
-            (scanner, scan)
-        });
-        let scan = match looked.await {
-            Ok((scanner, scan)) => {
-                self.scanner = Some(scanner);
-                scan
+    }
+
+    /// Takes note of what was read or seen.
+    fn looked(&mut self, looked: Result<Looked, JoinError>) {
+        match looked {
+            Ok(Looked::Files(files)) => self.ledger.files(files),
+            Ok(Looked::Machine(scanner, scan)) => {
+                self.take_note(&scan);
+                let watch = self.nodes.as_mut();
+                // Watching new directories leaves a gap before the watch: one more look closes it.
+                let more = watch.is_some_and(|watch| watch.set(&scan.dirs));
+                if self.looking.end(scanner, more) {
+                    self.publish();
+                    self.looking.told();
+                }
             }
             Err(error) => {
                 tracing::error!(%error, "looking for devices broke off");
-                return false;
+                self.looking.broke(self.root.clone());
+                self.publish();
+                self.looking.told();
             }
-        };
-        self.take_note(&scan);
-        self.nodes
-            .as_mut()
-            .is_some_and(|watch| watch.set(&scan.dirs))
+        }
     }
 
     fn take_note(&mut self, scan: &Scan) {

@@ -169,3 +169,21 @@ fn a_flapping_device_is_held_back_and_looked_at_again() {
         (vec!["fuse Healthy -".to_owned()], None)
     );
 }
+
+#[test]
+fn a_node_that_is_part_of_another_device_now_is_not_lent_twice() {
+    let declaration = declared("/dev/a*");
+    let mut presences = Presences::new();
+    let apart = seen(&[("/dev/a0", there()), ("/dev/a1", there())]);
+    let first = merge(None, &declaration, &apart, &mut presences, (NOW, false));
+    let mut grouped = Sightings::default();
+    let nodes = ["/dev/a0", "/dev/a1"].map(|node| node.parse::<AbsPath>().unwrap().into());
+    let sighted = Sighted {
+        nodes: nodes.into(),
+        ..Sighted::default()
+    };
+    grouped.found.insert("usb-1-2".to_owned(), sighted);
+    let known = Some(&first.devices);
+    let second = merge(known, &declaration, &grouped, &mut presences, (NOW, false));
+    assert_eq!(told(&second), ["usb-1-2 Healthy -"]);
+}

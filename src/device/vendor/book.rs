@@ -12,7 +12,7 @@ pub type Files = BTreeMap<AbsPath, Result<String, Refusal>>;
 #[derive(Debug, Default)]
 struct Page {
     /// What it said when it was good last; in force until the file is repaired or removed.
-    good: Option<Arc<Vendor>>,
+    good: Option<(String, Arc<Vendor>)>,
     /// The text that was read last.
     text: Option<String>,
     /// What is wrong with it.
@@ -26,9 +26,35 @@ pub struct Book {
 }
 
 impl Book {
-    /// Takes note of all files as they are now. Files that are not named are gone.
+    /// Takes over what an earlier agent found to be good, by file.
+    pub fn restore(&mut self, good: BTreeMap<AbsPath, String>) {
+        for (file, text) in good {
+            // What was good for another version of this program may be none for this one.
+            if let Ok(vendor) = parse(file.as_str(), &text) {
+                let page = self.pages.entry(file).or_default();
+                page.good = Some((text, Arc::new(vendor)));
+            }
+        }
+    }
+
+    /// The last good text of each file, for the next agent.
+    pub fn good(&self) -> BTreeMap<AbsPath, String> {
+        let good = |(file, page): (&AbsPath, &Page)| {
+            let (text, _) = page.good.as_ref()?;
+            Some((file.clone(), text.clone()))
+        };
+        self.pages.iter().filter_map(good).collect()
+    }
+
+    /// Takes note of all files as they are now. Files that are not named are gone, unless their directory could
+    /// not be read.
     pub fn read(&mut self, files: Files) -> Vendors {
-        self.pages.retain(|file, _| files.contains_key(file));
+        let unread = |file: &AbsPath| {
+            let dir = file.parent();
+            dir.is_some_and(|dir| matches!(files.get(&dir), Some(Err(_))))
+        };
+        self.pages
+            .retain(|file, _| files.contains_key(file) || unread(file));
         for (file, read) in files {
             let page = self.pages.entry(file.clone()).or_default();
             match read {
@@ -45,7 +71,8 @@ impl Book {
         let mut owners: BTreeMap<&str, &AbsPath> = BTreeMap::new();
         for (file, page) in &self.pages {
             all.problems.extend(page.wrong.iter().cloned());
-            let Some(vendor) = &page.good else {
+            let Some((_, vendor)) = &page.good else {
+                all.blind |= !page.wrong.is_empty();
                 continue;
             };
             if let Some(owner) = owners.get(vendor.name.as_str()) {
@@ -69,7 +96,10 @@ impl Page {
             return;
         }
         match parse(file, &text) {
-            Ok(vendor) => (self.good, self.wrong) = (Some(Arc::new(vendor)), Vec::new()),
+            Ok(vendor) => {
+                let vendor = Arc::new(vendor);
+                (self.good, self.wrong) = (Some((text.clone(), vendor)), Vec::new());
+            }
             Err(wrong) => self.wrong = wrong,
         }
         self.text = Some(text);

@@ -7,7 +7,7 @@ use super::{
     written::{self, File},
 };
 use crate::{
-    device::{Refusal, document::Refusals, glob::Glob, name::ResourceName},
+    device::{Refusal, cdi::Kind, document::Refusals, glob::Glob, name::ResourceName},
     path::AbsPath,
     reason::Reason,
 };
@@ -148,11 +148,9 @@ impl Check {
     fn cdi(&mut self, given: Vec<String>) -> Vec<String> {
         self.count("spec.cdi", given.len(), 0..=MOST_ENTRIES);
         for (at, kind) in given.iter().enumerate() {
-            // A CDI kind is written as a resource is.
-            if ResourceName::new(kind.as_str()).is_err() {
-                let message = format!("{kind:?} is no kind of CDI devices");
+            if let Err(error) = Kind::new(kind) {
                 let field = format!("spec.cdi[{at}]");
-                self.0.value(&field, message, "vendor/class");
+                self.0.value(&field, error.to_string(), "vendor/class");
             }
         }
         given

@@ -1,4 +1,5 @@
 use super::*;
+use crate::reason::Reason;
 
 const FULL: &str = "\
 apiVersion: machinist.dev/v1
@@ -86,7 +87,7 @@ fn every_fault_is_told_with_its_place() {
         ("'/dev/acme*'", "/dev/../etc/shadow", "it holds . or .."),
         ("/srv/acme", "/", "/ is everything there is"),
         ("/srv/acme", "srv", "it does not start with /"),
-        ("acme.dev/gpu]", "gpu]", "is no kind of CDI devices"),
+        ("acme.dev/gpu]", "gpu]", "is no kind of CDI device"),
         ("45s", "0s", "spec.grace"),
         ("45s", "for ever", "1s to 3600s"),
         ("5m", "2h", "1s to 600s"),
@@ -133,6 +134,20 @@ fn the_first_file_owns_a_name_and_a_broken_file_leaves_the_good_one_in_force() {
     let vendors = book.read(both("spec: ["));
     assert_eq!(vendors.by_name["acme"].grace, Duration::from_secs(45));
     assert_eq!(vendors.problems.len(), 2);
+    let mut next = Book::default();
+    next.restore(book.good());
+    let vendors = next.read(both("spec: ["));
+    assert_eq!(vendors.by_name["acme"].grace, Duration::from_secs(45));
+    assert!(!vendors.blind, "what it said is known");
+    assert!(
+        Book::default()
+            .read([(etc.clone(), Ok("spec: [".to_owned()))].into())
+            .blind
+    );
+    let dir = etc.parent().unwrap();
+    let unread = Refusal::new(Reason::SourceUnreadable, "too many open files");
+    let vendors = next.read([(dir, Err(unread))].into());
+    assert_eq!(vendors.by_name.len(), 1, "its files are not gone");
     let vendors = book.read([(run, Ok(FULL.replace("45s", "10s")))].into());
     assert_eq!(vendors.by_name["acme"].grace, Duration::from_secs(10));
     assert_eq!(vendors.problems, []);

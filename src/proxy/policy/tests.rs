@@ -176,3 +176,15 @@ fn an_answer_for_nobody_and_one_that_is_no_message_are_refused() {
     assert_eq!(judged(b""), Err(Refused::Empty));
     assert!(matches!(judged(b"\x0a\xff"), Err(Refused::Unreadable(_))));
 }
+
+#[test]
+fn an_answer_of_nothing_but_small_parts_is_refused_before_it_is_read() {
+    let vendor = vendor(&[], &[], &[]);
+    let told = judged(&vendor, |one| {
+        one.mounts = vec![api::Mount::default(); MOST_PARTS];
+    });
+    assert_eq!(
+        told,
+        "the plugin's answer has 4097 parts; at most 4096 are read"
+    );
+}

@@ -10,9 +10,14 @@ impl Session {
                 connection,
                 reply,
             } => {
-                let taken = self.take(resource, connection);
-                // A plugin that gave up waiting is registered all the same, as with the kubelet.
-                let _ = reply.send(taken);
+                match self.take(resource, connection) {
+                    Ok(()) => {
+                        self.saving.before(reply);
+                        self.saving.start(&self.known);
+                    }
+                    // A plugin that gave up waiting does not need to know.
+                    Err(why) => drop(reply.send(Err(why))),
+                }
             }
             Event::Returned {
                 resource,
@@ -23,7 +28,12 @@ impl Session {
                 endpoint,
                 why,
             } => self.lost(&resource, &endpoint, &why),
-            Event::Refused { name, why } => self.refused(name, why),
+            Event::Closed { why } => {
+                let vendor = &self.vendor.name;
+                tracing::warn!(vendor = %vendor, "registrations of {vendor} broke off: {why}");
+                self.bind_later();
+            }
+            Event::Refused { name, why } => self.refused(&name, &why),
             Event::Heard {
                 resource,
                 number,
@@ -37,7 +47,7 @@ impl Session {
         }
     }
 
-    /// Takes a registration; what was answered is on disk before.
+    /// Takes a registration; it is on the disk before it is answered.
     fn take(&mut self, resource: ResourceName, connection: Connection) -> Result<(), String> {
         if !self.lines.contains_key(&resource) {
             self.make_room()?;
@@ -46,7 +56,6 @@ impl Session {
         let endpoint = connection.endpoint.clone();
         tracing::info!(vendor = %name, resource = %resource, "{resource} is registered by a plugin of {name} on {endpoint}");
         self.known.add(&resource, &endpoint);
-        self.save();
         self.follow(resource, connection);
         Ok(())
     }
@@ -76,13 +85,16 @@ impl Session {
         let following = follow(
             resource.clone(),
             connection.clone(),
-            self.vendor.limits.devices,
+            (self.vendor.limits.devices, self.turns.clone()),
             self.to.clone(),
             stopped.clone(),
         );
         self.shared.tasks.spawn("plugin list", following);
         let line = self.lines.entry(resource.clone()).or_insert_with(Line::new);
-        line.came(connection, stopped.drop_guard());
+        if let Some(oldest) = line.came(connection, stopped.drop_guard()) {
+            self.known.remove(&resource, &oldest);
+            self.save_soon();
+        }
         self.route(&resource);
     }
 
@@ -123,14 +135,12 @@ impl Session {
         }
     }
 
-    fn refused(&mut self, name: String, why: String) {
-        let told = (name, why);
-        if self.told.refused.as_ref() == Some(&told) {
-            return;
+    fn refused(&mut self, name: &str, why: &str) {
+        let vendor = &self.vendor.name;
+        let told = format!("a plugin of {vendor} may not register {name:?}: {why}");
+        if let Some(unsaid) = self.told.refused.take(&told) {
+            tracing::warn!(vendor = %vendor, unsaid, "{told}");
         }
-        let (vendor, (name, why)) = (&self.vendor.name, &told);
-        tracing::warn!(vendor = %vendor, "a plugin of {vendor} may not register {name:?}: {why}");
-        self.told.refused = Some(told);
     }
 
     fn heard(&mut self, resource: &ResourceName, number: u64, mut list: List) {

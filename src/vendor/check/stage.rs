@@ -103,6 +103,7 @@ impl Stage {
                 self.live = None;
                 self.ended.push(why);
             }
+            Event::Refused(why) => self.refused.push(why),
             Event::Over(..) => {}
         }
     }

@@ -31,6 +31,7 @@ impl Keeper {
             Ok(name) if self.named_in_hello(&given.resource) => name,
             _ => {
                 let message = format!("{shown:?} was not named in Hello");
+                self.complain(format!("a snapshot is refused: {message}"));
                 return Some(rejected(
                     &shown,
                     generation,
@@ -41,25 +42,20 @@ impl Keeper {
         let vendor = self.vendor.borrow().clone();
         if !vendor.may_claim(&name) {
             let message = format!("vendor {} may not offer {name}", vendor.name);
-            return Some(rejected(
-                name.as_str(),
+            return Some(self.refused(
+                &name,
                 generation,
                 refused(Reason::ResourceForbidden, message),
             ));
         }
         let (root, besides, of) = (self.root.clone(), self.offers.besides(&name), name.clone());
         let read = move || snapshot::read(Some(&root), &vendor, &of, (given, bytes), besides);
-        let resource = match tokio::task::spawn_blocking(read).await {
+        let resource = match self.looks.look(read).await {
             Ok(Ok(resource)) => Arc::new(resource),
             Ok(Err(why)) => return Some(self.refused(&name, generation, why)),
-            Err(error) => {
-                tracing::error!(%error, "reading a snapshot broke off");
-                let message = "the agent could not read it".to_owned();
-                return Some(rejected(
-                    name.as_str(),
-                    generation,
-                    refused(Reason::Busy, message),
-                ));
+            Err(why) => {
+                let why = refused(Reason::Busy, why.to_string());
+                return Some(self.refused(&name, generation, why));
             }
         };
         if let Err(why) = self.offers.may_follow(&resource, generation) {

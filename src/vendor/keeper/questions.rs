@@ -4,9 +4,13 @@ use std::collections::BTreeMap;
 
 use tokio::sync::oneshot;
 
-use crate::vendor::{api::v1::answer, limits::QUESTIONS};
+use crate::vendor::{
+    api::v1::answer,
+    limits::{ORDERS, QUESTIONS},
+    messages::Unasked,
+};
 
-type Reply = oneshot::Sender<Result<answer::Answer, String>>;
+type Reply = oneshot::Sender<Result<answer::Answer, Unasked>>;
 
 /// Who waits for what. An id is never used twice.
 #[derive(Debug, Default)]
@@ -16,11 +20,12 @@ pub(super) struct Questions {
 }
 
 impl Questions {
-    /// A new question's id; gives the reply back when too many are open.
-    pub(super) fn open(&mut self, reply: Reply) -> Result<u64, Reply> {
+    /// A new question's id; gives the reply back when too many are open. An order has a place besides.
+    pub(super) fn open(&mut self, reply: Reply, is_order: bool) -> Result<u64, Reply> {
         // Whoever no longer waits has gone away by himself.
         self.open.retain(|_, reply| !reply.is_closed());
-        if self.open.len() >= QUESTIONS {
+        let most = QUESTIONS + if is_order { ORDERS } else { 0 };
+        if self.open.len() >= most {
             return Err(reply);
         }
         self.last += 1;
@@ -29,7 +34,7 @@ impl Questions {
     }
 
     /// The vendor answered. Late answers and those to nothing are ignored.
-    pub(super) fn answer(&mut self, id: u64, answer: Result<answer::Answer, String>) {
+    pub(super) fn answer(&mut self, id: u64, answer: Result<answer::Answer, Unasked>) {
         if let Some(reply) = self.open.remove(&id) {
             // Whoever asked may have given up.
             let _ = reply.send(answer);
@@ -39,7 +44,7 @@ impl Questions {
     /// Nobody will answer.
     pub(super) fn forget(&mut self, why: &str) {
         for (_, reply) in std::mem::take(&mut self.open) {
-            let _ = reply.send(Err(why.to_owned()));
+            let _ = reply.send(Err(Unasked::Away(why.to_owned())));
         }
     }
 }

@@ -8,7 +8,7 @@ use crate::vendor::{
     api::v1::{self as api, FromAgent, from_agent, question},
     hello,
     limits::HEARTBEAT,
-    messages::{Ask, Granted, Opening, Said, message, millis},
+    messages::{Ask, Granted, Opening, Said, Unasked, message, millis},
 };
 
 impl Keeper {
@@ -23,7 +23,7 @@ impl Keeper {
         }
         let instance = opening.hello.instance.clone();
         if self.live.is_some() {
-            self.end(Status::aborted("the same instance has connected again"));
+            self.end(Status::aborted("its vendor has connected again"));
         }
         let resumed = self.offers.is_of(&instance);
         self.offers.begin(&instance);
@@ -72,6 +72,8 @@ impl Keeper {
         let vendor = self.vendor.borrow().clone();
         hello::check(&vendor, hello)?;
         match &self.live {
+            // Its stream has ended, and that is about to be told.
+            Some(live) if live.to.is_closed() => Ok(()),
             Some(live) if live.instance != hello.instance => Err(Status::already_exists(format!(
                 "instance {:?} of vendor {} has the session",
                 live.instance, vendor.name
@@ -117,7 +119,7 @@ impl Keeper {
             }
             Said::Heartbeat(beat) => self.tell(message(from_agent::Said::Heartbeat(beat))),
             Said::Answer(api::Answer { id, answer }) => {
-                let nothing = || "its answer says nothing".to_owned();
+                let nothing = || Unasked::Away("its answer says nothing".to_owned());
                 self.questions.answer(id, answer.ok_or_else(nothing));
             }
         }
@@ -125,10 +127,11 @@ impl Keeper {
 
     /// Asks the vendor.
     pub(super) fn ask(&mut self, ask: Ask) {
+        let is_order = ask.is_order();
         let why = match &self.live {
             None => self.why_away(),
             Some(live) if live.to.is_closed() => "its session is over".to_owned(),
-            Some(_) => match self.questions.open(ask.reply) {
+            Some(_) => match self.questions.open(ask.reply, is_order) {
                 Ok(id) => {
                     return self.tell(message(from_agent::Said::Question(api::Question {
                         id,
@@ -137,13 +140,13 @@ impl Keeper {
                     })));
                 }
                 Err(reply) => {
-                    let _ = reply.send(Err("too many questions are open already".to_owned()));
+                    let _ = reply.send(Err(Unasked::Busy));
                     return;
                 }
             },
         };
         // Whoever asked may have given up.
-        let _ = ask.reply.send(Err(why));
+        let _ = ask.reply.send(Err(Unasked::Away(why)));
     }
 
     fn why_away(&self) -> String {

@@ -12,7 +12,7 @@ use crate::{
         glob::Glob,
         name::device_id,
         registry::watching::Depth,
-        sighting::{MOST_DEVICES, Sighted, Sightings},
+        sighting::{MOST_DEVICES, Sighted, Sightings, is_companion},
         template::Template,
     },
     path::AbsPath,
@@ -40,6 +40,8 @@ pub(super) struct Finder<'a> {
     sysfs: &'a Sysfs,
     dirs: &'a mut BTreeMap<AbsPath, Depth>,
     candidates: Vec<Candidate>,
+    /// The device that each node is part of.
+    nodes: BTreeMap<AbsPath, String>,
     seen: Sightings,
 }
 
@@ -56,22 +58,28 @@ impl<'a> Finder<'a> {
             sysfs,
             dirs,
             candidates: Vec::new(),
+            nodes: BTreeMap::new(),
             seen: Sightings::default(),
         }
     }
 
-    /// Everything that the declaration finds; none when a directory could not be read, and then nothing is
-    /// known: what is lent stays as it is.
+    /// Everything that the declaration finds; none when something that it goes by could not be read, and then
+    /// nothing is known: what is lent stays as it is.
     pub(super) fn find(mut self, specs: &Specs, units: &UnitStates) -> Option<Sightings> {
         let declaration = self.declaration;
         for entry in &declaration.matches {
             match entry {
                 Entry::Path(glob) => self.paths(glob)?,
+                Entry::Hardware(_) if self.sysfs.unread => return None,
+                Entry::Cdi(_) if specs.unread => return None,
                 Entry::Hardware(wanted) => self.hardware(wanted),
                 Entry::Cdi(kind) => self.cdi(kind, specs),
             }
         }
         if let Some(by) = declaration.group {
+            if self.sysfs.unread {
+                return None;
+            }
             self.group(by);
         }
         for candidate in std::mem::take(&mut self.candidates) {
@@ -216,6 +224,22 @@ impl<'a> Finder<'a> {
         if self.seen.found.len() >= MOST_DEVICES {
             self.seen.cut = true;
             return;
+        }
+        // Functions of one IOMMU group that are grouped by their addresses, for one.
+        let own = candidate.sighted.nodes.iter();
+        let own: Vec<_> = own.filter(|node| !is_companion(&node.host)).collect();
+        let taken = own
+            .iter()
+            .find_map(|node| self.nodes.get_key_value(&node.host));
+        if let Some((node, other)) = taken {
+            let id = &candidate.id;
+            let message = format!("{node} of {id} is part of {other} already; {id} is left out");
+            let problem = Refusal::new(Reason::EntryDuplicate, message).field("spec.match");
+            self.seen.problems.push(problem);
+            return;
+        }
+        for node in own {
+            self.nodes.insert(node.host.clone(), candidate.id.clone());
         }
         if candidate.sighted.wrong.is_none() {
             candidate.sighted.wrong = self.wrong(&candidate, units);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{names, nearest_dir};
+use super::{follow, names, nearest_dir};
 use crate::{
     device::{
         Refusal,
@@ -11,7 +11,7 @@ use crate::{
     },
     path::AbsPath,
     reason::Reason,
-    root::{Kind, Root},
+    root::{Kind, Root, RootError},
     telemetry::chain,
 };
 
@@ -23,6 +23,8 @@ const MOST_FILES: usize = 128;
 pub(super) struct Specs {
     pub(super) files: Vec<File>,
     pub(super) problems: Vec<Refusal>,
+    /// Something could not be read: then what is not here may be offered all the same.
+    pub(super) unread: bool,
 }
 
 impl Specs {
@@ -41,7 +43,9 @@ impl Specs {
                 Depth::Names
             };
             dirs.insert(nearest, depth);
-            for name in names(root, &dir).unwrap_or_default() {
+            let all = names(root, &dir);
+            specs.unread |= all.is_err();
+            for name in all.unwrap_or_default() {
                 let is_spec = name.ends_with(".json") || name.ends_with(".yaml");
                 if !is_spec || name.starts_with('.') {
                     continue;
@@ -53,11 +57,16 @@ impl Specs {
                     return specs;
                 }
                 if let Ok(path) = dir.join(&name) {
-                    specs.take(root, path, priority);
+                    specs.take(root, (path, priority), dirs);
                 }
             }
         }
         specs
+    }
+
+    fn is_unread(&mut self, path: &AbsPath, error: &RootError) {
+        self.unread = true;
+        self.refuse(path, chain(error));
     }
 
     fn refuse(&mut self, path: &AbsPath, message: String) {
@@ -65,25 +74,34 @@ impl Specs {
         self.problems.push(refusal.file(path.as_str()));
     }
 
-    /// A spec may run programs as root on the host: whoever can write it is root.
-    fn take(&mut self, root: &Root, path: AbsPath, priority: usize) {
-        match root.stat(&path) {
-            Ok(Some(stat)) if stat.kind != Kind::File => {
-                let kind = stat.kind.as_str();
-                return self.refuse(&path, format!("it is a {kind}; specs are regular files"));
-            }
-            Ok(Some(stat)) => {
-                if let Some(fault) = owner_fault(&stat, nix::unistd::geteuid().as_raw()) {
-                    return self.refuse(&path, fault);
-                }
-            }
+    /// A spec may run programs as root on the host: whoever can write it is root. Links are followed, as runtimes
+    /// do.
+    fn take(
+        &mut self,
+        root: &Root,
+        (path, priority): (AbsPath, usize),
+        dirs: &mut BTreeMap<AbsPath, Depth>,
+    ) {
+        let (real, stat) = match follow(root, &path) {
+            Ok(Some(found)) => found,
             Ok(None) => return,
-            Err(error) => return self.refuse(&path, chain(&error)),
+            Err(error) => return self.is_unread(&path, &error),
+        };
+        if let Some(dir) = real.parent().filter(|_| real != path) {
+            dirs.entry(dir).or_insert(Depth::Content);
         }
-        let text = match root.read_nofollow(&path, cdi::LARGEST as u64) {
+        if stat.kind != Kind::File {
+            let kind = stat.kind.as_str();
+            return self.refuse(&path, format!("it is a {kind}; specs are regular files"));
+        }
+        if let Some(fault) = owner_fault(&stat, nix::unistd::geteuid().as_raw()) {
+            return self.refuse(&path, fault);
+        }
+        let text = match root.read_nofollow(&real, cdi::LARGEST as u64) {
             Ok(bytes) => String::from_utf8(bytes).map_err(|_| "it is not UTF-8 text".to_owned()),
             Err(error) if error.is_not_found() => return,
-            Err(error) => Err(chain(&error)),
+            Err(error @ RootError::TooLarge { .. }) => Err(chain(&error)),
+            Err(error) => return self.is_unread(&path, &error),
         };
         match text {
             Ok(text) => match cdi::parse(path.as_str(), &text) {

@@ -25,21 +25,29 @@ pub(super) struct Sysfs {
     pub(super) nodes: BTreeMap<AbsPath, NodeFacts>,
     /// PCI functions by address.
     pub(super) functions: BTreeMap<String, Arc<PciFacts>>,
+    /// Something of it could not be read: then what is not here may be there all the same.
+    pub(super) unread: bool,
 }
 
 impl Sysfs {
     /// Reads it. Directories below `/dev` whose names matter are added to `dirs`; hardware without a node
     /// makes itself heard by the kernel's events only.
     pub(super) fn read(root: &Root, dirs: &mut BTreeMap<AbsPath, Depth>) -> Self {
+        let (functions, mut unread) = match functions(root) {
+            Ok(functions) => (functions, false),
+            Err(()) => (HashMap::new(), true),
+        };
         let mut reader = Reader {
             root,
             usb: HashMap::new(),
-            functions: functions(root),
+            functions,
         };
         let links = links(root, dirs);
         let mut nodes = BTreeMap::new();
         for class in ["char", "block"] {
-            for sysfs in reader.devices(class) {
+            let devices = reader.devices(class);
+            unread |= devices.is_err();
+            for sysfs in devices.unwrap_or_default() {
                 if let Some(mut facts) = reader.node(&sysfs) {
                     facts.links = links.get(&facts.node).cloned().unwrap_or_default();
                     nodes.insert(sysfs, facts);
@@ -50,6 +58,7 @@ impl Sysfs {
         Self {
             nodes,
             functions: functions.map(|one| (one.address.clone(), one)).collect(),
+            unread,
         }
     }
 }
@@ -64,16 +73,16 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     /// The directories of all devices of a class of numbers.
-    fn devices(&self, class: &str) -> Vec<AbsPath> {
+    fn devices(&self, class: &str) -> Result<Vec<AbsPath>, ()> {
         let Ok(dir) = AbsPath::new(format!("/sys/dev/{class}")) else {
-            return Vec::new();
+            return Ok(Vec::new());
         };
-        let numbers = names(self.root, &dir).unwrap_or_default();
+        let numbers = names(self.root, &dir)?;
         let target = |number: String| {
             let link = dir.join(&number).ok()?;
             joined(&link, &self.root.read_link(&link).ok()?)
         };
-        numbers.into_iter().filter_map(target).collect()
+        Ok(numbers.into_iter().filter_map(target).collect())
     }
 
     fn node(&mut self, sysfs: &AbsPath) -> Option<NodeFacts> {
@@ -121,9 +130,9 @@ impl Reader<'_> {
 }
 
 /// All PCI functions, by directory.
-fn functions(root: &Root) -> HashMap<AbsPath, Arc<PciFacts>> {
+fn functions(root: &Root) -> Result<HashMap<AbsPath, Arc<PciFacts>>, ()> {
     let Ok(dir) = AbsPath::new("/sys/bus/pci/devices") else {
-        return HashMap::new();
+        return Ok(HashMap::new());
     };
     let function = |address: String| {
         let link = dir.join(&address).ok()?;
@@ -144,8 +153,8 @@ fn functions(root: &Root) -> HashMap<AbsPath, Arc<PciFacts>> {
         };
         Some((sysfs, Arc::new(facts)))
     };
-    let all = names(root, &dir).unwrap_or_default();
-    all.into_iter().filter_map(function).collect()
+    let all = names(root, &dir)?;
+    Ok(all.into_iter().filter_map(function).collect())
 }
 
 /// The last component of where a link in a directory of sysfs leads.

@@ -1,0 +1,209 @@
+//! `machinist devices explain`: one resource in whole sentences.
+
+use std::fmt::Write as _;
+
+use clap::Args;
+use jiff::Timestamp;
+use serde::Serialize;
+
+use super::{Exit, Global, Printed, ask, print_data};
+use crate::status::{DeviceStatus, ResourceStatus, Status, VendorStatus};
+
+/// Arguments of `devices explain`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Exits with 0 when the running agent knows the resource, and with 1 when nobody offers it.
+
+Example:
+  machinist devices explain acme.dev/serial")]
+pub struct ExplainArgs {
+    /// The resource, as pods ask for it
+    #[arg(value_name = "RESOURCE")]
+    pub resource: String,
+    /// How it is printed.
+    #[command(flatten)]
+    pub printed: Printed,
+}
+
+/// Everything that is known of one resource.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Explained<'a> {
+    #[serde(flatten)]
+    resource: &'a ResourceStatus,
+    /// The vendor whose program offers it.
+    vendor: Option<&'a VendorStatus>,
+    /// What is wrong with files that name it, or that it comes from.
+    problems: Vec<&'a str>,
+}
+
+pub(super) fn run(global: &Global, args: &ExplainArgs) -> anyhow::Result<Exit> {
+    let status = ask(&global.open_root()?)?;
+    let found = status.devices.iter();
+    let mut found = found.filter(|one| one.resource == args.resource);
+    let Some(resource) = found.next() else {
+        super::super::output::write_error(&nobody(&status, &args.resource));
+        return Ok(Exit::Failed);
+    };
+    print_data(args.printed.output, &explained(&status, resource), text)?;
+    Ok(Exit::Done)
+}
+
+fn explained<'a>(status: &'a Status, resource: &'a ResourceStatus) -> Explained<'a> {
+    let vendor = resource.source.strip_prefix("vendor ");
+    let vendor = vendor.and_then(|name| status.vendors.iter().find(|one| one.vendor == name));
+    let concerns = |problem: &&str| {
+        problem.contains(&resource.resource) || problem.starts_with(&resource.source)
+    };
+    let problems = status.device_problems.iter().map(String::as_str);
+    Explained {
+        resource,
+        vendor,
+        problems: problems.filter(concerns).collect(),
+    }
+}
+
+/// That nobody offers it; with what is wrong with files, since one of them may be meant to.
+fn nobody(status: &Status, resource: &str) -> String {
+    let mut text = format!(
+        "nobody offers {resource} here: no declaration that is in force, no vendor and no plugin\n"
+    );
+    for problem in &status.device_problems {
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "{problem}");
+    }
+    text
+}
+
+fn text(explained: &Explained<'_>) -> String {
+    let resource = explained.resource;
+    let mut text = format!("{} comes from {}\n", resource.resource, resource.source);
+    let known = match (resource.registered, resource.reason.as_str()) {
+        (true, _) => "the kubelet has it".to_owned(),
+        (false, "") => "the kubelet does not have it".to_owned(),
+        (false, why) => format!("the kubelet does not have it: {why}"),
+    };
+    let _ = writeln!(text, "{known}{}", since(resource.since));
+    if resource.devices.is_empty() {
+        text.push_str("it has no device\n");
+    }
+    for device in &resource.devices {
+        text.push_str(&line(device));
+    }
+    if let Some(vendor) = explained.vendor {
+        text.push_str(&of_vendor(vendor));
+    }
+    for problem in &explained.problems {
+        let _ = writeln!(text, "{problem}");
+    }
+    text
+}
+
+fn line(device: &DeviceStatus) -> String {
+    let why = match device.reason.as_str() {
+        "" => String::new(),
+        why => format!(": {why}"),
+    };
+    let held = match &device.holder {
+        Some(holder) => format!("; {holder} has it{}", since(device.held_since)),
+        None => "; nobody has it".to_owned(),
+    };
+    let since = since(device.since);
+    format!("  {} is {}{since}{why}{held}\n", device.id, device.health)
+}
+
+fn of_vendor(vendor: &VendorStatus) -> String {
+    let name = &vendor.vendor;
+    let there = match &vendor.instance {
+        Some(instance) => format!("is connected as {instance:?}"),
+        None => "is not connected".to_owned(),
+    };
+    let mut text = format!(
+        "vendor {name} {there}; {} session(s), {} refusal(s) since the agent started\n",
+        vendor.sessions, vendor.refused
+    );
+    for told in [&vendor.problem, &vendor.last_reason].into_iter().flatten() {
+        let _ = writeln!(text, "  {told}");
+    }
+    text
+}
+
+fn since(time: Option<Timestamp>) -> String {
+    time.map_or_else(String::new, |time| {
+        format!(" since {}", time.strftime("%Y-%m-%d %H:%M:%SZ"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::status::Mode;
+
+    fn status() -> Status {
+        let now = Timestamp::from_second(1_800_000_000).unwrap();
+        let mut status = Status::starting("/", Mode::Machine, now);
+        let device = |id: &str, reason: &str, holder: Option<&str>| DeviceStatus {
+            id: id.to_owned(),
+            health: if reason.is_empty() {
+                "Healthy"
+            } else {
+                "Unhealthy"
+            }
+            .to_owned(),
+            reason: reason.to_owned(),
+            since: Some(now),
+            holder: holder.map(str::to_owned),
+            held_since: holder.map(|_| now),
+        };
+        status.devices = vec![ResourceStatus {
+            resource: "acme.dev/x".to_owned(),
+            source: "vendor acme".to_owned(),
+            registered: true,
+            since: Some(now),
+            reason: String::new(),
+            devices: vec![
+                device("a", "", Some("lab/reads/main")),
+                device("b", "92 °C", None),
+            ],
+        }];
+        status.vendors = vec![VendorStatus {
+            vendor: "acme".to_owned(),
+            connected: true,
+            instance: Some("one".to_owned()),
+            sessions: 2,
+            refused: 1,
+            last_reason: Some("generation 1 is older than 2".to_owned()),
+            ..VendorStatus::default()
+        }];
+        status.device_problems =
+            vec!["/etc/a.yaml: acme.dev/x is offered by vendor acme already".into()];
+        status
+    }
+
+    #[test]
+    fn a_resource_is_explained_with_who_has_it_and_since_when() {
+        let status = status();
+        let told = text(&explained(&status, &status.devices[0]));
+        assert_eq!(
+            told,
+            "acme.dev/x comes from vendor acme\n\
+             the kubelet has it since 2027-01-15 08:00:00Z\n  \
+             a is Healthy since 2027-01-15 08:00:00Z; lab/reads/main has it since 2027-01-15 08:00:00Z\n  \
+             b is Unhealthy since 2027-01-15 08:00:00Z: 92 °C; nobody has it\n\
+             vendor acme is connected as \"one\"; 2 session(s), 1 refusal(s) since the agent started\n  \
+             generation 1 is older than 2\n\
+             /etc/a.yaml: acme.dev/x is offered by vendor acme already\n"
+        );
+        let json = serde_json::to_value(explained(&status, &status.devices[0])).unwrap();
+        assert_eq!(json["resource"], "acme.dev/x");
+        assert_eq!(json["vendor"]["sessions"], 2);
+        assert_eq!(json["problems"].as_array().unwrap().len(), 1);
+    }
+
+    #[test]
+    fn what_nobody_offers_is_said_with_what_is_wrong_with_files() {
+        let told = nobody(&status(), "acme.dev/y");
+        assert!(told.starts_with("nobody offers acme.dev/y here"), "{told}");
+        assert!(told.contains("/etc/a.yaml"), "{told}");
+    }
+}

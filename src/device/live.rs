@@ -1,0 +1,73 @@
+//! Devices of sources that speak for themselves: one whose health comes and goes is held back as one is that is
+//! plugged and unplugged.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use super::{
+    inventory::{Health, Resource},
+    presence::Presence,
+};
+
+/// What is remembered of one offer's devices. Pure: it is told what was said, and when.
+#[derive(Debug, Default)]
+pub(super) struct Comings {
+    presences: BTreeMap<String, Presence>,
+    /// The offer with all that are held back, while there are any.
+    held: Option<Arc<Resource>>,
+}
+
+impl Comings {
+    /// Takes note of what a source says. A device that is left out has gone as well.
+    pub(super) fn look(&mut self, offer: &Arc<Resource>, now: Duration) {
+        for (id, presence) in &mut self.presences {
+            if !offer.devices.contains_key(id) {
+                presence.look(false, now);
+            }
+        }
+        // What is gone for so long has nothing to be remembered; a source with ever new ids fills no memory.
+        let most = 2 * offer.devices.len();
+        let full = self.presences.len() > most;
+        self.presences.retain(|id, presence| {
+            offer.devices.contains_key(id) || !full && !presence.is_forgotten(now)
+        });
+        for (id, device) in &offer.devices {
+            let well = device.health == Health::Healthy;
+            match self.presences.get_mut(id) {
+                Some(presence) => presence.look(well, now),
+                None => {
+                    self.presences
+                        .insert(id.clone(), Presence::first(well, now));
+                }
+            }
+        }
+        self.hold(offer, now);
+    }
+
+    /// Works out which devices are held back now; says how long until the next one is not.
+    pub(super) fn hold(&mut self, offer: &Arc<Resource>, now: Duration) -> Option<Duration> {
+        let wait = |id: &String| self.presences.get(id)?.held_for(now);
+        let waiting: Vec<(&String, Duration)> = offer
+            .devices
+            .keys()
+            .filter_map(|id| Some((id, wait(id)?)))
+            .filter(|(_, wait)| !wait.is_zero())
+            .collect();
+        let next = waiting.iter().map(|(_, wait)| *wait).min();
+        self.held = next.map(|_| {
+            let mut shown = Resource::clone(offer);
+            for (id, _) in waiting {
+                if let Some(device) = shown.devices.get_mut(id) {
+                    let why = format!("{id} comes and goes; it must stay for a while");
+                    (device.health, device.reason) = (Health::Unhealthy, Some(why));
+                }
+            }
+            Arc::new(shown)
+        });
+        next
+    }
+
+    /// What is to be shown instead of the offer.
+    pub(super) const fn held(&self) -> Option<&Arc<Resource>> {
+        self.held.as_ref()
+    }
+}

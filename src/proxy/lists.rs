@@ -1,0 +1,227 @@
+//! A plugin's stream of lists, read device by device.
+//!
+//! gRPC's own reader has a message whole in memory before anybody looks at it, and keeps that much for as long
+//! as the stream lives. A list may have any number of devices, so here it is taken apart while it arrives, and
+//! only what is kept of it is held; half a list holds no more than that.
+
+use std::{future::poll_fn, pin::Pin, sync::Arc, time::Duration};
+
+use prost::bytes::Bytes;
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore},
+    task::yield_now,
+    time::{Instant, timeout_at},
+};
+use tonic::{
+    Status,
+    body::Body,
+    codegen::{
+        Body as _, Service as _,
+        http::{Method, Request, Response, StatusCode, Uri, Version, header},
+    },
+};
+
+use super::{
+    dial::Connection,
+    list::{List, NoList, Reading},
+};
+
+/// What a plugin may send in one message: four times as much as the kubelet takes, to which it is cut.
+const LARGEST: usize = 16 * 1024 * 1024;
+/// How long a list may be under way that has begun: a few bytes at a time would hold up the vendor's others.
+const WHOLE_WITHIN: Duration = Duration::from_secs(10);
+/// Others get their turn after so many pieces of a list.
+const PIECES: usize = 16;
+
+const PATH: &str = "/v1beta1.DevicePlugin/ListAndWatch";
+/// An empty message: not compressed, and no bytes long.
+const EMPTY: &str = "\0\0\0\0\0";
+/// What stands before each message: whether it is compressed, and its length.
+const HEAD: usize = 5;
+
+/// One of a vendor's lists is taken in at a time. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(super) struct Turns(Arc<Semaphore>);
+
+impl Default for Turns {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(1)))
+    }
+}
+
+/// A message that has begun.
+#[derive(Debug)]
+struct Begun {
+    reading: Reading,
+    left: usize,
+    until: Instant,
+    _turn: OwnedSemaphorePermit,
+}
+
+/// The stream.
+#[derive(Debug)]
+pub(super) struct Lists {
+    body: Body,
+    most: usize,
+    turns: Turns,
+    /// What came and was not looked at yet.
+    came: Bytes,
+    head: Vec<u8>,
+    begun: Option<Begun>,
+    pieces: usize,
+}
+
+impl Lists {
+    /// Asks the plugin for its lists, of each of which `most` devices are kept.
+    pub(super) async fn open(
+        connection: &Connection,
+        most: usize,
+        turns: Turns,
+    ) -> Result<Self, Status> {
+        let mut request = Request::new(Body::new(EMPTY.to_owned()));
+        *request.method_mut() = Method::POST;
+        *request.version_mut() = Version::HTTP_2;
+        *request.uri_mut() = Uri::from_static(PATH);
+        let headers = request.headers_mut();
+        let grpc = header::HeaderValue::from_static("application/grpc");
+        headers.insert(header::CONTENT_TYPE, grpc);
+        headers.insert(header::TE, header::HeaderValue::from_static("trailers"));
+        let mut channel = connection.channel();
+        let broken = |error: tonic::transport::Error| Status::from_error(error.into());
+        poll_fn(|cx| channel.poll_ready(cx)).await.map_err(broken)?;
+        let answer = channel.call(request).await.map_err(broken)?;
+        Ok(Self {
+            body: taken(answer)?,
+            most,
+            turns,
+            came: Bytes::new(),
+            head: Vec::with_capacity(HEAD),
+            begun: None,
+            pieces: 0,
+        })
+    }
+
+    /// The next list; none when the plugin ended its stream in order. Safe to drop: what came of a list stays.
+    pub(super) async fn next(&mut self) -> Result<Option<List>, Status> {
+        loop {
+            if let Some(list) = self.take().await? {
+                return Ok(Some(list));
+            }
+            self.pieces += 1;
+            if self.pieces.is_multiple_of(PIECES) {
+                yield_now().await;
+            }
+            let within = self.begun.as_ref().map(|begun| begun.until);
+            let frame = poll_fn(|cx| Pin::new(&mut self.body).poll_frame(cx));
+            let frame = match within {
+                None => frame.await,
+                Some(until) => timeout_at(until, frame).await.map_err(|_| half())?,
+            };
+            let Some(frame) = frame else {
+                return Err(Status::unknown("its stream broke off"));
+            };
+            match frame?.into_data() {
+                Ok(data) => self.came = data,
+                Err(frame) => {
+                    if let Ok(trailers) = frame.into_trailers() {
+                        return self.over(&trailers);
+                    }
+                }
+            }
+        }
+    }
+
+    /// What the trailers say: the end.
+    fn over(&self, trailers: &header::HeaderMap) -> Result<Option<List>, Status> {
+        match Status::from_header_map(trailers) {
+            Some(status) if status.code() != tonic::Code::Ok => Err(status),
+            _ if self.begun.is_some() || !self.head.is_empty() => {
+                Err(Status::data_loss("its stream ended within a list"))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Looks at what came; gives the list that is whole with it.
+    async fn take(&mut self) -> Result<Option<List>, Status> {
+        loop {
+            let Some(begun) = &mut self.begun else {
+                let now = (HEAD - self.head.len()).min(self.came.len());
+                self.head.extend_from_slice(&self.came.split_to(now));
+                if self.head.len() < HEAD {
+                    return Ok(None);
+                }
+                self.begin().await?;
+                continue;
+            };
+            let now = begun.left.min(self.came.len());
+            let piece = self.came.split_to(now);
+            begun.reading.feed(&piece).map_err(unreadable)?;
+            begun.left -= now;
+            if begun.left > 0 {
+                return Ok(None);
+            }
+            let whole = self.begun.take().map(|begun| begun.reading.end());
+            return whole.transpose().map_err(unreadable);
+        }
+    }
+
+    /// A message begins whose head is whole. Safe to drop while it waits for its turn: the head stays.
+    async fn begin(&mut self) -> Result<(), Status> {
+        let left = length(&self.head)?;
+        let turn = Arc::clone(&self.turns.0).acquire_owned().await;
+        let turn = turn.map_err(|_| Status::internal("nobody reads lists any more"))?;
+        self.head.clear();
+        self.begun = Some(Begun {
+            reading: Reading::new(self.most),
+            left,
+            until: Instant::now() + WHOLE_WITHIN,
+            _turn: turn,
+        });
+        Ok(())
+    }
+}
+
+/// The answer's stream, when the plugin takes the question.
+fn taken(answer: Response<Body>) -> Result<Body, Status> {
+    if let Some(status) = Status::from_header_map(answer.headers())
+        && status.code() != tonic::Code::Ok
+    {
+        return Err(status);
+    }
+    match answer.status() {
+        StatusCode::OK => Ok(answer.into_body()),
+        other => Err(Status::unknown(format!(
+            "it answers with HTTP status {other}"
+        ))),
+    }
+}
+
+/// How long the message is that this head stands before.
+fn length(head: &[u8]) -> Result<usize, Status> {
+    let (compressed, length) = head.split_first().unwrap_or((&0, &[]));
+    if *compressed != 0 {
+        return Err(Status::unimplemented(
+            "its list is compressed, which nobody asked for",
+        ));
+    }
+    let bytes = length.iter();
+    let length = bytes.fold(0_usize, |length, byte| length << 8 | usize::from(*byte));
+    match length {
+        ..=LARGEST => Ok(length),
+        _ => Err(Status::resource_exhausted(format!(
+            "its list has {length} bytes; at most {LARGEST} are read"
+        ))),
+    }
+}
+
+fn unreadable(why: NoList) -> Status {
+    Status::data_loss(format!("its list cannot be read: {why}"))
+}
+
+fn half() -> Status {
+    let within = WHOLE_WITHIN.as_secs();
+    Status::deadline_exceeded(format!(
+        "half a list came, and not the rest within {within} s"
+    ))
+}

@@ -1,0 +1,135 @@
+//! So many in a second, over time; and sentences that are said once.
+
+use std::{collections::VecDeque, time::Duration};
+
+use tokio::time::{Instant, sleep_until};
+
+/// A bucket that fills by `per_second` up to twice as many.
+#[derive(Debug)]
+pub struct Rate {
+    each: Duration,
+    burst: u32,
+    /// When it was, or will be, empty.
+    empty: Instant,
+}
+
+impl Rate {
+    /// Full: twice as many can be taken at once.
+    pub fn new(per_second: u32) -> Self {
+        Self::every(
+            Duration::from_secs(1) / per_second.max(1),
+            2 * per_second.max(1),
+        )
+    }
+
+    /// One each time that `each` has passed; up to `burst` at once.
+    pub fn every(each: Duration, burst: u32) -> Self {
+        Self {
+            each,
+            burst,
+            empty: Instant::now()
+                .checked_sub(each * burst)
+                .unwrap_or_else(Instant::now),
+        }
+    }
+
+    /// Takes one; false when there is none.
+    pub fn take(&mut self) -> bool {
+        let now = Instant::now();
+        let full = now.checked_sub(self.each * self.burst).unwrap_or(now);
+        let next = self.empty.max(full) + self.each;
+        if next > now {
+            return false;
+        }
+        self.empty = next;
+        true
+    }
+
+    /// Takes one as soon as there is one. Safe to drop while waiting.
+    pub async fn wait(&mut self) {
+        while !self.take() {
+            sleep_until(self.empty + self.each).await;
+        }
+    }
+}
+
+/// Sentences that are remembered: what somebody else makes us say again and again is said once, and who makes
+/// us say ever new ones is quoted a few times and then now and then.
+#[derive(Debug)]
+pub struct Complaints {
+    said: VecDeque<String>,
+    rate: Rate,
+    unsaid: u64,
+}
+
+/// More kinds of mistakes than one program makes.
+const REMEMBERED: usize = 32;
+/// What still reaches the log of one who is wrong in a new way each time.
+const EACH: Duration = Duration::from_secs(30);
+
+impl Default for Complaints {
+    fn default() -> Self {
+        Self {
+            said: VecDeque::new(),
+            rate: Rate::every(EACH, 16),
+            unsaid: 0,
+        }
+    }
+}
+
+impl Complaints {
+    /// Whether the sentence is to be said now; with it, how many others were not said since the last one.
+    pub fn take(&mut self, sentence: &str) -> Option<u64> {
+        if self.said.iter().any(|said| said == sentence) {
+            return None;
+        }
+        if !self.rate.take() {
+            self.unsaid += 1;
+            return None;
+        }
+        if self.said.len() == REMEMBERED {
+            self.said.pop_front();
+        }
+        self.said.push_back(sentence.to_owned());
+        Some(std::mem::take(&mut self.unsaid))
+    }
+
+    /// What was wrong is right: it is news when it is wrong again.
+    pub fn forget(&mut self) {
+        self.said.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_burst_is_let_through_and_then_so_many_in_a_second() {
+        tokio::time::advance(Duration::from_secs(60)).await;
+        let mut rate = Rate::new(10);
+        assert_eq!((0..100).filter(|_| rate.take()).count(), 20);
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert_eq!((0..100).filter(|_| rate.take()).count(), 10);
+        let before = Instant::now();
+        rate.wait().await;
+        assert_eq!(before.elapsed(), Duration::from_millis(100));
+    }
+    #[tokio::test(start_paused = true)]
+    async fn what_alternates_is_said_once_and_what_is_ever_new_now_and_then() {
+        tokio::time::advance(Duration::from_secs(3600)).await;
+        let mut complaints = Complaints::default();
+        let said = |complaints: &mut Complaints, all: &mut dyn Iterator<Item = String>| {
+            all.filter(|one| complaints.take(one).is_some()).count()
+        };
+        let mut two = (0..100).map(|n| format!("{}", n % 2));
+        assert_eq!(said(&mut complaints, &mut two), 2);
+        let mut new = (2..1000).map(|n| n.to_string());
+        assert_eq!(said(&mut complaints, &mut new), 14);
+        tokio::time::advance(EACH).await;
+        assert_eq!(complaints.take("again"), Some(998 - 14));
+        complaints.forget();
+        tokio::time::advance(EACH).await;
+        assert_eq!(complaints.take("again"), Some(0));
+    }
+}

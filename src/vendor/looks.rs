@@ -1,0 +1,92 @@
+//! Looks at paths on the machine, which may take their time: a file system behind a link may hang for ever. Who
+//! waits is told so in time, and no vendor can have more than a few threads hang.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::{sync::Semaphore, task::spawn_blocking, time::timeout};
+
+/// How long a look may take.
+const WITHIN: Duration = Duration::from_secs(10);
+/// Looks of one vendor at a time.
+const AT_ONCE: usize = 4;
+
+/// Why something was not looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum NoLook {
+    #[error("looking at its paths took more than {} s", WITHIN.as_secs())]
+    TooLong,
+    #[error("{AT_ONCE} looks at its paths are under way already")]
+    TooMany,
+    #[error("looking at its paths broke off")]
+    BrokeOff,
+}
+
+/// One vendor's. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(super) struct Looks(Arc<Semaphore>);
+
+impl Default for Looks {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(AT_ONCE)))
+    }
+}
+
+impl Looks {
+    /// Runs `look` beside everything else. One that takes too long goes on, and has its place until it ends.
+    pub(super) async fn look<T: Send + 'static>(
+        &self,
+        look: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, NoLook> {
+        let place = timeout(WITHIN, Arc::clone(&self.0).acquire_owned()).await;
+        let place = place.map_err(|_| NoLook::TooMany)?;
+        let place = place.map_err(|_| NoLook::BrokeOff)?;
+        let looking = spawn_blocking(move || {
+            let _place = place;
+            look()
+        });
+        match timeout(WITHIN, looking).await {
+            Ok(looked) => looked.map_err(|_| NoLook::BrokeOff),
+            Err(_) => Err(NoLook::TooLong),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Mutex, mpsc};
+
+    use super::*;
+
+    /// Ends when the other end goes.
+    fn hangs(on: &Arc<Mutex<mpsc::Receiver<()>>>) -> impl FnOnce() + Send + 'static {
+        let on = Arc::clone(on);
+        move || drop(on.lock().map(|on| on.recv()))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_look_that_hangs_is_given_up_and_no_more_than_a_few_hang() {
+        let looks = Looks::default();
+        let (end, on) = mpsc::channel::<()>();
+        let on = Arc::new(Mutex::new(on));
+        let mut hung = tokio::task::JoinSet::new();
+        for _ in 0..AT_ONCE {
+            let (looks, hangs) = (looks.clone(), hangs(&on));
+            hung.spawn(async move { looks.look(hangs).await });
+        }
+        // The clock stands still while a thread is busy, so it is turned by hand.
+        while looks.0.available_permits() > 0 {
+            tokio::task::yield_now().await;
+        }
+        let late = looks.look(|| ());
+        let (late, ()) = tokio::join!(late, tokio::time::advance(WITHIN + WITHIN));
+        assert_eq!(late, Err(NoLook::TooMany));
+        for hung in hung.join_all().await {
+            assert_eq!(hung, Err(NoLook::TooLong));
+        }
+        drop(end);
+        while looks.0.available_permits() == 0 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(looks.look(|| 1).await, Ok(1));
+    }
+}

@@ -1,0 +1,305 @@
+//! Protobuf as it is on the wire, looked at before it is decoded.
+//!
+//! Two bytes on the wire can become a structure of 250 in memory, so a limit on bytes alone bounds
+//! nothing. Every part that takes memory of its own is counted on the encoded message first.
+
+/// A field that counts: its number, how much of it counts, and what is counted inside.
+#[derive(Debug)]
+pub struct Part(pub u32, pub Weight, pub Option<&'static Shape>);
+
+/// The fields of a message that count; all others are nothing in memory.
+pub type Shape = [Part];
+
+/// How much an occurrence of a field counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Weight {
+    /// It is there once at most, whatever is sent.
+    None,
+    /// Each occurrence is one part.
+    One,
+    /// A packed list: each byte may be an element.
+    Bytes,
+}
+
+/// What is not encoded as protobuf wants it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("it is not encoded as protobuf wants it")]
+pub struct Malformed;
+
+/// How many parts the encoded message has.
+pub fn parts(wire: &[u8], shape: &Shape) -> Result<usize, Malformed> {
+    let mut found = 0;
+    for field in fields(wire) {
+        let (number, body) = field?;
+        let Some(Part(_, weight, inside)) = shape.iter().find(|part| part.0 == number) else {
+            continue;
+        };
+        found += match weight {
+            Weight::None => 0,
+            Weight::One => 1,
+            Weight::Bytes => body.len().max(1),
+        };
+        if let Some(inside) = inside {
+            found += parts(body, inside)?;
+        }
+    }
+    Ok(found)
+}
+
+/// The fields of an encoded message by number, in their order; what is no text, list or message has no
+/// body. Ends with the first error.
+fn fields(mut wire: &[u8]) -> impl Iterator<Item = Result<(u32, &[u8]), Malformed>> {
+    std::iter::from_fn(move || {
+        if wire.is_empty() {
+            return None;
+        }
+        let field = field(&mut wire).ok_or(Malformed);
+        if field.is_err() {
+            wire = &[];
+        }
+        Some(field)
+    })
+}
+
+fn field<'a>(wire: &mut &'a [u8]) -> Option<(u32, &'a [u8])> {
+    let key = varint(wire)?;
+    let mut body: &[u8] = &[];
+    match key & 7 {
+        0 => drop(varint(wire)?),
+        1 => drop(take(wire, 8)?),
+        2 => {
+            let length = usize::try_from(varint(wire)?).ok()?;
+            body = take(wire, length)?;
+        }
+        5 => drop(take(wire, 4)?),
+        // Groups nest without a length, and no contract here has any.
+        _ => return None,
+    }
+    Some((u32::try_from(key >> 3).ok()?, body))
+}
+
+fn take<'a>(wire: &mut &'a [u8], length: usize) -> Option<&'a [u8]> {
+    let (head, rest) = wire.split_at_checked(length)?;
+    *wire = rest;
+    Some(head)
+}
+
+fn varint(wire: &mut &[u8]) -> Option<u64> {
+    let mut value = 0_u64;
+    for shift in (0..64).step_by(7) {
+        let byte = *take(wire, 1)?.first()?;
+        value |= u64::from(byte & 0x7f) << shift;
+        if byte < 0x80 {
+            return Some(value);
+        }
+    }
+    None
+}
+
+/// Takes a message apart that comes in pieces and is never whole anywhere: the bodies of one field, as far
+/// as they are small enough to be looked at.
+#[derive(Debug)]
+pub struct Apart {
+    /// The field whose bodies are wanted.
+    number: u32,
+    /// The longest body that is handed out.
+    longest: usize,
+    at: At,
+    /// A varint, or a wanted body, as far as it came.
+    held: Vec<u8>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum At {
+    Key,
+    /// The value of a field that is a number.
+    Number,
+    /// The length of a body; wanted or not.
+    Length(bool),
+    /// So many bytes are passed over.
+    Skip(usize),
+    /// So many bytes make a wanted body.
+    Body(usize),
+}
+
+/// What [`Apart`] finds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found<'a> {
+    /// The whole body of the wanted field.
+    Body(&'a [u8]),
+    /// One that is longer than is looked at.
+    TooLong,
+}
+
+/// No varint has more bytes.
+const LONGEST_VARINT: usize = 10;
+
+impl Apart {
+    /// The beginning of a message.
+    pub const fn new(number: u32, longest: usize) -> Self {
+        Self {
+            number,
+            longest,
+            at: At::Key,
+            held: Vec::new(),
+        }
+    }
+
+    /// Takes the next piece; `found` gets what is whole with it.
+    pub fn feed(
+        &mut self,
+        mut came: &[u8],
+        mut found: impl FnMut(Found<'_>),
+    ) -> Result<(), Malformed> {
+        while !came.is_empty() {
+            match self.at {
+                At::Skip(left) => {
+                    let now = left.min(came.len());
+                    came = came.get(now..).unwrap_or_default();
+                    self.at = if now == left {
+                        At::Key
+                    } else {
+                        At::Skip(left - now)
+                    };
+                }
+                At::Body(length) => {
+                    let now = (length - self.held.len()).min(came.len());
+                    self.held
+                        .extend_from_slice(take(&mut came, now).unwrap_or_default());
+                    if self.held.len() == length {
+                        found(Found::Body(&self.held));
+                        self.held.clear();
+                        self.at = At::Key;
+                    }
+                }
+                At::Key | At::Number | At::Length(_) => {
+                    if let Some(value) = self.number(&mut came)? {
+                        self.on_number(value, &mut found)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the message may end here.
+    pub fn is_whole(&self) -> bool {
+        self.at == At::Key && self.held.is_empty()
+    }
+
+    /// One more byte of a varint; its value when that was the last one.
+    fn number(&mut self, came: &mut &[u8]) -> Result<Option<u64>, Malformed> {
+        let byte = take(came, 1).and_then(<[u8]>::first).copied();
+        self.held.extend(byte);
+        match byte {
+            Some(byte) if byte < 0x80 => {
+                let value = varint(&mut self.held.as_slice()).ok_or(Malformed);
+                self.held.clear();
+                value.map(Some)
+            }
+            _ if self.held.len() >= LONGEST_VARINT => Err(Malformed),
+            _ => Ok(None),
+        }
+    }
+
+    fn on_number(
+        &mut self,
+        value: u64,
+        found: &mut impl FnMut(Found<'_>),
+    ) -> Result<(), Malformed> {
+        self.at = match (self.at, value & 7) {
+            (At::Length(wanted), _) => {
+                let length = usize::try_from(value).map_err(|_| Malformed)?;
+                match (wanted, length) {
+                    (true, 0) => {
+                        found(Found::Body(&[]));
+                        At::Key
+                    }
+                    (true, length) if length <= self.longest => At::Body(length),
+                    (true, length) => {
+                        found(Found::TooLong);
+                        At::Skip(length)
+                    }
+                    (false, 0) => At::Key,
+                    (false, length) => At::Skip(length),
+                }
+            }
+            (At::Key, 0) => At::Number,
+            (At::Key, 1) => At::Skip(8),
+            (At::Key, 2) => At::Length(value >> 3 == u64::from(self.number)),
+            (At::Key, 5) => At::Skip(4),
+            (At::Key, _) => return Err(Malformed),
+            _ => At::Key,
+        };
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHAPE: [Part; 2] = [
+        Part(1, Weight::One, Some(&[Part(2, Weight::One, None)])),
+        Part(3, Weight::Bytes, None),
+    ];
+
+    #[test]
+    fn parts_are_counted_where_they_are() {
+        // Field 1 with two fields 2 in it, an empty one, a list of three bytes, a field that is none of ours.
+        let wire = [
+            0x0a, 4, 0x12, 0, 0x12, 0, 0x0a, 0, 0x1a, 3, 1, 2, 3, 0x20, 7,
+        ];
+        assert_eq!(parts(&wire, &SHAPE), Ok(1 + 2 + 1 + 3));
+        for wire in [&[0xff; 11][..], &[0x0a, 5, 0], &[0x0b], &[0x80]] {
+            assert_eq!(parts(wire, &SHAPE), Err(Malformed), "{wire:?}");
+        }
+    }
+
+    fn apart(wire: &[u8], piece: usize) -> Result<(Vec<Option<Vec<u8>>>, bool), Malformed> {
+        let (mut apart, mut all) = (Apart::new(1, 4), Vec::new());
+        for came in wire.chunks(piece) {
+            apart.feed(came, |found| match found {
+                Found::Body(body) => all.push(Some(body.to_vec())),
+                Found::TooLong => all.push(None),
+            })?;
+        }
+        Ok((all, apart.is_whole()))
+    }
+
+    #[test]
+    fn a_message_is_taken_apart_however_it_is_cut() {
+        let wire = [
+            0x0a, 2, b'h', b'i', // wanted
+            0x08, 0x96, 0x01, // the same field as a number
+            0x12, 3, 1, 2, 3, // another text
+            0x0a, 0, // empty
+            0x0d, 1, 2, 3, 4, 0x09, 1, 2, 3, 4, 5, 6, 7, 8, // fixed ones
+            0x0a, 5, 1, 2, 3, 4, 5, // too long
+            0x0a, 4, 1, 2, 3, 4,
+        ];
+        let expected = vec![
+            Some(b"hi".to_vec()),
+            Some(Vec::new()),
+            None,
+            Some(vec![1, 2, 3, 4]),
+        ];
+        for piece in 1..=wire.len() {
+            assert_eq!(apart(&wire, piece), Ok((expected.clone(), true)), "{piece}");
+        }
+        assert!(!apart(&wire[..3], 1).unwrap().1, "half a body");
+        assert!(!apart(&wire[..1], 1).unwrap().1, "a key alone");
+    }
+
+    proptest::proptest! {
+        /// Whatever is cut anywhere says the same, and what is whole is what protobuf's own reader takes.
+        #[test]
+        fn no_bytes_make_it_panic(wire in proptest::collection::vec(proptest::num::u8::ANY, 0..200), piece in 1_usize..50) {
+            let (whole, cut) = (apart(&wire, wire.len().max(1)), apart(&wire, piece));
+            proptest::prop_assert_eq!(&whole, &cut);
+            if fields(&wire).all(|field| field.is_ok()) {
+                proptest::prop_assert!(whole.is_ok_and(|(_, whole)| whole));
+            }
+        }
+    }
+}
