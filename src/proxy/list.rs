@@ -166,6 +166,17 @@ pub(super) fn abandoned(devices: &Devices, why: &str) -> Devices {
     devices
 }
 
+/// A whole list that comes in pieces of so many bytes: how many devices are kept of it, how many are left out as
+/// too many, and how many are none. An error says why it is no list. For those who hold this reader against others.
+pub fn count(message: &[u8], most: usize, piece: usize) -> Result<(usize, usize, usize), String> {
+    let mut reading = Reading::new(most);
+    for came in message.chunks(piece.max(1)) {
+        reading.feed(came).map_err(|error| error.to_string())?;
+    }
+    let list = reading.end().map_err(|error| error.to_string())?;
+    Ok((list.devices.len(), list.cut, list.refused))
+}
+
 /// A whole message at once.
 #[cfg(test)]
 pub(super) fn read(message: &[u8], most: usize) -> Result<List, NoList> {

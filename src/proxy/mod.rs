@@ -32,6 +32,7 @@ use tokio::{
 };
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+pub use self::list::count;
 use self::{
     directory::Directory,
     routes::Routes,
@@ -255,7 +256,9 @@ async fn keep(shared: Shared, vendor: Arc<Vendor>, stop: CancellationToken) {
         let over = match Session::open(Arc::clone(&vendor), shared.clone(), during) {
             Ok(mut session) => {
                 (pause, told) = (FIRST_PAUSE, None);
-                session.run().await
+                let over = session.run().await;
+                session.finish().await;
+                over
             }
             Err(over) => Err(over),
         };

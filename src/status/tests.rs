@@ -138,6 +138,15 @@ fn full() -> Status {
     status.gates = gates();
     status.blockers = blockers();
     status.devices = devices();
+    status.vendors = vec![VendorStatus {
+        vendor: "acme".to_owned(),
+        connected: true,
+        instance: Some("one".to_owned()),
+        sessions: 2,
+        refused: 1,
+        last_reason: Some("generation 1 is older than 2".to_owned()),
+        ..VendorStatus::default()
+    }];
     status.device_problems = vec!["bad.yaml: it is not UTF-8 text [SourceUnreadable]".to_owned()];
     status.updates = updates();
     status

@@ -130,6 +130,11 @@ pub(crate) struct Agent {
 }
 
 impl Agent {
+    /// How many tasks there are.
+    pub(crate) fn tasks(&self) -> usize {
+        self.tasks.tracker().len()
+    }
+
     pub(crate) async fn until(
         &self,
         what: &str,

@@ -2,7 +2,15 @@
 
 use std::sync::Arc;
 
-use machinist::{agent::quiesce, device::Inventory, root::Root};
+use machinist::{
+    agent::quiesce,
+    device::{
+        Allowances, Inventory,
+        service::{DevicesService, DevicesSettings},
+    },
+    root::Root,
+    shutdown::Tasks,
+};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -263,4 +271,48 @@ async fn a_unit_that_takes_long_to_start_holds_up_nobody_who_stops_the_agent() {
     let ended = tokio::time::timeout(Duration::from_secs(1), task).await;
     ended.expect("within the grace period").unwrap();
     assert!(record.exists(), "the next start begins with it again");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn vendors_are_told_before_a_shutdown_that_somebody_else_orders_and_again_when_it_is_called_off() {
+    let beside = Beside::new();
+    beside.inventory.send_replace(declaring(&[]));
+    let dir = beside.root.path().join("etc/machinist/vendors.d");
+    std::fs::create_dir_all(&dir).unwrap();
+    let file = "apiVersion: machinist.dev/v1\nkind: DeviceVendor\nmetadata: {name: acme}\n\
+                spec: {connects: program, resources: [acme.dev/*]}\n";
+    std::fs::write(dir.join("acme.yaml"), file).unwrap();
+    let (tasks, stop) = (Tasks::new(), CancellationToken::new());
+    let root = Root::open(beside.root.path()).unwrap();
+    let units = watch::Sender::default();
+    let settings = DevicesSettings {
+        allowances: Allowances::default(),
+        uevents: Some(false),
+        rescan: Duration::from_secs(600),
+        units: units.subscribe(),
+        withheld: None,
+    };
+    let devices = DevicesService::start(root.clone(), settings, &tasks);
+    let vendors = devices.vendors().clone();
+    let systemd = Systemd::new(beside.machine.lines());
+    let inventory = beside.inventory.subscribe();
+    let follow = quiesce::follow(systemd, root, inventory, Some(vendors.clone()), stop.clone());
+    tokio::spawn(follow);
+    beside
+        .until("a lock for the vendors alone", |machine| {
+            machine.locks_held() == 1
+        })
+        .await;
+    assert!(!vendors.are_quiesced());
+    beside.machine.announce(true).await;
+    beside
+        .until("the lock given up", |machine| machine.locks_held() == 0)
+        .await;
+    assert!(vendors.are_quiesced());
+    beside.machine.announce(false).await;
+    beside
+        .until("they may go on", |_| !vendors.are_quiesced())
+        .await;
+    stop.cancel();
+    tasks.finish(Duration::from_secs(1)).await.unwrap();
 }

@@ -242,7 +242,7 @@ fn files_of_a_directory_that_cannot_be_read_stay_in_force() {
 fn a_device_of_a_live_source_whose_health_comes_and_goes_is_held_back() {
     let acme = Source::Vendor("acme".into());
     let mut ledger = Ledger::default();
-    let mut say = |ledger: &mut Ledger, well: bool, at: u64| {
+    let say = |ledger: &mut Ledger, well: bool, at: u64| {
         let mut offer = offer(acme.clone(), "acme.dev/x");
         if !well {
             let device = offer.devices.get_mut("a").unwrap();

@@ -101,6 +101,14 @@ impl Session {
         }
     }
 
+    /// Waits for what is being written: the next session reads the same file.
+    pub(in crate::proxy) async fn finish(&mut self) {
+        if self.saving.writing.is_some() {
+            let end = self.saving.done().await;
+            self.saved(end);
+        }
+    }
+
     pub(super) fn save_soon(&mut self) {
         if self.known.is_news() {
             self.saving.soon();
