@@ -256,7 +256,10 @@ mod tests {
         }
     }
 
-    fn apart(wire: &[u8], piece: usize) -> Result<(Vec<Option<Vec<u8>>>, bool), Malformed> {
+    /// Bodies, none for those that are too long; and whether the message may end there.
+    type Told = (Vec<Option<Vec<u8>>>, bool);
+
+    fn apart(wire: &[u8], piece: usize) -> Result<Told, Malformed> {
         let (mut apart, mut all) = (Apart::new(1, 4), Vec::new());
         for came in wire.chunks(piece) {
             apart.feed(came, |found| match found {

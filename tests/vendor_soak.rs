@@ -53,7 +53,7 @@ async fn once(machine: &Machine, agent: &Agent, round: usize) {
             Err(status) => assert_eq!(status.code(), tonic::Code::AlreadyExists, "{status}"),
         }
     };
-    if round % 3 != 0 {
+    if !round.is_multiple_of(3) {
         let next = welcome.kept.first().map_or(1, |kept| kept.generation + 1);
         let devices = vec![device("acme0")];
         program.offer("acme.dev/x", next, devices).await.unwrap();

@@ -6,7 +6,7 @@ use super::*;
 use crate::{
     readiness::{Gate, GateName},
     reason::Reason,
-    status::{DeviceStatus, DriftStatus, FailureStatus, Mode, ResourceStatus},
+    status::{DeviceStatus, DriftStatus, FailureStatus, Mode, ResourceStatus, VendorStatus},
 };
 
 fn status() -> Status {
@@ -54,6 +54,10 @@ fn status() -> Status {
                 ..device("Healthy")
             },
         ],
+    }];
+    status.vendors = vec![VendorStatus {
+        vendor: "acme".to_owned(),
+        ..VendorStatus::default()
     }];
     status
 }

@@ -188,6 +188,7 @@ fn what_has_no_value_is_null_and_never_left_out() {
         "blockers",
         "devices",
         "deviceProblems",
+        "vendors",
         "updates",
     ];
     promised.sort_unstable();

@@ -200,7 +200,7 @@ impl Asking<'_> {
     }
 
     /// The recipes of these devices, when each has one, and each may still be handed out.
-    async fn from_recipes(
+    async fn by_recipes(
         &self,
         handle: &VendorsHandle,
         resource: &Resource,
@@ -272,7 +272,7 @@ impl Answerer for VendorsHandle {
             let asking = self.asking(&resource.source).await?;
             match asking.grant(self, resource, ids).await {
                 Err(AnswerError::Away { by, why }) => {
-                    let answer = asking.from_recipes(self, resource, ids).await;
+                    let answer = asking.by_recipes(self, resource, ids).await;
                     answer.unwrap_or(Err(AnswerError::Away { by, why }))
                 }
                 answer => answer,

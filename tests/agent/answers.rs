@@ -223,3 +223,28 @@ fn a_taken_port_gives_the_next_one_and_a_chosen_one_is_refused() {
     agent.signal(nix::sys::signal::SIGTERM);
     assert_eq!(agent.ended().0.code(), Some(0));
 }
+
+#[test]
+fn a_resource_is_explained_and_one_that_nobody_offers_is_an_error() {
+    let place = Place::with_examples();
+    let agent = place.settled();
+    until("the devices", || agent.status()["devices"] != json!([]));
+    let asked = place.machinist(&["devices", "explain", "machinist.dev/fuse"]);
+    assert_eq!((code(&asked), err(&asked).as_str()), (0, ""));
+    let told = out(&asked);
+    for said in [
+        "machinist.dev/fuse comes from /etc/machinist/devices.d/",
+        "the kubelet does not have it: ",
+        "fuse::0 is ",
+        "; nobody has it",
+    ] {
+        assert!(told.contains(said), "{said} in {told}");
+    }
+    let asked = place.machinist(&["devices", "explain", "machinist.dev/fuse", "-o", "json"]);
+    let told: Value = serde_json::from_slice(&asked.stdout).unwrap();
+    assert_eq!(told["devices"][0]["holder"], Value::Null);
+    assert!(told["devices"][0]["since"].is_string(), "{told}");
+    let asked = place.machinist(&["devices", "explain", "acme.dev/none"]);
+    assert_eq!(code(&asked), 1);
+    assert!(err(&asked).contains("nobody offers acme.dev/none here"));
+}

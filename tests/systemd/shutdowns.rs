@@ -274,7 +274,8 @@ async fn a_unit_that_takes_long_to_start_holds_up_nobody_who_stops_the_agent() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn vendors_are_told_before_a_shutdown_that_somebody_else_orders_and_again_when_it_is_called_off() {
+async fn vendors_are_told_before_a_shutdown_that_somebody_else_orders_and_again_when_it_is_called_off()
+ {
     let beside = Beside::new();
     beside.inventory.send_replace(declaring(&[]));
     let dir = beside.root.path().join("etc/machinist/vendors.d");
@@ -296,7 +297,13 @@ async fn vendors_are_told_before_a_shutdown_that_somebody_else_orders_and_again_
     let vendors = devices.vendors().clone();
     let systemd = Systemd::new(beside.machine.lines());
     let inventory = beside.inventory.subscribe();
-    let follow = quiesce::follow(systemd, root, inventory, Some(vendors.clone()), stop.clone());
+    let follow = quiesce::follow(
+        systemd,
+        root,
+        inventory,
+        Some(vendors.clone()),
+        stop.clone(),
+    );
     tokio::spawn(follow);
     beside
         .until("a lock for the vendors alone", |machine| {

@@ -172,3 +172,38 @@ impl Looking {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_look_that_hangs_keeps_nobody_and_what_is_asked_meanwhile_is_done_after_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut looking = Looking::new(Root::open(dir.path()).unwrap());
+        looking.want(true);
+        assert!(matches!(looking.next(), Some(Next::Read)));
+        let (end, hangs) = std::sync::mpsc::channel::<()>();
+        looking.run(move || {
+            let _ = hangs.recv();
+            Looked::Files(Files::new())
+        });
+        let (reply, mut told) = oneshot::channel();
+        looking.tell(reply);
+        assert!(looking.next().is_none(), "one thing at a time");
+        let waits = tokio::time::timeout(Duration::from_millis(20), looking.done());
+        assert!(waits.await.is_err() && looking.late().is_some());
+        drop(end);
+        assert!(matches!(looking.done().await, Ok(Looked::Files(_))));
+        // What was asked for is a pass of its own.
+        looking.told();
+        assert!(told.try_recv().is_err());
+        assert!(matches!(looking.next(), Some(Next::Read)));
+        looking.told();
+        assert!(told.try_recv().is_ok());
+        let Some(Next::Look(scanner)) = looking.next() else {
+            panic!("it looks after it read");
+        };
+        assert!(looking.is_first() && looking.end(scanner, false) && !looking.is_first());
+    }
+}

@@ -107,11 +107,7 @@ impl Keeper {
         if self.writing.is_some() {
             return false;
         }
-        let (root, last, saved) = (
-            self.root.clone(),
-            self.last.clone(),
-            ledger.save(&self.boot_id),
-        );
+        let (root, last, saved) = (self.root.clone(), self.last, ledger.save(&self.boot_id));
         self.writing = Some(spawn_blocking(move || write(&root, last, &saved)));
         true
     }
