@@ -163,9 +163,10 @@ fn real(root: &Root, path: &AbsPath) -> AbsPath {
     resolved.unwrap_or_else(AbsPath::root)
 }
 
-/// Whether it is about the connection, and nobody at its other end said it.
+/// Whether it is about the connection, and nobody at its other end said it: a question that was put while the
+/// connection ended is "cancelled", a later one finds nobody.
 fn is_ours(status: &Status) -> bool {
-    status.code() == Code::Unavailable && status.source().is_some()
+    matches!(status.code(), Code::Unavailable | Code::Cancelled) && status.source().is_some()
 }
 
 fn told<T>(
