@@ -57,7 +57,15 @@ impl Machine {
         if let Some(window) = manner.window {
             endpoint = endpoint.initial_stream_window_size(window);
         }
-        let channel = endpoint.connect().await.unwrap();
+        let began = tokio::time::Instant::now();
+        let channel = loop {
+            // Between its name and its first connection a socket refuses.
+            match endpoint.connect().await {
+                Ok(channel) => break channel,
+                Err(error) => assert!(began.elapsed() < PATIENCE, "{error:?}"),
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        };
         let (to, said) = mpsc::channel(2);
         let stream = ReceiverStream::new(said);
         let from = VendorClient::new(channel).session(stream).await?;
