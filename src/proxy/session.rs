@@ -28,7 +28,7 @@ use super::{
 use crate::{
     device::{
         Resource, ResourceName,
-        inventory::{Recipe, Share},
+        inventory::{Recipe, Serve, Share},
         registry::{AskError, Standing},
         source::Source,
     },

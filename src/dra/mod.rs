@@ -1,0 +1,3 @@
+//! The kubelet's claims: one driver for dynamic resource allocation (DRA).
+
+pub mod api;
