@@ -1,9 +1,12 @@
 //! What the driver asks of others; whoever joins the rooms brings them.
 
-use std::{fmt::Debug, future::Future, pin::Pin};
+use std::{collections::BTreeSet, fmt::Debug, future::Future, pin::Pin, sync::Arc};
 
-use super::claim::{BadClaim, Claim};
-use crate::device::holders::Holders;
+use super::{
+    claim::{BadClaim, Claim},
+    pool::Pool,
+};
+use crate::device::{holders::Holders, name::ResourceName};
 
 /// Why a question has no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -34,6 +37,20 @@ pub trait Claims: Debug + Send + Sync + 'static {
 
 /// What the kubelet has given to containers.
 pub trait Given: Debug + Send + Sync + 'static {
-    /// By resources, and by names of the pool.
+    /// Devices by resource, and those of claims by their names in the pool.
     fn holders(&self) -> Reply<'_, Holders>;
 }
+
+/// What became of the pool that the cluster was to be told of.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Published {
+    /// Of the pool, as it was written last; the next one is higher.
+    pub generation: u64,
+    /// The resources of which the cluster has devices; none while that is not known.
+    pub resources: Option<BTreeSet<ResourceName>>,
+    /// Why it has not what it should, in words.
+    pub problem: Option<String>,
+}
+
+/// What the cluster is to be told; none as long as nobody may speak, and then what is there stays.
+pub type Wish = Option<Arc<Pool>>;
