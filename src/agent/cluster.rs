@@ -67,6 +67,13 @@ pub(super) struct Around {
     pub(super) joined: Option<Joined>,
 }
 
+impl Around {
+    /// Our Node; none outside a cluster.
+    pub(super) fn node(&self) -> Option<&OwnNode> {
+        self.joined.as_ref().map(|joined| &joined.node)
+    }
+}
+
 /// Our place in a cluster.
 #[derive(Debug)]
 pub(super) struct Joined {
