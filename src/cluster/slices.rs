@@ -45,6 +45,8 @@ pub struct Slices {
     known: BTreeMap<String, Slice>,
     /// What was written last, and as what generation.
     last: Option<(Vec<Wanted>, u64)>,
+    /// The UID of the Node that the slices go with, as it was seen last.
+    owner: Option<String>,
     /// The server keeps the taints of devices; one that does not drops them without a word.
     taints: bool,
 }
@@ -71,17 +73,19 @@ impl Slices {
             api: None,
             known: BTreeMap::new(),
             last: None,
+            owner: None,
             taints: true,
         }
     }
 
-    /// Makes the slices what is wished; says whether the server has them so.
+    /// Makes the slices what is wished.
     async fn settle(&mut self) -> Result<(), ClusterError> {
         let Some(pool) = self.wish.borrow_and_update().clone() else {
             return Ok(());
         };
         let owner = self.node.sights().borrow().node.clone();
-        let Some(owner) = owner.map(|node| node.uid.clone()) else {
+        self.owner = owner.map(|node| node.uid.clone());
+        let Some(owner) = self.owner.clone() else {
             // Without a Node nobody schedules anything here; it is looked at again when it comes.
             return Ok(());
         };

@@ -10,7 +10,6 @@ use tokio::{
     sync::watch,
     time::{Instant, sleep, sleep_until},
 };
-use tokio_stream::wrappers::UnixListenerStream;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tonic::{Request, Response, Status, transport::Server};
 
@@ -32,6 +31,7 @@ use crate::{
         dra::DRIVER,
         registry::{Depth, DirWatch, watch_for},
     },
+    kubelet::guests::guests,
     path::{AbsPath, BadPath},
     root::{Kind, Root, RootError},
     shutdown::Tasks,
@@ -185,9 +185,9 @@ impl Serving {
             _stop: stop.clone().drop_guard(),
         };
         listener.set_nonblocking(true)?;
-        let incoming = UnixListenerStream::new(UnixListener::from_std(listener)?);
+        let incoming = guests(UnixListener::from_std(listener)?, tasks, stop.clone());
         tasks.spawn("driver socket", async move {
-            let serving = router.serve_with_incoming_shutdown(incoming, stop.cancelled());
+            let serving = router.serve_with_incoming_shutdown(incoming, stop.cancelled_owned());
             if let Err(error) = serving.await {
                 tracing::warn!("a socket of the driver broke off: {error}");
             }

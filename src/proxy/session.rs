@@ -19,7 +19,6 @@ use super::{
     dial::Connection,
     directory::{Change, Directory, DirectoryError},
     follow::follow,
-    guests::{self, guests},
     known::Known,
     line::{Line, Offer},
     list::{self, List},
@@ -33,6 +32,7 @@ use crate::{
         source::Source,
     },
     kubelet::api::v1beta1::registration_server::RegistrationServer,
+    kubelet::guests::{self, guests},
     root::RootError,
     telemetry::chain,
 };

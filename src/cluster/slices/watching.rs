@@ -124,8 +124,7 @@ impl Slices {
         let events = self.cluster.ask("watch", named(&node), watch).await?;
         let mut events = pin!(events);
         let mut sights = self.node.sights();
-        sights.mark_unchanged();
-        let mut owner = uid(&sights);
+        sights.mark_changed();
         let mut due: Option<Instant> = None;
         let soon = |due: &mut Option<Instant>| {
             due.get_or_insert_with(|| Instant::now() + DEBOUNCE);
@@ -146,9 +145,7 @@ impl Slices {
                 Ok(()) = self.wish.changed() => soon(&mut due),
                 Ok(()) = sights.changed() => {
                     // A Node that is made anew has taken its slices with it.
-                    let now = uid(&sights);
-                    if now != owner {
-                        owner = now;
+                    if uid(&sights) != self.owner {
                         soon(&mut due);
                     }
                 }
@@ -204,9 +201,9 @@ impl Slices {
     }
 }
 
-fn uid(sights: &watch::Receiver<crate::cluster::node::Sight>) -> String {
+fn uid(sights: &watch::Receiver<crate::cluster::node::Sight>) -> Option<String> {
     let node = sights.borrow().node.clone();
-    node.map(|node| node.uid.clone()).unwrap_or_default()
+    node.map(|node| node.uid.clone())
 }
 
 fn broke(node: &str, why: Why) -> ClusterError {
