@@ -88,14 +88,6 @@ impl Drop for Socket {
     }
 }
 
-/// What there is to be done next.
-enum Next {
-    /// Nobody needs the driver any more.
-    Rest,
-    /// The sockets have to be made, or made anew.
-    Serve,
-}
-
 impl Serving {
     pub(super) const fn new(
         root: Root,
@@ -196,16 +188,16 @@ impl Serving {
     }
 
     /// Waits until something has to be done: the sockets are gone, or could be made now, or nobody needs them.
-    async fn stay(&mut self, sockets: &Option<[Socket; 2]>) -> Next {
+    async fn stay(&mut self, sockets: &Option<[Socket; 2]>) {
         let Ok(mut watch) = DirWatch::new(&self.root) else {
             sleep(TAKEN).await;
-            return Next::Serve;
+            return;
         };
         let registered_by = Instant::now() + TAKEN;
         let mut state = self.board.subscribe();
         loop {
             let (Ok(registry), Ok(directory)) = (registry(), directory()) else {
-                return Next::Rest;
+                return;
             };
             let mut dirs = std::collections::BTreeMap::new();
             for dir in [&registry, &directory] {
@@ -218,7 +210,7 @@ impl Serving {
                 None => !self.root.is_dir(&registry).unwrap_or(true),
             };
             if !stands {
-                return Next::Serve;
+                return;
             }
             if added {
                 continue;
@@ -226,11 +218,8 @@ impl Serving {
             let late = sockets.is_some() && !state.borrow().registered;
             tokio::select! {
                 // Safe to drop, all of them: what happened stays to be seen.
-                done = self.needed.wait_for(|needed| !*needed) => {
-                    drop(done);
-                    return Next::Rest;
-                }
-                changed = watch.changed() => if changed.is_err() { return Next::Serve },
+                () = no_longer(&mut self.needed) => return,
+                changed = watch.changed() => if changed.is_err() { return },
                 Ok(()) = state.changed() => {}
                 () = sleep_until(registered_by), if late && Instant::now() < registered_by => {
                     tracing::warn!("the kubelet has not asked for the driver {DRIVER} within {} s: it must be 1.32 or newer, with DynamicResourceAllocation", TAKEN.as_secs());
@@ -242,6 +231,13 @@ impl Serving {
     fn is_there(&self, path: &AbsPath) -> bool {
         let stat = self.root.stat(path);
         stat.is_ok_and(|stat| stat.is_some_and(|stat| stat.kind == Kind::Socket))
+    }
+}
+
+/// Never where nobody says so any more: the agent ends.
+async fn no_longer(needed: &mut watch::Receiver<bool>) {
+    if needed.wait_for(|needed| !*needed).await.is_err() {
+        std::future::pending().await
     }
 }
 

@@ -258,7 +258,7 @@ impl Inside {
             .pointer_mut("/spec/devices")
             .and_then(Value::as_array_mut);
         for device in devices.into_iter().flatten() {
-            match device["taints"].as_array_mut() {
+            match device.get_mut("taints").and_then(Value::as_array_mut) {
                 None => {}
                 Some(_) if self.drops_taints => {
                     drop(device.as_object_mut().unwrap().remove("taints"))
