@@ -287,9 +287,6 @@ async fn build(
     let served = Served::new(statuses, liveness, metrics.clone()).freshened(freshen);
     let signals = serve::measure(&root, &settings, systemd.clone(), tasks);
     let around = cluster::follow(source, &root, &settings, &place, say, &metrics, tasks).await?;
-    if let Some(devices) = &lender {
-        claims::start(devices, around.node(), tasks);
-    }
     let other_daemon = hold(&root, &settings, &around, holding, asks, tasks);
     let read = settings::Read { settings, policies };
     let read = settings::watch(&root, place, read, around.pool, Arc::clone(asked), tasks);

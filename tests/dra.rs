@@ -103,7 +103,7 @@ impl Stage {
         });
         tokio::time::timeout(Duration::from_secs(10), waiting)
             .await
-            .expect("the pool")
+            .unwrap()
             .unwrap();
     }
 

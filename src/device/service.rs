@@ -121,23 +121,10 @@ impl DevicesService {
         };
         let of_now = joined.clone();
         let (publish, status) = watch::channel(Arc::new(joined.now()));
-        let stop = tasks.token();
-        tasks.spawn("device status", async move {
-            tokio::select! {
-                // Safe to drop: nothing is kept between two changes.
-                () = stop.cancelled() => {}
-                () = joined.follow(publish) => {}
-            }
-        });
+        // Safe to drop, both: nothing is kept between two changes, and who has what is asked anew.
+        until_stopped("device status", joined.follow(publish), tasks);
         let after = asking.clone().after_each(allocations.clone());
-        let stop = tasks.token();
-        tasks.spawn("device holders", async move {
-            tokio::select! {
-                // Safe to drop: who has what is asked anew.
-                () = stop.cancelled() => {}
-                () = after => {}
-            }
-        });
+        until_stopped("device holders", after, tasks);
         let claims = ClaimsSide {
             driver: Arc::new(Mutex::new(Some(driver))),
             inventory: sides::claims(registry.inventory(), kubelet, tasks),
@@ -153,6 +140,21 @@ impl DevicesService {
             claims,
         }
     }
+}
+
+/// A task that may end anywhere.
+fn until_stopped(
+    name: &'static str,
+    work: impl Future<Output = ()> + Send + 'static,
+    tasks: &Tasks,
+) {
+    let stop = tasks.token();
+    tasks.spawn(name, async move {
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = work => {}
+        }
+    });
 }
 
 impl DevicesHandle {

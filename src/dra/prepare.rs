@@ -27,33 +27,39 @@ use crate::{
 #[derive(Debug, thiserror::Error)]
 enum PrepareError {
     #[error(transparent)]
-    Refused(#[from] Refused),
+    Refused(Box<Refused>),
     #[error("claim {0} cannot be asked for")]
-    Ask(ClaimName, #[source] PortError),
+    Ask(Box<ClaimName>, #[source] PortError),
     #[error("claim {0} was not prepared in time: it is tried again")]
     TooLate(ClaimName),
     #[error("claim {claim}, request {request}: it is tried again")]
     Answer {
-        claim: ClaimName,
+        claim: Box<ClaimName>,
         request: String,
         #[source]
         source: AnswerError,
     },
     #[error("claim {claim}, request {request}: {why}")]
     Cannot {
-        claim: ClaimName,
+        claim: Box<ClaimName>,
         request: String,
         why: &'static str,
     },
     #[error("claim {claim}: node {node} of the host cannot be found: it is tried again")]
     Node {
-        claim: ClaimName,
+        claim: Box<ClaimName>,
         node: String,
         #[source]
-        source: crate::root::RootError,
+        source: Box<crate::root::RootError>,
     },
     #[error("claim {0} cannot be written down: it is tried again")]
-    Book(ClaimName, #[source] super::book::BookError),
+    Book(Box<ClaimName>, #[source] super::book::BookError),
+}
+
+impl From<Refused> for PrepareError {
+    fn from(refused: Refused) -> Self {
+        Self::Refused(Box::new(refused))
+    }
 }
 
 impl Keeper {
@@ -79,7 +85,7 @@ impl Keeper {
         let asked = asked
             .await
             .map_err(|_| PrepareError::TooLate(claim.clone()))?;
-        let found = asked.map_err(|e| PrepareError::Ask(claim.clone(), e))?;
+        let found = asked.map_err(|e| PrepareError::Ask(Box::new(claim.clone()), e))?;
         let found = found.ok_or_else(|| Refused::Gone(claim.clone()))?;
         let plain = self.given_plainly(until).await;
         let inventory = self.inventory.borrow().clone();
@@ -91,7 +97,7 @@ impl Keeper {
         self.book.claims.insert(claim.uid.clone(), prepared.clone());
         if let Err(error) = self.save().await {
             self.book.claims.remove(&claim.uid);
-            return Err(PrepareError::Book(claim.clone(), error));
+            return Err(PrepareError::Book(Box::new(claim.clone()), error));
         }
         self.write_spec(&prepared).await?;
         let count = prepared.devices.len();
@@ -129,7 +135,7 @@ impl Keeper {
             && timeout_at(until, self.sweep.is_gone(&other)).await == Ok(true)
         {
             let freed = self.unprepare(&other).await;
-            freed.map_err(|e| PrepareError::Book(other, e))?;
+            freed.map_err(|e| PrepareError::Book(Box::new(other), e))?;
             return Ok(prepared::choose(
                 inventory, &self.node, claim, &self.book, plain,
             )?);
@@ -149,7 +155,7 @@ impl Keeper {
             let grant = self.grant(claim, &batch, until).await?;
             if !grant.annotations.is_empty() {
                 return Err(PrepareError::Cannot {
-                    claim: claim.clone(),
+                    claim: Box::new(claim.clone()),
                     request: batch.request,
                     why: "by claim a container gets no annotations",
                 });
@@ -174,15 +180,15 @@ impl Keeper {
         until: Instant,
     ) -> Result<Grant, PrepareError> {
         let misfit = |source: AllocationError| Refused::Grant {
-            claim: claim.clone(),
+            claim: Box::new(claim.clone()),
             request: batch.request.clone(),
-            source,
+            source: Box::new(source),
         };
         if !batch.resource.asks.allocate {
             return Ok(batch.grant().map_err(misfit)?);
         }
         let unanswered = |source| PrepareError::Answer {
-            claim: claim.clone(),
+            claim: Box::new(claim.clone()),
             request: batch.request.clone(),
             source,
         };
@@ -194,7 +200,7 @@ impl Keeper {
         match answer.map_err(|_| PrepareError::TooLate(claim.clone()))? {
             Ok(Answer::Grant(grant)) => Ok(grant),
             Ok(Answer::Wire(_)) => Err(PrepareError::Cannot {
-                claim: claim.clone(),
+                claim: Box::new(claim.clone()),
                 request: batch.request.clone(),
                 why: "its source answers in the words of device plugins",
             }),
@@ -234,7 +240,7 @@ impl Keeper {
     async fn write_spec(&self, prepared: &Prepared) -> Result<(), PrepareError> {
         let (store, of) = (self.store.clone(), prepared.clone());
         let written = blocking(move || store.write_spec(&of)).await;
-        written.map_err(|e| PrepareError::Book(prepared.claim.clone(), e))
+        written.map_err(|e| PrepareError::Book(Box::new(prepared.claim.clone()), e))
     }
 
     /// Writes specs anew whose nodes are others by now: a container that starts again finds the device where it is.
@@ -252,7 +258,7 @@ impl Keeper {
             let before = self.book.claims.insert(claim.uid.clone(), anew.clone());
             let done = match self.save().await {
                 Ok(()) => self.write_spec(&anew).await,
-                Err(error) => Err(PrepareError::Book(claim.clone(), error)),
+                Err(error) => Err(PrepareError::Book(Box::new(claim.clone()), error)),
             };
             match done {
                 Ok(()) => {
@@ -301,9 +307,9 @@ fn find_nodes(root: &Root, claim: &ClaimName, grant: &mut Grant) -> Result<(), P
         let path = AbsPath::new(node.host.as_str());
         let Ok(path) = path else { continue };
         let found = root.canonical(&path).map_err(|source| PrepareError::Node {
-            claim: claim.clone(),
+            claim: Box::new(claim.clone()),
             node: node.host.clone(),
-            source,
+            source: Box::new(source),
         })?;
         node.host = found.to_string();
     }

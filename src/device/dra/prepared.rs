@@ -122,7 +122,7 @@ pub enum Refused {
     )]
     Pool {
         /// The claim.
-        claim: ClaimName,
+        claim: Box<ClaimName>,
         /// The device.
         device: String,
         /// Its pool.
@@ -136,7 +136,7 @@ pub enum Refused {
     )]
     Unknown {
         /// The claim.
-        claim: ClaimName,
+        claim: Box<ClaimName>,
         /// The device.
         device: String,
     },
@@ -146,7 +146,7 @@ pub enum Refused {
     )]
     Unhealthy {
         /// The claim.
-        claim: ClaimName,
+        claim: Box<ClaimName>,
         /// The device.
         device: String,
         /// Its id.
@@ -162,7 +162,7 @@ pub enum Refused {
     )]
     Held {
         /// The claim.
-        claim: ClaimName,
+        claim: Box<ClaimName>,
         /// The device.
         device: String,
         /// Its id.
@@ -176,11 +176,11 @@ pub enum Refused {
     #[error("claim {claim}, request {request}: {source}")]
     Grant {
         /// The claim.
-        claim: ClaimName,
+        claim: Box<ClaimName>,
         /// The request.
         request: String,
         /// Why.
-        source: AllocationError,
+        source: Box<AllocationError>,
     },
 }
 
@@ -245,14 +245,14 @@ fn find(
     let device = given.device.clone();
     if given.pool != node {
         return Err(Refused::Pool {
-            claim: claim.clone(),
+            claim: Box::new(claim.clone()),
             device,
             pool: given.pool.clone(),
             node: node.to_owned(),
         });
     }
     let unknown = || Refused::Unknown {
-        claim: claim.clone(),
+        claim: Box::new(claim.clone()),
         device: given.device.clone(),
     };
     let (name, share) = names.get(&given.device).ok_or_else(unknown)?;
@@ -261,7 +261,7 @@ fn find(
     let why = unusable(inventory, found, given);
     if let Some(why) = why {
         return Err(Refused::Unhealthy {
-            claim: claim.clone(),
+            claim: Box::new(claim.clone()),
             device,
             id: share.clone(),
             resource: name.clone(),
@@ -298,7 +298,7 @@ fn is_free(claim: &ClaimName, one: &Chosen, others: &Book, plain: &Holders) -> R
     match other.or_else(plainly) {
         None => Ok(()),
         Some(by) => Err(Refused::Held {
-            claim: claim.clone(),
+            claim: Box::new(claim.clone()),
             device: one.given.device.clone(),
             id: one.share.clone(),
             resource: one.resource.name.clone(),
@@ -366,9 +366,9 @@ pub fn join(
         whole
             .join(&batch.resource, batch.shares.first(), grant)
             .map_err(|source| Refused::Grant {
-                claim: claim.clone(),
+                claim: Box::new(claim.clone()),
                 request: batch.request,
-                source,
+                source: Box::new(source),
             })?;
     }
     Ok(all)

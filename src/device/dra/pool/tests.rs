@@ -11,9 +11,8 @@ fn inventory(replicas: u32, devices: &[(&str, &[u32])]) -> Inventory {
 }
 
 fn edit(inventory: &mut Inventory, edit: impl FnOnce(&mut Resource)) {
-    for resource in inventory.resources.values_mut() {
-        return edit(std::sync::Arc::make_mut(resource));
-    }
+    let resource = inventory.resources.values_mut().next().unwrap();
+    edit(std::sync::Arc::make_mut(resource));
 }
 
 #[test]
