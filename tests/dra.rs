@@ -255,9 +255,15 @@ async fn what_fails_is_told_by_name_and_succeeds_later() {
     assert!(why.contains("claim lab/c still has"), "{why}");
     stage.unprepare("c").await;
     stage.prepare("d").await.unwrap();
-    // Or until the cluster knows it no more.
+    // Or until the cluster knows it no more, and no container has it.
+    let pods = PodResourcesDouble::default();
+    let _serving = pods.serve(stage.machine.root());
+    pods.claimed("runs-on", &[&named("ttyA")]);
     stage.claims.allocate("e", &[("one", &named("ttyA"))]);
     stage.claims.delete("d");
+    let why = stage.prepare("e").await.unwrap_err();
+    assert!(why.contains("claim lab/d still has"), "{why}");
+    pods.take("runs-on");
     stage.prepare("e").await.unwrap();
     assert_eq!(stage.spec("d"), None);
     // A device that went is named; what came back is prepared.

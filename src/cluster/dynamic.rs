@@ -3,7 +3,6 @@
 
 use kube::{Client, api::GetParams, core::Request};
 use serde::Deserialize;
-use tokio::sync::OnceCell;
 
 use super::{Cluster, ClusterError, Why};
 use crate::{
@@ -60,16 +59,12 @@ pub(super) async fn version(cluster: &Cluster) -> Result<(&'static str, Spelling
 #[derive(Debug)]
 pub struct ClusterClaims {
     cluster: Cluster,
-    version: OnceCell<&'static str>,
 }
 
 impl ClusterClaims {
     /// Nothing is asked yet.
-    pub fn new(cluster: Cluster) -> Self {
-        Self {
-            cluster,
-            version: OnceCell::new(),
-        }
+    pub const fn new(cluster: Cluster) -> Self {
+        Self { cluster }
     }
 
     async fn read(&self, namespace: &str, name: &str) -> Result<Option<String>, ClusterError> {
@@ -82,8 +77,16 @@ impl ClusterClaims {
                 why: Why::NoName,
             });
         }
-        let find = || async { Ok(version(&self.cluster).await?.0) };
-        let version = self.version.get_or_try_init(find).await?;
+        // Asked each time: where a server has lost a version, none of its claims is there, and that must not look
+        // like claims that are gone.
+        let (version, _) = version(&self.cluster).await.map_err(|error| ClusterError {
+            why: if error.is_not_found() {
+                Why::NotUnderstood
+            } else {
+                error.why
+            },
+            ..error
+        })?;
         let path = format!("/apis/{GROUP}/{version}/namespaces/{namespace}/resourceclaims");
         let path = path.as_str();
         let get = |client: Client| async move {

@@ -31,7 +31,7 @@ use crate::{
 };
 
 /// The kubelet waits 45 s for an answer, and does not read what comes later.
-const PATIENCE: Duration = Duration::from_secs(40);
+pub(super) const PATIENCE: Duration = Duration::from_secs(40);
 
 /// What became of each claim, by UID.
 pub(super) type Answers<T> = BTreeMap<String, Result<T, String>>;

@@ -87,10 +87,10 @@ impl Keeper {
             .map_err(|_| PrepareError::TooLate(claim.clone()))?;
         let found = asked.map_err(|e| PrepareError::Ask(Box::new(claim.clone()), e))?;
         let found = found.ok_or_else(|| Refused::Gone(claim.clone()))?;
-        let plain = self.given_plainly(until).await;
+        let given = self.given(until).await;
         let inventory = self.inventory.borrow().clone();
         let chosen = self
-            .choose(&inventory, (claim, &found), &plain, until)
+            .choose(&inventory, (claim, &found), given, until)
             .await?;
         let grants = self.grants(claim, &chosen, until).await?;
         let prepared = self.recorded(claim, &chosen, grants).await?;
@@ -105,40 +105,46 @@ impl Keeper {
         Ok(prepared.devices)
     }
 
-    /// What containers have without a claim. A kubelet that does not tell is no reason to let pods wait: devices
-    /// go from one contract to the other once in their life, and this is a net below that.
-    async fn given_plainly(&self, until: Instant) -> Holders {
+    /// What containers have; none where the kubelet does not tell.
+    async fn given(&self, until: Instant) -> Option<Holders> {
         match timeout_at(until, self.sweep.given.holders()).await {
-            Ok(Ok(holders)) => holders,
+            Ok(Ok(holders)) => Some(holders),
             Ok(Err(error)) => {
                 tracing::debug!("{}", chain(&error));
-                Holders::default()
+                None
             }
-            Err(_) => Holders::default(),
+            Err(_) => None,
         }
     }
 
-    /// Judges the claim; a claim in the way that the cluster does not have any more is given back first.
+    /// Judges the claim; a claim in the way that the cluster does not have any more, and no container either, is given
+    /// back first.
+    ///
+    /// A kubelet that does not tell what containers have is no reason to let pods wait: devices go from one contract to
+    /// the other once in their life, and what it tells is a net below that.
     async fn choose(
         &mut self,
         inventory: &Inventory,
         claim: (&ClaimName, &Claim),
-        plain: &Holders,
+        given: Option<Holders>,
         until: Instant,
     ) -> Result<Vec<Chosen>, PrepareError> {
-        let refused = match prepared::choose(inventory, &self.node, claim, &self.book, plain) {
+        let told = given.is_some();
+        let given = given.unwrap_or_default();
+        let refused = match prepared::choose(inventory, &self.node, claim, &self.book, &given) {
             Ok(chosen) => return Ok(chosen),
             Err(refused) => refused,
         };
         if let Refused::Held { device, .. } = &refused
+            && told
+            && given.of_claimed(device).is_none()
             && let Some(other) = self.book.holder_of(device).map(|one| one.claim.clone())
             && timeout_at(until, self.sweep.is_gone(&other)).await == Ok(true)
         {
             let freed = self.unprepare(&other).await;
             freed.map_err(|e| PrepareError::Book(Box::new(other), e))?;
-            return Ok(prepared::choose(
-                inventory, &self.node, claim, &self.book, plain,
-            )?);
+            let again = prepared::choose(inventory, &self.node, claim, &self.book, &given);
+            return Ok(again?);
         }
         Err(refused.into())
     }
@@ -321,3 +327,6 @@ fn named(claim: &ClaimName, request: &str, grant: &Grant) -> Vec<String> {
     let own = (!edits::is_empty(grant)).then(|| edits::qualified(claim, request));
     own.into_iter().chain(grant.cdi.iter().cloned()).collect()
 }
+
+#[cfg(test)]
+mod tests;

@@ -245,7 +245,11 @@ fn restarts(stage: &Stage) {
         .cluster
         .wait_pod("three", "Running", wait::seconds(120));
     stage.delete("three");
-    stage.run("two");
+    // A pod that comes while nobody looks.
+    machine.exec(&["systemctl", "stop", "kubelet"]);
+    stage.pod("two");
+    machine.exec(&["systemctl", "start", "kubelet"]);
+    stage.cluster.wait_pod("two", "Running", wait::seconds(120));
     machine.wait("two specs", wait::seconds(30), || stage.specs() == 2);
     stage.pod("three");
 }
