@@ -85,7 +85,7 @@ pub(crate) const WALLS: &[Wall] = &[
     wall("cluster::pods", "cluster drain drain::evict", ""),
     wall(
         "cluster::slices cluster::dynamic",
-        "backoff cluster crd device reason telemetry",
+        "backoff cluster cluster::dynamic crd device reason telemetry",
         "it fulfils the ports of claims",
     ),
     wall(

@@ -349,7 +349,7 @@ fn what_no_claim_can_say_is_refused_where_it_stands() {
         "{told:#?}"
     );
     assert!(
-        told[1].starts_with("x.yaml:9:29: spec.container.annotations: "),
+        told[1].starts_with("x.yaml:9:28: spec.container.annotations: "),
         "{told:#?}"
     );
     let plainly = text.replace("  serve: dra\n", "");
