@@ -6,6 +6,14 @@ use std::{env, fs, path::PathBuf};
 const KUBELET: &[&str] = &["deviceplugin/v1beta1.proto", "podresources/v1.proto"];
 /// `src/vendor/api.rs` includes this one.
 const VENDOR: &[&str] = &["machinist/vendor/v1/vendor.proto"];
+/// `src/dra/api.rs` includes these.
+const DRA: &[&str] = &[
+    "pluginregistration/v1.proto",
+    "dra/v1.proto",
+    "drahealth/v1alpha1.proto",
+];
+/// The older contract of drivers: its messages are those of the newer one.
+const OLDER_DRA: &str = "dra/v1beta1.proto";
 /// The contract whose services are compiled once more, with answers that are left as they came.
 const RELAYED: &str = "deviceplugin/v1beta1.proto";
 
@@ -24,6 +32,20 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .btree_map(".")
         // A vendor is not trusted: what it sends is counted before it is decoded.
         .codec_path("crate::vendor::codec::Guarded")
+        .compile_fds(files)?;
+    let files = protox::compile(DRA, ["proto"])?;
+    tonic_prost_build::configure()
+        .emit_rerun_if_changed(false)
+        .build_transport(false)
+        .compile_fds(files)?;
+    let files = protox::compile([OLDER_DRA], ["proto"])?;
+    tonic_prost_build::configure()
+        .emit_rerun_if_changed(false)
+        .build_transport(false)
+        .extern_path(
+            ".k8s.io.kubelet.pkg.apis.dra.v1beta1",
+            "crate::dra::api::v1",
+        )
         .compile_fds(files)?;
     relayed()
 }

@@ -2,6 +2,7 @@
 //! whichever ends first – a signal, or a task that cannot go on.
 
 mod brought;
+mod claims;
 mod cluster;
 mod devices;
 pub mod guard;

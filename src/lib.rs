@@ -14,6 +14,7 @@ pub mod config;
 pub mod crd;
 pub mod device;
 pub mod digest;
+pub mod dra;
 pub mod drain;
 pub mod hardware;
 pub mod kubelet;

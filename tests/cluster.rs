@@ -28,5 +28,7 @@ mod patches;
 mod progress;
 #[path = "cluster/server.rs"]
 mod server;
+#[path = "cluster/slices.rs"]
+mod slices;
 #[path = "cluster/upgrade.rs"]
 mod upgrade;

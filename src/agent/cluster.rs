@@ -12,7 +12,7 @@ use seen::Seen;
 use tokio::sync::{Notify, watch};
 
 use super::{
-    AgentError, Origin,
+    AgentError, Origin, claims,
     held::Bars,
     node::{ByAgent, ByController, Chosen, Ours},
     other_daemon::Lookout,
@@ -170,6 +170,9 @@ pub(super) fn on_node<S: Services, A: Audience>(
     beside: Beside,
     tasks: &Tasks,
 ) -> Updater<S, A> {
+    if let Some(devices) = &beside.devices {
+        claims::start(devices, joined.as_ref().map(|joined| &joined.node), tasks);
+    }
     match joined {
         Some(joined) => driver.on_node(joined.take_part(beside, tasks)),
         None => driver,

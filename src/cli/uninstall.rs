@@ -18,6 +18,7 @@ use crate::{
     cluster::{
         Cluster, machine_config_node,
         node::{Left, OwnNode},
+        slices,
     },
     config::Fragment,
     path::AbsPath,
@@ -93,10 +94,17 @@ struct OnNode {
     taints: Vec<String>,
     conditions: Vec<String>,
     machine_config_node: bool,
+    /// How many ResourceSlices told of its devices.
+    resource_slices: usize,
 }
 
 impl OnNode {
-    fn of(name: &str, left: Option<Left>, machine_config_node: bool) -> Self {
+    fn of(
+        name: &str,
+        left: Option<Left>,
+        machine_config_node: bool,
+        resource_slices: usize,
+    ) -> Self {
         let found = left.is_some();
         let left = left.unwrap_or_default();
         Self {
@@ -109,6 +117,7 @@ impl OnNode {
             taints: left.taints,
             conditions: left.conditions,
             machine_config_node,
+            resource_slices,
         }
     }
 }
@@ -236,7 +245,8 @@ async fn leave(context: &Context, args: &UninstallArgs) -> anyhow::Result<Option
         .leave(args.dry_run)
         .await?;
     let removed = machine_config_node::remove(&cluster, &name, args.dry_run).await?;
-    Ok(Some(OnNode::of(&name, left, removed)))
+    let slices = slices::remove(&cluster, &name, args.dry_run).await?;
+    Ok(Some(OnNode::of(&name, left, removed, slices)))
 }
 
 /// PID 1 forgets the units; the next boot knows nothing of them anyway.
@@ -300,5 +310,8 @@ fn on_node(page: &mut String, node: &OnNode, done: &str) {
     }
     if node.machine_config_node {
         let _ = writeln!(page, "machineconfignode/{name} removed{done}");
+    }
+    if node.resource_slices > 0 {
+        let _ = writeln!(page, "resourceslices of node/{name} removed{done}");
     }
 }

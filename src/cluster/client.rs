@@ -30,8 +30,7 @@ use crate::crd::names;
 /// a load balancer is tried then.
 const CONNECT: Duration = Duration::from_secs(10);
 
-/// No request of ours lasts longer on a healthy server, which itself gives up after 60 s. A little less
-/// than a leader election of etcd with a lost member and its clients' own patience.
+/// No request of ours lasts longer on a healthy server, which itself gives up after 60 s.
 const REQUEST: Duration = Duration::from_secs(30);
 
 /// While nobody answers, address and authorities are read again this often: they may be what changed.

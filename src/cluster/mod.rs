@@ -8,6 +8,7 @@ pub mod by_hand;
 pub mod cancel;
 mod client;
 pub mod configs;
+pub mod dynamic;
 mod error;
 pub mod events;
 pub mod fleet;
@@ -17,6 +18,7 @@ pub mod node;
 mod other_daemon;
 pub mod pods;
 pub mod publish;
+pub mod slices;
 mod token;
 mod upgrade_config;
 

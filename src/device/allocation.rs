@@ -143,11 +143,36 @@ pub fn grant(
     resource: &Resource,
     ids: &[String],
 ) -> Result<Grant, AllocationError> {
+    grant_all(resource, lendable(inventory, resource, ids)?)
+}
+
+/// What the container gets that holds these devices, whatever is said of them.
+pub fn grant_all<'a>(
+    resource: &Resource,
+    devices: impl IntoIterator<Item = (&'a str, &'a Device)>,
+) -> Result<Grant, AllocationError> {
     let mut grant = Grant::default();
-    for (id, device) in lendable(inventory, resource, ids)? {
+    for (id, device) in devices {
         build::add(&mut grant, resource, id, device)?;
     }
     Ok(grant)
+}
+
+impl Grant {
+    /// Adds what a container gets for `id` of another resource.
+    pub fn join(
+        &mut self,
+        resource: &Resource,
+        id: Option<&String>,
+        other: Self,
+    ) -> Result<(), AllocationError> {
+        build::join(self, other).map_err(|(inside, other)| AllocationError::SamePlace {
+            resource: resource.name.clone(),
+            id: id.cloned().unwrap_or_default(),
+            inside,
+            other,
+        })
+    }
 }
 
 #[cfg(test)]

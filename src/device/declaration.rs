@@ -15,7 +15,7 @@ pub use entry::{Entry, GroupBy, Hardware, Pci, Probe, Subsystem, Usb, Word};
 use super::{
     Refusal, document,
     glob::Glob,
-    inventory::{Asks, Device, Recipe, Resource, Share},
+    inventory::{Asks, Device, Recipe, Resource, Serve, Share},
     name::ResourceName,
     source::Source,
     taint::NodeTaint,
@@ -54,6 +54,8 @@ pub struct Declaration {
     pub matches: Vec<Entry>,
     /// What makes several nodes one device.
     pub group: Option<GroupBy>,
+    /// How pods come by them.
+    pub serve: Serve,
     /// How devices are shared.
     pub share: Share,
     /// What a container gets.
@@ -99,6 +101,7 @@ impl Declaration {
         Resource {
             name: self.resource.clone(),
             source,
+            serve: self.serve,
             share: self.share,
             recipe: self.recipe.clone(),
             asks: Asks::default(),

@@ -5,6 +5,8 @@ use std::{
     fmt,
 };
 
+use super::dra::name::Key;
+
 /// A container that has a device.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Holder {
@@ -27,6 +29,8 @@ impl fmt::Display for Holder {
 pub struct Holders {
     /// By resource and by the kubelet's id.
     devices: BTreeMap<String, BTreeMap<String, Holder>>,
+    /// By name in our pool: what containers have by claim.
+    claimed: BTreeMap<String, Holder>,
 }
 
 impl Holders {
@@ -35,6 +39,27 @@ impl Holders {
     pub fn add(&mut self, resource: &str, id: String, holder: Holder) {
         let devices = self.devices.entry(resource.to_owned()).or_default();
         devices.entry(id).or_insert(holder);
+    }
+
+    /// Notes that a container has a device by claim. Of several containers of a claim the first stays.
+    pub fn add_claimed(&mut self, device: String, holder: Holder) {
+        self.claimed.entry(device).or_insert(holder);
+    }
+
+    /// Who has a device of our pool by claim.
+    pub fn of_claimed(&self, device: &str) -> Option<&Holder> {
+        self.claimed.get(device)
+    }
+
+    /// The same with devices of claims beside the others, by resource and id.
+    #[must_use]
+    pub fn resolved(mut self, names: &BTreeMap<String, Key>) -> Self {
+        for (device, holder) in std::mem::take(&mut self.claimed) {
+            if let Some((resource, id)) = names.get(&device) {
+                self.add(resource.as_str(), id.clone(), holder);
+            }
+        }
+        self
     }
 
     /// Who has this device.
@@ -117,5 +142,19 @@ mod tests {
         assert_eq!(counted.len(), 1);
         assert_eq!(counted[&holder("p")]["acme.dev/x"], 2);
         assert_eq!(holder("p").to_string(), "lab/p/main");
+    }
+
+    #[test]
+    fn what_is_held_by_claim_is_found_by_resource_and_id() {
+        let mut all = Holders::default();
+        all.add_claimed("fuse-1".into(), holder("p"));
+        all.add_claimed("strange".into(), holder("q"));
+        assert_eq!(all.of("acme.dev/x", "fuse"), None);
+        assert_eq!(all.of_claimed("fuse-1"), Some(&holder("p")));
+        let x = crate::device::ResourceName::new("acme.dev/x").unwrap();
+        let names = BTreeMap::from([("fuse-1".to_owned(), (x, "fuse".to_owned()))]);
+        let all = all.resolved(&names);
+        assert_eq!(all.of("acme.dev/x", "fuse"), Some(&holder("p")));
+        assert_eq!(all.iter().count(), 1, "what nobody offers is nobody's");
     }
 }

@@ -163,6 +163,18 @@ pub struct Asks {
     pub pre_start: bool,
 }
 
+/// By which of the kubelet's two contracts a resource is served: never by both on one machine, since neither
+/// knows what the other has given away.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Serve {
+    /// As an extended resource: pods ask for a number of devices.
+    #[default]
+    DevicePlugin,
+    /// By dynamic resource allocation: pods have claims.
+    Dra,
+}
+
 /// One resource and all its devices.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -171,6 +183,9 @@ pub struct Resource {
     pub name: ResourceName,
     /// Who offers it, such as `/etc/machinist/devices.d/fuse.yaml`.
     pub source: Source,
+    /// How pods come by its devices.
+    #[serde(default)]
+    pub serve: Serve,
     /// How devices are shared.
     pub share: Share,
     /// What a container gets.
@@ -184,12 +199,32 @@ pub struct Resource {
 
 impl Resource {
     /// The ids that the kubelet knows a device by: one for each share.
-    pub fn share_ids<'a>(&self, id: &'a str) -> impl Iterator<Item = String> + use<'a> {
-        let replicas = self.share.replicas;
-        (0..replicas).map(move |n| match replicas {
+    pub fn share_ids<'a>(&'a self, id: &'a str) -> impl Iterator<Item = String> + use<'a> {
+        (0..self.share.replicas).map(move |n| self.share_id(id, n))
+    }
+
+    /// The id of one share.
+    pub fn share_id(&self, id: &str, number: u32) -> String {
+        match self.share.replicas {
             1 => id.to_owned(),
-            _ => format!("{id}{SHARE_MARK}{n}"),
-        })
+            _ => format!("{id}{SHARE_MARK}{number}"),
+        }
+    }
+
+    /// What of it no claim can keep, in words; none where its devices can be had by claim.
+    pub fn unfit_for_claims(&self) -> Option<&'static str> {
+        let own = self.devices.values();
+        let own = own.filter_map(|device| device.recipe.as_ref());
+        let mut recipes = std::iter::once(&self.recipe).chain(own);
+        if matches!(self.source, Source::Plugin(_)) {
+            Some("an unmodified device plugin cannot be served by claim")
+        } else if self.asks.pre_start {
+            Some("by claim nobody is told of a container's start: asks.pre_start cannot be kept")
+        } else if recipes.any(|recipe| !recipe.annotations.is_empty()) {
+            Some("by claim a container gets no annotations")
+        } else {
+            None
+        }
     }
 
     /// The device behind an id of the kubelet's, with its own id.
@@ -247,6 +282,12 @@ pub struct Withheld {
 }
 
 impl Inventory {
+    /// The resources that are served so.
+    pub fn served(&self, serve: Serve) -> impl Iterator<Item = (&ResourceName, &Arc<Resource>)> {
+        let all = self.resources.iter();
+        all.filter(move |(_, resource)| resource.serve == serve)
+    }
+
     /// A device's health and reason as others see them, withholding included.
     pub fn verdict<'a>(&'a self, device: &'a Device) -> (Health, Option<String>) {
         match (&self.withheld, device.health) {
@@ -285,6 +326,7 @@ pub(crate) mod tests {
         Resource {
             name: ResourceName::new("acme.dev/x").unwrap(),
             source: Source::Vendor("test".into()),
+            serve: Serve::DevicePlugin,
             asks: Asks::default(),
             share: Share {
                 replicas,

@@ -8,6 +8,7 @@ pub mod answer;
 pub mod cdi;
 pub mod declaration;
 pub mod document;
+pub mod dra;
 pub mod facts;
 pub mod glob;
 pub mod holders;
@@ -28,6 +29,6 @@ pub mod vendor;
 
 pub use crate::machine_config::Refusal;
 pub use declaration::{Allowances, Declaration};
-pub use inventory::{Device, DeviceNode, Health, Inventory, Resource, Withheld};
+pub use inventory::{Device, DeviceNode, Health, Inventory, Resource, Serve, Withheld};
 pub use name::ResourceName;
 pub use source::Source;

@@ -1,8 +1,13 @@
 //! Devices as one service: the registry, the kubelet's plugins, and what is said of both.
 
 mod asking;
+mod sides;
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use tokio::sync::watch;
 
@@ -10,14 +15,16 @@ pub use self::asking::WRITTEN_DOWN;
 
 use self::asking::Asking;
 use super::{
-    Allowances, Withheld,
+    Allowances, Serve, Withheld,
     answer::Answerers,
+    dra::ports::{Claims, Published, Wish},
     holders::Known,
     registry::{AskError, Registry, RegistrySettings, UnitStates},
-    status::DevicesStatus,
+    status::{DevicesStatus, Registration},
     vendor::Vendors,
 };
 use crate::{
+    dra::{Driver, DriverState, Surroundings},
     kubelet::{self, Allocations, KubeletState, PodResourcesError},
     proxy,
     root::Root,
@@ -58,6 +65,16 @@ pub struct DevicesHandle {
     asking: Asking,
     allocations: watch::Receiver<Allocations>,
     vendors: VendorsHandle,
+    claims: ClaimsSide,
+}
+
+/// What serving claims begins with, when there is a cluster.
+#[derive(Clone, Debug)]
+struct ClaimsSide {
+    /// Until it is started, or given up.
+    driver: Arc<Mutex<Option<Driver>>>,
+    inventory: watch::Receiver<Arc<super::Inventory>>,
+    answerers: Answerers,
 }
 
 impl DevicesService {
@@ -77,7 +94,8 @@ impl DevicesService {
             withheld: settings.withheld,
         };
         let registry = Registry::start(root.clone(), settings, tasks);
-        let asking = Asking::new(root.clone());
+        let asking = Asking::new(root.clone(), registry.inventory());
+        let driver = Driver::load(root.clone());
         let declared = vendor::follow(root.clone(), tasks);
         let vendors = vendor::start(
             root.clone(),
@@ -92,32 +110,26 @@ impl DevicesService {
             vendor: Some(Arc::new(vendors.clone())),
             plugin: Some(plugins),
         };
-        let (kubelet, allocations) = kubelet::start(root, registry.inventory(), answerers, tasks);
+        let plugins = sides::plugins(registry.inventory(), driver.state(), tasks);
+        let (kubelet, allocations) = kubelet::start(root, plugins, answerers.clone(), tasks);
         let joined = Joined {
             inventory: registry.inventory(),
-            kubelet,
+            kubelet: kubelet.clone(),
+            driver: driver.state(),
             holders: asking.known(),
             declared,
         };
         let of_now = joined.clone();
         let (publish, status) = watch::channel(Arc::new(joined.now()));
-        let stop = tasks.token();
-        tasks.spawn("device status", async move {
-            tokio::select! {
-                // Safe to drop: nothing is kept between two changes.
-                () = stop.cancelled() => {}
-                () = joined.follow(publish) => {}
-            }
-        });
+        // Safe to drop, both: nothing is kept between two changes, and who has what is asked anew.
+        until_stopped("device status", joined.follow(publish), tasks);
         let after = asking.clone().after_each(allocations.clone());
-        let stop = tasks.token();
-        tasks.spawn("device holders", async move {
-            tokio::select! {
-                // Safe to drop: who has what is asked anew.
-                () = stop.cancelled() => {}
-                () = after => {}
-            }
-        });
+        until_stopped("device holders", after, tasks);
+        let claims = ClaimsSide {
+            driver: Arc::new(Mutex::new(Some(driver))),
+            inventory: sides::claims(registry.inventory(), kubelet, tasks),
+            answerers,
+        };
         DevicesHandle {
             registry,
             status,
@@ -125,8 +137,24 @@ impl DevicesService {
             asking,
             allocations,
             vendors,
+            claims,
         }
     }
+}
+
+/// A task that may end anywhere.
+fn until_stopped(
+    name: &'static str,
+    work: impl Future<Output = ()> + Send + 'static,
+    tasks: &Tasks,
+) {
+    let stop = tasks.token();
+    tasks.spawn(name, async move {
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = work => {}
+        }
+    });
 }
 
 impl DevicesHandle {
@@ -208,9 +236,49 @@ impl DevicesHandle {
         &self.vendors
     }
 
+    /// Serves claims from now on: `node` is the Node's name, `published` what the cluster was told. Says what it is
+    /// to be told; none when that was begun or given up before.
+    pub fn serve_claims(
+        &self,
+        node: &str,
+        claims: Arc<dyn Claims>,
+        published: watch::Receiver<Published>,
+        tasks: &Tasks,
+    ) -> Option<watch::Receiver<Wish>> {
+        let driver = self.claims.take()?;
+        let with = Surroundings {
+            node: node.to_owned(),
+            claims,
+            given: Arc::new(self.asking.clone()),
+            answerers: self.claims.answerers.clone(),
+            inventory: self.claims.inventory.clone(),
+            published,
+        };
+        Some(driver.start(with, tasks))
+    }
+
+    /// Nobody can claim anything here, for this reason.
+    pub fn without_claims(&self, why: &str) {
+        if let Some(driver) = self.claims.take() {
+            driver.give_up(why);
+        }
+    }
+
+    /// What an earlier agent wrote as the generation of this node's pool.
+    pub fn published(&self) -> Published {
+        self.joined.driver.borrow().published.clone()
+    }
+
     /// Reads all declarations and looks at all devices now.
     pub async fn rescan(&self) -> Result<(), AskError> {
         self.registry.rescan().await
+    }
+}
+
+impl ClaimsSide {
+    fn take(&self) -> Option<Driver> {
+        let mut driver = self.driver.lock().unwrap_or_else(PoisonError::into_inner);
+        driver.take()
     }
 }
 
@@ -236,6 +304,7 @@ pub fn withheld(why: &str, refuses: bool) -> Withheld {
 struct Joined {
     inventory: watch::Receiver<Arc<super::Inventory>>,
     kubelet: watch::Receiver<KubeletState>,
+    driver: watch::Receiver<DriverState>,
     holders: watch::Receiver<Arc<Known>>,
     declared: watch::Receiver<Arc<Vendors>>,
 }
@@ -245,7 +314,14 @@ impl Joined {
         let kubelet = self.kubelet.borrow().clone();
         let inventory = self.inventory.borrow().clone();
         let holders = self.holders.borrow().clone();
-        let registration = |name: &super::ResourceName| kubelet.registrations.get(name).cloned();
+        let driver = self.driver.borrow().clone();
+        let registration = |resource: &super::Resource| {
+            let as_plugin = kubelet.registrations.get(&resource.name);
+            match resource.serve {
+                Serve::DevicePlugin => as_plugin.cloned().or_else(|| held_back(&driver, resource)),
+                Serve::Dra => Some(by_claim(&driver, resource, as_plugin.is_some())),
+            }
+        };
         let mut status = DevicesStatus::of(
             &inventory,
             &kubelet.presence,
@@ -262,6 +338,7 @@ impl Joined {
         loop {
             self.inventory.mark_unchanged();
             self.kubelet.mark_unchanged();
+            self.driver.mark_unchanged();
             self.holders.mark_unchanged();
             self.declared.mark_unchanged();
             let now = self.now();
@@ -277,10 +354,52 @@ impl Joined {
                 // only, and then nobody asks for the status either.
                 changed = self.inventory.changed() => if changed.is_err() { return },
                 changed = self.kubelet.changed() => if changed.is_err() { return },
+                Ok(()) = self.driver.changed() => {}
                 // Nobody tells any more: what is known stays, and the other arms go on.
                 Ok(()) = self.holders.changed() => {}
                 Ok(()) = self.declared.changed() => {}
             }
         }
     }
+}
+
+/// A device plugin that waits for claims to end.
+fn held_back(driver: &DriverState, resource: &super::Resource) -> Option<Registration> {
+    driver.holding.contains(&resource.name).then(|| {
+        let why = "claims still have its devices, or may be given them";
+        unregistered(driver, why)
+    })
+}
+
+fn unregistered(driver: &DriverState, why: &str) -> Registration {
+    Registration {
+        registered: false,
+        since: driver.since,
+        reason: Some(why.to_owned()),
+    }
+}
+
+/// Whether the cluster can give a resource's devices away, and the kubelet would prepare them.
+fn by_claim(driver: &DriverState, resource: &super::Resource, plugin: bool) -> Registration {
+    let told = &driver.published;
+    let known = told.resources.as_ref();
+    let offered = known.is_some_and(|known| known.contains(&resource.name));
+    let why = if let Some(why) = resource.unfit_for_claims() {
+        why
+    } else if resource.listed().next().is_none() {
+        "it has no device yet"
+    } else if plugin {
+        "the kubelet still has a device plugin of it"
+    } else if let Some(why) = driver.reason.as_deref().or(told.problem.as_deref()) {
+        why
+    } else if !offered {
+        "the cluster has not been told of it yet"
+    } else {
+        return Registration {
+            registered: true,
+            since: driver.since,
+            reason: None,
+        };
+    };
+    unregistered(driver, why)
 }

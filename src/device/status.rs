@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     Refusal,
     holders::Known,
-    inventory::{Inventory, Resource},
+    inventory::{Inventory, Resource, Serve},
     name::ResourceName,
     source::Source,
 };
@@ -69,6 +69,9 @@ pub struct ResourceStatus {
     pub registered: bool,
     /// Its devices.
     pub devices: Vec<DeviceStatus>,
+    /// How pods come by them; for gates.
+    #[serde(skip)]
+    pub serve: Serve,
     /// Since when `registered` is as it is; for gates, not for scripts.
     #[serde(skip)]
     pub since: Option<Timestamp>,
@@ -101,13 +104,14 @@ impl DevicesStatus {
         kubelet: &KubeletPresence,
         attempts: Attempts,
         holders: &Known,
-        registration: impl Fn(&ResourceName) -> Option<Registration>,
+        registration: impl Fn(&Resource) -> Option<Registration>,
     ) -> Self {
         let status = |resource: &Resource| {
-            let registration = registration(&resource.name);
+            let registration = registration(resource);
             ResourceStatus {
                 resource: resource.name.clone(),
                 source: resource.source.clone(),
+                serve: resource.serve,
                 registered: registration.as_ref().is_some_and(|one| one.registered),
                 devices: devices(inventory, resource, holders),
                 since: registration.as_ref().map(|one| one.since),

@@ -11,7 +11,7 @@ mod written;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 pub use self::book::{Book, Files};
-use super::{Refusal, document, glob::Glob, name::ResourceName};
+use super::{Refusal, document, glob::Glob, inventory::Serve, name::ResourceName};
 use crate::path::AbsPath;
 
 /// What the file must say it is.
@@ -74,6 +74,8 @@ pub struct Vendor {
     pub name: String,
     /// How it reaches the agent.
     pub connects: Connects,
+    /// How pods come by what it offers.
+    pub serve: Serve,
     /// Users that may connect, or own the plugin's socket.
     pub users: Vec<u32>,
     /// The group that its directory and its socket belong to.

@@ -176,6 +176,7 @@ mod tests {
         let resource = Resource {
             name: ResourceName::new("acme.dev/x").unwrap(),
             source: crate::device::Source::Vendor("acme".into()),
+            serve: crate::device::inventory::Serve::DevicePlugin,
             asks: crate::device::inventory::Asks::default(),
             share: Share {
                 replicas,

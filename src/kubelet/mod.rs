@@ -6,7 +6,9 @@
 //! for each resource that serves first, registers second and sees that it stays so.
 
 pub mod api;
+mod authority;
 mod directory;
+pub mod guests;
 mod list;
 mod names;
 mod plugin;

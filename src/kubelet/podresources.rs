@@ -24,7 +24,10 @@ use super::api::v1::{
     pod_resources_lister_client::PodResourcesListerClient as Client,
 };
 use crate::{
-    device::holders::{Holder, Holders},
+    device::{
+        dra::DRIVER,
+        holders::{Holder, Holders},
+    },
     path::AbsPath,
     root::{Root, RootError},
 };
@@ -194,6 +197,13 @@ fn holders(answer: api::ListPodResourcesResponse) -> Holders {
                 for id in devices.device_ids {
                     all.add(&devices.resource_name, id, holder.clone());
                 }
+            }
+            let claims = container.dynamic_resources.into_iter();
+            let ours = claims
+                .flat_map(|claim| claim.claim_resources)
+                .filter(|one| one.driver_name == DRIVER);
+            for one in ours {
+                all.add_claimed(one.device_name, holder.clone());
             }
         }
     }

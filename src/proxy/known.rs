@@ -186,12 +186,16 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::device::vendor::{Connects, Limits};
+    use crate::device::{
+        inventory::Serve,
+        vendor::{Connects, Limits},
+    };
 
     fn vendor() -> Vendor {
         Vendor {
             name: "acme".into(),
             connects: Connects::Plugin,
+            serve: Serve::DevicePlugin,
             users: vec![0],
             group: 0,
             resources: Vec::new(),

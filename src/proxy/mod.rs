@@ -6,11 +6,9 @@
 //! kubelet is nothing to the plugin, and one of the plugin nothing to the kubelet.
 
 mod answer;
-mod authority;
 mod dial;
 mod directory;
 mod follow;
-mod guests;
 mod known;
 mod line;
 mod list;

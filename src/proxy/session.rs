@@ -20,7 +20,6 @@ use super::{
     dial::Connection,
     directory::{Change, Directory, DirectoryError},
     follow::follow,
-    guests::{self, guests},
     known::Known,
     line::{Line, Offer},
     list::{self, List},
@@ -30,11 +29,12 @@ use super::{
 use crate::{
     device::{
         Resource, ResourceName,
-        inventory::{Recipe, Share},
+        inventory::{Recipe, Serve, Share},
         registry::{AskError, Standing},
         source::Source,
     },
     kubelet::api::v1beta1::registration_server::RegistrationServer,
+    kubelet::guests::{self, guests},
     rate::Complaints,
     root::RootError,
     telemetry::chain,

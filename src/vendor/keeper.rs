@@ -287,6 +287,7 @@ impl Keeper {
         for name in forbidden {
             self.withdraw(Some(name)).await;
         }
+        self.serve_otherwise(vendor.serve).await;
     }
 
     fn publish(&self) {

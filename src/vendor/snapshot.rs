@@ -11,7 +11,7 @@ use super::{
 use crate::{
     device::{
         Device, Health, Resource, ResourceName,
-        inventory::{Asks, Recipe, Share},
+        inventory::{Asks, Recipe, Serve, Share},
         rules::{self, HIGHEST_NUMA},
         source::Source,
         vendor::Vendor,
@@ -79,14 +79,22 @@ pub(super) fn read(
             return Err(of_it(invalid("there are two of that id".to_owned())));
         }
     }
-    Ok(Resource {
+    let resource = Resource {
         name: name.clone(),
         source: Source::Vendor(vendor.name.clone()),
+        serve: vendor.serve,
         share: Share::ALONE,
         recipe: Recipe::default(),
         asks,
         devices,
-    })
+    };
+    match resource.unfit_for_claims() {
+        Some(why) if resource.serve == Serve::Dra => {
+            let message = format!("{why}, and {} says serve: dra", vendor.name);
+            Err(whole((Reason::RecipeInvalid, message)))
+        }
+        _ => Ok(resource),
+    }
 }
 
 fn fits(vendor: &Vendor, devices: usize, bytes: usize, besides: Besides) -> Result<(), Fault> {

@@ -60,6 +60,8 @@ struct Inside {
     heard: Vec<Heard>,
     /// The next requests that begin so.
     troubles: VecDeque<(String, Trouble)>,
+    /// Devices of slices lose their taints, as with a server that does not know the field.
+    drops_taints: bool,
     /// The only token that is accepted; any where none is set.
     token: Option<String>,
 }
@@ -170,6 +172,20 @@ impl Server {
         self.inside(|inside| inside.troubles.clear());
     }
 
+    /// From now on slices are kept without taints.
+    pub(crate) fn drop_taints(&self) {
+        self.inside(|inside| inside.drops_taints = true);
+    }
+
+    /// Paths of the objects below this one.
+    pub(crate) fn below(&self, path: &str) -> Vec<String> {
+        let below = format!("{path}/");
+        let all = self.inside(|inside| inside.objects.keys().cloned().collect::<Vec<_>>());
+        all.into_iter()
+            .filter(|at| at.starts_with(&below))
+            .collect()
+    }
+
     /// From now on only this token is accepted.
     pub(crate) fn accept_only(&self, token: &str) {
         self.inside(|inside| inside.token = Some(token.to_owned()));
@@ -238,6 +254,23 @@ impl Server {
 impl Inside {
     fn put(&mut self, path: &str, mut object: Value) {
         self.version += 1;
+        let devices = object
+            .pointer_mut("/spec/devices")
+            .and_then(Value::as_array_mut);
+        for device in devices.into_iter().flatten() {
+            match device.get_mut("taints").and_then(Value::as_array_mut) {
+                None => {}
+                Some(_) if self.drops_taints => {
+                    drop(device.as_object_mut().unwrap().remove("taints"))
+                }
+                // The server dates them.
+                Some(taints) => taints.iter_mut().for_each(|taint| {
+                    if taint.get("timeAdded").is_none() {
+                        taint["timeAdded"] = json!(format!("at {}", self.version));
+                    }
+                }),
+            }
+        }
         object["metadata"]["resourceVersion"] = json!(self.version.to_string());
         let known = self.objects.insert(path.to_owned(), object.clone());
         let event = if known.is_some() { "MODIFIED" } else { "ADDED" };
@@ -341,17 +374,29 @@ fn carry_out(inside: &mut Inside, path: &str, heard: &Heard) -> Response {
     }
 }
 
-/// The one object that a field selector names, as a list; nothing else is listed here.
+/// The one object that a field selector names, as a list, or the slices of a node; nothing else is listed here.
 fn list(inside: &Inside, path: &str, query: &str) -> Response {
-    let Some((_, name)) = query.split_once("fieldSelector=metadata.name%3D") else {
+    let found: Vec<&Value> = if query.contains("spec.driver%3Ddra.machinist.dev%2Cspec.nodeName%3D")
+    {
+        let below = format!("{path}/");
+        let all = inside.objects.iter();
+        all.filter(|(at, _)| at.starts_with(&below))
+            .map(|(_, one)| one)
+            .collect()
+    } else if let Some((_, name)) = query.split_once("fieldSelector=metadata.name%3D") {
+        let name = name.split('&').next().unwrap_or_default();
+        inside
+            .objects
+            .get(&format!("{path}/{name}"))
+            .into_iter()
+            .collect()
+    } else {
         return status(404, "NotFound", "not found");
     };
-    let name = name.split('&').next().unwrap_or_default();
-    let found = inside.objects.get(&format!("{path}/{name}"));
     let list = json!({
         "kind": "List", "apiVersion": "v1",
         "metadata": {"resourceVersion": inside.version.to_string()},
-        "items": found.into_iter().collect::<Vec<_>>(),
+        "items": found,
     });
     reply(200, &list.to_string())
 }

@@ -28,7 +28,7 @@ fn declarations_on_the_page_are_good_and_ask_for_what_their_pods_want() {
     let (declarations, pods): (Vec<_>, Vec<_>) = yaml
         .iter()
         .partition(|text| text.contains("kind: DeviceDeclaration"));
-    assert_eq!((declarations.len(), pods.len()), (3, 3));
+    assert_eq!((declarations.len(), pods.len()), (4, 4));
     for (text, pod) in declarations.iter().zip(pods) {
         let read = declaration::parse("docs/devices.md", text, &Allowances::default()).unwrap();
         assert!(pod.contains(&format!("{}: 1", read.resource)), "{pod}");

@@ -12,6 +12,7 @@
 )]
 
 mod accounts;
+mod claims;
 mod clusters;
 mod crash;
 mod devices;

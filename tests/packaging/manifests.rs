@@ -244,7 +244,13 @@ fn the_roles_allow_what_their_tables_say_and_nothing_more() {
             "{verb}"
         );
         let changes = ["create", "delete"].contains(&verb.as_str());
-        let known = ["events", "pods", "pods/eviction", "machineconfignodes"];
+        let known = [
+            "events",
+            "pods",
+            "pods/eviction",
+            "machineconfignodes",
+            "resourceslices",
+        ];
         assert!(
             !changes || known.contains(&resource.as_str()),
             "{verb} {resource}"

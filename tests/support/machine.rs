@@ -151,6 +151,18 @@ impl Agent {
         }
     }
 
+    /// Serves claims as the agent of this node; what is to be published.
+    pub(crate) fn claims(
+        &self,
+        claims: Arc<dyn machinist::device::dra::ports::Claims>,
+        published: tokio::sync::watch::Receiver<machinist::device::dra::ports::Published>,
+    ) -> tokio::sync::watch::Receiver<machinist::device::dra::ports::Wish> {
+        let served = self
+            .handle
+            .serve_claims("node-1", claims, published, &self.tasks);
+        served.unwrap()
+    }
+
     /// SIGTERM: everything ends, and every task is joined.
     pub(crate) async fn stop(self) {
         self.tasks.finish(Duration::from_secs(1)).await.unwrap();

@@ -53,6 +53,7 @@ impl PodResourcesDouble {
         let container = |name: &str, devices| api::ContainerResources {
             name: name.to_owned(),
             devices,
+            dynamic_resources: Vec::new(),
         };
         let pod = api::PodResources {
             name: pod.to_owned(),
@@ -61,6 +62,30 @@ impl PodResourcesDouble {
                 container("sidecar", vec![]),
                 container("main", vec![device]),
             ],
+        };
+        self.with(|state| state.pods.push(pod));
+    }
+
+    /// A pod of namespace `lab` has these devices of our pool in its container `main`.
+    pub(crate) fn claimed(&self, pod: &str, devices: &[&str]) {
+        let resource = |device: &&str| api::ClaimResource {
+            driver_name: "dra.machinist.dev".to_owned(),
+            pool_name: "node-1".to_owned(),
+            device_name: (*device).to_owned(),
+        };
+        let claim = api::DynamicResource {
+            claim_name: "c".to_owned(),
+            claim_namespace: "lab".to_owned(),
+            claim_resources: devices.iter().map(resource).collect(),
+        };
+        let pod = api::PodResources {
+            name: pod.to_owned(),
+            namespace: "lab".to_owned(),
+            containers: vec![api::ContainerResources {
+                name: "main".to_owned(),
+                devices: Vec::new(),
+                dynamic_resources: vec![claim],
+            }],
         };
         self.with(|state| state.pods.push(pod));
     }

@@ -63,6 +63,11 @@ pub(crate) const WALLS: &[Wall] = &[
         "what is lent",
     ),
     wall(
+        "dra",
+        "backoff device device::registry digest kubelet path root shutdown telemetry",
+        "what may be claimed, and what was",
+    ),
+    wall(
         "vendor",
         "backoff device device::registry path rate root shutdown telemetry wire",
         "what is offered, and what is asked of whoever offers it",
@@ -78,6 +83,11 @@ pub(crate) const WALLS: &[Wall] = &[
         "it publishes what is desired",
     ),
     wall("cluster::pods", "cluster drain drain::evict", ""),
+    wall(
+        "cluster::slices cluster::dynamic",
+        "backoff cluster cluster::dynamic crd device reason telemetry",
+        "it fulfils the ports of claims",
+    ),
     wall(
         "source",
         "machine_config metrics path reason root telemetry update",
@@ -95,7 +105,7 @@ pub(crate) const WALLS: &[Wall] = &[
     ),
     wall(
         "device::service",
-        "device device::registry kubelet proxy root shutdown telemetry vendor",
+        "device device::registry dra kubelet proxy root shutdown telemetry vendor",
         "",
     ),
     wall(
@@ -142,6 +152,7 @@ const DRIVERS: &[&str] = &[
     "cluster",
     "device::registry",
     "device::service",
+    "dra",
     "drain::evict",
     "hardware::gateway",
     "hardware::uevent",
@@ -234,7 +245,13 @@ pub(crate) const OUTSIDE: &[Outside] = &[
     ),
     outside(
         "jiff::Timestamp::now",
-        &["clock", "update::run", "kubelet::state", "update::observe"],
+        &[
+            "clock",
+            "dra::state",
+            "update::run",
+            "kubelet::state",
+            "update::observe",
+        ],
         "journal and `since`, written down for people; how old a file's `ctime` is, which has the same clock",
     ),
     outside(
@@ -248,7 +265,7 @@ pub(crate) const OUTSIDE: &[Outside] = &[
     outside("sd_notify", &["systemd"], ""),
     outside(
         "tonic",
-        &["kubelet", "proxy", "vendor"],
+        &["dra", "kubelet", "proxy", "vendor"],
         "gRPC is spoken with the kubelet, with vendors and with who takes us for the kubelet",
     ),
     outside(
@@ -312,6 +329,7 @@ pub(crate) const OUTSIDE: &[Outside] = &[
             "cluster",
             "device::registry",
             "device::service",
+            "dra",
             "drain::evict",
             "kubelet",
             "proxy",

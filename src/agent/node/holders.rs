@@ -12,9 +12,10 @@ use super::Ours;
 use crate::{
     clock::Clock,
     device::{
+        Serve,
         holders::{Holder, Known},
         service::{DevicesHandle, WRITTEN_DOWN},
-        status::DevicesStatus,
+        status::{DevicesStatus, ResourceStatus},
     },
     drain::PodId,
     reason::Reason,
@@ -197,9 +198,11 @@ fn held(known: &Known, lends: &BTreeSet<String>) -> crate::device::holders::Hold
     }
 }
 
-/// How many devices of each resource the kubelet may give away, as it was told.
+/// How many devices of each resource the kubelet may give away, as it was told. What is had by claim it does not
+/// count, and neither does the Node.
 pub(super) fn offers(status: &DevicesStatus) -> Vec<(String, usize)> {
-    let registered = status.devices.iter().filter(|one| one.registered);
+    let counted = |one: &&ResourceStatus| one.registered && one.serve == Serve::DevicePlugin;
+    let registered = status.devices.iter().filter(counted);
     registered
         .map(|one| {
             let healthy = one.devices.iter().filter(|it| it.health == "Healthy");

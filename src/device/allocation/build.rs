@@ -50,6 +50,30 @@ pub(super) fn add(
     Ok(())
 }
 
+/// Adds what another resource gives. Fails with the path inside and what is there already.
+pub(super) fn join(grant: &mut Grant, other: Grant) -> Result<(), (String, String)> {
+    for node in other.nodes {
+        add_node(&mut grant.nodes, node)?;
+    }
+    for mount in other.mounts {
+        place_mount(&mut grant.mounts, mount)?;
+    }
+    for (into, from) in [
+        (&mut grant.env, other.env),
+        (&mut grant.annotations, other.annotations),
+    ] {
+        for (key, value) in from {
+            join_value(into, &key, value);
+        }
+    }
+    for name in other.cdi {
+        if !grant.cdi.contains(&name) {
+            grant.cdi.push(name);
+        }
+    }
+    Ok(())
+}
+
 /// One text, or one for each node where it names them.
 fn filled(template: &Template, id: &str, nodes: &[&str]) -> Vec<String> {
     if template.names_node() {
@@ -95,16 +119,20 @@ fn add_node(nodes: &mut Vec<NodeGrant>, node: NodeGrant) -> Result<(), (String, 
 }
 
 fn add_mount(mounts: &mut Vec<MountGrant>, wanted: &MountRecipe) -> Result<(), (String, String)> {
-    let (host, inside) = (wanted.from.to_string(), wanted.to.to_string());
-    match mounts.iter_mut().find(|have| have.inside == inside) {
+    let mount = MountGrant {
+        host: wanted.from.to_string(),
+        inside: wanted.to.to_string(),
+        read_only: wanted.read_only,
+    };
+    place_mount(mounts, mount)
+}
+
+fn place_mount(mounts: &mut Vec<MountGrant>, mount: MountGrant) -> Result<(), (String, String)> {
+    match mounts.iter_mut().find(|have| have.inside == mount.inside) {
         // Who may write for one device may write for all: it is one container.
-        Some(have) if have.host == host => have.read_only &= wanted.read_only,
-        Some(have) => return Err((inside, have.host.clone())),
-        None => mounts.push(MountGrant {
-            host,
-            inside,
-            read_only: wanted.read_only,
-        }),
+        Some(have) if have.host == mount.host => have.read_only &= mount.read_only,
+        Some(have) => return Err((mount.inside, have.host.clone())),
+        None => mounts.push(mount),
     }
     Ok(())
 }

@@ -12,7 +12,11 @@ use super::{
 };
 use crate::{
     device::{
-        Refusal, document::Refusals, inventory::Share, name::ResourceName, rules::HIGHEST_NUMA,
+        Refusal,
+        document::Refusals,
+        inventory::{Recipe, Serve, Share},
+        name::ResourceName,
+        rules::HIGHEST_NUMA,
     },
     reason::Reason,
 };
@@ -38,6 +42,7 @@ pub(super) fn check(file: File, allowances: &Allowances) -> Result<Declaration, 
     let group = check.group(spec.group);
     let share = check.share(spec.share);
     let recipe = check.container(spec.container, resource.as_ref());
+    check.by_claim(spec.serve, share, &recipe);
     let numa = check.numa(spec.numa);
     let probes = check.health(spec.health);
     let taint = check.taint(spec.taint);
@@ -46,6 +51,7 @@ pub(super) fn check(file: File, allowances: &Allowances) -> Result<Declaration, 
         Some(resource) if check.refusals.0.is_empty() => Ok(Declaration {
             name,
             resource,
+            serve: spec.serve,
             matches,
             group,
             share,
@@ -100,6 +106,29 @@ impl Check<'_> {
             replicas: given.replicas,
             policy: given.policy,
             strict: given.strict,
+        }
+    }
+
+    /// What a claim cannot say is refused by name: nobody is to find out from a pod.
+    fn by_claim(&mut self, serve: Serve, share: Share, recipe: &Recipe) {
+        if serve != Serve::Dra {
+            return;
+        }
+        if share.strict {
+            self.refuse(
+                Reason::FeatureUnsupported,
+                "spec.share.strict",
+                "with serve: dra the scheduler chooses the shares",
+                "no strict, or serve: devicePlugin",
+            );
+        }
+        if !recipe.annotations.is_empty() {
+            self.refuse(
+                Reason::FeatureUnsupported,
+                "spec.container.annotations",
+                "with serve: dra a container gets what a CDI spec can say, and that has no annotations",
+                "no annotations, or serve: devicePlugin",
+            );
         }
     }
 

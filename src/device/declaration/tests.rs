@@ -73,6 +73,11 @@ const MISTAKES: &[(&str, &str, &str)] = &[
              pci, subsystem, cdi [FieldUnknown]",
     ),
     (
+        "resource: acme.dev/serial",
+        "resource: acme.dev/serial\n  serve: both",
+        "x.yaml:6:10: spec.serve: ",
+    ),
+    (
         "replicas: 4",
         "replicas: many",
         "x.yaml:9:21: spec.share.replicas: ",
@@ -330,4 +335,23 @@ proptest::proptest! {
         half.truncate(cut.min(WHOLE.len()));
         let _ = parse("x.yaml", &(half + &text), &Allowances::default());
     }
+}
+
+#[test]
+fn what_no_claim_can_say_is_refused_where_it_stands() {
+    let text = "apiVersion: machinist.dev/v1\nkind: DeviceDeclaration\nmetadata: {name: x}\n\
+        spec:\n  resource: acme.dev/x\n  serve: dra\n  match: [{path: /dev/x}]\n  \
+        share: {replicas: 2, strict: true}\n  container: {annotations: {acme.dev/a: b}}\n";
+    let told = problems(text);
+    assert_eq!(told.len(), 2, "{told:#?}");
+    assert!(
+        told[0].starts_with("x.yaml:8:32: spec.share.strict: "),
+        "{told:#?}"
+    );
+    assert!(
+        told[1].starts_with("x.yaml:9:28: spec.container.annotations: "),
+        "{told:#?}"
+    );
+    let plainly = text.replace("  serve: dra\n", "");
+    assert!(parse("x.yaml", &plainly, &Allowances::default()).is_ok());
 }

@@ -26,6 +26,8 @@ pub(super) struct Metadata {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct Spec {
     pub(super) resource: String,
+    #[serde(default)]
+    pub(super) serve: crate::device::inventory::Serve,
     #[serde(rename = "match")]
     pub(super) matches: Vec<Match>,
     pub(super) group: Option<Group>,

@@ -8,7 +8,14 @@ use tokio::{
 };
 
 use crate::{
-    device::holders::Known,
+    device::{
+        Inventory,
+        dra::{
+            name::names,
+            ports::{Given, PortError, Reply},
+        },
+        holders::Known,
+    },
     kubelet::{Allocations, PodResources, PodResourcesError},
     root::Root,
     telemetry::chain,
@@ -24,15 +31,18 @@ pub const WRITTEN_DOWN: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug)]
 pub(super) struct Asking {
     kubelet: PodResources,
+    /// What devices of claims are called.
+    inventory: watch::Receiver<Arc<Inventory>>,
     known: Arc<watch::Sender<Arc<Known>>>,
     /// When the last answer came.
     asked: Arc<Mutex<Option<Instant>>>,
 }
 
 impl Asking {
-    pub(super) fn new(root: Root) -> Self {
+    pub(super) fn new(root: Root, inventory: watch::Receiver<Arc<Inventory>>) -> Self {
         Self {
             kubelet: PodResources::new(root),
+            inventory,
             known: Arc::default(),
             asked: Arc::default(),
         }
@@ -68,7 +78,10 @@ impl Asking {
     async fn ask(&self) -> Result<Arc<Known>, PodResourcesError> {
         let answer = self.kubelet.list().await;
         let known = match &answer {
-            Ok(holders) => Known::Told(holders.clone()),
+            Ok(holders) => {
+                let names = names(&self.inventory.borrow());
+                Known::Told(holders.clone().resolved(&names))
+            }
             Err(error) => Known::Unknown(chain(error)),
         };
         let known = Arc::new(known);
@@ -95,5 +108,14 @@ impl Asking {
             answered = allocations.borrow_and_update().answered;
             let _ = self.now().await;
         }
+    }
+}
+
+impl Given for Asking {
+    fn holders(&self) -> Reply<'_, crate::device::holders::Holders> {
+        Box::pin(async {
+            let told = self.kubelet.list().await;
+            told.map_err(|error| PortError::Away(chain(&error)))
+        })
     }
 }

@@ -3,11 +3,13 @@
 use std::{ops::RangeInclusive, time::Duration};
 
 use super::{
-    Claim, KIND, Limits, Vendor,
+    Claim, Connects, KIND, Limits, Vendor,
     written::{self, File},
 };
 use crate::{
-    device::{Refusal, cdi::Kind, document::Refusals, glob::Glob, name::ResourceName},
+    device::{
+        Refusal, cdi::Kind, document::Refusals, glob::Glob, inventory::Serve, name::ResourceName,
+    },
     path::AbsPath,
     reason::Reason,
 };
@@ -35,6 +37,7 @@ pub(super) fn check(file: File) -> Result<Vendor, Vec<Refusal>> {
     let vendor = Vendor {
         name: check.name(file.metadata.name),
         connects: spec.connects,
+        serve: check.serve(spec.serve, spec.connects),
         users: check.users(spec.users),
         group: spec.group,
         resources: check.claims(spec.resources),
@@ -75,6 +78,17 @@ impl Check {
                 .value("metadata.name", format!("{name:?} is no name"), expected);
         }
         name
+    }
+
+    /// A plugin's answer is made for the kubelet's device plugins, and passed on as it is.
+    fn serve(&mut self, serve: Serve, connects: Connects) -> Serve {
+        if (serve, connects) == (Serve::Dra, Connects::Plugin) {
+            let message = "an unmodified device plugin cannot be served by claim";
+            let expected = "serve: devicePlugin, or connects: program";
+            let reason = Reason::FeatureUnsupported;
+            self.0.refuse(reason, "spec.serve", message, expected);
+        }
+        serve
     }
 
     fn users(&mut self, given: Option<Vec<u32>>) -> Vec<u32> {

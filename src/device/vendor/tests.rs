@@ -79,6 +79,16 @@ fn every_fault_is_told_with_its_place() {
             "connects: socket",
             "one of program, plugin",
         ),
+        (
+            "connects: program",
+            "connects: plugin\n  serve: dra",
+            "an unmodified device plugin cannot be served by claim",
+        ),
+        (
+            "connects: program",
+            "connects: program\n  serve: maybe",
+            "acme.yaml:6:10",
+        ),
         ("[0, 1000]", "[]", "1 to 64 entries"),
         ("acme.dev/*,", "'*',", "domain/name"),
         ("acme.dev/*,", "acme*,", "it has no slash"),

@@ -23,6 +23,8 @@ pub(super) struct Metadata {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct Spec {
     pub(super) connects: Connects,
+    #[serde(default)]
+    pub(super) serve: crate::device::inventory::Serve,
     pub(super) users: Option<Vec<u32>>,
     #[serde(default)]
     pub(super) group: u32,

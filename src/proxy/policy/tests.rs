@@ -3,6 +3,7 @@ use std::time::Duration;
 use super::*;
 use crate::device::{
     glob::Glob,
+    inventory::Serve,
     vendor::{Connects, Limits},
 };
 
@@ -10,6 +11,7 @@ fn vendor(devices: &[&str], mounts: &[&str], cdi: &[&str]) -> Vendor {
     Vendor {
         name: "acme".into(),
         connects: Connects::Plugin,
+        serve: Serve::DevicePlugin,
         users: vec![0],
         group: 0,
         resources: Vec::new(),

@@ -1,8 +1,8 @@
 //! What a vendor's task tells the registry.
 
 use super::{
-    AskError, BTreeMap, Instant, OFFER_AGAIN, Offer, Over, Recipe, Resource, ResourceName, Session,
-    Share, Standing,
+    AskError, BTreeMap, Instant, OFFER_AGAIN, Offer, Over, Recipe, Resource, ResourceName, Serve,
+    Session, Share, Standing,
 };
 
 impl Session {
@@ -43,6 +43,7 @@ impl Session {
         let resource = Resource {
             name: name.clone(),
             source: self.source(),
+            serve: Serve::DevicePlugin,
             share: Share::ALONE,
             recipe: Recipe::default(),
             devices: BTreeMap::clone(&offer.devices),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::Keeper;
 use crate::{
-    device::{Resource, ResourceName, registry::Standing},
+    device::{Resource, ResourceName, inventory::Serve, registry::Standing},
     vendor::{
         api::v1::{self as api, FromAgent, Reason, from_agent},
         messages::{message, rejected},
@@ -74,6 +74,36 @@ impl Keeper {
             }
             // The agent stops: there is nobody left to answer to.
             Err(_) => None,
+        }
+    }
+
+    /// The file says by which contract devices are served, not the vendor: what he said stands, unless no claim
+    /// can keep it.
+    pub(super) async fn serve_otherwise(&mut self, serve: Serve) {
+        let mut unfit = Vec::new();
+        for (name, offer) in &mut self.offers.all {
+            if offer.resource.serve == serve {
+                continue;
+            }
+            Arc::make_mut(&mut offer.resource).serve = serve;
+            let why = offer.resource.unfit_for_claims();
+            if let (Serve::Dra, Some(why)) = (serve, why) {
+                unfit.push((name.clone(), why));
+                continue;
+            }
+            let resource = match offer.lapsed {
+                true => offers::lapsed(&offer.resource, "the vendor is away").into(),
+                false => Arc::clone(&offer.resource),
+            };
+            if let Err(error) = self.registry.offer(resource).await {
+                tracing::warn!("{name} is served as before: {error}");
+            }
+        }
+        for (name, why) in unfit {
+            let vendor = self.name();
+            self.complain(format!("{name} of vendor {vendor} is withdrawn: {why}"));
+            self.offers.drop_unless(|kept| *kept != name);
+            self.withdraw(Some(name)).await;
         }
     }
 

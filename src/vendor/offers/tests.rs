@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::device::{
     Device,
-    inventory::{Asks, Recipe, Share},
+    inventory::{Asks, Recipe, Serve, Share},
 };
 
 fn resource(devices: &[&str]) -> Arc<Resource> {
@@ -23,6 +23,7 @@ fn resource(devices: &[&str]) -> Arc<Resource> {
     let resource = Resource {
         name: ResourceName::new("acme.dev/x").unwrap(),
         source: Source::Vendor("acme".into()),
+        serve: Serve::DevicePlugin,
         share: Share::ALONE,
         recipe: Recipe::default(),
         asks: Asks::default(),

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{FUSE, Fleet, GROUP, USER, lent, protocol, said};
+use super::{FUSE, Fleet, GROUP, USER, lent, protocol};
 use crate::rounds::judge::Deed;
 use crate::support::wait;
 
@@ -20,10 +20,8 @@ pub fn who_change_their_minds(fleet: &Fleet) {
     name_what_is_not_there(fleet);
     name_it_anew(fleet);
     assert_eq!(fleet.deeds("first", from), [Deed::Cordon]);
-    force_it_and_take_that_back(fleet);
-    lent::wait_blocked(fleet);
     lift_the_cordon_twice(fleet);
-    is_forced_once_more(fleet);
+    is_forced(fleet);
     fleet.cluster.kubectl(&["uncordon", "first"]);
     as_before(fleet);
 }
@@ -50,40 +48,6 @@ fn name_it_anew(fleet: &Fleet) {
             status["config"]["desired"] == "rendered-first-y" && status["blockers"] != json!([])
         });
     assert_eq!(status["phase"], "Draining", "{status:#}");
-}
-
-/// A finalizer holds the pod that was forced to leave, so that there is time for second thoughts.
-fn force_it_and_take_that_back(fleet: &Fleet) {
-    let pod = &name_of_the_pod(fleet);
-    let finalizers = |list: Value| {
-        let patch = json!({"metadata": {"finalizers": list}}).to_string();
-        fleet
-            .cluster
-            .kubectl(&["patch", "pod", pod, "--type=merge", "-p", &patch]);
-    };
-    finalizers(json!(["lab.machinist.dev/hold"]));
-    fleet.annotate("first", &format!("{FORCE}={WHY}"));
-    let object = |what: &str, condition: &mut dyn FnMut(&Value) -> bool| {
-        let deadline = wait::seconds(60);
-        fleet
-            .cluster
-            .wait_object("pod", pod, what, deadline, condition)
-    };
-    object("its end", &mut |pod| {
-        !pod["metadata"]["deletionTimestamp"].is_null()
-    });
-    is_told_that_it_was_forced(fleet, pod);
-    let cancelled = fleet.laptop(&["cancel", "first"]);
-    assert!(cancelled.status.success(), "{}", said(&cancelled));
-    fleet.wait_node("first", "the word of that drain gone", |node| {
-        node["metadata"]["annotations"][FORCE].is_null() && node["spec"]["unschedulable"].is_null()
-    });
-    finalizers(Value::Null);
-    // Whoever came in its place came to the other node.
-    fleet.wait_lent("first", "2");
-    back_to_the_first(fleet);
-    let undone = fleet.laptop(&["cancel", "--undo", "first"]);
-    assert!(undone.status.success(), "{}", said(&undone));
 }
 
 fn name_of_the_pod(fleet: &Fleet) -> String {
@@ -141,8 +105,8 @@ fn lift_the_cordon_twice(fleet: &Fleet) {
     });
 }
 
-/// The same word as before, and as good: said after that drain was over.
-fn is_forced_once_more(fleet: &Fleet) {
+/// The pod goes past its budget, and the node stays a person's to uncordon.
+fn is_forced(fleet: &Fleet) {
     let (from, boot) = (fleet.cluster.audit().len(), fleet.first.boot_id());
     let pod = name_of_the_pod(fleet);
     fleet.annotate("first", &format!("{FORCE}={WHY}"));

@@ -1,5 +1,6 @@
-//! Connections to a vendor's `kubelet.sock`, of which there are only so many: a vendor that opens more waits,
-//! and nobody else runs out of descriptors.
+//! Connections that others open to a socket of ours, of which there are only so many: whoever opens more waits,
+//! and nobody else runs out of descriptors. Some, the kubelet's plugin watcher among them, name a path where HTTP/2
+//! has the name of a host.
 
 use std::{
     io,
@@ -22,18 +23,18 @@ use tonic::transport::server::{Connected, UdsConnectInfo};
 use super::authority::Frames;
 use crate::shutdown::Tasks;
 
-/// Connections at a time. A plugin needs one, for a moment.
-pub(super) const MOST: usize = 32;
+/// Connections to one socket at a time. A plugin needs one, for a moment; the kubelet has one or two.
+pub const MOST: usize = 32;
 /// What may arrive on one before it is asked for: the request is smaller.
-pub(super) const WINDOW: u32 = 64 * 1024;
+pub const WINDOW: u32 = 64 * 1024;
 /// Registrations at a time on one of them.
-pub(super) const STREAMS: u32 = 4;
+pub const STREAMS: u32 = 4;
 /// A frame of HTTP/2 that is as large as its default.
-pub(super) const HEADERS: u32 = 16 * 1024;
+pub const HEADERS: u32 = 16 * 1024;
 /// Longer than any registration takes; plugins that never close theirs would use them up.
-pub(super) const LONGEST: Duration = Duration::from_secs(60);
+pub const LONGEST: Duration = Duration::from_secs(60);
 /// How long the end of a connection is waited for that is to end: whoever never spoke does not notice.
-pub(super) const FAREWELL: Duration = Duration::from_millis(500);
+pub const FAREWELL: Duration = Duration::from_millis(500);
 /// After an error such as too many open files, which ends by itself or not at all.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -42,7 +43,7 @@ const PIECE: usize = 4096;
 
 /// One connection, with its place. What is read of it has no path for an authority.
 #[derive(Debug)]
-pub(super) struct Guest {
+pub struct Guest {
     stream: UnixStream,
     frames: Frames,
     /// What came and was not read yet.
@@ -51,13 +52,13 @@ pub(super) struct Guest {
 }
 
 /// Takes connections until it is stopped.
-pub(super) fn guests(
+pub fn guests(
     listener: UnixListener,
     tasks: &Tasks,
     stop: CancellationToken,
 ) -> ReceiverStream<io::Result<Guest>> {
     let (to, from) = mpsc::channel(1);
-    tasks.spawn("plugin connections", async move {
+    tasks.spawn("connections", async move {
         tokio::select! {
             // Safe to drop: a connection that was not handed on is closed.
             () = stop.cancelled() => {}
@@ -84,7 +85,7 @@ async fn accept(listener: UnixListener, to: mpsc::Sender<io::Result<Guest>>) {
                 }
             }
             Err(error) => {
-                tracing::debug!(%error, "a connection of a plugin was not taken");
+                tracing::debug!(%error, "a connection was not taken");
                 sleep(PAUSE).await;
             }
         }

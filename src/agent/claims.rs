@@ -1,0 +1,30 @@
+//! Devices that pods claim: the kubelet's driver and the cluster's slices, joined.
+
+use std::sync::Arc;
+
+use tokio::sync::watch;
+
+use crate::{
+    cluster::{dynamic::ClusterClaims, node::OwnNode, slices::Slices},
+    device::service::DevicesHandle,
+    shutdown::Tasks,
+};
+
+/// Why nobody claims anything outside a cluster.
+const ALONE: &str =
+    "claims come from a cluster, and this agent has none: it needs `source: cluster`";
+
+/// Serves claims where there is a cluster.
+pub(super) fn start(devices: &DevicesHandle, node: Option<&OwnNode>, tasks: &Tasks) {
+    let Some(node) = node else {
+        return devices.without_claims(ALONE);
+    };
+    let cluster = node.cluster().clone();
+    let (tell, published) = watch::channel(devices.published());
+    let claims = Arc::new(ClusterClaims::new(cluster.clone()));
+    let Some(wish) = devices.serve_claims(node.name(), claims, published, tasks) else {
+        return;
+    };
+    let slices = Slices::new(cluster, node.clone(), wish, tell);
+    tasks.spawn("slices", slices.keep(tasks.token()));
+}

@@ -1,0 +1,310 @@
+//! The ResourceSlices of our node: what pods may claim here. Written when they are not as they should be, whoever
+//! changed them; a kubelet that starts takes them all away.
+
+mod object;
+mod watching;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use kube::{
+    Api, Client,
+    api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams},
+};
+use serde_json::Value;
+use tokio::sync::watch;
+
+use self::object::{Slice, Wanted};
+use super::{Cluster, ClusterError, dynamic, node::OwnNode};
+use crate::{
+    crd::names,
+    device::dra::{
+        DRIVER,
+        pool::{Pool, Spelling},
+        ports::{Published, Wish},
+    },
+    reason::Reason,
+};
+
+const KIND: &str = "ResourceSlice";
+/// How long changes are gathered: each is a write of every slice, and the scheduler looks at none of them before
+/// all are there.
+const DEBOUNCE: Duration = Duration::from_millis(200);
+
+/// Keeps the slices of one node.
+pub struct Slices {
+    cluster: Cluster,
+    node: OwnNode,
+    wish: watch::Receiver<Wish>,
+    tell: watch::Sender<Published>,
+    api: Option<(ApiResource, Spelling)>,
+    /// As the server has them, by name.
+    known: BTreeMap<String, Slice>,
+    /// What was written last, and as what generation.
+    last: Option<(Vec<Wanted>, u64)>,
+    /// The UID of the Node that the slices go with, as it was seen last.
+    owner: Option<String>,
+    /// The server keeps the taints of devices; one that does not drops them without a word.
+    taints: bool,
+}
+
+impl std::fmt::Debug for Slices {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Slices").field(&self.node).finish()
+    }
+}
+
+impl Slices {
+    /// Nothing is asked yet. `tell` holds what an earlier agent wrote.
+    pub const fn new(
+        cluster: Cluster,
+        node: OwnNode,
+        wish: watch::Receiver<Wish>,
+        tell: watch::Sender<Published>,
+    ) -> Self {
+        Self {
+            cluster,
+            node,
+            wish,
+            tell,
+            api: None,
+            known: BTreeMap::new(),
+            last: None,
+            owner: None,
+            taints: true,
+        }
+    }
+
+    /// Makes the slices what is wished.
+    async fn settle(&mut self) -> Result<(), ClusterError> {
+        let Some(pool) = self.wish.borrow_and_update().clone() else {
+            return Ok(());
+        };
+        let owner = self.node.sights().borrow().node.clone();
+        self.owner = owner.map(|node| node.uid.clone());
+        let Some(owner) = self.owner.clone() else {
+            // Without a Node nobody schedules anything here; it is looked at again when it comes.
+            return Ok(());
+        };
+        loop {
+            let wanted = self.wanted(&pool);
+            let generation = self.generation(&wanted);
+            let kept = self.write(&owner, &wanted, generation).await?;
+            self.last = Some((wanted, generation));
+            if kept {
+                self.told(&pool, generation);
+                return Ok(());
+            }
+            tracing::info!(
+                "this API server keeps no taints of devices: those that cannot be used are left out of the slices"
+            );
+            self.taints = false;
+        }
+    }
+
+    fn told(&self, pool: &Arc<Pool>, generation: u64) {
+        let published = Published {
+            generation,
+            resources: Some(pool.resources()),
+            problem: None,
+        };
+        self.tell.send_if_modified(|known| {
+            let news = *known != published;
+            if news {
+                tracing::info!(
+                    generation,
+                    "{} device(s) can be claimed",
+                    pool.devices.len()
+                );
+                *known = published;
+            }
+            news
+        });
+    }
+
+    fn wanted(&self, pool: &Pool) -> Vec<Wanted> {
+        let spelling = self
+            .api
+            .as_ref()
+            .map_or(Spelling::Plain, |(_, spelling)| *spelling);
+        let slices = pool.slices(self.taints);
+        let each = slices.iter().enumerate();
+        each.map(|(at, devices)| Wanted {
+            name: object::name(self.node.name(), at),
+            devices: devices.iter().map(|one| one.spelled(spelling)).collect(),
+        })
+        .collect()
+    }
+
+    /// It grows when something changes, and only then: slices of several generations are no pool, and the scheduler
+    /// goes by the newest.
+    fn generation(&self, wanted: &[Wanted]) -> u64 {
+        let highest = self.known.values().map(|slice| slice.generation).max();
+        if let Some((last, generation)) = &self.last
+            && last == wanted
+            && highest.is_none_or(|highest| highest <= *generation)
+        {
+            return *generation;
+        }
+        let whole = self.known.len() == wanted.len()
+            && wanted.iter().all(|one| {
+                let there = self.known.get(&one.name);
+                there.is_some_and(|slice| {
+                    Some(slice.generation) == highest && slice.is(one, wanted.len())
+                })
+            });
+        let floor = self.tell.borrow().generation.max(highest.unwrap_or(0));
+        match highest {
+            Some(generation) if whole => generation,
+            // Nothing to be told is not a change of what was told.
+            None if wanted.is_empty() => floor,
+            _ => floor + 1,
+        }
+    }
+
+    /// Writes what differs, takes away what is too much. False: the server dropped the taints.
+    async fn write(
+        &mut self,
+        owner: &str,
+        wanted: &[Wanted],
+        generation: u64,
+    ) -> Result<bool, ClusterError> {
+        let Some((api, _)) = self.api.clone() else {
+            return Ok(true);
+        };
+        let count = wanted.len();
+        for one in wanted {
+            let known = self.known.get(&one.name);
+            if known.is_some_and(|slice| slice.generation == generation && slice.is(one, count)) {
+                continue;
+            }
+            let mut object =
+                object::object(&api, self.node.name(), owner, one, (generation, count));
+            if let Some(known) = known {
+                known.keep_times(&mut object);
+            }
+            let answer = apply(&self.cluster, &api, &one.name, &object).await?;
+            let slice = Slice::of(&answer, Some(one));
+            let dropped = one.has_taints() && !slice.has_taints();
+            self.known.insert(one.name.clone(), slice);
+            if dropped {
+                return Ok(false);
+            }
+        }
+        let names: BTreeSet<&str> = wanted.iter().map(|one| one.name.as_str()).collect();
+        let surplus = self
+            .known
+            .keys()
+            .filter(|name| !names.contains(name.as_str()));
+        for name in surplus.cloned().collect::<Vec<_>>() {
+            delete(&self.cluster, &api, &name).await?;
+            self.known.remove(&name);
+        }
+        Ok(true)
+    }
+
+    fn note(&mut self, object: &DynamicObject) {
+        let Some(name) = object.metadata.name.clone() else {
+            return;
+        };
+        // What the server made of our own words is in order.
+        let meant = self.known.get(&name).and_then(|slice| slice.meant.clone());
+        let same = |known: &Slice| known.spec == object::plain(object);
+        let meant = meant.filter(|_| self.known.get(&name).is_some_and(same));
+        let slice = Slice::of(object, meant.as_ref());
+        self.known.insert(name, slice);
+    }
+}
+
+/// Takes away the slices of the node of this name that are ours; how many there were.
+///
+/// # Errors
+/// The API server does not do it. Where there are no slices, or we may not even look, none is ours.
+pub async fn remove(cluster: &Cluster, node: &str, only_look: bool) -> Result<usize, ClusterError> {
+    let (version, _) = match dynamic::version(cluster).await {
+        Ok(found) => found,
+        Err(error) if error.is_not_found() => return Ok(0),
+        Err(error) => return Err(error),
+    };
+    let api = resource(version);
+    let params = &ListParams::default().fields(&selector(node));
+    let list = |client| objects(client, &api, params);
+    let found = match cluster.ask("list", named(node), list).await {
+        Err(error) if error.reason() == Reason::ApiServerForbidden || error.is_not_found() => {
+            return Ok(0);
+        }
+        found => found?,
+    };
+    let names: Vec<String> = found
+        .into_iter()
+        .filter_map(|one| one.metadata.name)
+        .collect();
+    if !only_look {
+        for name in &names {
+            delete(cluster, &api, name).await?;
+        }
+    }
+    Ok(names.len())
+}
+
+async fn objects(
+    client: Client,
+    api: &ApiResource,
+    params: &ListParams,
+) -> Result<Vec<DynamicObject>, kube::Error> {
+    Ok(Api::all_with(client, api).list(params).await?.items)
+}
+
+/// Server-side apply; the list of devices is one value.
+async fn apply(
+    cluster: &Cluster,
+    api: &ApiResource,
+    name: &str,
+    wanted: &Value,
+) -> Result<DynamicObject, ClusterError> {
+    let apply = |client| async move {
+        let params = PatchParams::apply(names::MANAGER).force();
+        let objects: Api<DynamicObject> = Api::all_with(client, api);
+        objects.patch(name, &params, &Patch::Apply(wanted)).await
+    };
+    cluster.ask("apply", format!("{KIND} {name}"), apply).await
+}
+
+async fn delete(cluster: &Cluster, api: &ApiResource, name: &str) -> Result<(), ClusterError> {
+    let delete = |client| async move {
+        let objects: Api<DynamicObject> = Api::all_with(client, api);
+        objects
+            .delete(name, &DeleteParams::default())
+            .await
+            .map(drop)
+    };
+    match cluster
+        .ask("delete", format!("{KIND} {name}"), delete)
+        .await
+    {
+        Err(error) if error.is_not_found() => Ok(()),
+        deleted => deleted,
+    }
+}
+
+fn resource(version: &str) -> ApiResource {
+    ApiResource {
+        group: dynamic::GROUP.to_owned(),
+        version: version.to_owned(),
+        api_version: format!("{}/{version}", dynamic::GROUP),
+        kind: KIND.to_owned(),
+        plural: "resourceslices".to_owned(),
+    }
+}
+
+/// Ours, of one node.
+fn selector(node: &str) -> String {
+    format!("spec.driver={DRIVER},spec.nodeName={node}")
+}
+
+fn named(node: &str) -> String {
+    format!("the ResourceSlices of Node {node}")
+}

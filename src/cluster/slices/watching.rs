@@ -1,0 +1,222 @@
+//! The watch on our slices, and what sets the writer going.
+
+use std::{pin::pin, time::Duration};
+
+use futures_util::StreamExt;
+use kube::{
+    Api,
+    api::{DynamicObject, ListParams, WatchEvent, WatchParams},
+};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep, sleep_until, timeout},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{DEBOUNCE, Slices, named, resource, selector};
+use crate::{
+    backoff::{Backoff, jitter},
+    cluster::{ClusterError, Why, dynamic},
+    telemetry::chain,
+};
+
+/// Waits after the server did not answer, or said no.
+const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
+/// A cluster without the kind is asked again after this time: it may be upgraded.
+const ABSENT: Duration = Duration::from_secs(600);
+/// How long the server keeps a watch open at most; the last quarter is drawn.
+const OPEN: u32 = 280;
+/// A healthy server sends a bookmark about once a minute.
+const SILENT: Duration = Duration::from_secs(100);
+/// A server that ends every watch at once is asked once in this time.
+const SHORTEST: Duration = Duration::from_secs(1);
+
+impl Slices {
+    /// Keeps the slices until `stop`. Nothing is asked before something is wished.
+    pub async fn keep(mut self, stop: CancellationToken) {
+        tokio::select! {
+            // Safe to drop: what is half done is found and ended by the next agent.
+            () = stop.cancelled() => {}
+            () = self.turn_for_ever() => {}
+        }
+    }
+
+    async fn turn_for_ever(&mut self) {
+        let mut failures = 0;
+        loop {
+            if self.wish.wait_for(Option::is_some).await.is_err() {
+                return std::future::pending().await;
+            }
+            let began = Instant::now();
+            let wait = match self.turn().await {
+                Ok(()) => {
+                    failures = 0;
+                    SHORTEST.saturating_sub(began.elapsed())
+                }
+                Err(error) => {
+                    self.complain(&error, failures == 0);
+                    let wait = RETRY.wait(failures, jitter());
+                    failures = failures.saturating_add(1);
+                    match self.api {
+                        None if error.is_not_found() => ABSENT,
+                        _ => wait.max(error.retry_after().unwrap_or_default()),
+                    }
+                }
+            };
+            sleep(wait).await;
+        }
+    }
+
+    /// Lists, writes, and watches until the watch ends.
+    async fn turn(&mut self) -> Result<(), ClusterError> {
+        if self.api.is_none() {
+            let (version, spelling) = dynamic::version(&self.cluster).await?;
+            self.api = Some((resource(version), spelling));
+        }
+        let version = self.list().await?;
+        self.settle().await?;
+        self.watch(&version).await
+    }
+
+    async fn list(&mut self) -> Result<String, ClusterError> {
+        let Some((api, _)) = self.api.clone() else {
+            return Ok(String::new());
+        };
+        let (api, node) = (&api, self.node.name().to_owned());
+        let params = &ListParams::default().fields(&selector(&node));
+        let list = |client| async move {
+            let objects: Api<DynamicObject> = Api::all_with(client, api);
+            objects.list(params).await
+        };
+        let found = self.cluster.ask("list", named(&node), list).await;
+        if found.as_ref().is_err_and(ClusterError::is_not_found) {
+            // The server was replaced by another one.
+            self.api = None;
+        }
+        let found = found?;
+        let names: Vec<_> = found
+            .items
+            .iter()
+            .map(|one| one.metadata.name.clone())
+            .collect();
+        self.known
+            .retain(|name, _| names.contains(&Some(name.clone())));
+        found.items.iter().for_each(|one| self.note(one));
+        Ok(found.metadata.resource_version.unwrap_or_default())
+    }
+
+    async fn watch(&mut self, from: &str) -> Result<(), ClusterError> {
+        let Some((api, _)) = self.api.clone() else {
+            return Ok(());
+        };
+        let seconds = OPEN - OPEN / 4;
+        // At most a quarter of a small number.
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+        let drawn = (f64::from(OPEN / 4) * jitter()) as u32;
+        let (api, node) = (&api, self.node.name().to_owned());
+        let params = &WatchParams::default()
+            .fields(&selector(&node))
+            .timeout(seconds + drawn);
+        let watch = |client| async move {
+            let objects: Api<DynamicObject> = Api::all_with(client, api);
+            objects.watch(params, from).await
+        };
+        let events = self.cluster.ask("watch", named(&node), watch).await?;
+        let mut events = pin!(events);
+        let mut sights = self.node.sights();
+        sights.mark_changed();
+        let mut due: Option<Instant> = None;
+        let soon = |due: &mut Option<Instant>| {
+            due.get_or_insert_with(|| Instant::now() + DEBOUNCE);
+        };
+        loop {
+            tokio::select! {
+                event = timeout(SILENT, events.next()) => match event {
+                    Ok(Some(event)) => {
+                        let event = event.map_err(|error| broke(&node, Why::of(error)))?;
+                        if !self.heard(&node, event)? {
+                            return Ok(());
+                        }
+                        soon(&mut due);
+                    }
+                    Ok(None) | Err(_) => return Ok(()),
+                },
+                // Safe to drop, all of them: a change stays marked as unseen, and the time is kept.
+                Ok(()) = self.wish.changed() => soon(&mut due),
+                Ok(()) = sights.changed() => {
+                    // A Node that is made anew has taken its slices with it.
+                    if uid(&sights) != self.owner {
+                        soon(&mut due);
+                    }
+                }
+                () = until(due) => {
+                    due = None;
+                    self.settle().await?;
+                }
+            }
+        }
+    }
+
+    /// Takes note of an event; false when the list has to begin anew.
+    fn heard(
+        &mut self,
+        node: &str,
+        event: WatchEvent<DynamicObject>,
+    ) -> Result<bool, ClusterError> {
+        match event {
+            WatchEvent::Added(object) | WatchEvent::Modified(object) => self.note(&object),
+            WatchEvent::Deleted(object) => {
+                if let Some(name) = &object.metadata.name {
+                    self.known.remove(name);
+                }
+            }
+            WatchEvent::Bookmark(_) => {}
+            WatchEvent::Error(status) if status.code == 410 => return Ok(false),
+            WatchEvent::Error(status) => return Err(broke(node, Why::Answered(status))),
+        }
+        Ok(true)
+    }
+
+    fn complain(&self, error: &ClusterError, first: bool) {
+        let why = match self.api {
+            None if error.is_not_found() => {
+                "the cluster has no resource.k8s.io: devices cannot be claimed in it".to_owned()
+            }
+            _ => chain(error),
+        };
+        let known = self.api.is_none() && error.is_not_found();
+        match first {
+            true => tracing::warn!(reason = %error.reason(), "{why}"),
+            false => tracing::debug!("{why}"),
+        }
+        self.tell.send_if_modified(|published| {
+            // Where there is no such kind, nothing is offered.
+            if known {
+                published.resources = Some(std::collections::BTreeSet::new());
+            }
+            let news = published.problem.as_ref() != Some(&why);
+            published.problem = Some(why);
+            news
+        });
+    }
+}
+
+fn uid(sights: &watch::Receiver<crate::cluster::node::Sight>) -> Option<String> {
+    let node = sights.borrow().node.clone();
+    node.map(|node| node.uid.clone())
+}
+
+fn broke(node: &str, why: Why) -> ClusterError {
+    ClusterError {
+        act: "watch",
+        object: named(node),
+        why,
+    }
+}
+
+async fn until(at: Option<Instant>) {
+    match at {
+        Some(at) => sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}

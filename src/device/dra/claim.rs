@@ -1,0 +1,241 @@
+//! A ResourceClaim, as far as a driver goes by it.
+
+use std::fmt;
+
+use serde::Deserialize;
+
+use super::DRIVER;
+
+/// A claim's place in the cluster.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, Deserialize)]
+pub struct ClaimName {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name there.
+    pub name: String,
+    /// Of one object of that name; another that comes later has another.
+    pub uid: String,
+}
+
+impl fmt::Display for ClaimName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+/// Whether a text may be a claim's UID: it becomes part of file names.
+pub fn is_uid(text: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    !text.is_empty() && text.len() <= 64 && text.bytes().all(plain)
+}
+
+/// One device of this driver that a claim was given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Allocated {
+    /// The request of the claim, without the name of an alternative below it.
+    pub request: String,
+    /// The pool.
+    pub pool: String,
+    /// The device's name in it.
+    pub device: String,
+    /// It is looked at by an administrator: others may have it at the same time.
+    pub admin: bool,
+    /// Which taints do not matter to it.
+    pub tolerations: Vec<Toleration>,
+}
+
+/// A taint that does not matter.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Toleration {
+    /// Its key; any with `Exists` where there is none.
+    pub key: String,
+    /// `Exists`, or `Equal` where nothing is said.
+    pub operator: String,
+    /// What `Equal` wants; our taints have no value.
+    pub value: String,
+    /// Only with this effect; with any where there is none.
+    pub effect: String,
+}
+
+impl Toleration {
+    /// Whether it is about a taint of ours, which has no value and the effect `NoSchedule`.
+    pub fn covers(&self, key: &str) -> bool {
+        let value = self.operator == "Exists" || self.value.is_empty();
+        let keys = self.key == key || self.key.is_empty() && self.operator == "Exists";
+        keys && value && ["", "NoSchedule"].contains(&self.effect.as_str())
+    }
+}
+
+/// A claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// Of the object that there is now.
+    pub uid: String,
+    /// What it was given of this driver; none while it is given nothing at all.
+    pub allocated: Option<Vec<Allocated>>,
+    /// It, or its class, says something to this driver, which takes no parameters.
+    pub parameters: bool,
+}
+
+/// An answer that is no claim.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the API server's claim is not understood: {0}")]
+pub struct BadClaim(String);
+
+#[derive(Deserialize)]
+struct Object {
+    metadata: Metadata,
+    #[serde(default)]
+    status: Status,
+}
+
+#[derive(Deserialize)]
+struct Metadata {
+    uid: String,
+}
+
+#[derive(Default, Deserialize)]
+struct Status {
+    allocation: Option<Allocation>,
+}
+
+#[derive(Deserialize)]
+struct Allocation {
+    #[serde(default)]
+    devices: Devices,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Devices {
+    results: Vec<Given>,
+    config: Vec<Config>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Given {
+    request: String,
+    driver: String,
+    pool: String,
+    device: String,
+    admin_access: Option<bool>,
+    #[serde(default)]
+    tolerations: Vec<Toleration>,
+}
+
+#[derive(Deserialize)]
+struct Config {
+    opaque: Option<Opaque>,
+}
+
+#[derive(Deserialize)]
+struct Opaque {
+    driver: String,
+}
+
+impl Claim {
+    /// Reads one of `resource.k8s.io`, whatever the version: this part is the same in all.
+    pub fn read(object: &str) -> Result<Self, BadClaim> {
+        let bad = |error: serde_json::Error| BadClaim(error.to_string());
+        let object: Object = serde_json::from_str(object).map_err(bad)?;
+        let Some(allocation) = object.status.allocation else {
+            return Ok(Self {
+                uid: object.metadata.uid,
+                allocated: None,
+                parameters: false,
+            });
+        };
+        let devices = allocation.devices;
+        let ours = devices
+            .results
+            .into_iter()
+            .filter(|one| one.driver == DRIVER);
+        let allocated = ours.map(|one| Allocated {
+            request: match one.request.split_once('/') {
+                Some((request, _)) => request.to_owned(),
+                None => one.request,
+            },
+            pool: one.pool,
+            device: one.device,
+            admin: one.admin_access == Some(true),
+            tolerations: one.tolerations,
+        });
+        let mut told = devices.config.iter().filter_map(|one| one.opaque.as_ref());
+        Ok(Self {
+            uid: object.metadata.uid,
+            allocated: Some(allocated.collect()),
+            parameters: told.any(|opaque| opaque.driver == DRIVER),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_concerns_this_driver_is_read() {
+        let claim = r#"{
+            "metadata": {"uid": "u-1", "name": "c"},
+            "spec": {"devices": {"requests": [{"name": "one"}]}},
+            "status": {"reservedFor": [], "allocation": {"devices": {
+                "results": [
+                    {"request": "one/better", "driver": "dra.machinist.dev", "pool": "n", "device": "a",
+                     "tolerations": [{"key": "machinist.dev/unhealthy", "operator": "Exists"}]},
+                    {"request": "two", "driver": "gpu.acme.dev", "pool": "n", "device": "b"}
+                ],
+                "config": [{"opaque": {"driver": "gpu.acme.dev", "parameters": {}}, "source": "FromClass"}]
+            }}}
+        }"#;
+        let read = Claim::read(claim).unwrap();
+        assert_eq!(read.uid, "u-1");
+        assert!(!read.parameters);
+        let [one] = read.allocated.as_deref().unwrap() else {
+            panic!("{read:?}");
+        };
+        assert_eq!((one.request.as_str(), one.device.as_str()), ("one", "a"));
+        assert!(one.tolerations[0].covers("machinist.dev/unhealthy"));
+        assert!(!one.tolerations[0].covers("machinist.dev/withheld"));
+        let ours = claim.replace(
+            "\"gpu.acme.dev\", \"parameters\"",
+            "\"dra.machinist.dev\", \"parameters\"",
+        );
+        assert!(Claim::read(&ours).unwrap().parameters);
+        let waiting = Claim::read(r#"{"metadata": {"uid": "u"}}"#).unwrap();
+        assert_eq!(waiting.allocated, None);
+        for bad in ["", "{}", "[]", r#"{"metadata": {"uid": 1}}"#, "\u{0}"] {
+            assert!(Claim::read(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn tolerations_are_those_of_the_scheduler() {
+        let of = |key: &str, operator: &str, value: &str, effect: &str| Toleration {
+            key: key.into(),
+            operator: operator.into(),
+            value: value.into(),
+            effect: effect.into(),
+        };
+        for (toleration, covers) in [
+            (of("k", "Exists", "", ""), true),
+            (of("", "Exists", "", ""), true),
+            (of("", "", "", ""), false),
+            (of("k", "", "", "NoSchedule"), true),
+            (of("k", "Equal", "x", ""), false),
+            (of("k", "Exists", "", "NoExecute"), false),
+            (of("other", "Exists", "", ""), false),
+        ] {
+            assert_eq!(toleration.covers("k"), covers, "{toleration:?}");
+        }
+    }
+
+    #[test]
+    fn what_becomes_part_of_a_file_name_is_looked_at() {
+        assert!(is_uid("2c5ea0f6-8a2d-4d6f-9d0b-6b1f9d3c7a11"));
+        for bad in ["", "../x", "a/b", "A", "a.b", &"a".repeat(65)] {
+            assert!(!is_uid(bad), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! What the scheduler is told: the devices of one node, and how they fall into ResourceSlices.
+//!
+//! Limits are those of `resource.k8s.io`: 128 devices a slice, 64 where one of them has a taint, 32 attributes
+//! each, domains of 63 characters, names of 32, values of 64.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::{Map, Value, json};
+
+use super::name;
+use crate::device::{
+    inventory::{Device, Health, Inventory, Resource, Serve},
+    name::{ResourceName, hex16},
+};
+
+/// Devices of a slice.
+pub const MOST_DEVICES: usize = 128;
+/// Devices of a slice in which one has a taint.
+pub const MOST_TAINTED: usize = 64;
+const MOST_ATTRIBUTES: usize = 32;
+const LONGEST_DOMAIN: usize = 63;
+const LONGEST_NAME: usize = 32;
+const LONGEST_VALUE: usize = 64;
+
+/// On a device that cannot be used: nothing new is put on it, and who has it stays, as with a device plugin.
+pub const UNHEALTHY: &str = "machinist.dev/unhealthy";
+/// On every device while the machine is being updated.
+pub const WITHHELD: &str = "machinist.dev/withheld";
+
+/// How the API server spells a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spelling {
+    /// `v1` and `v1beta2`.
+    Plain,
+    /// `v1beta1`: everything but the name one level deeper, below `basic`.
+    Basic,
+}
+
+/// One value that a DeviceClass may select by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Attribute {
+    /// A number.
+    Number(u32),
+    /// At most 64 characters.
+    Text(String),
+}
+
+/// A device as the scheduler sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Offered {
+    /// In the pool.
+    pub name: String,
+    /// The resource that it is of.
+    pub resource: ResourceName,
+    /// By name, with or without a domain.
+    pub attributes: BTreeMap<String, Attribute>,
+    /// Keys of taints, all with the effect `NoSchedule`.
+    pub taints: BTreeSet<&'static str>,
+}
+
+/// All devices of the node that pods get by claim, in the order of resources and shares.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pool {
+    /// The devices.
+    pub devices: Vec<Offered>,
+}
+
+impl Pool {
+    /// What the inventory offers by claim.
+    pub fn of(inventory: &Inventory) -> Self {
+        let mut devices = Vec::new();
+        let mut names = BTreeSet::new();
+        for (name, resource) in inventory.served(Serve::Dra) {
+            if resource.unfit_for_claims().is_some() {
+                continue;
+            }
+            for (id, number, share) in name::shares(resource) {
+                let Some(device) = resource.devices.get(id) else {
+                    continue;
+                };
+                let offered = Offered {
+                    name: name::device_name(name, &share),
+                    resource: name.clone(),
+                    attributes: attributes(resource, id, number, device),
+                    taints: taints(inventory, device),
+                };
+                // Two of one name would make the API server refuse them all.
+                if names.insert(offered.name.clone()) {
+                    devices.push(offered);
+                }
+            }
+        }
+        Self { devices }
+    }
+
+    /// The resources that have devices here.
+    pub fn resources(&self) -> BTreeSet<ResourceName> {
+        let all = self.devices.iter();
+        all.map(|device| device.resource.clone()).collect()
+    }
+
+    /// The devices of each slice. Where the server keeps no taints, devices that would have one are left out.
+    pub fn slices(&self, taints: bool) -> Vec<Vec<&Offered>> {
+        let told = |device: &&Offered| taints || device.taints.is_empty();
+        let devices: Vec<&Offered> = self.devices.iter().filter(told).collect();
+        let mut slices = Vec::new();
+        for most in devices.chunks(MOST_DEVICES) {
+            let tainted = most.iter().any(|device| !device.taints.is_empty());
+            let size = if tainted { MOST_TAINTED } else { MOST_DEVICES };
+            slices.extend(most.chunks(size).map(<[&Offered]>::to_vec));
+        }
+        slices
+    }
+}
+
+impl Offered {
+    /// As the API server takes it.
+    pub fn spelled(&self, spelling: Spelling) -> Value {
+        let mut basic = Map::new();
+        let attributes = self.attributes.iter().map(|(name, value)| {
+            let value = match value {
+                Attribute::Number(number) => json!({"int": number}),
+                Attribute::Text(text) => json!({"string": text}),
+            };
+            (name.clone(), value)
+        });
+        basic.insert("attributes".to_owned(), Value::Object(attributes.collect()));
+        if !self.taints.is_empty() {
+            let taints = self.taints.iter();
+            let taints = taints.map(|key| json!({"key": key, "effect": "NoSchedule"}));
+            basic.insert("taints".to_owned(), taints.collect());
+        }
+        let mut device = match spelling {
+            Spelling::Plain => basic,
+            Spelling::Basic => Map::from_iter([("basic".to_owned(), Value::Object(basic))]),
+        };
+        device.insert("name".to_owned(), json!(self.name));
+        Value::Object(device)
+    }
+}
+
+fn taints(inventory: &Inventory, device: &Device) -> BTreeSet<&'static str> {
+    let unhealthy = (device.health != Health::Healthy).then_some(UNHEALTHY);
+    let withheld = inventory.withheld.is_some().then_some(WITHHELD);
+    unhealthy.into_iter().chain(withheld).collect()
+}
+
+/// Ours first: what a source says must not take their names.
+fn attributes(
+    resource: &Resource,
+    id: &str,
+    share: u32,
+    device: &Device,
+) -> BTreeMap<String, Attribute> {
+    let mut all = BTreeMap::new();
+    // Names of resources and ids are longer than a value may be; they can be told by a digest then.
+    let fitting = |text: &str| match text.len() <= LONGEST_VALUE {
+        true => text.to_owned(),
+        false => hex16(text),
+    };
+    let text = |text: &str| Attribute::Text(fitting(text));
+    all.insert("resource".to_owned(), text(resource.name.as_str()));
+    all.insert("id".to_owned(), text(id));
+    if resource.share.replicas > 1 {
+        all.insert("share".to_owned(), Attribute::Number(share));
+    }
+    // A device that is near to several is near to none in particular.
+    if let [node] = device.numa.as_slice() {
+        all.insert("numaNode".to_owned(), Attribute::Number(*node));
+    }
+    for (key, value) in &device.attributes {
+        let Some(name) = qualified(key) else {
+            continue;
+        };
+        if all.len() >= MOST_ATTRIBUTES {
+            break;
+        }
+        // Half a value would select what it should not.
+        if value.len() <= LONGEST_VALUE {
+            all.entry(name)
+                .or_insert_with(|| Attribute::Text(value.clone()));
+        }
+    }
+    all
+}
+
+/// The name of an attribute: a C identifier, as CEL wants it, with or without a domain before it. What is neither
+/// is changed where it can be: `pci-address` is `pci_address`.
+fn qualified(key: &str) -> Option<String> {
+    let (domain, name) = match key.rsplit_once('/') {
+        Some((domain, name)) => (Some(domain), name),
+        None => (None, key),
+    };
+    let inner = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let mut name: String = name
+        .chars()
+        .map(|c| if inner(c) { c } else { '_' })
+        .collect();
+    if name.starts_with(|c: char| c.is_ascii_digit()) {
+        name.insert(0, '_');
+    }
+    if name.is_empty() || name.len() > LONGEST_NAME {
+        return None;
+    }
+    match domain {
+        None => Some(name),
+        Some(domain) if is_domain(domain) => Some(format!("{domain}/{name}")),
+        Some(_) => None,
+    }
+}
+
+/// A DNS subdomain.
+fn is_domain(domain: &str) -> bool {
+    let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+    let label = |label: &str| {
+        label.starts_with(inner)
+            && label.ends_with(inner)
+            && label.chars().all(|c| inner(c) || c == '-')
+    };
+    domain.len() <= LONGEST_DOMAIN && domain.split('.').all(label)
+}
+
+#[cfg(test)]
+mod tests;

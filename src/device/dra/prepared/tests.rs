@@ -1,0 +1,212 @@
+use super::*;
+use crate::device::{
+    dra::claim::Toleration,
+    holders::Holder,
+    inventory::{Serve, Withheld, tests::resource},
+};
+
+fn name(claim: &str) -> ClaimName {
+    ClaimName {
+        namespace: "lab".into(),
+        name: claim.into(),
+        uid: format!("{claim}-uid"),
+    }
+}
+
+fn inventory() -> Inventory {
+    let mut one = resource(1, &[("a", &[]), ("b", &[])]);
+    one.serve = Serve::Dra;
+    Inventory {
+        resources: [(one.name.clone(), one.into())].into(),
+        ..Inventory::default()
+    }
+}
+
+fn sick(inventory: &mut Inventory, id: &str) {
+    for resource in inventory.resources.values_mut() {
+        let device = Arc::make_mut(resource).devices.get_mut(id).unwrap();
+        (device.health, device.reason) = (Health::Unhealthy, Some("it smokes".into()));
+    }
+}
+
+fn given(request: &str, id: &str) -> Allocated {
+    let x = ResourceName::new("acme.dev/x").unwrap();
+    Allocated {
+        request: request.into(),
+        pool: "node".into(),
+        device: name::device_name(&x, id),
+        admin: false,
+        tolerations: Vec::new(),
+    }
+}
+
+fn claim(of: &str, allocated: Vec<Allocated>) -> Claim {
+    Claim {
+        uid: name(of).uid,
+        allocated: Some(allocated),
+        parameters: false,
+    }
+}
+
+/// What is said of a claim that holds these.
+fn judged(inventory: &Inventory, claim: &Claim, book: &Book, plain: &Holders) -> String {
+    match choose(inventory, "node", (&name("c"), claim), book, plain) {
+        Ok(chosen) => {
+            let shares: Vec<_> = chosen.iter().map(|one| one.share.as_str()).collect();
+            shares.join(" ")
+        }
+        Err(why) => why.to_string(),
+    }
+}
+
+#[test]
+fn devices_of_a_claim_are_found_and_every_refusal_names_claim_device_and_what_to_do() {
+    let mut inventory = inventory();
+    let (none, nobody) = (Book::default(), Holders::default());
+    let say = |claim: &Claim| judged(&inventory, claim, &none, &nobody);
+    let good = claim("c", vec![given("one", "a"), given("one", "b")]);
+    assert_eq!(say(&good), "a b");
+    let of = |edit: fn(&mut Claim)| {
+        let mut claim = good.clone();
+        edit(&mut claim);
+        say(&claim)
+    };
+    for (told, part) in [
+        (of(|it| it.uid = "other".into()), "another one now"),
+        (of(|it| it.allocated = None), "given no device yet"),
+        (of(|it| it.parameters = true), "takes none"),
+    ] {
+        assert!(told.contains(part) && told.contains("lab/c"), "{told}");
+    }
+    let mut far = given("one", "a");
+    far.pool = "elsewhere".into();
+    let told = say(&claim("c", vec![far]));
+    assert!(
+        told.contains("pool elsewhere") && told.contains("is node"),
+        "{told}"
+    );
+    let told = say(&claim("c", vec![given("one", "z")]));
+    assert!(told.contains("does not offer"), "{told}");
+    sick(&mut inventory, "b");
+    let told = judged(&inventory, &good, &none, &nobody);
+    assert!(
+        told.contains("b of acme.dev/x") && told.contains("it smokes"),
+        "{told}"
+    );
+    let mut tolerant = good.clone();
+    for one in tolerant.allocated.iter_mut().flatten() {
+        one.tolerations = vec![Toleration {
+            key: UNHEALTHY.into(),
+            operator: "Exists".into(),
+            ..Toleration::default()
+        }];
+    }
+    assert_eq!(judged(&inventory, &tolerant, &none, &nobody), "a b");
+}
+
+#[test]
+fn a_machine_that_lends_nothing_prepares_nothing_but_what_was_promised() {
+    let mut inventory = inventory();
+    let one = claim("c", vec![given("one", "a")]);
+    for (refuses, expected) in [(false, true), (true, false)] {
+        inventory.withheld = Some(Withheld {
+            why: "update".into(),
+            refuses,
+        });
+        let told = judged(&inventory, &one, &Book::default(), &Holders::default());
+        assert_eq!(told == "a", expected, "{told}");
+    }
+}
+
+#[test]
+fn a_device_is_one_claims_alone_and_no_containers_besides() {
+    let inventory = inventory();
+    let held = Held {
+        request: "one".into(),
+        pool: "node".into(),
+        device: given("one", "a").device,
+        resource: ResourceName::new("acme.dev/x").unwrap(),
+        share: "a".into(),
+        admin: false,
+        cdi: Vec::new(),
+    };
+    let prepared = |of: &str, admin| Prepared {
+        claim: name(of),
+        devices: vec![Held {
+            admin,
+            ..held.clone()
+        }],
+        spec: None,
+    };
+    let book = |one: Prepared| Book {
+        claims: [(one.claim.uid.clone(), one)].into(),
+        ..Book::default()
+    };
+    let nobody = Holders::default();
+    let mut wanted = claim("c", vec![given("one", "a")]);
+    let say = |claim: &Claim, book: &Book| judged(&inventory, claim, book, &nobody);
+    let told = say(&wanted, &book(prepared("other", false)));
+    assert!(told.contains("claim lab/other still has"), "{told}");
+    assert_eq!(say(&wanted, &book(prepared("other", true))), "a");
+    assert_eq!(say(&wanted, &book(prepared("c", false))), "a", "its own");
+    let mut plain = Holders::default();
+    let holder = Holder {
+        namespace: "lab".into(),
+        pod: "old".into(),
+        container: "main".into(),
+    };
+    plain.add("acme.dev/x", "a".into(), holder);
+    let told = judged(&inventory, &wanted, &Book::default(), &plain);
+    assert!(told.contains("container lab/old/main"), "{told}");
+    // An administrator looks at what others have.
+    wanted
+        .allocated
+        .iter_mut()
+        .flatten()
+        .for_each(|one| one.admin = true);
+    assert_eq!(
+        judged(&inventory, &wanted, &book(prepared("other", false)), &plain),
+        "a"
+    );
+    let x = ResourceName::new("acme.dev/x").unwrap();
+    assert_eq!(book(prepared("c", false)).holding(), BTreeSet::from([x]));
+}
+
+#[test]
+fn a_request_is_one_grant_whatever_its_devices_are_of() {
+    let mut inventory = inventory();
+    for resource in inventory.resources.values_mut() {
+        let recipe = &mut Arc::make_mut(resource).recipe;
+        let ids = crate::device::template::Template::new("{id}").unwrap();
+        recipe.env = [("IDS".to_owned(), ids)].into();
+    }
+    let wanted = claim(
+        "c",
+        vec![given("one", "a"), given("one", "b"), given("two", "a")],
+    );
+    let mut wanted_twice = wanted.clone();
+    wanted_twice
+        .allocated
+        .iter_mut()
+        .flatten()
+        .for_each(|one| one.admin = true);
+    let chosen = choose(
+        &inventory,
+        "node",
+        (&name("c"), &wanted_twice),
+        &Book::default(),
+        &Holders::default(),
+    );
+    let parts = batches(&chosen.unwrap()).into_iter().map(|batch| {
+        let grant = batch.grant().unwrap();
+        (batch, grant)
+    });
+    let grants = join(&name("c"), parts).unwrap();
+    let shown = |request: &str| {
+        let grant = &grants[request];
+        let nodes: Vec<_> = grant.nodes.iter().map(|node| node.host.as_str()).collect();
+        (grant.env["IDS"].clone(), nodes.join(" "))
+    };
+    assert_eq!(shown("one"), ("a,b".into(), "/dev/a /dev/b".into()));
+    assert_eq!(shown("two"), ("a".into(), "/dev/a".into()));
+}

@@ -1,0 +1,27 @@
+//! The wire contracts of drivers, generated from `proto/` at build time.
+
+#![expect(
+    missing_docs,
+    clippy::too_many_lines,
+    reason = "generated code; its documentation is in proto/"
+)]
+
+/// How the kubelet learns of a plugin.
+pub mod registration {
+    tonic::include_proto!("pluginregistration");
+}
+
+/// Claims, prepared and given back.
+pub mod v1 {
+    tonic::include_proto!("k8s.io.kubelet.pkg.apis.dra.v1");
+}
+
+/// The same for kubelets before 1.34, with the messages of [`v1`].
+pub mod v1beta1 {
+    tonic::include_proto!("k8s.io.kubelet.pkg.apis.dra.v1beta1");
+}
+
+/// The health of devices that claims hold.
+pub mod health {
+    tonic::include_proto!("v1alpha1");
+}

@@ -1,0 +1,233 @@
+//! The book of prepared claims on disk, and the specs that runtimes read.
+//!
+//! The book comes first: what stands in it is prepared, or can be made so again; what does not was never told to
+//! anybody.
+
+use crate::{
+    device::{
+        cdi,
+        dra::{
+            edits,
+            prepared::{Book, Prepared, VERSION},
+        },
+    },
+    digest::Digest,
+    path::{AbsPath, BadPath},
+    root::{Root, RootError},
+    telemetry::chain,
+};
+
+/// Beside the list of devices.
+const FILE: &str = "/var/lib/machinist/claims.json";
+/// Where a book is put aside that cannot be believed.
+const BROKEN: &str = "/var/lib/machinist/claims.json.broken";
+/// A claim has 32 devices at most and takes some KiB; a node has 250 pods.
+const LARGEST: u64 = 64 * 1024 * 1024;
+
+/// What cannot be written down was not done.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum BookError {
+    /// The disk.
+    #[error(transparent)]
+    Root(#[from] RootError),
+    /// A name that is none.
+    #[error(transparent)]
+    Path(#[from] BadPath),
+    /// The book has no text.
+    #[error("the book of claims cannot be written down")]
+    Text(#[from] serde_json::Error),
+}
+
+/// Keeps book and specs. Every call blocks.
+#[derive(Clone, Debug)]
+pub(super) struct Store {
+    root: Root,
+}
+
+impl Store {
+    pub(super) const fn new(root: Root) -> Self {
+        Self { root }
+    }
+
+    /// The book as an earlier agent left it, and whether it is known to be whole: a new machine has none, and a
+    /// book that cannot be believed is put aside.
+    pub(super) fn load(&self) -> (Book, bool) {
+        let read = || -> Result<Option<Vec<u8>>, BookError> {
+            match self.root.read_nofollow(&AbsPath::new(FILE)?, LARGEST) {
+                Err(error) if error.is_not_found() => Ok(None),
+                read => Ok(Some(read?)),
+            }
+        };
+        match read() {
+            Ok(None) => (Book::default(), true),
+            Ok(Some(bytes)) => match parse(&bytes) {
+                Some(book) => (book, true),
+                None => {
+                    self.put_aside(&bytes);
+                    (Book::default(), false)
+                }
+            },
+            Err(error) => {
+                tracing::error!(
+                    "the book of claims is not read, and begins anew: {}",
+                    chain(&error)
+                );
+                (Book::default(), false)
+            }
+        }
+    }
+
+    fn put_aside(&self, bytes: &[u8]) {
+        tracing::error!(
+            "{FILE} is damaged and begins anew; it is kept as {BROKEN}. Claims of running pods are given back by \
+             the kubelet as usual"
+        );
+        let kept = AbsPath::new(BROKEN).map(|path| self.root.replace(&path, bytes, 0o600));
+        if let Ok(Err(error)) = kept {
+            tracing::warn!("it is not kept: {}", chain(&error));
+        }
+    }
+
+    pub(super) fn save(&self, book: &Book) -> Result<(), BookError> {
+        let path = AbsPath::new(FILE)?;
+        let text = serde_json::to_vec(book)?;
+        let head = format!("{}\n", Digest::of(&text).hex());
+        if let Some(dir) = path.parent() {
+            self.root.make_dirs(&dir, 0o755)?;
+        }
+        let parts = [head.as_bytes(), text.as_slice()];
+        Ok(self.root.replace_by(&path, &parts, 0o600)?)
+    }
+
+    /// Lets the runtime find what a claim gives; a file that is there as it should be is left alone.
+    pub(super) fn write_spec(&self, prepared: &Prepared) -> Result<(), BookError> {
+        let path = spec_path(&prepared.claim.uid)?;
+        let Some(spec) = &prepared.spec else {
+            return self.remove(&path);
+        };
+        let text = serde_json::to_vec(spec)?;
+        let there = self.root.read_nofollow(&path, cdi::LARGEST as u64);
+        if there.is_ok_and(|there| there == text) {
+            return Ok(());
+        }
+        if let Some(dir) = path.parent() {
+            self.root.make_dirs(&dir, 0o755)?;
+        }
+        // Runtimes read names that end in .json only, so the file beside it is nobody's business.
+        Ok(self.root.replace(&path, &text, 0o644)?)
+    }
+
+    pub(super) fn remove_spec(&self, uid: &str) -> Result<(), BookError> {
+        self.remove(&spec_path(uid)?)
+    }
+
+    fn remove(&self, path: &AbsPath) -> Result<(), BookError> {
+        match self.root.remove_file(path) {
+            Err(error) if error.is_not_found() => Ok(()),
+            removed => Ok(removed?),
+        }
+    }
+
+    /// Takes away specs of claims that do not stand in the book.
+    pub(super) fn sweep(&self, book: &Book) -> Result<(), BookError> {
+        let dir = AbsPath::new(cdi::DIRS[1])?;
+        let entries = match self.root.list(&dir) {
+            Err(error) if error.is_not_found() => return Ok(()),
+            entries => entries?,
+        };
+        for entry in entries {
+            let uid = edits::uid_of(&entry.name);
+            if let Some(uid) = uid.filter(|uid| !book.claims.contains_key(*uid)) {
+                tracing::info!(
+                    "{dir}/{} is of a claim that is not prepared; it is removed",
+                    entry.name
+                );
+                self.remove_spec(uid)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn parse(bytes: &[u8]) -> Option<Book> {
+    let end = bytes.iter().position(|byte| *byte == b'\n')?;
+    let (head, text) = (bytes.get(..end)?, bytes.get(end + 1..)?);
+    if head != Digest::of(text).hex().as_bytes() {
+        return None;
+    }
+    let book: Book = serde_json::from_slice(text).ok()?;
+    (book.version == VERSION).then_some(book)
+}
+
+fn spec_path(uid: &str) -> Result<AbsPath, BadPath> {
+    AbsPath::new(format!("{}/{}", cdi::DIRS[1], edits::file_name(uid)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::dra::claim::ClaimName;
+
+    fn prepared() -> Prepared {
+        Prepared {
+            claim: ClaimName {
+                namespace: "lab".into(),
+                name: "c".into(),
+                uid: "u-1".into(),
+            },
+            devices: Vec::new(),
+            spec: Some(serde_json::json!({"kind": "x"})),
+        }
+    }
+
+    #[test]
+    fn a_book_is_read_as_it_was_written_and_a_damaged_one_is_put_aside() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::new(Root::open(dir.path()).unwrap());
+        assert_eq!(store.load(), (Book::default(), true));
+        let one = prepared();
+        let book = Book {
+            generation: 7,
+            claims: [(one.claim.uid.clone(), one)].into(),
+            ..Book::default()
+        };
+        store.save(&book).unwrap();
+        assert_eq!(store.load(), (book.clone(), true));
+        let file = AbsPath::new(FILE).unwrap();
+        let whole = store.root.read(&file, LARGEST).unwrap();
+        for at in [0, 10, whole.len() / 2, whole.len() - 1] {
+            let mut bad = whole.clone();
+            bad[at] ^= 1;
+            store.root.replace(&file, &bad, 0o600).unwrap();
+            assert_eq!(store.load(), (Book::default(), false), "byte {at}");
+            let kept = AbsPath::new(BROKEN).unwrap();
+            assert_eq!(store.root.read(&kept, LARGEST).unwrap(), bad);
+        }
+        for cut in [0, 1, whole.len() - 1] {
+            store.root.replace(&file, &whole[..cut], 0o600).unwrap();
+            assert_eq!(store.load(), (Book::default(), false), "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn specs_come_and_go_with_their_claims_and_others_stay() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::new(Root::open(dir.path()).unwrap());
+        let one = prepared();
+        store.write_spec(&one).unwrap();
+        let mine = AbsPath::new("/var/run/cdi/dra.machinist.dev-u-1.json").unwrap();
+        assert_eq!(store.root.read(&mine, 100).unwrap(), b"{\"kind\":\"x\"}");
+        let other = AbsPath::new("/var/run/cdi/acme.json").unwrap();
+        store.root.replace(&other, b"{}", 0o644).unwrap();
+        let book = Book {
+            claims: [(one.claim.uid.clone(), one)].into(),
+            ..Book::default()
+        };
+        store.sweep(&book).unwrap();
+        assert!(store.root.stat(&mine).unwrap().is_some());
+        store.sweep(&Book::default()).unwrap();
+        assert!(store.root.stat(&mine).unwrap().is_none());
+        assert!(store.root.stat(&other).unwrap().is_some());
+        store.remove_spec("u-1").unwrap();
+    }
+}

@@ -1,0 +1,169 @@
+//! What the kubelet asks of the driver, in both versions of the contract.
+
+use std::{collections::HashMap, pin::Pin, sync::Arc};
+
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio_stream::{Stream, wrappers::ReceiverStream};
+use tonic::{Request, Response, Status};
+
+use super::{
+    api::{health as health_api, v1, v1beta1},
+    health,
+    keeper::{Answers, Call, Task},
+};
+use crate::{
+    device::{
+        Inventory,
+        dra::claim::{ClaimName, is_uid},
+    },
+    shutdown::Tasks,
+};
+
+/// All services of the driver. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(super) struct Service {
+    calls: mpsc::Sender<Call>,
+    inventory: watch::Receiver<Arc<Inventory>>,
+    node: Arc<str>,
+    tasks: Tasks,
+}
+
+impl Service {
+    pub(super) fn new(
+        calls: mpsc::Sender<Call>,
+        (inventory, node): (watch::Receiver<Arc<Inventory>>, String),
+        tasks: &Tasks,
+    ) -> Self {
+        Self {
+            calls,
+            inventory,
+            node: node.into(),
+            tasks: tasks.clone(),
+        }
+    }
+
+    async fn call<T>(
+        &self,
+        asked: Vec<v1::Claim>,
+        task: impl FnOnce(Vec<ClaimName>, oneshot::Sender<Answers<T>>) -> Task,
+    ) -> Result<Answers<T>, Status> {
+        let mut refused = Answers::new();
+        let mut claims = Vec::new();
+        for claim in asked {
+            let name = ClaimName {
+                namespace: claim.namespace,
+                name: claim.name,
+                uid: claim.uid,
+            };
+            match is_uid(&name.uid) {
+                true => claims.push(name),
+                false => {
+                    let why = format!("claim {name}: {:?} is no UID", name.uid);
+                    refused.insert(name.uid, Err(why));
+                }
+            }
+        }
+        let (reply, answer) = oneshot::channel();
+        let ends = |()| Status::unavailable("the agent ends; the next one goes on");
+        let sent = self.calls.send(Call::new(task(claims, reply))).await;
+        sent.map_err(|_| ends(()))?;
+        let mut answers = answer.await.map_err(|_| ends(()))?;
+        answers.extend(refused);
+        Ok(answers)
+    }
+
+    async fn prepare(
+        &self,
+        request: Request<v1::NodePrepareResourcesRequest>,
+    ) -> Result<Response<v1::NodePrepareResourcesResponse>, Status> {
+        let answers = self
+            .call(request.into_inner().claims, Task::Prepare)
+            .await?;
+        let claims = answers.into_iter().map(|(uid, answer)| {
+            let answer = match answer {
+                Ok(devices) => v1::NodePrepareResourceResponse {
+                    devices: devices
+                        .into_iter()
+                        .map(|held| v1::Device {
+                            request_names: vec![held.request],
+                            pool_name: held.pool,
+                            device_name: held.device,
+                            cdi_device_ids: held.cdi,
+                            share_id: None,
+                        })
+                        .collect(),
+                    error: String::new(),
+                },
+                Err(error) => v1::NodePrepareResourceResponse {
+                    devices: Vec::new(),
+                    error,
+                },
+            };
+            (uid, answer)
+        });
+        let claims: HashMap<_, _> = claims.collect();
+        Ok(Response::new(v1::NodePrepareResourcesResponse { claims }))
+    }
+
+    async fn unprepare(
+        &self,
+        request: Request<v1::NodeUnprepareResourcesRequest>,
+    ) -> Result<Response<v1::NodeUnprepareResourcesResponse>, Status> {
+        let answers = self
+            .call(request.into_inner().claims, Task::Unprepare)
+            .await?;
+        let claims = answers.into_iter().map(|(uid, answer)| {
+            let error = answer.err().unwrap_or_default();
+            (uid, v1::NodeUnprepareResourceResponse { error })
+        });
+        let claims: HashMap<_, _> = claims.collect();
+        Ok(Response::new(v1::NodeUnprepareResourcesResponse { claims }))
+    }
+}
+
+/// The same two methods for each version; the messages are the same.
+macro_rules! speaks {
+    ($version:ident) => {
+        #[tonic::async_trait]
+        impl $version::dra_plugin_server::DraPlugin for Service {
+            async fn node_prepare_resources(
+                &self,
+                request: Request<v1::NodePrepareResourcesRequest>,
+            ) -> Result<Response<v1::NodePrepareResourcesResponse>, Status> {
+                self.prepare(request).await
+            }
+
+            async fn node_unprepare_resources(
+                &self,
+                request: Request<v1::NodeUnprepareResourcesRequest>,
+            ) -> Result<Response<v1::NodeUnprepareResourcesResponse>, Status> {
+                self.unprepare(request).await
+            }
+        }
+    };
+}
+
+speaks!(v1);
+speaks!(v1beta1);
+
+#[tonic::async_trait]
+impl health_api::dra_resource_health_server::DraResourceHealth for Service {
+    type NodeWatchResourcesStream =
+        Pin<Box<dyn Stream<Item = Result<health_api::NodeWatchResourcesResponse, Status>> + Send>>;
+
+    async fn node_watch_resources(
+        &self,
+        _: Request<health_api::NodeWatchResourcesRequest>,
+    ) -> Result<Response<Self::NodeWatchResourcesStream>, Status> {
+        // One list in the making while another is being sent.
+        let (to, from) = mpsc::channel(1);
+        let feed = health::feed(
+            Arc::clone(&self.node),
+            self.inventory.clone(),
+            to,
+            self.tasks.token(),
+        );
+        self.tasks.spawn("health of claimed devices", feed);
+        Ok(Response::new(Box::pin(ReceiverStream::new(from))))
+    }
+}

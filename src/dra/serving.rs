@@ -1,0 +1,310 @@
+//! The driver's two sockets: where the kubelet finds it, and where it asks.
+//!
+//! The driver serves before the registrar does: the kubelet dials it as soon as it has read the registrar's
+//! answer. Sockets that the kubelet finds when it starts are dialled, too, so its restart needs nothing here.
+
+use std::{io, time::Duration};
+
+use tokio::{
+    net::UnixListener,
+    sync::watch,
+    time::{Instant, sleep, sleep_until},
+};
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tonic::{Request, Response, Status, transport::Server};
+
+use super::{
+    api::{
+        health::dra_resource_health_server::DraResourceHealthServer,
+        registration::{
+            InfoRequest, PluginInfo, RegistrationStatus, RegistrationStatusResponse,
+            registration_server::{Registration, RegistrationServer},
+        },
+        v1, v1beta1,
+    },
+    server::Service,
+    state::Board,
+};
+use crate::{
+    backoff::{Backoff, jitter},
+    device::{
+        dra::DRIVER,
+        registry::{Depth, DirWatch, watch_for},
+    },
+    kubelet::guests::guests,
+    path::{AbsPath, BadPath},
+    root::{Kind, Root, RootError},
+    shutdown::Tasks,
+    telemetry::chain,
+};
+
+/// Where the kubelet's plugin watcher looks. The kubelet makes it when it starts.
+const REGISTRY: &str = "/var/lib/kubelet/plugins_registry";
+/// Below it each driver has a directory for its own socket.
+const PLUGINS: &str = "/var/lib/kubelet/plugins";
+const SOCKET: &str = "dra.sock";
+/// What the kubelet may choose from; it takes the newest that it knows.
+const VERSIONS: [&str; 3] = [
+    "v1.DRAPlugin",
+    "v1beta1.DRAPlugin",
+    "v1alpha1.DRAResourceHealth",
+];
+/// After a socket could not be made.
+const RETRY: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(60));
+/// A kubelet that is there registers within a second or two of the socket.
+const TAKEN: Duration = Duration::from_secs(30);
+
+/// Why the driver is not served.
+#[derive(Debug, thiserror::Error)]
+enum ServeError {
+    #[error(transparent)]
+    Name(#[from] BadPath),
+    #[error(transparent)]
+    Bind(#[from] RootError),
+    #[error("cannot wait for connections")]
+    Listen(#[from] io::Error),
+}
+
+/// The task that has the sockets.
+pub(super) struct Serving {
+    root: Root,
+    service: Service,
+    board: Board,
+    needed: watch::Receiver<bool>,
+}
+
+/// One socket with its server, until it is dropped.
+struct Socket {
+    root: Root,
+    path: AbsPath,
+    _stop: DropGuard,
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        if let Err(error) = self.root.remove_file(&self.path) {
+            tracing::debug!(%error, "an old socket stays until the next start");
+        }
+    }
+}
+
+impl Serving {
+    pub(super) const fn new(
+        root: Root,
+        service: Service,
+        board: Board,
+        needed: watch::Receiver<bool>,
+    ) -> Self {
+        Self {
+            root,
+            service,
+            board,
+            needed,
+        }
+    }
+
+    pub(super) async fn run(mut self, tasks: Tasks) {
+        let mut failures = 0;
+        loop {
+            self.board.registration(Some("nothing is offered by claim"));
+            if self.needed.wait_for(|needed| *needed).await.is_err() {
+                return;
+            }
+            while *self.needed.borrow() {
+                match self.serve(&tasks) {
+                    Ok(sockets) => {
+                        failures = 0;
+                        self.stay(&sockets).await;
+                    }
+                    Err(error) => {
+                        let why = chain(&error);
+                        if self.board.registration(Some(&why)) {
+                            tracing::warn!("claims cannot be served: {why}");
+                        }
+                        sleep(RETRY.wait(failures, jitter())).await;
+                        failures = failures.saturating_add(1);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Both sockets, the registrar's last; none while the kubelet has made no directory.
+    fn serve(&self, tasks: &Tasks) -> Result<Option<[Socket; 2]>, ServeError> {
+        if !self.root.is_dir(&registry()?)? {
+            let why = format!("no kubelet here: there is no {REGISTRY}");
+            if self.board.registration(Some(&why)) {
+                tracing::debug!("{why}");
+            }
+            return Ok(None);
+        }
+        let dir = directory()?;
+        self.root.make_dirs(&dir, 0o750)?;
+        let driver = dir.join(SOCKET)?;
+        let router = Server::builder()
+            .add_service(v1::dra_plugin_server::DraPluginServer::new(
+                self.service.clone(),
+            ))
+            .add_service(v1beta1::dra_plugin_server::DraPluginServer::new(
+                self.service.clone(),
+            ))
+            .add_service(DraResourceHealthServer::new(self.service.clone()));
+        let asked = self.listen(&driver, router, tasks)?;
+        self.board
+            .registration(Some("the kubelet has not found it yet"));
+        let registrar = Registrar {
+            endpoint: driver.to_string(),
+            board: self.board.clone(),
+        };
+        let router = Server::builder().add_service(RegistrationServer::new(registrar));
+        let found = self.listen(&registrar_socket()?, router, tasks)?;
+        // In the order in which they go.
+        Ok(Some([found, asked]))
+    }
+
+    fn listen(
+        &self,
+        path: &AbsPath,
+        router: tonic::transport::server::Router,
+        tasks: &Tasks,
+    ) -> Result<Socket, ServeError> {
+        // Only the kubelet, which is root, has business here.
+        let listener = self.root.bind_unix(path, 0o600)?;
+        let stop = CancellationToken::new();
+        let socket = Socket {
+            root: self.root.clone(),
+            path: path.clone(),
+            _stop: stop.clone().drop_guard(),
+        };
+        listener.set_nonblocking(true)?;
+        let incoming = guests(UnixListener::from_std(listener)?, tasks, stop.clone());
+        tasks.spawn("driver socket", async move {
+            let serving = router.serve_with_incoming_shutdown(incoming, stop.cancelled_owned());
+            if let Err(error) = serving.await {
+                tracing::warn!("a socket of the driver broke off: {error}");
+            }
+        });
+        Ok(socket)
+    }
+
+    /// Waits until something has to be done: the sockets are gone, or could be made now, or nobody needs them.
+    async fn stay(&mut self, sockets: &Option<[Socket; 2]>) {
+        let Ok(mut watch) = DirWatch::new(&self.root) else {
+            sleep(TAKEN).await;
+            return;
+        };
+        let registered_by = Instant::now() + TAKEN;
+        let mut state = self.board.subscribe();
+        loop {
+            let (Ok(registry), Ok(directory)) = (registry(), directory()) else {
+                return;
+            };
+            let mut dirs = std::collections::BTreeMap::new();
+            for dir in [&registry, &directory] {
+                let (nearest, _) = watch_for(&self.root, dir);
+                dirs.insert(nearest, Depth::Names);
+            }
+            let added = watch.set(&dirs);
+            let stands = match sockets {
+                Some(all) => all.iter().all(|one| self.is_there(&one.path)),
+                None => !self.root.is_dir(&registry).unwrap_or(true),
+            };
+            if !stands {
+                return;
+            }
+            if added {
+                continue;
+            }
+            let late = sockets.is_some() && !state.borrow().registered;
+            tokio::select! {
+                // Safe to drop, all of them: what happened stays to be seen.
+                () = no_longer(&mut self.needed) => return,
+                changed = watch.changed() => if changed.is_err() { return },
+                Ok(()) = state.changed() => {}
+                () = sleep_until(registered_by), if late && Instant::now() < registered_by => {
+                    tracing::warn!("the kubelet has not asked for the driver {DRIVER} within {} s: it must be 1.32 or newer, with DynamicResourceAllocation", TAKEN.as_secs());
+                }
+            }
+        }
+    }
+
+    fn is_there(&self, path: &AbsPath) -> bool {
+        let stat = self.root.stat(path);
+        stat.is_ok_and(|stat| stat.is_some_and(|stat| stat.kind == Kind::Socket))
+    }
+}
+
+/// Never where nobody says so any more: the agent ends.
+async fn no_longer(needed: &mut watch::Receiver<bool>) {
+    if needed.wait_for(|needed| !*needed).await.is_err() {
+        std::future::pending().await
+    }
+}
+
+fn registry() -> Result<AbsPath, BadPath> {
+    AbsPath::new(REGISTRY)
+}
+
+fn directory() -> Result<AbsPath, BadPath> {
+    AbsPath::new(format!("{PLUGINS}/{DRIVER}"))
+}
+
+fn registrar_socket() -> Result<AbsPath, BadPath> {
+    AbsPath::new(format!("{REGISTRY}/{DRIVER}-reg.sock"))
+}
+
+/// Answers the plugin watcher.
+#[derive(Debug)]
+struct Registrar {
+    /// The driver's socket, as the kubelet names it.
+    endpoint: String,
+    board: Board,
+}
+
+#[tonic::async_trait]
+impl Registration for Registrar {
+    async fn get_info(&self, _: Request<InfoRequest>) -> Result<Response<PluginInfo>, Status> {
+        Ok(Response::new(PluginInfo {
+            r#type: "DRAPlugin".to_owned(),
+            name: DRIVER.to_owned(),
+            endpoint: self.endpoint.clone(),
+            supported_versions: VERSIONS.map(str::to_owned).into(),
+        }))
+    }
+
+    async fn notify_registration_status(
+        &self,
+        request: Request<RegistrationStatus>,
+    ) -> Result<Response<RegistrationStatusResponse>, Status> {
+        let status = request.into_inner();
+        if status.plugin_registered {
+            self.board.registration(None);
+            tracing::info!("the driver {DRIVER} is registered");
+        } else {
+            let why = format!(
+                "the kubelet does not take the driver {DRIVER}: {}",
+                status.error
+            );
+            // It tries again by itself.
+            if self.board.registration(Some(&why)) {
+                tracing::warn!("{why}");
+            }
+        }
+        Ok(Response::new(RegistrationStatusResponse {}))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sockets_fit_into_an_address() {
+        for path in [
+            registrar_socket().unwrap(),
+            directory().unwrap().join(SOCKET).unwrap(),
+        ] {
+            assert!(path.as_str().len() <= 107, "{path}");
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! Claims that nobody gives back: the kubelet does so for each that it remembers, and its memory may be lost.
+
+use std::sync::Arc;
+
+use tokio::sync::mpsc;
+
+use super::keeper::{Call, Task};
+use crate::{
+    device::dra::{
+        claim::ClaimName,
+        ports::{Claims, Given},
+        prepared::Prepared,
+    },
+    telemetry::chain,
+};
+
+/// Looks for claims that are gone.
+#[derive(Clone, Debug)]
+pub(super) struct Sweep {
+    pub(super) claims: Arc<dyn Claims>,
+    pub(super) given: Arc<dyn Given>,
+    pub(super) calls: mpsc::Sender<Call>,
+}
+
+impl Sweep {
+    /// Whether the cluster has no such claim any more. Who cannot be asked has it.
+    pub(super) async fn is_gone(&self, claim: &ClaimName) -> bool {
+        match self.claims.get(&claim.namespace, &claim.name).await {
+            Ok(found) => found.is_none_or(|found| found.uid != claim.uid),
+            Err(error) => {
+                tracing::debug!("whether claim {claim} is still there: {}", chain(&error));
+                false
+            }
+        }
+    }
+
+    /// Has claims forgotten whose object is gone and whose devices no container has.
+    pub(super) async fn run(self, prepared: Vec<Prepared>) {
+        for one in prepared {
+            if !self.is_gone(&one.claim).await {
+                continue;
+            }
+            let Ok(holders) = self.given.holders().await else {
+                return;
+            };
+            let used = |device: &str| holders.of_claimed(device).is_some();
+            if one.devices.iter().any(|held| used(&held.device)) {
+                continue;
+            }
+            let call = Call::new(Task::Forget(one.claim));
+            // The agent ends.
+            if self.calls.send(call).await.is_err() {
+                return;
+            }
+        }
+    }
+}

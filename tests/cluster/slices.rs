@@ -1,0 +1,281 @@
+//! The slices of a node: written once, again when somebody changes or takes them, and only then.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use machinist::{
+    cluster::{
+        node::OwnNode,
+        slices::{self, Slices},
+    },
+    device::{
+        ResourceName,
+        dra::{
+            pool::{Offered, Pool, UNHEALTHY},
+            ports::{Published, Wish},
+        },
+    },
+};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::{
+    node::{NODE, with_node},
+    server::{Server, Trouble},
+};
+
+const GROUP: &str = "/apis/resource.k8s.io";
+const SLICES: &str = "/apis/resource.k8s.io/v1/resourceslices";
+
+fn device(name: &str, taints: &[&'static str]) -> Offered {
+    Offered {
+        name: name.to_owned(),
+        resource: ResourceName::new("acme.dev/x").unwrap(),
+        attributes: BTreeMap::new(),
+        taints: taints.iter().copied().collect(),
+    }
+}
+
+fn pool(count: usize) -> Wish {
+    let devices = (0..count).map(|n| device(&format!("d{n}"), &[]));
+    Some(Arc::new(Pool {
+        devices: devices.collect(),
+    }))
+}
+
+fn sick() -> Wish {
+    let devices = vec![device("d0", &[UNHEALTHY]), device("d1", &[])];
+    Some(Arc::new(Pool { devices }))
+}
+
+struct Stage {
+    server: Server,
+    node: OwnNode,
+    wish: watch::Sender<Wish>,
+    published: watch::Receiver<Published>,
+    _stop: DropGuard,
+}
+
+impl Stage {
+    async fn new(versions: &[&str], before: u64) -> Self {
+        let (server, node) = with_node().await;
+        let versions = versions.iter().map(|version| json!({"version": version}));
+        server.put(
+            GROUP,
+            json!({"kind": "APIGroup", "versions": versions.collect::<Vec<_>>()}),
+        );
+        node.read().await.unwrap();
+        Self::on(server, node, before)
+    }
+
+    fn on(server: Server, node: OwnNode, before: u64) -> Self {
+        let wish = watch::Sender::new(None);
+        let (tell, published) = watch::channel(Published {
+            generation: before,
+            ..Published::default()
+        });
+        let stop = CancellationToken::new();
+        let cluster = node.cluster().clone();
+        let slices = Slices::new(cluster, node.clone(), wish.subscribe(), tell);
+        tokio::spawn(slices.keep(stop.clone()));
+        Self {
+            server,
+            node,
+            wish,
+            published,
+            _stop: stop.drop_guard(),
+        }
+    }
+
+    async fn until(&self, what: &str, holds: impl Fn(&[Value]) -> bool) {
+        let all = |server: &Server| {
+            let paths = server.below(SLICES);
+            paths
+                .iter()
+                .map(|path| server.object(path))
+                .collect::<Vec<_>>()
+        };
+        self.server.until(what, |server| holds(&all(server))).await;
+    }
+
+    /// Until the server has so many devices in so many slices, all of this generation.
+    async fn until_told(&self, devices: usize, slices: usize, generation: u64) {
+        let what = format!("{devices} devices in {slices} slices of generation {generation}");
+        self.until(&what, |all| {
+            let count = |slice: &Value| slice["spec"]["devices"].as_array().map_or(0, Vec::len);
+            let whole =
+                json!({"name": "a", "generation": generation, "resourceSliceCount": slices});
+            all.iter().map(count).sum::<usize>() == devices
+                && all.len() == slices
+                && all.iter().all(|slice| slice["spec"]["pool"] == whole)
+        })
+        .await;
+    }
+
+    async fn until_published(&self, holds: impl FnMut(&Published) -> bool) {
+        let mut published = self.published.clone();
+        let waiting = published.wait_for(holds);
+        let found = tokio::time::timeout(std::time::Duration::from_secs(20), waiting).await;
+        assert!(found.is_ok(), "{:?}", self.published.borrow());
+    }
+
+    fn writes(&self) -> usize {
+        self.server.writes().len()
+    }
+}
+
+#[tokio::test]
+async fn slices_are_written_on_change_only_and_grow_by_a_generation() {
+    let stage = Stage::new(&["v1beta1", "v1"], 6).await;
+    assert_eq!(
+        stage.server.heard_of("GET /apis").len(),
+        0,
+        "nothing wished, nothing asked"
+    );
+    stage.wish.send_replace(pool(130));
+    stage.until_told(130, 2, 7).await;
+    let slice = stage
+        .server
+        .object(&format!("{SLICES}/a-dra.machinist.dev-0"));
+    assert_eq!(slice["spec"]["driver"], "dra.machinist.dev");
+    assert_eq!(slice["spec"]["nodeName"], "a");
+    assert_eq!(slice["metadata"]["ownerReferences"][0]["kind"], "Node");
+    let told = BTreeSet::from([ResourceName::new("acme.dev/x").unwrap()]);
+    stage
+        .until_published(|it| it.generation == 7 && it.resources.as_ref() == Some(&told))
+        .await;
+    // The same again is no change, and a watch that ends is none either.
+    stage.server.until_watched().await;
+    let writes = stage.writes();
+    stage.wish.send_replace(pool(130));
+    stage.server.end_watches(true);
+    stage
+        .server
+        .until("another watch", |it| {
+            it.heard_of(&format!("GET {SLICES}")).len() >= 4
+        })
+        .await;
+    assert_eq!(stage.writes(), writes);
+    stage.wish.send_replace(pool(1));
+    stage.until_told(1, 1, 8).await;
+    stage.wish.send_replace(pool(0));
+    stage.until("none", <[Value]>::is_empty).await;
+    stage
+        .until_published(|it| it.resources == Some(BTreeSet::new()))
+        .await;
+}
+
+#[tokio::test]
+async fn what_others_take_or_change_comes_back() {
+    let stage = Stage::new(&["v1"], 0).await;
+    stage.wish.send_replace(pool(2));
+    stage.until_told(2, 1, 1).await;
+    stage.server.until_watched().await;
+    let path = format!("{SLICES}/a-dra.machinist.dev-0");
+    // A kubelet that starts takes all slices of its node: nothing has changed, so it is the same generation.
+    stage.server.remove(&path);
+    stage.until_told(2, 1, 1).await;
+    stage
+        .server
+        .edit(&path, |slice| slice["spec"]["devices"] = json!([]));
+    stage.until_told(2, 1, 1).await;
+    // Of an agent before us, for instance; the pool is another one than it said.
+    let mut old = stage.server.object(&path);
+    old["metadata"]["name"] = json!("a-dra.machinist.dev-7");
+    old["spec"]["pool"]["generation"] = json!(41);
+    stage
+        .server
+        .put(&format!("{SLICES}/a-dra.machinist.dev-7"), old);
+    stage.until_told(2, 1, 42).await;
+    // An agent that comes after goes on with what is there.
+    let writes = stage.writes();
+    let (server, node) = (stage.server.clone(), stage.node.clone());
+    drop(stage);
+    let stage = Stage::on(server, node, 42);
+    stage.wish.send_replace(pool(2));
+    stage
+        .until_published(|it| it.generation == 42 && it.resources.is_some())
+        .await;
+    assert_eq!(stage.writes(), writes);
+}
+
+#[tokio::test]
+async fn taints_are_told_where_they_are_kept_and_devices_are_left_out_where_not() {
+    let stage = Stage::new(&["v1"], 0).await;
+    stage.wish.send_replace(sick());
+    stage.until_told(2, 1, 1).await;
+    stage.server.until_watched().await;
+    let path = format!("{SLICES}/a-dra.machinist.dev-0");
+    let taint = stage.server.object(&path)["spec"]["devices"][0]["taints"][0].clone();
+    assert_eq!(taint["key"], "machinist.dev/unhealthy");
+    // A taint that stays has been there since then.
+    let Some(more) = sick() else { panic!() };
+    let mut more = Pool::clone(&more);
+    more.devices.push(device("d2", &[]));
+    stage.wish.send_replace(Some(Arc::new(more)));
+    stage.until_told(3, 1, 2).await;
+    assert_eq!(
+        stage.server.object(&path)["spec"]["devices"][0]["taints"][0],
+        taint
+    );
+
+    let stage = Stage::new(&["v1"], 0).await;
+    stage.server.drop_taints();
+    stage.wish.send_replace(sick());
+    stage
+        .until("one device", |all| {
+            all.iter()
+                .all(|slice| slice["spec"]["devices"].as_array().unwrap().len() == 1)
+                && !all.is_empty()
+        })
+        .await;
+}
+
+#[tokio::test]
+async fn an_api_server_that_is_away_or_older_is_no_end() {
+    let stage = Stage::new(&["v1beta1"], 0).await;
+    stage.server.trouble(
+        "GET /apis/resource.k8s.io",
+        Trouble::Code(500, "InternalError"),
+    );
+    stage.wish.send_replace(pool(1));
+    stage.until_published(|it| it.problem.is_some()).await;
+    let old = SLICES.replace("/v1/", "/v1beta1/");
+    stage
+        .server
+        .until("the older version", |it| it.below(&old).len() == 1)
+        .await;
+    let slice = stage.server.object(&format!("{old}/a-dra.machinist.dev-0"));
+    assert!(slice["spec"]["devices"][0]["basic"].is_object(), "{slice}");
+    stage.until_published(|it| it.problem.is_none()).await;
+
+    let (server, node) = with_node().await;
+    let stage = Stage::on(server, node, 0);
+    stage.wish.send_replace(pool(1));
+    stage
+        .until_published(|it| {
+            let why = it.problem.as_deref().unwrap_or_default();
+            why.contains("no resource.k8s.io") && it.resources == Some(BTreeSet::new())
+        })
+        .await;
+}
+
+#[tokio::test]
+async fn a_node_that_machinist_leaves_has_no_slices() {
+    let stage = Stage::new(&["v1"], 0).await;
+    stage.wish.send_replace(pool(1));
+    stage.until_told(1, 1, 1).await;
+    let cluster = stage.node.cluster().clone();
+    let server = stage.server.clone();
+    drop(stage);
+    assert_eq!(slices::remove(&cluster, "a", true).await.unwrap(), 1);
+    assert_eq!(server.below(SLICES).len(), 1, "only looked");
+    assert_eq!(slices::remove(&cluster, "a", false).await.unwrap(), 1);
+    assert_eq!(slices::remove(&cluster, "a", false).await.unwrap(), 0);
+    server.trouble(&format!("GET {SLICES}"), Trouble::Code(403, "Forbidden"));
+    assert_eq!(slices::remove(&cluster, "a", false).await.unwrap(), 0);
+    assert!(!server.object(NODE).is_null());
+}

@@ -1,0 +1,284 @@
+//! Devices that pods claim: a real scheduler chooses them, a real kubelet has them prepared, a real runtime hands
+//! them out.
+
+use std::time::Instant;
+
+use serde_json::{Value, json};
+
+use crate::devices::wait_allocatable;
+use crate::support::{Cluster, Machine, Node, lab, wait};
+
+const DRIVER: &str = "dra.machinist.dev";
+const FUSE: &str = "machinist.dev/fuse";
+const DECLARED: &str = "/etc/machinist/devices.d/fuse.yaml";
+
+/// Two shares of one device; its health is that of a unit.
+fn declaration(serve: &str) -> String {
+    format!(
+        "apiVersion: machinist.dev/v1\nkind: DeviceDeclaration\nmetadata: {{name: fuse}}\nspec:\n  \
+         resource: {FUSE}\n  serve: {serve}\n  match: [{{path: /dev/fuse}}]\n  share: {{replicas: 2}}\n  \
+         container: {{env: {{FUSE_ID: \"{{id}}\"}}}}\n  health: [{{unit: acme.service}}]\n"
+    )
+}
+
+const SERVICE: &str = "[Service]\nExecStart=/usr/bin/sleep infinity\n";
+
+struct Stage {
+    cluster: Cluster,
+    machine: Machine,
+}
+
+impl Stage {
+    fn node(&self) -> Node<'_> {
+        self.cluster.node(&self.machine)
+    }
+
+    /// The slices of our driver.
+    fn slices(&self) -> Vec<Value> {
+        let all = self.cluster.kubectl_json(&["get", "resourceslices"]);
+        let items = all["items"].as_array().cloned().unwrap_or_default();
+        let ours = |slice: &Value| slice["spec"]["driver"] == DRIVER;
+        items.into_iter().filter(ours).collect()
+    }
+
+    fn devices(&self) -> Vec<Value> {
+        let slices = self.slices();
+        let devices = slices
+            .iter()
+            .filter_map(|slice| slice["spec"]["devices"].as_array());
+        devices.flatten().cloned().collect()
+    }
+
+    fn wait_devices(&self, what: &str, count: usize, tainted: bool) {
+        let is_tainted = |device: &Value| device["taints"][0]["key"] == "machinist.dev/unhealthy";
+        wait::until(what, wait::seconds(60), || {
+            let devices = self.devices();
+            devices.len() == count && devices.iter().all(|one| is_tainted(one) == tainted)
+        });
+    }
+
+    /// A pod with a claim of its own, made from the template.
+    fn pod(&self, name: &str) {
+        let pod = json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
+            "spec": {
+                "hostNetwork": true, "terminationGracePeriodSeconds": 2,
+                "automountServiceAccountToken": false,
+                "containers": [{
+                    "name": "main", "image": "localhost/pause:1", "imagePullPolicy": "Never",
+                    "resources": {"claims": [{"name": "fuse"}]},
+                }],
+                "resourceClaims": [{"name": "fuse", "resourceClaimTemplateName": "fuse"}],
+            },
+        });
+        self.cluster.apply(&pod.to_string());
+    }
+
+    fn run(&self, name: &str) {
+        self.pod(name);
+        self.cluster.wait_pod(name, "Running", wait::seconds(90));
+    }
+
+    fn inside(&self, pod: &str, line: &str) -> String {
+        let shell = ["exec", pod, "--", "/bin/sh", "-c", line];
+        String::from_utf8(self.cluster.try_kubectl(&shell).stdout).unwrap()
+    }
+
+    fn run_of(&self, pod: &str) -> Value {
+        let pod = self.cluster.kubectl_json(&["get", "pod", pod]);
+        let container = &pod["status"]["containerStatuses"][0];
+        json!([
+            pod["metadata"]["uid"],
+            container["containerID"],
+            container["restartCount"]
+        ])
+    }
+
+    /// Files that the driver left for the runtime.
+    fn specs(&self) -> usize {
+        let list = "ls /run/cdi 2>/dev/null | grep -c dra.machinist.dev || true";
+        self.machine.sh(list).trim().parse().unwrap()
+    }
+
+    /// How often the kubelet took the driver so far.
+    fn registrations(&self) -> usize {
+        let line = format!("the driver {DRIVER} is registered");
+        let story = self.machine.story();
+        story.iter().filter(|said| said.starts_with(&line)).count()
+    }
+
+    fn registered_again(&self, what: &str, act: impl FnOnce()) {
+        let before = self.registrations();
+        let start = Instant::now();
+        act();
+        self.machine
+            .wait("the next registration", wait::seconds(60), || {
+                self.registrations() > before
+            });
+        let after = start.elapsed().as_millis();
+        println!("lab: figure: the driver is registered again {after} ms after {what}");
+    }
+
+    fn delete(&self, pod: &str) {
+        self.cluster
+            .kubectl(&["delete", "pod", pod, "--timeout=60s"]);
+    }
+}
+
+fn stage() -> Stage {
+    let cluster = Cluster::start(&lab().version);
+    let kubeconfig = cluster.kubeconfig("machinist-claimed", "system:masters");
+    let kubeconfig = std::fs::read(kubeconfig).unwrap();
+    let settings = "source: cluster\njobs: [devices, readiness]\n\
+         cluster: {node: claimed, kubeconfig: /etc/machinist/kubeconfig}\n";
+    let machine = Machine::build("claimed")
+        .machinist()
+        .file("/etc/machinist/kubeconfig", kubeconfig)
+        .file("/etc/machinist/machinist.yaml", settings)
+        .file(DECLARED, declaration("dra"))
+        .file("/etc/systemd/system/acme.service", SERVICE)
+        .boot();
+    Stage { cluster, machine }
+}
+
+#[test]
+fn devices_are_claimed_by_pods_through_restarts_of_kubelet_and_agent() {
+    let stage = stage();
+    let (cluster, machine) = (&stage.cluster, &stage.machine);
+    let node = cluster.join(machine);
+    machine.exec(&["systemctl", "start", "acme"]);
+    machine.start_agent();
+    stage.wait_devices("two shares to be claimed", 2, false);
+    let device = &stage.devices()[0];
+    assert_eq!(device["attributes"]["resource"]["string"], FUSE);
+    assert_eq!(stage.slices()[0]["spec"]["nodeName"], "claimed");
+    let status = node.object();
+    assert!(
+        status["status"]["allocatable"][FUSE].is_null(),
+        "never both"
+    );
+    cluster.apply(CLASS);
+
+    // A pod gets the device, and what its declaration says besides; two do, a third waits.
+    stage.run("one");
+    let look = "stat -c %t:%T /dev/fuse; exec 3<>/dev/fuse && echo open $FUSE_ID";
+    assert_eq!(stage.inside("one", look), "a:e5\nopen fuse\n");
+    stage.run("two");
+    assert_eq!(stage.specs(), 2);
+    let list = machine.exec(&["/usr/bin/machinist", "devices", "list"]);
+    for pod in ["one", "two"] {
+        assert!(list.contains(&format!("default/{pod}/main")), "{list}");
+    }
+    stage.pod("three");
+    cluster.wait_object("pod", "three", "no device", wait::seconds(30), |pod| {
+        let conditions = pod["status"]["conditions"].as_array();
+        conditions
+            .into_iter()
+            .flatten()
+            .any(|one| one["reason"] == "Unschedulable")
+    });
+
+    restarts(&stage);
+    sickness(&stage);
+
+    // What is given back is claimed again, and the last file goes with the last pod.
+    stage.delete("one");
+    stage.delete("two");
+    cluster.wait_pod("three", "Running", wait::seconds(90));
+    assert_eq!(stage.inside("three", look), "a:e5\nopen fuse\n");
+    machine.wait("one spec", wait::seconds(30), || stage.specs() == 1);
+    stage.delete("three");
+    machine.wait("no spec", wait::seconds(30), || stage.specs() == 0);
+
+    sides(&stage);
+}
+
+const CLASS: &str = "
+apiVersion: resource.k8s.io/v1
+kind: DeviceClass
+metadata: {name: fuse}
+spec:
+  selectors:
+  - cel:
+      expression: >-
+        device.driver == 'dra.machinist.dev' &&
+        device.attributes['dra.machinist.dev'].resource == 'machinist.dev/fuse'
+---
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaimTemplate
+metadata: {name: fuse}
+spec:
+  spec:
+    devices:
+      requests:
+      - name: fuse
+        exactly: {deviceClassName: fuse}
+";
+
+/// Neither restart is noticed by a pod, and what the kubelet takes away comes back.
+fn restarts(stage: &Stage) {
+    let (machine, node) = (&stage.machine, stage.node());
+    let pods = ["one", "two"];
+    let runs = pods.map(|pod| stage.run_of(pod));
+    stage.registered_again("systemctl restart kubelet began", || node.restart_kubelet());
+    node.wait_ready(wait::seconds(60));
+    stage.wait_devices("the slices after the kubelet's start", 2, false);
+    stage.registered_again("systemctl restart machinist began", || {
+        machine.exec(&["systemctl", "restart", "machinist"]);
+    });
+    stage.wait_devices("the slices after the agent's start", 2, false);
+    stage
+        .cluster
+        .kubectl(&["delete", "resourceslices", "--all"]);
+    stage.wait_devices("slices that somebody deleted", 2, false);
+    assert_eq!(pods.map(|pod| stage.run_of(pod)), runs, "no pod noticed");
+    // Given back while the agent is away: the kubelet asks until it is there again.
+    machine.exec(&["systemctl", "stop", "machinist"]);
+    stage
+        .cluster
+        .kubectl(&["delete", "pod", "two", "--wait=false"]);
+    machine.exec(&["systemctl", "start", "machinist"]);
+    machine.wait("the claim to be given back", wait::seconds(120), || {
+        stage.specs() <= 2
+    });
+    stage
+        .cluster
+        .wait_pod("three", "Running", wait::seconds(120));
+    stage.delete("three");
+    // A pod that comes while nobody looks.
+    machine.exec(&["systemctl", "stop", "kubelet"]);
+    stage.pod("two");
+    machine.exec(&["systemctl", "start", "kubelet"]);
+    stage.cluster.wait_pod("two", "Running", wait::seconds(120));
+    machine.wait("two specs", wait::seconds(30), || stage.specs() == 2);
+    stage.pod("three");
+}
+
+/// What is unhealthy is told to the scheduler, and to whoever looks at the pod.
+fn sickness(stage: &Stage) {
+    let machine = &stage.machine;
+    machine.exec(&["systemctl", "stop", "acme"]);
+    stage.wait_devices("taints", 2, true);
+    let sick = |pod: &Value| pod.to_string().contains("\"health\":\"Unhealthy\"");
+    let told = "an unhealthy device";
+    stage
+        .cluster
+        .wait_object("pod", "one", told, wait::seconds(60), sick);
+    machine.exec(&["systemctl", "start", "acme"]);
+    stage.wait_devices("no taints", 2, false);
+    let well = |pod: &Value| pod.to_string().contains("\"health\":\"Healthy\"");
+    stage
+        .cluster
+        .wait_object("pod", "one", "health", wait::seconds(60), well);
+}
+
+/// From claims to a device plugin and back, without a restart: never both.
+fn sides(stage: &Stage) {
+    let (machine, node) = (&stage.machine, stage.node());
+    machine.write(DECLARED, declaration("devicePlugin"));
+    wait::until("no slice", wait::seconds(30), || stage.devices().is_empty());
+    wait_allocatable(&node, FUSE, "2");
+    machine.write(DECLARED, declaration("dra"));
+    stage.wait_devices("the way back", 2, false);
+    wait_allocatable(&node, FUSE, "0");
+}

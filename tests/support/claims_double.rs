@@ -1,0 +1,183 @@
+//! A kubelet as drivers meet it, and a cluster's claims; both written from their contracts and not from ours.
+//!
+//! The plugin watcher dials each socket of its directory that it has not dialled before, reads its information,
+//! connects to the endpoint, and says what became of it.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use machinist::{
+    device::dra::{
+        claim::Claim,
+        ports::{Claims, PortError, Reply},
+    },
+    dra::api::{
+        registration::{
+            InfoRequest, PluginInfo, RegistrationStatus, registration_client::RegistrationClient,
+        },
+        v1,
+    },
+};
+use serde_json::json;
+use tonic::transport::{Channel, Endpoint};
+
+/// No wait of a test is longer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Waits until it gives something.
+pub(crate) async fn until<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
+    let waiting = async {
+        loop {
+            if let Some(found) = ask().await {
+                return found;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    match tokio::time::timeout(PATIENCE, waiting).await {
+        Ok(found) => found,
+        Err(_) => panic!("not within {PATIENCE:?}: {what}"),
+    }
+}
+
+/// The part of a kubelet that has to do with claims.
+#[derive(Clone)]
+pub(crate) struct Watcher {
+    root: PathBuf,
+}
+
+impl Watcher {
+    /// Starts as the real one: it makes its directory.
+    pub(crate) fn start(root: &Path) -> Self {
+        std::fs::create_dir_all(root.join("var/lib/kubelet/plugins_registry")).unwrap();
+        Self {
+            root: root.to_owned(),
+        }
+    }
+
+    /// Sockets that a plugin watcher would dial.
+    pub(crate) fn found(&self) -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(self.root.join("var/lib/kubelet/plugins_registry"));
+        let entries = entries.unwrap().map(|entry| entry.unwrap().path());
+        entries
+            .filter(|path| path.extension().is_some_and(|end| end == "sock"))
+            .collect()
+    }
+
+    /// Reads the information of the one driver, and takes it or not.
+    pub(crate) async fn register(&self, refuse: Option<&str>) -> PluginInfo {
+        let path = until("a registrar", async || self.found().pop()).await;
+        let channel = connect(&path).await;
+        let mut client = RegistrationClient::new(channel);
+        let info = client.get_info(InfoRequest {}).await.unwrap().into_inner();
+        let status = RegistrationStatus {
+            plugin_registered: refuse.is_none(),
+            error: refuse.unwrap_or_default().to_owned(),
+        };
+        client.notify_registration_status(status).await.unwrap();
+        info
+    }
+
+    /// The driver, as it was registered.
+    pub(crate) async fn driver(&self) -> Channel {
+        let info = self.register(None).await;
+        let below = info.endpoint.strip_prefix('/').unwrap();
+        connect(&self.root.join(below)).await
+    }
+}
+
+async fn connect(path: &Path) -> Channel {
+    let endpoint = Endpoint::from_shared(format!("unix:{}", path.display())).unwrap();
+    endpoint.connect().await.unwrap()
+}
+
+/// How the kubelet names a claim.
+pub(crate) fn claim(name: &str) -> v1::Claim {
+    v1::Claim {
+        namespace: "lab".to_owned(),
+        uid: format!("{name}-uid"),
+        name: name.to_owned(),
+    }
+}
+
+/// The cluster's claims, and how often they were asked for.
+#[derive(Debug, Default)]
+pub(crate) struct ClaimsDouble(Mutex<Inside>);
+
+#[derive(Debug, Default)]
+struct Inside {
+    claims: BTreeMap<String, String>,
+    asked: usize,
+    /// So many questions are answered with an error first.
+    fails: usize,
+    /// Questions have no answer.
+    hangs: bool,
+}
+
+impl ClaimsDouble {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::default()
+    }
+
+    fn with<T>(&self, act: impl FnOnce(&mut Inside) -> T) -> T {
+        act(&mut self.0.lock().unwrap())
+    }
+
+    /// The scheduler gives a claim these devices, each for a request.
+    pub(crate) fn allocate(&self, name: &str, devices: &[(&str, &str)]) {
+        let results = devices.iter().map(|(request, device)| {
+            json!({"request": request, "driver": "dra.machinist.dev", "pool": "node-1", "device": device})
+        });
+        let object = json!({
+            "metadata": {"uid": format!("{name}-uid"), "name": name},
+            "status": {"allocation": {"devices": {"results": results.collect::<Vec<_>>()}}},
+        });
+        self.with(|it| it.claims.insert(name.to_owned(), object.to_string()));
+    }
+
+    /// Somebody writes this object, whatever it is.
+    pub(crate) fn put(&self, name: &str, object: &str) {
+        self.with(|it| it.claims.insert(name.to_owned(), object.to_owned()));
+    }
+
+    pub(crate) fn delete(&self, name: &str) {
+        self.with(|it| it.claims.remove(name));
+    }
+
+    pub(crate) fn fail(&self, times: usize) {
+        self.with(|it| it.fails = times);
+    }
+
+    pub(crate) fn hang(&self, hangs: bool) {
+        self.with(|it| it.hangs = hangs);
+    }
+
+    pub(crate) fn asked(&self) -> usize {
+        self.with(|it| it.asked)
+    }
+}
+
+impl Claims for ClaimsDouble {
+    fn get<'a>(&'a self, namespace: &'a str, name: &'a str) -> Reply<'a, Option<Claim>> {
+        assert_eq!(namespace, "lab");
+        let (found, hangs) = self.with(|it| {
+            it.asked += 1;
+            if it.fails > 0 {
+                it.fails -= 1;
+                let away = PortError::Away("the API server is away".to_owned());
+                return (Err(away), it.hangs);
+            }
+            (Ok(it.claims.get(name).cloned()), it.hangs)
+        });
+        Box::pin(async move {
+            if hangs {
+                return std::future::pending().await;
+            }
+            Ok(found?.as_deref().map(Claim::read).transpose()?)
+        })
+    }
+}
