@@ -146,6 +146,7 @@ impl Collector for State {
         let status = Arc::clone(&self.0.borrow());
         let mut page = Page(encoder);
         agent(&mut page, &status)?;
+        drain(&mut page, &status)?;
         gates(&mut page, &status)?;
         devices(&mut page, &status)?;
         vendors(&mut page, &status)
@@ -181,6 +182,20 @@ fn agent(page: &mut Page<'_>, status: &Status) -> fmt::Result {
         "drift_paths",
         "Paths that are not as configured",
         DRIFT.map(|kind| ([("kind", kind.as_str())], count(of(kind)))),
+    )
+}
+
+/// By reason and not by name: pods have many names.
+fn drain(page: &mut Page<'_>, status: &Status) -> fmt::Result {
+    let mut waits = std::collections::BTreeMap::<&str, usize>::new();
+    for blocker in &status.blockers {
+        *waits.entry(blocker.reason.as_str()).or_default() += 1;
+    }
+    let waits = waits.into_iter();
+    page.gauge(
+        "blockers",
+        "What an update waits for, by reason",
+        waits.map(|(reason, many)| ([("reason", reason)], count(many))),
     )
 }
 

@@ -10,7 +10,7 @@ mod text;
 mod timeline;
 
 pub use crate::plan::DriftKind;
-pub use explain::{Finding, explain};
+pub use explain::{Finding, explain, what_to_do};
 pub use history::render as render_history;
 pub use sentences::{in_short, sentences};
 pub use text::render;

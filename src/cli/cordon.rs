@@ -135,7 +135,7 @@ fn hint(before: Before, wish: Wish) -> Option<String> {
             "an update holds it cordoned and will give it back; --keep keeps it cordoned"
         }
         Wish::Uncordon if before.held_by_agent => {
-            "an update holds it cordoned, and will cordon it once more"
+            "an update holds it cordoned: the agent cordons it again once, and the second time it stops its drain and waits"
         }
         Wish::Cordon { .. } | Wish::Uncordon => return None,
     };

@@ -3,7 +3,7 @@
 use std::{
     fmt::Write as _,
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::{Child, Command, ExitStatus, Stdio},
 };
 
 use anyhow::Context as _;
@@ -65,6 +65,12 @@ pub(super) fn run(args: &VendorCheckArgs) -> anyhow::Result<Exit> {
             return Ok(Exit::Failed);
         }
     };
+    if vendor.connects != vendor::Connects::Program {
+        let why =
+            "its plugin speaks the kubelet's device-plugin API, which is not what is checked here";
+        super::output::complain(&format!("{shown} says connects: plugin; {why}"));
+        return Ok(Exit::Failed);
+    }
     let found = match &args.socket {
         Some(path) => {
             let path = crate::agent::plain(&std::path::absolute(path)?)?;
@@ -117,7 +123,9 @@ fn check(
             .map(|(name, rest)| start(name, rest, &socket));
         let program = program.transpose()?;
         let found = check.run(Patience::default()).await;
-        drop(program);
+        if let Some(status) = program.and_then(Program::ended) {
+            super::output::complain(&format!("the program has ended by itself: {status}"));
+        }
         // The findings are what was asked for; a task that hangs on is not.
         let _ = tasks.finish(GRACE).await;
         Ok(found)
@@ -126,6 +134,13 @@ fn check(
 
 /// The program, until it is dropped.
 struct Program(Child);
+
+impl Program {
+    /// How it ended; none of one that runs, which ends with this.
+    fn ended(mut self) -> Option<ExitStatus> {
+        self.0.try_wait().ok().flatten()
+    }
+}
 
 impl Drop for Program {
     fn drop(&mut self) {

@@ -27,7 +27,7 @@ use crate::{
     readiness::{Effect, Gates},
     reason::Reason,
     status::Status,
-    update::{phase::Phase, run::UpdateReport},
+    update::{node::Blocker, phase::Phase, run::UpdateReport},
 };
 
 /// What is left to others.
@@ -279,6 +279,7 @@ fn ready(report: &UpdateReport, gates: &Gates) -> Condition {
         status: if holding.is_empty() { "True" } else { "False" },
         reason: blocked.or(held).unwrap_or(Reason::Ok).to_string(),
         message: crd::cut(&message, REASON_LIMIT).to_owned(),
+        names: report.blockers.iter().map(Blocker::place).collect(),
     }
 }
 

@@ -112,7 +112,9 @@ impl Declaration {
 
 /// Reads one declaration. `file` is named in refusals; all that can be found are returned.
 pub fn parse(file: &str, text: &str, allowances: &Allowances) -> Result<Declaration, Vec<Refusal>> {
-    document::parse(file, text, |written| check::check(written, allowances))
+    document::parse(KIND, file, text, |written| {
+        check::check(written, allowances)
+    })
 }
 
 #[cfg(test)]

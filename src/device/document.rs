@@ -5,7 +5,7 @@ mod place;
 
 use std::collections::BTreeSet;
 
-use serde::de::DeserializeOwned;
+use serde::{Deserialize, de::DeserializeOwned};
 
 use super::Refusal;
 use crate::reason::Reason;
@@ -15,9 +15,32 @@ pub const API_VERSION: &str = "machinist.dev/v1";
 /// No document needs more; what is larger is a mistake or an attack, and is not even read.
 pub const LARGEST: usize = 64 * 1024;
 
-/// Reads one document: its shape `W`, then what `check` makes of it. `file` is named in refusals; all
+/// Our kinds of documents, and where each is read.
+const KINDS: [(&str, &str); 2] = [
+    ("DeviceDeclaration", "devices.d"),
+    ("DeviceVendor", "vendors.d"),
+];
+
+/// The little of a document that says what it is.
+#[derive(Deserialize)]
+struct Head {
+    kind: Option<String>,
+}
+
+/// That a document of ours was put where another kind is read: its fields would tell nobody.
+fn stray(text: &str, kind: &str) -> Option<Refusal> {
+    let head: Head = serde_saphyr::from_str_with_options(text, place::options()).ok()?;
+    let given = head.kind.filter(|given| given != kind)?;
+    let (_, place) = KINDS.iter().find(|(known, _)| *known == given)?;
+    let message = format!("a {given} is read in {place}, and this is no place for one");
+    let refusal = Refusal::new(Reason::ValueInvalid, message).field("kind");
+    Some(refusal.expected(kind))
+}
+
+/// Reads one document of this kind: its shape `W`, then what `check` makes of it. `file` is named in refusals; all
 /// that can be found are returned, each with its line and column.
 pub(super) fn parse<W: DeserializeOwned, T>(
+    kind: &str,
     file: &str,
     text: &str,
     check: impl FnOnce(W) -> Result<T, Vec<Refusal>>,
@@ -26,6 +49,8 @@ pub(super) fn parse<W: DeserializeOwned, T>(
         let message = format!("the file has {} bytes", text.len());
         let refusal = Refusal::new(Reason::ValueInvalid, message);
         Err(vec![refusal.expected(format!("at most {LARGEST} bytes"))])
+    } else if let Some(stray) = stray(text, kind) {
+        Err(vec![stray])
     } else {
         match serde_saphyr::from_str_with_options(text, place::options()) {
             Ok(written) => check(written),

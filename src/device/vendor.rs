@@ -133,7 +133,7 @@ pub struct Vendors {
 
 /// Reads one declaration. `file` is named in refusals; all that can be found are returned.
 pub fn parse(file: &str, text: &str) -> Result<Vendor, Vec<Refusal>> {
-    document::parse(file, text, check::check)
+    document::parse(KIND, file, text, check::check)
 }
 
 #[cfg(test)]

@@ -87,7 +87,8 @@ impl What {
             .deleting
             .is_some_and(|deadline| now.duration_since(deadline) > signed(Self::OVERDUE_AFTER));
         match () {
-            () if !pod.finalizers.is_empty() && (pod.ended || late) => {
+            // One that runs on is its kubelet's, whoever else holds the object.
+            () if !pod.finalizers.is_empty() && pod.ended => {
                 Self::Finalizers(pod.finalizers.clone())
             }
             () if late => Self::Overdue,

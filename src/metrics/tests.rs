@@ -6,7 +6,9 @@ use super::*;
 use crate::{
     readiness::{Gate, GateName},
     reason::Reason,
-    status::{DeviceStatus, DriftStatus, FailureStatus, Mode, ResourceStatus, VendorStatus},
+    status::{
+        Blocker, DeviceStatus, DriftStatus, FailureStatus, Mode, ResourceStatus, VendorStatus,
+    },
 };
 
 fn status() -> Status {
@@ -28,6 +30,14 @@ fn status() -> Status {
         message: String::new(),
         again: true,
     });
+    status.blockers = vec![Blocker {
+        kind: "Pod".to_owned(),
+        namespace: "shop".to_owned(),
+        name: "db-0".to_owned(),
+        reason: Reason::DrainBlockedByBudget,
+        message: String::new(),
+        since: now,
+    }];
     status.config.drift = vec![DriftStatus {
         path: "/etc/a".to_owned(),
         kind: DriftKind::Content,

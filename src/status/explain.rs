@@ -39,11 +39,13 @@ impl Finding {
 pub fn explain(status: &Status, reboot: &str) -> Vec<Finding> {
     let mut found = Vec::new();
     found.extend(failures(status));
-    found.extend(phase(status, reboot));
     found.extend(status.blockers.iter().map(|block| {
-        let what = format!("{} {}: {}", block.kind, block.name, block.message);
-        Finding::coded(block.reason, what, "")
+        let name = format!("{} {}", block.kind, block.name);
+        let what = format!("{}: {}", name.trim_end(), block.message);
+        let node = status.node.as_deref().unwrap_or("NODE");
+        Finding::coded(block.reason, what, what_to_do(block.reason, node))
     }));
+    found.extend(phase(status, reboot));
     found.extend(status.held.as_ref().map(|held| {
         Finding::plain(
             format!(
@@ -64,6 +66,36 @@ pub fn explain(status: &Status, reboot: &str) -> Vec<Finding> {
         Finding::coded(gate.reason, what, "")
     }));
     found
+}
+
+/// What makes an update go on that waits for this on that node; empty where the code's own words say it.
+pub fn what_to_do(reason: Reason, node: &str) -> String {
+    match reason {
+        Reason::DrainBlockedByBudget
+        | Reason::DrainBudgetNeverAllows
+        | Reason::DrainSeveralBudgets
+        | Reason::DrainEvictionRefused => format!(
+            "make the application whole or change its budget; to force this one drain: kubectl annotate node {node} machinist.dev/force-drain=REASON"
+        ),
+        Reason::DrainHeldByFinalizer => {
+            "ask whoever set the finalizer to let go; a pod that has ended holds up nothing else"
+                .to_owned()
+        }
+        Reason::DrainPodOverdue => format!("look at the kubelet and the runtime of {node}"),
+        Reason::DrainPodEnding | Reason::DrainThrottled => "wait".to_owned(),
+        Reason::DrainComesBack => {
+            "keep its owner from making it here again, such as by a toleration less".to_owned()
+        }
+        Reason::NodeUncordoned => format!(
+            "kubectl cordon {node} lets the drain go on, machinist cancel {node} gives the update up"
+        ),
+        Reason::ForceNotExplained => {
+            format!("kubectl annotate --overwrite node {node} machinist.dev/force-drain=REASON")
+        }
+        Reason::Cancelled => format!("machinist cancel --undo {node} begins it after all"),
+        Reason::OutsideWindow => "wait for the window".to_owned(),
+        _ => String::new(),
+    }
 }
 
 /// A config that is refused for several reasons is as many findings; the last one says what to do.

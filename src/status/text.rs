@@ -38,6 +38,7 @@ fn write(out: &mut String, status: &Status, now: Timestamp) -> fmt::Result {
     head(out, status, now)?;
     gates(out, status, now)?;
     devices(out, status)?;
+    vendors(out, status)?;
     updates(out, &status.updates, now)
 }
 
@@ -211,6 +212,39 @@ fn devices(out: &mut String, status: &Status) -> fmt::Result {
             let head = format!("    {BAD}{}{BAD:#}: ", device.id);
             folded(out, &head, &printable(&device.reason))?;
         }
+    }
+    Ok(())
+}
+
+/// Vendors with a program of their own, and what is wrong with each.
+fn vendors(out: &mut String, status: &Status) -> fmt::Result {
+    if status.vendors.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "\n{HEAD}vendors{HEAD:#}")?;
+    let width = widest(status.vendors.iter().map(|one| one.vendor.as_str()));
+    for vendor in &status.vendors {
+        let (style, word) = match (vendor.connected, &vendor.problem) {
+            (true, None) => (GOOD, "connected"),
+            (true, Some(_)) => (DOUBT, "connected"),
+            (false, _) => (BAD, "away"),
+        };
+        let why = [&vendor.problem, &vendor.last_reason];
+        let why: Vec<_> = why
+            .into_iter()
+            .flatten()
+            .map(|why| printable(why))
+            .collect();
+        let why = match why.is_empty() {
+            true => String::new(),
+            false => format!("; {}", why.join("; ")),
+        };
+        let refused = match vendor.refused {
+            0 => String::new(),
+            many => format!(", {many} refused"),
+        };
+        let text = format!("{style}{word}{style:#}{refused}{why}");
+        folded(out, &format!("  {:<width$}  ", vendor.vendor), &text)?;
     }
     Ok(())
 }

@@ -132,7 +132,7 @@ pub fn look(
             // The very config whose copy is lost.
             Some(name) if name.digest == machine_config::digest(to) => Arc::new(to.clone()),
             _ => {
-                let looked = look_from(root, journal, Arc::default(), to, how)?;
+                let looked = look_from(root, journal, Arc::default(), to, how, Writes::All)?;
                 return match is_all_there(journal, &looked) {
                     true => Ok(looked),
                     false => Err(LookError::Store(lost)),
@@ -141,7 +141,7 @@ pub fn look(
         },
         from => from.map_err(LookError::Store)?,
     };
-    look_from(root, journal, from, to, how)
+    look_from(root, journal, from, to, how, Writes::All)
 }
 
 /// As [`look`], for a config that the disk is said to be on already by somebody else: all that it names is
@@ -152,7 +152,8 @@ pub fn standing(
     config: &Arc<MachineConfig>,
     how: How<'_>,
 ) -> Result<Looked, LookError> {
-    look_from(root, journal, Arc::clone(config), config, how)
+    let (from, nothing) = (Arc::clone(config), Writes::Nothing);
+    look_from(root, journal, from, config, how, nothing)
 }
 
 /// Whether the disk holds what is asked for, and nothing of ours beside it: then it does not matter that
@@ -163,12 +164,21 @@ fn is_all_there(journal: &Journal, looked: &Looked) -> bool {
     same && journal.transactions.is_empty() && journal.owned.keys().all(asked)
 }
 
+/// Whether what is planned is carried out.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Writes {
+    All,
+    /// It is only looked at: nobody need be there to settle it.
+    Nothing,
+}
+
 fn look_from(
     root: &Root,
     journal: &Journal,
     from: Arc<MachineConfig>,
     to: &MachineConfig,
     how: How<'_>,
+    writes: Writes,
 ) -> Result<Looked, LookError> {
     let How {
         policies,
@@ -189,8 +199,11 @@ fn look_from(
         labels: labels.given,
         labels_pending: labels.pending.into_keys().collect(),
     };
-    let observed =
-        observe::observe(root, &from, to, policies, known).map_err(LookError::Observe)?;
+    let observed = observe::observe(root, &from, to, policies, known);
+    let mut observed = observed.map_err(LookError::Observe)?;
+    if writes == Writes::Nothing {
+        observed.recovery_missing = None;
+    }
     let mut plan = match only {
         Some(only) => plan::only(&from, to, &observed, policies, capabilities, only),
         None => plan::between(&from, to, &observed, policies, capabilities),

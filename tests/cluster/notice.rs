@@ -54,6 +54,7 @@ fn condition_of(kind: &'static str, is: bool) -> Condition {
             false => "UpdateInProgress".to_owned(),
         },
         message: "the gates".to_owned(),
+        names: Vec::new(),
     }
 }
 
@@ -288,6 +289,37 @@ async fn what_an_earlier_version_left_goes_at_the_start_and_peoples_words_stay()
     // A person's word, and the mark without which nobody would lift our cordon.
     assert!(notes.contains_key("machinist.dev/keep-cordoned"));
     assert!(notes.contains_key("machinist.dev/cordoned"));
+}
+
+#[tokio::test]
+async fn whom_a_condition_names_is_told_at_once_and_numbers_wait() {
+    let named = |name: &str, message: &str| {
+        let mut notice = notice("Working", false);
+        (notice.conditions[0].names, notice.conditions[0].message) =
+            (vec![name.to_owned()], message.to_owned());
+        notice
+    };
+    let pace = Pace {
+        words: Duration::from_secs(3600),
+        ..QUICK
+    };
+    let kept = kept(named("a", "a waits, 1 of 3"), pace).await;
+    let server = &kept.server;
+    let says = |server: &Server, message: &str| {
+        condition(&server.object(NODE), "machinist.dev/Ready")["message"] == message
+    };
+    let first = |server: &Server| says(server, "a waits, 1 of 3");
+    server.until("whom it names", first).await;
+    kept.notices
+        .send_replace(Some(named("a", "a waits, 2 of 3")));
+    kept.notices.send_replace(Some(named("b", "b waits")));
+    server
+        .until("another name", |server| says(server, "b waits"))
+        .await;
+    let before = server.writes().len();
+    kept.notices.send_replace(Some(named("b", "b waits still")));
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!(server.writes().len(), before, "{:#?}", server.writes());
 }
 
 #[tokio::test]

@@ -112,9 +112,4 @@ fn fifty_resources_are_back_after_each_restart_of_the_kubelet() {
         times[0],
         times[times.len() - 1],
     );
-    // On a machine that compiles beside it the kubelet may be the quicker one: whoever holds it to this has the
-    // machine to themselves.
-    if lab().long {
-        assert_eq!(ours_none.iter().sum::<usize>(), 0);
-    }
 }

@@ -6,7 +6,7 @@ use super::{node::NodeReport, text::silent, words};
 use crate::{
     crd::{State, names::protocol},
     reason::Reason,
-    status::Finding,
+    status::{Finding, what_to_do},
 };
 
 /// Explains what a node does or waits for. Never empty.
@@ -65,20 +65,26 @@ fn failed(report: &NodeReport) -> Option<Finding> {
     })
 }
 
-/// What makes a drain go on.
+/// What makes an update go on.
 fn advice(reason: Reason, report: &NodeReport) -> String {
-    let node = &report.node;
-    match reason {
-        Reason::DrainBlockedByBudget
-        | Reason::DrainBudgetNeverAllows
-        | Reason::DrainSeveralBudgets
-        | Reason::DrainEvictionRefused
-        | Reason::DrainHeldByFinalizer => format!(
-            "make the application whole or change its budget; to force this one drain: kubectl annotate node {node} machinist.dev/force-drain=REASON"
-        ),
-        Reason::OutsideWindow => "wait for the window".to_owned(),
-        reason => reason.meaning().trim().to_owned(),
+    let known = what_to_do(reason, &report.node);
+    match known.is_empty() {
+        true => reason.meaning().trim().to_owned(),
+        false => known,
     }
+}
+
+/// Why an update does not begin, as the node has said beside `Working`: waiting helps nobody.
+fn held_up(report: &NodeReport) -> Option<Finding> {
+    let reason = report.reason.as_deref()?;
+    let code = words::leading(reason)?;
+    let known = what_to_do(code, &report.node);
+    let advice = match known.is_empty() {
+        true => "put right what is named".to_owned(),
+        false => known,
+    };
+    let what = format!("{}: {reason}", report.node);
+    Some(Finding::coded(code, what, advice))
 }
 
 fn update(report: &NodeReport) -> Option<Finding> {
@@ -94,6 +100,7 @@ fn update(report: &NodeReport) -> Option<Finding> {
     let same = report.config.current.as_deref() == Some(desired);
     match (same, state) {
         (true, Some(State::Done)) => None,
+        (_, Some(State::Working)) if let Some(held_up) = held_up(report) => Some(held_up),
         (_, Some(State::Working)) => Some(Finding::plain(
             format!("an update to {desired} is under way"),
             "wait; machinist status on the node says which phase it is in",

@@ -145,6 +145,24 @@ fn an_update_that_goes_on_stands_still_or_failed_says_so() {
     ];
     all_in(facts(&blocked), named);
     all_in(facts(&ON_THE_WAY), &["an update to new is under way"]);
+    for (why, advice) in [
+        (
+            "ConfigNotFound: there is no MachineConfig new",
+            "put right what is named",
+        ),
+        (
+            "Cancelled: a person has cancelled the update to new",
+            "machinist cancel --undo worker-1",
+        ),
+    ] {
+        let told = [&ON_THE_WAY[..], &[(protocol::REASON, why)]].concat();
+        let held_up = self::told(facts(&told));
+        assert!(
+            held_up.contains(why) && held_up.contains(advice),
+            "{held_up}"
+        );
+        assert!(!held_up.contains("under way"), "{held_up}");
+    }
 }
 
 #[test]

@@ -151,6 +151,8 @@ struct Keeper {
     uid: String,
     /// Leftovers of an earlier version were looked for on this Node.
     swept: bool,
+    /// Whom the conditions named when they were written last; none where that did not succeed.
+    named: Option<Vec<String>>,
     /// When the conditions were written last.
     written: Option<Instant>,
     /// When they are to be confirmed.
@@ -167,6 +169,7 @@ impl Keeper {
             pace,
             uid: String::new(),
             swept: false,
+            named: None,
             written: None,
             confirm: None,
             failures: 0,
@@ -179,6 +182,7 @@ impl Keeper {
         if view.uid != self.uid {
             self.uid.clone_from(&view.uid);
             (self.swept, self.written, self.confirm) = (false, None, None);
+            self.named = None;
         }
         if let Some(change) = metadata(view, notice, !self.swept) {
             return Due::Now(change);
@@ -204,9 +208,14 @@ impl Keeper {
         }
     }
 
-    fn conditions(&self, view: &NodeView, wanted: &[Condition]) -> Due {
+    fn conditions(&mut self, view: &NodeView, wanted: &[Condition]) -> Due {
         let now = Instant::now();
-        let when = match (differs(view, wanted), self.written, self.confirm) {
+        let names: Vec<_> = wanted.iter().flat_map(|one| one.names.clone()).collect();
+        let differs = match differs(view, wanted) {
+            Differs::Words if self.named.as_ref() != Some(&names) => Differs::Fact,
+            differs => differs,
+        };
+        let when = match (differs, self.written, self.confirm) {
             (Differs::Not, _, Some(confirm)) => confirm,
             (Differs::Not | Differs::Words, Some(written), _) => written + self.pace.words,
             (Differs::Fact, Some(written), _) => written + self.pace.gap,
@@ -214,7 +223,10 @@ impl Keeper {
         };
         match when > now {
             true => Due::At(when),
-            false => Due::Now(conditions(view, wanted, self.clock.now())),
+            false => {
+                self.named = Some(names);
+                Due::Now(conditions(view, wanted, self.clock.now()))
+            }
         }
     }
 
@@ -233,6 +245,7 @@ impl Keeper {
             }
             Err(error) => error,
         };
+        self.named = None;
         let wait = self.pace.retry.wait(self.failures, jitter());
         // Somebody wrote in between, as happens all day: their version is on its way to us. Twice in a
         // row it may be a policy that says no with the same code.

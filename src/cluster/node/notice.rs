@@ -36,6 +36,8 @@ pub struct Condition {
     pub reason: String,
     /// One sentence, no longer than [`REASON_LIMIT`](crate::crd::REASON_LIMIT).
     pub message: String,
+    /// Whom the sentence names: that another one is named is told as soon as another reason.
+    pub names: Vec<String>,
 }
 
 /// How a condition is not as it is to be.

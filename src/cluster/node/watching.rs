@@ -21,6 +21,10 @@ use crate::{
 /// Waits after the server did not answer.
 const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
 
+/// A server that does not know us is asked again so soon at least: nobody tells when a token or a
+/// certificate was replaced.
+const UNKNOWN: Duration = Duration::from_secs(10);
+
 /// How long the server keeps a watch open at most. Agents that began together must not come back
 /// together: the last quarter is drawn.
 const OPEN: u32 = 280;
@@ -57,7 +61,10 @@ impl OwnNode {
                         // another past, such as a backup's.
                         version = None;
                     }
-                    let wait = RETRY.wait(failures, jitter());
+                    let mut wait = RETRY.wait(failures, jitter());
+                    if error.is_unauthorised() {
+                        wait = wait.min(UNKNOWN);
+                    }
                     failures = failures.saturating_add(1);
                     wait.max(error.retry_after().unwrap_or_default())
                 }

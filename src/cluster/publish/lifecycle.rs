@@ -28,6 +28,7 @@ pub(super) fn lifecycle(report: &UpdateReport) -> Vec<Condition> {
             status,
             reason: reason.to_owned(),
             message: cut(&message, REASON_LIMIT).to_owned(),
+            names: Vec::new(),
         }
     };
     let known = |is: bool| (!report.unknown).then_some(is);

@@ -327,6 +327,17 @@ fn garbage_is_refused_with_a_place() {
     assert!(problems(&large)[0].contains("expected at most 65536 bytes"));
 }
 
+#[test]
+fn a_vendors_file_among_declarations_is_told_where_it_belongs() {
+    let text = "apiVersion: machinist.dev/v1\nkind: DeviceVendor\nmetadata: {name: acme}\n\
+        spec: {connects: program, resources: [acme.dev/*]}\n";
+    let told = problems(text);
+    assert_eq!(told.len(), 1, "{told:#?}");
+    let begins =
+        "x.yaml:2:7: kind: a DeviceVendor is read in vendors.d, and this is no place for one";
+    assert!(told[0].starts_with(begins), "{told:#?}");
+}
+
 proptest::proptest! {
     #[test]
     fn no_text_makes_it_panic(text in "[-a-z0-9:{}\\[\\],\"'&*!|>#\n /]{0,200}", cut in 0..600usize) {
