@@ -1,0 +1,19 @@
+//! CDI specs, as toolkits leave them: what is accepted names a kind and devices that a container may be given.
+#![no_main]
+
+use std::collections::BTreeSet;
+
+use libfuzzer_sys::fuzz_target;
+use machinist::device::cdi::{self, Kind};
+
+fuzz_target!(|text: &str| {
+    match cdi::parse("/etc/cdi/a.json", text) {
+        Ok(spec) => {
+            assert!(Kind::new(spec.kind.as_str()).is_ok());
+            assert!(!spec.devices.is_empty());
+            let names: BTreeSet<_> = spec.devices.iter().map(|one| &one.name).collect();
+            assert_eq!(names.len(), spec.devices.len());
+        }
+        Err(refusal) => assert_eq!(refusal.file.as_deref(), Some("/etc/cdi/a.json")),
+    }
+});
