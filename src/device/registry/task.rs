@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::{
     sync::{mpsc, oneshot, watch},
     task::JoinError,
-    time::{Instant, sleep_until},
+    time::{Instant, sleep_until, timeout},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -44,6 +44,9 @@ const LATE: Duration = Duration::from_secs(60);
 /// How long whoever speaks for devices waits at the start for the first look. It takes milliseconds; where a
 /// file system hangs, those that need none go on without.
 const FIRST_LOOK: Duration = Duration::from_secs(10);
+
+/// How long the end waits for the disk: what is saved is a head start, and the agent's end is not put off for it.
+const LAST_SAVE: Duration = Duration::from_millis(500);
 
 /// When what has to be done next.
 #[derive(Debug, Default)]
@@ -162,9 +165,10 @@ impl Task {
             }
         }
         // What did not change since is on the disk, or on its way.
-        self.keeper
-            .save(&self.ledger, self.due.save.is_some())
-            .await;
+        let save = self.keeper.save(&self.ledger, self.due.save.is_some());
+        if timeout(LAST_SAVE, save).await.is_err() {
+            tracing::warn!("the disk is slow: the next start may find an older list of devices");
+        }
     }
 
     fn handle(&mut self, woken: Woken) {
