@@ -4,7 +4,7 @@
 //! and `status` cannot disagree. Only what happens is counted. Every label has few values: names of
 //! gates, codes and outcomes, and the resources that somebody declared. `docs/metrics.md` lists all.
 
-use std::{fmt, sync::Arc};
+use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use prometheus_client::{
     collector::Collector,
@@ -146,7 +146,7 @@ impl Collector for State {
         let status = Arc::clone(&self.0.borrow());
         let mut page = Page(encoder);
         agent(&mut page, &status)?;
-        drain(&mut page, &status)?;
+        blockers(&mut page, &status)?;
         gates(&mut page, &status)?;
         devices(&mut page, &status)?;
         vendors(&mut page, &status)
@@ -186,8 +186,8 @@ fn agent(page: &mut Page<'_>, status: &Status) -> fmt::Result {
 }
 
 /// By reason and not by name: pods have many names.
-fn drain(page: &mut Page<'_>, status: &Status) -> fmt::Result {
-    let mut waits = std::collections::BTreeMap::<&str, usize>::new();
+fn blockers(page: &mut Page<'_>, status: &Status) -> fmt::Result {
+    let mut waits = BTreeMap::<&str, usize>::new();
     for blocker in &status.blockers {
         *waits.entry(blocker.reason.as_str()).or_default() += 1;
     }

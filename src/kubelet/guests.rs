@@ -25,12 +25,6 @@ use crate::shutdown::Tasks;
 
 /// Connections to one socket at a time. A plugin needs one, for a moment; the kubelet has one or two.
 pub const MOST: usize = 32;
-/// What may arrive on one before it is asked for: the request is smaller.
-pub const WINDOW: u32 = 64 * 1024;
-/// Registrations at a time on one of them.
-pub const STREAMS: u32 = 4;
-/// A frame of HTTP/2 that is as large as its default.
-pub const HEADERS: u32 = 16 * 1024;
 /// Longer than any registration takes; plugins that never close theirs would use them up.
 pub const LONGEST: Duration = Duration::from_secs(60);
 /// How long the end of a connection is waited for that is to end: whoever never spoke does not notice.

@@ -40,6 +40,13 @@ use crate::{
     telemetry::chain,
 };
 
+/// What may arrive on a connection before it is asked for: a registration is smaller.
+const WINDOW: u32 = 64 * 1024;
+/// Registrations at a time on one connection.
+const STREAMS: u32 = 4;
+/// Headers of one request: a frame of HTTP/2 as large as its default.
+const HEADERS: u32 = 16 * 1024;
+
 /// Lists and registrations that wait to be taken; who has more waits itself.
 const EVENTS: usize = 16;
 /// When an offer is made again that the registry had no time for.
@@ -228,10 +235,10 @@ impl Session {
         let server = Server::builder()
             .max_connection_age(guests::LONGEST)
             .max_connection_age_grace(guests::FAREWELL)
-            .initial_stream_window_size(guests::WINDOW)
-            .initial_connection_window_size(guests::WINDOW)
-            .max_concurrent_streams(guests::STREAMS)
-            .http2_max_header_list_size(guests::HEADERS)
+            .initial_stream_window_size(WINDOW)
+            .initial_connection_window_size(WINDOW)
+            .max_concurrent_streams(STREAMS)
+            .http2_max_header_list_size(HEADERS)
             .add_service(service);
         let server = server.serve_with_incoming_shutdown(incoming, stop.clone().cancelled_owned());
         let (ended, to) = (stop.clone(), self.to.clone());

@@ -61,10 +61,7 @@ impl OwnNode {
                         // another past, such as a backup's.
                         version = None;
                     }
-                    let mut wait = RETRY.wait(failures, jitter());
-                    if error.is_unauthorised() {
-                        wait = wait.min(UNKNOWN);
-                    }
+                    let wait = pause(failures, error.is_unauthorised());
                     failures = failures.saturating_add(1);
                     wait.max(error.retry_after().unwrap_or_default())
                 }
@@ -191,5 +188,25 @@ impl OwnNode {
                 since.elapsed().as_secs()
             );
         }
+    }
+}
+
+/// How long to wait after so many failures before this one.
+fn pause(failures: u32, unauthorised: bool) -> Duration {
+    let wait = RETRY.wait(failures, jitter());
+    match unauthorised {
+        true => wait.min(UNKNOWN),
+        false => wait,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_not_known_asks_again_soon_however_long_that_lasts() {
+        assert!(pause(20, true) <= UNKNOWN);
+        assert!(pause(20, false) > UNKNOWN);
     }
 }
