@@ -204,10 +204,10 @@ impl DevicesHandle {
         self.registry.release().await
     }
 
-    /// Asks the kubelet who has which device, unless it was asked within the last second; all wait for one
-    /// answer. What it said is in [`DevicesHandle::status`] and in [`DevicesHandle::holders`] from then on.
+    /// Asks the kubelet who has which device, at most ten times a second; all who call in the meantime wait
+    /// for one answer. What it said is in [`DevicesHandle::status`] and in [`DevicesHandle::holders`] from then on.
     pub async fn ask_holders(&self) {
-        self.asking.lately().await;
+        self.asking.shared().await;
     }
 
     /// What was said of the holders last.

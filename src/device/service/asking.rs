@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use tokio::{
     sync::{Mutex, watch},
-    time::{Instant, sleep},
+    time::{Instant, sleep, sleep_until},
 };
 
 use crate::{
@@ -21,8 +21,9 @@ use crate::{
     telemetry::chain,
 };
 
-/// An answer of this age is as good as a new one to whoever looks at a screen.
-const FRESH: Duration = Duration::from_secs(1);
+/// Who looks at a screen again and again asks the kubelet no more often; it takes up to 100 questions a
+/// second, and others ask as well.
+const BETWEEN: Duration = Duration::from_millis(100);
 /// After an allocation the kubelet writes down what it got, then it tells of it. A pod with several
 /// containers and resources makes several allocations: one question for all.
 pub const WRITTEN_DOWN: Duration = Duration::from_secs(1);
@@ -34,7 +35,7 @@ pub(super) struct Asking {
     /// What devices of claims are called.
     inventory: watch::Receiver<Arc<Inventory>>,
     known: Arc<watch::Sender<Arc<Known>>>,
-    /// When the last answer came.
+    /// When the last question that was answered began.
     asked: Arc<Mutex<Option<Instant>>>,
 }
 
@@ -52,21 +53,27 @@ impl Asking {
         self.known.subscribe()
     }
 
-    /// Asks, unless somebody did a moment ago.
-    pub(super) async fn lately(&self) {
+    /// Asks, or waits for an answer to somebody else's question of after this call.
+    pub(super) async fn shared(&self) {
+        let called = Instant::now();
         let mut asked = self.asked.lock().await;
-        if asked.is_some_and(|then| then.elapsed() < FRESH) {
-            return;
+        if let Some(before) = *asked {
+            if before >= called {
+                return;
+            }
+            sleep_until(before + BETWEEN).await;
         }
+        let began = Instant::now();
         // The error is told by what is known from now on.
         let _ = self.ask().await;
-        *asked = Some(Instant::now());
+        *asked = Some(began);
     }
 
     pub(super) async fn now(&self) -> Result<Arc<Known>, PodResourcesError> {
         let mut asked = self.asked.lock().await;
+        let began = Instant::now();
         let answer = self.ask().await;
-        *asked = Some(Instant::now());
+        *asked = Some(began);
         answer
     }
 
