@@ -100,6 +100,12 @@ impl AbsPath {
         self.0.rsplit('/').next().unwrap_or_default()
     }
 
+    /// Whether both are in one directory.
+    pub fn is_beside(&self, other: &Self) -> bool {
+        let dir = |path: &Self| path.0.len() - path.file_name().len();
+        self.0[..dir(self)] == other.0[..dir(other)]
+    }
+
     /// This path with `below` (one or more components) added.
     pub fn join(&self, below: &str) -> Result<Self, BadPath> {
         if &*self.0 == "/" {

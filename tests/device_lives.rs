@@ -115,6 +115,38 @@ async fn devices_that_go_and_come_in_turns_are_counted_as_they_are() {
     agent.stop().await;
 }
 
+/// Links come some milliseconds after their nodes, so what comes is waited for; a device that is gone must not be
+/// lent a moment longer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_goes_is_told_sooner_than_what_comes() {
+    let machine = with(&["ttyA", "ttyB", "ttyC", "ttyD", "ttyE"]);
+    let kubelet = KubeletDouble::start(machine.root()).await;
+    let agent = machine.agent();
+    kubelet.until("five", |books| healthy(books) == 5).await;
+    let told_after = async |what: &str, change: &dyn Fn(&str), names: [&str; 5]| {
+        let mut fastest = Duration::MAX;
+        for name in names {
+            // Messages are some time apart, whatever they tell.
+            tokio::time::sleep(Duration::from_millis(150)).await;
+            let before = kubelet.books()[TTY].lists.len();
+            let since = Instant::now();
+            change(name);
+            kubelet
+                .until(what, |books| books[TTY].lists.len() > before)
+                .await;
+            fastest = fastest.min(since.elapsed());
+        }
+        fastest
+    };
+    let all = ["ttyA", "ttyB", "ttyC", "ttyD", "ttyE"];
+    let gone = told_after("it is gone", &|name| machine.unplug(name), all).await;
+    let new = ["ttyF", "ttyG", "ttyH", "ttyI", "ttyJ"];
+    let came = told_after("it is there", &|name| machine.plug(name), new).await;
+    assert!(came >= Duration::from_millis(50), "{came:?}");
+    assert!(gone < came, "{gone:?} against {came:?}");
+    agent.stop().await;
+}
+
 /// More directories than are watched: what happens in the last one nobody hears of.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_device_that_no_event_tells_of_is_found_by_looking() {

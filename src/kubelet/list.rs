@@ -98,8 +98,11 @@ impl Sent {
 }
 
 fn same_on_wire(one: &Resource, two: &Resource) -> bool {
-    let key = |(id, device): (&str, &Device)| (id.to_owned(), device.health, device.numa.clone());
-    one.share.replicas == two.share.replicas && one.listed().map(key).eq(two.listed().map(key))
+    fn told(of: &Resource) -> impl Iterator<Item = (&str, Health, &[u32])> {
+        of.listed()
+            .map(|(id, device)| (id, device.health, &device.numa[..]))
+    }
+    one.share.replicas == two.share.replicas && told(one).eq(told(two))
 }
 
 /// Feeds one stream until the kubelet or the server ends it. The first list goes out at once.

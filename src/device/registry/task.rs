@@ -16,7 +16,7 @@ use super::{
     looking::{Looked, Looking, Next},
     saved::{self, Keeper},
     scan::{self, Scan, UnitStates},
-    watching::{DirWatch, watch_for},
+    watching::{Change, DirWatch, watch_for},
 };
 use crate::{
     device::{
@@ -30,7 +30,7 @@ use crate::{
 };
 
 /// Plugging one stick makes a handful of events, and udevd adds its links some milliseconds after
-/// the kernel's: one look for all of them.
+/// the kernel's: one look for all of them. What goes is looked for at once, but no more often than this.
 const DEBOUNCE: Duration = Duration::from_millis(50);
 /// How often everything is looked at where the kernel's own events are not heard: inotify alone knows
 /// nothing of what has no node in `/dev` yet.
@@ -84,6 +84,8 @@ pub(super) struct Task {
     units: watch::Receiver<UnitStates>,
     publish: watch::Sender<Arc<Inventory>>,
     started: Instant,
+    /// When the last look began.
+    looked: Option<Instant>,
     due: Due,
     forgot: bool,
 }
@@ -93,7 +95,7 @@ enum Woken {
     Looked(Result<Looked, JoinError>),
     Saved(saved::End),
     Files,
-    Nodes,
+    Nodes(Change),
     Kernel(Result<Heard, UeventError>),
     Units,
     Time,
@@ -123,6 +125,7 @@ impl Task {
             forgot: !keeper.is_new_boot(),
             keeper,
             started: Instant::now(),
+            looked: None,
             due: Due::default(),
         }
     }
@@ -151,8 +154,8 @@ impl Task {
                 looked = self.looking.done() => Woken::Looked(looked),
                 end = self.keeper.written() => Woken::Saved(end),
                 // Safe to drop: events stay in the kernel's queues.
-                () = changed(&mut self.files) => Woken::Files,
-                () = changed(&mut self.nodes) => Woken::Nodes,
+                _ = changed(&mut self.files) => Woken::Files,
+                change = changed(&mut self.nodes) => Woken::Nodes(change),
                 heard = hear(self.uevents.as_ref()) => Woken::Kernel(heard),
                 // Safe to drop: a change stays marked as unseen.
                 Ok(()) = self.units.changed() => Woken::Units,
@@ -176,7 +179,12 @@ impl Task {
             Woken::Looked(looked) => self.looked(looked),
             Woken::Saved(end) => self.keeper.note(end),
             Woken::Files => Due::soon(&mut self.due.files),
-            Woken::Nodes | Woken::Units => Due::soon(&mut self.due.look),
+            Woken::Nodes(Change::Gone) => {
+                let now = Instant::now();
+                let at = self.looked.map_or(now, |at| (at + DEBOUNCE).max(now));
+                self.due.look = Some(self.due.look.map_or(at, |due| due.min(at)));
+            }
+            Woken::Nodes(Change::Other) | Woken::Units => Due::soon(&mut self.due.look),
             Woken::Kernel(Ok(Heard::Event(event))) if !self.concerns(&event) => {}
             Woken::Kernel(Ok(_)) => {
                 self.looking.forget();
@@ -293,6 +301,7 @@ impl Task {
                     .run(move || Looked::Files(files::read_files(&root, &dirs, user)));
             }
             Some(Next::Look(mut scanner)) => {
+                self.looked = Some(Instant::now());
                 self.look_again();
                 let declared: Vec<Declaration> = self.ledger.in_force().cloned().collect();
                 let units = self.units.borrow_and_update().clone();
@@ -399,17 +408,18 @@ fn listen() -> Option<Uevents> {
         .ok()
 }
 
-async fn changed(watch: &mut Option<DirWatch>) {
+async fn changed(watch: &mut Option<DirWatch>) -> Change {
     let Some(watching) = watch else {
         return std::future::pending().await;
     };
-    if let Err(error) = watching.changed().await {
+    watching.changed().await.unwrap_or_else(|error| {
         tracing::warn!(
             "a directory watch failed; devices are found by rescan: {}",
             chain(&error)
         );
         *watch = None;
-    }
+        Change::Other
+    })
 }
 
 async fn hear(uevents: Option<&Uevents>) -> Result<Heard, UeventError> {

@@ -18,6 +18,15 @@ pub enum Depth {
     Content,
 }
 
+/// What happened in watched directories.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// A name went, whatever else happened.
+    Gone,
+    /// Anything else.
+    Other,
+}
+
 /// More directories than declarations sensibly name; the slow rescan covers the rest.
 const MOST_DIRS: usize = 256;
 
@@ -78,13 +87,16 @@ impl DirWatch {
     }
 
     /// Waits until something happened in one of the directories. Safe to drop while waiting.
-    pub async fn changed(&mut self) -> Result<(), RootError> {
+    pub async fn changed(&mut self) -> Result<Change, RootError> {
+        let mut change = Change::Other;
         for event in self.watch.next().await? {
-            if event.kind == WatchKind::DirGone {
-                self.watched.remove(&event.dir);
+            match event.kind {
+                WatchKind::DirGone => drop(self.watched.remove(&event.dir)),
+                WatchKind::Deleted | WatchKind::MovedFrom => change = Change::Gone,
+                _ => {}
             }
         }
-        Ok(())
+        Ok(change)
     }
 }
 

@@ -10,6 +10,7 @@ use crate::{
         Refusal, cdi,
         declaration::{Declaration, Entry, GroupBy, Probe},
         glob::Glob,
+        inventory::DeviceNode,
         name::device_id,
         registry::watching::Depth,
         sighting::{MOST_DEVICES, Sighted, Sightings, is_companion},
@@ -32,6 +33,8 @@ struct Candidate {
     port: Option<String>,
     /// The PCI function it belongs to.
     address: Option<String>,
+    /// All its nodes were looked at and are devices.
+    looked_at: bool,
 }
 
 pub(super) struct Finder<'a> {
@@ -98,14 +101,37 @@ impl<'a> Finder<'a> {
             found.unwrap_or_default()
         });
         self.seen.cut |= cut;
-        for path in paths {
-            if let Some(parent) = path.parent() {
-                let nearest = nearest_dir(&root, &parent);
+        for together in paths.chunk_by(|one, two| one.is_beside(two)) {
+            if let Some(dir) = together[0].parent() {
+                let nearest = nearest_dir(&root, &dir);
                 self.dirs.entry(nearest).or_insert(Depth::Names);
+                self.in_dir(&dir, together);
             }
-            self.path(path);
         }
         whole.then_some(())
+    }
+
+    /// What stands at `paths`, which are all in `dir`: one call for each, and more only for links and for what
+    /// is no device.
+    fn in_dir(&mut self, dir: &AbsPath, paths: &[AbsPath]) {
+        let root = self.scanner.root.clone();
+        let below_dev = paths.first().is_some_and(|path| {
+            let path = root.canonical(path);
+            path.is_ok_and(|path| path.as_str().starts_with("/dev/"))
+        });
+        let names = paths.iter().map(AbsPath::file_name);
+        let stats = root.stat_each(dir, names).unwrap_or_default();
+        for (at, path) in paths.iter().enumerate() {
+            let stat = stats.get(at).and_then(Option::as_ref);
+            match stat.map(|stat| (stat.kind, stat.rdev)) {
+                Some((kind @ (Kind::CharDevice | Kind::BlockDevice), Some(number)))
+                    if below_dev =>
+                {
+                    self.node(path.clone(), kind, number);
+                }
+                _ => self.path(path.clone()),
+            }
+        }
     }
 
     /// What stands at `path`, links followed.
@@ -140,6 +166,7 @@ impl<'a> Finder<'a> {
             port: facts.and_then(|facts| Some(facts.usb.as_ref()?.port.clone())),
             address: facts.and_then(|facts| Some(facts.pci.as_ref()?.address.clone())),
             sysfs: place.sysfs,
+            looked_at: true,
         };
         self.candidates.push(candidate);
     }
@@ -259,7 +286,8 @@ impl<'a> Finder<'a> {
     fn wrong(&self, candidate: &Candidate, units: &UnitStates) -> Option<String> {
         let root = &self.scanner.root;
         let mut nodes = candidate.sighted.nodes.iter();
-        if let Some(gone) = nodes.find(|node| !is_device(root, &node.host)) {
+        let gone = |node: &&DeviceNode| !candidate.looked_at && !is_device(root, &node.host);
+        if let Some(gone) = nodes.find(gone) {
             return Some(format!("{} does not exist", gone.host));
         }
         self.declaration
@@ -300,5 +328,6 @@ impl Candidate {
         }
         self.sighted.attributes.extend(other.sighted.attributes);
         self.sysfs = self.sysfs.take().or(other.sysfs);
+        self.looked_at &= other.looked_at;
     }
 }

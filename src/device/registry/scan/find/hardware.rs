@@ -48,6 +48,7 @@ impl Finder<'_> {
                 sysfs: Some(facts.sysfs.clone()),
                 port: facts.usb.as_ref().map(|usb| usb.port.clone()),
                 address: facts.pci.as_ref().map(|pci| pci.address.clone()),
+                looked_at: false,
             };
             self.candidates.push(candidate);
         }
@@ -124,6 +125,7 @@ impl Finder<'_> {
             sysfs: Some(facts.sysfs.clone()),
             port: None,
             address: Some(address.clone()),
+            looked_at: false,
         }
     }
 
@@ -170,6 +172,7 @@ impl Finder<'_> {
             sysfs: Some(facts.sysfs.clone()),
             port: None,
             address: Some(facts.address.clone()),
+            looked_at: false,
         }
     }
 }
