@@ -165,10 +165,12 @@ fn devices_are_claimed_by_pods_through_restarts_of_kubelet_and_agent() {
     assert_eq!(stage.inside("one", look), "a:e5\nopen fuse\n");
     stage.run("two");
     assert_eq!(stage.specs(), 2);
-    let list = machine.exec(&["/usr/bin/machinist", "devices", "list"]);
-    for pod in ["one", "two"] {
-        assert!(list.contains(&format!("default/{pod}/main")), "{list}");
-    }
+    machine.wait("the list to name both", wait::seconds(10), || {
+        let list = machine.exec(&["/usr/bin/machinist", "devices", "list"]);
+        ["one", "two"]
+            .iter()
+            .all(|pod| list.contains(&format!("default/{pod}/main")))
+    });
     stage.pod("three");
     cluster.wait_object("pod", "three", "no device", wait::seconds(30), |pod| {
         let conditions = pod["status"]["conditions"].as_array();

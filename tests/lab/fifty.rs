@@ -102,7 +102,10 @@ fn fifty_resources_are_back_after_each_restart_of_the_kubelet() {
         let ours = none.iter().filter(|name| name.as_str() != SLOW);
         ours_none.push(ours.count());
         slow += usize::from(none.contains(SLOW));
-        assert_eq!(counted(&node.object()), RESOURCES, "round {round}");
+        let all = format!("all of them again, round {round}");
+        cluster.wait_object("node", "many", &all, wait::seconds(30), |node| {
+            counted(node) == RESOURCES
+        });
     }
     times.sort();
     println!(

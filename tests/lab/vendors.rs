@@ -137,12 +137,13 @@ fn are_lent(stage: &Stage) {
     assert_eq!(kind, "character special file\n");
     let card = "echo $CARD; stat -c %t:%T /dev/card0; exec 3<>/dev/card0 && echo open";
     assert_eq!(stage.inside("player", card), "card0\na:e5\nopen\n");
-    let list = stage
-        .machine
-        .exec(&["/usr/bin/machinist", "devices", "list"]);
-    for pod in ["finder", "taker", "player"] {
-        assert!(list.contains(&format!("default/{pod}/main")), "{list}");
-    }
+    let machine = &stage.machine;
+    machine.wait("the list to name all three", wait::seconds(10), || {
+        let list = machine.exec(&["/usr/bin/machinist", "devices", "list"]);
+        ["finder", "taker", "player"]
+            .iter()
+            .all(|pod| list.contains(&format!("default/{pod}/main")))
+    });
 }
 
 /// The kubelet gives a container that starts again what it gave before, and systemd writes its device rules anew.
