@@ -160,9 +160,9 @@ fn a_fleet_is_tended_from_a_laptop_through_second_thoughts_and_misfortunes() {
     turns::held_by_a_person(&fleet);
     turns::registered_anew(&fleet);
     others::who_change_their_minds(&fleet);
-    ended::by_a_config_that_breaks_the_kubelet(&fleet);
     if lab().long {
         outage::of_ten_minutes(&fleet);
     }
+    ended::by_a_config_that_breaks_the_kubelet(&fleet);
     ended::without_a_trace(&fleet);
 }

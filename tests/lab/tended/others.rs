@@ -120,7 +120,8 @@ fn is_forced(fleet: &Fleet) {
     assert!(matches!(deeds[..], [Deed::Evict(_)]), "{deeds:?}");
 }
 
-fn as_before(fleet: &Fleet) {
+/// The first node is on the config before, and has the pod.
+pub fn as_before(fleet: &Fleet) {
     fleet.annotate("first", &format!("{GROUP}/desiredConfig=rendered-first-b"));
     let node = fleet.wait_done("first", "rendered-first-b");
     assert!(node["spec"]["unschedulable"].is_null(), "{node:#}");

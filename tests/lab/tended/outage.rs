@@ -4,7 +4,7 @@ use std::thread;
 
 use serde_json::Value;
 
-use super::{Fleet, lent, protocol};
+use super::{Fleet, lent, others, protocol};
 use crate::rounds::judge::Deed;
 use crate::support::wait;
 
@@ -48,10 +48,6 @@ pub fn of_ten_minutes(fleet: &Fleet) {
     println!(
         "lab: figure: ten minutes without an API server in a drain: one cordon, one reboot, one uncordon"
     );
-    fleet.annotate(
-        "first",
-        "machineconfiguration.openshift.io/desiredConfig=rendered-first-b",
-    );
-    let node = fleet.wait_done("first", "rendered-first-b");
-    assert_eq!(protocol(&node, "reason"), "");
+    others::as_before(fleet);
+    assert_eq!(protocol(&fleet.node("first"), "reason"), "");
 }
