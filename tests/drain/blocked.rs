@@ -75,6 +75,18 @@ async fn a_blocker_is_named_within_a_second_with_its_budget_and_since_when() {
 async fn a_budget_that_can_never_allow_is_named_before_the_first_eviction() {
     let server = Server::with([made("a"), made("b")]);
     server.budget(budget("web", json!({"maxUnavailable": 0}), [0, 2, 2, 2]));
+    // Nobody answers an eviction: what is said comes from the budget alone.
+    let mut running = start(&server, unattended());
+    pass(Duration::from_millis(8)).await;
+    server.hangs(true);
+    let progress = running.until(|now| now.begun).await;
+    let foreseen = |wait: &machinist::drain::Wait| matches!(wait.what, What::Never(..));
+    assert_eq!(
+        progress.waits.iter().filter(|wait| foreseen(wait)).count(),
+        2
+    );
+    let server = Server::with([made("a"), made("b")]);
+    server.budget(budget("web", json!({"maxUnavailable": 0}), [0, 2, 2, 2]));
     for pod in ["a", "b"] {
         server.always(pod, budget_says_no());
     }
@@ -250,15 +262,23 @@ async fn an_outage_is_survived_and_does_not_count_for_the_force_but_for_the_time
     running.ended().await.unwrap();
     // The limit of the whole drain stands.
     let server = held("web");
-    let running = start(
-        &server,
-        Options {
-            limits: unattended().limits,
-            ..options
-        },
-    );
+    let limited = Options {
+        limits: unattended().limits,
+        ..options
+    };
+    let running = start(&server, limited.clone());
     pass(seconds(100)).await;
     server.goes_away();
+    let error = running.ended().await.unwrap_err();
+    assert!(matches!(error, DrainError::TimedOut { .. }), "{error}");
+    assert_eq!(server.elapsed().as_secs(), 200);
+    // Also when the outage ends before it.
+    let server = held("web");
+    let running = start(&server, limited);
+    pass(seconds(100)).await;
+    server.goes_away();
+    pass(seconds(20)).await;
+    server.comes_back();
     let error = running.ended().await.unwrap_err();
     assert!(matches!(error, DrainError::TimedOut { .. }), "{error}");
     assert_eq!(server.elapsed().as_secs(), 200);

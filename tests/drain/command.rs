@@ -86,6 +86,19 @@ async fn drain_cordons_evicts_and_says_so_and_takes_kubectls_flags() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_pod_selector_is_passed_on_to_the_server() {
+    let api = with_daemon([made("web")]).await;
+    let flags = ["drain", "a", "--ignore-daemonsets", "--pod-selector"];
+    let output = machinist(&api, &[&flags[..], &["app=shop"]].concat()).await;
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    let asked = api.heard("GET /api/v1/pods");
+    assert!(asked.len() > 1, "{asked:?}");
+    for one in asked {
+        assert!(one.query.contains("labelSelector=app%3Dshop"), "{one:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_speaks_against_a_drain_is_told_before_the_node_is_touched() {
     let api = with_daemon([made("web"), made("lone").bare().local_data()]).await;
     let output = machinist(&api, &["drain", "a"]).await;

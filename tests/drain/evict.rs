@@ -243,9 +243,10 @@ async fn the_last_look_finds_what_no_watch_has_shown() {
     let server = Server::with([made("web")]);
     let running = start(&server, unattended());
     pass(seconds(1)).await;
-    // From here on the watch says nothing of it: it is forgotten, and begun again by the look only.
-    server.forgets();
+    // Of this one alone nothing is told.
+    server.tells_nothing(true);
     server.put(made("late"));
+    server.tells_nothing(false);
     let drained = running.ended().await.unwrap();
     assert_eq!(drained.progress.gone, 2);
     assert_eq!(server.evictions("late").len(), 1);
@@ -274,7 +275,8 @@ async fn a_watch_that_ends_is_begun_again_where_it_was() {
 #[tokio::test(start_paused = true)]
 async fn a_pod_that_is_gone_already_is_done() {
     let server = Server::with([made("web")]);
-    server.answers("web", [refusal(404, "pods \"web\" not found")]);
+    // The answer alone says it: no watch does.
+    server.tells_nothing(true);
     let running = start(&server, unattended());
     pass(Duration::from_millis(6)).await;
     server.remove("uid-web");
@@ -285,8 +287,15 @@ async fn a_pod_that_is_gone_already_is_done() {
 
 #[tokio::test(start_paused = true)]
 async fn a_pod_that_was_replaced_is_gone_and_its_namesake_is_judged_for_itself() {
+    // Told by the watch, or by the answer alone.
+    for silent in [false, true] {
+        replaced(silent).await;
+    }
+}
+
+async fn replaced(silent: bool) {
     let server = Server::with([made("db")]);
-    server.answers("db", [refusal(409, "UID in precondition")]);
+    server.tells_nothing(silent);
     let running = start(&server, unattended());
     pass(Duration::from_millis(6)).await;
     server.remove("uid-db");
@@ -300,11 +309,12 @@ async fn a_pod_that_was_replaced_is_gone_and_its_namesake_is_judged_for_itself()
     // Another one must go as well: it is asked with its own UID.
     let uid = serde_json::json!({"metadata": {"uid": "a-third"}});
     let server = Server::with([made("db")]);
-    server.answers("db", [refusal(409, "UID in precondition")]);
+    server.tells_nothing(silent);
     let running = start(&server, unattended());
     pass(Duration::from_millis(6)).await;
     server.remove("uid-db");
     server.put(made("db").with(uid));
+    server.tells_nothing(false);
     assert_eq!(running.ended().await.unwrap().progress.gone, 2);
     assert_eq!(server.evictions("db").len(), 2);
 }

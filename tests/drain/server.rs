@@ -47,6 +47,7 @@ struct State {
     log: Vec<(Duration, Call)>,
     away: bool,
     hangs: bool,
+    silent: bool,
     in_flight: usize,
     most_in_flight: usize,
     /// How long pods take to end; none never do.
@@ -160,6 +161,11 @@ impl Server {
         for watcher in self.state().watchers.drain(..) {
             let _ = watcher.send(Err(CallError::from(refusal(410, "too old"))));
         }
+    }
+
+    /// Watches stay open and tell of nothing that happens from now on.
+    pub(crate) fn tells_nothing(&self, silent: bool) {
+        self.state().silent = silent;
     }
 
     pub(crate) fn log(&self) -> Vec<(Duration, Call)> {
@@ -282,6 +288,9 @@ impl State {
     fn tell(&mut self, change: impl FnOnce(String) -> Change) {
         self.version += 1;
         let change = change(self.version.to_string());
+        if self.silent {
+            return;
+        }
         self.history.push((self.version, change.clone()));
         self.watchers
             .retain(|watcher| watcher.send(Ok(change.clone())).is_ok());
