@@ -11,7 +11,11 @@ use std::{
 use jiff::{Timestamp, ToSpan as _};
 use machinist::{
     reason::Reason,
-    update::{journal::Journal, phase::Phase, store::Store},
+    update::{
+        journal::{Journal, Mark},
+        phase::Phase,
+        store::Store,
+    },
 };
 
 use crate::{
@@ -20,7 +24,7 @@ use crate::{
     driver::{Driver, UNIT, boot},
     listen::listen,
     matrix::{finish, machine, must_be_old_or_new, rebooted, restarts, tree},
-    sandbox::{conduct, difference, restarting},
+    sandbox::{Sandbox, conduct, difference, restarting},
     services::Script,
 };
 
@@ -156,6 +160,18 @@ fn a_clock_that_jumped_by_a_day_in_any_phase_changes_nothing() {
     }
 }
 
+/// What was under way ends, and nothing comes after it.
+fn nothing_was_begun_after_the_stop(sandbox: &Sandbox, script: &Script, phase: Phase, what: &str) {
+    let open = sandbox.journal().transactions;
+    let committed = open.iter().any(|tx| tx.mark == Mark::Committed);
+    match phase {
+        Phase::Planned | Phase::Waiting => assert_eq!(open, [], "{what}"),
+        Phase::Staging => assert!(!committed, "{what}: {open:?}"),
+        Phase::Committing => assert_eq!(restarts(&script.asked()), 0, "{what}"),
+        _ => {}
+    }
+}
+
 #[test]
 fn a_stop_in_any_phase_ends_at_once_and_is_taken_up_by_the_next_start() {
     let case = Case::everything();
@@ -183,6 +199,10 @@ fn a_stop_in_any_phase_ends_at_once_and_is_taken_up_by_the_next_start() {
         if course == Course::Undo {
             script.fails(&format!("Restart {UNIT}"), Reason::JobFailed, false);
         }
+        if phase == Phase::Acting {
+            // However long a job takes.
+            script.hangs(&format!("Restart {UNIT}"));
+        }
         let mut runtime = tokio::runtime::Builder::new_current_thread();
         let runtime = runtime.enable_all().build().unwrap();
         runtime.block_on(async {
@@ -197,6 +217,7 @@ fn a_stop_in_any_phase_ends_at_once_and_is_taken_up_by_the_next_start() {
         drop(listening);
         // Waits for what cannot be cut short, as the end of the process does.
         drop(runtime);
+        nothing_was_begun_after_the_stop(&sandbox, &script, phase, &what);
         if script
             .asked()
             .iter()

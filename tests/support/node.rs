@@ -102,7 +102,7 @@ impl NodeDouble {
         self.with(|knobs| knobs.blocked = blocked);
     }
 
-    /// So often somebody lets pods come back before the last look.
+    /// So often somebody lets pods come back before the last look; they leave when nothing `blocks` any more.
     pub(crate) fn refills(&self, times: u32) {
         self.with(|knobs| knobs.refills = times);
     }
@@ -261,6 +261,7 @@ impl Node for NodeDouble {
             );
             let refilled = self.with(|knobs| {
                 let refilled = knobs.refills > 0;
+                knobs.blocked |= refilled;
                 knobs.refills = knobs.refills.saturating_sub(1);
                 refilled
             });

@@ -244,7 +244,13 @@ async fn pods_that_came_back_before_the_first_change_are_asked_to_leave_again() 
     let (sandbox, script) = (machine(), Script::new());
     let node = NodeDouble::of(&sandbox);
     node.refills(1);
-    let driver = start(&sandbox, &script, &node, &one());
+    let before = tree(&sandbox);
+    let mut driver = start(&sandbox, &script, &node, &one());
+    driver
+        .until("the pods that came", |report| !report.blockers.is_empty())
+        .await;
+    assert_eq!(tree(&sandbox), before, "not a byte while they are there");
+    node.blocks(false);
     let mut driver = next_boot(driver, &sandbox, &script, &node, &one()).await;
     driver.until_on(&one()).await;
     let expected = [
@@ -317,6 +323,33 @@ async fn an_update_that_is_wholly_taken_back_gives_the_node_back_and_is_reported
     assert_eq!(tree(&sandbox), before);
     assert!(!node.is_cordoned() && !cordoned(&sandbox));
     assert_eq!(node.log().len(), 3, "{:?}", node.log());
+    driver.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_left_half_way_keeps_its_node_cordoned_and_is_taken_up_where_it_stopped() {
+    let (sandbox, script) = (machine(), Script::new());
+    let node = NodeDouble::of(&sandbox);
+    script.reboots_do_not_happen();
+    let mut driver = start(&sandbox, &script, &node, &one());
+    driver.patience = Duration::from_secs(3600);
+    let report = driver.until_failed().await;
+    let failure = report.failure.as_ref().unwrap();
+    assert_eq!(
+        (failure.code, failure.again),
+        (Reason::RebootDidNotHappen, false)
+    );
+    driver.stop().await;
+    // Neither the failure nor a restart of the agent lets pods come to it.
+    let driver = start(&sandbox, &script, &node, &one());
+    tokio::time::sleep(Duration::from_secs(3600)).await;
+    assert_eq!(node.log(), ["cordon one", "drain"]);
+    driver.stop().await;
+    // A person reboots it.
+    boot(&sandbox, "boot-2");
+    let mut driver = start(&sandbox, &script, &node, &one());
+    driver.until_on(&one()).await;
+    assert_eq!(node.log(), ["cordon one", "drain", "uncordon one"]);
     driver.stop().await;
 }
 
