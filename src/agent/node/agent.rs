@@ -277,3 +277,6 @@ fn options(
     options.at_once = usize::try_from(settings.parallel).unwrap_or(1);
     options
 }
+
+#[cfg(test)]
+mod tests;
