@@ -185,3 +185,25 @@ fn pressure(facts: &Facts) -> Option<Pressure> {
         io: some(facts.pressure.io)?,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_kernel_says_of_its_memory_is_handed_on_whole_or_not_at_all() {
+        let told = |panics: bool| {
+            let facts = Facts::read(|path| match path.as_str().rsplit('/').next() {
+                Some("overcommit_memory") => Some("2\n".to_owned()),
+                Some("panic_on_oom") => panics.then(|| "1\n".to_owned()),
+                _ => None,
+            });
+            of_the_kernel(&facts).memory
+        };
+        let both = MemorySettings {
+            overcommit: 2,
+            panic_on_oom: 1,
+        };
+        assert_eq!((told(true), told(false)), (Some(both), None));
+    }
+}

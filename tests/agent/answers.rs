@@ -79,7 +79,9 @@ fn probes_metrics_and_devices_answer() {
     let agent = place.settled();
     until("the devices", || agent.status()["devices"] != json!([]));
     assert_eq!(agent.get("/livez"), (200, "ok\n".to_owned()));
-    assert_eq!(agent.get("/readyz"), (200, "ready\n".to_owned()));
+    // The disk below this root is that of whoever runs this, and may be nearly full: that only warns.
+    let (ready_code, ready) = agent.get("/readyz");
+    assert!(ready_code == 200 && ready.starts_with("ready"), "{ready}");
     assert_eq!(agent.get("/readyz/agent"), (200, "ok\n".to_owned()));
     let (metrics_code, metrics) = agent.get("/metrics");
     assert_eq!(metrics_code, 200);

@@ -373,6 +373,41 @@ fn an_update_with_a_reboot_goes_through_the_conditions_in_the_documented_order()
 }
 
 #[test]
+fn an_update_without_a_reboot_has_its_actions_in_place_of_one() {
+    use Phase::*;
+    let here: fn(&mut UpdateReport) = |_| {};
+    let phases = [
+        Planned,
+        Waiting,
+        Cordoned,
+        Withholding,
+        Draining,
+        Drained,
+        Staging,
+        Committing,
+        Acting,
+        Verifying,
+        Uncordoning,
+    ];
+    let expected = [
+        "UpdatePrepared True",
+        "UpdateExecuted Unknown",
+        "Cordoned True",
+        "Drained Unknown",
+        "Drained True",
+        "AppliedFilesAndOS Unknown",
+        "UpdateExecuted True",
+        "AppliedFilesAndOS True",
+        "UpdatePostActionComplete Unknown",
+        "UpdatePostActionComplete True",
+        "Resumed True",
+        "UpdateComplete True",
+        "Uncordoned Unknown",
+    ];
+    assert_eq!(told(&phases.map(|phase| (phase, here))), expected);
+}
+
+#[test]
 fn in_the_end_only_updated_is_true_and_an_undo_shows_how_far_it_came() {
     let all = |report: &UpdateReport, settled, before: &[NodeCondition]| {
         let all = conditions(report, settled, Some("JobFailed"), before, NOW);
