@@ -19,7 +19,7 @@ mod plugin;
 use std::path::Path;
 
 use facts::{Kubelet, facts};
-use kubelet_double::KubeletDouble;
+use kubelet_double::{Knobs, KubeletDouble};
 
 /// A double on a root of its own.
 struct Double {
@@ -30,8 +30,9 @@ struct Double {
 impl Double {
     async fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let life = Some(KubeletDouble::start(dir.path()).await);
-        Self { dir, life }
+        let mut double = Self { dir, life: None };
+        double.start().await;
+        double
     }
 
     fn life(&self) -> &KubeletDouble {
@@ -49,7 +50,11 @@ impl Kubelet for Double {
     }
 
     async fn start(&mut self) {
-        self.life = Some(KubeletDouble::start(self.dir.path()).await);
+        let knobs = Knobs {
+            watches: true,
+            ..Knobs::default()
+        };
+        self.life = Some(KubeletDouble::start_with(self.dir.path(), knobs).await);
     }
 
     async fn counts(&self, resource: &str) -> Option<(usize, usize)> {

@@ -13,6 +13,10 @@ use tonic::Code;
 
 use super::plugin::{Asked, DIRECTORY, Plugin, Script, register, request, short};
 
+#[path = "watched.rs"]
+mod watched;
+pub(crate) use watched::*;
+
 /// What the kubelet takes in one message.
 const LIMIT: usize = 4 << 20;
 /// Longer than any kubelet needs to tell its Node.
@@ -49,6 +53,9 @@ macro_rules! facts {
             a_list_of_4_mib_is_taken_and_one_byte_more_ends_the_stream
             an_answer_of_more_than_4_mib_is_not_taken
             a_restarted_kubelet_knows_the_names_and_no_devices
+            a_socket_that_the_watcher_finds_is_registered_until_it_is_gone
+            the_watcher_says_why_it_takes_a_plugin_not
+            a_plugin_that_was_found_once_is_found_by_the_next_kubelet_and_not_again_by_this_one
         }
     };
 }

@@ -7,20 +7,27 @@ use std::{
     time::Duration,
 };
 
-use machinist::kubelet::api::v1beta1::{
-    self as api,
-    device_plugin_server::{DevicePlugin, DevicePluginServer},
-    registration_client::RegistrationClient,
+use machinist::{
+    kubelet::{
+        api::{
+            registration::PluginInfo,
+            v1beta1::{
+                self as api,
+                device_plugin_server::{DevicePlugin, DevicePluginServer},
+                registration_client::RegistrationClient,
+            },
+        },
+        guests::guests,
+        registrar::registrar,
+    },
+    shutdown::Tasks,
 };
 use tokio::{
     net::UnixListener,
     runtime::{self, Runtime},
     sync::{mpsc, watch},
 };
-use tokio_stream::{
-    Stream,
-    wrappers::{ReceiverStream, UnixListenerStream},
-};
+use tokio_stream::{Stream, wrappers::ReceiverStream};
 use tonic::{
     Request, Response, Status,
     transport::{Endpoint, Server},
@@ -28,6 +35,9 @@ use tonic::{
 
 /// Where plugins and the kubelet meet, below its root.
 pub(crate) const DIRECTORY: &str = "var/lib/kubelet/device-plugins";
+
+/// Where its plugin watcher looks.
+pub(crate) const REGISTRY: &str = "var/lib/kubelet/plugins_registry";
 
 /// What a plugin answers.
 #[derive(Clone, Debug, Default)]
@@ -67,26 +77,45 @@ impl Drop for Plugin {
 impl Plugin {
     /// Serves on a socket of this name in the kubelet's directory.
     pub(crate) fn serve(root: &Path, socket: &str, script: Script) -> Self {
+        Self::at(&root.join(DIRECTORY).join(socket), script, None)
+    }
+
+    /// Serves on a socket of this name where the kubelet's watcher finds it, and says there who it is.
+    pub(crate) fn show(root: &Path, socket: &str, script: Script, info: PluginInfo) -> Self {
+        Self::at(&root.join(REGISTRY).join(socket), script, Some(info))
+    }
+
+    fn at(path: &Path, script: Script, info: Option<PluginInfo>) -> Self {
         let process = runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
             .build()
             .unwrap();
-        let path = root.join(DIRECTORY).join(socket);
         let service = Service {
             script,
             list: Arc::default(),
             ends: Arc::default(),
             asked: Arc::default(),
+            told: Arc::default(),
         };
+        let told = Arc::clone(&service.told);
+        let registrar = info.map(|info| {
+            registrar(info, move |became| {
+                told.lock().unwrap().push(became.map_err(str::to_owned));
+            })
+        });
         let served = service.clone();
         let guard = process.enter();
-        let listener = bind(&path);
+        let listener = bind(path);
         drop(guard);
         process.spawn(async move {
+            // The watcher names a path where HTTP/2 has a host, which servers in Rust refuse.
+            let tasks = Tasks::new();
+            let incoming = guests(listener, &tasks, tasks.token());
             let serving = Server::builder()
                 .add_service(DevicePluginServer::new(served))
-                .serve_with_incoming(UnixListenerStream::new(listener));
+                .add_optional_service(registrar)
+                .serve_with_incoming(incoming);
             serving.await.unwrap();
         });
         Self {
@@ -109,6 +138,11 @@ impl Plugin {
     /// Ends all streams, in order.
     pub(crate) fn end(&self) {
         self.service.ends.send_modify(|ends| *ends += 1);
+    }
+
+    /// What the watcher said of each registration.
+    pub(crate) fn told(&self) -> Vec<Result<(), String>> {
+        self.service.told.lock().unwrap().clone()
     }
 
     pub(crate) fn asked(&self) -> Asked {
@@ -161,6 +195,7 @@ struct Service {
     list: Arc<watch::Sender<Option<Vec<api::Device>>>>,
     ends: Arc<watch::Sender<usize>>,
     asked: Arc<Mutex<Asked>>,
+    told: Arc<Mutex<Vec<Result<(), String>>>>,
 }
 
 impl Service {

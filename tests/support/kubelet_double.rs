@@ -32,6 +32,8 @@ mod accounts;
 mod admission;
 #[path = "kubelet_double/registration.rs"]
 mod registration;
+#[path = "kubelet_double/watcher.rs"]
+mod watcher;
 
 pub(crate) use accounts::{Books, Known};
 use registration::Service;
@@ -47,6 +49,8 @@ pub(crate) struct Knobs {
     pub(crate) answer_late: Duration,
     /// Time between the answer to a registration and the request for the list.
     pub(crate) stream_late: Duration,
+    /// Its plugin watcher looks for device plugins, too; drivers have a watcher of their own in these tests.
+    pub(crate) watches: bool,
     /// Time between `bind` and `listen`.
     pub(crate) listen_late: Duration,
 }
@@ -92,6 +96,9 @@ impl KubeletDouble {
         };
         let bound = process.spawn(async move {
             let listener = listen(&directory.join("kubelet.sock"), knobs.listen_late).await?;
+            if knobs.watches {
+                tokio::spawn(watcher::watch(service.clone()));
+            }
             let server = Server::builder()
                 .add_service(RegistrationServer::new(service))
                 .serve_with_incoming(UnixListenerStream::new(listener));
@@ -137,6 +144,11 @@ impl KubeletDouble {
         let waiting = asked.wait_for(|asked| *asked >= times);
         let waited = tokio::time::timeout(Duration::from_secs(5), waiting).await;
         assert!(waited.is_ok(), "asked {} times", self.asked());
+    }
+
+    /// Does not listen to the plugin of a resource any more, though it lives.
+    pub(crate) fn let_go(&self, resource: &str) {
+        self.service.disconnect(resource);
     }
 
     /// A client of the plugin that is registered for `resource`.
