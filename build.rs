@@ -3,15 +3,15 @@
 use std::{env, fs, path::PathBuf};
 
 /// Each file is one contract; `src/kubelet/api.rs` includes what comes out.
-const KUBELET: &[&str] = &["deviceplugin/v1beta1.proto", "podresources/v1.proto"];
+const KUBELET: &[&str] = &[
+    "deviceplugin/v1beta1.proto",
+    "podresources/v1.proto",
+    "pluginregistration/v1.proto",
+];
 /// `src/vendor/api.rs` includes this one.
 const VENDOR: &[&str] = &["machinist/vendor/v1/vendor.proto"];
 /// `src/dra/api.rs` includes these.
-const DRA: &[&str] = &[
-    "pluginregistration/v1.proto",
-    "dra/v1.proto",
-    "drahealth/v1alpha1.proto",
-];
+const DRA: &[&str] = &["dra/v1.proto", "drahealth/v1alpha1.proto"];
 /// The older contract of drivers: its messages are those of the newer one.
 const OLDER_DRA: &str = "dra/v1beta1.proto";
 /// The contract whose services are compiled once more, with answers that are left as they came.

@@ -140,3 +140,41 @@ fn only_device_nodes_below_dev_are_lent_and_files_of_others_are_not_read() {
         "{problems:?}"
     );
 }
+
+#[test]
+fn files_that_others_could_have_written_are_named_and_not_read() {
+    let machine = Machine::new();
+    machine.plug("tty0");
+    for name in ["good", "theirs", "half"] {
+        machine.declare(
+            &format!("{name}.yaml"),
+            &format!("acme.dev/{name}"),
+            "/dev/tty0",
+            1,
+        );
+    }
+    let dir = machine.path("etc/machinist/devices.d");
+    let whole = std::fs::read_to_string(dir.join("half.yaml")).unwrap();
+    let half = &whole[..whole.find("share").unwrap() + "share: {repl".len()];
+    std::fs::write(dir.join("half.yaml"), half).unwrap();
+    std::os::unix::fs::symlink("good.yaml", dir.join("link.yaml")).unwrap();
+    // Only root can give a file away; whoever is not sees the rest.
+    let given_away = std::os::unix::fs::chown(dir.join("theirs.yaml"), Some(1234), None).is_ok();
+    let found = list(&Root::open(machine.root()).unwrap(), Allowances::default());
+    let mut names: Vec<_> = found.resources.keys().map(ToString::to_string).collect();
+    names.retain(|name| given_away || name != "acme.dev/theirs");
+    assert_eq!(names, ["acme.dev/good"]);
+    let problems: Vec<_> = found.problems.iter().map(ToString::to_string).collect();
+    let told = |file: &str, why: &str| {
+        problems
+            .iter()
+            .any(|one| one.contains(file) && one.contains(why))
+    };
+    assert!(told("half.yaml:", ""), "{problems:?}");
+    assert!(
+        told("link.yaml: ", "links are not followed"),
+        "{problems:?}"
+    );
+    let why = "it belongs to user 1234, not to root or the agent's user";
+    assert!(!given_away || told("theirs.yaml: ", why), "{problems:?}");
+}

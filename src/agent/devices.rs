@@ -10,13 +10,14 @@ use super::{node::WITHHELD, probed, quiesce};
 use crate::{
     admin::Freshen,
     clock::Clock,
-    config::{Job, Settings},
+    config::{Job, Registration, Settings},
     device::{
         Allowances,
         registry::UnitStates,
         service::{self, DevicesHandle, DevicesService, DevicesSettings},
         status::{Attempts, DevicesStatus},
     },
+    kubelet::Registering,
     metrics::Metrics,
     readiness::{DeviceManager, report::DevicesView},
     root::Root,
@@ -94,6 +95,10 @@ pub(super) fn start(
             allowances: Allowances::default(),
             uevents: None,
             rescan: settings.devices.rescan,
+            registering: match settings.devices.registration {
+                Registration::Kubelet => Registering::BySocket,
+                Registration::Watcher => Registering::ByWatcher,
+            },
             units,
             // The update that withheld them goes on.
             withheld: match update.borrow().lending {

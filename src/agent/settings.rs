@@ -16,7 +16,7 @@ use crate::{
 const DEBOUNCE: Duration = Duration::from_millis(50);
 
 /// Keys that are read once, at the start.
-const AT_START: [&str; 14] = [
+const AT_START: [&str; 15] = [
     "source",
     "jobs",
     "owners",
@@ -27,6 +27,7 @@ const AT_START: [&str; 14] = [
     "admin.listen",
     "users.allowed",
     "groups.allowed",
+    "devices.registration",
     "devices.rescan",
     "readiness.diskSpace.paths",
     "log.format",

@@ -14,7 +14,10 @@ use super::{
         Actions, Admin, Cluster, Devices, Drain, Drift, DriftRule, Log, Readiness, Settings, Update,
     },
     value::{GroupName, Percent, Source, UserName},
-    words::{DrainBy, DriftPolicy, Job, LogFormat, LogLevel, Losing, Owners, Reboot, SoftReboot},
+    words::{
+        DrainBy, DriftPolicy, Job, LogFormat, LogLevel, Losing, Owners, Reboot, Registration,
+        SoftReboot,
+    },
 };
 use crate::{
     path::AbsPath,
@@ -152,6 +155,7 @@ impl Devices {
     fn read(read: &mut Reader) -> Self {
         Self {
             return_limit: read.take_if("devices.returnLimit", minutes(5), positive),
+            registration: read.take("devices.registration", Registration::Kubelet),
             rescan: read.take_if("devices.rescan", minutes(10), positive),
         }
     }

@@ -28,7 +28,8 @@ pub use settings::{
 };
 pub use value::Source;
 pub use words::{
-    DrainBy, DriftPolicy, Job, LogFormat, LogLevel, Losing, Owners, Reboot, SoftReboot,
+    DrainBy, DriftPolicy, Job, LogFormat, LogLevel, Losing, Owners, Reboot, Registration,
+    SoftReboot,
 };
 
 #[cfg(test)]

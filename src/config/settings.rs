@@ -9,7 +9,10 @@ use super::{
     cluster::Kubeconfig,
     reader::Effective,
     value::Source,
-    words::{DrainBy, DriftPolicy, Job, LogFormat, LogLevel, Losing, Owners, Reboot, SoftReboot},
+    words::{
+        DrainBy, DriftPolicy, Job, LogFormat, LogLevel, Losing, Owners, Reboot, Registration,
+        SoftReboot,
+    },
 };
 use crate::{path::AbsPath, readiness::Policy, window::Windows};
 
@@ -152,6 +155,9 @@ pub struct Devices {
     /// `devices.returnLimit`: how long devices may take to come back after an update. Default 5 min:
     /// a vendor's own pods must start first.
     pub return_limit: Duration,
+    /// `devices.registration`: how the kubelet learns of resources. Default `kubelet`: by its own socket it knows
+    /// them again before it tells its Node anything after a restart.
+    pub registration: Registration,
     /// `devices.rescan`: how often hardware is looked at anew, beside events. Default 10 min.
     pub rescan: Duration,
 }

@@ -81,6 +81,13 @@ words! {
         /// Where no rule asks for a reboot and only userspace reads what changed.
         Auto = "auto",
     }
+    /// How the kubelet learns of resources.
+    Registration {
+        /// The agent tells it on its own socket, and again whenever that is a new one.
+        Kubelet = "kubelet",
+        /// Its plugin watcher finds sockets in its directory.
+        Watcher = "watcher",
+    }
     /// Whose files the agent makes.
     Owners {
         /// Set owners where the process may, record them below an offline root where it may not.

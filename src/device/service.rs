@@ -25,7 +25,7 @@ use super::{
 };
 use crate::{
     dra::{Driver, DriverState, Surroundings},
-    kubelet::{self, Allocations, KubeletState, PodResourcesError},
+    kubelet::{self, Allocations, KubeletState, PodResourcesError, Registering},
     proxy,
     root::Root,
     shutdown::Tasks,
@@ -46,6 +46,8 @@ pub struct DevicesSettings {
     pub uevents: Option<bool>,
     /// How often hardware is looked at without an event.
     pub rescan: Duration,
+    /// How the kubelet learns of resources.
+    pub registering: Registering,
     /// The state of the units that declarations go by.
     pub units: watch::Receiver<UnitStates>,
     /// Nothing is lent from the very start: the agent before had withheld it.
@@ -85,6 +87,7 @@ impl DevicesService {
             .withheld
             .as_ref()
             .filter(|withheld| withheld.refuses);
+        let registering = settings.registering;
         let quiesced = quiesced.map(|withheld| withheld.why.to_string());
         let settings = RegistrySettings {
             allowances: settings.allowances,
@@ -111,7 +114,8 @@ impl DevicesService {
             plugin: Some(plugins),
         };
         let plugins = sides::plugins(registry.inventory(), driver.state(), tasks);
-        let (kubelet, allocations) = kubelet::start(root, plugins, answerers.clone(), tasks);
+        let (kubelet, allocations) =
+            kubelet::start(root, plugins, answerers.clone(), registering, tasks);
         let joined = Joined {
             inventory: registry.inventory(),
             kubelet: kubelet.clone(),

@@ -6,11 +6,6 @@
     reason = "generated code; its documentation is in proto/"
 )]
 
-/// How the kubelet learns of a plugin.
-pub mod registration {
-    tonic::include_proto!("pluginregistration");
-}
-
 /// Claims, prepared and given back.
 pub mod v1 {
     tonic::include_proto!("k8s.io.kubelet.pkg.apis.dra.v1");

@@ -11,17 +11,10 @@ use tokio::{
     time::{Instant, sleep, sleep_until},
 };
 use tokio_util::sync::{CancellationToken, DropGuard};
-use tonic::{Request, Response, Status, transport::Server};
+use tonic::transport::Server;
 
 use super::{
-    api::{
-        health::dra_resource_health_server::DraResourceHealthServer,
-        registration::{
-            InfoRequest, PluginInfo, RegistrationStatus, RegistrationStatusResponse,
-            registration_server::{Registration, RegistrationServer},
-        },
-        v1, v1beta1,
-    },
+    api::{health::dra_resource_health_server::DraResourceHealthServer, v1, v1beta1},
     server::Service,
     state::Board,
 };
@@ -31,15 +24,17 @@ use crate::{
         dra::DRIVER,
         registry::{Depth, DirWatch, watch_for},
     },
-    kubelet::guests::guests,
+    kubelet::{
+        api::registration::PluginInfo,
+        guests::guests,
+        registrar::{REGISTRY, registrar},
+    },
     path::{AbsPath, BadPath},
     root::{Kind, Root, RootError},
     shutdown::Tasks,
     telemetry::chain,
 };
 
-/// Where the kubelet's plugin watcher looks. The kubelet makes it when it starts.
-const REGISTRY: &str = "/var/lib/kubelet/plugins_registry";
 /// Below it each driver has a directory for its own socket.
 const PLUGINS: &str = "/var/lib/kubelet/plugins";
 const SOCKET: &str = "dra.sock";
@@ -152,11 +147,15 @@ impl Serving {
         let asked = self.listen(&driver, router, tasks)?;
         self.board
             .registration(Some("the kubelet has not found it yet"));
-        let registrar = Registrar {
+        let info = PluginInfo {
+            r#type: "DRAPlugin".to_owned(),
+            name: DRIVER.to_owned(),
             endpoint: driver.to_string(),
-            board: self.board.clone(),
+            supported_versions: VERSIONS.map(str::to_owned).into(),
         };
-        let router = Server::builder().add_service(RegistrationServer::new(registrar));
+        let board = self.board.clone();
+        let registrar = registrar(info, move |became| told(&board, became));
+        let router = Server::builder().add_service(registrar);
         let found = self.listen(&registrar_socket()?, router, tasks)?;
         // In the order in which they go.
         Ok(Some([found, asked]))
@@ -253,44 +252,20 @@ fn registrar_socket() -> Result<AbsPath, BadPath> {
     AbsPath::new(format!("{REGISTRY}/{DRIVER}-reg.sock"))
 }
 
-/// Answers the plugin watcher.
-#[derive(Debug)]
-struct Registrar {
-    /// The driver's socket, as the kubelet names it.
-    endpoint: String,
-    board: Board,
-}
-
-#[tonic::async_trait]
-impl Registration for Registrar {
-    async fn get_info(&self, _: Request<InfoRequest>) -> Result<Response<PluginInfo>, Status> {
-        Ok(Response::new(PluginInfo {
-            r#type: "DRAPlugin".to_owned(),
-            name: DRIVER.to_owned(),
-            endpoint: self.endpoint.clone(),
-            supported_versions: VERSIONS.map(str::to_owned).into(),
-        }))
-    }
-
-    async fn notify_registration_status(
-        &self,
-        request: Request<RegistrationStatus>,
-    ) -> Result<Response<RegistrationStatusResponse>, Status> {
-        let status = request.into_inner();
-        if status.plugin_registered {
-            self.board.registration(None);
+/// What the kubelet said of the registration; whether it is news is told by the board.
+fn told(board: &Board, became: Result<(), &str>) {
+    match became {
+        Ok(()) => {
+            board.registration(None);
             tracing::info!("the driver {DRIVER} is registered");
-        } else {
-            let why = format!(
-                "the kubelet does not take the driver {DRIVER}: {}",
-                status.error
-            );
+        }
+        Err(error) => {
+            let why = format!("the kubelet does not take the driver {DRIVER}: {error}");
             // It tries again by itself.
-            if self.board.registration(Some(&why)) {
+            if board.registration(Some(&why)) {
                 tracing::warn!("{why}");
             }
         }
-        Ok(Response::new(RegistrationStatusResponse {}))
     }
 }
 

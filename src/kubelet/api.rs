@@ -20,6 +20,11 @@ pub mod relay {
     tonic::include_proto!("relay/v1beta1");
 }
 
+/// How the kubelet's plugin watcher learns of a plugin.
+pub mod registration {
+    tonic::include_proto!("pluginregistration");
+}
+
 /// Who has which device.
 pub mod v1 {
     tonic::include_proto!("v1");

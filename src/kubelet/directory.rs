@@ -15,8 +15,10 @@ use tonic::transport::{Channel, Endpoint};
 
 use self::attach::Attached;
 use super::{
-    names::{DIRECTORY, KUBELET_SOCKET, is_ours},
+    Registering,
+    names::{DIRECTORY, KUBELET_SOCKET, is_found, is_ours},
     plugin::{Kubelet, Resource, Shared},
+    registrar::REGISTRY,
     state::Board,
 };
 use crate::{
@@ -53,6 +55,7 @@ pub(super) struct Directory {
     root: Root,
     inventory: watch::Receiver<Arc<Inventory>>,
     answerers: Answerers,
+    registering: Registering,
     board: Board,
     tasks: Tasks,
     stop: CancellationToken,
@@ -66,7 +69,11 @@ pub(super) struct Directory {
 impl Directory {
     pub(super) fn new(
         root: Root,
-        (inventory, answerers): (watch::Receiver<Arc<Inventory>>, Answerers),
+        (inventory, answerers, registering): (
+            watch::Receiver<Arc<Inventory>>,
+            Answerers,
+            Registering,
+        ),
         board: Board,
         tasks: Tasks,
     ) -> Self {
@@ -74,6 +81,7 @@ impl Directory {
             root,
             inventory,
             answerers,
+            registering,
             board,
             stop: tasks.token(),
             tasks,
@@ -188,6 +196,7 @@ impl Directory {
                 root: self.root.clone(),
                 inventory: self.inventory.clone(),
                 answerers: self.answerers.clone(),
+                registering: self.registering,
                 kubelet: self.kubelet.subscribe(),
                 doubt: Arc::clone(&self.doubt),
                 board: self.board.clone(),
@@ -202,15 +211,26 @@ impl Directory {
         }
     }
 
-    /// Sockets of an agent that did not end in order. The lock says that nobody serves them.
+    /// Sockets of an agent that did not end in order, whichever way it registered. The lock says that nobody
+    /// serves them.
     fn remove_stale(&self) -> Result<(), RootError> {
-        let Ok(directory) = AbsPath::new(DIRECTORY) else {
+        let found = self.remove_sockets(REGISTRY, is_found);
+        // Without a plugin watcher there is no such directory.
+        found.or_else(|error| match error.is_not_found() {
+            true => Ok(()),
+            false => Err(error),
+        })?;
+        self.remove_sockets(DIRECTORY, is_ours)
+    }
+
+    fn remove_sockets(&self, below: &str, ours: fn(&str) -> bool) -> Result<(), RootError> {
+        let Ok(directory) = AbsPath::new(below) else {
             return Ok(());
         };
         for entry in self.root.list(&directory)? {
             if entry.kind == Kind::Socket
-                && is_ours(&entry.name)
-                && let Some(path) = Self::path(&entry.name)
+                && ours(&entry.name)
+                && let Ok(path) = directory.join(&entry.name)
             {
                 self.root.remove_file(&path)?;
             }

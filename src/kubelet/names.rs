@@ -1,5 +1,6 @@
 //! Names of sockets.
 
+use super::registrar::REGISTRY;
 use crate::{
     device::{ResourceName, name::hex16},
     path::{AbsPath, BadPath},
@@ -32,6 +33,19 @@ pub(super) fn socket_path(resource: &ResourceName, number: u64) -> Result<AbsPat
     AbsPath::new(name)
 }
 
+/// Whether a file name in the plugin watcher's directory is one of ours: `m-<16 hex>.sock`.
+pub(super) fn is_found(name: &str) -> bool {
+    let whole = name.strip_suffix(".sock");
+    whole.is_some_and(|whole| is_ours(&format!("{whole}-0.sock")))
+}
+
+/// Where the plugin watcher finds a resource. Always the same: the watcher lets go of a name before it takes
+/// that name again, and of two names in any order.
+pub(super) fn found_path(resource: &ResourceName) -> Result<AbsPath, BadPath> {
+    let name = format!("{REGISTRY}/m-{}.sock", hex16(resource.as_str()));
+    AbsPath::new(name)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -41,7 +55,10 @@ mod tests {
         let name = ResourceName::new(format!("{}/{}", "a".repeat(240), "b".repeat(63))).unwrap();
         let path = socket_path(&name, u64::MAX).unwrap();
         assert!(path.as_str().len() <= 107, "{}", path.as_str().len());
-        assert!(is_ours(path.file_name()));
+        assert!(is_ours(path.file_name()) && !is_found(path.file_name()));
+        let path = found_path(&name).unwrap();
+        assert!(path.as_str().len() <= 107, "{}", path.as_str().len());
+        assert!(is_found(path.file_name()) && !is_ours(path.file_name()));
         for other in [
             "kubelet.sock",
             "m-.sock",
@@ -49,7 +66,7 @@ mod tests {
             "m-0123456789ABCDEF-1.sock",
             "nvidia.sock",
         ] {
-            assert!(!is_ours(other), "{other}");
+            assert!(!is_ours(other) && !is_found(other), "{other}");
         }
     }
 }

@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Code, transport::Channel};
 
 use super::{
+    Registering,
     api::v1beta1 as api,
     server::options,
     session::{ServeError, Session},
@@ -47,7 +48,7 @@ pub(super) struct Kubelet {
 
 /// Why a registration did not come about.
 #[derive(Debug, thiserror::Error)]
-enum RegisterError {
+pub(super) enum RegisterError {
     #[error("cannot serve {resource}")]
     Serve {
         resource: ResourceName,
@@ -63,6 +64,8 @@ enum RegisterError {
     Away,
     #[error("the kubelet took {resource} and did not ask for its devices")]
     NoStream { resource: ResourceName },
+    #[error("the kubelet's plugin watcher has not found {resource}")]
+    Unfound { resource: ResourceName },
 }
 
 /// What all resources share.
@@ -71,6 +74,7 @@ pub(super) struct Shared {
     pub(super) root: Root,
     pub(super) inventory: watch::Receiver<Arc<Inventory>>,
     pub(super) answerers: Answerers,
+    pub(super) registering: Registering,
     pub(super) kubelet: watch::Receiver<Option<Kubelet>>,
     /// Asks whoever watches the kubelet to see whether it still answers.
     pub(super) doubt: Arc<Notify>,
@@ -80,15 +84,15 @@ pub(super) struct Shared {
 
 /// The task of one resource.
 pub(super) struct Resource {
-    name: ResourceName,
-    shared: Shared,
-    stop: CancellationToken,
+    pub(super) name: ResourceName,
+    pub(super) shared: Shared,
+    pub(super) stop: CancellationToken,
     /// Registrations so far: each has a socket of its own name.
     number: u64,
 }
 
 /// Why a session came to its end.
-enum Ended {
+pub(super) enum Ended {
     /// There is another kubelet, or our socket is gone.
     NewKubelet,
     /// The stream ended: the kubelet, alive or not, no longer listens to us.
@@ -129,12 +133,13 @@ impl Resource {
             let Some(kubelet) = self.kubelet().await else {
                 return;
             };
-            let ended = match self.register(&kubelet).await {
-                Ok(session) => {
-                    self.taken(&kubelet);
-                    let began = Instant::now();
-                    let ended = self.stay(&session, &kubelet).await;
-                    self.finish(session, &ended).await;
+            let began = Instant::now();
+            let once = match self.shared.registering {
+                Registering::BySocket => self.once(&kubelet).await,
+                Registering::ByWatcher => self.found_once(kubelet.clone()).await,
+            };
+            let ended = match once {
+                Ok(ended) => {
                     // A session that lasted was no failure, whatever ended it.
                     if began.elapsed() > LONGEST_PAUSE {
                         pause = FIRST_PAUSE;
@@ -160,6 +165,15 @@ impl Resource {
         }
     }
 
+    /// One registration on the kubelet's own socket, from its beginning to its end.
+    async fn once(&mut self, kubelet: &Kubelet) -> Result<Ended, RegisterError> {
+        let session = self.register(kubelet).await?;
+        self.taken(kubelet);
+        let ended = self.stay(&session, kubelet).await;
+        self.finish(session, &ended).await;
+        Ok(ended)
+    }
+
     /// Waits after a failure, or until there is a new kubelet; gives the next pause.
     async fn pause(&mut self, failed: &Kubelet, pause: Duration) -> Duration {
         let mut kubelet = self.shared.kubelet.clone();
@@ -171,7 +185,7 @@ impl Resource {
         }
     }
 
-    fn taken(&self, kubelet: &Kubelet) {
+    pub(super) fn taken(&self, kubelet: &Kubelet) {
         let after = kubelet.noticed.elapsed();
         self.shared.board.attempted(true);
         if self.shared.board.registration(&self.name, None) {
@@ -180,7 +194,7 @@ impl Resource {
         }
     }
 
-    fn failed(&self, error: &RegisterError) {
+    pub(super) fn failed(&self, error: &RegisterError) {
         let reason = chain(error);
         self.shared.board.attempted(false);
         if self.shared.board.registration(&self.name, Some(&reason)) {
@@ -190,7 +204,7 @@ impl Resource {
     }
 
     /// The kubelet as soon as there is one; none when the resource is gone before.
-    async fn kubelet(&mut self) -> Option<Kubelet> {
+    pub(super) async fn kubelet(&mut self) -> Option<Kubelet> {
         if self.shared.kubelet.borrow().is_none() {
             self.shared
                 .board
@@ -257,13 +271,15 @@ impl Resource {
     }
 
     /// Waits for the end of a session that works.
-    async fn stay(&mut self, session: &Session, kubelet: &Kubelet) -> Ended {
+    pub(super) async fn stay(&mut self, session: &Session, kubelet: &Kubelet) -> Ended {
         let mut streams = session.streams.clone();
         let (name, root) = (&self.name, &self.shared.root);
         let gone = |inventory: &Arc<Inventory>| !inventory.resources.contains_key(name);
         let socket_there = || root.stat(&session.socket).is_ok_and(|stat| stat.is_some());
+        // Whom the watcher found stays where it is; that its kubelet ended is seen by the stream's end.
+        let by_socket = self.shared.registering == Registering::BySocket;
         let replaced = |now: &Option<Kubelet>| {
-            now.as_ref().is_some_and(|now| {
+            now.as_ref().filter(|_| by_socket).is_some_and(|now| {
                 now.life != kubelet.life || now.repair != kubelet.repair && !socket_there()
             })
         };
@@ -282,9 +298,8 @@ impl Resource {
         }
     }
 
-    /// Ends a session. A kubelet before 1.37 that sees the old stream end *after* the next
-    /// registration cuts off the new one: towards a living kubelet the old one ends first.
-    async fn finish(&self, session: Session, ended: &Ended) {
+    /// Says why it is not registered any more.
+    pub(super) fn lost(&self, ended: &Ended) {
         let why = match ended {
             Ended::NewKubelet => "the kubelet was restarted",
             Ended::Unheard => "the kubelet does not listen any more",
@@ -295,6 +310,12 @@ impl Resource {
         if self.shared.board.registration(name, Some(why)) {
             tracing::info!(resource = %name, "{name} is no longer registered: {why}");
         }
+    }
+
+    /// Ends a session. A kubelet before 1.37 that sees the old stream end *after* the next
+    /// registration cuts off the new one: towards a living kubelet the old one ends first.
+    pub(super) async fn finish(&self, session: Session, ended: &Ended) {
+        self.lost(ended);
         if matches!(ended, Ended::Withdrawn) {
             let mut streams = session.streams.clone();
             let read = streams.wait_for(|streams| streams.open == 0);

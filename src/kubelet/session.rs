@@ -8,9 +8,13 @@ use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
 
 use super::{
-    api::relay::device_plugin_server::DevicePluginServer,
-    names::socket_path,
+    api::{
+        registration::PluginInfo, relay::device_plugin_server::DevicePluginServer, v1beta1 as api,
+    },
+    guests::guests,
+    names::{found_path, socket_path},
     plugin::Shared,
+    registrar::{REGISTRY, registrar},
     server::{LARGEST_REQUEST, Plugin, Streams},
 };
 use crate::{
@@ -51,14 +55,65 @@ impl Drop for Session {
 }
 
 impl Session {
-    /// Binds the socket and answers on it from now on.
+    /// Binds a socket that is to be registered, and answers on it from now on.
     pub(super) fn serve(
         name: &ResourceName,
         number: u64,
         shared: &Shared,
         stop: &CancellationToken,
     ) -> Result<Self, ServeError> {
-        let socket = socket_path(name, number)?;
+        let (session, listener, plugin) =
+            Self::bind(socket_path(name, number)?, name, shared, stop)?;
+        let incoming = UnixListenerStream::new(listener);
+        let server = Server::builder().add_service(plugin);
+        let until = session.stop.clone().cancelled_owned();
+        let name = name.clone();
+        shared.tasks.spawn("device plugin", async move {
+            let served = server.serve_with_incoming_shutdown(incoming, until).await;
+            broke_off(&name, served);
+        });
+        Ok(session)
+    }
+
+    /// Binds a socket that is to be found, and answers on it from now on; also what became of its registration:
+    /// the kubelet's words when it was refused.
+    pub(super) fn show(
+        name: &ResourceName,
+        shared: &Shared,
+        stop: &CancellationToken,
+    ) -> Result<(Self, watch::Receiver<Option<String>>), ServeError> {
+        // The kubelet makes it too, a moment after the sockets by which it is known to be there.
+        shared.root.make_dirs(&AbsPath::new(REGISTRY)?, 0o750)?;
+        let (session, listener, plugin) = Self::bind(found_path(name)?, name, shared, stop)?;
+        let (refused, became) = watch::channel(None);
+        let info = PluginInfo {
+            r#type: "DevicePlugin".to_owned(),
+            name: name.to_string(),
+            // This one.
+            endpoint: String::new(),
+            supported_versions: vec![api::VERSION.to_owned()],
+        };
+        let registrar = registrar(info, move |told| {
+            refused.send_replace(told.err().map(str::to_owned));
+        });
+        // The watcher names the socket's path where HTTP/2 has a host.
+        let incoming = guests(listener, &shared.tasks, session.stop.clone());
+        let server = Server::builder().add_service(plugin).add_service(registrar);
+        let until = session.stop.clone().cancelled_owned();
+        let name = name.clone();
+        shared.tasks.spawn("device plugin", async move {
+            let served = server.serve_with_incoming_shutdown(incoming, until).await;
+            broke_off(&name, served);
+        });
+        Ok((session, became))
+    }
+
+    fn bind(
+        socket: AbsPath,
+        name: &ResourceName,
+        shared: &Shared,
+        stop: &CancellationToken,
+    ) -> Result<(Self, UnixListener, DevicePluginServer<Plugin>), ServeError> {
         // Only the kubelet, which is root, has business here.
         let listener = shared.root.bind_unix(&socket, 0o600)?;
         let stop = stop.child_token();
@@ -81,15 +136,13 @@ impl Session {
             root,
         };
         listener.set_nonblocking(true)?;
-        let incoming = UnixListenerStream::new(UnixListener::from_std(listener)?);
         let service = DevicePluginServer::new(plugin).max_decoding_message_size(LARGEST_REQUEST);
-        let server = Server::builder().add_service(service);
-        let (until, name) = (session.stop.clone().cancelled_owned(), name.clone());
-        shared.tasks.spawn("device plugin", async move {
-            if let Err(error) = server.serve_with_incoming_shutdown(incoming, until).await {
-                tracing::warn!(resource = %name, "the server of {name} broke off: {error}");
-            }
-        });
-        Ok(session)
+        Ok((session, UnixListener::from_std(listener)?, service))
+    }
+}
+
+fn broke_off(name: &ResourceName, served: Result<(), tonic::transport::Error>) {
+    if let Err(error) = served {
+        tracing::warn!(resource = %name, "the server of {name} broke off: {error}");
     }
 }

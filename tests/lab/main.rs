@@ -22,6 +22,7 @@ mod fifty;
 mod gateway;
 mod guard;
 mod installed;
+mod kubelet;
 mod machines;
 mod nodes;
 mod path;

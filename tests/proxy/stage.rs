@@ -13,7 +13,7 @@ use machinist::{
         registry::{Registry, RegistrySettings, UnitStates},
         vendor::{self, Vendors},
     },
-    kubelet,
+    kubelet::{self, Registering},
     proxy::{self, DIRECTORY},
     root::Root,
     shutdown::Tasks,
@@ -120,7 +120,13 @@ pub(crate) fn agent(root: &Path, vendors: watch::Receiver<Arc<Vendors>>) -> Agen
         vendor: None,
         plugin: Some(plugin),
     };
-    kubelet::start(root, registry.inventory(), answerers, &tasks);
+    kubelet::start(
+        root,
+        registry.inventory(),
+        answerers,
+        Registering::default(),
+        &tasks,
+    );
     Agent {
         tasks,
         registry,

@@ -15,11 +15,9 @@ use machinist::{
         claim::Claim,
         ports::{Claims, PortError, Reply},
     },
-    dra::api::{
-        registration::{
-            InfoRequest, PluginInfo, RegistrationStatus, registration_client::RegistrationClient,
-        },
-        v1,
+    dra::api::v1,
+    kubelet::api::registration::{
+        InfoRequest, PluginInfo, RegistrationStatus, registration_client::RegistrationClient,
     },
 };
 use serde_json::json;

@@ -1,55 +1,42 @@
-//! A kubelet as device plugins meet it, written from the kubelet's behaviour and not from ours.
+//! A kubelet as device plugins meet it, written from the kubelet's behaviour and not from ours;
+//! `tests/kubelet.rs` and the lab hold it and the real one against the same facts.
 //!
 //! It removes the sockets in its directory when it starts, serves `Registration`, dials the plugin
 //! back and asks for its options before it answers, calls `ListAndWatch` once for each registration,
-//! takes 4 MiB at most, and forgets everything when it ends.
+//! takes 4 MiB at most, counts and admits as the real one does, and remembers the names of resources, and
+//! nothing else, in its checkpoint.
 
 use std::{
-    collections::BTreeMap,
     io,
     os::unix::fs::FileTypeExt as _,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, atomic::AtomicUsize, atomic::Ordering::SeqCst},
     time::Duration,
 };
 
 use machinist::kubelet::api::v1beta1::{
-    self as api,
-    device_plugin_client::DevicePluginClient,
-    registration_server::{Registration, RegistrationServer},
+    self as api, device_plugin_client::DevicePluginClient, registration_server::RegistrationServer,
 };
 use tokio::{
     net::UnixListener,
     runtime::{self, Runtime},
-    sync::watch,
 };
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::{
-    Request, Response, Status,
-    transport::{Channel, Endpoint, Server},
+    Status,
+    transport::{Channel, Server},
 };
 
-/// What the kubelet knows of one resource.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Known {
-    /// The socket name of the last registration.
-    pub(crate) endpoint: String,
-    /// Every list received since that registration, as `id=health`.
-    pub(crate) lists: Vec<Vec<String>>,
-    /// Whether the stream is still open.
-    pub(crate) streaming: bool,
-    /// Registrations in this life of the kubelet.
-    pub(crate) registrations: usize,
-}
+#[path = "kubelet_double/accounts.rs"]
+mod accounts;
+#[path = "kubelet_double/admission.rs"]
+mod admission;
+#[path = "kubelet_double/registration.rs"]
+mod registration;
+#[path = "kubelet_double/watcher.rs"]
+mod watcher;
 
-impl Known {
-    /// The latest list; empty when there was none.
-    pub(crate) fn list(&self) -> &[String] {
-        self.lists.last().map_or(&[], Vec::as_slice)
-    }
-}
-
-pub(crate) type Books = BTreeMap<String, Known>;
+pub(crate) use accounts::{Books, Known};
+use registration::Service;
 
 /// How a double misbehaves.
 #[derive(Clone, Copy, Debug, Default)]
@@ -62,6 +49,8 @@ pub(crate) struct Knobs {
     pub(crate) answer_late: Duration,
     /// Time between the answer to a registration and the request for the list.
     pub(crate) stream_late: Duration,
+    /// Its plugin watcher looks for device plugins, too; drivers have a watcher of their own in these tests.
+    pub(crate) watches: bool,
     /// Time between `bind` and `listen`.
     pub(crate) listen_late: Duration,
 }
@@ -69,17 +58,14 @@ pub(crate) struct Knobs {
 /// A running kubelet. Dropping it is its death: everything it does ends, the socket file stays.
 pub(crate) struct KubeletDouble {
     directory: PathBuf,
-    books: Arc<watch::Sender<Books>>,
-    channels: Arc<Mutex<BTreeMap<String, Channel>>>,
-    /// How often it was asked to register something.
-    asked: Arc<watch::Sender<usize>>,
+    service: Service,
     /// A runtime of its own, so that no connection outlives it.
     process: Option<Runtime>,
 }
 
 impl Drop for KubeletDouble {
     fn drop(&mut self) {
-        self.channels.lock().unwrap().clear();
+        self.service.channels.lock().unwrap().clear();
         let process = self.process.take().unwrap();
         // A runtime must not be waited for from within another one.
         let death = std::thread::spawn(move || process.shutdown_timeout(Duration::from_secs(5)));
@@ -102,25 +88,17 @@ impl KubeletDouble {
             .enable_all()
             .build();
         let process = process.unwrap();
+        let service = Service::new(&directory, knobs);
         let mut double = Self {
             directory: directory.clone(),
-            books: Arc::new(watch::Sender::new(Books::new())),
-            channels: Arc::default(),
-            asked: Arc::default(),
+            service: service.clone(),
             process: None,
-        };
-        let service = Service {
-            directory: directory.clone(),
-            books: double.books.clone(),
-            channels: double.channels.clone(),
-            asked: double.asked.clone(),
-            answer_late: knobs.answer_late,
-            to_forget: Arc::new(AtomicUsize::new(knobs.forget_streams)),
-            to_refuse: Arc::new(AtomicUsize::new(knobs.refuse)),
-            stream_late: knobs.stream_late,
         };
         let bound = process.spawn(async move {
             let listener = listen(&directory.join("kubelet.sock"), knobs.listen_late).await?;
+            if knobs.watches {
+                tokio::spawn(watcher::watch(service.clone()));
+            }
             let server = Server::builder()
                 .add_service(RegistrationServer::new(service))
                 .serve_with_incoming(UnixListenerStream::new(listener));
@@ -134,12 +112,20 @@ impl KubeletDouble {
 
     /// What it knows now.
     pub(crate) fn books(&self) -> Books {
-        self.books.borrow().clone()
+        self.service.books.borrow().clone()
+    }
+
+    /// Capacity and allocatable of a resource, as it tells the Node; none when it never heard of it.
+    pub(crate) fn counts(&self, resource: &str) -> Option<(usize, usize)> {
+        let books = self.service.books.borrow();
+        let known = books.get(resource).map(Known::counts);
+        let remembered = self.service.remembered.contains(resource);
+        known.or_else(|| remembered.then_some((0, 0)))
     }
 
     /// Waits until its books satisfy `wanted`; shows them when they do not within five seconds.
     pub(crate) async fn until(&self, what: &str, wanted: impl Fn(&Books) -> bool) -> Books {
-        let mut books = self.books.subscribe();
+        let mut books = self.service.books.subscribe();
         let waiting = books.wait_for(|books| wanted(books));
         match tokio::time::timeout(Duration::from_secs(5), waiting).await {
             Ok(books) => books.unwrap().clone(),
@@ -149,15 +135,20 @@ impl KubeletDouble {
 
     /// How often it was asked to register something.
     pub(crate) fn asked(&self) -> usize {
-        *self.asked.borrow()
+        *self.service.asked.borrow()
     }
 
     /// Waits until it was asked so often.
     pub(crate) async fn until_asked(&self, times: usize) {
-        let mut asked = self.asked.subscribe();
+        let mut asked = self.service.asked.subscribe();
         let waiting = asked.wait_for(|asked| *asked >= times);
         let waited = tokio::time::timeout(Duration::from_secs(5), waiting).await;
         assert!(waited.is_ok(), "asked {} times", self.asked());
+    }
+
+    /// Does not listen to the plugin of a resource any more, though it lives.
+    pub(crate) fn let_go(&self, resource: &str) {
+        self.service.disconnect(resource);
     }
 
     /// A client of the plugin that is registered for `resource`.
@@ -167,7 +158,7 @@ impl KubeletDouble {
 
     /// The connection to that plugin.
     pub(crate) fn channel(&self, resource: &str) -> Channel {
-        self.channels.lock().unwrap()[resource].clone()
+        self.service.channels.lock().unwrap()[resource].clone()
     }
 
     /// Admission's last step.
@@ -226,103 +217,4 @@ async fn listen(path: &Path, late: Duration) -> io::Result<UnixListener> {
     tokio::time::sleep(late_for).await;
     nix::sys::socket::listen(&socket, Backlog::new(64)?)?;
     UnixListener::from_std(socket.into())
-}
-
-struct Service {
-    directory: PathBuf,
-    books: Arc<watch::Sender<Books>>,
-    channels: Arc<Mutex<BTreeMap<String, Channel>>>,
-    asked: Arc<watch::Sender<usize>>,
-    answer_late: Duration,
-    to_forget: Arc<AtomicUsize>,
-    to_refuse: Arc<AtomicUsize>,
-    stream_late: Duration,
-}
-
-fn take_one(count: &AtomicUsize) -> bool {
-    count
-        .fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1))
-        .is_ok()
-}
-
-#[tonic::async_trait]
-impl Registration for Service {
-    async fn register(
-        &self,
-        request: Request<api::RegisterRequest>,
-    ) -> Result<Response<api::Empty>, Status> {
-        let asked = request.into_inner();
-        self.asked.send_modify(|asked| *asked += 1);
-        tokio::time::sleep(self.answer_late).await;
-        if asked.version != "v1beta1" {
-            return Err(Status::unknown(format!(
-                "requested API version {:?}",
-                asked.version
-            )));
-        }
-        if asked.endpoint.contains('/') {
-            return Err(Status::unknown("the endpoint is no bare name"));
-        }
-        if take_one(&self.to_refuse) {
-            return Err(Status::unknown(
-                "failed to get device plugin options: told to refuse",
-            ));
-        }
-        let address = format!("unix:{}", self.directory.join(&asked.endpoint).display());
-        let dialled = Endpoint::from_shared(address).unwrap().connect().await;
-        let channel = dialled
-            .map_err(|error| Status::unknown(format!("failed to dial device plugin: {error:?}")))?;
-        let mut client = DevicePluginClient::new(channel.clone());
-        client.get_device_plugin_options(api::Empty {}).await?;
-        let name = asked.resource_name.clone();
-        self.channels.lock().unwrap().insert(name.clone(), channel);
-        self.books.send_modify(|books| {
-            let known = books.entry(name.clone()).or_default();
-            let registrations = known.registrations + 1;
-            let endpoint = asked.endpoint.clone();
-            *known = Known {
-                endpoint,
-                registrations,
-                ..Known::default()
-            };
-        });
-        if !take_one(&self.to_forget) {
-            let (books, late) = (self.books.clone(), self.stream_late);
-            tokio::spawn(async move {
-                tokio::time::sleep(late).await;
-                read_list(client, name, asked.endpoint, books).await;
-            });
-        }
-        Ok(Response::new(api::Empty {}))
-    }
-}
-
-/// One `ListAndWatch`, until it ends; never again.
-async fn read_list(
-    mut client: DevicePluginClient<Channel>,
-    name: String,
-    endpoint: String,
-    books: Arc<watch::Sender<Books>>,
-) {
-    let note = |change: &dyn Fn(&mut Known)| {
-        books.send_modify(|books| {
-            let known = books
-                .get_mut(&name)
-                .filter(|known| known.endpoint == endpoint);
-            known.into_iter().for_each(change);
-        });
-    };
-    if let Ok(answer) = client.list_and_watch(api::Empty {}).await {
-        note(&|known| known.streaming = true);
-        let mut stream = answer.into_inner();
-        while let Ok(Some(message)) = stream.message().await {
-            let list: Vec<String> = message
-                .devices
-                .iter()
-                .map(|one| format!("{}={}", one.id, one.health))
-                .collect();
-            note(&|known| known.lists.push(list.clone()));
-        }
-    }
-    note(&|known| known.streaming = false);
 }

@@ -9,6 +9,7 @@ use machinist::{
         service::{DevicesHandle, DevicesService, DevicesSettings},
         status::DevicesStatus,
     },
+    kubelet::Registering,
     root::Root,
     shutdown::Tasks,
 };
@@ -81,21 +82,31 @@ impl Machine {
     }
 
     pub(crate) fn agent(&self) -> Agent {
-        self.agent_with(None, RESCAN)
+        self.agent_with(None, RESCAN, Registering::BySocket)
+    }
+
+    /// An agent whose resources the kubelet finds by itself.
+    pub(crate) fn agent_that_is_found(&self) -> Agent {
+        self.agent_with(None, RESCAN, Registering::ByWatcher)
     }
 
     /// An agent that looks at everything so often without an event.
     pub(crate) fn agent_that_looks_every(&self, rescan: Duration) -> Agent {
-        self.agent_with(None, rescan)
+        self.agent_with(None, rescan, Registering::BySocket)
     }
 
     /// An agent whose predecessor had withheld everything.
     pub(crate) fn withholding_agent(&self, why: &str) -> Agent {
         let withheld = machinist::device::service::withheld(why, true);
-        self.agent_with(Some(withheld), RESCAN)
+        self.agent_with(Some(withheld), RESCAN, Registering::BySocket)
     }
 
-    fn agent_with(&self, withheld: Option<machinist::device::Withheld>, rescan: Duration) -> Agent {
+    fn agent_with(
+        &self,
+        withheld: Option<machinist::device::Withheld>,
+        rescan: Duration,
+        registering: Registering,
+    ) -> Agent {
         let tasks = Tasks::new();
         let root = Root::open(self.root()).unwrap();
         let units = tokio::sync::watch::Sender::new(UnitStates::new());
@@ -103,6 +114,7 @@ impl Machine {
             allowances: Allowances::default(),
             uevents: None,
             rescan,
+            registering,
             units: units.subscribe(),
             withheld,
         };

@@ -8,6 +8,7 @@ use machinist::{
         Allowances, Inventory,
         service::{DevicesService, DevicesSettings},
     },
+    kubelet::Registering,
     root::Root,
     shutdown::Tasks,
 };
@@ -290,6 +291,7 @@ async fn vendors_are_told_before_a_shutdown_that_somebody_else_orders_and_again_
         allowances: Allowances::default(),
         uevents: Some(false),
         rescan: Duration::from_secs(600),
+        registering: Registering::default(),
         units: units.subscribe(),
         withheld: None,
     };

@@ -1,0 +1,111 @@
+//! A resource that the kubelet's plugin watcher finds by its socket, and finds again after each of its restarts.
+//!
+//! The watcher dials a socket once: a kubelet that lives and has let go of us comes back to a socket that was
+//! made anew only. One that starts looks at all that are there, so that nothing has to be done for it.
+
+use std::time::Duration;
+
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep_until, timeout},
+};
+
+use super::{
+    plugin::{Ended, Kubelet, RegisterError, Resource},
+    session::Session,
+};
+
+/// The watcher looks once a second, and a kubelet that has just begun to serve needs some before it begins.
+const FOUND: Duration = Duration::from_secs(10);
+/// How long the end of a stream may be ahead of the news that its kubelet ended.
+const DOUBT: Duration = Duration::from_millis(50);
+
+/// What the watcher said last, when it was that it does not take us.
+type Refused = watch::Receiver<Option<String>>;
+
+impl Resource {
+    /// One socket in the watcher's directory, from its making to its removal.
+    pub(super) async fn found_once(
+        &mut self,
+        mut kubelet: Kubelet,
+    ) -> Result<Ended, RegisterError> {
+        let shown = Session::show(&self.name, &self.shared, &self.stop);
+        let (session, mut refused) = shown.map_err(|source| RegisterError::Serve {
+            resource: self.name.clone(),
+            source,
+        })?;
+        let mut seen = 0;
+        let ended = loop {
+            if let Some(ended) = self.found(&session, seen, &mut refused).await? {
+                break ended;
+            }
+            seen = session.streams.borrow().opened;
+            // Its socket may have been noticed once more meanwhile.
+            let now = self.shared.kubelet.borrow().clone();
+            kubelet = now.unwrap_or(kubelet);
+            self.taken(&kubelet);
+            let ended = self.stay(&session, &kubelet).await;
+            if !matches!(ended, Ended::Unheard) {
+                break ended;
+            }
+            self.lost(&ended);
+            self.shared.doubt.notify_one();
+            match self.next_life(&kubelet).await {
+                Some(next) => kubelet = next,
+                None => break Ended::Unheard,
+            }
+        };
+        self.finish(session, &ended).await;
+        Ok(ended)
+    }
+
+    /// Waits until the kubelet asks for the list once more than it had been `seen` to; says so when something
+    /// else happens first.
+    async fn found(
+        &self,
+        session: &Session,
+        seen: u32,
+        refused: &mut Refused,
+    ) -> Result<Option<Ended>, RegisterError> {
+        let mut streams = session.streams.clone();
+        let mut inventory = self.shared.inventory.clone();
+        let name = &self.name;
+        let deadline = Instant::now() + FOUND;
+        loop {
+            // Safe to drop, all of them: they only look at latest values.
+            tokio::select! {
+                asked = streams.wait_for(|streams| streams.opened > seen) => {
+                    return Ok(asked.is_err().then_some(Ended::Stopped));
+                }
+                _ = inventory.wait_for(|now| !now.resources.contains_key(name)) => {
+                    return Ok(Some(Ended::Withdrawn));
+                }
+                Ok(()) = refused.changed() => {
+                    if let Some(error) = self.refusal(refused) {
+                        self.failed(&error);
+                    }
+                }
+                () = sleep_until(deadline) => {
+                    let unfound = || RegisterError::Unfound { resource: name.clone() };
+                    return Err(self.refusal(refused).unwrap_or_else(unfound));
+                }
+            }
+        }
+    }
+
+    fn refusal(&self, refused: &mut Refused) -> Option<RegisterError> {
+        let message = refused.borrow_and_update().clone()?;
+        Some(RegisterError::Refused {
+            resource: self.name.clone(),
+            message,
+        })
+    }
+
+    /// The kubelet after the one that `was` there; none when that one lives on, or nobody is waited for any more.
+    async fn next_life(&mut self, was: &Kubelet) -> Option<Kubelet> {
+        let mut kubelet = self.shared.kubelet.clone();
+        let other = kubelet.wait_for(|now| now.as_ref().is_none_or(|now| now.life != was.life));
+        timeout(DOUBT, other).await.ok()?.ok()?;
+        self.kubelet().await
+    }
+}

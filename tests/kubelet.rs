@@ -1,0 +1,80 @@
+//! The double of the kubelet, held against the facts that the lab asks the real one (`tests/lab/kubelet.rs`).
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    dead_code,
+    reason = "a test may panic, and plays the outside world that makes files and devices"
+)]
+
+#[path = "kubelet/facts.rs"]
+mod facts;
+#[path = "support/kubelet_double.rs"]
+mod kubelet_double;
+#[path = "kubelet/plugin.rs"]
+mod plugin;
+
+use std::path::Path;
+
+use facts::{Kubelet, facts};
+use kubelet_double::{Knobs, KubeletDouble};
+
+/// A double on a root of its own.
+struct Double {
+    dir: tempfile::TempDir,
+    life: Option<KubeletDouble>,
+}
+
+impl Double {
+    async fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let mut double = Self { dir, life: None };
+        double.start().await;
+        double
+    }
+
+    fn life(&self) -> &KubeletDouble {
+        self.life.as_ref().unwrap()
+    }
+}
+
+impl Kubelet for Double {
+    fn root(&self) -> &Path {
+        self.dir.path()
+    }
+
+    async fn stop(&mut self) {
+        self.life = None;
+    }
+
+    async fn start(&mut self) {
+        let knobs = Knobs {
+            watches: true,
+            ..Knobs::default()
+        };
+        self.life = Some(KubeletDouble::start_with(self.dir.path(), knobs).await);
+    }
+
+    async fn counts(&self, resource: &str) -> Option<(usize, usize)> {
+        self.life().counts(resource)
+    }
+
+    async fn admit(&self, resource: &str, count: usize) -> Result<(), String> {
+        self.life().admit(resource, count).await.map(|_| ())
+    }
+}
+
+macro_rules! tests {
+    ($($fact:ident)*) => {
+        $(
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $fact() {
+                facts::$fact(&mut Double::new().await).await;
+            }
+        )*
+    };
+}
+
+facts!(tests);

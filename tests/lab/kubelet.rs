@@ -1,0 +1,111 @@
+//! What the process tier believes of the kubelet, asked of the real one: the facts of `tests/kubelet/`, which the
+//! double is held against in every test run. Plugins are this process, in the directory that it shares with the
+//! machine.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::time::Instant;
+
+use serde_json::Value;
+
+use crate::support::{Cluster, Machine, Node, lab, wait};
+
+#[path = "../kubelet/facts.rs"]
+mod facts;
+#[path = "../kubelet/plugin.rs"]
+mod plugin;
+
+use facts::{Kubelet, facts};
+
+/// The kubelet of a machine, with all that stands between it and a Node's numbers.
+struct Real<'a> {
+    cluster: &'a Cluster,
+    machine: &'a Machine,
+    node: Node<'a>,
+    root: PathBuf,
+    pods: AtomicUsize,
+}
+
+impl Kubelet for Real<'_> {
+    fn root(&self) -> &Path {
+        &self.root
+    }
+
+    async fn stop(&mut self) {
+        self.machine.exec(&["systemctl", "stop", "kubelet"]);
+    }
+
+    async fn start(&mut self) {
+        let socket = self.root.join(plugin::DIRECTORY).join("kubelet.sock");
+        let before = std::fs::symlink_metadata(&socket).map(|it| it.modified().unwrap());
+        self.machine.exec(&["systemctl", "start", "kubelet"]);
+        // As the double is started when it answers.
+        wait::until("the kubelet's new socket", wait::seconds(60), || {
+            let now = std::fs::symlink_metadata(&socket).map(|it| it.modified().unwrap());
+            let other = now.is_ok() && now.ok() != before.as_ref().ok().copied();
+            other && std::os::unix::net::UnixStream::connect(plugin::short(&socket)).is_ok()
+        });
+    }
+
+    async fn counts(&self, resource: &str) -> Option<(usize, usize)> {
+        let status = &self.node.object()["status"];
+        let count = |of: &str| Some(status[of][resource].as_str()?.parse::<usize>().unwrap());
+        Some((count("capacity")?, count("allocatable")?))
+    }
+
+    async fn admit(&self, resource: &str, count: usize) -> Result<(), String> {
+        let pod = format!("asks-{}", self.pods.fetch_add(1, SeqCst));
+        let count = u32::try_from(count).unwrap();
+        self.cluster
+            .pod(&pod, self.node.name(), &[(resource, count)]);
+        let settled = |pod: &Value| {
+            let phase = pod["status"]["phase"].as_str();
+            phase == Some("Running") || phase == Some("Failed")
+        };
+        let deadline = wait::seconds(60);
+        let about = "admitted or refused";
+        let seen = self
+            .cluster
+            .wait_object("pod", &pod, about, deadline, settled);
+        let status = &seen["status"];
+        match status["phase"] == "Running" {
+            true => Ok(()),
+            false => Err(format!("{}: {}", status["reason"], status["message"])),
+        }
+    }
+}
+
+#[test]
+fn the_real_kubelet_does_what_the_double_does() {
+    let cluster = Cluster::start(&lab().version);
+    let machine = Machine::boot("judge");
+    let node = cluster.join(&machine);
+    // The Node's numbers are waited for all the time; the usual ten seconds are most of this test.
+    let config = "/etc/lab/kubelet.yaml";
+    let text = String::from_utf8(machine.read(config)).unwrap();
+    machine.write(config, format!("{text}nodeStatusUpdateFrequency: 1s\n"));
+    node.restart_kubelet();
+    node.wait_ready(wait::seconds(60));
+    let mut kubelet = Real {
+        cluster: &cluster,
+        machine: &machine,
+        node,
+        root: machine.root(),
+        pods: AtomicUsize::new(0),
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .unwrap();
+    macro_rules! ask {
+        ($($fact:ident)*) => {
+            $(
+                let start = Instant::now();
+                runtime.block_on(facts::$fact(&mut kubelet));
+                println!("lab: fact: {} ({:.1?})", stringify!($fact), start.elapsed());
+            )*
+        };
+    }
+    facts!(ask);
+}

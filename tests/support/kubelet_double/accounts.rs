@@ -1,0 +1,100 @@
+//! What the kubelet's device manager keeps of each resource, in memory and in its checkpoint.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+};
+
+use machinist::kubelet::api::v1beta1 as api;
+use serde_json::{Value, json};
+
+/// Beside the sockets; it survives the kubelet.
+const CHECKPOINT: &str = "kubelet_internal_checkpoint";
+
+/// What the kubelet knows of one resource.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Known {
+    /// The socket name of the last registration.
+    pub(crate) endpoint: String,
+    /// Every list received since that registration, as `id=health`.
+    pub(crate) lists: Vec<Vec<String>>,
+    /// Whether the stream of that registration is still open.
+    pub(crate) streaming: bool,
+    /// Registrations in this life of the kubelet.
+    pub(crate) registrations: usize,
+    /// What the plugin answered when it was asked before it was taken.
+    pub(super) options: api::DevicePluginOptions,
+    /// Nobody is asked for devices any more until the next registration.
+    pub(super) stopped: bool,
+    pub(super) healthy: BTreeSet<String>,
+    pub(super) unhealthy: BTreeSet<String>,
+    /// What containers have.
+    pub(super) lent: BTreeSet<String>,
+}
+
+pub(crate) type Books = BTreeMap<String, Known>;
+
+impl Known {
+    /// The latest list; empty when there was none.
+    pub(crate) fn list(&self) -> &[String] {
+        self.lists.last().map_or(&[], Vec::as_slice)
+    }
+
+    /// Capacity and allocatable, as the Node has them.
+    pub(crate) fn counts(&self) -> (usize, usize) {
+        let healthy = self.healthy.len();
+        (healthy + self.unhealthy.len(), healthy)
+    }
+
+    /// Another plugin is in force. Devices stay what they are until it lists its own.
+    pub(super) fn register(&mut self, endpoint: String, options: api::DevicePluginOptions) {
+        self.registrations += 1;
+        (self.endpoint, self.options) = (endpoint, options);
+        (self.stopped, self.streaming) = (false, false);
+        self.lists.clear();
+    }
+
+    /// A list replaces everything, whichever plugin of the resource sent it.
+    pub(super) fn take(&mut self, devices: &[api::Device]) {
+        let named = |one: &api::Device| format!("{}={}", one.id, one.health);
+        self.lists.push(devices.iter().map(named).collect());
+        let (healthy, unhealthy): (Vec<_>, Vec<_>) =
+            devices.iter().partition(|one| one.health == "Healthy");
+        let ids = |some: Vec<&api::Device>| some.into_iter().map(|one| one.id.clone()).collect();
+        (self.healthy, self.unhealthy) = (ids(healthy), ids(unhealthy));
+    }
+
+    /// The plugin in force is gone.
+    pub(super) fn stop(&mut self) {
+        (self.stopped, self.streaming) = (true, false);
+        let mut healthy = std::mem::take(&mut self.healthy);
+        self.unhealthy.append(&mut healthy);
+    }
+}
+
+/// Written after each list. What was remembered and is not registered again has no devices.
+pub(super) fn write(directory: &Path, books: &Books, remembered: &BTreeSet<String>) {
+    let mut resources: BTreeMap<&str, Vec<&str>> = remembered
+        .iter()
+        .map(|name| (name.as_str(), Vec::new()))
+        .collect();
+    for (name, known) in books {
+        let healthy = known.healthy.iter().map(String::as_str).collect();
+        resources.insert(name, healthy);
+    }
+    let data = json!({"PodDeviceEntries": null, "RegisteredDevices": resources});
+    let whole = json!({"Data": data, "Checksum": 0});
+    let partial = directory.join(".checkpoint");
+    std::fs::write(&partial, whole.to_string()).unwrap();
+    std::fs::rename(partial, directory.join(CHECKPOINT)).unwrap();
+}
+
+/// The resources of the kubelet before: their devices count again when they are listed again.
+pub(super) fn read(directory: &Path) -> BTreeSet<String> {
+    let Ok(text) = std::fs::read_to_string(directory.join(CHECKPOINT)) else {
+        return BTreeSet::new();
+    };
+    let whole: Value = serde_json::from_str(&text).unwrap();
+    let registered = whole["Data"]["RegisteredDevices"].as_object().unwrap();
+    registered.keys().cloned().collect()
+}

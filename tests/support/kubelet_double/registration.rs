@@ -1,0 +1,251 @@
+//! `Registration`, and what the kubelet does with a plugin from then on.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use machinist::kubelet::api::v1beta1::{
+    self as api, device_plugin_client::DevicePluginClient, registration_server::Registration,
+};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tonic::{
+    Code, Request, Response, Status,
+    transport::{Channel, Endpoint},
+};
+
+use super::{Books, Knobs, accounts};
+
+/// A plugin's socket is dialled again and again for so long.
+const DIAL: Duration = Duration::from_secs(10);
+const DIAL_PAUSE: Duration = Duration::from_millis(100);
+
+/// Everything that lives as long as the kubelet. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct Service {
+    pub(super) directory: PathBuf,
+    pub(super) books: Arc<watch::Sender<Books>>,
+    pub(super) channels: Arc<Mutex<BTreeMap<String, Channel>>>,
+    pub(super) asked: Arc<watch::Sender<usize>>,
+    /// Resources that the kubelet before had.
+    pub(super) remembered: Arc<BTreeSet<String>>,
+    /// The plugin in force for each resource: a name has one, whatever its socket is.
+    clients: Arc<Mutex<BTreeMap<String, CancellationToken>>>,
+    to_forget: Arc<AtomicUsize>,
+    to_refuse: Arc<AtomicUsize>,
+    knobs: Knobs,
+}
+
+impl Service {
+    pub(super) fn new(directory: &Path, knobs: Knobs) -> Self {
+        Self {
+            directory: directory.to_owned(),
+            books: Arc::new(watch::Sender::new(Books::new())),
+            channels: Arc::default(),
+            asked: Arc::default(),
+            remembered: Arc::new(accounts::read(directory)),
+            clients: Arc::default(),
+            to_forget: Arc::new(AtomicUsize::new(knobs.forget_streams)),
+            to_refuse: Arc::new(AtomicUsize::new(knobs.refuse)),
+            knobs,
+        }
+    }
+
+    /// Takes the plugin on this socket for `resource`, and reads its list from now on.
+    ///
+    /// The place of the plugin before is taken at once and not given back when this fails.
+    pub(super) async fn connect(
+        &self,
+        resource: &str,
+        (endpoint, socket): (&str, &Path),
+    ) -> Result<(), String> {
+        let ended = CancellationToken::new();
+        {
+            let mut clients = self.clients.lock().unwrap();
+            clients.insert(resource.to_owned(), ended.clone());
+        }
+        let (channel, options) = match self.dial(socket).await {
+            Ok(connected) => connected,
+            Err(error) => {
+                self.clients.lock().unwrap().remove(resource);
+                return Err(error);
+            }
+        };
+        {
+            let mut channels = self.channels.lock().unwrap();
+            channels.insert(resource.to_owned(), channel.clone());
+        }
+        let mut serial = 0;
+        self.books.send_modify(|books| {
+            let known = books.entry(resource.to_owned()).or_default();
+            known.register(endpoint.to_owned(), options);
+            serial = known.registrations;
+        });
+        if !take_one(&self.to_forget) {
+            let (service, resource) = (self.clone(), resource.to_owned());
+            tokio::spawn(async move { service.run(channel, &resource, serial, ended).await });
+        }
+        Ok(())
+    }
+
+    async fn dial(&self, socket: &Path) -> Result<(Channel, api::DevicePluginOptions), String> {
+        let address = format!("unix:{}", socket.display());
+        let endpoint = Endpoint::from_shared(address).unwrap();
+        let dialling = async {
+            loop {
+                match endpoint.connect().await {
+                    Ok(channel) => return channel,
+                    Err(_) => tokio::time::sleep(DIAL_PAUSE).await,
+                }
+            }
+        };
+        let dialled = tokio::time::timeout(DIAL, dialling).await;
+        let channel = dialled
+            .map_err(|_| "failed to dial device plugin: context deadline exceeded".to_owned())?;
+        let mut client = DevicePluginClient::new(channel.clone());
+        let options = match take_one(&self.to_refuse) {
+            true => Err(Status::unknown("told to refuse")),
+            false => client.get_device_plugin_options(api::Empty {}).await,
+        };
+        match options {
+            Ok(options) => Ok((channel, options.into_inner())),
+            Err(status) => {
+                let error = as_go(&status);
+                Err(format!("failed to get device plugin options: {error}"))
+            }
+        }
+    }
+
+    /// One `ListAndWatch`, until it ends; never again. Whoever is in force then is cut off, and that
+    /// may be the next plugin: what kubelets before 1.37 do.
+    async fn run(&self, channel: Channel, resource: &str, serial: usize, ended: CancellationToken) {
+        tokio::time::sleep(self.knobs.stream_late).await;
+        tokio::select! {
+            () = ended.cancelled() => {}
+            () = self.read(channel, resource, serial) => {}
+        }
+        self.books.send_modify(|books| {
+            let known = books.get_mut(resource);
+            let current = known.filter(|known| known.registrations == serial);
+            current
+                .into_iter()
+                .for_each(|known| known.streaming = false);
+        });
+        self.disconnect(resource);
+    }
+
+    async fn read(&self, channel: Channel, resource: &str, serial: usize) {
+        let mut client = DevicePluginClient::new(channel);
+        let Ok(answer) = client.list_and_watch(api::Empty {}).await else {
+            return;
+        };
+        self.books.send_modify(|books| {
+            let known = books.get_mut(resource);
+            let current = known.filter(|known| known.registrations == serial);
+            current.into_iter().for_each(|known| known.streaming = true);
+        });
+        let mut stream = answer.into_inner();
+        while let Ok(Some(message)) = stream.message().await {
+            // In one go: who sees the list finds the checkpoint written.
+            self.books.send_modify(|books| {
+                books.get_mut(resource).unwrap().take(&message.devices);
+                accounts::write(&self.directory, books, &self.remembered);
+            });
+        }
+    }
+
+    /// The plugin in force for `resource`, if there is one, is not listened to any more.
+    pub(super) fn disconnect(&self, resource: &str) {
+        let Some(client) = self.clients.lock().unwrap().remove(resource) else {
+            return;
+        };
+        client.cancel();
+        self.books.send_modify(|books| {
+            books
+                .get_mut(resource)
+                .into_iter()
+                .for_each(super::Known::stop);
+        });
+    }
+}
+
+#[tonic::async_trait]
+impl Registration for Service {
+    async fn register(
+        &self,
+        request: Request<api::RegisterRequest>,
+    ) -> Result<Response<api::Empty>, Status> {
+        let asked = request.into_inner();
+        self.asked.send_modify(|asked| *asked += 1);
+        tokio::time::sleep(self.knobs.answer_late).await;
+        let name = &asked.resource_name;
+        let checked = speaks(&[&asked.version], || {
+            format!(
+                "requested API version {:?} is not supported by kubelet. Supported version is [\"v1beta1\"]",
+                asked.version
+            )
+        });
+        checked
+            .and_then(|()| is_extended(name))
+            .map_err(Status::unknown)?;
+        let socket = self.directory.join(&asked.endpoint);
+        let connected = self.connect(name, (&asked.endpoint, &socket)).await;
+        connected.map_err(Status::unknown)?;
+        Ok(Response::new(api::Empty {}))
+    }
+}
+
+/// Whether the one version is among those.
+pub(super) fn speaks(versions: &[&str], refusal: impl Fn() -> String) -> Result<(), String> {
+    let known = versions.contains(&"v1beta1");
+    known.then_some(()).ok_or_else(refusal)
+}
+
+/// Names that a plugin may register: those of extended resources, counted with what quotas put before them.
+pub(super) fn is_extended(name: &str) -> Result<(), String> {
+    let part = |text: &str, also: &str| {
+        let inside = |c: char| c.is_ascii_alphanumeric() || also.contains(c);
+        let end = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
+        text.chars().all(inside) && end(text.chars().next()) && end(text.chars().last())
+    };
+    let quota = format!("requests.{name}");
+    let legal = match quota.split_once('/') {
+        Some((domain, kind)) => {
+            domain.len() <= 253
+                && domain.split('.').all(|label| part(label, "-"))
+                && domain == domain.to_ascii_lowercase()
+                && kind.len() <= 63
+                && part(kind, "-_.")
+        }
+        None => false,
+    };
+    let own = name.contains("kubernetes.io/") || name.starts_with("requests.");
+    match legal && !own {
+        true => Ok(()),
+        false => Err(format!("the ResourceName {name:?} is invalid")),
+    }
+}
+
+/// An error of a call as the kubelet writes it down.
+pub(super) fn as_go(status: &Status) -> String {
+    let (code, message) = match status.code() {
+        Code::OutOfRange => (
+            Code::ResourceExhausted,
+            "grpc: received message larger than max",
+        ),
+        code => (code, status.message()),
+    };
+    format!("rpc error: code = {code:?} desc = {message}")
+}
+
+fn take_one(count: &AtomicUsize) -> bool {
+    count
+        .fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1))
+        .is_ok()
+}
