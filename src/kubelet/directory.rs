@@ -50,6 +50,10 @@ const FIRST_PAUSE: Duration = Duration::from_millis(50);
 /// Which socket it is; another kubelet makes another one.
 type SocketIdentity = (Identity, (i64, u32));
 
+/// The old socket's end and the new one's coming may be told one after the other; then the new one is found at
+/// the first already. No kubelet ends and starts within this time.
+const TOLD_TWICE: Duration = Duration::from_secs(1);
+
 /// The task that watches the directory and has the resources' tasks.
 pub(super) struct Directory {
     root: Root,
@@ -289,7 +293,9 @@ impl Directory {
             ));
             return;
         };
-        if !came && self.seen == Some(now) {
+        let life = self.kubelet.borrow().as_ref().map(|known| known.noticed);
+        let told = life.is_some_and(|noticed| noticed.elapsed() < TOLD_TWICE);
+        if self.seen == Some(now) && (!came || told) {
             return;
         }
         let noticed = Instant::now();

@@ -91,7 +91,13 @@ async fn a_budget_that_can_never_allow_is_named_before_the_first_eviction() {
         server.always(pod, budget_says_no());
     }
     let mut running = start(&server, unattended());
+    let (mut told, asked) = (running.progress.clone(), server.clone());
+    let asked = tokio::spawn(async move {
+        told.wait_for(|now| now.begun).await.unwrap();
+        asked.writes()
+    });
     let progress = running.until(|now| now.begun).await;
+    assert_eq!(asked.await.unwrap(), 0, "nobody was asked to go yet");
     let reasons: Vec<_> = progress
         .waits
         .iter()

@@ -154,7 +154,11 @@ impl<P: Pods> Task<'_, P> {
         self.spent.since.get_or_insert(now);
         self.version.clone_from(&found.version);
         self.book.take(found, asked, self.drain.clock.now());
-        (self.begun, self.changed) = (true, true);
+        self.changed = true;
+        if !std::mem::replace(&mut self.begun, true) {
+            // What a budget will never allow is said before the first pod is asked to go.
+            self.tell(now);
+        }
         self.clean = self.book.tier().is_none();
         if !self.clean {
             self.watch(now);
