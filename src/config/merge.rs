@@ -14,7 +14,10 @@ use super::{
         Actions, Admin, Cluster, Devices, Drain, Drift, DriftRule, Log, Readiness, Settings, Update,
     },
     value::{GroupName, Percent, Source, UserName},
-    words::{DrainBy, DriftPolicy, Job, LogFormat, LogLevel, Losing, Owners, Reboot, SoftReboot},
+    words::{
+        CdiAnswer, DrainBy, DriftPolicy, Job, LogFormat, LogLevel, Losing, Owners, Reboot,
+        SoftReboot,
+    },
 };
 use crate::{
     path::AbsPath,
@@ -153,6 +156,7 @@ impl Devices {
         Self {
             return_limit: read.take_if("devices.returnLimit", minutes(5), positive),
             rescan: read.take_if("devices.rescan", minutes(10), positive),
+            cdi: read.take("devices.cdi", CdiAnswer::Names),
         }
     }
 }

@@ -28,7 +28,7 @@ pub use settings::{
 };
 pub use value::Source;
 pub use words::{
-    DrainBy, DriftPolicy, Job, LogFormat, LogLevel, Losing, Owners, Reboot, SoftReboot,
+    CdiAnswer, DrainBy, DriftPolicy, Job, LogFormat, LogLevel, Losing, Owners, Reboot, SoftReboot,
 };
 
 #[cfg(test)]

@@ -9,7 +9,10 @@ use super::{
     cluster::Kubeconfig,
     reader::Effective,
     value::Source,
-    words::{DrainBy, DriftPolicy, Job, LogFormat, LogLevel, Losing, Owners, Reboot, SoftReboot},
+    words::{
+        CdiAnswer, DrainBy, DriftPolicy, Job, LogFormat, LogLevel, Losing, Owners, Reboot,
+        SoftReboot,
+    },
 };
 use crate::{path::AbsPath, readiness::Policy, window::Windows};
 
@@ -154,6 +157,9 @@ pub struct Devices {
     pub return_limit: Duration,
     /// `devices.rescan`: how often hardware is looked at anew, beside events. Default 10 min.
     pub rescan: Duration,
+    /// `devices.cdi`: what the kubelet is answered for devices of CDI specs. Default by name: the spec is then
+    /// applied whole.
+    pub cdi: CdiAnswer,
 }
 
 /// How readiness is judged.

@@ -29,6 +29,18 @@ pub const KIND: &str = "DeviceDeclaration";
 pub struct Allowances {
     /// Further host directories that may be mounted into containers.
     pub mounts: Vec<crate::path::AbsPath>,
+    /// How devices of CDI specs are handed out to containers that ask by number.
+    pub cdi: CdiAnswer,
+}
+
+/// What the kubelet is answered for a device of a CDI spec.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CdiAnswer {
+    /// Its name: the runtime reads the spec.
+    #[default]
+    Names,
+    /// What the spec says of it, for a kubelet or a runtime that knows no names.
+    Edits,
 }
 
 /// Which NUMA nodes devices are near to.
@@ -60,6 +72,8 @@ pub struct Declaration {
     pub share: Share,
     /// What a container gets.
     pub recipe: Recipe,
+    /// How devices of CDI specs are handed out; by claim always by name.
+    pub cdi: CdiAnswer,
     /// Where devices are.
     pub numa: Numa,
     /// What each device must be besides there.

@@ -28,7 +28,7 @@ pub mod template;
 pub mod vendor;
 
 pub use crate::machine_config::Refusal;
-pub use declaration::{Allowances, Declaration};
+pub use declaration::{Allowances, CdiAnswer, Declaration};
 pub use inventory::{Device, DeviceNode, Health, Inventory, Resource, Serve, Withheld};
 pub use name::ResourceName;
 pub use source::Source;

@@ -7,7 +7,7 @@ mod quiesce;
 mod taint;
 
 use super::{
-    Allowances, Declaration, KIND, Numa,
+    Allowances, CdiAnswer, Declaration, KIND, Numa,
     written::{self, File},
 };
 use crate::{
@@ -56,6 +56,11 @@ pub(super) fn check(file: File, allowances: &Allowances) -> Result<Declaration, 
             group,
             share,
             recipe,
+            cdi: match spec.serve {
+                Serve::DevicePlugin => check.allowances.cdi,
+                // Claims are told to the runtime in CDI names and in nothing else.
+                Serve::Dra => CdiAnswer::Names,
+            },
             numa,
             probes,
             stop_units,

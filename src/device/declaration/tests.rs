@@ -300,6 +300,7 @@ fn vendors_may_mount_their_own_run_directory_and_what_the_owner_adds() {
     ] {
         let allowances = Allowances {
             mounts: vec!["/srv/acme".parse().unwrap()],
+            ..Allowances::default()
         };
         let got = parse("x.yaml", &changed("/opt/acme/lib", from), &allowances);
         assert_eq!(got.is_ok(), allowed, "{from}");
