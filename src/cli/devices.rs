@@ -11,7 +11,7 @@ use super::{Exit, Global, Printed, config::Context, print_data, status::ask};
 use crate::{
     agent,
     config::Fragment,
-    device::{Resource, registry},
+    device::{Resource, quantity::Quantity, registry},
     root::Root,
     status::ResourceStatus,
 };
@@ -111,6 +111,8 @@ struct Found<'a> {
     nodes: Vec<&'a str>,
     numa: &'a [u32],
     attributes: &'a BTreeMap<String, String>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    capacity: &'a BTreeMap<String, Quantity>,
 }
 
 impl<'a> Found<'a> {
@@ -122,6 +124,7 @@ impl<'a> Found<'a> {
             nodes: device.nodes.iter().map(|node| node.host.as_str()).collect(),
             numa: &device.numa,
             attributes: &device.attributes,
+            capacity: &device.capacity,
         })
     }
 
@@ -131,9 +134,12 @@ impl<'a> Found<'a> {
             true => String::new(),
             false => format!("  {}", self.nodes.join(" ")),
         };
+        let capacity = self.capacity.iter();
+        let capacity = capacity.map(|(name, amount)| format!("  {name}={amount}"));
         let attributes = self.attributes.iter();
         let attributes: String = attributes
             .map(|(key, value)| format!("  {key}={value}"))
+            .chain(capacity)
             .collect();
         format!(
             "{}  {}{}{at}{attributes}\n",

@@ -17,6 +17,7 @@ use super::{
     glob::Glob,
     inventory::{Asks, Device, Recipe, Resource, Serve, Share},
     name::ResourceName,
+    quantity::Quantity,
     source::Source,
     taint::NodeTaint,
 };
@@ -74,6 +75,8 @@ pub struct Declaration {
     pub recipe: Recipe,
     /// How devices of CDI specs are handed out; by claim always by name.
     pub cdi: CdiAnswer,
+    /// How much each device has of what claims may ask for.
+    pub capacity: BTreeMap<String, Quantity>,
     /// Where devices are.
     pub numa: Numa,
     /// What each device must be besides there.

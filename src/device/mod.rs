@@ -17,6 +17,7 @@ pub mod ledger;
 mod live;
 pub mod name;
 pub mod presence;
+pub mod quantity;
 pub mod registry;
 pub mod rules;
 pub mod service;

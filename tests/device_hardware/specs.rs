@@ -105,8 +105,11 @@ fn where_the_runtime_reads_no_specs_a_container_gets_what_they_say() {
     assert!(nodes.eq(["/dev/gpuctl /dev/gpuctl rwm", "/dev/gpu0 /dev/gpu rwm"]));
     assert_eq!((grant.mounts.len(), grant.env["ACME"].as_str()), (1, "a,b"));
     assert!(grant.mounts[0].read_only && grant.cdi.is_empty());
-    let claimed = format!("  serve: dra\n{declared}");
+    let claimed = format!("  serve: dra\n  capacity: {{memory: 16Gi, cores: 8}}\n{declared}");
     let (claimed, _) = hardware.found_where(&claimed, &allowances);
     let recipe = claimed.devices["g1"].recipe.as_ref().unwrap();
     assert_eq!(recipe.cdi.len(), 1, "by claim it is always the name");
+    let capacity = &claimed.devices["g1"].capacity;
+    assert_eq!(capacity["memory"].as_str(), "16Gi");
+    assert_eq!(capacity["cores"].as_str(), "8");
 }

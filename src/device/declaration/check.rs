@@ -1,5 +1,6 @@
 //! From what was written to what may be relied on: every rule that the shape alone cannot say.
 
+mod capacity;
 mod container;
 mod health;
 mod matching;
@@ -43,6 +44,7 @@ pub(super) fn check(file: File, allowances: &Allowances) -> Result<Declaration, 
     let share = check.share(spec.share);
     let recipe = check.container(spec.container, resource.as_ref());
     check.by_claim(spec.serve, share, &recipe);
+    let capacity = check.capacity(spec.serve, spec.capacity);
     let numa = check.numa(spec.numa);
     let probes = check.health(spec.health);
     let taint = check.taint(spec.taint);
@@ -61,6 +63,7 @@ pub(super) fn check(file: File, allowances: &Allowances) -> Result<Declaration, 
                 // Claims are told to the runtime in CDI names and in nothing else.
                 Serve::Dra => CdiAnswer::Names,
             },
+            capacity,
             numa,
             probes,
             stop_units,
