@@ -24,6 +24,7 @@ mod guard;
 mod installed;
 mod machines;
 mod nodes;
+mod numa;
 mod path;
 mod rounds;
 mod service;
