@@ -29,6 +29,7 @@ use std::{
 use tokio::sync::{Notify, mpsc, watch};
 
 pub use cluster::{access, node_name};
+pub use devices::allowances;
 pub use handover::{HandedNode, adoption, failed_units, giving, rules};
 pub use once::{apply_once, plan};
 pub use other_daemon::on_host as other_daemon;

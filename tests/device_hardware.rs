@@ -7,17 +7,18 @@
     reason = "a test may panic, and plays the kernel that makes these files"
 )]
 
-mod support {
-    pub(crate) mod machine;
-}
+#[path = "support/machine.rs"]
+mod machine;
+#[path = "device_hardware/specs.rs"]
+mod specs;
 
 use std::os::unix::fs::symlink;
 
+use machine::Machine;
 use machinist::{
     device::{Allowances, Resource, registry::check},
     root::Root,
 };
-use support::machine::Machine;
 
 /// The PCI function that the USB controller is.
 const CONTROLLER: &str = "pci0000:00/0000:00:14.0";
@@ -126,10 +127,14 @@ impl Hardware {
 
     /// The devices that a declaration finds, and the problems it tells.
     fn found(&self, spec: &str) -> (Resource, Vec<String>) {
+        self.found_where(spec, &Allowances::default())
+    }
+
+    fn found_where(&self, spec: &str, allowances: &Allowances) -> (Resource, Vec<String>) {
         let root = Root::open(self.machine.root()).unwrap();
         let file = "/etc/machinist/devices.d/x.yaml".parse().unwrap();
         let text = Self::declaration(spec);
-        let found = check(&root, (&file, "x.yaml"), &text, &Allowances::default()).unwrap();
+        let found = check(&root, (&file, "x.yaml"), &text, allowances).unwrap();
         let problems = found.problems.iter().map(ToString::to_string).collect();
         let resource = found.resources.into_values().next().unwrap();
         ((*resource).clone(), problems)
@@ -328,39 +333,6 @@ fn a_probe_of_sysfs_says_what_it_read() {
             "a2: /dev/a2 (state cannot be read in /sys/devices/virtual/acme/a2)"
         ]
     );
-}
-
-#[test]
-fn cdi_devices_are_handed_out_by_name() {
-    let hardware = Hardware::new();
-    hardware.machine.plug("gpu0");
-    let dir = hardware.machine.path("etc/cdi");
-    std::fs::create_dir_all(&dir).unwrap();
-    let device = |name: &str| {
-        format!(
-            r#"{{"name": "{name}", "containerEdits": {{"deviceNodes": [{{"path": "/dev/gpu{name}"}}]}}}}"#
-        )
-    };
-    let devices = ["0", "1", "all"].map(device).join(",");
-    let spec =
-        format!(r#"{{"cdiVersion": "0.6.0", "kind": "acme.dev/gpu", "devices": [{devices}]}}"#);
-    std::fs::write(dir.join("acme.json"), spec).unwrap();
-    std::fs::write(dir.join("broken.json"), "{").unwrap();
-    let spec = "  match: [{cdi: {kind: acme.dev/gpu}}]\n  container: {env: {GPU: \"{id}\"}}\n";
-    let (resource, problems) = hardware.found(spec);
-    assert!(problems[0].contains("broken.json"), "{problems:?}");
-    assert_eq!(
-        hardware.told(spec),
-        ["0: ", "1:  (/dev/gpu1 of acme.dev/gpu=1 does not exist)"]
-    );
-    let inventory = machinist::device::Inventory::default();
-    let grant =
-        machinist::device::allocation::grant(&inventory, &resource, &["0".to_owned()]).unwrap();
-    assert_eq!(
-        (grant.cdi, grant.nodes.len()),
-        (vec!["acme.dev/gpu=0".to_owned()], 0)
-    );
-    assert_eq!(grant.env["GPU"], "0");
 }
 
 #[test]

@@ -27,6 +27,7 @@ def devices():
             id=name,
             health=api.HEALTH_HEALTHY,
             attributes={"model": "A1"},
+            capacity={"memory": "16Gi"},
             recipe=api.Recipe(
                 nodes=[api.Node(path=f"/dev/{name}")],
                 env={"ACME_DEVICES": "{id}"},

@@ -17,14 +17,14 @@ fn devices() -> Vec<api::Device> {
     let device = |id: &str| {
         let mut recipe = api::Recipe::default();
         recipe.env.insert("ACME_DEVICES".into(), "{id}".into());
-        let path = format!("/dev/{id}");
         recipe.nodes.push(api::Node {
-            path,
+            path: format!("/dev/{id}"),
             ..Default::default()
         });
         api::Device {
             id: id.into(),
             health: api::Health::Healthy.into(),
+            capacity: [("memory".into(), "16Gi".into())].into(),
             recipe: Some(recipe),
             ..Default::default()
         }

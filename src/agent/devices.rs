@@ -10,9 +10,9 @@ use super::{node::WITHHELD, probed, quiesce};
 use crate::{
     admin::Freshen,
     clock::Clock,
-    config::{Job, Registration, Settings},
+    config::{self, Job, Registration, Settings},
     device::{
-        Allowances,
+        Allowances, CdiAnswer,
         registry::UnitStates,
         service::{self, DevicesHandle, DevicesService, DevicesSettings},
         status::{Attempts, DevicesStatus},
@@ -76,6 +76,17 @@ fn same_holders(shown: &[ResourceStatus], now: &DevicesView) -> bool {
     holders(shown).eq(holders(&now.resources))
 }
 
+/// What the settings let declarations do.
+pub fn allowances(settings: &Settings) -> Allowances {
+    Allowances {
+        mounts: Vec::new(),
+        cdi: match settings.devices.cdi {
+            config::CdiAnswer::Names => CdiAnswer::Names,
+            config::CdiAnswer::Edits => CdiAnswer::Edits,
+        },
+    }
+}
+
 /// Starts lending devices where that job is done here, and says how it goes.
 pub(super) fn start(
     root: &Root,
@@ -92,7 +103,7 @@ pub(super) fn start(
     let handle = DevicesService::start(
         root.clone(),
         DevicesSettings {
-            allowances: Allowances::default(),
+            allowances: allowances(settings),
             uevents: None,
             rescan: settings.devices.rescan,
             registering: match settings.devices.registration {

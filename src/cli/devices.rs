@@ -7,9 +7,11 @@ use std::{collections::BTreeMap, fmt::Write, path::PathBuf};
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
-use super::{Exit, Global, Printed, print_data, status::ask};
+use super::{Exit, Global, Printed, config::Context, print_data, status::ask};
 use crate::{
-    device::{Allowances, Resource, registry},
+    agent,
+    config::Fragment,
+    device::{Resource, quantity::Quantity, registry},
     root::Root,
     status::ResourceStatus,
 };
@@ -70,12 +72,13 @@ fn check(global: &Global, args: &CheckArgs) -> anyhow::Result<Exit> {
     let shown = args.file.display().to_string();
     let whole = std::path::absolute(&args.file)?;
     let slash = Root::open(std::path::Path::new("/"))?;
-    let read = registry::text_of(&slash, &crate::agent::plain(&whole)?, &shown);
-    let file = crate::agent::plain(&whole)?;
-    let root = global.open_root()?;
+    let read = registry::text_of(&slash, &agent::plain(&whole)?, &shown);
+    let file = agent::plain(&whole)?;
+    let context = Context::open(global, Fragment::default(), false)?;
+    let allowances = agent::allowances(&context.settings);
     let found = read
         .map_err(|refusal| vec![refusal])
-        .and_then(|text| registry::check(&root, (&file, &shown), &text, &Allowances::default()));
+        .and_then(|text| registry::check(&context.root, (&file, &shown), &text, &allowances));
     let found = match found {
         Ok(found) => found,
         Err(refusals) => {
@@ -108,6 +111,8 @@ struct Found<'a> {
     nodes: Vec<&'a str>,
     numa: &'a [u32],
     attributes: &'a BTreeMap<String, String>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    capacity: &'a BTreeMap<String, Quantity>,
 }
 
 impl<'a> Found<'a> {
@@ -119,6 +124,7 @@ impl<'a> Found<'a> {
             nodes: device.nodes.iter().map(|node| node.host.as_str()).collect(),
             numa: &device.numa,
             attributes: &device.attributes,
+            capacity: &device.capacity,
         })
     }
 
@@ -128,9 +134,12 @@ impl<'a> Found<'a> {
             true => String::new(),
             false => format!("  {}", self.nodes.join(" ")),
         };
+        let capacity = self.capacity.iter();
+        let capacity = capacity.map(|(name, amount)| format!("  {name}={amount}"));
         let attributes = self.attributes.iter();
         let attributes: String = attributes
             .map(|(key, value)| format!("  {key}={value}"))
+            .chain(capacity)
             .collect();
         format!(
             "{}  {}{}{at}{attributes}\n",

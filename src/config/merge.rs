@@ -15,8 +15,8 @@ use super::{
     },
     value::{GroupName, Percent, Source, UserName},
     words::{
-        DrainBy, DriftPolicy, Job, LogFormat, LogLevel, Losing, Owners, Reboot, Registration,
-        SoftReboot,
+        CdiAnswer, DrainBy, DriftPolicy, Job, LogFormat, LogLevel, Losing, Owners, Reboot,
+        Registration, SoftReboot,
     },
 };
 use crate::{
@@ -157,6 +157,7 @@ impl Devices {
             return_limit: read.take_if("devices.returnLimit", minutes(5), positive),
             registration: read.take("devices.registration", Registration::Kubelet),
             rescan: read.take_if("devices.rescan", minutes(10), positive),
+            cdi: read.take("devices.cdi", CdiAnswer::Names),
         }
     }
 }

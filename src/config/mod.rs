@@ -28,8 +28,8 @@ pub use settings::{
 };
 pub use value::Source;
 pub use words::{
-    DrainBy, DriftPolicy, Job, LogFormat, LogLevel, Losing, Owners, Reboot, Registration,
-    SoftReboot,
+    CdiAnswer, DrainBy, DriftPolicy, Job, LogFormat, LogLevel, Losing, Owners, Reboot,
+    Registration, SoftReboot,
 };
 
 #[cfg(test)]

@@ -10,8 +10,8 @@ use super::{
     reader::Effective,
     value::Source,
     words::{
-        DrainBy, DriftPolicy, Job, LogFormat, LogLevel, Losing, Owners, Reboot, Registration,
-        SoftReboot,
+        CdiAnswer, DrainBy, DriftPolicy, Job, LogFormat, LogLevel, Losing, Owners, Reboot,
+        Registration, SoftReboot,
     },
 };
 use crate::{path::AbsPath, readiness::Policy, window::Windows};
@@ -160,6 +160,9 @@ pub struct Devices {
     pub registration: Registration,
     /// `devices.rescan`: how often hardware is looked at anew, beside events. Default 10 min.
     pub rescan: Duration,
+    /// `devices.cdi`: what the kubelet is answered for devices of CDI specs. Default by name: the spec is then
+    /// applied whole.
+    pub cdi: CdiAnswer,
 }
 
 /// How readiness is judged.

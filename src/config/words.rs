@@ -74,6 +74,13 @@ words! {
         /// Judge and report readiness.
         Readiness = "readiness",
     }
+    /// How a container comes by a device of a CDI spec that it asked for by number.
+    CdiAnswer {
+        /// The runtime is told the device's name and applies the spec.
+        Names = "names",
+        /// The kubelet is told what the spec says, for runtimes and kubelets that know no names.
+        Edits = "edits",
+    }
     /// Whether userspace alone is restarted where that is enough.
     SoftReboot {
         /// Every reboot is one of the machine.

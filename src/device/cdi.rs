@@ -1,14 +1,20 @@
 //! Specs of the container device interface (CDI): what a vendor's toolkit says a container needs.
 //!
-//! A runtime applies them; here they are read for the names of devices and for their nodes. Rules are those of
+//! A runtime applies them; here they are read for the names of devices and for their nodes, and for what a container
+//! gets where the runtime reads no specs. Rules are those of
 //! the CDI specification, version 1.1.0, as the library has them that runtimes use: of two directories the later
 //! one wins, and a device that is named twice in one directory is nobody's, wherever else it is named.
 
+mod edits;
+mod plain;
 mod spec;
 
 use std::{collections::BTreeMap, fmt};
 
-pub use self::spec::{LARGEST, Spec, SpecDevice, parse};
+pub use self::{
+    plain::{Found, Plain, PlainNode},
+    spec::{LARGEST, Spec, SpecDevice, parse},
+};
 use super::Refusal;
 use crate::{path::AbsPath, reason::Reason};
 

@@ -17,6 +17,7 @@ use super::{
     glob::Glob,
     inventory::{Asks, Device, Recipe, Resource, Serve, Share},
     name::ResourceName,
+    quantity::Quantity,
     source::Source,
     taint::NodeTaint,
 };
@@ -29,6 +30,18 @@ pub const KIND: &str = "DeviceDeclaration";
 pub struct Allowances {
     /// Further host directories that may be mounted into containers.
     pub mounts: Vec<crate::path::AbsPath>,
+    /// How devices of CDI specs are handed out to containers that ask by number.
+    pub cdi: CdiAnswer,
+}
+
+/// What the kubelet is answered for a device of a CDI spec.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CdiAnswer {
+    /// Its name: the runtime reads the spec.
+    #[default]
+    Names,
+    /// What the spec says of it, for a kubelet or a runtime that knows no names.
+    Edits,
 }
 
 /// Which NUMA nodes devices are near to.
@@ -60,6 +73,10 @@ pub struct Declaration {
     pub share: Share,
     /// What a container gets.
     pub recipe: Recipe,
+    /// How devices of CDI specs are handed out; by claim always by name.
+    pub cdi: CdiAnswer,
+    /// How much each device has of what claims may ask for.
+    pub capacity: BTreeMap<String, Quantity>,
     /// Where devices are.
     pub numa: Numa,
     /// What each device must be besides there.

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     Refusal,
     name::{ResourceName, SHARE_MARK},
+    quantity::Quantity,
     source::Source,
     taint::NodeTaint,
     template::Template,
@@ -73,6 +74,9 @@ pub struct Device {
     /// What else is known of it, for people and for those who choose: `serial: A5XK3RJT`.
     #[serde(default)]
     pub attributes: BTreeMap<String, String>,
+    /// How much it has of what claims may ask for: `memory: 40Gi`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub capacity: BTreeMap<String, Quantity>,
     /// What a container gets with it; what the resource says where it says nothing.
     #[serde(default)]
     pub recipe: Option<Recipe>,
@@ -318,6 +322,7 @@ pub(crate) mod tests {
             reason: None,
             numa: numa.to_vec(),
             attributes: BTreeMap::new(),
+            capacity: BTreeMap::new(),
             recipe: None,
         }
     }

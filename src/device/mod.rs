@@ -17,6 +17,7 @@ pub mod ledger;
 mod live;
 pub mod name;
 pub mod presence;
+pub mod quantity;
 pub mod registry;
 pub mod rules;
 pub mod service;
@@ -28,7 +29,7 @@ pub mod template;
 pub mod vendor;
 
 pub use crate::machine_config::Refusal;
-pub use declaration::{Allowances, Declaration};
+pub use declaration::{Allowances, CdiAnswer, Declaration};
 pub use inventory::{Device, DeviceNode, Health, Inventory, Resource, Serve, Withheld};
 pub use name::ResourceName;
 pub use source::Source;

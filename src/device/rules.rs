@@ -5,6 +5,8 @@ use crate::path::AbsPath;
 
 /// More nodes, mounts or variables than any device needs; the kubelet keeps each answer on disk.
 pub const MOST_ENTRIES: usize = 64;
+/// Beside the attributes that the API server takes with them, 32 together.
+pub const MOST_CAPACITIES: usize = 16;
 /// Room for a long path list in a variable, far below what the kubelet's answer may hold.
 pub const LONGEST_VALUE: usize = 4096;
 /// Linux supports at most 1024 nodes (NODES_SHIFT is 10).

@@ -160,6 +160,7 @@ impl Merger<'_> {
                 Numa::Fixed(nodes) => nodes.clone(),
             },
             attributes: sighted.attributes.clone(),
+            capacity: self.declaration.capacity.clone(),
             recipe: sighted.recipe.clone(),
         }
     }
@@ -192,6 +193,7 @@ impl Merger<'_> {
             attributes: known
                 .map(|known| known.attributes.clone())
                 .unwrap_or_default(),
+            capacity: self.declaration.capacity.clone(),
             recipe: known.and_then(|known| known.recipe.clone()),
         })
     }

@@ -28,6 +28,13 @@ impl Template {
         Ok(Self(text.to_owned()))
     }
 
+    /// A text that stays as it is; none where a part of it would be taken for a placeholder.
+    pub fn literal(text: &str) -> Option<Self> {
+        let fills = ["{id}", "{node}", "{name}"];
+        let plain = !fills.iter().any(|word| text.contains(word));
+        plain.then(|| Self(text.to_owned()))
+    }
+
     /// Whether it differs from node to node of one device.
     pub fn names_node(&self) -> bool {
         self.0.contains("{node}") || self.0.contains("{name}")
@@ -72,5 +79,12 @@ mod tests {
             Template::new("{serial}").unwrap_err().to_string(),
             "{serial} stands for nothing here"
         );
+    }
+
+    #[test]
+    fn what_is_literal_stays_as_it_is() {
+        let json = "{\"a\": {serial}}";
+        assert_eq!(Template::literal(json).unwrap().fill("x", "/dev/x"), json);
+        assert_eq!(Template::literal("of {id}"), None);
     }
 }

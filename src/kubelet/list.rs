@@ -172,6 +172,7 @@ mod tests {
                 reason: None,
                 numa: vec![1],
                 attributes: std::collections::BTreeMap::new(),
+                capacity: std::collections::BTreeMap::new(),
                 recipe: None,
             };
             (id, device)

@@ -151,6 +151,7 @@ fn device(told: &api::Device) -> Device {
             .take(MOST_NUMA)
             .collect(),
         attributes: BTreeMap::new(),
+        capacity: BTreeMap::new(),
         recipe: None,
     }
 }

@@ -55,10 +55,11 @@ const RECIPE: [Part; 5] = [
     Part(4, Weight::One, None),
     Part(5, Weight::One, None),
 ];
-const DEVICE: [Part; 3] = [
+const DEVICE: [Part; 4] = [
     Part(4, Weight::Bytes, None),
     Part(5, Weight::One, None),
     Part(6, Weight::None, Some(&RECIPE)),
+    Part(7, Weight::One, None),
 ];
 const SNAPSHOT: [Part; 1] = [Part(3, Weight::One, Some(&DEVICE))];
 const CHOICE: [Part; 1] = [Part(1, Weight::One, None)];
@@ -145,6 +146,7 @@ mod tests {
             id: "a".into(),
             numa: vec![0, 1],
             attributes: [("k".to_owned(), "v".to_owned())].into(),
+            capacity: [("memory".to_owned(), "1Gi".to_owned())].into(),
             recipe: Some(Recipe {
                 nodes: vec![Node::default(), Node::default()],
                 env: [("K".to_owned(), "V".to_owned())].into(),
@@ -158,7 +160,10 @@ mod tests {
             ..Snapshot::default()
         };
         let wire = encoded(Said::Snapshot(snapshot));
-        assert_eq!(parts(&wire, &FROM_VENDOR), Ok(2 * (1 + 2 + 1 + 2 + 1 + 1)));
+        assert_eq!(
+            parts(&wire, &FROM_VENDOR),
+            Ok(2 * (1 + 2 + 1 + 1 + 2 + 1 + 1))
+        );
         let choice = Choice {
             devices: vec!["a".into(), "b".into()],
         };

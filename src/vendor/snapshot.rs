@@ -11,8 +11,10 @@ use super::{
 use crate::{
     device::{
         Device, Health, Resource, ResourceName,
+        dra::pool,
         inventory::{Asks, Recipe, Serve, Share},
-        rules::{self, HIGHEST_NUMA},
+        quantity::Quantity,
+        rules::{self, HIGHEST_NUMA, MOST_CAPACITIES},
         source::Source,
         vendor::Vendor,
     },
@@ -137,6 +139,7 @@ fn device(bounds: &mut Bounds<'_>, given: api::Device, asks: Asks) -> Result<Dev
     };
     let numa = numa(given.numa)?;
     let attributes = attributes(given.attributes)?;
+    let capacity = capacity(given.capacity)?;
     let (nodes, recipe) = match given.recipe {
         Some(wanted) => {
             let checked = recipe::check(bounds, wanted, Texts::Of(&given.id), healthy)?;
@@ -155,6 +158,7 @@ fn device(bounds: &mut Bounds<'_>, given: api::Device, asks: Asks) -> Result<Dev
         reason,
         numa,
         attributes,
+        capacity,
         recipe,
     })
 }
@@ -183,6 +187,23 @@ fn attributes(given: BTreeMap<String, String>) -> Result<BTreeMap<String, String
         }
     }
     Ok(given)
+}
+
+fn capacity(given: BTreeMap<String, String>) -> Result<BTreeMap<String, Quantity>, Fault> {
+    if given.len() > MOST_CAPACITIES {
+        let message = format!("{} capacities are more than {MOST_CAPACITIES}", given.len());
+        return Err((Reason::Limit, message));
+    }
+    let each = given.into_iter().map(|(name, amount)| {
+        if !pool::is_name(&name) {
+            let name: String = name.chars().take(64).collect();
+            return Err(invalid(format!("{name:?} is no name of a capacity")));
+        }
+        let amount = Quantity::new(&amount);
+        let amount = amount.map_err(|error| invalid(format!("capacity {name}: {error}")))?;
+        Ok((name, amount))
+    });
+    each.collect()
 }
 
 /// A line for people: short, without anything that a terminal would obey.

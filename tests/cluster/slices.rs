@@ -35,6 +35,7 @@ fn device(name: &str, taints: &[&'static str]) -> Offered {
         name: name.to_owned(),
         resource: ResourceName::new("acme.dev/x").unwrap(),
         attributes: BTreeMap::new(),
+        capacity: BTreeMap::new(),
         taints: taints.iter().copied().collect(),
     }
 }

@@ -25,6 +25,7 @@ mod installed;
 mod kubelet;
 mod machines;
 mod nodes;
+mod numa;
 mod path;
 mod rounds;
 mod service;

@@ -142,7 +142,8 @@ fn join_value(into: &mut BTreeMap<String, String>, key: &str, value: String) {
         None => {
             into.insert(key.to_owned(), value);
         }
-        Some(have) if have.split(',').any(|part| part == value) => {}
+        // A value with commas of its own is there as a whole, too.
+        Some(have) if format!(",{have},").contains(&format!(",{value},")) => {}
         Some(have) => {
             have.push(',');
             have.push_str(&value);

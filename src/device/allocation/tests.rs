@@ -110,12 +110,15 @@ fn a_container_gets_nodes_once_mounts_once_and_joined_values() {
         .recipe
         .env
         .insert("DEVICE".into(), Template::new("{id}").unwrap());
+    let path = Template::new("x,y").unwrap();
+    shared.recipe.env.insert("PATHS".into(), path);
     let asked = ids(&["a::0", "a::1", "b::0"]);
     let got = grant(&Inventory::default(), &shared, &asked).unwrap();
     let hosts: Vec<_> = got.nodes.iter().map(|node| node.host.as_str()).collect();
     assert_eq!(hosts, ["/dev/a", "/dev/b"]);
     assert_eq!(got.mounts.len(), 1);
     assert_eq!(got.env["DEVICE"], "a,b");
+    assert_eq!(got.env["PATHS"], "x,y", "what is the same is there once");
     shared.share.strict = true;
     let error = grant(&Inventory::default(), &shared, &asked).unwrap_err();
     assert!(matches!(error, AllocationError::SameDevice { .. }));

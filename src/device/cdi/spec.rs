@@ -1,11 +1,11 @@
 //! One spec file, read strictly: what is not in the specification is refused, so that nothing is offered that
 //! the runtime would refuse.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
-use serde::{Deserialize, de::IgnoredAny};
+use serde::Deserialize;
 
-use super::{Kind, is_word};
+use super::{Kind, edits::Edits, is_word};
 use crate::{device::Refusal, path::AbsPath, reason::Reason};
 
 /// Specs of machines with hundreds of partitions have some hundred KiB.
@@ -32,6 +32,12 @@ pub struct SpecDevice {
     pub name: String,
     /// The nodes on the host that it comes with, those for the whole file left out.
     pub nodes: Vec<AbsPath>,
+    /// Where it is written.
+    pub(super) place: String,
+    /// What a container gets with any device of the file, and before that of the device itself.
+    pub(super) of_all: Arc<Edits>,
+    /// What a container gets with it.
+    pub(super) own: Edits,
 }
 
 #[derive(Deserialize)]
@@ -55,75 +61,6 @@ struct WrittenDevice {
     container_edits: Edits,
 }
 
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-struct Edits {
-    env: Vec<String>,
-    device_nodes: Vec<Node>,
-    net_devices: Vec<NetDevice>,
-    mounts: Vec<Mount>,
-    hooks: Vec<Hook>,
-    intel_rdt: Option<Rdt>,
-    additional_gids: Vec<u32>,
-}
-
-/// Shapes whose names are checked; few of their values matter here.
-macro_rules! shapes {
-    ($($name:ident { $($(#[$meta:meta])* $field:ident: $type:ty),+ $(,)? })+) => {$(
-        #[derive(Deserialize)]
-        #[serde(rename_all = "camelCase", deny_unknown_fields)]
-        #[expect(dead_code, reason = "the runtime goes by them")]
-        struct $name { $($(#[$meta])* $field: $type),+ }
-    )+};
-}
-
-shapes! {
-    Node {
-        path: String,
-        host_path: Option<String>,
-        #[serde(rename = "type")]
-        kind: Option<String>,
-        major: Option<i64>,
-        minor: Option<i64>,
-        file_mode: Option<u32>,
-        permissions: Option<String>,
-        uid: Option<u32>,
-        gid: Option<u32>,
-    }
-    NetDevice { host_interface_name: String, name: String }
-    Mount {
-        host_path: String,
-        container_path: String,
-        #[serde(default)]
-        options: Vec<String>,
-        #[serde(rename = "type")]
-        kind: Option<String>,
-    }
-    Hook {
-        hook_name: String,
-        path: String,
-        #[serde(default)]
-        args: Vec<String>,
-        #[serde(default)]
-        env: Vec<String>,
-        timeout: Option<u32>,
-    }
-    Rdt {
-        #[serde(rename = "closID")]
-        clos_id: Option<String>,
-        #[serde(rename = "l3CacheSchema")]
-        l3_cache_schema: Option<String>,
-        #[serde(rename = "memBwSchema")]
-        mem_bw_schema: Option<String>,
-        schemata: Option<Vec<String>>,
-        enable_monitoring: Option<bool>,
-        #[serde(rename = "enableCMT")]
-        enable_cmt: Option<IgnoredAny>,
-        #[serde(rename = "enableMBM")]
-        enable_mbm: Option<IgnoredAny>,
-    }
-}
-
 /// Reads one spec, JSON or YAML. `file` is named in the refusal.
 pub fn parse(file: &str, text: &str) -> Result<Spec, Refusal> {
     let refused = |message: String| Refusal::new(Reason::ValueInvalid, message).file(file);
@@ -139,10 +76,11 @@ pub fn parse(file: &str, text: &str) -> Result<Spec, Refusal> {
     } else {
         serde_saphyr::from_str(text).map_err(|error| error.to_string())
     };
-    read.and_then(checked).map_err(refused)
+    read.and_then(|written| checked(file, written))
+        .map_err(refused)
 }
 
-fn checked(written: Written) -> Result<Spec, String> {
+fn checked(file: &str, written: Written) -> Result<Spec, String> {
     let kind = Kind::new(&written.kind).map_err(|error| error.to_string())?;
     let needs = needed(&written);
     let place = |version: &str| VERSIONS.iter().position(|known| *known == version);
@@ -159,6 +97,7 @@ fn checked(written: Written) -> Result<Spec, String> {
     if written.devices.is_empty() {
         return Err("it has no devices".to_owned());
     }
+    let of_all = Arc::new(written.container_edits);
     let mut devices: Vec<SpecDevice> = Vec::new();
     for device in written.devices {
         let name = device.name;
@@ -176,42 +115,15 @@ fn checked(written: Written) -> Result<Spec, String> {
             AbsPath::new(path.as_str()).map_err(|error| format!("a node of {name:?}: {error}"))
         });
         let nodes = nodes.collect::<Result<_, _>>()?;
-        devices.push(SpecDevice { name, nodes });
+        devices.push(SpecDevice {
+            place: format!("{file}: {kind}={name}"),
+            name,
+            nodes,
+            of_all: Arc::clone(&of_all),
+            own: device.container_edits,
+        });
     }
     Ok(Spec { kind, devices })
-}
-
-impl Edits {
-    fn is_empty(&self) -> bool {
-        self.env.is_empty()
-            && self.device_nodes.is_empty()
-            && self.net_devices.is_empty()
-            && self.mounts.is_empty()
-            && self.hooks.is_empty()
-            && self.intel_rdt.is_none()
-            && self.additional_gids.is_empty()
-    }
-
-    fn needed(&self) -> &'static str {
-        let rdt = self.intel_rdt.as_ref();
-        let newest_rdt =
-            rdt.is_some_and(|rdt| rdt.schemata.is_some() || rdt.enable_monitoring.is_some());
-        if !self.net_devices.is_empty() || newest_rdt {
-            "1.1.0"
-        } else if rdt.is_some() || !self.additional_gids.is_empty() {
-            "0.7.0"
-        } else if self
-            .device_nodes
-            .iter()
-            .any(|node| node.host_path.is_some())
-        {
-            "0.5.0"
-        } else if self.mounts.iter().any(|mount| mount.kind.is_some()) {
-            "0.4.0"
-        } else {
-            "0.3.0"
-        }
-    }
 }
 
 /// The oldest version that has all that is used.

@@ -1,5 +1,6 @@
 //! From what was written to what may be relied on: every rule that the shape alone cannot say.
 
+mod capacity;
 mod container;
 mod health;
 mod matching;
@@ -7,7 +8,7 @@ mod quiesce;
 mod taint;
 
 use super::{
-    Allowances, Declaration, KIND, Numa,
+    Allowances, CdiAnswer, Declaration, KIND, Numa,
     written::{self, File},
 };
 use crate::{
@@ -43,6 +44,7 @@ pub(super) fn check(file: File, allowances: &Allowances) -> Result<Declaration, 
     let share = check.share(spec.share);
     let recipe = check.container(spec.container, resource.as_ref());
     check.by_claim(spec.serve, share, &recipe);
+    let capacity = check.capacity(spec.serve, spec.capacity);
     let numa = check.numa(spec.numa);
     let probes = check.health(spec.health);
     let taint = check.taint(spec.taint);
@@ -56,6 +58,12 @@ pub(super) fn check(file: File, allowances: &Allowances) -> Result<Declaration, 
             group,
             share,
             recipe,
+            cdi: match spec.serve {
+                Serve::DevicePlugin => check.allowances.cdi,
+                // Claims are told to the runtime in CDI names and in nothing else.
+                Serve::Dra => CdiAnswer::Names,
+            },
+            capacity,
             numa,
             probes,
             stop_units,

@@ -48,6 +48,37 @@ fn the_whole_supported_schema_is_read() {
 }
 
 #[test]
+fn capacities_are_quantities_and_for_claims() {
+    let claimed = |capacity: &str| {
+        format!(
+            "apiVersion: machinist.dev/v1\nkind: DeviceDeclaration\nmetadata: {{name: x}}\nspec:\n  \
+             resource: acme.dev/gpu\n  serve: dra\n  match: [{{path: /dev/gpu0}}]\n  capacity:\n{capacity}"
+        )
+    };
+    let text = claimed("    memory: 1024Mi\n    cores: 8\n    acme.dev/share: 0.5\n");
+    let read = parse("x.yaml", &text, &Allowances::default()).unwrap();
+    let told: Vec<_> = read
+        .capacity
+        .iter()
+        .map(|(name, one)| format!("{name} {one}"))
+        .collect();
+    assert_eq!(told, ["acme.dev/share 500m", "cores 8", "memory 1Gi"]);
+    assert_eq!(
+        problems(&claimed("    memory: 40GB\n    co-res: 8\n")),
+        [
+            "x.yaml:10:13: spec.capacity.co-res: \"co-res\" is no name of a capacity; expected letters, digits and _, at most 32, with or without a domain [ValueInvalid]",
+            "x.yaml:9:13: spec.capacity.memory: \"40GB\" is no quantity; expected such as 40Gi, 8 or 500m [ValueInvalid]",
+        ]
+    );
+    let counted = text.replace("serve: dra", "serve: devicePlugin");
+    let told = problems(&counted).join("\n");
+    assert!(
+        told.contains("spec.capacity: the kubelet counts devices"),
+        "{told}"
+    );
+}
+
+#[test]
 fn the_shortest_declaration_gets_the_node_under_its_own_name() {
     let text = "{apiVersion: machinist.dev/v1, kind: DeviceDeclaration, metadata: {name: fuse}, \
                 spec: {resource: machinist.dev/fuse, match: [{path: /dev/fuse}]}}";
@@ -300,6 +331,7 @@ fn vendors_may_mount_their_own_run_directory_and_what_the_owner_adds() {
     ] {
         let allowances = Allowances {
             mounts: vec!["/srv/acme".parse().unwrap()],
+            ..Allowances::default()
         };
         let got = parse("x.yaml", &changed("/opt/acme/lib", from), &allowances);
         assert_eq!(got.is_ok(), allowed, "{from}");

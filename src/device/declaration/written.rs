@@ -34,6 +34,8 @@ pub(super) struct Spec {
     pub(super) share: Option<Share>,
     #[serde(default)]
     pub(super) container: Container,
+    #[serde(default)]
+    pub(super) capacity: BTreeMap<String, Amount>,
     pub(super) numa: Option<Numa>,
     pub(super) health: Option<Vec<Probe>>,
     pub(super) quiesce: Option<Quiesce>,
@@ -145,6 +147,42 @@ pub(super) enum Probe {
     Exists,
     Sysfs(Sysfs),
     Unit(String),
+}
+
+/// An amount, in quotes or not: `8` is as good as `"8"`.
+#[derive(Debug)]
+pub(super) struct Amount(pub(super) String);
+
+impl<'de> Deserialize<'de> for Amount {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_any(AmountVisitor)
+    }
+}
+
+struct AmountVisitor;
+
+impl Visitor<'_> for AmountVisitor {
+    type Value = Amount;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an amount such as 40Gi, 8 or 500m")
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Amount, E> {
+        Ok(Amount(text.to_owned()))
+    }
+
+    fn visit_u64<E: de::Error>(self, number: u64) -> Result<Amount, E> {
+        Ok(Amount(number.to_string()))
+    }
+
+    fn visit_i64<E: de::Error>(self, number: i64) -> Result<Amount, E> {
+        Ok(Amount(number.to_string()))
+    }
+
+    fn visit_f64<E: de::Error>(self, number: f64) -> Result<Amount, E> {
+        Ok(Amount(number.to_string()))
+    }
 }
 
 #[derive(Debug)]

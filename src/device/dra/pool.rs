@@ -1,6 +1,6 @@
 //! What the scheduler is told: the devices of one node, and how they fall into ResourceSlices.
 //!
-//! Limits are those of `resource.k8s.io`: 128 devices a slice, 64 where one of them has a taint, 32 attributes
+//! Limits are those of `resource.k8s.io`: 128 devices a slice, 64 where one of them has a taint, 32 attributes and capacities
 //! each, domains of 63 characters, names of 32, values of 64.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,6 +11,7 @@ use super::name;
 use crate::device::{
     inventory::{Device, Health, Inventory, Resource, Serve},
     name::{ResourceName, hex16},
+    quantity::Quantity,
 };
 
 /// Devices of a slice.
@@ -54,6 +55,8 @@ pub struct Offered {
     pub resource: ResourceName,
     /// By name, with or without a domain.
     pub attributes: BTreeMap<String, Attribute>,
+    /// How much it has of what a claim may ask for, by name as attributes are.
+    pub capacity: BTreeMap<String, Quantity>,
     /// Keys of taints, all with the effect `NoSchedule`.
     pub taints: BTreeSet<&'static str>,
 }
@@ -82,6 +85,7 @@ impl Pool {
                     name: name::device_name(name, &share),
                     resource: name.clone(),
                     attributes: attributes(resource, id, number, device),
+                    capacity: device.capacity.clone(),
                     taints: taints(inventory, device),
                 };
                 // Two of one name would make the API server refuse them all.
@@ -125,6 +129,11 @@ impl Offered {
             (name.clone(), value)
         });
         basic.insert("attributes".to_owned(), Value::Object(attributes.collect()));
+        if !self.capacity.is_empty() {
+            let all = self.capacity.iter();
+            let all = all.map(|(name, amount)| (name.clone(), json!({"value": amount.as_str()})));
+            basic.insert("capacity".to_owned(), Value::Object(all.collect()));
+        }
         if !self.taints.is_empty() {
             let taints = self.taints.iter();
             let taints = taints.map(|key| json!({"key": key, "effect": "NoSchedule"}));
@@ -172,7 +181,8 @@ fn attributes(
         let Some(name) = qualified(key) else {
             continue;
         };
-        if all.len() >= MOST_ATTRIBUTES {
+        // The server counts both together.
+        if all.len() + device.capacity.len() >= MOST_ATTRIBUTES {
             break;
         }
         // Half a value would select what it should not.
@@ -182,6 +192,11 @@ fn attributes(
         }
     }
     all
+}
+
+/// Whether a capacity may be called so: as an attribute, and nothing is changed.
+pub fn is_name(key: &str) -> bool {
+    qualified(key).as_deref() == Some(key)
 }
 
 /// The name of an attribute: a C identifier, as CEL wants it, with or without a domain before it. What is neither

@@ -16,6 +16,7 @@ fn resource(devices: &[&str]) -> Arc<Resource> {
             reason: None,
             numa: Vec::new(),
             attributes: BTreeMap::new(),
+            capacity: BTreeMap::new(),
             recipe: None,
         };
         ((*id).to_owned(), device)

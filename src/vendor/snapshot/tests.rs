@@ -182,6 +182,21 @@ fn devices_that_are_not_as_the_contract_says_are_named() {
             Invalid,
             "no attribute",
         ),
+        (
+            with(|one| one.capacity = [("memory".to_owned(), "40GB".to_owned())].into()),
+            Invalid,
+            "device \"a\": capacity memory: \"40GB\" is no quantity",
+        ),
+        (
+            with(|one| one.capacity = [("me-mory".to_owned(), "1".to_owned())].into()),
+            Invalid,
+            "\"me-mory\" is no name of a capacity",
+        ),
+        (
+            with(|one| one.capacity = (0..17).map(|n| (format!("c{n}"), "1".to_owned())).collect()),
+            Reason::Limit,
+            "17 capacities are more than 16",
+        ),
         (vec![good(), good()], Invalid, "two of that id"),
         (
             vec![good(); 4],

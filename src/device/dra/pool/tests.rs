@@ -60,6 +60,32 @@ fn a_device_is_told_by_resource_id_numa_node_and_what_its_source_says() {
 }
 
 #[test]
+fn capacities_are_told_as_each_version_of_the_server_takes_them() {
+    let mut inventory = inventory(1, &[("a", &[])]);
+    edit(&mut inventory, |one| {
+        let device = one.devices.get_mut("a").unwrap();
+        let amounts = [("memory", "1024Mi"), ("acme.dev/slices", "7")];
+        device.capacity = amounts
+            .map(|(name, amount)| (name.to_owned(), Quantity::new(amount).unwrap()))
+            .into();
+        let many = (0..40).map(|n| (format!("k{n}"), "v".to_owned()));
+        device.attributes = many.collect();
+    });
+    let pool = Pool::of(&inventory);
+    let device = &pool.devices[0];
+    let told = json!({"memory": {"value": "1Gi"}, "acme.dev/slices": {"value": "7"}});
+    assert_eq!(device.spelled(Spelling::Plain)["capacity"], told);
+    assert_eq!(device.spelled(Spelling::Basic)["basic"]["capacity"], told);
+    assert_eq!(device.attributes.len(), 30, "32 of both together");
+    for name in ["memory", "acme.dev/slices", "_x9"] {
+        assert!(is_name(name), "{name}");
+    }
+    for name in ["", "2nd", "a-b", "Acme/x", "a b", &"x".repeat(33)] {
+        assert!(!is_name(name), "{name}");
+    }
+}
+
+#[test]
 fn never_more_attributes_than_the_server_takes() {
     let mut inventory = inventory(2, &[("a", &[0])]);
     edit(&mut inventory, |one| {

@@ -1,20 +1,20 @@
 //! From one declaration to the devices that it finds.
 
 mod hardware;
+mod specified;
 
 use std::collections::BTreeMap;
 
 use super::{Scanner, Specs, Sysfs, UnitStates, attribute, follow, is_device, names, nearest_dir};
 use crate::{
     device::{
-        Refusal, cdi,
+        Refusal,
         declaration::{Declaration, Entry, GroupBy, Probe},
         glob::Glob,
         inventory::DeviceNode,
         name::device_id,
         registry::watching::Depth,
         sighting::{MOST_DEVICES, Sighted, Sightings, is_companion},
-        template::Template,
     },
     path::AbsPath,
     reason::Reason,
@@ -169,43 +169,6 @@ impl<'a> Finder<'a> {
             looked_at: true,
         };
         self.candidates.push(candidate);
-    }
-
-    fn cdi(&mut self, kind: &str, specs: &Specs) {
-        let offered = cdi::offered(&specs.files, kind);
-        self.seen.problems.extend(specs.problems.iter().cloned());
-        self.seen.problems.extend(offered.conflicts);
-        for (name, device) in offered.devices {
-            let mut sighted = Sighted::default();
-            for node in &device.nodes {
-                // They may come after their spec, without an event of the kernel's.
-                if let Some(parent) = node.parent() {
-                    let nearest = nearest_dir(&self.scanner.root, &parent);
-                    self.dirs.entry(nearest).or_insert(Depth::Names);
-                }
-                match follow(&self.scanner.root, node) {
-                    Ok(Some((_, stat))) => {
-                        let number = stat.rdev.unwrap_or_default();
-                        let numa = self.scanner.place(stat.kind, number).numa;
-                        sighted.numa.extend(numa);
-                    }
-                    _ => sighted.wrong = Some(format!("{node} of {kind}={name} does not exist")),
-                }
-            }
-            sighted.numa.sort_unstable();
-            sighted.numa.dedup();
-            let mut recipe = self.declaration.recipe.clone();
-            // Names of kinds and devices hold no braces.
-            recipe
-                .cdi
-                .extend(Template::new(&format!("{kind}={name}")).ok());
-            sighted.recipe = Some(recipe);
-            self.candidates.push(Candidate {
-                id: device_id(&name),
-                sighted,
-                ..Candidate::default()
-            });
-        }
     }
 
     /// Makes one device of all that hang together.

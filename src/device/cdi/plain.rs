@@ -1,0 +1,275 @@
+//! What of a spec a device plugin can hand out itself, where the kubelet or the runtime knows no specs: nodes, bind
+//! mounts and variables. What it cannot is refused by name: half a device is none.
+//!
+//! The edits of the file come first and those of the device after them; of two for one place in the container, or
+//! for one variable, the later one stays, as in the library that runtimes use.
+
+use std::collections::BTreeMap;
+
+use super::{
+    SpecDevice,
+    edits::{Edits, Mount, Node},
+};
+use crate::{
+    device::{
+        inventory::{MountRecipe, NodeRecipe, Recipe},
+        rules::{self, LONGEST_VALUE, MOST_ENTRIES},
+        template::Template,
+    },
+    path::AbsPath,
+};
+
+/// What the specification says of a node whose permissions are not given.
+const ALL_PERMISSIONS: &str = "rwm";
+
+/// What a container gets with one device, in a device plugin's words.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plain {
+    /// Nodes, in the order of the spec.
+    pub nodes: Vec<PlainNode>,
+    mounts: Vec<MountRecipe>,
+    env: BTreeMap<String, Template>,
+}
+
+/// A device node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlainNode {
+    /// On the host.
+    pub host: AbsPath,
+    inside: AbsPath,
+    permissions: String,
+    /// What the spec says of it beside: a device plugin hands out what there is, as it is.
+    wanted: Node,
+}
+
+/// What stands on the host where a spec has a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// A block device; a character device otherwise.
+    pub block: bool,
+    /// Major and minor number.
+    pub number: (u32, u32),
+    /// Permission bits.
+    pub mode: u32,
+    /// Owner and group.
+    pub owner: (u32, u32),
+}
+
+impl SpecDevice {
+    /// What a container gets with it without a runtime's help, or the first thing that takes one: a sentence that
+    /// names file, device and edit.
+    pub fn plain(&self) -> Result<Plain, String> {
+        let mut plain = Plain::default();
+        for (of, edits) in [(" of the whole file", &*self.of_all), ("", &self.own)] {
+            plain.add(edits).map_err(|(edit, why)| {
+                let place = &self.place;
+                format!(
+                    "{place}: containerEdits.{edit}{of}: {why}; with devices.cdi: names the runtime applies it"
+                )
+            })?;
+        }
+        let most = [plain.nodes.len(), plain.mounts.len(), plain.env.len()];
+        if most.iter().any(|count| *count > MOST_ENTRIES) {
+            let place = &self.place;
+            return Err(format!(
+                "{place}: more than {MOST_ENTRIES} nodes, mounts or variables"
+            ));
+        }
+        Ok(plain)
+    }
+}
+
+/// Which edit, and why it cannot be.
+type Fault = (String, String);
+
+impl Plain {
+    /// The host paths that are mounted.
+    pub fn mounted(&self) -> impl Iterator<Item = &AbsPath> {
+        self.mounts.iter().map(|mount| &mount.from)
+    }
+
+    /// Adds it to what a declaration says, and takes the place of what is there.
+    pub fn add_to(self, recipe: &mut Recipe) {
+        for node in self.nodes {
+            // Neither holds a placeholder.
+            let host = Template::literal(node.host.as_str());
+            let inside = Template::literal(node.inside.as_str());
+            recipe.nodes.retain(|have| have.inside != inside);
+            recipe.nodes.extend(host.map(|path| NodeRecipe {
+                path,
+                inside,
+                permissions: node.permissions,
+            }));
+        }
+        for mount in self.mounts {
+            recipe.mounts.retain(|have| have.to != mount.to);
+            recipe.mounts.push(mount);
+        }
+        recipe.env.extend(self.env);
+    }
+
+    fn add(&mut self, edits: &Edits) -> Result<(), Fault> {
+        runtimes_alone(edits)?;
+        for (at, node) in edits.device_nodes.iter().enumerate() {
+            let edit = || format!("deviceNodes[{at}] ({})", node.path);
+            let node = PlainNode::of(node).map_err(|why| (edit(), why))?;
+            self.nodes.retain(|have| have.inside != node.inside);
+            self.nodes.push(node);
+        }
+        for (at, mount) in edits.mounts.iter().enumerate() {
+            let edit = || format!("mounts[{at}] ({})", mount.container_path);
+            let mount = bound(mount).map_err(|why| (edit(), why))?;
+            self.mounts.retain(|have| have.to != mount.to);
+            self.mounts.push(mount);
+        }
+        for (at, text) in edits.env.iter().enumerate() {
+            let (key, value) = variable(text).map_err(|why| (format!("env[{at}]"), why))?;
+            self.env.insert(key, value);
+        }
+        Ok(())
+    }
+}
+
+/// What only a runtime can do.
+fn runtimes_alone(edits: &Edits) -> Result<(), Fault> {
+    let fault = |edit: String, what: &str| {
+        let why = format!("a device plugin cannot hand out {what}");
+        Err((edit, why))
+    };
+    if let Some(hook) = edits.hooks.first() {
+        let edit = format!("hooks[0] ({} {})", hook.hook_name, hook.path);
+        return fault(edit, "hooks");
+    }
+    if let Some(device) = edits.net_devices.first() {
+        let edit = format!("netDevices[0] ({})", device.host_interface_name);
+        return fault(edit, "network interfaces");
+    }
+    if edits.intel_rdt.is_some() {
+        return fault(
+            "intelRdt".to_owned(),
+            "a class of cache and memory bandwidth",
+        );
+    }
+    if !edits.additional_gids.is_empty() {
+        return fault("additionalGids".to_owned(), "groups");
+    }
+    Ok(())
+}
+
+/// An absolute path that can be said in a recipe as it is.
+fn path(given: &str) -> Result<AbsPath, String> {
+    let path = AbsPath::new(given).map_err(|error| error.to_string())?;
+    match Template::literal(path.as_str()) {
+        Some(_) => Ok(path),
+        None => Err(format!("{given:?} holds what a declaration fills in")),
+    }
+}
+
+fn inside(given: &str) -> Result<AbsPath, String> {
+    path(given).and_then(|path| match path == AbsPath::root() {
+        true => Err("/ is no place in a container for it".to_owned()),
+        false => Ok(path),
+    })
+}
+
+impl PlainNode {
+    fn of(node: &Node) -> Result<Self, String> {
+        let given = node.permissions.as_deref().filter(|it| !it.is_empty());
+        let permissions = given.unwrap_or(ALL_PERMISSIONS);
+        if !rules::are_permissions(permissions) {
+            return Err(format!(
+                "a device plugin cannot hand out a node with the permissions {permissions:?}"
+            ));
+        }
+        if let Some(kind) = node.kind.as_deref()
+            && !matches!(kind, "" | "b" | "c" | "u")
+        {
+            return Err(format!("a device plugin cannot hand out a {kind:?}"));
+        }
+        Ok(Self {
+            host: path(node.host_path.as_ref().unwrap_or(&node.path))?,
+            inside: inside(&node.path)?,
+            permissions: permissions.to_owned(),
+            wanted: node.clone(),
+        })
+    }
+
+    /// Why a container would get another node than the spec says, when it gets the one that was found.
+    pub fn differs(&self, found: Found) -> Option<String> {
+        let wanted = &self.wanted;
+        let differs = |what: &str, is: i64, said: Option<i64>| {
+            said.filter(|said| *said != is).map(|said| {
+                format!(
+                    "{} has the {what} {is} and the spec says {said}, which a device plugin cannot change",
+                    self.host
+                )
+            })
+        };
+        let kind = match wanted.kind.as_deref() {
+            Some("b") if !found.block => Some("no block device"),
+            Some("c" | "u") if found.block => Some("no character device"),
+            _ => None,
+        };
+        if let Some(kind) = kind {
+            return Some(format!("{} is {kind}, as the spec says it is", self.host));
+        }
+        if let Some(said) = wanted.file_mode.filter(|said| said & 0o7777 != found.mode) {
+            return Some(format!(
+                "{} has the mode {:03o} and the spec says {:03o}, which a device plugin cannot change",
+                self.host,
+                found.mode,
+                said & 0o7777
+            ));
+        }
+        differs("major number", found.number.0.into(), wanted.major)
+            .or_else(|| differs("minor number", found.number.1.into(), wanted.minor))
+            .or_else(|| differs("owner", found.owner.0.into(), wanted.uid.map(Into::into)))
+            .or_else(|| differs("group", found.owner.1.into(), wanted.gid.map(Into::into)))
+    }
+}
+
+/// A mount that a device plugin can say: bound with all below it, private, and read-only or not.
+fn bound(mount: &Mount) -> Result<MountRecipe, String> {
+    let kind = mount.kind.as_deref().unwrap_or_default();
+    if !matches!(kind, "" | "none" | "bind") {
+        return Err(format!("a device plugin cannot mount a {kind}"));
+    }
+    let (mut is_bound, mut read_only) = (kind == "bind", false);
+    for option in &mount.options {
+        match option.as_str() {
+            "bind" | "rbind" => is_bound = true,
+            "ro" => read_only = true,
+            "rw" => read_only = false,
+            "private" | "rprivate" => {}
+            other => return Err(format!("a device plugin cannot mount with {other}")),
+        }
+    }
+    if !is_bound {
+        return Err(
+            "a device plugin can only bind, and neither type nor options say so".to_owned(),
+        );
+    }
+    Ok(MountRecipe {
+        from: path(&mount.host_path)?,
+        to: inside(&mount.container_path)?,
+        read_only,
+    })
+}
+
+fn variable(text: &str) -> Result<(String, Template), String> {
+    let (key, value) = text
+        .split_once('=')
+        .filter(|(key, _)| rules::is_variable(key))
+        .ok_or_else(|| format!("{text:?} sets no variable"))?;
+    if value.len() > LONGEST_VALUE || value.contains('\0') {
+        return Err(format!(
+            "{key} has more than {LONGEST_VALUE} bytes, or a NUL byte"
+        ));
+    }
+    let value = Template::literal(value);
+    let value = value.ok_or_else(|| format!("{key} holds what a declaration fills in"))?;
+    Ok((key.to_owned(), value))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,51 @@
+//! How much of something each device has.
+
+use std::collections::BTreeMap;
+
+use super::{Check, written::Amount};
+use crate::{
+    device::{dra::pool, inventory::Serve, quantity::Quantity, rules::MOST_CAPACITIES},
+    reason::Reason,
+};
+
+impl Check<'_> {
+    /// By name; what is no name or no amount is refused where it stands.
+    pub(super) fn capacity(
+        &mut self,
+        serve: Serve,
+        given: BTreeMap<String, Amount>,
+    ) -> BTreeMap<String, Quantity> {
+        if serve != Serve::Dra && !given.is_empty() {
+            self.refuse(
+                Reason::FeatureUnsupported,
+                "spec.capacity",
+                "the kubelet counts devices and knows nothing of what is in them",
+                "serve: dra, or no capacity",
+            );
+        }
+        if given.len() > MOST_CAPACITIES {
+            let message = format!("{} capacities", given.len());
+            self.value("spec.capacity", message, "at most 16");
+        }
+        let mut read = BTreeMap::new();
+        for (name, amount) in given {
+            let field = format!("spec.capacity.{name}");
+            if !pool::is_name(&name) {
+                let expected = "letters, digits and _, at most 32, with or without a domain";
+                self.value(
+                    &field,
+                    format!("{name:?} is no name of a capacity"),
+                    expected,
+                );
+                continue;
+            }
+            match Quantity::new(&amount.0) {
+                Ok(amount) => {
+                    read.insert(name, amount);
+                }
+                Err(error) => self.value(&field, error.to_string(), "such as 40Gi, 8 or 500m"),
+            }
+        }
+        read
+    }
+}

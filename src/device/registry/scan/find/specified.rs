@@ -1,0 +1,112 @@
+//! Devices that CDI specs offer.
+
+use super::{Candidate, Finder};
+use crate::{
+    device::{
+        cdi::{self, Found, SpecDevice},
+        declaration::CdiAnswer,
+        inventory::Recipe,
+        name::device_id,
+        registry::{
+            scan::{Specs, follow, nearest_dir},
+            watching::Depth,
+        },
+        sighting::Sighted,
+        template::Template,
+    },
+    path::AbsPath,
+    root::{Kind, Stat},
+};
+
+impl Finder<'_> {
+    pub(super) fn cdi(&mut self, kind: &str, specs: &Specs) {
+        let offered = cdi::offered(&specs.files, kind);
+        self.seen.problems.extend(specs.problems.iter().cloned());
+        self.seen.problems.extend(offered.conflicts);
+        for (name, device) in offered.devices {
+            let mut sighted = Sighted::default();
+            let mut recipe = self.declaration.recipe.clone();
+            let named = format!("{kind}={name}");
+            for node in &device.nodes {
+                if self.specified(node, &mut sighted).is_none() {
+                    sighted.wrong = Some(format!("{node} of {named} does not exist"));
+                }
+            }
+            match self.declaration.cdi {
+                // Names of kinds and devices hold no braces.
+                CdiAnswer::Names => recipe.cdi.extend(Template::new(&named).ok()),
+                CdiAnswer::Edits => {
+                    if let Err(why) = self.edits(&named, &device, &mut sighted, &mut recipe) {
+                        sighted.wrong = Some(why);
+                    }
+                }
+            }
+            sighted.numa.sort_unstable();
+            sighted.numa.dedup();
+            sighted.recipe = Some(recipe);
+            self.candidates.push(Candidate {
+                id: device_id(&name),
+                sighted,
+                ..Candidate::default()
+            });
+        }
+    }
+
+    /// What stands at a path of a spec; it is told of when that changes.
+    fn specified(&mut self, path: &AbsPath, sighted: &mut Sighted) -> Option<Stat> {
+        // It may come after its spec, without an event of the kernel's.
+        if let Some(parent) = path.parent() {
+            let nearest = nearest_dir(&self.scanner.root, &parent);
+            self.dirs.entry(nearest).or_insert(Depth::Names);
+        }
+        let (_, stat) = follow(&self.scanner.root, path).ok().flatten()?;
+        if let Some(number) = stat.rdev {
+            sighted
+                .numa
+                .extend(self.scanner.place(stat.kind, number).numa);
+        }
+        Some(stat)
+    }
+
+    /// Puts what the spec says into the recipe; the error says why this device cannot be handed out so.
+    fn edits(
+        &mut self,
+        named: &str,
+        device: &SpecDevice,
+        sighted: &mut Sighted,
+        recipe: &mut Recipe,
+    ) -> Result<(), String> {
+        let plain = device.plain()?;
+        for node in &plain.nodes {
+            let gone = || format!("{} of {named} does not exist", node.host);
+            let stat = self.specified(&node.host, sighted).ok_or_else(gone)?;
+            let (true, Some(number)) = (is_node(stat.kind), stat.rdev) else {
+                let kind = stat.kind.as_str();
+                return Err(format!(
+                    "{} of {named} is a {kind}, no device node",
+                    node.host
+                ));
+            };
+            let found = Found {
+                block: stat.kind == Kind::BlockDevice,
+                number,
+                mode: stat.mode,
+                owner: (stat.uid, stat.gid),
+            };
+            if let Some(why) = node.differs(found) {
+                return Err(format!("{named}: {why}"));
+            }
+        }
+        for from in plain.mounted() {
+            // Runtimes make an empty directory where a device plugin's mount leads to nothing.
+            let gone = || format!("{from}, which {named} mounts, does not exist");
+            self.specified(from, sighted).ok_or_else(gone)?;
+        }
+        plain.add_to(recipe);
+        Ok(())
+    }
+}
+
+const fn is_node(kind: Kind) -> bool {
+    matches!(kind, Kind::CharDevice | Kind::BlockDevice)
+}

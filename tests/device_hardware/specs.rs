@@ -1,0 +1,115 @@
+//! Devices of CDI specs: by name, by what the specs say, and by claim.
+
+use machinist::device::{Allowances, CdiAnswer};
+
+use crate::Hardware;
+
+#[test]
+fn cdi_devices_are_handed_out_by_name() {
+    let hardware = Hardware::new();
+    hardware.machine.plug("gpu0");
+    let dir = hardware.machine.path("etc/cdi");
+    std::fs::create_dir_all(&dir).unwrap();
+    let device = |name: &str| {
+        format!(
+            r#"{{"name": "{name}", "containerEdits": {{"deviceNodes": [{{"path": "/dev/gpu{name}"}}]}}}}"#
+        )
+    };
+    let devices = ["0", "1", "all"].map(device).join(",");
+    let spec =
+        format!(r#"{{"cdiVersion": "0.6.0", "kind": "acme.dev/gpu", "devices": [{devices}]}}"#);
+    std::fs::write(dir.join("acme.json"), spec).unwrap();
+    std::fs::write(dir.join("broken.json"), "{").unwrap();
+    let spec = "  match: [{cdi: {kind: acme.dev/gpu}}]\n  container: {env: {GPU: \"{id}\"}}\n";
+    let (resource, problems) = hardware.found(spec);
+    assert!(problems[0].contains("broken.json"), "{problems:?}");
+    assert_eq!(
+        hardware.told(spec),
+        ["0: ", "1:  (/dev/gpu1 of acme.dev/gpu=1 does not exist)"]
+    );
+    let inventory = machinist::device::Inventory::default();
+    let grant =
+        machinist::device::allocation::grant(&inventory, &resource, &["0".to_owned()]).unwrap();
+    assert_eq!(
+        (grant.cdi, grant.nodes.len()),
+        (vec!["acme.dev/gpu=0".to_owned()], 0)
+    );
+    assert_eq!(grant.env["GPU"], "0");
+}
+
+/// A machine whose spec has a device that can be said in plain words, and four that cannot.
+fn with_a_spec() -> Hardware {
+    let hardware = Hardware::new();
+    for node in ["gpu0", "gpu1", "gpuctl"] {
+        hardware.machine.plug(node);
+    }
+    for dir in ["etc/cdi", "usr/lib/acme"] {
+        std::fs::create_dir_all(hardware.machine.path(dir)).unwrap();
+    }
+    let devices = [
+        r#"{deviceNodes: [{path: /dev/gpu, hostPath: /dev/gpu0}], mounts: [{hostPath: /usr/lib/acme, containerPath: /acme, options: [ro, bind]}]}"#,
+        "{deviceNodes: [{path: /dev/gpu1}], hooks: [{hookName: poststop, path: /opt/x}]}",
+        "{deviceNodes: [{path: /dev/gpu1, major: 77}]}",
+        "{mounts: [{hostPath: /opt/none, containerPath: /acme, options: [bind]}]}",
+        "{deviceNodes: [{path: /dev/acme, hostPath: /usr/lib/acme}]}",
+    ];
+    let devices = devices.iter().enumerate();
+    let devices: String = devices
+        .map(|(n, edits)| format!("- {{name: g{n}, containerEdits: {edits}}}\n"))
+        .collect();
+    let spec = format!(
+        "cdiVersion: 0.5.0\nkind: acme.dev/gpu\ndevices:\n{devices}containerEdits:\n  env: [\"ACME=a,b\"]\n  \
+         deviceNodes: [{{path: /dev/gpuctl}}]\n"
+    );
+    std::fs::write(hardware.machine.path("etc/cdi/acme.yaml"), spec).unwrap();
+    hardware
+}
+
+#[test]
+fn where_the_runtime_reads_no_specs_a_container_gets_what_they_say() {
+    let hardware = with_a_spec();
+    let allowances = Allowances {
+        cdi: CdiAnswer::Edits,
+        ..Allowances::default()
+    };
+    let declared = "  match: [{cdi: {kind: acme.dev/gpu}}]\n";
+    let (resource, problems) = hardware.found_where(declared, &allowances);
+    assert_eq!(problems, [""; 0]);
+    let why = |id: &str| resource.devices[id].reason.clone().unwrap_or_default();
+    assert_eq!(why("g0"), "");
+    for (id, told) in [
+        (
+            "g1",
+            "/etc/cdi/acme.yaml: acme.dev/gpu=g1: containerEdits.hooks[0] (poststop /opt/x)",
+        ),
+        ("g2", "acme.dev/gpu=g2: /dev/gpu1 has the major number"),
+        (
+            "g3",
+            "/opt/none, which acme.dev/gpu=g3 mounts, does not exist",
+        ),
+        (
+            "g4",
+            "/usr/lib/acme of acme.dev/gpu=g4 is a directory, no device node",
+        ),
+    ] {
+        assert!(why(id).contains(told), "{}", why(id));
+    }
+    let inventory = machinist::device::Inventory::default();
+    let granted = |ids: &[&str]| {
+        let ids: Vec<_> = ids.iter().map(|id| (*id).to_owned()).collect();
+        machinist::device::allocation::grant(&inventory, &resource, &ids).unwrap()
+    };
+    let grant = granted(&["g0"]);
+    let nodes = grant.nodes.iter();
+    let nodes = nodes.map(|node| format!("{} {} {}", node.host, node.inside, node.permissions));
+    assert!(nodes.eq(["/dev/gpuctl /dev/gpuctl rwm", "/dev/gpu0 /dev/gpu rwm"]));
+    assert_eq!((grant.mounts.len(), grant.env["ACME"].as_str()), (1, "a,b"));
+    assert!(grant.mounts[0].read_only && grant.cdi.is_empty());
+    let claimed = format!("  serve: dra\n  capacity: {{memory: 16Gi, cores: 8}}\n{declared}");
+    let (claimed, _) = hardware.found_where(&claimed, &allowances);
+    let recipe = claimed.devices["g1"].recipe.as_ref().unwrap();
+    assert_eq!(recipe.cdi.len(), 1, "by claim it is always the name");
+    let capacity = &claimed.devices["g1"].capacity;
+    assert_eq!(capacity["memory"].as_str(), "16Gi");
+    assert_eq!(capacity["cores"].as_str(), "8");
+}
