@@ -24,12 +24,60 @@ struct Entry {
     path: String,
     key: Option<Location>,
     value: Location,
-    is_map: bool,
+    /// What is there, in words.
+    found: &'static str,
+}
+
+const MAP: &str = "a map of fields";
+const LIST: &str = "a list of entries";
+const TEXT: &str = "a text";
+const NUMBER: &str = "a number";
+
+/// What the reader expected, in words of those who write such files: its own are those of a parser. None
+/// where it did not expect a shape.
+fn shape(expected: &str) -> Option<&'static str> {
+    Some(match expected {
+        "mapping start" | "a map" | "map" => MAP,
+        "sequence start" | "a sequence" | "seq" => LIST,
+        "string scalar" | "scalar" | "a string" | "string" => TEXT,
+        written if written.starts_with("struct ") => MAP,
+        written if written.starts_with("tuple ") => LIST,
+        _ => return None,
+    })
+}
+
+/// That something of another shape is there than is wanted. Its place is where it begins, which may be
+/// that of its first key, too: that key is not what is wrong.
+fn other_shape(entries: &[Entry], place: Option<Location>, expected: &'static str) -> Refusal {
+    let here = |at: Location| place.is_some_and(|place| is_same(at, place));
+    let entry = entries.iter().rfind(|entry| here(entry.value));
+    let found = entry.map_or("something else", |entry| entry.found);
+    let refusal = Refusal::new(Reason::ValueInvalid, format!("this is {found}"));
+    let mut refusal = refusal.expected(expected);
+    refusal.field = entry.map(|entry| entry.path.clone());
+    refusal.field = refusal.field.filter(|field| !field.is_empty());
+    if let Some(place) = place {
+        set_place(&mut refusal, place);
+    }
+    refusal
+}
+
+/// The shape that the reader expected, where it met another one.
+fn wanted(error: &Error) -> Option<&'static str> {
+    match error {
+        Error::Unexpected { expected, .. } => shape(expected),
+        Error::SerdeInvalidType { expected, .. } => shape(expected),
+        _ => None,
+    }
+}
+
+fn is_same(one: Location, other: Location) -> bool {
+    (one.line(), one.column()) == (other.line(), other.column())
 }
 
 /// Any YAML, kept only for its places.
 enum Tree {
-    Leaf,
+    Leaf(&'static str),
     List(Vec<Spanned<Tree>>),
     Map(Vec<(Spanned<String>, Spanned<Tree>)>),
 }
@@ -47,10 +95,14 @@ fn walk(path: &str, key: Option<Location>, tree: &Spanned<Tree>, into: &mut Vec<
         path: path.to_owned(),
         key,
         value: tree.referenced,
-        is_map: matches!(tree.value, Tree::Map(_)),
+        found: match &tree.value {
+            Tree::Leaf(found) => found,
+            Tree::List(_) => LIST,
+            Tree::Map(_) => MAP,
+        },
     });
     match &tree.value {
-        Tree::Leaf => {}
+        Tree::Leaf(_) => {}
         Tree::List(items) => {
             for (at, item) in items.iter().enumerate() {
                 walk(&format!("{path}[{at}]"), None, item, into);
@@ -115,6 +167,9 @@ pub(super) fn refusal(text: &str, error: &Error) -> Refusal {
         Some(above) if !above.is_empty() => format!("{above}.{name}"),
         _ => name.to_owned(),
     };
+    if let Some(wanted) = wanted(error) {
+        return other_shape(&entries, place, wanted);
+    }
     let mut refusal = match error {
         Error::SerdeUnknownField {
             field: name,
@@ -201,7 +256,7 @@ fn missing_from(entries: &[Entry], field: &str, name: &str) -> String {
     };
     let maps = entries
         .iter()
-        .filter(|entry| entry.is_map && is_at_or_above(&entry.path, field));
+        .filter(|entry| entry.found == MAP && is_at_or_above(&entry.path, field));
     let lacking = maps.filter(|map| entries.iter().all(|entry| entry.path != join(&map.path)));
     let nearest = lacking.max_by_key(|map| map.path.len());
     join(nearest.map_or("", |map| map.path.as_str()))
@@ -209,7 +264,7 @@ fn missing_from(entries: &[Entry], field: &str, name: &str) -> String {
 
 /// The field whose key or value begins at `place`; the innermost if there are several.
 fn field_at(entries: &[Entry], place: Location) -> Option<String> {
-    let here = |at: Location| (at.line(), at.column()) == (place.line(), place.column());
+    let here = |at: Location| is_same(at, place);
     let hits = entries
         .iter()
         .filter(|entry| here(entry.value) || entry.key.is_some_and(here));
@@ -226,11 +281,11 @@ impl<'de> Deserialize<'de> for Tree {
 
 struct TreeVisitor;
 
-/// Scalars carry nothing that is needed here.
+/// Of scalars only the kind is needed here.
 macro_rules! leaves {
-    ($($visit:ident($($value:ty)?)),+ $(,)?) => {$(
+    ($($visit:ident($($value:ty)?) = $found:expr),+ $(,)?) => {$(
         fn $visit<E: de::Error>(self $(, _: $value)?) -> Result<Tree, E> {
-            Ok(Tree::Leaf)
+            Ok(Tree::Leaf($found))
         }
     )+};
 }
@@ -243,16 +298,16 @@ impl<'de> Visitor<'de> for TreeVisitor {
     }
 
     leaves!(
-        visit_bool(bool),
-        visit_i64(i64),
-        visit_u64(u64),
-        visit_i128(i128),
-        visit_u128(u128),
-        visit_f64(f64),
-        visit_str(&str),
-        visit_bytes(&[u8]),
-        visit_unit(),
-        visit_none(),
+        visit_bool(bool) = "true or false",
+        visit_i64(i64) = NUMBER,
+        visit_u64(u64) = NUMBER,
+        visit_i128(i128) = NUMBER,
+        visit_u128(u128) = NUMBER,
+        visit_f64(f64) = NUMBER,
+        visit_str(&str) = TEXT,
+        visit_bytes(&[u8]) = TEXT,
+        visit_unit() = "nothing",
+        visit_none() = "nothing",
     );
 
     fn visit_some<D: Deserializer<'de>>(self, from: D) -> Result<Tree, D::Error> {
