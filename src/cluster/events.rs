@@ -3,6 +3,7 @@
 //!
 //! Nobody waits for an event: what cannot be told for long is dropped.
 
+mod note;
 mod reporter;
 
 use tokio::sync::mpsc;

@@ -13,12 +13,11 @@ use kube::{
 use serde_json::json;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::{Event, Subject};
+use super::{Event, Subject, note::noted};
 use crate::{
     backoff::{Backoff, jitter},
     clock::Clock,
     cluster::{Cluster, ClusterError, node::OwnNode},
-    crd,
     telemetry::chain,
 };
 
@@ -27,9 +26,6 @@ const CONTROLLER: &str = "machinist.dev/agent";
 
 /// Where events of things without a namespace live.
 const NAMESPACE: &str = "default";
-
-/// The API server's own limit for a note, in bytes.
-const NOTE: usize = 1024;
 
 /// An event that is not repeated for this long is over; the same again is a new one. What client-go
 /// does, so that people's tools group ours as they group others.
@@ -281,30 +277,6 @@ impl Subject {
     }
 }
 
-/// What the event says, within the server's limit; the count is not what is cut off.
-fn noted(note: &str, left_out: u32) -> String {
-    let more = match left_out {
-        0 => String::new(),
-        count => format!(" ({count} others were left out before this)"),
-    };
-    let room = NOTE.saturating_sub(more.len());
-    format!("{}{more}", crd::cut(note, room))
-}
-
 fn events(client: Client, namespace: &str) -> Api<Written> {
     Api::namespaced(client, namespace)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_note_says_how_many_were_left_out_also_where_it_is_cut() {
-        assert_eq!(noted("a", 0), "a");
-        assert_eq!(noted("a", 3), "a (3 others were left out before this)");
-        let long = noted(&"x".repeat(2 * NOTE), 3);
-        assert_eq!(long.len(), NOTE);
-        assert!(long.ends_with("left out before this)"));
-    }
 }

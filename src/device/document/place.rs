@@ -8,6 +8,7 @@ use serde::{
 };
 use serde_saphyr::{Error, Location, Spanned};
 
+use super::shape::{LIST, MAP, NUMBER, TEXT, list_of, one_line, wanted};
 use crate::device::Refusal;
 use crate::reason::Reason;
 
@@ -28,24 +29,6 @@ struct Entry {
     found: &'static str,
 }
 
-const MAP: &str = "a map of fields";
-const LIST: &str = "a list of entries";
-const TEXT: &str = "a text";
-const NUMBER: &str = "a number";
-
-/// What the reader expected, in words of those who write such files: its own are those of a parser. None
-/// where it did not expect a shape.
-fn shape(expected: &str) -> Option<&'static str> {
-    Some(match expected {
-        "mapping start" | "a map" | "map" => MAP,
-        "sequence start" | "a sequence" | "seq" => LIST,
-        "string scalar" | "scalar" | "a string" | "string" => TEXT,
-        written if written.starts_with("struct ") => MAP,
-        written if written.starts_with("tuple ") => LIST,
-        _ => return None,
-    })
-}
-
 /// That something of another shape is there than is wanted. Its place is where it begins, which may be
 /// that of its first key, too: that key is not what is wrong.
 fn other_shape(entries: &[Entry], place: Option<Location>, expected: &'static str) -> Refusal {
@@ -60,15 +43,6 @@ fn other_shape(entries: &[Entry], place: Option<Location>, expected: &'static st
         set_place(&mut refusal, place);
     }
     refusal
-}
-
-/// The shape that the reader expected, where it met another one.
-fn wanted(error: &Error) -> Option<&'static str> {
-    match error {
-        Error::Unexpected { expected, .. } => shape(expected),
-        Error::SerdeInvalidType { expected, .. } => shape(expected),
-        _ => None,
-    }
 }
 
 fn is_same(one: Location, other: Location) -> bool {
@@ -162,14 +136,18 @@ pub(super) fn refusal(text: &str, error: &Error) -> Refusal {
     let error = error.without_snippet();
     let place = error.location().filter(|place| place.line() > 0);
     let entries = index(text);
-    let field = place.and_then(|place| field_at(&entries, place));
+    match wanted(error) {
+        Some(wanted) => other_shape(&entries, place, wanted),
+        None => as_read(&entries, place, error),
+    }
+}
+
+fn as_read(entries: &[Entry], place: Option<Location>, error: &Error) -> Refusal {
+    let field = place.and_then(|place| field_at(entries, place));
     let inside = |name: &str| match &field {
         Some(above) if !above.is_empty() => format!("{above}.{name}"),
         _ => name.to_owned(),
     };
-    if let Some(wanted) = wanted(error) {
-        return other_shape(&entries, place, wanted);
-    }
     let mut refusal = match error {
         Error::SerdeUnknownField {
             field: name,
@@ -186,7 +164,7 @@ pub(super) fn refusal(text: &str, error: &Error) -> Refusal {
         }
         Error::SerdeMissingField { field: name, .. } => {
             let message = format!("{name} is missing");
-            let place = missing_from(&entries, field.as_deref().unwrap_or_default(), name);
+            let place = missing_from(entries, field.as_deref().unwrap_or_default(), name);
             // The reader stands at the end of the map; its own name says more.
             return Refusal::new(Reason::ValueInvalid, message).field(place);
         }
@@ -223,25 +201,6 @@ pub(super) fn refusal(text: &str, error: &Error) -> Refusal {
         set_place(&mut refusal, place);
     }
     refusal
-}
-
-fn list_of(names: &[&str]) -> String {
-    format!("one of {}", names.join(", "))
-}
-
-/// The reader's own message without the place, which is told apart.
-fn one_line(error: &Error) -> String {
-    let text = error.to_string();
-    let text = text.lines().next().unwrap_or_default();
-    let text = text.split(" at line ").next().unwrap_or(text);
-    let text = text.strip_prefix("error: ").unwrap_or(text);
-    match text
-        .strip_prefix("line ")
-        .and_then(|rest| rest.split_once(": "))
-    {
-        Some((_, message)) => message.to_owned(),
-        None => text.to_owned(),
-    }
 }
 
 /// Where the field `name` should be, when the reader missed it at `field`: in the nearest map there

@@ -275,7 +275,7 @@ impl Book {
         let leaving = self.entries.values().filter(leaving).count();
         let of = |forced: &BTreeMap<PodId, bool>| {
             let kept = forced.iter().filter(|(_, kept)| **kept);
-            kept.map(|(id, _)| id.clone()).collect()
+            kept.map(|(id, _)| id.clone()).collect::<Vec<_>>()
         };
         Progress {
             begun: true,
@@ -291,7 +291,7 @@ impl Book {
             notes: Arc::clone(&self.notes),
             lost: Arc::clone(&self.lost),
             forced: self.forced.keys().cloned().collect(),
-            overridden: of(&self.forced),
+            overridden: Arc::new(of(&self.forced)),
             left_behind: self.left_behind.clone(),
             ..Progress::default()
         }

@@ -35,7 +35,7 @@ pub struct Progress {
     /// Pods that were deleted and not evicted, as the drain was forced.
     pub forced: Vec<PodId>,
     /// Those of them that a budget had kept until then.
-    pub overridden: Vec<PodId>,
+    pub overridden: Arc<Vec<PodId>>,
     /// Pods that have ended and whose objects are still there, held by finalizers.
     pub left_behind: Vec<PodId>,
     /// Why it is forced, where a person wants that.

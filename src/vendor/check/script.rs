@@ -72,18 +72,10 @@ async fn hello(stage: &mut Stage, patience: Patience, found: &mut Findings) {
         .await;
     let seen = match stage.refused.first() {
         Some(why) => why.clone(),
-        None if !came => missed(stage, "no session within", patience),
+        None if !came => stage.missed("no session within", patience.step),
         None => String::new(),
     };
     found.say(rule, stage.is_open(), seen);
-}
-
-/// Why somebody who was waited for did not come.
-fn missed(stage: &Stage, what: &str, patience: Patience) -> String {
-    match stage.program_ended() {
-        Some(how) => format!("the program has ended: {how}"),
-        None => format!("{what} {} s", patience.step.as_secs()),
-    }
 }
 
 async fn snapshots(stage: &mut Stage, patience: Patience, found: &mut Findings) {
@@ -104,8 +96,7 @@ async fn snapshots(stage: &mut Stage, patience: Patience, found: &mut Findings) 
     );
     let first = stage.rejected.first().map(|why| why.message.clone());
     found.say(good, first.is_none(), first.unwrap_or_default());
-    // Told of; what is said from now on is judged as what replaces it.
-    stage.rejected.clear();
+    stage.rejected.clear(); // What is said from now on is judged as what replaces it.
 }
 
 /// What came after the first snapshots, up to here.
@@ -292,7 +283,7 @@ async fn coming_back(stage: &mut Stage, patience: Patience, found: &mut Findings
     stage.rejected.clear();
     stage.hang_up();
     let came = stage.until(patience.step, Stage::is_open).await;
-    found.say(back, came, missed(stage, "not within", patience));
+    found.say(back, came, stage.missed("not within", patience.step));
     if !came {
         found.skip(same, AWAY);
         return found.skip(rise, AWAY);

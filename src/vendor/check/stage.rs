@@ -81,8 +81,16 @@ impl Stage {
         self.live.is_some()
     }
 
+    /// Why somebody who was waited for did not come.
+    pub(super) fn missed(&self, what: &str, waited: Duration) -> String {
+        match self.program_ended() {
+            Some(how) => format!("the program has ended: {how}"),
+            None => format!("{what} {} s", waited.as_secs()),
+        }
+    }
+
     /// How the program has ended, in words.
-    pub(super) fn program_ended(&self) -> Option<String> {
+    fn program_ended(&self) -> Option<String> {
         self.program.as_ref()?.borrow().clone()
     }
 
