@@ -202,6 +202,9 @@ pub struct ResourceStatus {
     pub resource: String,
     /// Who declared it.
     pub source: String,
+    /// How pods come by it: `devicePlugin`, or `dra` for claims.
+    #[serde(default)]
+    pub serve: String,
     /// The kubelet knows it.
     pub registered: bool,
     /// Since when that is so, or not.

@@ -374,3 +374,50 @@ fn a_declaration_that_the_agent_would_not_read_is_not_called_good() {
     let why = said(&check(0o644));
     assert_eq!(why.matches("spec.match[0].usb").count(), 1, "{why}");
 }
+
+#[test]
+fn a_declaration_of_what_another_file_offers_is_told_with_that_file() {
+    let place = tempfile::tempdir().unwrap();
+    let dir = |below: &str| {
+        let dir = place.path().join("etc/machinist").join(below);
+        fs::create_dir_all(&dir).unwrap();
+        dir
+    };
+    let declaration = |name: &str| {
+        format!(
+            "apiVersion: machinist.dev/v1\nkind: DeviceDeclaration\nmetadata: {{name: {name}}}\nspec:\n  resource: acme.dev/null\n  match: [{{path: /dev/null}}]\n"
+        )
+    };
+    let (first, second) = (
+        dir("devices.d").join("first.yaml"),
+        place.path().join("second.yaml"),
+    );
+    fs::write(&first, declaration("first")).unwrap();
+    fs::write(&second, declaration("second")).unwrap();
+    let vendor = "apiVersion: machinist.dev/v1\nkind: DeviceVendor\nmetadata: {name: acme}\nspec: {connects: program, resources: [acme.dev/*], devices: [/dev/null]}\n";
+    let vendors = dir("vendors.d").join("acme.yaml");
+    let check = |file: &std::path::Path| {
+        let root = ["--root", place.path().to_str().unwrap()];
+        let file = ["devices", "check", file.to_str().unwrap()];
+        let output = machinist(&[&file[..], &root].concat());
+        assert_eq!(output.status.code(), Some(0));
+        String::from_utf8(output.stderr).unwrap()
+    };
+    assert_eq!(check(&first), "", "a file is no rival of itself");
+    let told = check(&second);
+    assert!(
+        told.contains("/etc/machinist/devices.d/first.yaml"),
+        "{told}"
+    );
+    assert_eq!(told.lines().count(), 1, "{told}");
+    fs::write(vendors, vendor).unwrap();
+    let told = check(&first);
+    assert!(
+        told.contains("/etc/machinist/vendors.d/acme.yaml"),
+        "{told}"
+    );
+    assert!(
+        told.contains("vendor acme may offer acme.dev/null"),
+        "{told}"
+    );
+}

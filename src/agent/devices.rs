@@ -191,6 +191,7 @@ fn view(status: &DevicesStatus) -> DevicesView {
     let resources = status.devices.iter().map(|resource| ResourceStatus {
         resource: resource.resource.to_string(),
         source: resource.source.to_string(),
+        serve: resource.serve.as_str().to_owned(),
         registered: resource.registered,
         since: resource.since,
         reason: match resource.registered {

@@ -11,7 +11,8 @@ use super::{Exit, Global, Printed, config::Context, print_data, status::ask};
 use crate::{
     agent,
     config::Fragment,
-    device::{Resource, quantity::Quantity, registry},
+    device::{Resource, Serve, quantity::Quantity, registry},
+    path::AbsPath,
     root::Root,
     status::ResourceStatus,
 };
@@ -76,9 +77,10 @@ fn check(global: &Global, args: &CheckArgs) -> anyhow::Result<Exit> {
     let file = agent::plain(&whole)?;
     let context = Context::open(global, Fragment::default(), false)?;
     let allowances = agent::allowances(&context.settings);
+    let root = &context.root;
     let found = read
         .map_err(|refusal| vec![refusal])
-        .and_then(|text| registry::check(&context.root, (&file, &shown), &text, &allowances));
+        .and_then(|text| registry::check(root, (&file, &shown), &text, &allowances));
     let found = match found {
         Ok(found) => found,
         Err(refusals) => {
@@ -88,7 +90,9 @@ fn check(global: &Global, args: &CheckArgs) -> anyhow::Result<Exit> {
             return Ok(Exit::Failed);
         }
     };
-    for problem in &found.problems {
+    let names = found.resources.keys();
+    let rivals = names.flat_map(|name| registry::rivals(root, &of_root(root, &file), name));
+    for problem in found.problems.iter().cloned().chain(rivals) {
         super::output::write_error(&format!("{problem}\n"));
     }
     let found = found.resources.values().flat_map(|one| Found::all(one));
@@ -100,6 +104,15 @@ fn check(global: &Global, args: &CheckArgs) -> anyhow::Result<Exit> {
         }
     })?;
     Ok(Exit::Done)
+}
+
+/// A file of the caller's as the root sees it; one that is not below it stays as it is.
+fn of_root(root: &Root, file: &AbsPath) -> AbsPath {
+    let top = root.host_path(&AbsPath::root());
+    let below = std::path::Path::new(file.as_str()).strip_prefix(top);
+    let below = below.ok().and_then(|below| below.to_str());
+    let whole = below.and_then(|below| AbsPath::new(format!("/{below}")).ok());
+    whole.unwrap_or_else(|| file.clone())
 }
 
 /// A device that a declaration finds here now.
@@ -163,10 +176,11 @@ fn list(global: &Global, args: &ListArgs) -> anyhow::Result<Exit> {
 /// One row per device; columns as wide as they need to be.
 fn table(resources: &[ResourceStatus]) -> String {
     let mut rows = vec![["RESOURCE", "DEVICE", "HEALTH", "HOLDER", "REASON"]];
-    for resource in resources {
+    let named: Vec<String> = resources.iter().map(named).collect();
+    for (resource, named) in resources.iter().zip(&named) {
         for device in &resource.devices {
             rows.push([
-                &resource.resource,
+                named,
                 &device.id,
                 &device.health,
                 device.holder.as_deref().unwrap_or("-"),
@@ -185,10 +199,36 @@ fn table(resources: &[ResourceStatus]) -> String {
     text
 }
 
+/// The name; how pods come by it only where that is not by asking for a number.
+fn named(resource: &ResourceStatus) -> String {
+    match resource.serve.as_str() {
+        // An agent from before this was told says nothing of it.
+        "" => resource.resource.clone(),
+        serve if serve == Serve::DevicePlugin.as_str() => resource.resource.clone(),
+        serve => format!("{} ({serve})", resource.resource),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::status::DeviceStatus;
+
+    #[test]
+    fn what_is_served_by_claim_says_so_and_nothing_else_does() {
+        let of = |serve: Serve| {
+            let resource = ResourceStatus {
+                resource: "acme.dev/x".to_owned(),
+                serve: serve.as_str().to_owned(),
+                ..ResourceStatus::default()
+            };
+            let known = serde_json::to_value(serve).unwrap();
+            assert_eq!(serde_json::to_value(&resource).unwrap()["serve"], known);
+            named(&resource)
+        };
+        assert_eq!(of(Serve::DevicePlugin), "acme.dev/x");
+        assert_eq!(of(Serve::Dra), "acme.dev/x (dra)");
+    }
 
     #[test]
     fn every_device_has_a_row() {
@@ -207,6 +247,7 @@ mod tests {
         let resources = [ResourceStatus {
             resource: "machinist.dev/fuse".to_owned(),
             source: "fuse.yaml".to_owned(),
+            serve: "devicePlugin".to_owned(),
             registered: true,
             since: None,
             reason: String::new(),

@@ -3,11 +3,14 @@
 use std::{
     fmt::Write as _,
     path::{Path, PathBuf},
+    pin::pin,
     process::{Child, Command, ExitStatus, Stdio},
+    time::Duration,
 };
 
 use anyhow::Context as _;
 use clap::Args;
+use tokio::sync::watch;
 
 use super::{Exit, Printed, print_data, short};
 use crate::{
@@ -122,14 +125,38 @@ fn check(
             .split_first()
             .map(|(name, rest)| start(name, rest, &socket));
         let program = program.transpose()?;
-        let found = check.run(Patience::default()).await;
-        if let Some(status) = program.and_then(Program::ended) {
-            super::output::complain(&format!("the program has ended by itself: {status}"));
-        }
+        let found = match program {
+            None => check.run(Patience::default()).await,
+            Some(program) => check_program(check, program).await,
+        };
         // The findings are what was asked for; a task that hangs on is not.
         let _ = tasks.finish(GRACE).await;
         Ok(found)
     })
+}
+
+/// How often it is looked whether the program still runs: what nobody would call waiting.
+const LOOK: Duration = Duration::from_millis(100);
+
+async fn check_program(check: Check, mut program: Program) -> Vec<Finding> {
+    let (tell, ended) = watch::channel(None);
+    let mut running = pin!(check.of_program(ended).run(Patience::default()));
+    let mut looks = tokio::time::interval(LOOK);
+    let found = loop {
+        tokio::select! {
+            found = &mut running => break found,
+            // Safe to drop: the next look is due all the same.
+            _ = looks.tick(), if tell.borrow().is_none() => {
+                if let Some(status) = program.ended() {
+                    tell.send_replace(Some(status.to_string()));
+                }
+            }
+        }
+    };
+    if let Some(status) = program.ended() {
+        super::output::complain(&format!("the program has ended by itself: {status}"));
+    }
+    found
 }
 
 /// The program, until it is dropped.
@@ -137,7 +164,7 @@ struct Program(Child);
 
 impl Program {
     /// How it ended; none of one that runs, which ends with this.
-    fn ended(mut self) -> Option<ExitStatus> {
+    fn ended(&mut self) -> Option<ExitStatus> {
         self.0.try_wait().ok().flatten()
     }
 }

@@ -3,6 +3,7 @@
 //!
 //! Nobody waits for an event: what cannot be told for long is dropped.
 
+mod note;
 mod reporter;
 
 use tokio::sync::mpsc;
@@ -78,6 +79,8 @@ pub async fn report(
     loop {
         tokio::select! {
             () = stop.cancelled() => return,
+            // Safe to drop: only time passes.
+            () = reporter.calm() => reporter.tell_left_out(),
             // Safe to drop: an event stays in the queue until it is taken.
             event = told.recv() => match event {
                 None => return,

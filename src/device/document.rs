@@ -2,6 +2,7 @@
 //! is collected and placed.
 
 mod place;
+mod shape;
 
 use std::collections::BTreeSet;
 

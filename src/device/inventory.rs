@@ -179,6 +179,16 @@ pub enum Serve {
     Dra,
 }
 
+impl Serve {
+    /// As declarations and `status` spell it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::DevicePlugin => "devicePlugin",
+            Self::Dra => "dra",
+        }
+    }
+}
+
 /// One resource and all its devices.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -20,7 +20,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use self::task::Task;
 pub use self::{
     files::read_files,
-    preview::{check, list, text_of},
+    preview::{check, list, rivals, text_of},
     scan::{UnitStates, follow},
     watching::{Depth, DirWatch, watch_for},
 };

@@ -53,6 +53,7 @@ fn status() -> Status {
     status.devices = vec![ResourceStatus {
         resource: "acme.dev/fpga".to_owned(),
         source: String::new(),
+        serve: "devicePlugin".to_owned(),
         registered: true,
         since: None,
         reason: String::new(),

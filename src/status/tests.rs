@@ -59,6 +59,7 @@ fn devices() -> Vec<ResourceStatus> {
     vec![ResourceStatus {
         resource: "machinist.dev/fuse".to_owned(),
         source: "fuse.yaml".to_owned(),
+        serve: "devicePlugin".to_owned(),
         registered: true,
         since: None,
         reason: String::new(),

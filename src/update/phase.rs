@@ -280,6 +280,11 @@ impl Phase {
         }
     }
 
+    /// The phase of that [name](Self::name).
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|phase| phase.name() == name)
+    }
+
     /// Whether an update is on its way here, and nothing of the machine has changed for it yet.
     pub const fn is_before_staging(self) -> bool {
         use Phase::{Cordoned, Drained, Draining, Waiting, Withholding};

@@ -98,6 +98,14 @@ impl Check {
         })
     }
 
+    /// As [`Check::listen`], for a program whose end is known: nobody waits for one that has ended. The
+    /// value is how it ended, in words.
+    #[must_use]
+    pub fn of_program(mut self, ended: watch::Receiver<Option<String>>) -> Self {
+        self.stage.program = Some(ended);
+        self
+    }
+
     /// Goes through all the rules; the same ones in the same order, whatever the program does.
     pub async fn run(mut self, patience: Patience) -> Vec<Finding> {
         script::run(&mut self.stage, patience).await

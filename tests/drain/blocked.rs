@@ -332,6 +332,22 @@ async fn nothing_is_forced_a_second_before_the_limit_also_when_the_agent_was_res
     );
     let drained = second.ended().await.unwrap();
     assert_eq!(names(&drained.progress.forced), ["web"]);
+    assert_eq!(names(&drained.progress.overridden), ["web"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn whom_no_budget_kept_is_forced_and_not_said_to_have_been_kept() {
+    let server = held("web");
+    server.put(made("free"));
+    let options = unattended();
+    let running = start(&server, options);
+    running.ordered.send_replace(Some("at once".to_owned()));
+    let drained = running.ended().await.unwrap();
+    let mut forced = names(&drained.progress.forced);
+    forced.sort();
+    assert_eq!(forced, ["free", "web"]);
+    let overridden = names(&drained.progress.overridden);
+    assert!(!overridden.contains(&"free"), "{overridden:?}");
 }
 
 #[tokio::test(start_paused = true)]

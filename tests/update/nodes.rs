@@ -209,6 +209,30 @@ async fn the_time_that_a_drain_took_is_counted_through_restarts_of_the_agent() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_start_that_cannot_learn_what_is_desired_shows_the_drain_that_the_journal_knows_of() {
+    let (sandbox, script) = (machine(), Script::new());
+    let node = NodeDouble::of(&sandbox);
+    node.blocks(true);
+    let mut driver = start(&sandbox, &script, &node, &one());
+    let draining = |report: &UpdateReport| !report.blockers.is_empty();
+    let begun = driver.until("draining", draining).await.since;
+    driver.stop().await;
+    let (root, unknown) = (sandbox.root(), Desired::Unknown);
+    let mut driver = Driver::on_node(&root, &script, &node, unknown, conduct(true));
+    let report = driver
+        .until("what the journal says", |report| report.cordoned.is_some())
+        .await;
+    assert_eq!((report.phase, report.since), (Phase::Draining, begun));
+    // It was shown, not begun: what is desired decides.
+    driver.wants(&one());
+    driver.until("draining on", draining).await;
+    node.blocks(false);
+    script.until_reboot().await;
+    assert_eq!(node.log(), ["cordon one", "drain"]);
+    driver.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_api_server_that_is_away_is_waited_for_in_every_step_and_nothing_is_done_twice() {
     for request in ["cordon", "lend", "permit", "uncordon"] {
         let (sandbox, script) = (machine(), Script::new());

@@ -63,20 +63,34 @@ async fn the_example_keeps_every_rule() {
         .iter()
         .filter(|one| one.verdict == Verdict::Kept)
         .count();
-    assert_eq!((kept, found.len()), (10, 14), "{found:#?}");
+    assert_eq!((kept, found.len()), (10, 15), "{found:#?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_program_that_never_comes_is_told_of() {
     let found = check(|_| std::future::pending()).await;
-    assert_eq!(found.len(), 14, "all rules are named, whatever happens");
+    assert_eq!(found.len(), 15, "all rules are named, whatever happens");
     let broken = broken(&found);
     assert_eq!(broken.len(), 1, "{broken:?}");
     assert!(broken[0].ends_with("no session within 3 s"), "{broken:?}");
 }
 
+fn snapshot(generation: u64, device: &str) -> api::Snapshot {
+    api::Snapshot {
+        resource: "acme.dev/x".into(),
+        generation,
+        devices: vec![crate::program::device(device)],
+        asks: None,
+    }
+}
+
 /// Says Hello and one wrong snapshot, and nothing ever after.
 async fn sloppy(socket: String) {
+    says(socket, vec![snapshot(1, "sda")]).await;
+}
+
+/// Says Hello and these snapshots, and nothing ever after.
+async fn says(socket: String, snapshots: Vec<api::Snapshot>) {
     let endpoint = tonic::transport::Endpoint::new(format!("unix:{socket}")).unwrap();
     let channel = endpoint.connect().await.unwrap();
     let (to, said) = mpsc::channel(8);
@@ -88,13 +102,9 @@ async fn sloppy(socket: String) {
         resources: vec!["acme.dev/x".into()],
     };
     say(Said::Hello(hello)).await.unwrap();
-    let snapshot = api::Snapshot {
-        resource: "acme.dev/x".into(),
-        generation: 1,
-        devices: vec![crate::program::device("sda")],
-        asks: None,
-    };
-    say(Said::Snapshot(snapshot)).await.unwrap();
+    for snapshot in snapshots {
+        say(Said::Snapshot(snapshot)).await.unwrap();
+    }
     let mut client = api::vendor_client::VendorClient::new(channel);
     let mut from = client
         .session(ReceiverStream::new(said))
@@ -120,6 +130,48 @@ async fn every_broken_rule_is_told_with_what_was_seen() {
     assert_eq!(broken.len(), expected.len(), "{broken:#?}");
     for (found, expected) in broken.iter().zip(expected) {
         assert!(found.contains(expected), "{found}: {expected}");
+    }
+}
+
+#[test]
+fn a_program_that_has_ended_is_not_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("acme.yaml");
+    std::fs::write(&file, FILE).unwrap();
+    let began = std::time::Instant::now();
+    let command = std::process::Command::new(env!("CARGO_BIN_EXE_machinist"))
+        .args(["vendor-check", "--file"])
+        .arg(&file)
+        .args(["--", "sh", "-c", "exit 7"])
+        .output()
+        .unwrap();
+    let took = began.elapsed();
+    assert_eq!(command.status.code(), Some(1));
+    let told = String::from_utf8(command.stdout).unwrap();
+    assert!(
+        told.contains("the program has ended: exit status: 7"),
+        "{told}"
+    );
+    assert!(took < Patience::default().step, "{took:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_follows_the_first_snapshot_is_judged_too() {
+    let rule = "a later snapshot replaces the one before, and no generation goes back";
+    let healthy = |generation| snapshot(generation, "acme0");
+    for (generations, expected) in [
+        (&[7, 3][..], Verdict::Broken),
+        (&[7, 8], Verdict::Kept),
+        (&[7], Verdict::Skipped),
+    ] {
+        let said = generations.iter().copied().map(healthy).collect();
+        let found = check(|socket| says(socket, said)).await;
+        let one = found.iter().find(|one| one.rule == rule).unwrap();
+        assert_eq!(one.verdict, expected, "{one:?}");
+        if expected == Verdict::Broken {
+            let why = "generation 3 is older than 7";
+            assert!(one.seen.contains(why), "{one:?}");
+        }
     }
 }
 

@@ -149,6 +149,7 @@ const DRIVERS: &[&str] = &[
     "cli::drain",
     "cli::handover",
     "cli::runtime",
+    "cli::vendor_check",
     "cluster",
     "device::registry",
     "device::service",

@@ -43,11 +43,19 @@ impl Told {
                     .ordered
                     .as_deref()
                     .map(|why| format!(", as asked: {why}"));
-                let why = why.unwrap_or_default();
-                let note = format!("{pod} is deleted past what kept it{why}");
+                let kept = progress.overridden.contains(pod);
+                let note = forced(pod, kept, &why.unwrap_or_default());
                 ours.tell(EventReason::DrainForced, note);
             }
         }
+    }
+}
+
+/// Of a pod that no budget held up, nothing was passed by.
+fn forced(pod: &PodId, kept: bool, why: &str) -> String {
+    match kept {
+        true => format!("{pod} is deleted past the budget that kept it{why}"),
+        false => format!("{pod} is deleted, not evicted: the drain is forced{why}"),
     }
 }
 
@@ -56,5 +64,23 @@ fn subject(pod: &PodId) -> Subject {
         namespace: pod.namespace.clone(),
         name: pod.name.clone(),
         uid: pod.uid.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pod_that_nothing_kept_is_not_said_to_have_been_kept() {
+        let pod = PodId {
+            namespace: "kube-system".to_owned(),
+            name: "dns".to_owned(),
+            uid: "1".to_owned(),
+        };
+        let told = |kept| forced(&pod, kept, ", as asked: the rack burns");
+        assert!(told(true).contains("past the budget that kept it"));
+        let free = told(false);
+        assert!(!free.contains("kept") && free.ends_with("as asked: the rack burns"));
     }
 }

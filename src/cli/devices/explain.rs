@@ -158,6 +158,7 @@ mod tests {
         status.devices = vec![ResourceStatus {
             resource: "acme.dev/x".to_owned(),
             source: "vendor acme".to_owned(),
+            serve: "devicePlugin".to_owned(),
             registered: true,
             since: Some(now),
             reason: String::new(),

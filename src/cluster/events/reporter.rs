@@ -11,14 +11,13 @@ use kube::{
     api::{Patch, PatchParams, PostParams},
 };
 use serde_json::json;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, sleep_until};
 
-use super::{Event, Subject};
+use super::{Event, Subject, note::noted};
 use crate::{
     backoff::{Backoff, jitter},
     clock::Clock,
     cluster::{Cluster, ClusterError, node::OwnNode},
-    crd,
     telemetry::chain,
 };
 
@@ -27,9 +26,6 @@ const CONTROLLER: &str = "machinist.dev/agent";
 
 /// Where events of things without a namespace live.
 const NAMESPACE: &str = "default";
-
-/// The API server's own limit for a note, in bytes.
-const NOTE: usize = 1024;
 
 /// An event that is not repeated for this long is over; the same again is a new one. What client-go
 /// does, so that people's tools group ours as they group others.
@@ -65,7 +61,14 @@ pub(super) struct Reporter {
     /// How many different events a subject may still have, and as of when.
     allowed: HashMap<Subject, (u32, Instant)>,
     names: u32,
+    /// How many events of each subject were left out since one of it was written.
+    left_out: HashMap<Subject, u32>,
+    /// When one was left out last; none once their number was told.
+    untold: Option<Instant>,
 }
+
+/// A flood is over when nothing was left out for so long.
+const CALM: Duration = Duration::from_secs(10);
 
 impl Reporter {
     pub(super) fn new(cluster: Cluster, node: OwnNode, clock: Clock) -> Self {
@@ -76,6 +79,24 @@ impl Reporter {
             series: HashMap::new(),
             allowed: HashMap::new(),
             names: 0,
+            left_out: HashMap::new(),
+            untold: None,
+        }
+    }
+
+    /// When a flood is over; never without one.
+    pub(super) async fn calm(&self) {
+        match self.untold {
+            Some(last) => sleep_until(last + CALM).await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Says in the log how many events were left out: the API server has no place for them.
+    pub(super) fn tell_left_out(&mut self) {
+        self.untold = None;
+        for (subject, count) in &self.left_out {
+            tracing::warn!("{count} events of {} were left out", self.shown(subject));
         }
     }
 
@@ -101,9 +122,13 @@ impl Reporter {
             }
         }
         if !self.allow(&event.subject, now) {
-            return tracing::debug!("too many events of {:?}; one is dropped", event.subject);
+            tracing::debug!("too many events of {:?}; one is dropped", event.subject);
+            *self.left_out.entry(event.subject).or_default() += 1;
+            self.untold = Some(now);
+            return;
         }
-        if let Some(name) = self.create(&event).await {
+        let left_out = self.left_out.remove(&event.subject).unwrap_or_default();
+        if let Some(name) = self.create(&event, left_out).await {
             let series = Series {
                 name,
                 count: 1,
@@ -130,10 +155,11 @@ impl Reporter {
         true
     }
 
-    /// Creates until it succeeds, or the server refuses it as it stands. Returns its name.
-    async fn create(&mut self, event: &Event) -> Option<String> {
+    /// Creates until it succeeds, or the server refuses it as it stands. Returns its name. `left_out` others
+    /// of its subject were not written before it, which its note says.
+    async fn create(&mut self, event: &Event, left_out: u32) -> Option<String> {
         self.names = self.names.wrapping_add(1);
-        let written = self.as_written(event);
+        let written = self.as_written(event, left_out);
         let mut failures = 0;
         loop {
             let namespace = event.subject.namespace();
@@ -142,7 +168,11 @@ impl Reporter {
                 let params = PostParams::default();
                 events(client, namespace).create(&params, written).await
             };
-            let object = format!("event {} of {}", event.reason.as_str(), self.shown(event));
+            let object = format!(
+                "event {} of {}",
+                event.reason.as_str(),
+                self.shown(&event.subject)
+            );
             match self.cluster.ask("create", object, create).await {
                 Ok(_) => return name,
                 // The answer to an earlier try was lost.
@@ -175,8 +205,9 @@ impl Reporter {
         self.cluster.ask("count", object, counted).await.map(drop)
     }
 
-    fn as_written(&self, event: &Event) -> Written {
+    fn as_written(&self, event: &Event, left_out: u32) -> Written {
         let now = self.clock.now();
+        let note = noted(&event.note, left_out);
         let regarding = self.regarding(&event.subject);
         let name = regarding.name.clone().unwrap_or_default();
         Written {
@@ -196,7 +227,7 @@ impl Reporter {
             action: Some(event.reason.action().to_owned()),
             reason: Some(event.reason.as_str().to_owned()),
             type_: Some(event.reason.weight().as_str().to_owned()),
-            note: Some(crd::cut(&event.note, NOTE).to_owned()),
+            note: Some(note),
             regarding: Some(regarding),
             ..Written::default()
         }
@@ -227,8 +258,8 @@ impl Reporter {
         }
     }
 
-    fn shown(&self, event: &Event) -> String {
-        match &event.subject {
+    fn shown(&self, subject: &Subject) -> String {
+        match subject {
             Subject::Node => format!("Node {}", self.node.name()),
             Subject::Pod {
                 namespace, name, ..

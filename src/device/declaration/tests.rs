@@ -398,3 +398,38 @@ fn what_no_claim_can_say_is_refused_where_it_stands() {
     let plainly = text.replace("  serve: dra\n", "");
     assert!(parse("x.yaml", &plainly, &Allowances::default()).is_ok());
 }
+
+#[test]
+fn another_shape_is_told_in_words_of_whoever_wrote_it() {
+    let of = |spec: &str| {
+        let text = format!(
+            "apiVersion: machinist.dev/v1\nkind: DeviceDeclaration\nmetadata: {{name: x}}\nspec:\n{spec}"
+        );
+        problems(&text).join("; ")
+    };
+    for (spec, expected) in [
+        (
+            "  resource: acme.dev/x\n  match: /dev/x\n",
+            "x.yaml:6:10: spec.match: this is a text; expected a list of entries",
+        ),
+        (
+            "  resource: acme.dev/x\n  match:\n    path: /dev/x\n",
+            "x.yaml:7:5: spec.match: this is a map of fields; expected a list of entries",
+        ),
+        (
+            "  resource: acme.dev/x\n  match: [/dev/x]\n",
+            "x.yaml:6:11: spec.match[0]: this is a text; expected a map of fields",
+        ),
+        (
+            "  resource: [acme.dev/x]\n  match: [{path: /dev/x}]\n",
+            "x.yaml:5:13: spec.resource: this is a list of entries; expected a text",
+        ),
+        (
+            "  - acme.dev/x\n",
+            "x.yaml:5:3: spec: this is a list of entries; expected a map of fields",
+        ),
+    ] {
+        let told = of(spec);
+        assert!(told.starts_with(expected), "{told}\nand not\n{expected}");
+    }
+}

@@ -8,6 +8,7 @@ use serde::{
 };
 use serde_saphyr::{Error, Location, Spanned};
 
+use super::shape::{LIST, MAP, NUMBER, TEXT, list_of, one_line, wanted};
 use crate::device::Refusal;
 use crate::reason::Reason;
 
@@ -24,12 +25,33 @@ struct Entry {
     path: String,
     key: Option<Location>,
     value: Location,
-    is_map: bool,
+    /// What is there, in words.
+    found: &'static str,
+}
+
+/// That something of another shape is there than is wanted. Its place is where it begins, which may be
+/// that of its first key, too: that key is not what is wrong.
+fn other_shape(entries: &[Entry], place: Option<Location>, expected: &'static str) -> Refusal {
+    let here = |at: Location| place.is_some_and(|place| is_same(at, place));
+    let entry = entries.iter().rfind(|entry| here(entry.value));
+    let found = entry.map_or("something else", |entry| entry.found);
+    let refusal = Refusal::new(Reason::ValueInvalid, format!("this is {found}"));
+    let mut refusal = refusal.expected(expected);
+    refusal.field = entry.map(|entry| entry.path.clone());
+    refusal.field = refusal.field.filter(|field| !field.is_empty());
+    if let Some(place) = place {
+        set_place(&mut refusal, place);
+    }
+    refusal
+}
+
+fn is_same(one: Location, other: Location) -> bool {
+    (one.line(), one.column()) == (other.line(), other.column())
 }
 
 /// Any YAML, kept only for its places.
 enum Tree {
-    Leaf,
+    Leaf(&'static str),
     List(Vec<Spanned<Tree>>),
     Map(Vec<(Spanned<String>, Spanned<Tree>)>),
 }
@@ -47,10 +69,14 @@ fn walk(path: &str, key: Option<Location>, tree: &Spanned<Tree>, into: &mut Vec<
         path: path.to_owned(),
         key,
         value: tree.referenced,
-        is_map: matches!(tree.value, Tree::Map(_)),
+        found: match &tree.value {
+            Tree::Leaf(found) => found,
+            Tree::List(_) => LIST,
+            Tree::Map(_) => MAP,
+        },
     });
     match &tree.value {
-        Tree::Leaf => {}
+        Tree::Leaf(_) => {}
         Tree::List(items) => {
             for (at, item) in items.iter().enumerate() {
                 walk(&format!("{path}[{at}]"), None, item, into);
@@ -110,7 +136,14 @@ pub(super) fn refusal(text: &str, error: &Error) -> Refusal {
     let error = error.without_snippet();
     let place = error.location().filter(|place| place.line() > 0);
     let entries = index(text);
-    let field = place.and_then(|place| field_at(&entries, place));
+    match wanted(error) {
+        Some(wanted) => other_shape(&entries, place, wanted),
+        None => as_read(&entries, place, error),
+    }
+}
+
+fn as_read(entries: &[Entry], place: Option<Location>, error: &Error) -> Refusal {
+    let field = place.and_then(|place| field_at(entries, place));
     let inside = |name: &str| match &field {
         Some(above) if !above.is_empty() => format!("{above}.{name}"),
         _ => name.to_owned(),
@@ -131,7 +164,7 @@ pub(super) fn refusal(text: &str, error: &Error) -> Refusal {
         }
         Error::SerdeMissingField { field: name, .. } => {
             let message = format!("{name} is missing");
-            let place = missing_from(&entries, field.as_deref().unwrap_or_default(), name);
+            let place = missing_from(entries, field.as_deref().unwrap_or_default(), name);
             // The reader stands at the end of the map; its own name says more.
             return Refusal::new(Reason::ValueInvalid, message).field(place);
         }
@@ -170,25 +203,6 @@ pub(super) fn refusal(text: &str, error: &Error) -> Refusal {
     refusal
 }
 
-fn list_of(names: &[&str]) -> String {
-    format!("one of {}", names.join(", "))
-}
-
-/// The reader's own message without the place, which is told apart.
-fn one_line(error: &Error) -> String {
-    let text = error.to_string();
-    let text = text.lines().next().unwrap_or_default();
-    let text = text.split(" at line ").next().unwrap_or(text);
-    let text = text.strip_prefix("error: ").unwrap_or(text);
-    match text
-        .strip_prefix("line ")
-        .and_then(|rest| rest.split_once(": "))
-    {
-        Some((_, message)) => message.to_owned(),
-        None => text.to_owned(),
-    }
-}
-
 /// Where the field `name` should be, when the reader missed it at `field`: in the nearest map there
 /// or above that has no such field.
 fn missing_from(entries: &[Entry], field: &str, name: &str) -> String {
@@ -201,7 +215,7 @@ fn missing_from(entries: &[Entry], field: &str, name: &str) -> String {
     };
     let maps = entries
         .iter()
-        .filter(|entry| entry.is_map && is_at_or_above(&entry.path, field));
+        .filter(|entry| entry.found == MAP && is_at_or_above(&entry.path, field));
     let lacking = maps.filter(|map| entries.iter().all(|entry| entry.path != join(&map.path)));
     let nearest = lacking.max_by_key(|map| map.path.len());
     join(nearest.map_or("", |map| map.path.as_str()))
@@ -209,7 +223,7 @@ fn missing_from(entries: &[Entry], field: &str, name: &str) -> String {
 
 /// The field whose key or value begins at `place`; the innermost if there are several.
 fn field_at(entries: &[Entry], place: Location) -> Option<String> {
-    let here = |at: Location| (at.line(), at.column()) == (place.line(), place.column());
+    let here = |at: Location| is_same(at, place);
     let hits = entries
         .iter()
         .filter(|entry| here(entry.value) || entry.key.is_some_and(here));
@@ -226,11 +240,11 @@ impl<'de> Deserialize<'de> for Tree {
 
 struct TreeVisitor;
 
-/// Scalars carry nothing that is needed here.
+/// Of scalars only the kind is needed here.
 macro_rules! leaves {
-    ($($visit:ident($($value:ty)?)),+ $(,)?) => {$(
+    ($($visit:ident($($value:ty)?) = $found:expr),+ $(,)?) => {$(
         fn $visit<E: de::Error>(self $(, _: $value)?) -> Result<Tree, E> {
-            Ok(Tree::Leaf)
+            Ok(Tree::Leaf($found))
         }
     )+};
 }
@@ -243,16 +257,16 @@ impl<'de> Visitor<'de> for TreeVisitor {
     }
 
     leaves!(
-        visit_bool(bool),
-        visit_i64(i64),
-        visit_u64(u64),
-        visit_i128(i128),
-        visit_u128(u128),
-        visit_f64(f64),
-        visit_str(&str),
-        visit_bytes(&[u8]),
-        visit_unit(),
-        visit_none(),
+        visit_bool(bool) = "true or false",
+        visit_i64(i64) = NUMBER,
+        visit_u64(u64) = NUMBER,
+        visit_i128(i128) = NUMBER,
+        visit_u128(u128) = NUMBER,
+        visit_f64(f64) = NUMBER,
+        visit_str(&str) = TEXT,
+        visit_bytes(&[u8]) = TEXT,
+        visit_unit() = "nothing",
+        visit_none() = "nothing",
     );
 
     fn visit_some<D: Deserializer<'de>>(self, from: D) -> Result<Tree, D::Error> {

@@ -13,8 +13,10 @@ use crate::{
         declaration::{self, Declaration},
         inventory::Inventory,
         ledger::{Files, Ledger},
+        name::ResourceName,
         sighting::{Presences, merge},
         source::Source,
+        vendor,
     },
     path::AbsPath,
     reason::Reason,
@@ -69,6 +71,41 @@ pub fn check(
         stop_units: declaration.stop_units.iter().cloned().collect(),
         probed_units: declaration.probed_units().map(str::to_owned).collect(),
     })
+}
+
+/// Who else may offer the resource of a declaration, by the files of this root. `file` itself, as the root
+/// sees it, is left aside.
+pub fn rivals(root: &Root, file: &AbsPath, resource: &ResourceName) -> Vec<Refusal> {
+    let user = nix::unistd::geteuid().as_raw();
+    let mut rivals = Vec::new();
+    let mut rival = |message: String, at: &AbsPath| {
+        let refusal = Refusal::new(Reason::EntryDuplicate, message);
+        rivals.push(refusal.field("spec.resource").file(at.as_str()));
+    };
+    let others = read_files(root, &declaration_dirs(), user);
+    for (other, text) in others.iter().filter(|(other, _)| *other != file) {
+        let Ok(text) = text else { continue };
+        let read = declaration::parse(other.as_str(), text, &Allowances::default());
+        if read.is_ok_and(|other| other.resource == *resource) {
+            let message = format!("{resource} is declared here already; one of the two is ignored");
+            rival(message, other);
+        }
+    }
+    let dirs = vendor::VENDOR_DIRS.iter();
+    let dirs: Vec<_> = dirs.filter_map(|dir| AbsPath::new(*dir).ok()).collect();
+    for (other, text) in &read_files(root, &dirs, user) {
+        let Ok(text) = text else { continue };
+        let read = vendor::parse(other.as_str(), text);
+        if let Ok(vendor) = read
+            && vendor.may_claim(resource)
+        {
+            let name = vendor.name;
+            let message =
+                format!("vendor {name} may offer {resource}, too: whoever comes first has it");
+            rival(message, other);
+        }
+    }
+    rivals
 }
 
 /// What the declarations of this root offer now, without an agent.

@@ -46,8 +46,10 @@ struct Hold {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Request {
     pub(super) pod: PodId,
-    /// Past what keeps it.
+    /// Deleted, whatever keeps it.
     pub(super) forced: bool,
+    /// A budget has kept it until now.
+    pub(super) kept: bool,
 }
 
 /// Who must go and how far each is.
@@ -62,7 +64,8 @@ pub(super) struct Book {
     gone: usize,
     notes: Arc<Vec<(PodId, Note)>>,
     lost: Arc<Vec<(PodId, Note)>>,
-    forced: BTreeSet<PodId>,
+    /// Whom a budget had kept is true here.
+    forced: BTreeMap<PodId, bool>,
     left_behind: Vec<PodId>,
     /// The node was looked at once: who comes now comes back.
     begun: bool,
@@ -270,6 +273,10 @@ impl Book {
         let leaving = |entry: &&Entry| matches!(entry.state, State::Leaving(_));
         let behind = self.left_behind.len();
         let leaving = self.entries.values().filter(leaving).count();
+        let of = |forced: &BTreeMap<PodId, bool>| {
+            let kept = forced.iter().filter(|(_, kept)| **kept);
+            kept.map(|(id, _)| id.clone()).collect::<Vec<_>>()
+        };
         Progress {
             begun: true,
             tier: self.tier().unwrap_or_default(),
@@ -283,7 +290,8 @@ impl Book {
                 .collect(),
             notes: Arc::clone(&self.notes),
             lost: Arc::clone(&self.lost),
-            forced: self.forced.iter().cloned().collect(),
+            forced: self.forced.keys().cloned().collect(),
+            overridden: Arc::new(of(&self.forced)),
             left_behind: self.left_behind.clone(),
             ..Progress::default()
         }

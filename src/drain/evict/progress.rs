@@ -32,8 +32,10 @@ pub struct Progress {
     pub notes: Arc<Vec<(PodId, Note)>>,
     /// What was said of the pods that were asked to end and that nobody makes anew.
     pub lost: Arc<Vec<(PodId, Note)>>,
-    /// Pods that were deleted past what kept them.
+    /// Pods that were deleted and not evicted, as the drain was forced.
     pub forced: Vec<PodId>,
+    /// Those of them that a budget had kept until then.
+    pub overridden: Arc<Vec<PodId>>,
     /// Pods that have ended and whose objects are still there, held by finalizers.
     pub left_behind: Vec<PodId>,
     /// Why it is forced, where a person wants that.

@@ -106,9 +106,10 @@ impl<S: Services, A: Audience> Updater<S, A> {
         let boot = self.boot_id();
         let top = self.journal.top();
         let desired = self.desired.borrow().clone();
+        let (phase, since) = self.shown_phase(&desired);
         let report = UpdateReport {
-            phase: self.phase,
-            since: self.since,
+            phase,
+            since,
             config: ConfigState {
                 current: self.journal.base.clone(),
                 desired: desired.config().map(|(config, digest)| ConfigName {
@@ -151,6 +152,18 @@ impl<S: Services, A: Audience> Updater<S, A> {
             updates: self.journal.history.iter().rev().cloned().collect(),
         };
         self.report.send_replace(Arc::new(report));
+    }
+
+    /// The phase, and since when. A start in the midst of a drain rests until it is known what is desired,
+    /// which may take as long as nobody answers: what the journal says of the node is true meanwhile.
+    fn shown_phase(&self, desired: &Desired) -> (Phase, Timestamp) {
+        let rests = self.phase == Phase::Idle && self.node.is_some();
+        let unread = matches!(desired, Desired::Unknown | Desired::Refused(_));
+        let cordon = self.journal.cordon.as_ref();
+        let open = cordon.filter(|_| rests && unread && self.journal.transactions.is_empty());
+        let last = open.and_then(|cordon| cordon.phases.last());
+        let named = last.and_then(|last| Some((Phase::named(&last.name)?, last.started)));
+        named.unwrap_or((self.phase, self.since))
     }
 
     /// Why nothing goes on, or why the last update did not succeed.

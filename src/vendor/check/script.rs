@@ -25,6 +25,7 @@ pub(super) async fn run(stage: &mut Stage, patience: Patience) -> Vec<Finding> {
     heartbeats(stage, patience, &mut found).await;
     questions(stage, patience, &mut found).await;
     letting_go(stage, patience, &mut found).await;
+    replacing(stage, &mut found);
     coming_back(stage, patience, &mut found).await;
     let why = stage.ended.join("; ");
     found.say(
@@ -71,7 +72,7 @@ async fn hello(stage: &mut Stage, patience: Patience, found: &mut Findings) {
         .await;
     let seen = match stage.refused.first() {
         Some(why) => why.clone(),
-        None if !came => format!("no session within {} s", patience.step.as_secs()),
+        None if !came => stage.missed("no session within", patience.step),
         None => String::new(),
     };
     found.say(rule, stage.is_open(), seen);
@@ -95,6 +96,18 @@ async fn snapshots(stage: &mut Stage, patience: Patience, found: &mut Findings) 
     );
     let first = stage.rejected.first().map(|why| why.message.clone());
     found.say(good, first.is_none(), first.unwrap_or_default());
+    stage.rejected.clear(); // What is said from now on is judged as what replaces it.
+}
+
+/// What came after the first snapshots, up to here.
+fn replacing(stage: &Stage, found: &mut Findings) {
+    let rule = "a later snapshot replaces the one before, and no generation goes back";
+    match stage.rejected.first() {
+        Some(why) => found.say(rule, false, why.message.clone()),
+        None if stage.hellos.is_empty() => found.skip(rule, AWAY),
+        None if stage.replaced == 0 => found.skip(rule, "no second snapshot came"),
+        None => found.say(rule, true, ""),
+    }
 }
 
 async fn heartbeats(stage: &mut Stage, patience: Patience, found: &mut Findings) {
@@ -270,11 +283,7 @@ async fn coming_back(stage: &mut Stage, patience: Patience, found: &mut Findings
     stage.rejected.clear();
     stage.hang_up();
     let came = stage.until(patience.step, Stage::is_open).await;
-    found.say(
-        back,
-        came,
-        format!("not within {} s", patience.step.as_secs()),
-    );
+    found.say(back, came, stage.missed("not within", patience.step));
     if !came {
         found.skip(same, AWAY);
         return found.skip(rise, AWAY);

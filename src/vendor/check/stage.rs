@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use tokio::{
-    sync::{mpsc, oneshot},
-    time::{Instant, timeout_at},
+    sync::{mpsc, oneshot, watch},
+    time::{Instant, sleep, sleep_until},
 };
 use tonic::Status;
 
@@ -22,6 +22,9 @@ use crate::{
 /// What the program is told, so that it need not be waited for long.
 pub(super) const HEARTBEAT: Duration = Duration::from_secs(1);
 
+/// What a program said last may still be on its way when it has ended.
+const LAST_WORD: Duration = Duration::from_millis(500);
+
 /// A session that the program has.
 #[derive(Debug)]
 struct Live {
@@ -35,6 +38,8 @@ pub(super) struct Stage {
     pub(super) vendor: Arc<Vendor>,
     events: mpsc::Receiver<Event>,
     live: Option<Live>,
+    /// How the program has ended; none where that cannot be known.
+    pub(super) program: Option<watch::Receiver<Option<String>>>,
     /// The Hello of each session.
     pub(super) hellos: Vec<api::Hello>,
     /// Why sessions were refused, or ended by what the program did.
@@ -43,6 +48,8 @@ pub(super) struct Stage {
     /// Snapshots that were not accepted.
     pub(super) rejected: Vec<Refused>,
     pub(super) offers: Offers,
+    /// Accepted snapshots that took the place of another one of their resource.
+    pub(super) replaced: usize,
     answers: BTreeMap<u64, Option<answer::Answer>>,
     questions: u64,
     /// When something was heard last, and the longest silence since this was reset.
@@ -56,11 +63,13 @@ impl Stage {
             vendor,
             events,
             live: None,
+            program: None,
             hellos: Vec::new(),
             refused: Vec::new(),
             ended: Vec::new(),
             rejected: Vec::new(),
             offers: Offers::default(),
+            replaced: 0,
             answers: BTreeMap::new(),
             questions: 0,
             heard: Instant::now(),
@@ -72,17 +81,36 @@ impl Stage {
         self.live.is_some()
     }
 
-    /// Listens until `enough`, or until the time is over; says which.
+    /// Why somebody who was waited for did not come.
+    pub(super) fn missed(&self, what: &str, waited: Duration) -> String {
+        match self.program_ended() {
+            Some(how) => format!("the program has ended: {how}"),
+            None => format!("{what} {} s", waited.as_secs()),
+        }
+    }
+
+    /// How the program has ended, in words.
+    fn program_ended(&self) -> Option<String> {
+        self.program.as_ref()?.borrow().clone()
+    }
+
+    /// Listens until `enough`, or until the time is over or nobody is left to be heard; says which.
     pub(super) async fn until(&mut self, time: Duration, enough: impl Fn(&Self) -> bool) -> bool {
         let end = Instant::now() + time;
         while !enough(self) {
-            match timeout_at(end, self.events.recv()).await {
-                Ok(Some(event)) => self.take(event),
-                Ok(None) | Err(_) => {
-                    self.silence = self.silence.max(self.heard.elapsed());
-                    return false;
-                }
-            }
+            let away = !self.is_open();
+            let event = tokio::select! {
+                biased;
+                // Safe to drop, all of them: an event stays in the queue until it is taken.
+                event = self.events.recv() => event,
+                () = sleep_until(end) => None,
+                () = gone(&mut self.program), if away => None,
+            };
+            let Some(event) = event else {
+                self.silence = self.silence.max(self.heard.elapsed());
+                return false;
+            };
+            self.take(event);
         }
         true
     }
@@ -140,6 +168,9 @@ impl Stage {
                 let (resource, generation) = (snapshot.resource.clone(), snapshot.generation);
                 let verdict = match self.read(snapshot, bytes) {
                     Ok(read) => {
+                        let known = self.offers.all.get(&read.name);
+                        let before = known.and_then(|offer| offer.generation);
+                        self.replaced += usize::from(before.is_some_and(|it| it < generation));
                         self.offers.accept(read.into(), generation, bytes, None);
                         message(from_agent::Said::Accepted(api::Accepted {
                             resource,
@@ -212,4 +243,14 @@ impl Stage {
             let _ = end.send(Status::unavailable("the agent stops"));
         }
     }
+}
+
+/// Waits until the program has ended and its last word had time to come; for ever where nobody can tell.
+async fn gone(program: &mut Option<watch::Receiver<Option<String>>>) {
+    if let Some(ended) = program
+        && ended.wait_for(Option::is_some).await.is_ok()
+    {
+        return sleep(LAST_WORD).await;
+    }
+    std::future::pending().await
 }

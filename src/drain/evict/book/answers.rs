@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use jiff::Timestamp;
 use tokio::time::Instant;
 
-use super::{Book, Hold, PAUSES, State};
+use super::{Book, Hold, PAUSES, Request, State};
 use crate::{
     backoff::jitter,
     drain::{Pod, PodId, What},
@@ -15,15 +15,15 @@ impl Book {
     /// The server said yes to a request.
     pub(in crate::drain::evict) fn accepted(
         &mut self,
-        id: &PodId,
-        forced: bool,
+        request: &Request,
         at: Instant,
         now: Timestamp,
     ) {
+        let id = &request.pod;
         self.note_lost(id);
         // Before the entry is looked for: the watch may have told of the pod's end before this answer came.
-        if forced {
-            self.forced.insert(id.clone());
+        if request.forced {
+            self.forced.insert(id.clone(), request.kept);
         }
         let Some(entry) = self.entries.get_mut(id) else {
             return;

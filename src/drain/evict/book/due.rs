@@ -43,14 +43,16 @@ impl Book {
             }
         }
         let (pod, forced, key) = chosen?;
+        let mut kept = false;
         if let Some(entry) = self.entries.get_mut(&pod) {
             entry.state = State::Asking;
             entry.delete_tried |= forced;
+            kept = entry.is_kept_by_budget();
         }
         if let Some(hold) = key.and_then(|key| self.holds.get_mut(&key)) {
             hold.asking |= !forced;
         }
-        Some(Request { pod, forced })
+        Some(Request { pod, forced, kept })
     }
 
     fn may_ask(&self, pod: &Pod, at: Instant) -> bool {

@@ -11,7 +11,7 @@ use crate::{
         Answer, CallError,
         evict::{
             Change, DrainError, Pods,
-            book::{PAUSES, Request},
+            book::PAUSES,
             bounded,
             survey::{Survey, failed, what},
         },
@@ -54,15 +54,16 @@ impl<P: Pods> Task<'_, P> {
 
     pub(super) fn answered(&mut self, answered: Answered) -> Result<(), DrainError> {
         let Answered {
-            request: Request { pod: id, forced },
+            request,
             asked,
             answer,
         } = answered;
         let (at, now) = (Instant::now(), self.drain.clock.now());
         self.changed = true;
+        let (id, forced) = (request.pod.clone(), request.forced);
         let refused = match answer {
             Ok(()) => {
-                self.book.accepted(&id, forced, at, now);
+                self.book.accepted(&request, at, now);
                 return Ok(());
             }
             Err(CallError::Refused(refused)) if !refused.is_outage() => refused,

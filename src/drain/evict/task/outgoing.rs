@@ -23,7 +23,12 @@ impl<P: Pods> Task<'_, P> {
         };
         if request.forced {
             let pod = &request.pod;
-            tracing::warn!(%pod, "deleted past what kept it, with its own grace period");
+            let past = if request.kept {
+                " past the budget that kept it"
+            } else {
+                ""
+            };
+            tracing::warn!(%pod, "forced: deleted{past}, with its own grace period");
         }
         self.asks.spawn(async move {
             let answer = match evict {

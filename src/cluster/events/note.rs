@@ -1,0 +1,30 @@
+//! What an event says.
+
+use crate::crd;
+
+/// The API server's own limit for a note, in bytes.
+const NOTE: usize = 1024;
+
+/// What the event says, within the server's limit; the count is not what is cut off.
+pub(super) fn noted(note: &str, left_out: u32) -> String {
+    let more = match left_out {
+        0 => String::new(),
+        count => format!(" ({count} others were left out before this)"),
+    };
+    let room = NOTE.saturating_sub(more.len());
+    format!("{}{more}", crd::cut(note, room))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_note_says_how_many_were_left_out_also_where_it_is_cut() {
+        assert_eq!(noted("a", 0), "a");
+        assert_eq!(noted("a", 3), "a (3 others were left out before this)");
+        let long = noted(&"x".repeat(2 * NOTE), 3);
+        assert_eq!(long.len(), NOTE);
+        assert!(long.ends_with("left out before this)"));
+    }
+}
