@@ -23,13 +23,13 @@ use crate::{
 /// Flags of `adopt`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Takes a machine over that OpenShift's machine-config-daemon has managed: the config that it left on the
-disk becomes machinist's, with what stood there before. No managed file is written, nothing is restarted
-and nothing rebooted. Refused while that daemon is on the node, while an update of it is pending, and,
-without --force, where the disk is not as its config asks; the plan shows what differs. With --force that is
+Takes a machine over that OpenShift's machine-config-daemon has managed: the config that it left on the \
+disk becomes machinist's, with what stood there before. No managed file is written, nothing is restarted \
+and nothing rebooted. Refused while that daemon is on the node, while an update of it is pending, and, \
+without --force, where the disk is not as its config asks; the plan shows what differs. With --force that is \
 drift from then on.
 
-Run on the machine itself, before its agent starts. Its own state stays where it is; machinist release gives
+Run on the machine itself, before its agent starts. Its own state stays where it is; machinist release gives \
 the machine back.
 
 Examples:

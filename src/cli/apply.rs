@@ -41,9 +41,9 @@ use crate::{
 /// Flags of `apply`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Shows the plan and asks before it changes anything; without a terminal it needs --yes.
-Where an agent runs it is asked to do it: now, also outside update.windows and with the reboot that
-update.reboot: ask holds back. Files other than its source's are held until the source changes, or
+Shows the plan and asks before it changes anything; without a terminal it needs --yes. \
+Where an agent runs it is asked to do it: now, also outside update.windows and with the reboot that \
+update.reboot: ask holds back. Files other than its source's are held until the source changes, or \
 until apply is called without files: then it is what the agent follows, in a cluster what the Node names.
 
 Examples:

@@ -28,7 +28,7 @@ use crate::{
     version,
     propagate_version = true,
     after_help = "\
-Exit codes: 0 done or healthy; 1 failed, refused or no agent to ask; 2 changes pending or drift
+Exit codes: 0 done or healthy; 1 failed, refused or no agent to ask; 2 changes pending or drift \
 (plan, verify); 64 wrong usage or settings."
 )]
 pub struct Cli {
@@ -215,5 +215,36 @@ pub(super) fn owners_flag(flags: Fragment, owners: Option<Owners>) -> Fragment {
     match owners {
         Some(owners) => flags.with_flag("--owners", "owners", owners.as_str()),
         None => flags,
+    }
+}
+
+#[cfg(test)]
+mod help_tests {
+    use clap::CommandFactory as _;
+
+    use super::Cli;
+
+    fn prose(line: &str) -> bool {
+        !line.is_empty() && !line.starts_with(' ') && !line.ends_with(':')
+    }
+
+    fn look_at(command: &clap::Command) {
+        let help = command.get_after_help().map(ToString::to_string);
+        let help = help.unwrap_or_default();
+        let lines: Vec<_> = help.lines().collect();
+        for two in lines.windows(2) {
+            assert!(
+                !(prose(two[0]) && prose(two[1])),
+                "{}: {two:?}",
+                command.get_name()
+            );
+        }
+        command.get_subcommands().for_each(look_at);
+    }
+
+    /// Terminals differ: a line that is broken here would be broken again there.
+    #[test]
+    fn a_paragraph_of_help_is_one_line_which_the_terminal_wraps() {
+        look_at(&Cli::command());
     }
 }

@@ -25,8 +25,8 @@ const STEP: Duration = Duration::from_millis(500);
 /// Flags of `cancel`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Gives back a node whose update waits, or whose pods are asked to leave: the cordon is lifted, devices are
-lent again, and the same config is not begun again until the node is told to have another one, or --undo.
+Gives back a node whose update waits, or whose pods are asked to leave: the cordon is lifted, devices are \
+lent again, and the same config is not begun again until the node is told to have another one, or --undo. \
 From the first change of the disk on it is refused: such an update goes to its end.
 
 Examples:

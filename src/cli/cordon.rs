@@ -17,7 +17,7 @@ use crate::{
 /// Flags of `cordon`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The cordon is yours: no agent lifts it. A node that an update holds cordoned already is given back when
+The cordon is yours: no agent lifts it. A node that an update holds cordoned already is given back when \
 the update is complete, unless --keep says otherwise.
 
 Examples:

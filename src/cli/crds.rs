@@ -18,7 +18,7 @@ const CRDS: &[&str] = &[
 /// Arguments of `crds`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-For clusters without OpenShift only: OpenShift brings these kinds itself, and what applies them there
+For clusters without OpenShift only: OpenShift brings these kinds itself, and what applies them there \
 takes its own away.
 
 Examples:

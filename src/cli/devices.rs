@@ -47,7 +47,7 @@ pub struct ListArgs {
 /// Flags of `devices check`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Exits with 0 when the declaration is good, also when nothing matches it now. Its owner and its mode are
+Exits with 0 when the declaration is good, also when nothing matches it now. Its owner and its mode are \
 judged as by an agent of the user who asks.
 
 Example:

@@ -35,7 +35,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// Flags of `drain`: the names are kubectl's, and those of oc 3.11.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Cordons the node and evicts its pods; budgets are waited for, and named. Pods that would lose something
+Cordons the node and evicts its pods; budgets are waited for, and named. Pods that would lose something \
 stop it before anything is changed, until a flag allows it. The node stays cordoned however it ends.
 
 Examples:

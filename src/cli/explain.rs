@@ -21,7 +21,7 @@ use crate::{
 /// Flags of `explain`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Says why nothing is happening, or what is: from the running agent, or from the journal without one; of
+Says why nothing is happening, or what is: from the running agent, or from the journal without one; of \
 a node, from what it publishes in the cluster.
 
 Examples:

@@ -43,9 +43,9 @@ pub struct ShowArgs {
 /// Flags of `journal reset`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-For a journal that cannot be read (JournalUnreadable). Stop the agent first. The old journal is kept
-beside the new one; the disk is looked at anew with the next update: what is as the config asks is
-taken over as it is and stays when it leaves the config, what is not is changed.
+For a journal that cannot be read (JournalUnreadable). Stop the agent first. The old journal is kept \
+beside the new one; the disk is looked at anew with the next update: what is as the config asks is \
+taken over as it is and stays when it leaves the config, what is not is changed. \
 What stood at a path before machinist is no longer known then; it lies below originals/.
 
 Examples:

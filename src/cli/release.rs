@@ -26,9 +26,9 @@ use crate::{
 /// Flags of `release`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Gives a machine back to OpenShift's machine-config-daemon: writes the state that it keeps on the disk, says on
-the Node that the machine is on its config, lifts our cordon, and forgets the machine. No managed file is
-written. Refused during an update and, without --force, where the disk is not as the config asks: that daemon
+Gives a machine back to OpenShift's machine-config-daemon: writes the state that it keeps on the disk, says on \
+the Node that the machine is on its config, lifts our cordon, and forgets the machine. No managed file is \
+written. Refused during an update and, without --force, where the disk is not as the config asks: that daemon \
 would call the node degraded.
 
 Run on the machine itself, after its agent was stopped or told to leave configs alone (jobs).

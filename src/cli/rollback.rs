@@ -21,8 +21,8 @@ use crate::{
 /// Flags of `rollback`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Goes back to an earlier config: undoes an update under way, or applies the earlier config anew.
-Shows the plan and asks; without a terminal it needs --yes.
+Goes back to an earlier config: undoes an update under way, or applies the earlier config anew. \
+Shows the plan and asks; without a terminal it needs --yes. \
 The agent holds the machine there until its source changes or somebody calls machinist apply.
 
 Examples:

@@ -19,7 +19,7 @@ use crate::{
 /// Flags of `run`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Probes and metrics: /livez, /readyz, /readyz/agent and /metrics on the port above.
+Probes and metrics: /livez, /readyz, /readyz/agent and /metrics on the port above. \
 SIGTERM and ^C end it within a second, a second one at once; SIGHUP reads the settings anew.
 
 Examples:

@@ -14,9 +14,9 @@ use crate::{
 /// Flags of `settings`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Later wins, key by key: built-in defaults, machinist.yaml, machinist.yaml.d/*.yaml in name order,
-pool.NAME.yaml of the pool that this node is in, environment (MACHINIST_UPDATE__REBOOT=ask for
-update.reboot), flags.
+Later wins, key by key: built-in defaults, machinist.yaml, machinist.yaml.d/*.yaml in name order, \
+pool.NAME.yaml of the pool that this node is in, environment (MACHINIST_UPDATE__REBOOT=ask for \
+update.reboot), flags. \
 Exits with 64 when something cannot be used, after naming all of it.
 
 Examples:

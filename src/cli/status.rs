@@ -18,8 +18,8 @@ use crate::{
 /// Flags of `status`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Without --node or --pool it asks the agent of this machine. Those two ask the cluster, from any machine
-with a kubeconfig; a pool's row is what its nodes say now.
+Without --node or --pool it asks the agent of this machine. Those two ask the cluster, from any machine \
+with a kubeconfig; a pool's row is what its nodes say now. \
 Exits with 0 when the machine or node is ready and no pool that is shown is degraded, else with 1.
 
 Examples:

@@ -32,11 +32,11 @@ use crate::{
 /// Flags of `uninstall`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Removes the units and the program that the agent of a DaemonSet brought to the host, lifts a cordon of the
-agent's, and takes its annotations, conditions and taints off the Node. A person's cordon stays, files and
-units of the configs stay, and so does what a package installed. May be repeated.
-It is refused beside a running agent, while an update is open or the node is kept free for one, and while
-units wait to be started that the agent stopped. For all nodes of a cluster there is
+Removes the units and the program that the agent of a DaemonSet brought to the host, lifts a cordon of the \
+agent's, and takes its annotations, conditions and taints off the Node. A person's cordon stays, files and \
+units of the configs stay, and so does what a package installed. May be repeated. \
+It is refused beside a running agent, while an update is open or the node is kept free for one, and while \
+units wait to be started that the agent stopped. For all nodes of a cluster there is \
 packaging/kubernetes/uninstall.
 
 Examples:

@@ -27,8 +27,8 @@ const SOCKET: &str = "MACHINIST_VENDOR_SOCKET";
 /// Arguments of `vendor-check`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Starts COMMAND with MACHINIST_VENDOR_SOCKET set, goes through the rules of the vendor API as an agent
-would, and says of each whether it was kept. Paths are held against the vendor's file; no hardware is
+Starts COMMAND with MACHINIST_VENDOR_SOCKET set, goes through the rules of the vendor API as an agent \
+would, and says of each whether it was kept. Paths are held against the vendor's file; no hardware is \
 looked at. What the program prints goes to stderr. Exits with 0 when no rule was broken, else with 1.
 
 Examples:

@@ -12,7 +12,7 @@ use crate::{
 /// Flags of `verify`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Compares the machine with the config that was applied last, and changes nothing.
+Compares the machine with the config that was applied last, and changes nothing. \
 Exits with 0 when they agree, 2 when they do not.
 
 Examples:

@@ -65,7 +65,8 @@ pub struct DevicesHandle {
     status: watch::Receiver<Arc<DevicesStatus>>,
     joined: Joined,
     asking: Asking,
-    allocations: watch::Receiver<Allocations>,
+    /// What containers are being given, and claims.
+    giving: [watch::Receiver<Allocations>; 2],
     vendors: VendorsHandle,
     claims: ClaimsSide,
 }
@@ -129,6 +130,7 @@ impl DevicesService {
         until_stopped("device status", joined.follow(publish), tasks);
         let after = asking.clone().after_each(allocations.clone());
         until_stopped("device holders", after, tasks);
+        let preparing = driver.preparing();
         let claims = ClaimsSide {
             driver: Arc::new(Mutex::new(Some(driver))),
             inventory: sides::claims(registry.inventory(), kubelet, tasks),
@@ -139,7 +141,7 @@ impl DevicesService {
             status,
             joined: of_now,
             asking,
-            allocations,
+            giving: [allocations, preparing],
             vendors,
             claims,
         }
@@ -229,9 +231,11 @@ impl DevicesHandle {
         self.asking.allocatable().await
     }
 
-    /// The allocations that the kubelet asked us for.
-    pub fn allocations(&self) -> watch::Receiver<Allocations> {
-        self.allocations.clone()
+    /// Whether the kubelet is being given devices, for a container or for a claim, or may not have written
+    /// down yet what it was given.
+    pub fn is_giving(&self) -> bool {
+        let mut giving = self.giving.iter();
+        giving.any(|giving| giving.borrow().is_giving(WRITTEN_DOWN))
     }
 
     /// Vendors that speak for themselves: to tell them what the machine is about to do, and what is said of

@@ -30,6 +30,7 @@ use crate::{
             prepared::Book,
         },
     },
+    kubelet::{Allocations, Giving},
     root::Root,
     shutdown::Tasks,
 };
@@ -46,6 +47,7 @@ pub struct Driver {
     /// Whether the book is known to be whole.
     whole: bool,
     board: Board,
+    preparing: Giving,
 }
 
 /// What the driver needs of the rest.
@@ -77,12 +79,18 @@ impl Driver {
             book,
             whole,
             board,
+            preparing: Giving::default(),
         }
     }
 
     /// The driver, now and whenever something changes.
     pub fn state(&self) -> watch::Receiver<DriverState> {
         self.board.subscribe()
+    }
+
+    /// The claims that the kubelet asked for.
+    pub fn preparing(&self) -> watch::Receiver<Allocations> {
+        self.preparing.told()
     }
 
     /// Nobody will be served here, for this reason: what the cluster may still offer is nobody's concern.
@@ -101,6 +109,7 @@ impl Driver {
         let service = server::Service::new(
             calls.clone(),
             (with.inventory.clone(), with.node.clone()),
+            self.preparing.clone(),
             tasks,
         );
         let serving = serving::Serving::new(self.root.clone(), service, self.board.clone(), needs);

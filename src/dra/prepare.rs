@@ -17,6 +17,7 @@ use crate::{
             prepared::{self, Batch, Chosen, Held, Prepared, Refused},
         },
         holders::Holders,
+        registry::follow,
     },
     path::AbsPath,
     root::Root,
@@ -52,6 +53,8 @@ enum PrepareError {
         #[source]
         source: Box<crate::root::RootError>,
     },
+    #[error("claim {claim}: node {node} of the host does not exist: it is tried again")]
+    Gone { claim: Box<ClaimName>, node: String },
     #[error("claim {0} cannot be written down: it is tried again")]
     Book(Box<ClaimName>, #[source] super::book::BookError),
 }
@@ -312,10 +315,14 @@ fn find_nodes(root: &Root, claim: &ClaimName, grant: &mut Grant) -> Result<(), P
     for node in &mut grant.nodes {
         let path = AbsPath::new(node.host.as_str());
         let Ok(path) = path else { continue };
-        let found = root.canonical(&path).map_err(|source| PrepareError::Node {
+        let found = follow(root, &path).map_err(|source| PrepareError::Node {
             claim: Box::new(claim.clone()),
             node: node.host.clone(),
             source: Box::new(source),
+        })?;
+        let (found, _) = found.ok_or_else(|| PrepareError::Gone {
+            claim: Box::new(claim.clone()),
+            node: node.host.clone(),
         })?;
         node.host = found.to_string();
     }

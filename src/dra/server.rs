@@ -16,6 +16,7 @@ use crate::{
         Inventory,
         dra::claim::{ClaimName, is_uid},
     },
+    kubelet::Giving,
     shutdown::Tasks,
 };
 
@@ -25,6 +26,8 @@ pub(super) struct Service {
     calls: mpsc::Sender<Call>,
     inventory: watch::Receiver<Arc<Inventory>>,
     node: Arc<str>,
+    /// Claims that are being prepared: whoever takes devices back waits for them.
+    preparing: Giving,
     tasks: Tasks,
 }
 
@@ -32,12 +35,14 @@ impl Service {
     pub(super) fn new(
         calls: mpsc::Sender<Call>,
         (inventory, node): (watch::Receiver<Arc<Inventory>>, String),
+        preparing: Giving,
         tasks: &Tasks,
     ) -> Self {
         Self {
             calls,
             inventory,
             node: node.into(),
+            preparing,
             tasks: tasks.clone(),
         }
     }
@@ -76,6 +81,7 @@ impl Service {
         &self,
         request: Request<v1::NodePrepareResourcesRequest>,
     ) -> Result<Response<v1::NodePrepareResourcesResponse>, Status> {
+        let _under_way = self.preparing.begin();
         let answers = self
             .call(request.into_inner().claims, Task::Prepare)
             .await?;
@@ -165,5 +171,39 @@ impl health_api::dra_resource_health_server::DraResourceHealth for Service {
         );
         self.tasks.spawn("health of claimed devices", feed);
         Ok(Response::new(Box::pin(ReceiverStream::new(from))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_claim_that_is_being_prepared_counts_until_it_is_answered() {
+        let (calls, mut called) = mpsc::channel(1);
+        let (_inventory, inventory) = watch::channel(Arc::default());
+        let preparing = Giving::default();
+        let told = preparing.told();
+        let tasks = Tasks::new();
+        let of_node = (inventory, "node".to_owned());
+        let service = Service::new(calls, of_node, preparing, &tasks);
+        assert!(!told.borrow().is_giving(Duration::MAX));
+        let asked = Request::new(v1::NodePrepareResourcesRequest { claims: Vec::new() });
+        let asking = tokio::spawn(async move { service.prepare(asked).await.is_ok() });
+        let Some(Call {
+            task: Task::Prepare(_, reply),
+            ..
+        }) = called.recv().await
+        else {
+            panic!("it is no prepare");
+        };
+        assert!(told.borrow().is_giving(Duration::ZERO));
+        reply.send(Answers::new()).unwrap();
+        assert!(asking.await.unwrap());
+        assert!(!told.borrow().is_giving(Duration::ZERO));
+        // The kubelet needs a moment to write down what it got.
+        assert!(told.borrow().is_giving(Duration::from_secs(60)));
     }
 }

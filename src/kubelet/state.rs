@@ -1,6 +1,6 @@
 //! What the rest of the agent is told of the kubelet.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use tokio::{sync::watch, time::Instant};
@@ -32,12 +32,36 @@ pub struct Allocations {
     pub last: Option<Instant>,
 }
 
+impl Allocations {
+    /// Whether the kubelet is being given something, or was within `lately` and may not have written it down.
+    pub fn is_giving(&self, lately: Duration) -> bool {
+        self.in_flight > 0 || self.last.is_some_and(|last| last.elapsed() < lately)
+    }
+}
+
+/// Counts what the kubelet asks for and has not been given yet. Cheap to clone; all clones count together.
+#[derive(Clone, Debug, Default)]
+pub struct Giving(Arc<watch::Sender<Allocations>>);
+
+impl Giving {
+    /// What was counted.
+    pub fn told(&self) -> watch::Receiver<Allocations> {
+        self.0.subscribe()
+    }
+
+    /// Counts one, from now until it is dropped.
+    pub fn begin(&self) -> Given {
+        self.0.send_modify(|all| all.in_flight += 1);
+        Given(self.clone())
+    }
+}
+
 /// Where the tasks of this room write what they know. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(super) struct Board {
     state: Arc<watch::Sender<KubeletState>>,
     /// Apart: nobody works out the state anew for an allocation.
-    allocations: Arc<watch::Sender<Allocations>>,
+    allocations: Giving,
 }
 
 impl Board {
@@ -54,7 +78,7 @@ impl Board {
         };
         Self {
             state: Arc::new(watch::Sender::new(state)),
-            allocations: Arc::default(),
+            allocations: Giving::default(),
         }
     }
 
@@ -63,7 +87,7 @@ impl Board {
     }
 
     pub(super) fn allocations(&self) -> watch::Receiver<Allocations> {
-        self.allocations.subscribe()
+        self.allocations.told()
     }
 
     /// Says whether this is news.
@@ -114,9 +138,8 @@ impl Board {
     }
 
     /// Counts an allocation, from now until the answer is dropped.
-    pub(super) fn allocating(&self) -> Allocating {
-        self.allocations.send_modify(|all| all.in_flight += 1);
-        Allocating(self.clone())
+    pub(super) fn allocating(&self) -> Given {
+        self.allocations.begin()
     }
 
     pub(super) fn forget(&self, resource: &ResourceName) {
@@ -125,13 +148,13 @@ impl Board {
     }
 }
 
-/// An allocation under way; one that the kubelet gives up counts no longer either.
+/// Something that the kubelet is being given; what it gives up waiting for counts no longer either.
 #[derive(Debug)]
-pub(super) struct Allocating(Board);
+pub struct Given(Giving);
 
-impl Drop for Allocating {
+impl Drop for Given {
     fn drop(&mut self) {
-        self.0.allocations.send_modify(|all| {
+        self.0.0.send_modify(|all| {
             all.in_flight = all.in_flight.saturating_sub(1);
             all.answered += 1;
             all.last = Some(Instant::now());

@@ -1,6 +1,8 @@
 //! Devices that pods claim: a real scheduler chooses them, a real kubelet has them prepared, a real runtime hands
 //! them out.
 
+mod program;
+
 use std::time::Instant;
 
 use serde_json::{Value, json};
@@ -57,8 +59,12 @@ impl Stage {
         });
     }
 
-    /// A pod with a claim of its own, made from the template.
     fn pod(&self, name: &str) {
+        self.pod_with(name, "fuse");
+    }
+
+    /// A pod with a claim of its own, made from this template.
+    fn pod_with(&self, name: &str, template: &str) {
         let pod = json!({
             "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
             "spec": {
@@ -66,16 +72,20 @@ impl Stage {
                 "automountServiceAccountToken": false,
                 "containers": [{
                     "name": "main", "image": "localhost/pause:1", "imagePullPolicy": "Never",
-                    "resources": {"claims": [{"name": "fuse"}]},
+                    "resources": {"claims": [{"name": "claim"}]},
                 }],
-                "resourceClaims": [{"name": "fuse", "resourceClaimTemplateName": "fuse"}],
+                "resourceClaims": [{"name": "claim", "resourceClaimTemplateName": template}],
             },
         });
         self.cluster.apply(&pod.to_string());
     }
 
     fn run(&self, name: &str) {
-        self.pod(name);
+        self.run_with(name, "fuse");
+    }
+
+    fn run_with(&self, name: &str, template: &str) {
+        self.pod_with(name, template);
         self.cluster.wait_pod(name, "Running", wait::seconds(90));
     }
 
@@ -137,6 +147,9 @@ fn stage() -> Stage {
         .file("/etc/machinist/machinist.yaml", settings)
         .file(DECLARED, declaration("dra"))
         .file("/etc/systemd/system/acme.service", SERVICE)
+        .file(program::FILE, program::VENDOR)
+        .file(program::UNIT, program::SERVICE)
+        .file_with_mode("/usr/local/bin/acme", lab().example("vendor"), 0o755)
         .boot();
     Stage { cluster, machine }
 }
@@ -193,6 +206,7 @@ fn devices_are_claimed_by_pods_through_restarts_of_kubelet_and_agent() {
     machine.wait("no spec", wait::seconds(30), || stage.specs() == 0);
 
     sides(&stage);
+    program::is_claimed(&stage);
 }
 
 const CLASS: &str = "

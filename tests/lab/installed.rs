@@ -1,5 +1,7 @@
 //! The DaemonSet as shipped: the image that `packaging/image/build` makes, the kustomization, the policies.
 
+mod slices;
+
 use std::{process::Output, thread, time::Duration};
 
 use jiff::Timestamp;
@@ -279,4 +281,5 @@ fn is_kept_to_its_node(cluster: &Cluster, first: &Machine) {
         );
     }
     cluster.wait_pod("foreign", "Running", wait::seconds(5));
+    slices::are_of_its_own_node(cluster, &token);
 }

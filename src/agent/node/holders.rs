@@ -14,7 +14,7 @@ use crate::{
     device::{
         Serve,
         holders::{Holder, Known},
-        service::{DevicesHandle, WRITTEN_DOWN},
+        service::DevicesHandle,
         status::{DevicesStatus, ResourceStatus},
     },
     drain::PodId,
@@ -88,9 +88,7 @@ impl Ours {
         if lends.is_empty() {
             return Ok(Vec::new());
         }
-        let allocations = *devices.allocations().borrow();
-        let fresh = |then: Instant| then.elapsed() < WRITTEN_DOWN;
-        if allocations.in_flight > 0 || allocations.last.is_some_and(fresh) {
+        if devices.is_giving() {
             let message = "the kubelet is being given devices for a pod that it admitted before";
             return Err(vec![self.blocker(Reason::DeviceHeld, message.to_owned())]);
         }

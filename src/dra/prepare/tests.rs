@@ -76,3 +76,31 @@ async fn whoever_does_not_answer_in_time_is_asked_again() {
     assert_eq!(keeper.prepare(&claim, until).await, Ok(Vec::new()));
     assert_eq!(keeper.prepare(&claim, Instant::now()).await, Ok(Vec::new()));
 }
+
+#[test]
+fn links_are_followed_to_the_node_and_one_that_leads_nowhere_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let by_id = dir.path().join("dev/serial/by-id");
+    std::fs::create_dir_all(&by_id).unwrap();
+    std::fs::write(dir.path().join("dev/ttyUSB0"), "").unwrap();
+    std::os::unix::fs::symlink("../../ttyUSB0", by_id.join("usb-FTDI")).unwrap();
+    let root = Root::open(dir.path()).unwrap();
+    let claim = ClaimName {
+        namespace: "lab".into(),
+        name: "one".into(),
+        uid: "u".into(),
+    };
+    let mut grant = Grant::default();
+    grant.nodes.push(crate::device::allocation::NodeGrant {
+        host: "/dev/serial/by-id/usb-FTDI".into(),
+        inside: "/dev/serial0".into(),
+        permissions: "rw".into(),
+    });
+    find_nodes(&root, &claim, &mut grant).unwrap();
+    assert_eq!(grant.nodes[0].host, "/dev/ttyUSB0");
+    std::fs::remove_file(dir.path().join("dev/ttyUSB0")).unwrap();
+    grant.nodes[0].host = "/dev/serial/by-id/usb-FTDI".into();
+    let error = find_nodes(&root, &claim, &mut grant).unwrap_err();
+    let told = "node /dev/serial/by-id/usb-FTDI of the host does not exist";
+    assert!(error.to_string().contains(told), "{error}");
+}

@@ -1,0 +1,75 @@
+//! Who may say which devices a node has: the policy `machinist-own-slices` as the API server keeps it.
+
+use serde_json::json;
+
+use super::as_agent;
+use crate::support::{Cluster, lab};
+
+const DRIVER: &str = "dra.machinist.dev";
+
+fn slice(name: &str, node: &str, driver: &str) -> String {
+    let slice = json!({
+        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": name},
+        "spec": {
+            "driver": driver, "nodeName": node,
+            "pool": {"name": node, "generation": 1, "resourceSliceCount": 1},
+            "devices": [{"name": "lab"}],
+        },
+    });
+    slice.to_string()
+}
+
+/// With the token of `first`'s agent slices of `first` can be written, and no others.
+pub(super) fn are_of_its_own_node(cluster: &Cluster, token: &str) {
+    if lab().version.starts_with("1.33.") {
+        println!(
+            "lab: Kubernetes 1.33 serves no ResourceSlices by default: their policy was not tried"
+        );
+        return;
+    }
+    let may = |arguments: &[&str], input: &str| {
+        let output = as_agent(cluster, token, arguments, input);
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        output.status.success().then_some(()).ok_or(error)
+    };
+    let create = |name: &str, node: &str, driver: &str| {
+        may(&["create", "-f", "-"], &slice(name, node, driver))
+    };
+    // Its own it may: else the refusals below would say nothing.
+    create("lab-own", "first", DRIVER).unwrap();
+    // Nobody watches those of a node that is not there, so that this one stays as it is.
+    cluster.apply(&slice("lab-other", "elsewhere", DRIVER));
+    let label = r#"{"metadata":{"annotations":{"machinist.dev/lab":"x"}}}"#;
+    let patch = [
+        "patch",
+        "resourceslice",
+        "lab-other",
+        "--type=merge",
+        "-p",
+        label,
+    ];
+    for (what, answer) in [
+        (
+            "a slice of another node",
+            create("lab-second", "second", DRIVER),
+        ),
+        (
+            "a slice of another driver",
+            create("lab-foreign", "first", "gpu.example.com"),
+        ),
+        ("a change", may(&patch, "")),
+        (
+            "a deletion",
+            may(&["delete", "resourceslice", "lab-other"], ""),
+        ),
+    ] {
+        let error = answer.expect_err(what);
+        let told = "is no slice of the node of the agent's token: \"first\"";
+        assert!(error.contains(told), "{what}: {error}");
+    }
+    let there = cluster.object("resourceslice", "lab-other");
+    assert!(
+        there.is_some_and(|slice| slice["metadata"]["annotations"]["machinist.dev/lab"].is_null())
+    );
+    cluster.kubectl(&["delete", "resourceslice", "lab-other"]);
+}
