@@ -78,6 +78,7 @@ async fn whoever_does_not_answer_in_time_is_asked_again() {
 }
 
 #[test]
+#[expect(clippy::disallowed_methods, reason = "the test lays out the machine")]
 fn links_are_followed_to_the_node_and_one_that_leads_nowhere_is_named() {
     let dir = tempfile::tempdir().unwrap();
     let by_id = dir.path().join("dev/serial/by-id");
