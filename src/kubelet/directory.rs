@@ -294,8 +294,7 @@ impl Directory {
             return;
         };
         let life = self.kubelet.borrow().as_ref().map(|known| known.noticed);
-        let told = life.is_some_and(|noticed| noticed.elapsed() < TOLD_TWICE);
-        if self.seen == Some(now) && (!came || told) {
+        if self.seen == Some(now) && !(came && is_another(life.map(|noticed| noticed.elapsed()))) {
             return;
         }
         let noticed = Instant::now();
@@ -356,9 +355,28 @@ impl Directory {
     }
 }
 
+/// Whether a socket that came, and looks like the one before, is that of another kubelet; that one was noticed so
+/// long `ago`, and is none where nobody answered on it.
+fn is_another(ago: Option<Duration>) -> bool {
+    ago.is_none_or(|ago| ago >= TOLD_TWICE)
+}
+
 async fn until(at: Option<Instant>) {
     match at {
         Some(at) => sleep_until(at).await,
         None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_socket_that_is_told_of_twice_is_one_kubelet() {
+        assert!(!is_another(Some(Duration::from_millis(20))));
+        // Inode numbers are used again at once.
+        assert!(is_another(Some(Duration::from_secs(2))));
+        assert!(is_another(None), "it was dialled too early");
     }
 }
