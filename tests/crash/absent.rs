@@ -17,6 +17,7 @@ use machinist::{
         store::Store,
     },
 };
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     case::{Case, plain},
@@ -188,11 +189,12 @@ fn a_stop_in_any_phase_ends_at_once_and_is_taken_up_by_the_next_start() {
             .run();
             boot(&sandbox, "boot-2");
         }
-        let begun = Arc::new(tokio::sync::Notify::new());
-        let tells = Arc::clone(&begun);
+        // Asked for in the passage itself: another task would hear of it at some later step.
+        let stop = CancellationToken::new();
+        let stops = stop.clone();
         let listening = listen(move |passage| {
             if passage.phase == phase.name() {
-                tells.notify_one();
+                stops.cancel();
             }
         });
         let script = Script::new();
@@ -210,8 +212,9 @@ fn a_stop_in_any_phase_ends_at_once_and_is_taken_up_by_the_next_start() {
                 Course::Reboot => conduct(true),
                 _ => restarting(UNIT),
             };
-            let driver = Driver::on(&sandbox.root(), &script, case.to.desired(), conduct);
-            begun.notified().await;
+            let (root, to) = (sandbox.root(), case.to.desired());
+            let driver = Driver::stopped_by(&stop, &root, &script, to, conduct);
+            stop.cancelled().await;
             driver.stop().await;
         });
         drop(listening);

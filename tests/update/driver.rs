@@ -89,8 +89,20 @@ impl Driver {
 
     /// On a root with instruments.
     pub(crate) fn on(root: &Root, script: &Script, desired: Desired, conduct: Conduct) -> Self {
+        Self::stopped_by(&CancellationToken::new(), root, script, desired, conduct)
+    }
+
+    /// A driver that whoever has the token stops, from its first step on.
+    pub(crate) fn stopped_by(
+        stop: &CancellationToken,
+        root: &Root,
+        script: &Script,
+        desired: Desired,
+        conduct: Conduct,
+    ) -> Self {
         let (desired, source) = watch::channel(desired);
-        Self::turning(Self::made(root, script, conduct, source), desired)
+        let made = Self::made(root, script, conduct, source);
+        Self::turning(made, desired, stop.clone())
     }
 
     fn made(root: &Root, script: &Script, conduct: Conduct, desired: Watched) -> Made {
@@ -119,7 +131,11 @@ impl Driver {
         let (desired, source) = watch::channel(desired);
         let (updater, reports) = Self::made(root, script, conduct, source);
         let node = Arc::new(node.clone());
-        Self::turning((updater.on_node(node), reports), desired)
+        Self::turning(
+            (updater.on_node(node), reports),
+            desired,
+            CancellationToken::new(),
+        )
     }
 
     /// On a node whose agent brings recovery to the host.
@@ -133,7 +149,8 @@ impl Driver {
         let (desired, source) = watch::channel(desired);
         let (updater, reports) = Self::made(root, script, conduct, source);
         let updater = updater.on_node(Arc::new(node.clone()));
-        Self::turning((updater.bringing(Some(Arc::new(host))), reports), desired)
+        let made = (updater.bringing(Some(Arc::new(host))), reports);
+        Self::turning(made, desired, CancellationToken::new())
     }
 
     /// As the agent starts it in a boot that may be the guard's.
@@ -147,12 +164,15 @@ impl Driver {
         let services = Some(script.clone());
         let root = sandbox.root();
         let made = Updater::beside_the_guard(&root, services, Quiet, conduct, source).await;
-        Ok(Self::turning(made?, desired))
+        Ok(Self::turning(made?, desired, CancellationToken::new()))
     }
 
-    fn turning((updater, reports): Made, desired: watch::Sender<Desired>) -> Self {
+    fn turning(
+        (updater, reports): Made,
+        desired: watch::Sender<Desired>,
+        stop: CancellationToken,
+    ) -> Self {
         let (words, heard) = watch::channel(0);
-        let stop = CancellationToken::new();
         let task = tokio::spawn(updater.listening(heard).run(stop.clone()));
         Self {
             desired,
