@@ -6,7 +6,9 @@ use super::{DIRECTORY, Vendor, known::Known};
 use crate::{
     kubelet::KUBELET_SOCKET,
     path::{AbsPath, BadPath},
-    root::{Identity, Kind, Meta, Root, RootError, Watch, WatchEvent, WatchKind},
+    root::{
+        Identity, Kind, Meta, Root, RootError, Stat, UnixAddress, Watch, WatchEvent, WatchKind,
+    },
 };
 
 /// What the kubelet gives its own directory, so that containers may use it.
@@ -92,14 +94,22 @@ impl Directory {
         Ok(())
     }
 
-    /// Removes the socket of a plugin that does not answer on it, so that one that watches it comes back.
-    pub(super) fn remove(&self, endpoint: &str) -> Result<(), RootError> {
-        match self.path.join(endpoint) {
-            Ok(path) => match self.root.stat(&path)? {
-                Some(stat) if stat.kind == Kind::Socket => self.root.remove_file(&path),
-                _ => Ok(()),
-            },
-            Err(_) => Ok(()),
+    /// What a plugin's socket is now.
+    pub(super) fn socket(&self, endpoint: &str) -> Option<(UnixAddress, Stat)> {
+        let path = self.path.join(endpoint).ok()?;
+        self.root.socket_itself(&path).ok()?
+    }
+
+    /// Removes the socket of a plugin that does not answer on it, so that one that watches it comes back; unless
+    /// it is not what it `was` any more.
+    pub(super) fn remove(&self, endpoint: &str, was: &Stat) -> Result<(), RootError> {
+        let Ok(path) = self.path.join(endpoint) else {
+            return Ok(());
+        };
+        let still = |now: &Stat| now.kind == Kind::Socket && now.identity == was.identity;
+        match self.root.stat(&path)? {
+            Some(now) if still(&now) => self.root.remove_file(&path),
+            _ => Ok(()),
         }
     }
 

@@ -36,7 +36,7 @@ use crate::{
     kubelet::api::v1beta1::registration_server::RegistrationServer,
     kubelet::guests::{self, guests},
     rate::Complaints,
-    root::RootError,
+    root::{RootError, Stat, UnixAddress},
     telemetry::chain,
 };
 
@@ -72,6 +72,8 @@ pub(super) enum Event {
     Lost {
         resource: ResourceName,
         endpoint: String,
+        /// What was there before it was dialled; held open, so that nothing else is taken for it.
+        was: Option<(UnixAddress, Stat)>,
         why: String,
     },
     /// A registration was refused.
@@ -269,6 +271,7 @@ impl Session {
         for one in self.known.all() {
             let (resource, endpoint) = (one.resource.clone(), one.endpoint.clone());
             let (stop, to, desk) = (stop.clone(), self.to.clone(), desk.clone());
+            let was = self.directory.socket(&endpoint);
             self.shared.tasks.spawn("plugin dial", async move {
                 let dialled = tokio::select! {
                     // Safe to drop: it is dialled by the next session.
@@ -283,6 +286,7 @@ impl Session {
                     Err(error) => Event::Lost {
                         resource,
                         endpoint,
+                        was,
                         why: chain(&error),
                     },
                 };

@@ -30,7 +30,7 @@ use tokio::{
 use tokio_stream::{Stream, wrappers::ReceiverStream};
 use tonic::{
     Request, Response, Status,
-    transport::{Endpoint, Server},
+    transport::{Channel, Endpoint, Server},
 };
 
 /// Where plugins and the kubelet meet, below its root.
@@ -91,33 +91,10 @@ impl Plugin {
             .enable_all()
             .build()
             .unwrap();
-        let service = Service {
-            script,
-            list: Arc::default(),
-            ends: Arc::default(),
-            asked: Arc::default(),
-            told: Arc::default(),
-        };
-        let told = Arc::clone(&service.told);
-        let registrar = info.map(|info| {
-            registrar(info, move |became| {
-                told.lock().unwrap().push(became.map_err(str::to_owned));
-            })
-        });
-        let served = service.clone();
+        let service = Service::new(script);
         let guard = process.enter();
-        let listener = bind(path);
+        service.serve(path, info);
         drop(guard);
-        process.spawn(async move {
-            // The watcher names a path where HTTP/2 has a host, which servers in Rust refuse.
-            let tasks = Tasks::new();
-            let incoming = guests(listener, &tasks, tasks.token());
-            let serving = Server::builder()
-                .add_service(DevicePluginServer::new(served))
-                .add_optional_service(registrar)
-                .serve_with_incoming(incoming);
-            serving.await.unwrap();
-        });
         Self {
             service,
             process: Some(process),
@@ -126,13 +103,7 @@ impl Plugin {
 
     /// Sends this list on all streams.
     pub(crate) fn list(&self, devices: &[(&str, &str)]) {
-        let device = |(id, health): &(&str, &str)| api::Device {
-            id: (*id).to_owned(),
-            health: (*health).to_owned(),
-            topology: None,
-        };
-        let devices = devices.iter().map(device).collect();
-        self.service.list.send_replace(Some(devices));
+        self.service.list(devices);
     }
 
     /// Ends all streams, in order.
@@ -146,7 +117,7 @@ impl Plugin {
     }
 
     pub(crate) fn asked(&self) -> Asked {
-        self.service.asked.lock().unwrap().clone()
+        self.service.asked()
     }
 }
 
@@ -171,12 +142,17 @@ pub(crate) fn short(path: &Path) -> PathBuf {
 
 /// Asks the kubelet below `root` to take `endpoint` for `resource`.
 pub(crate) async fn register(root: &Path, request: api::RegisterRequest) -> Result<(), Status> {
-    let socket = short(&root.join(DIRECTORY).join("kubelet.sock"));
-    let endpoint = Endpoint::from_shared(format!("unix:{}", socket.display())).unwrap();
-    let mut client = RegistrationClient::new(endpoint.connect().await.unwrap());
+    let mut client = RegistrationClient::new(dialled(root).await.unwrap());
     let asking = client.register(request);
     let answered = tokio::time::timeout(Duration::from_secs(30), asking).await;
     answered.expect("an answer within 30 s").map(|_| ())
+}
+
+/// A connection to the kubelet below `root`.
+pub(crate) async fn dialled(root: &Path) -> Result<Channel, tonic::transport::Error> {
+    let socket = short(&root.join(DIRECTORY).join("kubelet.sock"));
+    let endpoint = Endpoint::from_shared(format!("unix:{}", socket.display())).unwrap();
+    endpoint.connect().await
 }
 
 /// What an ordinary plugin asks.
@@ -189,8 +165,9 @@ pub(crate) fn request(resource: &str, endpoint: &str) -> api::RegisterRequest {
     }
 }
 
+/// What a plugin is, beside the process that it runs in.
 #[derive(Clone)]
-struct Service {
+pub(crate) struct Service {
     script: Script,
     list: Arc<watch::Sender<Option<Vec<api::Device>>>>,
     ends: Arc<watch::Sender<usize>>,
@@ -199,6 +176,52 @@ struct Service {
 }
 
 impl Service {
+    pub(crate) fn new(script: Script) -> Self {
+        Self {
+            script,
+            list: Arc::default(),
+            ends: Arc::default(),
+            asked: Arc::default(),
+            told: Arc::default(),
+        }
+    }
+
+    /// Binds the socket, and answers on it from a task of the runtime that this is called in.
+    pub(crate) fn serve(&self, path: &Path, info: Option<PluginInfo>) {
+        let told = Arc::clone(&self.told);
+        let registrar = info.map(|info| {
+            registrar(info, move |became| {
+                told.lock().unwrap().push(became.map_err(str::to_owned));
+            })
+        });
+        let (listener, served) = (bind(path), self.clone());
+        tokio::spawn(async move {
+            // The watcher names a path where HTTP/2 has a host, which servers in Rust refuse.
+            let tasks = Tasks::new();
+            let incoming = guests(listener, &tasks, tasks.token());
+            let serving = Server::builder()
+                .add_service(DevicePluginServer::new(served))
+                .add_optional_service(registrar)
+                .serve_with_incoming(incoming);
+            serving.await.unwrap();
+        });
+    }
+
+    /// Sends this list on all streams.
+    pub(crate) fn list(&self, devices: &[(&str, &str)]) {
+        let device = |(id, health): &(&str, &str)| api::Device {
+            id: (*id).to_owned(),
+            health: (*health).to_owned(),
+            topology: None,
+        };
+        let devices = devices.iter().map(device).collect();
+        self.list.send_replace(Some(devices));
+    }
+
+    pub(crate) fn asked(&self) -> Asked {
+        self.asked.lock().unwrap().clone()
+    }
+
     fn note(&self, what: impl FnOnce(&mut Asked)) {
         what(&mut self.asked.lock().unwrap());
     }

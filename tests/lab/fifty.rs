@@ -1,10 +1,12 @@
 //! Many resources, and a kubelet that is restarted again and again: does the Node ever count none of them?
 
+mod bare;
+
 use std::{collections::BTreeSet, time::Duration};
 
 use serde_json::Value;
 
-use crate::support::{Cluster, Machine, lab, rounds, wait};
+use crate::support::{Cluster, Machine, Node, lab, rounds, wait};
 
 const RESOURCES: usize = 50;
 /// Of Kubernetes' own sample plugin, which is told of each restart by hand, five seconds late: what a plugin
@@ -27,10 +29,15 @@ fn declaration(number: usize) -> String {
     )
 }
 
+/// When the kubelet made its socket, in seconds since 1970.
+fn made(machine: &Machine) -> f64 {
+    let made = machine.sh(&format!("stat -c %.6Z {SOCKET} 2>/dev/null || echo 0"));
+    made.trim().parse().unwrap()
+}
+
 /// When the kubelet made its socket, and when each resource was registered after that; in seconds.
 fn registered(machine: &Machine) -> (f64, Vec<f64>) {
-    let made = machine.sh(&format!("stat -c %.6Z {SOCKET}"));
-    let made: f64 = made.trim().parse().unwrap();
+    let made = made(machine);
     let since = format!("--since=@{made:.6}");
     let shown = machine.exec(&[
         "journalctl",
@@ -87,32 +94,70 @@ fn fifty_resources_are_back_after_each_restart_of_the_kubelet() {
     });
 
     let restarts = rounds(3, 20);
-    let (mut times, mut ours_none, mut slow) = (Vec::new(), Vec::new(), 0);
+    let (mut ours, mut slow) = (Figure::default(), 0);
     for round in 0..restarts {
-        let from = cluster.audit().len();
+        let (from, before) = (cluster.audit().len(), made(&machine));
         node.restart_kubelet();
         machine.sh("systemd-run --quiet --on-active=5 systemctl restart slow");
         let (made, registered) = wait::value("all registrations", wait::seconds(30), || {
-            Some(registered(&machine)).filter(|(_, times)| times.len() >= RESOURCES)
+            let now = Some(registered(&machine)).filter(|(made, _)| *made != before);
+            now.filter(|(_, times)| times.len() >= RESOURCES)
         });
         let last = registered.into_iter().fold(made, f64::max);
-        times.push(Duration::from_secs_f64(last - made));
         std::thread::sleep(REPORTS);
-        let none = reported_as_none(&cluster, from);
-        let ours = none.iter().filter(|name| name.as_str() != SLOW);
-        ours_none.push(ours.count());
-        slow += usize::from(none.contains(SLOW));
+        let mut none = reported_as_none(&cluster, from);
+        slow += usize::from(none.remove(SLOW));
+        ours.add(last - made, &none);
         let all = format!("all of them again, round {round}");
         cluster.wait_object("node", "many", &all, wait::seconds(30), |node| {
             counted(node) == RESOURCES
         });
     }
-    times.sort();
+    machine.exec(&["systemctl", "stop", "machinist"]);
+    let bare = bare(&cluster, &machine, &node, restarts);
     println!(
-        "lab: figure: kubelet.sock made → {RESOURCES} resources registered again: median {:.0?}, {:.0?} – {:.0?} in \
-         {restarts} restarts; reported as 0 in each: {ours_none:?}; a plugin that registers 5 s late was in {slow}",
-        times[times.len() / 2],
-        times[0],
-        times[times.len() - 1],
+        "lab: figure: kubelet.sock made → {RESOURCES} resources registered again: {ours}; plugins that do nothing \
+         else, all in one process: {bare}; a plugin that registers 5 s late was reported as 0 in {slow}"
     );
+}
+
+/// Plugins without an agent, and without anything to do but to register at once: what the kubelet itself takes.
+fn bare(cluster: &Cluster, machine: &Machine, node: &Node, restarts: usize) -> Figure {
+    let mut figure = Figure::default();
+    for _ in 0..restarts {
+        let from = cluster.audit().len();
+        let mut plugins = bare::Plugins::waiting(&machine.root(), RESOURCES, resource);
+        node.restart_kubelet();
+        let last = plugins.registered();
+        std::thread::sleep(REPORTS);
+        figure.add(last - made(machine), &reported_as_none(cluster, from));
+    }
+    figure
+}
+
+/// Restarts: how long each took, and how many resources the Node showed as 0 after it.
+#[derive(Default)]
+struct Figure {
+    times: Vec<Duration>,
+    none: Vec<usize>,
+}
+
+impl Figure {
+    fn add(&mut self, seconds: f64, none: &BTreeSet<String>) {
+        self.times.push(Duration::from_secs_f64(seconds));
+        self.none.push(none.len());
+    }
+}
+
+impl std::fmt::Display for Figure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut times = self.times.clone();
+        times.sort();
+        let (count, none) = (times.len(), &self.none);
+        let (least, median, most) = (times[0], times[count / 2], times[count - 1]);
+        write!(
+            f,
+            "median {median:.0?}, {least:.0?} – {most:.0?} in {count} restarts, reported as 0 in each: {none:?}"
+        )
+    }
 }

@@ -13,7 +13,7 @@ use crate::support::{Cluster, Machine, Node, lab, wait};
 #[path = "../kubelet/facts.rs"]
 mod facts;
 #[path = "../kubelet/plugin.rs"]
-mod plugin;
+pub(crate) mod plugin;
 
 use facts::{Kubelet, facts};
 

@@ -77,6 +77,8 @@ impl Default for Script {
 pub(crate) struct Seen {
     pub(crate) registered: usize,
     pub(crate) refused: Vec<String>,
+    /// How often it was asked for its options.
+    pub(crate) asked: usize,
     pub(crate) listed: usize,
     pub(crate) allocated: Vec<Vec<String>>,
     pub(crate) started: usize,
@@ -300,6 +302,7 @@ impl DevicePlugin for Shared {
         _: Request<api::Empty>,
     ) -> Result<Response<api::DevicePluginOptions>, Status> {
         let script = self.script();
+        self.seen.send_modify(|seen| seen.asked += 1);
         self.does(script.asked_options).await?;
         Ok(Response::new(script.options))
     }

@@ -1,12 +1,12 @@
 //! Restarts of agent, kubelet and plugin, and who notices.
 
-use std::time::Duration;
+use std::{os::unix::net::UnixListener, time::Duration};
 
 use super::{
     GPU,
     kubelet_double::KubeletDouble,
-    plugin::{Plugin, Style},
-    stage::{Stage, has},
+    plugin::{Does, Plugin, Style},
+    stage::{Stage, has, until},
 };
 
 const WATCHED: &str = "acme.dev/watched";
@@ -63,6 +63,34 @@ async fn after_a_restart_of_the_agent_pollers_notice_nothing_and_watchers_regist
     }
     let seen = polling.seen();
     assert_eq!((seen.vanished, seen.registered), (0, 1));
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_socket_that_its_plugin_makes_anew_while_the_old_one_is_dialled_stays() {
+    let stage = Stage::new("");
+    let kubelet = KubeletDouble::start(stage.machine.root()).await;
+    let agent = stage.ready().await;
+    let directory = stage.directory("acme");
+    let plugin = Plugin::start(&directory, GPU, "a.sock", &["a"], None).await;
+    kubelet
+        .until("listed", |books| has(books, GPU, &["a=Healthy"]))
+        .await;
+    agent.stop().await;
+    plugin.script(|script| script.asked_options = Does::Hangs);
+    let agent = stage.ready().await;
+    // What a plugin does that sets up everything anew: it dies in the midst of the question, and has not
+    // registered yet.
+    plugin.until("asked", |seen| seen.asked == 2).await;
+    std::fs::remove_file(directory.join("a.sock")).unwrap();
+    let _anew = UnixListener::bind(directory.join("a.sock")).unwrap();
+    drop(plugin);
+    let known = directory.with_extension("json");
+    until("given up", || {
+        !std::fs::read_to_string(&known).unwrap().contains("a.sock")
+    })
+    .await;
+    assert!(directory.join("a.sock").exists());
     agent.stop().await;
 }
 

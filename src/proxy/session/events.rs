@@ -1,6 +1,8 @@
 //! What a vendor's task does with what it is told.
 
-use super::{Connection, Event, Instant, Line, List, ResourceName, Session, follow};
+use super::{
+    Connection, Event, Instant, Line, List, ResourceName, Session, Stat, UnixAddress, follow,
+};
 
 impl Session {
     pub(super) fn on_event(&mut self, event: Event) {
@@ -26,8 +28,9 @@ impl Session {
             Event::Lost {
                 resource,
                 endpoint,
+                was,
                 why,
-            } => self.lost(&resource, &endpoint, &why),
+            } => self.lost(&resource, &endpoint, was, &why),
             Event::Closed { why } => {
                 let vendor = &self.vendor.name;
                 tracing::warn!(vendor = %vendor, "registrations of {vendor} broke off: {why}");
@@ -123,14 +126,24 @@ impl Session {
         self.follow(resource, connection);
     }
 
-    fn lost(&mut self, resource: &ResourceName, endpoint: &str, why: &str) {
+    /// One that made its socket anew meanwhile is about to register with it: only what was dialled is removed.
+    fn lost(
+        &mut self,
+        resource: &ResourceName,
+        endpoint: &str,
+        was: Option<(UnixAddress, Stat)>,
+        why: &str,
+    ) {
         if self.lines.values().any(|line| line.has(endpoint)) {
             return;
         }
         tracing::info!(vendor = %self.vendor.name, resource = %resource, "the plugin of {resource} that was known is not there: {why}");
         self.known.remove(resource, endpoint);
         self.save_soon();
-        if let Err(error) = self.directory.remove(endpoint) {
+        let Some((_open, was)) = was else {
+            return;
+        };
+        if let Err(error) = self.directory.remove(endpoint, &was) {
             tracing::warn!(vendor = %self.vendor.name, "{}", crate::telemetry::chain(&error));
         }
     }
