@@ -32,6 +32,9 @@ use crate::{
     vendor::{self, Obeyed, VendorsHandle},
 };
 
+/// How often the status is worked out at most: a restart of the kubelet changes it once or twice for each resource,
+/// within a moment in which the kubelet needs the machine for itself.
+const STATUS_PAUSE: Duration = Duration::from_millis(20);
 /// How long vendors may take to let go of their hardware: firmware has to be parked.
 const LET_GO: Duration = Duration::from_secs(30);
 /// How long devices are not lent while vendors take their hardware up again.
@@ -349,7 +352,7 @@ impl Joined {
             self.driver.mark_unchanged();
             self.holders.mark_unchanged();
             self.declared.mark_unchanged();
-            let now = self.now();
+            let (now, worked_out) = (self.now(), tokio::time::Instant::now());
             publish.send_if_modified(|known| {
                 let news = **known != now;
                 if news {
@@ -367,6 +370,7 @@ impl Joined {
                 Ok(()) = self.holders.changed() => {}
                 Ok(()) = self.declared.changed() => {}
             }
+            tokio::time::sleep_until(worked_out + STATUS_PAUSE).await;
         }
     }
 }

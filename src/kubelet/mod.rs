@@ -13,6 +13,7 @@ mod found;
 pub mod guests;
 mod list;
 mod names;
+mod news;
 mod plugin;
 mod podresources;
 pub mod registrar;
@@ -45,8 +46,8 @@ pub enum Registering {
     ByWatcher,
 }
 
-/// Starts to offer what `inventory` says, asks `answerers` where it says so, and tells how that goes. Ends with `tasks`, and then says
-/// nothing about the devices: pods keep what they have, and the next agent goes on.
+/// Starts to offer what `inventory` says, asks `answerers` where it says so, and tells how that goes. Ends with
+/// `tasks`, and then says nothing about the devices: pods keep what they have, and the next agent goes on.
 pub fn start(
     root: Root,
     inventory: watch::Receiver<Arc<Inventory>>,
@@ -54,7 +55,7 @@ pub fn start(
     registering: Registering,
     tasks: &Tasks,
 ) -> (watch::Receiver<KubeletState>, watch::Receiver<Allocations>) {
-    let board = state::Board::new();
+    let board = state::Board::new(tasks);
     let told = (board.subscribe(), board.allocations());
     let offered = (inventory, answerers, registering);
     let task = directory::Directory::new(root, offered, board, tasks.clone());

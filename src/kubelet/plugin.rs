@@ -187,17 +187,12 @@ impl Resource {
 
     pub(super) fn taken(&self, kubelet: &Kubelet) {
         let after = kubelet.noticed.elapsed();
-        self.shared.board.attempted(true);
-        if self.shared.board.registration(&self.name, None) {
-            let (name, after) = (&self.name, after.as_millis());
-            tracing::info!(resource = %name, "{name} is registered, {after} ms after the kubelet showed itself");
-        }
+        self.shared.board.registered(&self.name, after);
     }
 
     pub(super) fn failed(&self, error: &RegisterError) {
         let reason = chain(error);
-        self.shared.board.attempted(false);
-        if self.shared.board.registration(&self.name, Some(&reason)) {
+        if self.shared.board.failed(&self.name, &reason) {
             let name = &self.name;
             tracing::warn!(resource = %name, "{name} is not registered: {reason}");
         }
@@ -206,9 +201,7 @@ impl Resource {
     /// The kubelet as soon as there is one; none when the resource is gone before.
     pub(super) async fn kubelet(&mut self) -> Option<Kubelet> {
         if self.shared.kubelet.borrow().is_none() {
-            self.shared
-                .board
-                .registration(&self.name, Some("there is no kubelet"));
+            self.shared.board.waits(&self.name);
         }
         let (name, shared) = (&self.name, &mut self.shared);
         let gone = |inventory: &Arc<Inventory>| !inventory.resources.contains_key(name);
@@ -306,10 +299,7 @@ impl Resource {
             Ended::Changed => "it is about to be registered anew",
             Ended::Withdrawn | Ended::Stopped => "nobody offers it any more",
         };
-        let name = &self.name;
-        if self.shared.board.registration(name, Some(why)) {
-            tracing::info!(resource = %name, "{name} is no longer registered: {why}");
-        }
+        self.shared.board.lost(&self.name, why);
     }
 
     /// Ends a session. A kubelet before 1.37 that sees the old stream end *after* the next

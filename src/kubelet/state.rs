@@ -5,9 +5,13 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use jiff::Timestamp;
 use tokio::{sync::watch, time::Instant};
 
-use crate::device::{
-    ResourceName,
-    status::{Attempts, KubeletPresence, Registration},
+use super::news::{Became, News};
+use crate::{
+    device::{
+        ResourceName,
+        status::{Attempts, KubeletPresence, Registration},
+    },
+    shutdown::Tasks,
 };
 
 /// The kubelet, and what it took from us.
@@ -19,6 +23,25 @@ pub struct KubeletState {
     pub registrations: BTreeMap<ResourceName, Registration>,
     /// Registrations tried since the start.
     pub attempts: Attempts,
+}
+
+impl KubeletState {
+    /// Says whether this is news.
+    fn note(&mut self, resource: &ResourceName, reason: Option<&str>) -> bool {
+        let registered = reason.is_none();
+        let known = self.registrations.get(resource);
+        if known.is_some_and(|known| known.reason.as_deref() == reason) {
+            return false;
+        }
+        let same = known.filter(|known| known.registered == registered);
+        let now = Registration {
+            registered,
+            since: same.map_or_else(Timestamp::now, |known| known.since),
+            reason: reason.map(str::to_owned),
+        };
+        self.registrations.insert(resource.clone(), now);
+        true
+    }
 }
 
 /// How often the kubelet asked for devices, and when.
@@ -62,10 +85,11 @@ pub(super) struct Board {
     state: Arc<watch::Sender<KubeletState>>,
     /// Apart: nobody works out the state anew for an allocation.
     allocations: Giving,
+    news: News,
 }
 
 impl Board {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(tasks: &Tasks) -> Self {
         let presence = KubeletPresence {
             present: false,
             since: Timestamp::now(),
@@ -79,6 +103,7 @@ impl Board {
         Self {
             state: Arc::new(watch::Sender::new(state)),
             allocations: Giving::default(),
+            news: News::start(tasks),
         }
     }
 
@@ -105,36 +130,41 @@ impl Board {
         })
     }
 
-    /// Says whether this is news.
-    pub(super) fn registration(&self, resource: &ResourceName, reason: Option<&str>) -> bool {
-        self.state.send_if_modified(|state| {
-            let registered = reason.is_none();
-            let known = state.registrations.get(resource);
-            if known.is_some_and(|known| known.reason.as_deref() == reason) {
-                return false;
-            }
-            let same = known.filter(|known| known.registered == registered);
-            let since = same.map_or_else(Timestamp::now, |known| known.since);
-            let reason = reason.map(str::to_owned);
-            let now = Registration {
-                registered,
-                since,
-                reason,
-            };
-            state.registrations.insert(resource.clone(), now);
-            true
-        })
+    /// The kubelet took it, so long after it had shown itself.
+    pub(super) fn registered(&self, resource: &ResourceName, after: Duration) {
+        let mut news = false;
+        self.state.send_modify(|state| {
+            state.attempts.accepted += 1;
+            news = state.note(resource, None);
+        });
+        if news {
+            self.news.tell(resource, Became::Registered(after));
+        }
     }
 
-    /// Counts an attempt to register a resource.
-    pub(super) fn attempted(&self, accepted: bool) {
+    /// It was not taken, or not found. Says whether this is news.
+    pub(super) fn failed(&self, resource: &ResourceName, reason: &str) -> bool {
+        let mut news = false;
         self.state.send_modify(|state| {
-            let count = match accepted {
-                true => &mut state.attempts.accepted,
-                false => &mut state.attempts.failed,
-            };
-            *count += 1;
+            state.attempts.failed += 1;
+            news = state.note(resource, Some(reason));
         });
+        news
+    }
+
+    /// It is registered no more.
+    pub(super) fn lost(&self, resource: &ResourceName, why: &'static str) {
+        let note = |state: &mut KubeletState| state.note(resource, Some(why));
+        if self.state.send_if_modified(note) {
+            self.news.tell(resource, Became::Lost(why));
+        }
+    }
+
+    /// There is no kubelet to register it with.
+    pub(super) fn waits(&self, resource: &ResourceName) {
+        let why = Some("there is no kubelet");
+        self.state
+            .send_if_modified(|state| state.note(resource, why));
     }
 
     /// Counts an allocation, from now until the answer is dropped.

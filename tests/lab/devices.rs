@@ -30,9 +30,9 @@ pub fn wait_allocatable(node: &Node<'_>, resource: &str, count: &str) {
 
 /// How often the agent has registered a resource so far.
 pub fn registrations(machine: &Machine, resource: &str) -> usize {
-    let line = format!("{resource} is registered,");
     let story = machine.story();
-    story.iter().filter(|said| said.starts_with(&line)).count()
+    let told = |said: &&String| said.contains(" registered, ") && said.contains(resource);
+    story.iter().filter(told).count()
 }
 
 /// Does something that ends the registration, and says how long it was before the next one.
@@ -48,7 +48,7 @@ fn registered_again(machine: &Machine, what: &str, act: impl FnOnce()) {
         start.elapsed().as_millis()
     );
     let said = machine.story();
-    let last = said.iter().rfind(|said| said.contains("is registered,"));
+    let last = said.iter().rfind(|said| said.contains(" registered, "));
     println!("lab: figure: of which the agent saw: {}", last.unwrap());
     machine.wait_status(
         "both resources to be registered",

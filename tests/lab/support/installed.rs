@@ -41,26 +41,45 @@ pub struct Mine<'a> {
     pub components: &'a [&'a str],
 }
 
-/// Built once in a run. MACHINIST_LAB_BINARY names a static binary that is there already.
+/// The static binary that ships, built once in a run. MACHINIST_LAB_BINARY names one that is there already.
+pub fn binary() -> &'static Path {
+    static BINARY: OnceLock<PathBuf> = OnceLock::new();
+    BINARY.get_or_init(|| {
+        if let Ok(binary) = std::env::var("MACHINIST_LAB_BINARY") {
+            return binary.into();
+        }
+        said(&mut Command::new(
+            Path::new(HOME).join("packaging/image/binary"),
+        ))
+        .into()
+    })
+}
+
+/// The image that ships, made once in a run.
 pub fn shipped() -> &'static Shipped {
     static SHIPPED: OnceLock<Shipped> = OnceLock::new();
     SHIPPED.get_or_init(|| {
         let archive = Path::new(WORK).join("machinist.tar");
         let mut build = Command::new(Path::new(HOME).join("packaging/image/build"));
         build.arg("--output").arg(&archive);
-        if let Ok(binary) = std::env::var("MACHINIST_LAB_BINARY") {
-            build.args(["--binary", &binary]);
-        }
-        let built = build.output().expect("packaging/image/build can be run");
-        let said = String::from_utf8_lossy(&built.stdout);
-        let error = String::from_utf8_lossy(&built.stderr);
-        assert!(built.status.success(), "packaging/image/build: {error}");
-        let digest = said.trim_end().rsplit_once('@').expect("a digest").1;
+        let image = said(build.arg("--binary").arg(binary()));
+        let digest = image.rsplit_once('@').expect("a digest").1;
         Shipped {
             archive,
             digest: digest.to_owned(),
         }
     })
+}
+
+/// What a program says when it succeeds.
+fn said(program: &mut Command) -> String {
+    let output = program.output().expect("it can be run");
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{program:?}: {error}");
+    String::from_utf8(output.stdout)
+        .unwrap()
+        .trim_end()
+        .to_owned()
 }
 
 impl Cluster {

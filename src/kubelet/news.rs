@@ -1,0 +1,174 @@
+//! What is said of registrations in the log. A restart of the kubelet ends and begins all of them at once, while it
+//! needs the machine for itself: they are told together, a moment later.
+
+use std::time::Duration;
+
+use tokio::{
+    sync::mpsc::{self, error::TrySendError},
+    time::sleep,
+};
+
+use crate::{device::ResourceName, shutdown::Tasks};
+
+/// How long news are gathered.
+const GATHER: Duration = Duration::from_millis(200);
+/// News that wait; what comes beyond is told at once.
+const MOST: usize = 1024;
+/// Names in one line.
+const MOST_NAMES: usize = 20;
+
+/// What became of the registration of one resource.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Became {
+    /// The kubelet took it, and asked for its devices, so long after it had shown itself.
+    Registered(Duration),
+    /// It is not registered any more, and why.
+    Lost(&'static str),
+}
+
+type Item = (ResourceName, Became);
+
+/// Whom news are told to. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(super) struct News(mpsc::Sender<Item>);
+
+impl News {
+    /// Starts the task that tells them.
+    pub(super) fn start(tasks: &Tasks) -> Self {
+        let (to, mut from) = mpsc::channel(MOST);
+        let stop = tasks.token();
+        tasks.spawn("registration news", async move {
+            let mut gathered = Vec::new();
+            tokio::select! {
+                () = stop.cancelled() => {}
+                // Safe to drop: what was received is in `gathered`.
+                () = tell(&mut from, &mut gathered) => {}
+            }
+            gathered.extend(waiting(&mut from));
+            say(&gathered);
+        });
+        Self(to)
+    }
+
+    pub(super) fn tell(&self, name: &ResourceName, became: Became) {
+        match self.0.try_send((name.clone(), became)) {
+            Ok(()) => {}
+            Err(TrySendError::Full(item) | TrySendError::Closed(item)) => say(&[item]),
+        }
+    }
+}
+
+/// Ends when nobody can tell anything any more.
+async fn tell(from: &mut mpsc::Receiver<Item>, gathered: &mut Vec<Item>) {
+    while let Some(first) = from.recv().await {
+        gathered.push(first);
+        sleep(GATHER).await;
+        gathered.extend(waiting(from));
+        say(gathered);
+        gathered.clear();
+    }
+}
+
+fn waiting(from: &mut mpsc::Receiver<Item>) -> impl Iterator<Item = Item> {
+    std::iter::from_fn(|| from.try_recv().ok())
+}
+
+fn say(news: &[Item]) {
+    for line in lines(news) {
+        tracing::info!("{line}");
+    }
+}
+
+/// One for each kind of news, in the order of their first.
+fn lines(news: &[Item]) -> Vec<String> {
+    let mut kinds: Vec<(Option<&str>, Duration, Vec<&ResourceName>)> = Vec::new();
+    for (name, became) in news {
+        let (why, after) = match became {
+            Became::Registered(after) => (None, *after),
+            Became::Lost(why) => (Some(*why), Duration::ZERO),
+        };
+        match kinds.iter_mut().find(|(known, ..)| *known == why) {
+            Some((_, latest, names)) => {
+                *latest = after.max(*latest);
+                names.push(name);
+            }
+            None => kinds.push((why, after, vec![name])),
+        }
+    }
+    let line = |(why, after, names): (Option<&str>, Duration, Vec<&ResourceName>)| {
+        let are = if names.len() == 1 { "is" } else { "are" };
+        let (names, after) = (joined(&names), after.as_millis());
+        match why {
+            Some(why) => format!("{names} {are} no longer registered: {why}"),
+            None => {
+                format!("{names} {are} registered, {after} ms after the kubelet showed itself")
+            }
+        }
+    };
+    kinds.into_iter().map(line).collect()
+}
+
+/// As many as a line holds.
+fn joined(names: &[&ResourceName]) -> String {
+    let shown = names.len().min(MOST_NAMES);
+    let (shown, others) = names.split_at(shown);
+    let shown: Vec<_> = shown.iter().map(|name| name.as_str()).collect();
+    match (others.len(), shown.as_slice()) {
+        (0, [one]) => (*one).to_owned(),
+        (0, [before @ .., last]) => format!("{} and {last}", before.join(", ")),
+        (others, all) => format!("{} and {others} more", all.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(number: usize) -> ResourceName {
+        ResourceName::new(&format!("acme.dev/r{number}")).unwrap()
+    }
+
+    #[test]
+    fn what_becomes_of_one_is_one_line() {
+        let registered = Became::Registered(Duration::from_millis(7));
+        let news = [(name(1), registered.clone())];
+        let said = "acme.dev/r1 is registered, 7 ms after the kubelet showed itself";
+        assert_eq!(lines(&news), [said]);
+        let news = [(name(1), Became::Lost("it went")), (name(1), registered)];
+        assert_eq!(
+            lines(&news),
+            ["acme.dev/r1 is no longer registered: it went", said]
+        );
+    }
+
+    #[test]
+    fn a_restart_of_the_kubelet_is_two_lines_with_the_time_of_the_last_one() {
+        let lost = (1..=3).map(|number| (name(number), Became::Lost("it was restarted")));
+        let registered = (1..=30).map(|number| {
+            let after = Duration::from_millis(if number == 2 { 45 } else { 20 });
+            (name(number), Became::Registered(after))
+        });
+        let said = lines(&lost.chain(registered).collect::<Vec<_>>());
+        assert_eq!(
+            said[0],
+            "acme.dev/r1, acme.dev/r2 and acme.dev/r3 are no longer registered: it was restarted"
+        );
+        assert!(
+            said[1].starts_with("acme.dev/r1, acme.dev/r2, "),
+            "{}",
+            said[1]
+        );
+        let end = "acme.dev/r20 and 10 more are registered, 45 ms after the kubelet showed itself";
+        assert!(said[1].ends_with(end), "{}", said[1]);
+        assert_eq!(said.len(), 2);
+    }
+
+    #[tokio::test]
+    async fn what_was_not_said_yet_is_said_at_the_end() {
+        let tasks = Tasks::new();
+        let news = News::start(&tasks);
+        news.tell(&name(1), Became::Lost("it went"));
+        tasks.finish(Duration::from_secs(1)).await.unwrap();
+        assert_eq!(news.0.capacity(), MOST, "nothing is left");
+    }
+}
