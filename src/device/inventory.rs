@@ -12,6 +12,7 @@ use super::{
     Refusal,
     name::{ResourceName, SHARE_MARK},
     quantity::Quantity,
+    rules::MOST_ENTRIES,
     source::Source,
     taint::NodeTaint,
     template::Template,
@@ -153,6 +154,14 @@ pub struct Recipe {
     /// Devices of the container device interface (CDI), as `vendor/class=name`.
     #[serde(default)]
     pub cdi: Vec<Template>,
+}
+
+impl Recipe {
+    /// Whether it holds no more than one device may hand out.
+    pub fn has_room(&self) -> bool {
+        let most = [self.nodes.len(), self.mounts.len(), self.env.len()];
+        most.iter().all(|count| *count <= MOST_ENTRIES)
+    }
 }
 
 /// What is asked of a resource's source, instead of being answered from recipes.

@@ -30,7 +30,7 @@ const BINARY: [&str; 7] = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
 
 /// An amount, zero or more, in its canonical form.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(transparent)]
+#[serde(try_from = "String", into = "String")]
 pub struct Quantity(String);
 
 /// Why a text is no amount.
@@ -83,6 +83,20 @@ impl Quantity {
     /// As it is written.
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+}
+
+impl TryFrom<String> for Quantity {
+    type Error = BadQuantity;
+
+    fn try_from(given: String) -> Result<Self, BadQuantity> {
+        Self::new(&given)
+    }
+}
+
+impl From<Quantity> for String {
+    fn from(quantity: Quantity) -> Self {
+        quantity.0
     }
 }
 

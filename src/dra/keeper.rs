@@ -25,6 +25,7 @@ use crate::{
             prepared::{Book, Held},
         },
     },
+    kubelet::Given,
     root::Root,
     shutdown::Tasks,
     telemetry::chain,
@@ -39,8 +40,8 @@ pub(super) type Answers<T> = BTreeMap<String, Result<T, String>>;
 /// What is asked of the keeper.
 #[derive(Debug)]
 pub(super) enum Task {
-    /// Make claims ready.
-    Prepare(Vec<ClaimName>, oneshot::Sender<Answers<Vec<Held>>>),
+    /// Make claims ready; under way for as long as the last one lives.
+    Prepare(Vec<ClaimName>, oneshot::Sender<Answers<Vec<Held>>>, Given),
     /// Take them back.
     Unprepare(Vec<ClaimName>, oneshot::Sender<Answers<()>>),
     /// The cluster has no such claim any more, and no container has its devices.
@@ -201,7 +202,7 @@ impl Keeper {
     async fn answer(&mut self, call: Call) {
         let until = call.until;
         match call.task {
-            Task::Prepare(claims, reply) => {
+            Task::Prepare(claims, reply, _under_way) => {
                 let mut answers = Answers::new();
                 for claim in claims {
                     let answer = self.prepare(&claim, until).await;

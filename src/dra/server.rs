@@ -81,10 +81,10 @@ impl Service {
         &self,
         request: Request<v1::NodePrepareResourcesRequest>,
     ) -> Result<Response<v1::NodePrepareResourcesResponse>, Status> {
-        let _under_way = self.preparing.begin();
-        let answers = self
-            .call(request.into_inner().claims, Task::Prepare)
-            .await?;
+        let under_way = self.preparing.begin();
+        // It goes on when the kubelet waits no longer, and is under way until it was answered.
+        let task = |claims, reply| Task::Prepare(claims, reply, under_way);
+        let answers = self.call(request.into_inner().claims, task).await?;
         let claims = answers.into_iter().map(|(uid, answer)| {
             let answer = match answer {
                 Ok(devices) => v1::NodePrepareResourceResponse {
@@ -193,15 +193,18 @@ mod tests {
         let asked = Request::new(v1::NodePrepareResourcesRequest { claims: Vec::new() });
         let asking = tokio::spawn(async move { service.prepare(asked).await.is_ok() });
         let Some(Call {
-            task: Task::Prepare(_, reply),
+            task: Task::Prepare(_, _, under_way),
             ..
         }) = called.recv().await
         else {
             panic!("it is no prepare");
         };
         assert!(told.borrow().is_giving(Duration::ZERO));
-        reply.send(Answers::new()).unwrap();
-        assert!(asking.await.unwrap());
+        // The kubelet waits no longer, and the claim is being prepared all the same.
+        asking.abort();
+        assert!(asking.await.unwrap_err().is_cancelled());
+        assert!(told.borrow().is_giving(Duration::ZERO));
+        drop(under_way);
         assert!(!told.borrow().is_giving(Duration::ZERO));
         // The kubelet needs a moment to write down what it got.
         assert!(told.borrow().is_giving(Duration::from_secs(60)));

@@ -59,8 +59,8 @@ impl Resource {
         Ok(ended)
     }
 
-    /// Waits until the kubelet asks for the list once more than it had been `seen` to; says so when something
-    /// else happens first.
+    /// Waits until the kubelet asks for the list once more than it had been `seen` to, and listens; says so when
+    /// something else happens first.
     async fn found(
         &self,
         session: &Session,
@@ -69,17 +69,19 @@ impl Resource {
     ) -> Result<Option<Ended>, RegisterError> {
         let mut streams = session.streams.clone();
         let mut inventory = self.shared.inventory.clone();
+        let mut kubelet = self.shared.kubelet.clone();
         let name = &self.name;
         let deadline = Instant::now() + FOUND;
         loop {
             // Safe to drop, all of them: they only look at latest values.
             tokio::select! {
-                asked = streams.wait_for(|streams| streams.opened > seen) => {
+                asked = streams.wait_for(|streams| streams.opened > seen && streams.open > 0) => {
                     return Ok(asked.is_err().then_some(Ended::Stopped));
                 }
                 _ = inventory.wait_for(|now| !now.resources.contains_key(name)) => {
                     return Ok(Some(Ended::Withdrawn));
                 }
+                _ = kubelet.wait_for(Option::is_none) => return Ok(Some(Ended::Unheard)),
                 Ok(()) = refused.changed() => {
                     if let Some(error) = self.refusal(refused) {
                         self.failed(&error);

@@ -27,7 +27,7 @@ use std::sync::Arc;
 pub use self::{
     names::{DIRECTORY, KUBELET_SOCKET},
     podresources::{POD_RESOURCES_SOCKET, PodResources, PodResourcesError},
-    state::{Allocations, Giving, KubeletState},
+    state::{Allocations, Given, Giving, KubeletState},
 };
 use crate::{
     device::{Inventory, answer::Answerers},

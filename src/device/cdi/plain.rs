@@ -221,8 +221,11 @@ impl PlainNode {
                 said & 0o7777
             ));
         }
-        differs("major number", found.number.0.into(), wanted.major)
-            .or_else(|| differs("minor number", found.number.1.into(), wanted.minor))
+        // Runtimes take no major number, or zero, for "as it is on the host", and then the minor one, too.
+        let major = wanted.major.filter(|major| *major != 0);
+        let minor = major.map(|_| wanted.minor.unwrap_or_default());
+        differs("major number", found.number.0.into(), major)
+            .or_else(|| differs("minor number", found.number.1.into(), minor))
             .or_else(|| differs("owner", found.owner.0.into(), wanted.uid.map(Into::into)))
             .or_else(|| differs("group", found.owner.1.into(), wanted.gid.map(Into::into)))
     }

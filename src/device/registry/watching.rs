@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::scan;
 use crate::{
     path::AbsPath,
-    root::{Root, RootError, Watch, WatchId, WatchKind},
+    root::{Root, RootError, Watch, WatchEvent, WatchId, WatchKind},
     telemetry::chain,
 };
 
@@ -88,15 +88,27 @@ impl DirWatch {
 
     /// Waits until something happened in one of the directories. Safe to drop while waiting.
     pub async fn changed(&mut self) -> Result<Change, RootError> {
-        let mut change = Change::Other;
-        for event in self.watch.next().await? {
-            match event.kind {
-                WatchKind::DirGone => drop(self.watched.remove(&event.dir)),
-                WatchKind::Deleted | WatchKind::MovedFrom => change = Change::Gone,
-                _ => {}
+        let events = self.watch.next().await?;
+        for event in &events {
+            if event.kind == WatchKind::DirGone {
+                self.watched.remove(&event.dir);
             }
         }
-        Ok(change)
+        Ok(kind_of(&events))
+    }
+}
+
+/// A name that is given to what had another one, as udev makes its links, is nothing that goes.
+fn kind_of(events: &[WatchEvent]) -> Change {
+    let renamed = events.iter().any(|event| event.kind == WatchKind::MovedTo);
+    let goes = |event: &WatchEvent| match event.kind {
+        WatchKind::Deleted => true,
+        WatchKind::MovedFrom => !renamed,
+        _ => false,
+    };
+    match events.iter().any(goes) {
+        true => Change::Gone,
+        false => Change::Other,
     }
 }
 
@@ -109,4 +121,29 @@ pub fn watch_for(root: &Root, dir: &AbsPath) -> (AbsPath, Depth) {
         Depth::Names
     };
     (nearest, depth)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(kind: WatchKind) -> WatchEvent {
+        WatchEvent {
+            dir: AbsPath::new("/dev/serial/by-id").unwrap(),
+            name: Some("usb".to_owned()),
+            kind,
+        }
+    }
+
+    #[test]
+    fn a_link_that_comes_by_a_rename_is_nothing_that_goes() {
+        use WatchKind::{Created, Deleted, MovedFrom, MovedTo};
+        let of = |kinds: &[WatchKind]| {
+            kind_of(&kinds.iter().map(|kind| event(*kind)).collect::<Vec<_>>())
+        };
+        assert_eq!(of(&[Created, MovedFrom, MovedTo]), Change::Other);
+        assert_eq!(of(&[MovedFrom]), Change::Gone, "it left the directory");
+        assert_eq!(of(&[Created, Deleted]), Change::Gone);
+        assert_eq!(of(&[Created]), Change::Other);
+    }
 }

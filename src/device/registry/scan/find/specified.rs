@@ -11,11 +11,13 @@ use crate::{
             scan::{Specs, follow, nearest_dir},
             watching::Depth,
         },
+        rules::MOST_ENTRIES,
         sighting::Sighted,
         template::Template,
     },
     path::AbsPath,
     root::{Kind, Stat},
+    telemetry::chain,
 };
 
 impl Finder<'_> {
@@ -28,8 +30,10 @@ impl Finder<'_> {
             let mut recipe = self.declaration.recipe.clone();
             let named = format!("{kind}={name}");
             for node in &device.nodes {
-                if self.specified(node, &mut sighted).is_none() {
-                    sighted.wrong = Some(format!("{node} of {named} does not exist"));
+                let gone = || format!("{node} of {named} does not exist");
+                let found = self.specified(node, &mut sighted);
+                if let Err(why) = found.and_then(|stat| stat.ok_or_else(gone)) {
+                    sighted.wrong = Some(why);
                 }
             }
             match self.declaration.cdi {
@@ -52,20 +56,23 @@ impl Finder<'_> {
         }
     }
 
-    /// What stands at a path of a spec; it is told of when that changes.
-    fn specified(&mut self, path: &AbsPath, sighted: &mut Sighted) -> Option<Stat> {
+    /// What stands at a path of a spec, which is told of when that changes; the error says why nobody can see.
+    fn specified(&mut self, path: &AbsPath, sighted: &mut Sighted) -> Result<Option<Stat>, String> {
         // It may come after its spec, without an event of the kernel's.
         if let Some(parent) = path.parent() {
             let nearest = nearest_dir(&self.scanner.root, &parent);
             self.dirs.entry(nearest).or_insert(Depth::Names);
         }
-        let (_, stat) = follow(&self.scanner.root, path).ok().flatten()?;
+        let found = follow(&self.scanner.root, path).map_err(|error| chain(&error))?;
+        let Some((_, stat)) = found else {
+            return Ok(None);
+        };
         if let Some(number) = stat.rdev {
             sighted
                 .numa
                 .extend(self.scanner.place(stat.kind, number).numa);
         }
-        Some(stat)
+        Ok(Some(stat))
     }
 
     /// Puts what the spec says into the recipe; the error says why this device cannot be handed out so.
@@ -79,7 +86,7 @@ impl Finder<'_> {
         let plain = device.plain()?;
         for node in &plain.nodes {
             let gone = || format!("{} of {named} does not exist", node.host);
-            let stat = self.specified(&node.host, sighted).ok_or_else(gone)?;
+            let stat = self.specified(&node.host, sighted)?.ok_or_else(gone)?;
             let (true, Some(number)) = (is_node(stat.kind), stat.rdev) else {
                 let kind = stat.kind.as_str();
                 return Err(format!(
@@ -100,10 +107,15 @@ impl Finder<'_> {
         for from in plain.mounted() {
             // Runtimes make an empty directory where a device plugin's mount leads to nothing.
             let gone = || format!("{from}, which {named} mounts, does not exist");
-            self.specified(from, sighted).ok_or_else(gone)?;
+            self.specified(from, sighted)?.ok_or_else(gone)?;
         }
         plain.add_to(recipe);
-        Ok(())
+        match recipe.has_room() {
+            true => Ok(()),
+            false => Err(format!(
+                "{named} and the declaration's container have more than {MOST_ENTRIES} nodes, mounts or variables"
+            )),
+        }
     }
 }
 
