@@ -195,7 +195,11 @@ fn a_node_is_handed_out_as_it_is_or_not_at_all() {
         json!({"type": "c", "major": 195, "minor": 0, "fileMode": 0o660, "uid": 0, "gid": 44});
     assert_eq!(said(same), None);
     // Without a major number runtimes take both as they are.
-    for as_it_is in [json!({}), json!({"major": 0, "minor": 7}), json!({"minor": 1})] {
+    for as_it_is in [
+        json!({}),
+        json!({"major": 0, "minor": 7}),
+        json!({"minor": 1}),
+    ] {
         assert_eq!(said(as_it_is), None);
     }
     for (more, told) in [
