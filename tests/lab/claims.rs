@@ -248,6 +248,7 @@ fn devices_are_claimed_by_pods_through_restarts_of_kubelet_and_agent() {
     machine.wait("no spec", wait::seconds(30), || stage.specs() == 0);
 
     sides::both(&stage);
+    sides::neither(&stage);
     program::is_claimed(&stage);
 }
 
