@@ -66,6 +66,9 @@ pub struct Status {
     /// What is wrong with declarations, one line each, the file first.
     #[serde(default)]
     pub device_problems: Vec<String>,
+    /// Resources of which the Node counts none, and that nobody lends here any more.
+    #[serde(default)]
+    pub zero_resources: Vec<String>,
     /// Every vendor that has a program of its own.
     #[serde(default)]
     pub vendors: Vec<VendorStatus>,
@@ -341,9 +344,18 @@ impl Status {
             blockers: Vec::new(),
             devices: Vec::new(),
             device_problems: Vec::new(),
+            zero_resources: Vec::new(),
             vendors: Vec::new(),
             updates: Vec::new(),
         }
+    }
+
+    /// Why each resource is on the Node that it counts none of: one line each, without its end.
+    pub fn leftovers(&self) -> impl Iterator<Item = String> {
+        let lines = self.zero_resources.iter();
+        lines.map(|name| {
+            format!("{name}: the Node still counts 0 of it, and machinist does not lend it")
+        })
     }
 
     /// The sentence for `STATUS=` and `/readyz`.

@@ -254,6 +254,7 @@ async fn join(
         node: Some(name),
         kubelet: readiness::Kubelet::Unknown,
         taints: None,
+        zeros: Vec::new(),
         trouble: None,
     });
     let seen = Seen {

@@ -165,10 +165,11 @@ impl<'a> Found<'a> {
 
 fn list(global: &Global, args: &ListArgs) -> anyhow::Result<Exit> {
     let status = ask(&global.open_root()?)?;
-    let problems = &status.device_problems;
+    let problems = status.device_problems.iter().cloned();
+    let told = problems.chain(status.leftovers());
+    let told: String = told.map(|line| format!("{line}\n")).collect();
     print_data(args.printed.output, &status.devices, |resources| {
-        let problems = problems.iter().map(|problem| format!("{problem}\n"));
-        table(resources) + &problems.collect::<String>()
+        table(resources) + &told
     })?;
     Ok(Exit::Done)
 }

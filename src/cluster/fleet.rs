@@ -20,21 +20,12 @@ use super::{
     resource,
 };
 use crate::crd::{
-    Condition, MachineConfigNodeStatus, MachineConfigPoolSpec, MachineConfigPoolStatus, NodeInfo,
-    NodeSpec, NodeStatus, NodeView, PoolView, names,
+    MachineConfigNodeStatus, MachineConfigPoolSpec, MachineConfigPoolStatus, NodeSpec, NodeStatus,
+    NodeView, PoolView, names,
 };
 
 /// As kubectl asks: enough at a time for large clusters, and no burden to the server.
 const CHUNK: u32 = 500;
-
-/// A Node with what only people ask for.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct FleetNode {
-    /// As the agent sees its own.
-    pub view: NodeView,
-    /// What the machine has, by resource; what pods may ask for is in the view.
-    pub capacity: BTreeMap<String, String>,
-}
 
 /// One event of ours about a Node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,35 +50,12 @@ struct Found {
     #[serde(default)]
     spec: NodeSpec,
     #[serde(default)]
-    status: FoundStatus,
+    status: NodeStatus,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct FoundStatus {
-    conditions: Vec<Condition>,
-    allocatable: BTreeMap<String, String>,
-    capacity: BTreeMap<String, String>,
-    node_info: NodeInfo,
-}
-
-impl From<Found> for FleetNode {
+impl From<Found> for NodeView {
     fn from(found: Found) -> Self {
-        let FoundStatus {
-            conditions,
-            allocatable,
-            capacity,
-            node_info,
-        } = found.status;
-        let status = NodeStatus {
-            conditions,
-            allocatable,
-            node_info,
-        };
-        Self {
-            view: super::node::view(found.metadata, found.spec, status),
-            capacity,
-        }
+        super::node::view(found.metadata, found.spec, found.status)
     }
 }
 
@@ -133,15 +101,15 @@ fn read<T: DeserializeOwned + Default>(
 }
 
 /// Every Node, by name.
-pub async fn nodes(cluster: &Cluster) -> Result<Vec<FleetNode>, ClusterError> {
+pub async fn nodes(cluster: &Cluster) -> Result<Vec<NodeView>, ClusterError> {
     let found: Vec<Found> = all(cluster, "the Nodes", Api::all).await?;
-    let mut nodes: Vec<FleetNode> = found.into_iter().map(FleetNode::from).collect();
-    nodes.sort_by(|a, b| a.view.name.cmp(&b.view.name));
+    let mut nodes: Vec<NodeView> = found.into_iter().map(NodeView::from).collect();
+    nodes.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(nodes)
 }
 
 /// One Node.
-pub async fn node(cluster: &Cluster, name: &str) -> Result<FleetNode, ClusterError> {
+pub async fn node(cluster: &Cluster, name: &str) -> Result<NodeView, ClusterError> {
     let get = |client| async move { Api::<Found>::all(client).get(name).await };
     let found = cluster.ask("get", format!("Node {name}"), get).await?;
     Ok(found.into())

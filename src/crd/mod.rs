@@ -22,7 +22,7 @@ pub use machine_config_pool::{
     IntOrString, MachineConfigPoolSpec, MachineConfigPoolStatus, Operator, PoolConfiguration,
     PoolView, Requirement, Selector,
 };
-pub use node::{Condition, NodeInfo, NodeSpec, NodeStatus, NodeView, Taint};
+pub use node::{Condition, NodeInfo, NodeSpec, NodeStatus, NodeView, Taint, is_extended};
 pub use state::State;
 
 /// How much of a text an annotation takes: all annotations of an object share 256 KiB, and OpenShift

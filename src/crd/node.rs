@@ -35,6 +35,8 @@ pub struct Taint {
 pub struct NodeStatus {
     /// Everybody's conditions.
     pub conditions: Vec<Condition>,
+    /// What there is, by resource.
+    pub capacity: BTreeMap<String, String>,
     /// What pods may ask for, by resource.
     pub allocatable: BTreeMap<String, String>,
     /// What the kubelet says of the machine.
@@ -71,6 +73,12 @@ pub struct Condition {
     /// When the status became what it is.
     #[serde(default)]
     pub last_transition_time: Option<Timestamp>,
+}
+
+/// Whether a resource is somebody's own, as the kubelet tells them from Kubernetes': its name has another domain.
+pub fn is_extended(resource: &str) -> bool {
+    let domain = resource.split_once('/').map(|(domain, _)| domain);
+    domain.is_some_and(|domain| domain != "kubernetes.io" && !domain.ends_with(".kubernetes.io"))
 }
 
 /// Our Node as it was at one version.
@@ -168,6 +176,13 @@ impl NodeView {
     pub fn forces_without_a_reason(&self) -> bool {
         let said = self.annotations.get(names::annotation::FORCE_DRAIN);
         said.is_some_and(|why| why.trim().is_empty())
+    }
+
+    /// Extended resources of which the Node counts none: the kubelet never takes one out that it has known.
+    pub fn zeros(&self) -> impl Iterator<Item = &str> {
+        let counted = self.status.capacity.iter();
+        let zeros = counted.filter(|(name, count)| is_extended(name) && *count == "0");
+        zeros.map(|(name, _)| name.as_str())
     }
 
     /// A condition.

@@ -31,7 +31,8 @@ impl fmt::Debug for Registrar {
 }
 
 /// The service that answers `info`, and says what became of the registration: an error holds the kubelet's own
-/// words. The kubelet tries again by itself, with growing pauses.
+/// words. The kubelet tries again by itself, with growing pauses; one of 1.33 does so only where it refused the
+/// version or the name, and else takes no notice before the socket is made anew.
 pub fn registrar(
     info: PluginInfo,
     told: impl Fn(Result<(), &str>) + Send + Sync + 'static,

@@ -83,6 +83,8 @@ pub struct ClusterView {
     pub kubelet: super::Kubelet,
     /// The Node's taints, each as `key:effect`; none where the Node is not seen.
     pub taints: Option<BTreeSet<String>>,
+    /// Extended resources of which the Node counts none.
+    pub zeros: Vec<String>,
     /// What keeps the desired config from being read.
     pub trouble: Option<Blocker>,
 }
@@ -196,6 +198,7 @@ fn compose(from: &Sources, to: &Outlets) -> (Status, Option<Duration>) {
         node: cluster.node,
         blockers: blockers(&update).chain(cluster.trouble).collect(),
         gates,
+        zero_resources: unlent(&cluster.zeros, &devices),
         devices: devices.resources.clone(),
         device_problems: devices.problems.clone(),
         vendors: devices.vendors.clone(),
@@ -203,6 +206,12 @@ fn compose(from: &Sources, to: &Outlets) -> (Status, Option<Duration>) {
         ..(*before).clone()
     };
     (status, turns)
+}
+
+/// What the Node counts none of, and nobody lends by way of us: what is lent says itself why it has no devices.
+fn unlent(zeros: &[String], devices: &DevicesView) -> Vec<String> {
+    let lent = |name: &String| devices.resources.iter().any(|one| one.resource == *name);
+    zeros.iter().filter(|name| !lent(name)).cloned().collect()
 }
 
 /// Nothing is judged before the administrator's own gates were asked once: a start of the agent alone must
@@ -420,4 +429,23 @@ fn count(updates: &[UpdateRecord], newest: &mut Option<String>, metrics: &Metric
         metrics.update_ended(outcome(update.outcome));
     }
     *newest = updates.first().map(|update| update.id.clone());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_resource_that_is_lent_without_a_device_is_no_leftover() {
+        let zeros = ["acme.dev/gone", "acme.dev/here"].map(str::to_owned);
+        let here = ResourceStatus {
+            resource: "acme.dev/here".to_owned(),
+            ..ResourceStatus::default()
+        };
+        let devices = DevicesView {
+            resources: vec![here],
+            ..DevicesView::default()
+        };
+        assert_eq!(unlent(&zeros, &devices), ["acme.dev/gone"]);
+    }
 }

@@ -149,6 +149,7 @@ fn full() -> Status {
         ..VendorStatus::default()
     }];
     status.device_problems = vec!["bad.yaml: it is not UTF-8 text [SourceUnreadable]".to_owned()];
+    status.zero_resources = vec!["acme.dev/gone".to_owned()];
     status.updates = updates();
     status
 }
@@ -189,6 +190,7 @@ fn what_has_no_value_is_null_and_never_left_out() {
         "blockers",
         "devices",
         "deviceProblems",
+        "zeroResources",
         "vendors",
         "updates",
     ];

@@ -182,7 +182,7 @@ fn verdict(gate: &Gate) -> (Style, &'static str) {
 }
 
 fn devices(out: &mut String, status: &Status) -> fmt::Result {
-    if status.devices.is_empty() {
+    if status.devices.is_empty() && status.zero_resources.is_empty() {
         return Ok(());
     }
     writeln!(out, "\n{HEAD}devices{HEAD:#}")?;
@@ -212,6 +212,9 @@ fn devices(out: &mut String, status: &Status) -> fmt::Result {
             let head = format!("    {BAD}{}{BAD:#}: ", device.id);
             folded(out, &head, &printable(&device.reason))?;
         }
+    }
+    for line in status.leftovers() {
+        folded(out, "  ", &printable(&line))?;
     }
     Ok(())
 }

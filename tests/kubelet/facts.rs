@@ -26,6 +26,10 @@ const PATIENCE: Duration = Duration::from_secs(40);
 pub(crate) trait Kubelet {
     /// What its paths begin with, as this process sees it.
     fn root(&self) -> &Path;
+    /// Whether its plugin watcher tries again where a plugin could not be registered: 1.33's does not.
+    fn tries_again(&self) -> bool {
+        true
+    }
     async fn stop(&mut self);
     async fn start(&mut self);
     /// Capacity and allocatable, as its Node has them.

@@ -2,12 +2,12 @@
 //! them out.
 
 mod program;
+mod sides;
 
 use std::time::Instant;
 
 use serde_json::{Value, json};
 
-use crate::devices::wait_allocatable;
 use crate::support::{Cluster, Machine, Node, lab, wait};
 
 const DRIVER: &str = "dra.machinist.dev";
@@ -37,7 +37,8 @@ impl Stage {
 
     /// The slices of our driver.
     fn slices(&self) -> Vec<Value> {
-        let all = self.cluster.kubectl_json(&["get", "resourceslices"]);
+        let kind = format!("resourceslices.{}.resource.k8s.io", self.cluster.claims());
+        let all = self.cluster.kubectl_json(&["get", &kind]);
         let items = all["items"].as_array().cloned().unwrap_or_default();
         let ours = |slice: &Value| slice["spec"]["driver"] == DRIVER;
         items.into_iter().filter(ours).collect()
@@ -48,7 +49,17 @@ impl Stage {
         let devices = slices
             .iter()
             .filter_map(|slice| slice["spec"]["devices"].as_array());
-        devices.flatten().cloned().collect()
+        // The oldest version says what they are one level deeper.
+        let plain = |device: &Value| match device.get("basic") {
+            Some(basic) => basic.clone(),
+            None => device.clone(),
+        };
+        devices.flatten().map(plain).collect()
+    }
+
+    /// Whether the API server keeps taints of devices; where it does not, they are left out instead.
+    fn knows_taints(&self) -> bool {
+        self.cluster.claims() == "v1"
     }
 
     fn wait_devices(&self, what: &str, count: usize, tainted: bool) {
@@ -57,6 +68,37 @@ impl Stage {
             let devices = self.devices();
             devices.len() == count && devices.iter().all(|one| is_tainted(one) == tainted)
         });
+    }
+
+    /// A class of the devices of a resource, and a template of claims for one for which all of this holds; both are
+    /// called `name`.
+    fn let_claim(&self, name: &str, resource: &str, holds: &[&str]) {
+        let version = self.cluster.claims();
+        let group = format!("resource.k8s.io/{version}");
+        let select = |all: &[&str]| -> Vec<Value> {
+            let one = |text: &&str| json!({"cel": {"expression": text}});
+            all.iter().map(one).collect()
+        };
+        let ours = format!(
+            "device.driver == '{DRIVER}' && device.attributes['{DRIVER}'].resource == '{resource}'"
+        );
+        let class = json!({
+            "apiVersion": group, "kind": "DeviceClass", "metadata": {"name": name},
+            "spec": {"selectors": select(&[&ours])},
+        });
+        let wanted = json!({"deviceClassName": name, "selectors": select(holds)});
+        let mut request = match version {
+            "v1beta1" => wanted,
+            _ => json!({"exactly": wanted}),
+        };
+        request["name"] = json!("card");
+        let template = json!({
+            "apiVersion": group, "kind": "ResourceClaimTemplate", "metadata": {"name": name},
+            "spec": {"spec": {"devices": {"requests": [request]}}},
+        });
+        for object in [class, template] {
+            self.cluster.apply(&object.to_string());
+        }
     }
 
     fn pod(&self, name: &str) {
@@ -170,7 +212,7 @@ fn devices_are_claimed_by_pods_through_restarts_of_kubelet_and_agent() {
         status["status"]["allocatable"][FUSE].is_null(),
         "never both"
     );
-    cluster.apply(CLASS);
+    stage.let_claim("fuse", FUSE, &[]);
 
     // A pod gets the device, and what its declaration says besides; two do, a third waits.
     stage.run("one");
@@ -205,31 +247,10 @@ fn devices_are_claimed_by_pods_through_restarts_of_kubelet_and_agent() {
     stage.delete("three");
     machine.wait("no spec", wait::seconds(30), || stage.specs() == 0);
 
-    sides(&stage);
+    sides::both(&stage);
+    sides::neither(&stage);
     program::is_claimed(&stage);
 }
-
-const CLASS: &str = "
-apiVersion: resource.k8s.io/v1
-kind: DeviceClass
-metadata: {name: fuse}
-spec:
-  selectors:
-  - cel:
-      expression: >-
-        device.driver == 'dra.machinist.dev' &&
-        device.attributes['dra.machinist.dev'].resource == 'machinist.dev/fuse'
----
-apiVersion: resource.k8s.io/v1
-kind: ResourceClaimTemplate
-metadata: {name: fuse}
-spec:
-  spec:
-    devices:
-      requests:
-      - name: fuse
-        exactly: {deviceClassName: fuse}
-";
 
 /// Neither restart is noticed by a pod, and what the kubelet takes away comes back.
 fn restarts(stage: &Stage) {
@@ -274,6 +295,11 @@ fn restarts(stage: &Stage) {
 fn sickness(stage: &Stage) {
     let machine = &stage.machine;
     machine.exec(&["systemctl", "stop", "acme"]);
+    if !stage.knows_taints() {
+        stage.wait_devices("no sick device", 0, false);
+        machine.exec(&["systemctl", "start", "acme"]);
+        return stage.wait_devices("both again", 2, false);
+    }
     stage.wait_devices("taints", 2, true);
     let sick = |pod: &Value| pod.to_string().contains("\"health\":\"Unhealthy\"");
     let told = "an unhealthy device";
@@ -286,15 +312,4 @@ fn sickness(stage: &Stage) {
     stage
         .cluster
         .wait_object("pod", "one", "health", wait::seconds(60), well);
-}
-
-/// From claims to a device plugin and back, without a restart: never both.
-fn sides(stage: &Stage) {
-    let (machine, node) = (&stage.machine, stage.node());
-    machine.write(DECLARED, declaration("devicePlugin"));
-    wait::until("no slice", wait::seconds(30), || stage.devices().is_empty());
-    wait_allocatable(&node, FUSE, "2");
-    machine.write(DECLARED, declaration("dra"));
-    stage.wait_devices("the way back", 2, false);
-    wait_allocatable(&node, FUSE, "0");
 }

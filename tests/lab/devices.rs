@@ -51,11 +51,11 @@ fn registered_again(machine: &Machine, what: &str, act: impl FnOnce()) {
     let last = said.iter().rfind(|said| said.contains(" registered, "));
     println!("lab: figure: of which the agent saw: {}", last.unwrap());
     machine.wait_status(
-        "both resources to be registered",
+        "every resource to be registered",
         wait::seconds(10),
         |status| {
             let devices = status["devices"].as_array().unwrap();
-            devices.len() == 2
+            !devices.is_empty()
                 && devices
                     .iter()
                     .all(|resource| resource["registered"] == true)
@@ -171,4 +171,45 @@ fn declared_devices_are_lent_to_pods_through_restarts_of_kubelet_and_agent() {
     let three = cluster.wait_pod("three", "Running", wait::seconds(60));
     assert_eq!(condition(&three, "Ready"), Some("True"));
     assert_eq!(inside("three", "stat -c %t:%T /dev/fuse"), "a:e5\n");
+}
+
+/// Without a word to the kubelet's own socket; its watcher looks once a second.
+#[test]
+fn a_resource_that_the_plugin_watcher_finds_is_found_after_every_restart() {
+    let cluster = Cluster::start(&lab().version);
+    let declaration = example("70");
+    let settings = "devices: {registration: watcher}\n";
+    let machine = Machine::build("watched")
+        .machinist()
+        .file("/etc/machinist/machinist.yaml", settings)
+        .config(declaration)
+        .boot();
+    let node = cluster.join(&machine);
+    machine.start_agent();
+    wait_allocatable(&node, FUSE, "2");
+    let shown = || machine.sh("ls /var/lib/kubelet/plugins_registry");
+    let ours = || machine.sh("ls /var/lib/kubelet/device-plugins");
+    assert!(shown().starts_with("m-"), "{}", shown());
+    assert!(!ours().contains("m-"), "{}", ours());
+    let take = |pod: &str| {
+        cluster.pod(pod, "watched", &[(FUSE, 1)]);
+        cluster.wait_pod(pod, "Running", wait::seconds(60));
+        let shell = ["exec", pod, "--", "stat", "-c", "%t:%T", "/dev/fuse"];
+        let seen = cluster.try_kubectl(&shell).stdout;
+        assert_eq!(String::from_utf8(seen).unwrap(), "a:e5\n", "{pod}");
+    };
+    take("one");
+    let run = run_of(&cluster, "one");
+    registered_again(&machine, "systemctl restart kubelet began", || {
+        node.restart_kubelet()
+    });
+    node.wait_ready(wait::seconds(30));
+    wait_allocatable(&node, FUSE, "2");
+    registered_again(&machine, "systemctl restart machinist began", || {
+        machine.exec(&["systemctl", "restart", "machinist"]);
+    });
+    wait_allocatable(&node, FUSE, "2");
+    assert_eq!(run_of(&cluster, "one"), run, "the pod did not notice");
+    take("two");
+    assert!(!ours().contains("m-"), "{}", ours());
 }

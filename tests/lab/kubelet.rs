@@ -31,6 +31,10 @@ impl Kubelet for Real<'_> {
         &self.root
     }
 
+    fn tries_again(&self) -> bool {
+        !lab().version.starts_with("1.33.")
+    }
+
     async fn stop(&mut self) {
         self.machine.exec(&["systemctl", "stop", "kubelet"]);
     }

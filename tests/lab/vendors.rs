@@ -15,7 +15,7 @@ const OFFERED: &str = "acme.dev/accelerator";
 /// The kernel's own word for `/dev/fuse`, whatever it is called.
 const DECLARATION: &str = "apiVersion: machinist.dev/v1\nkind: DeviceDeclaration\n\
     metadata: {name: found}\nspec:\n  resource: acme.dev/found\n  \
-    match: [{subsystem: {name: misc, attributes: {dev: \"10:229\"}}}]\n  \
+    share: {replicas: 2}\n  match: [{subsystem: {name: misc, attributes: {dev: \"10:229\"}}}]\n  \
     health: [{unit: acme.service}]\n";
 const VENDOR: &str = "apiVersion: machinist.dev/v1\nkind: DeviceVendor\nmetadata: {name: acme}\n\
     spec: {connects: program, resources: [acme.dev/*], devices: [\"/dev/acme*\"], grace: 10s}\n";
@@ -81,6 +81,27 @@ impl Stage {
             });
     }
 
+    /// A pod whose container never starts: its image is nowhere.
+    fn run_without_image(&self, pod: &str, resource: &str) {
+        let absent = json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": pod},
+            "spec": {
+                "hostNetwork": true, "automountServiceAccountToken": false,
+                "containers": [{
+                    "name": "main", "image": "localhost/absent:1",
+                    "resources": {"limits": {resource: "1"}},
+                }],
+            },
+        });
+        self.cluster.apply(&absent.to_string());
+        let deadline = wait::seconds(60);
+        self.cluster
+            .wait_object("pod", pod, "no image", deadline, |pod| {
+                let waiting = &pod["status"]["containerStatuses"][0]["state"]["waiting"];
+                waiting["reason"] == "ErrImagePull" || waiting["reason"] == "ImagePullBackOff"
+            });
+    }
+
     fn run(&self, pod: &str, resource: &str) {
         self.cluster.pod(pod, "vendor", &[(resource, 1)]);
         self.cluster.wait_pod(pod, "Running", wait::seconds(60));
@@ -113,7 +134,7 @@ fn hardware_cdi_and_a_vendors_program_are_lent_and_their_misfortunes_are_told() 
     machine.sh("ln -s fuse /dev/acme0; ln -s net/tun /dev/acme1");
     machine.exec(&["systemctl", "start", "acme"]);
     machine.start_agent();
-    for (resource, count) in [(FOUND, "1"), (CARD, "1"), (OFFERED, "2")] {
+    for (resource, count) in [(FOUND, "2"), (CARD, "1"), (OFFERED, "2")] {
         wait_allocatable(&node, resource, count);
     }
     are_lent(&stage);
@@ -198,15 +219,20 @@ fn the_vendors_lives(stage: &Stage, node: &Node<'_>) {
     machine.wait("the agent's return", wait::seconds(30), || {
         registrations(machine, OFFERED) > before
     });
+    stage.run_without_image("stillborn", FOUND);
+    stage.is_told_of("stillborn", "Healthy");
     machine.exec(&["systemctl", "stop", "acme"]);
     machine.wait("the unit's end", wait::seconds(5), || {
         let why = "acme.service is not active".to_owned();
-        healths(machine, FOUND) == [("Unhealthy".to_owned(), why)]
+        let sick = ("Unhealthy".to_owned(), why);
+        healths(machine, FOUND) == [sick.clone(), sick]
     });
     wait_allocatable(node, FOUND, "0");
     // Who has it goes on, and the machine still has it.
-    assert_eq!(node.object()["status"]["capacity"][FOUND], "1");
-    stage.is_told_of("finder", "Unhealthy");
+    assert_eq!(node.object()["status"]["capacity"][FOUND], "2");
+    for pod in ["finder", "stillborn"] {
+        stage.is_told_of(pod, "Unhealthy");
+    }
     assert_eq!(stage.restarts("finder"), json!(1));
     let gone =
         |(health, reason): &(String, String)| health == "Unhealthy" && reason.contains("acme");
@@ -217,8 +243,16 @@ fn the_vendors_lives(stage: &Stage, node: &Node<'_>) {
     wait_allocatable(node, OFFERED, "0");
     machine.exec(&["systemctl", "start", "acme"]);
     wait_allocatable(node, OFFERED, "2");
-    wait_allocatable(node, FOUND, "1");
-    stage.is_told_of("finder", "Healthy");
+    wait_allocatable(node, FOUND, "2");
+    for pod in ["finder", "stillborn"] {
+        stage.is_told_of(pod, "Healthy");
+    }
+    let ended = stage.cluster.kubectl_json(&["get", "pod", "stillborn"]);
+    let container = &ended["status"]["containerStatuses"][0];
+    assert_eq!(container["restartCount"], 0, "it never started");
+    assert!(container["containerID"].is_null(), "{container:#}");
+    let delete = ["delete", "pod", "stillborn", "--timeout=60s"];
+    stage.cluster.kubectl(&delete);
     assert_eq!(
         (stage.restarts("taker"), stage.restarts("player")),
         (json!(0), json!(0))

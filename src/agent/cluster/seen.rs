@@ -35,6 +35,7 @@ impl Seen {
                     node: known.node.clone(),
                     kubelet: kubelet(&sight, &self.boot),
                     taints: taints(&sight),
+                    zeros: zeros(&sight),
                     trouble: trouble
                         .map(|trouble| ("MachineConfig", trouble))
                         .or_else(|| Some(("Node", away(&sight)?)))
@@ -95,6 +96,12 @@ fn taints(sight: &Sight) -> Option<BTreeSet<String>> {
             .map(|it| format!("{}:{}", it.key, it.effect))
             .collect(),
     )
+}
+
+/// What the Node counted none of when it was seen last: nobody but its kubelet's lenders changes that.
+fn zeros(sight: &Sight) -> Vec<String> {
+    let node = sight.node.as_ref();
+    node.map_or_else(Vec::new, |node| node.zeros().map(str::to_owned).collect())
 }
 
 /// Whoever cannot read the Node does not know what it asks for.
@@ -192,6 +199,25 @@ mod tests {
             "{}",
             refused.message
         );
+    }
+
+    #[test]
+    fn extended_resources_that_the_node_counts_none_of_are_told() {
+        let mut node = NodeView::default();
+        let counts = [
+            ("acme.dev/gone", "0"),
+            ("acme.dev/here", "2"),
+            ("hugepages-1Gi", "0"),
+            ("storage.kubernetes.io/x", "0"),
+        ];
+        let counts = counts.map(|(name, count)| (name.to_owned(), count.to_owned()));
+        node.status.capacity = counts.into();
+        let sight = Sight {
+            node: Some(Arc::new(node)),
+            ..Sight::default()
+        };
+        assert_eq!(zeros(&sight), ["acme.dev/gone"]);
+        assert!(zeros(&Sight::default()).is_empty());
     }
 
     #[test]

@@ -68,6 +68,11 @@ fn nobody(status: &Status, resource: &str) -> String {
     let mut text = format!(
         "nobody offers {resource} here: no declaration that is in force, no vendor and no plugin\n"
     );
+    if status.zero_resources.iter().any(|name| name == resource) {
+        text.push_str(
+            "the Node still counts 0 of it: the kubelet has known it and leaves the entry there\n",
+        );
+    }
     for problem in &status.device_problems {
         // Writing to a String cannot fail.
         let _ = writeln!(text, "{problem}");
@@ -206,5 +211,10 @@ mod tests {
         let told = nobody(&status(), "acme.dev/y");
         assert!(told.starts_with("nobody offers acme.dev/y here"), "{told}");
         assert!(told.contains("/etc/a.yaml"), "{told}");
+        assert!(!told.contains("counts 0"), "{told}");
+        let mut left = status();
+        left.zero_resources = vec!["acme.dev/y".to_owned()];
+        let told = nobody(&left, "acme.dev/y");
+        assert!(told.contains("still counts 0 of it"), "{told}");
     }
 }

@@ -104,7 +104,6 @@ async fn several(reach: &Reach, name: &str) -> anyhow::Result<PoolsReport> {
         return Err(NoPool { name, others }.into());
     }
     let nodes = fleet::nodes(&cluster).await?;
-    let nodes: Vec<_> = nodes.into_iter().map(|node| node.view).collect();
     let mut notes = Vec::new();
     let progress = progress(&cluster, &mut notes).await?;
     let mut report = PoolsReport::of(&pools, &nodes, &progress);

@@ -7,9 +7,10 @@ use serde::Serialize;
 
 use super::words::{self, BlockedBy};
 use crate::{
-    cluster::fleet::{FleetNode, NodeEvent},
+    cluster::fleet::NodeEvent,
     crd::{
-        MachineConfigNodeStatus, NodeCondition, NodeView, PoolView, Progress,
+        MachineConfigNodeStatus, NodeCondition, NodeStatus, NodeView, PoolView, Progress,
+        is_extended,
         names::{condition, protocol},
     },
     pool::Membership,
@@ -21,7 +22,7 @@ const SILENT: i64 = 15;
 /// What was asked for, and could be had.
 #[derive(Debug, Default)]
 pub(super) struct Facts {
-    pub(super) node: FleetNode,
+    pub(super) node: NodeView,
     pub(super) pools: Vec<PoolView>,
     pub(super) progress: Option<MachineConfigNodeStatus>,
     /// The newest first.
@@ -140,7 +141,7 @@ pub(super) struct EventPart {
 impl NodeReport {
     pub(super) fn of(facts: Facts, now: Timestamp) -> Self {
         let Facts {
-            node: FleetNode { view, capacity },
+            node: view,
             pools,
             progress,
             events,
@@ -189,7 +190,7 @@ impl NodeReport {
                 .into_iter()
                 .map(ConditionPart::from)
                 .collect(),
-            devices: devices(&capacity, &view.status.allocatable),
+            devices: devices(&view.status),
             events: events.into_iter().map(EventPart::from).collect(),
             notes,
             node: view.name,
@@ -224,20 +225,21 @@ impl From<NodeEvent> for EventPart {
     }
 }
 
-/// Extended resources, as the kubelet tells them from its own: with a domain that is not Kubernetes'.
+/// Extended resources.
 fn devices(
-    capacity: &BTreeMap<String, String>,
-    allocatable: &BTreeMap<String, String>,
+    NodeStatus {
+        capacity,
+        allocatable,
+        ..
+    }: &NodeStatus,
 ) -> Vec<DevicePart> {
-    let extended = |name: &&String| {
-        let domain = name.split_once('/').map(|(domain, _)| domain);
-        domain
-            .is_some_and(|domain| domain != "kubernetes.io" && !domain.ends_with(".kubernetes.io"))
-    };
     let count = |of: &BTreeMap<String, String>, name: &str| {
         of.get(name).map_or_else(|| "0".to_owned(), String::clone)
     };
-    let names = capacity.keys().chain(allocatable.keys()).filter(extended);
+    let names = capacity
+        .keys()
+        .chain(allocatable.keys())
+        .filter(|name| is_extended(name));
     let names: std::collections::BTreeSet<_> = names.collect();
     let part = |name: &String| DevicePart {
         resource: name.clone(),

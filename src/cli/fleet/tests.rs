@@ -8,7 +8,6 @@ use super::{
     words,
 };
 use crate::{
-    cluster::fleet::FleetNode,
     crd::{
         NodeView, PoolView,
         names::{annotation, condition, protocol},
@@ -46,10 +45,7 @@ fn facts(said: &[(&str, &str)]) -> Facts {
         ..PoolView::default()
     };
     Facts {
-        node: FleetNode {
-            view,
-            capacity: BTreeMap::new(),
-        },
+        node: view,
         pools: vec![pool],
         ..Facts::default()
     }
@@ -168,7 +164,7 @@ fn an_update_that_goes_on_stands_still_or_failed_says_so() {
 #[test]
 fn a_cordon_and_an_agent_that_does_not_speak_are_named() {
     let cordoned = changed(facts(&ON_NEW), |it| {
-        it.node.view.spec.unschedulable = true;
+        it.node.spec.unschedulable = true;
     });
     let named = &[
         "is cordoned, and not by machinist",
@@ -177,11 +173,11 @@ fn a_cordon_and_an_agent_that_does_not_speak_are_named() {
     all_in(cordoned, named);
     let silent = changed(facts(&ON_NEW), |it| {
         let long_ago = now() - SignedDuration::from_mins(22);
-        it.node.view.status.conditions[0].last_heartbeat_time = Some(long_ago);
+        it.node.status.conditions[0].last_heartbeat_time = Some(long_ago);
     });
     let named = &["was not heard of for 22m", "spec.nodeName=worker-1"];
     all_in(silent, named);
-    let unspoken = changed(facts(&ON_NEW), |it| it.node.view.status.conditions.clear());
+    let unspoken = changed(facts(&ON_NEW), |it| it.node.status.conditions.clear());
     all_in(unspoken, &["no agent of machinist has spoken for worker-1"]);
 }
 

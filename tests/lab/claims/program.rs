@@ -14,32 +14,8 @@ pub(super) const SERVICE: &str = "[Service]\n\
     Environment=MACHINIST_VENDOR_SOCKET=/run/machinist/vendors/acme/agent.sock\n\
     ExecStart=/usr/local/bin/acme\n";
 
-const CLASS: &str = "
-apiVersion: resource.k8s.io/v1
-kind: DeviceClass
-metadata: {name: accelerator}
-spec:
-  selectors:
-  - cel:
-      expression: >-
-        device.driver == 'dra.machinist.dev' &&
-        device.attributes['dra.machinist.dev'].resource == 'acme.dev/accelerator'
----
-apiVersion: resource.k8s.io/v1
-kind: ResourceClaimTemplate
-metadata: {name: accelerator}
-spec:
-  spec:
-    devices:
-      requests:
-      - name: card
-        exactly:
-          deviceClassName: accelerator
-          selectors:
-          - cel:
-              expression: >-
-                device.capacity['dra.machinist.dev'].memory.compareTo(quantity('16Gi')) >= 0
-";
+/// What is asked of a card besides being one.
+const LARGE: &str = "device.capacity['dra.machinist.dev'].memory.compareTo(quantity('16Gi')) >= 0";
 
 fn is_offered(device: &&Value) -> bool {
     device["attributes"]["resource"]["string"] == OFFERED
@@ -68,7 +44,7 @@ fn versions(stage: &Stage) -> Vec<Value> {
 }
 
 pub(super) fn is_claimed(stage: &Stage) {
-    let (cluster, machine) = (&stage.cluster, &stage.machine);
+    let machine = &stage.machine;
     machine.sh("ln -s fuse /dev/acme0; ln -s net/tun /dev/acme1");
     machine.exec(&["systemctl", "start", "program"]);
     wait::until("what the program offers", wait::seconds(60), || {
@@ -78,7 +54,7 @@ pub(super) fn is_claimed(stage: &Stage) {
         let memory = &device["capacity"]["memory"];
         assert_eq!(memory, &json!({"value": "16Gi"}), "{device:#}");
     }
-    cluster.apply(CLASS);
+    stage.let_claim("accelerator", OFFERED, &[LARGE]);
     stage.run_with("worker", "accelerator");
     let look = "echo $ACME_DEVICES; stat -c %F /dev/$ACME_DEVICES";
     let taken = stage.inside("worker", look);

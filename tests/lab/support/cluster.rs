@@ -78,6 +78,11 @@ impl Cluster {
         Node::new(self, machine)
     }
 
+    /// The version of `resource.k8s.io` that this server has.
+    pub fn claims(&self) -> &'static str {
+        if claims_are_off() { CLAIMS } else { "v1" }
+    }
+
     /// A kubeconfig, complete in one file, for a user of a group: `system:masters` may everything.
     pub fn kubeconfig(&self, user: &str, group: &str) -> PathBuf {
         credentials::kubeconfig(&self.dir, user, group)
@@ -261,6 +266,10 @@ fn api_server(dir: &Path) -> Vec<String> {
         &file("audit-policy-file", "audit.yaml"),
         &file("audit-log-path", "audit.log"),
     ])
+    .into_iter()
+    .chain(gates())
+    .chain(claims_are_off().then(|| format!("--runtime-config=resource.k8s.io/{CLAIMS}=true")))
+    .collect()
 }
 
 fn controller_manager(dir: &Path) -> Vec<String> {
@@ -273,11 +282,28 @@ fn controller_manager(dir: &Path) -> Vec<String> {
         // Self-signed: the server's file ends with the authority that pods are given.
         &file("root-ca-file", "certificates/apiserver.crt"),
     ])
+    .into_iter()
+    .chain(gates())
+    .collect()
 }
 
 fn scheduler(dir: &Path) -> Vec<String> {
     let kubeconfig = format!("--kubeconfig={}", dir.join("admin.kubeconfig").display());
-    flags(&["--leader-elect=false", "--secure-port=0", &kubeconfig])
+    let mut all = flags(&["--leader-elect=false", "--secure-port=0", &kubeconfig]);
+    all.extend(gates());
+    all
+}
+
+/// The version of `resource.k8s.io` whose API is switched on where none is by default.
+const CLAIMS: &str = "v1beta1";
+
+/// Whether this version has to be told to let pods claim devices: it came with 1.34.
+pub(super) fn claims_are_off() -> bool {
+    lab().version.starts_with("1.33.")
+}
+
+fn gates() -> Option<String> {
+    claims_are_off().then(|| "--feature-gates=DynamicResourceAllocation=true".to_owned())
 }
 
 fn flags(flags: &[&str]) -> Vec<String> {

@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::api::condition;
+use super::cluster::claims_are_off;
 use super::image::{self, Image};
 use super::{Cluster, Machine, wait};
 
@@ -46,6 +47,14 @@ impl<'a> Node<'a> {
         let name = machine.name();
         for (path, content) in FILES {
             machine.write(path, content);
+        }
+        if claims_are_off() {
+            let config = "/etc/lab/kubelet.yaml";
+            let text = String::from_utf8(machine.read(config)).unwrap();
+            // The second one lets it tell which container has what by claim.
+            let gates = "featureGates: {DynamicResourceAllocation: true, \
+                         KubeletPodResourcesDynamicResources: true}\n";
+            machine.write(config, text + gates);
         }
         let environment = format!("NODE_NAME={name}\nNODE_ADDRESS={}\n", machine.address());
         machine.write("/etc/lab/kubelet.env", environment);

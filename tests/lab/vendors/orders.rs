@@ -9,7 +9,7 @@ use crate::support::{Dice, Node, rounds, wait};
 /// Everybody who has a part in lending a device.
 const UNITS: [&str; 4] = ["kubelet", "machinist", "acme", "containerd"];
 const HOLDERS: [&str; 3] = ["finder", "taker", "player"];
-const COUNTS: [(&str, &str); 3] = [(FOUND, "1"), (CARD, "1"), (OFFERED, "2")];
+const COUNTS: [(&str, &str); 3] = [(FOUND, "2"), (CARD, "1"), (OFFERED, "2")];
 
 /// What tells one run of a container from another.
 fn run_of(stage: &Stage, pod: &str) -> Value {

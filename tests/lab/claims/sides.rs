@@ -1,0 +1,39 @@
+//! A resource that changes sides, and one that nobody lends any more.
+
+use serde_json::{Value, json};
+
+use super::{DECLARED, FUSE, Stage, declaration};
+use crate::devices::wait_allocatable;
+use crate::support::wait;
+
+/// From claims to a device plugin and back, without a restart: never both.
+pub(super) fn both(stage: &Stage) {
+    let (machine, node) = (&stage.machine, stage.node());
+    machine.write(DECLARED, declaration("devicePlugin"));
+    wait::until("no slice", wait::seconds(30), || stage.devices().is_empty());
+    wait_allocatable(&node, FUSE, "2");
+    machine.write(DECLARED, declaration("dra"));
+    stage.wait_devices("the way back", 2, false);
+    wait_allocatable(&node, FUSE, "0");
+}
+
+/// What nobody lends any more stays on the Node, and that is said until somebody lends it again.
+pub(super) fn neither(stage: &Stage) {
+    let machine = &stage.machine;
+    let told = |what: &str, zeros: &Value| {
+        machine.wait_status(what, wait::seconds(30), |status| {
+            status["zeroResources"] == *zeros
+        });
+    };
+    told("what is lent is no leftover", &json!([]));
+    machine.sh(&format!("rm {DECLARED}"));
+    told("the leftover", &json!([FUSE]));
+    let line = format!("{FUSE}: the Node still counts 0 of it");
+    for command in [&["devices", "list"][..], &["status"]] {
+        let shown = machine.exec(&[&["/usr/bin/machinist"], command].concat());
+        assert!(shown.contains(&line), "{shown}");
+    }
+    machine.write(DECLARED, declaration("dra"));
+    stage.wait_devices("what is lent again", 2, false);
+    told("the end of it", &json!([]));
+}
