@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     fn name(number: usize) -> ResourceName {
-        ResourceName::new(&format!("acme.dev/r{number}")).unwrap()
+        ResourceName::new(format!("acme.dev/r{number}")).unwrap()
     }
 
     #[test]

@@ -36,16 +36,17 @@ fn made(machine: &Machine) -> f64 {
     made.trim().parse().unwrap()
 }
 
-/// When each resource was registered that is; in seconds since 1970.
-fn registered(machine: &Machine) -> Vec<f64> {
+/// When the last of all resources was registered with the kubelet that made its socket then; in seconds since 1970.
+fn registered(machine: &Machine, made: f64) -> Option<f64> {
     let listed = machine.exec(&["machinist", "devices", "list", "-o", "json"]);
-    let listed: Value = serde_json::from_str(&listed).unwrap();
-    let resources = listed["devices"].as_array().unwrap().iter();
-    let ours = resources.filter(|one| one["registered"] == true);
-    let since = ours.map(|one| one["since"].as_str().unwrap().parse::<Timestamp>().unwrap());
-    since
-        .map(|since| since.as_duration().as_secs_f64())
-        .collect()
+    let listed: Vec<Value> = serde_json::from_str(&listed).unwrap();
+    let since = |one: &Value| {
+        let since: Timestamp = one["since"].as_str()?.parse().unwrap();
+        let since = since.as_duration().as_secs_f64();
+        (one["registered"] == true && since > made).then_some(since)
+    };
+    let times: Vec<_> = listed.iter().filter_map(since).collect();
+    (times.len() == RESOURCES).then(|| times.into_iter().fold(made, f64::max))
 }
 
 /// Resources that the kubelet has reported as none since the log had `from` lines.
@@ -98,13 +99,10 @@ fn fifty_resources_are_back_after_each_restart_of_the_kubelet() {
         let (from, before) = (cluster.audit().len(), made(&machine));
         node.restart_kubelet();
         machine.sh("systemd-run --quiet --on-active=5 systemctl restart slow");
-        let (made, registered) = wait::value("all registrations", wait::seconds(30), || {
+        let (made, last) = wait::value("all registrations", wait::seconds(30), || {
             let made = Some(made(&machine)).filter(|made| *made > before)?;
-            let times = registered(&machine);
-            (times.len() == RESOURCES && times.iter().all(|time| *time > made))
-                .then_some((made, times))
+            Some((made, registered(&machine, made)?))
         });
-        let last = registered.into_iter().fold(made, f64::max);
         std::thread::sleep(REPORTS);
         let mut none = reported_as_none(&cluster, from);
         slow += usize::from(none.remove(SLOW));
