@@ -214,7 +214,7 @@ impl DevicesHandle {
     }
 
     /// Asks the kubelet who has which device, at most ten times a second; all who call in the meantime wait
-    /// for one answer. What it said is in [`DevicesHandle::status`] and in [`DevicesHandle::holders`] from then on.
+    /// for one answer. What it said is in [`DevicesHandle::status_now`] and in [`DevicesHandle::holders`] from then on.
     pub async fn ask_holders(&self) {
         self.asking.shared().await;
     }

@@ -26,7 +26,7 @@ use std::sync::Arc;
 
 pub use self::{
     names::{DIRECTORY, KUBELET_SOCKET},
-    podresources::{POD_RESOURCES_SOCKET, PodResources, PodResourcesError},
+    podresources::{APART, POD_RESOURCES_SOCKET, PodResources, PodResourcesError},
     state::{Allocations, Given, Giving, KubeletState},
 };
 use crate::{

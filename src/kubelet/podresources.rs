@@ -40,7 +40,7 @@ const LARGEST: usize = 16 * 1024 * 1024;
 /// How long a question may take, the connection included.
 const DEADLINE: Duration = Duration::from_secs(10);
 /// The kubelet answers a hundred questions a second, all who ask together. Ours are a tenth of that.
-const APART: Duration = Duration::from_millis(100);
+pub const APART: Duration = Duration::from_millis(100);
 /// How long it is left alone when it says that there were too many; doubled while it keeps saying so.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);

@@ -67,11 +67,8 @@ impl Session {
         let incoming = UnixListenerStream::new(listener);
         let server = Server::builder().add_service(plugin);
         let until = session.stop.clone().cancelled_owned();
-        let name = name.clone();
-        shared.tasks.spawn("device plugin", async move {
-            let served = server.serve_with_incoming_shutdown(incoming, until).await;
-            broke_off(&name, served);
-        });
+        let serving = server.serve_with_incoming_shutdown(incoming, until);
+        spawn(name, shared, serving);
         Ok(session)
     }
 
@@ -100,11 +97,8 @@ impl Session {
         let incoming = guests(listener, &shared.tasks, session.stop.clone());
         let server = Server::builder().add_service(plugin).add_service(registrar);
         let until = session.stop.clone().cancelled_owned();
-        let name = name.clone();
-        shared.tasks.spawn("device plugin", async move {
-            let served = server.serve_with_incoming_shutdown(incoming, until).await;
-            broke_off(&name, served);
-        });
+        let serving = server.serve_with_incoming_shutdown(incoming, until);
+        spawn(name, shared, serving);
         Ok((session, became))
     }
 
@@ -141,8 +135,15 @@ impl Session {
     }
 }
 
-fn broke_off(name: &ResourceName, served: Result<(), tonic::transport::Error>) {
-    if let Err(error) = served {
-        tracing::warn!(resource = %name, "the server of {name} broke off: {error}");
-    }
+fn spawn(
+    name: &ResourceName,
+    shared: &Shared,
+    serving: impl Future<Output = Result<(), tonic::transport::Error>> + Send + 'static,
+) {
+    let name = name.clone();
+    shared.tasks.spawn("device plugin", async move {
+        if let Err(error) = serving.await {
+            tracing::warn!(resource = %name, "the server of {name} broke off: {error}");
+        }
+    });
 }

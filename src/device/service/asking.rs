@@ -16,14 +16,11 @@ use crate::{
         },
         holders::Known,
     },
-    kubelet::{Allocations, PodResources, PodResourcesError},
+    kubelet::{APART, Allocations, PodResources, PodResourcesError},
     root::Root,
     telemetry::chain,
 };
 
-/// Who looks at a screen again and again asks the kubelet no more often; it takes up to 100 questions a
-/// second, and others ask as well.
-const BETWEEN: Duration = Duration::from_millis(100);
 /// After an allocation the kubelet writes down what it got, then it tells of it. A pod with several
 /// containers and resources makes several allocations: one question for all.
 pub const WRITTEN_DOWN: Duration = Duration::from_secs(1);
@@ -61,7 +58,8 @@ impl Asking {
             if before >= called {
                 return;
             }
-            sleep_until(before + BETWEEN).await;
+            // Whoever calls until then shares the answer.
+            sleep_until(before + APART).await;
         }
         let began = Instant::now();
         // The error is told by what is known from now on.
