@@ -165,6 +165,41 @@ async fn the_container_gets_the_node_and_unknown_devices_are_refused_by_name() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_mount_that_leads_elsewhere_by_now_is_not_handed_out() {
+    let machine = Machine::new();
+    machine.plug("fuse");
+    let resource = "acme.dev/fuse";
+    machine.write(
+        "fuse.yaml",
+        "apiVersion: machinist.dev/v1\nkind: DeviceDeclaration\nmetadata: {name: x}\nspec:\n  \
+         resource: acme.dev/fuse\n  match: [{path: /dev/fuse}]\n  \
+         container: {mounts: [{from: /opt/acme, to: /acme}]}\n",
+    );
+    let opt = machine.path("opt/acme");
+    std::fs::create_dir_all(&opt).unwrap();
+    let kubelet = KubeletDouble::start(machine.root()).await;
+    let agent = machine.agent();
+    kubelet
+        .until("listed", |books| {
+            books.get(resource).is_some_and(|one| one.streaming)
+        })
+        .await;
+    let got = kubelet.allocate(resource, &["fuse"]).await.unwrap();
+    assert_eq!(got.mounts[0].host_path, "/opt/acme");
+    std::fs::remove_dir(&opt).unwrap();
+    let gone = kubelet.allocate(resource, &["fuse"]).await.unwrap_err();
+    assert!(
+        gone.message().ends_with("/opt/acme does not exist"),
+        "{gone:?}"
+    );
+    std::os::unix::fs::symlink("/etc", &opt).unwrap();
+    let leads = kubelet.allocate(resource, &["fuse"]).await.unwrap_err();
+    let why = "/opt/acme leads to /etc, which a declaration must not mount into containers";
+    assert!(leads.message().ends_with(why), "{leads:?}");
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn withheld_devices_are_listed_unhealthy_and_not_allocated_until_released() {
     let machine = Machine::new();
     machine.plug("fuse");

@@ -1,11 +1,14 @@
 //! `machinist uninstall`: what the agent brought to a host and to its Node goes; what its configs made stays.
 
-use std::fmt::Write as _;
+mod page;
+
+use std::collections::BTreeSet;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
 use serde::Serialize;
 
+use self::page::page;
 use super::{
     Answer, Exit, Global, Printed,
     config::{Context, surroundings},
@@ -26,7 +29,11 @@ use crate::{
     shutdown::{Request, Signals},
     systemd::Systemd,
     telemetry::chain,
-    update::store::{Store, StoreError, paths},
+    update::{
+        journal::Journal,
+        store::{Store, StoreError, paths},
+        transaction,
+    },
 };
 
 /// Flags of `uninstall`.
@@ -49,7 +56,8 @@ pub struct UninstallArgs {
     /// Say what would be removed, and remove nothing
     #[arg(long)]
     pub dry_run: bool,
-    /// Remove /var/lib/machinist, too: how the machine came to its config, and what stood there before
+    /// Remove /var/lib/machinist and what is kept on other mounts, too: how the machine came to its config, and what
+    /// stood there before
     #[arg(long)]
     pub purge: bool,
     /// The Node that this machine is [default: cluster.node of the settings, the host's name]
@@ -79,6 +87,8 @@ struct Removed {
     node: Option<OnNode>,
     /// The state directory went.
     purged: bool,
+    /// What stood beside it on other mounts, and went with it.
+    kept_elsewhere: Vec<AbsPath>,
 }
 
 /// What was ours on the Node.
@@ -134,7 +144,11 @@ pub(super) fn run(global: &Global, args: &UninstallArgs) -> anyhow::Result<Exit>
         return Ok(Exit::Failed);
     }
     let runtime = short()?;
-    let removed = runtime.block_on(remove(&context, args))?;
+    let elsewhere = match (&store, args.purge) {
+        (Some(store), true) => elsewhere(&context.root, &store.load()?)?,
+        _ => Vec::new(),
+    };
+    let removed = runtime.block_on(remove(&context, args, elsewhere))?;
     print_data(args.printed.output, &removed, page)?;
     drop(store);
     if args.stay && !args.dry_run {
@@ -202,9 +216,29 @@ fn hold(root: &Root) -> anyhow::Result<Option<Store>> {
     Ok(Some(store))
 }
 
+/// The directories of ours on other mounts than the state directory's: what stood at a path before a config
+/// came is kept on the mount of that path.
+fn elsewhere(root: &Root, journal: &Journal) -> anyhow::Result<Vec<AbsPath>> {
+    let mut dirs = BTreeSet::from([AbsPath::root().join("etc/.machinist")?]);
+    let kept = transaction::originals(journal).into_values();
+    let holder = |kept: AbsPath| kept.ancestors().find(|at| at.file_name() == ".machinist");
+    dirs.extend(kept.filter_map(holder));
+    let mut there = Vec::new();
+    for dir in dirs {
+        if root.stat(&dir)?.is_some() {
+            there.push(dir);
+        }
+    }
+    Ok(there)
+}
+
 /// The Node first: a node that nobody gives back is worse than files that nobody runs. Every step may be
 /// repeated.
-async fn remove(context: &Context, args: &UninstallArgs) -> anyhow::Result<Removed> {
+async fn remove(
+    context: &Context,
+    args: &UninstallArgs,
+    elsewhere: Vec<AbsPath>,
+) -> anyhow::Result<Removed> {
     let root = &context.root;
     let node = leave(context, args).await?;
     let installed = Installed::on(root)?;
@@ -218,6 +252,10 @@ async fn remove(context: &Context, args: &UninstallArgs) -> anyhow::Result<Remov
         }
         installed.remove_program(root)?;
         if purged {
+            // First: only the journal in the state directory knows where they are.
+            for dir in &elsewhere {
+                root.remove_tree(dir)?;
+            }
             root.remove_tree(&paths::state_dir())?;
         }
     }
@@ -228,6 +266,7 @@ async fn remove(context: &Context, args: &UninstallArgs) -> anyhow::Result<Remov
         paths,
         node,
         purged,
+        kept_elsewhere: elsewhere,
     })
 }
 
@@ -263,55 +302,4 @@ async fn stay() -> anyhow::Result<()> {
     let mut signals = Signals::listen()?;
     while signals.next().await == Request::Reload {}
     Ok(())
-}
-
-fn page(removed: &Removed) -> String {
-    let mut page = String::new();
-    let done = match removed.dry_run {
-        true => " (dry run)",
-        false => "",
-    };
-    // Writing to a String cannot fail.
-    for path in &removed.paths {
-        let _ = writeln!(page, "{path} removed{done}");
-    }
-    if let Some(node) = &removed.node {
-        on_node(&mut page, node, done);
-    }
-    if removed.purged {
-        let _ = writeln!(page, "{} removed{done}", paths::state_dir());
-    }
-    if page.is_empty() {
-        page.push_str("There is nothing of machinist's to remove.\n");
-    }
-    page
-}
-
-fn on_node(page: &mut String, node: &OnNode, done: &str) {
-    let name = &node.name;
-    if !node.found {
-        let _ = writeln!(page, "node/{name} is not there");
-    }
-    if node.uncordoned {
-        let _ = writeln!(page, "node/{name} uncordoned{done}");
-    }
-    if node.kept_cordoned {
-        let _ = writeln!(page, "node/{name} stays cordoned, as a person asked");
-    }
-    for (what, names) in [
-        ("annotation", &node.annotations),
-        ("label", &node.labels),
-        ("taint", &node.taints),
-        ("condition", &node.conditions),
-    ] {
-        for gone in names {
-            let _ = writeln!(page, "node/{name} {what} {gone} removed{done}");
-        }
-    }
-    if node.machine_config_node {
-        let _ = writeln!(page, "machineconfignode/{name} removed{done}");
-    }
-    if node.resource_slices > 0 {
-        let _ = writeln!(page, "resourceslices of node/{name} removed{done}");
-    }
 }

@@ -18,7 +18,7 @@ use crate::{
     path::AbsPath,
     root::Root,
     shutdown::{GRACE, Tasks},
-    vendor::check::{Check, Finding, Patience, Verdict},
+    vendor::check::{Check, Ended, Finding, Patience, Verdict},
 };
 
 /// What a started program reads the socket's path from.
@@ -148,13 +148,24 @@ async fn check_program(check: Check, mut program: Program) -> Vec<Finding> {
             // Safe to drop: the next look is due all the same.
             _ = looks.tick(), if tell.borrow().is_none() => {
                 if let Some(status) = program.ended() {
-                    tell.send_replace(Some(status.to_string()));
+                    tell.send_replace(Some(Ended {
+                        how: status.to_string(),
+                        well: status.success(),
+                    }));
                 }
             }
         }
     };
     if let Some(status) = program.ended() {
-        super::output::complain(&format!("the program has ended by itself: {status}"));
+        let background = match status.success() {
+            true => {
+                "; what it left in the background was checked by the socket, and nobody ends it"
+            }
+            false => "",
+        };
+        super::output::complain(&format!(
+            "the program has ended by itself: {status}{background}"
+        ));
     }
     found
 }

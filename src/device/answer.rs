@@ -78,6 +78,8 @@ pub trait Answerer: Debug + Send + Sync + 'static {
 /// Who is asked, by the kind of source.
 #[derive(Clone, Debug, Default)]
 pub struct Answerers {
+    /// For [`Source::File`]: it vouches, and is asked for nothing else.
+    pub file: Option<Arc<dyn Answerer>>,
     /// For [`Source::Vendor`].
     pub vendor: Option<Arc<dyn Answerer>>,
     /// For [`Source::Plugin`].
@@ -88,7 +90,7 @@ impl Answerers {
     /// Who answers for `source`; an error where nobody does.
     pub fn of(&self, source: &Source) -> Result<&dyn Answerer, AnswerError> {
         let found = match source {
-            Source::File(_) => None,
+            Source::File(_) => self.file.as_deref(),
             Source::Vendor(_) => self.vendor.as_deref(),
             Source::Plugin(_) => self.plugin.as_deref(),
         };

@@ -5,11 +5,14 @@
 //! requests. A slow rescan catches what all of them missed.
 
 mod announce;
+mod declared;
 mod files;
 mod looking;
+mod looks;
 mod preview;
 mod saved;
 mod scan;
+mod stands;
 mod task;
 mod watching;
 
@@ -19,9 +22,12 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use self::task::Task;
 pub use self::{
+    declared::Declared,
     files::read_files,
+    looks::{Looks, NoLook},
     preview::{check, list, rivals, text_of},
     scan::{UnitStates, follow},
+    stands::{Node, Prefixes},
     watching::{Depth, DirWatch, watch_for},
 };
 use super::{

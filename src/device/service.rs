@@ -19,7 +19,7 @@ use super::{
     answer::Answerers,
     dra::ports::{Claims, Published, Wish},
     holders::Known,
-    registry::{AskError, Registry, RegistrySettings, UnitStates},
+    registry::{AskError, Declared, Registry, RegistrySettings, UnitStates},
     status::{DevicesStatus, Registration},
     vendor::Vendors,
 };
@@ -93,6 +93,7 @@ impl DevicesService {
             .filter(|withheld| withheld.refuses);
         let registering = settings.registering;
         let quiesced = quiesced.map(|withheld| withheld.why.to_string());
+        let declared_paths = Declared::new(root.clone(), settings.allowances.mounts.clone());
         let settings = RegistrySettings {
             allowances: settings.allowances,
             uevents,
@@ -112,8 +113,8 @@ impl DevicesService {
             tasks,
         );
         let plugins = proxy::start(root.clone(), declared.clone(), registry.clone(), tasks);
-        // Declarations answer by their recipes.
         let answerers = Answerers {
+            file: Some(Arc::new(declared_paths)),
             vendor: Some(Arc::new(vendors.clone())),
             plugin: Some(plugins),
         };

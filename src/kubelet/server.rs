@@ -197,7 +197,7 @@ impl Plugin {
         if !resource.asks.allocate {
             let grant = allocation::grant(inventory, resource, ids);
             let grant = grant.map_err(|error| refusal(&error))?;
-            // Nobody has to vouch for the owner's own files.
+            // What stood at its paths when they were looked at may be something else by now.
             if let Ok(by) = self.answerers.of(&resource.source) {
                 by.vouch(resource, &grant).await.map_err(unanswered)?;
             }

@@ -61,6 +61,15 @@ impl Default for Patience {
     }
 }
 
+/// How a program that was started has ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// In words.
+    pub how: String,
+    /// It ended well, as a program does that goes on in the background: whether it is there, the socket shows.
+    pub well: bool,
+}
+
 /// Why nothing could be checked.
 #[derive(Debug, thiserror::Error)]
 #[error("the agent's socket for the check cannot be served")]
@@ -98,10 +107,9 @@ impl Check {
         })
     }
 
-    /// As [`Check::listen`], for a program whose end is known: nobody waits for one that has ended. The
-    /// value is how it ended, in words.
+    /// As [`Check::listen`], for a program whose end is known: nobody waits for one that has failed.
     #[must_use]
-    pub fn of_program(mut self, ended: watch::Receiver<Option<String>>) -> Self {
+    pub fn of_program(mut self, ended: watch::Receiver<Option<Ended>>) -> Self {
         self.stage.program = Some(ended);
         self
     }

@@ -18,13 +18,17 @@ use tonic::Status;
 
 use self::questions::Questions;
 use super::{
-    looks::Looks,
     messages::{Ask, Event, ToVendor},
     offers::Offers,
     status::VendorStatus,
 };
 use crate::{
-    device::{Inventory, Resource, registry::Registry, source::Source, vendor::Vendor},
+    device::{
+        Inventory, Resource,
+        registry::{Looks, Registry},
+        source::Source,
+        vendor::Vendor,
+    },
     rate::Complaints,
     root::Root,
 };

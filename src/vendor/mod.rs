@@ -16,7 +16,6 @@ mod files;
 mod hello;
 mod keeper;
 mod limits;
-mod looks;
 mod messages;
 mod offers;
 mod paths;

@@ -7,10 +7,14 @@
 use std::collections::HashMap;
 
 use crate::{
-    device::{allocation::Grant, registry::follow, rules, vendor::Vendor},
+    device::{
+        allocation::Grant,
+        registry::{Node, Prefixes, follow},
+        rules,
+        vendor::Vendor,
+    },
     path::AbsPath,
-    root::{Kind, Root},
-    telemetry::chain,
+    root::Root,
 };
 
 /// The bounds of one vendor for resources of one domain. Looks once at each path.
@@ -19,18 +23,9 @@ pub(super) struct Bounds<'a> {
     root: Option<&'a Root>,
     vendor: &'a Vendor,
     domain: &'a str,
-    /// Mount prefixes, and where they lead: on some hosts `/opt` is a link itself.
-    prefixes: Option<Vec<AbsPath>>,
+    prefixes: Option<Prefixes>,
     nodes: HashMap<AbsPath, Node>,
     mounts: HashMap<AbsPath, Result<(), String>>,
-}
-
-/// What stands where a device node should be.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Node {
-    Device,
-    Absent,
-    Other(String),
 }
 
 impl<'a> Bounds<'a> {
@@ -54,14 +49,11 @@ impl<'a> Bounds<'a> {
             ));
         }
         if !self.nodes.contains_key(path) {
-            let found = self.root.map_or(Node::Device, |root| look(root, path));
+            let found = self.root.map_or(Node::Device, |root| Node::at(root, path));
             self.nodes.insert(path.clone(), found);
         }
-        match self.nodes.get(path) {
-            Some(Node::Other(why)) => Err(format!("{path} is {why}")),
-            Some(Node::Absent) if present => Err(format!("{path} does not exist")),
-            _ => Ok(()),
-        }
+        let found = self.nodes.get(path);
+        found.map_or(Ok(()), |found| found.verdict(path, present))
     }
 
     /// Whether a container may get the directory or file; says in words why not.
@@ -96,26 +88,10 @@ impl<'a> Bounds<'a> {
         let Some(root) = self.root else {
             return Ok(());
         };
-        let (real, stat) = match follow(root, path) {
-            Ok(Some(found)) => found,
-            Ok(None) => return Err(format!("{path} does not exist")),
-            Err(error) => return Err(format!("{path} cannot be looked at: {}", chain(&error))),
-        };
-        if !matches!(stat.kind, Kind::Directory | Kind::File | Kind::Socket) {
-            return Err(format!("{path} is a {}", stat.kind.as_str()));
-        }
-        let prefixes = self.prefixes.get_or_insert_with(|| {
-            let named = rules::mount_prefixes(self.domain, further);
-            let leads_to = |prefix: &AbsPath| Some(follow(root, prefix).ok()??.0);
-            named.iter().filter_map(leads_to).collect()
-        });
-        if prefixes.iter().any(|prefix| real.is_under(prefix)) {
-            Ok(())
-        } else {
-            Err(format!(
-                "{path} leads to {real}, which vendor {name} must not mount into containers"
-            ))
-        }
+        let prefixes = self
+            .prefixes
+            .get_or_insert_with(|| Prefixes::of(root, self.domain, further));
+        prefixes.look_at(root, path, &format!("vendor {name}"))
     }
 
     /// Whether a container may get all of this, as it is now; says in words why not.
@@ -145,19 +121,5 @@ impl<'a> Bounds<'a> {
         Err(format!(
             "{device:?} is no CDI device that vendor {vendor} may name"
         ))
-    }
-}
-
-fn look(root: &Root, path: &AbsPath) -> Node {
-    match follow(root, path) {
-        Ok(None) => Node::Absent,
-        Ok(Some((real, _))) if !real.as_str().starts_with("/dev/") => {
-            Node::Other(format!("a link to {real}, outside /dev"))
-        }
-        Ok(Some((_, stat))) => match stat.kind {
-            Kind::CharDevice | Kind::BlockDevice => Node::Device,
-            kind => Node::Other(format!("a {}, not a device", kind.as_str())),
-        },
-        Err(error) => Node::Other(format!("unreadable ({})", chain(&error))),
     }
 }

@@ -10,7 +10,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     keeper::{Surroundings, keep},
-    looks::Looks,
     messages::{Ask, Event},
     server::Socket,
     status::VendorStatus,
@@ -18,7 +17,7 @@ use super::{
 use crate::{
     backoff::{Backoff, jitter},
     device::{
-        registry::{Depth, DirWatch, Registry},
+        registry::{Depth, DirWatch, Looks, Registry},
         source::Source,
         vendor::{Connects, Vendor, Vendors},
     },

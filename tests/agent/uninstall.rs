@@ -168,3 +168,23 @@ fn open() -> Journal {
     journal["transactions"] = serde_json::json!([transaction]);
     serde_json::from_value(journal).unwrap()
 }
+
+#[test]
+fn what_is_kept_on_other_mounts_goes_with_the_state_and_is_named() {
+    let place = installed();
+    let (target, kept) = ("/boot/loader.conf", "/boot/.machinist/originals/1-0");
+    write(&place, kept, "as it was before\n");
+    write(&place, "/boot/others", "not ours\n");
+    let path = |path: &str| machinist::path::AbsPath::new(path).unwrap();
+    let mut journal = Journal::default();
+    journal.originals.insert(path(target), path(kept));
+    store(&place).save(&journal).unwrap();
+    let left = place.machinist(&["uninstall", "--yes"]);
+    assert_eq!(left.status.code(), Some(0), "{left:?}");
+    assert!(is_there(&place.at(kept)), "without --purge it stays");
+    let purged = place.machinist(&["uninstall", "--yes", "--purge"]);
+    let said = text(&purged).0;
+    assert!(said.contains("/boot/.machinist removed"), "{said}");
+    assert!(!is_there(&place.at("/boot/.machinist")));
+    assert!(is_there(&place.at("/boot/others")));
+}

@@ -117,6 +117,7 @@ pub(crate) fn agent(root: &Path, vendors: watch::Receiver<Arc<Vendors>>) -> Agen
     let registry = Registry::start(root.clone(), settings, &tasks);
     let plugin = proxy::start(root.clone(), vendors, registry.clone(), &tasks);
     let answerers = Answerers {
+        file: None,
         vendor: None,
         plugin: Some(plugin),
     };

@@ -9,7 +9,7 @@ use machinist::{
     shutdown::Tasks,
     vendor::{
         api::v1::{self as api, from_vendor::Said},
-        check::{Check, Finding, Patience, Verdict},
+        check::{Check, Ended, Finding, Patience, Verdict},
     },
 };
 use tokio::sync::mpsc;
@@ -153,6 +153,38 @@ fn a_program_that_has_ended_is_not_waited_for() {
         "{told}"
     );
     assert!(took < Patience::default().step, "{took:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_program_that_goes_into_the_background_is_judged_by_the_socket() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = Root::open(dir.path()).unwrap();
+    let tasks = Tasks::new();
+    let vendor = vendor::parse("acme.yaml", FILE).unwrap();
+    let path = AbsPath::new("/agent.sock").unwrap();
+    let check = Check::listen(&root, path, vendor, &tasks).unwrap();
+    let well = Some(Ended {
+        how: "exit status: 0".to_owned(),
+        well: true,
+    });
+    let (_tell, ended) = tokio::sync::watch::channel(well);
+    let socket = dir.path().join("agent.sock").display().to_string();
+    // Later than the last word of a program that has ended may come.
+    let program = tokio::spawn(async move {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        says(socket, vec![snapshot(1, "acme0")]).await;
+    });
+    let patience = Patience {
+        step: Duration::from_secs(10),
+        answer: Duration::from_secs(1),
+        heartbeats: Duration::from_secs(1),
+    };
+    let found = check.of_program(ended).run(patience).await;
+    program.abort();
+    tasks.finish(Duration::from_secs(1)).await.unwrap();
+    for kept in &found[..3] {
+        assert_eq!(kept.verdict, Verdict::Kept, "{kept:?}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

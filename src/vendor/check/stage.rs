@@ -12,6 +12,7 @@ use crate::{
     device::{Resource, ResourceName, vendor::Vendor},
     vendor::{
         api::v1::{self as api, FromAgent, answer, from_agent, question},
+        check::Ended,
         hello,
         messages::{Event, Granted, Opening, Said, ToVendor, message, millis, rejected},
         offers::Offers,
@@ -39,7 +40,7 @@ pub(super) struct Stage {
     events: mpsc::Receiver<Event>,
     live: Option<Live>,
     /// How the program has ended; none where that cannot be known.
-    pub(super) program: Option<watch::Receiver<Option<String>>>,
+    pub(super) program: Option<watch::Receiver<Option<Ended>>>,
     /// The Hello of each session.
     pub(super) hellos: Vec<api::Hello>,
     /// Why sessions were refused, or ended by what the program did.
@@ -84,13 +85,16 @@ impl Stage {
     /// Why somebody who was waited for did not come.
     pub(super) fn missed(&self, what: &str, waited: Duration) -> String {
         match self.program_ended() {
-            Some(how) => format!("the program has ended: {how}"),
+            Some(Ended { how, well: false }) => format!("the program has ended: {how}"),
+            Some(Ended { how, well: true }) => format!(
+                "the program has ended ({how}), and nothing of it in the background came within {} s",
+                waited.as_secs()
+            ),
             None => format!("{what} {} s", waited.as_secs()),
         }
     }
 
-    /// How the program has ended, in words.
-    fn program_ended(&self) -> Option<String> {
+    fn program_ended(&self) -> Option<Ended> {
         self.program.as_ref()?.borrow().clone()
     }
 
@@ -245,10 +249,15 @@ impl Stage {
     }
 }
 
-/// Waits until the program has ended and its last word had time to come; for ever where nobody can tell.
-async fn gone(program: &mut Option<watch::Receiver<Option<String>>>) {
+/// One that ended well may serve in the background.
+fn has_failed(ended: &Option<Ended>) -> bool {
+    ended.as_ref().is_some_and(|ended| !ended.well)
+}
+
+/// Waits until the program has failed and its last word had time to come; for ever where nobody can tell.
+async fn gone(program: &mut Option<watch::Receiver<Option<Ended>>>) {
     if let Some(ended) = program
-        && ended.wait_for(Option::is_some).await.is_ok()
+        && ended.wait_for(has_failed).await.is_ok()
     {
         return sleep(LAST_WORD).await;
     }

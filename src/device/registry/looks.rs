@@ -1,5 +1,5 @@
 //! Looks at paths on the machine, which may take their time: a file system behind a link may hang for ever. Who
-//! waits is told so in time, and no vendor can have more than a few threads hang.
+//! waits is told so in time, and no source can have more than a few threads hang.
 
 use std::{sync::Arc, time::Duration};
 
@@ -7,23 +7,26 @@ use tokio::{sync::Semaphore, task::spawn_blocking, time::timeout};
 
 /// How long a look may take.
 const WITHIN: Duration = Duration::from_secs(10);
-/// Looks of one vendor at a time.
+/// Looks of one source at a time.
 const AT_ONCE: usize = 4;
 
 /// Why something was not looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum NoLook {
+pub enum NoLook {
+    /// The file system does not answer.
     #[error("looking at its paths took more than {} s", WITHIN.as_secs())]
     TooLong,
+    /// Others hang.
     #[error("{AT_ONCE} looks at its paths are under way already")]
     TooMany,
+    /// The agent ends.
     #[error("looking at its paths broke off")]
     BrokeOff,
 }
 
-/// One vendor's. Cheap to clone.
+/// One source's. Cheap to clone.
 #[derive(Clone, Debug)]
-pub(super) struct Looks(Arc<Semaphore>);
+pub struct Looks(Arc<Semaphore>);
 
 impl Default for Looks {
     fn default() -> Self {
@@ -33,7 +36,7 @@ impl Default for Looks {
 
 impl Looks {
     /// Runs `look` beside everything else. One that takes too long goes on, and has its place until it ends.
-    pub(super) async fn look<T: Send + 'static>(
+    pub async fn look<T: Send + 'static>(
         &self,
         look: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, NoLook> {

@@ -1,0 +1,158 @@
+//! Vouches for what declarations hand out: their paths are looked at again for each container.
+
+use std::collections::BTreeSet;
+
+use super::{Looks, Node, Prefixes};
+use crate::{
+    device::{
+        allocation::{Grant, Wish},
+        answer::{Answer, AnswerError, Answerer, Asked},
+        inventory::{Recipe, Resource},
+    },
+    path::AbsPath,
+    root::Root,
+};
+
+/// Speaks for the declarations of this machine.
+#[derive(Debug)]
+pub struct Declared {
+    root: Root,
+    /// What the machine's owner lets declarations mount beyond the defaults.
+    further: Vec<AbsPath>,
+    looks: Looks,
+}
+
+impl Declared {
+    /// Looks below `root`.
+    pub fn new(root: Root, further: Vec<AbsPath>) -> Self {
+        Self {
+            root,
+            further,
+            looks: Looks::default(),
+        }
+    }
+}
+
+/// What a grant holds that a declaration names itself. What comes from a CDI spec is the spec's word, and is
+/// held against no allow-list.
+fn own_paths(resource: &Resource, grant: &Grant) -> (Vec<String>, Vec<String>) {
+    let mut of_specs = BTreeSet::new();
+    let specs = resource.devices.values();
+    for recipe in specs.filter_map(|device| device.recipe.as_ref()) {
+        of_specs.extend(hosts(recipe));
+    }
+    for own in hosts(&resource.recipe) {
+        of_specs.remove(&own);
+    }
+    let own = |host: &String| !of_specs.contains(host);
+    let nodes = grant.nodes.iter().map(|node| node.host.clone());
+    let mounts = grant.mounts.iter().map(|mount| mount.host.clone());
+    (nodes.filter(own).collect(), mounts.filter(own).collect())
+}
+
+/// The paths that a recipe names as such.
+fn hosts(recipe: &Recipe) -> impl Iterator<Item = String> {
+    let nodes = recipe.nodes.iter().map(|node| node.path.fill("", ""));
+    nodes.chain(recipe.mounts.iter().map(|mount| mount.from.to_string()))
+}
+
+fn look(
+    root: &Root,
+    prefixes: impl FnOnce() -> Prefixes,
+    (nodes, mounts): (Vec<String>, Vec<String>),
+) -> Result<(), String> {
+    let path = |given: String| AbsPath::new(given).map_err(|error| error.to_string());
+    for node in nodes {
+        let node = path(node)?;
+        Node::at(root, &node).verdict(&node, true)?;
+    }
+    if mounts.is_empty() {
+        return Ok(());
+    }
+    let prefixes = prefixes();
+    for mount in mounts {
+        prefixes.look_at(root, &path(mount)?, "a declaration")?;
+    }
+    Ok(())
+}
+
+/// Its recipes answer everything else.
+fn is_not_asked<'a, T: Send + 'a>(resource: &Resource) -> Asked<'a, T> {
+    let away = AnswerError::Away {
+        by: resource.source.clone(),
+        why: "a declaration answers by its recipe alone".to_owned(),
+    };
+    Box::pin(std::future::ready(Err(away)))
+}
+
+impl Answerer for Declared {
+    fn allocate<'a>(&'a self, resource: &'a Resource, _ids: &'a [String]) -> Asked<'a, Answer> {
+        is_not_asked(resource)
+    }
+
+    fn vouch<'a>(&'a self, resource: &'a Resource, grant: &'a Grant) -> Asked<'a, ()> {
+        Box::pin(async move {
+            let (root, further) = (self.root.clone(), self.further.clone());
+            let (name, paths) = (resource.name.clone(), own_paths(resource, grant));
+            let looking = move || {
+                let prefixes = || Prefixes::of(&root, name.domain(), &further);
+                look(&root, prefixes, paths)
+            };
+            let seen = self.looks.look(looking).await;
+            let seen = seen.unwrap_or_else(|no_look| Err(no_look.to_string()));
+            seen.map_err(|why| AnswerError::Refused {
+                by: resource.source.clone(),
+                why,
+            })
+        })
+    }
+
+    fn preferred<'a>(&'a self, resource: &'a Resource, _: Wish<'a>) -> Asked<'a, Vec<String>> {
+        is_not_asked(resource)
+    }
+
+    fn pre_start<'a>(&'a self, resource: &'a Resource, _ids: &'a [String]) -> Asked<'a, ()> {
+        is_not_asked(resource)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::{allocation::NodeGrant, inventory::tests::resource, source::Source};
+
+    #[tokio::test]
+    async fn what_is_no_device_any_more_is_named_and_not_handed_out() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = Root::open(dir.path()).unwrap();
+        for below in ["/dev", "/srv"] {
+            root.make_dirs(&AbsPath::new(below).unwrap(), 0o755)
+                .unwrap();
+        }
+        for file in ["dev/file", "srv/file"] {
+            std::fs::write(dir.path().join(file), "").unwrap();
+        }
+        std::os::unix::fs::symlink("/srv/file", dir.path().join("dev/link")).unwrap();
+        let mut resource = resource(1, &[]);
+        resource.source = Source::File(AbsPath::new("/etc/machinist/devices.d/x.yaml").unwrap());
+        let declared = Declared::new(root, Vec::new());
+        for (host, why) in [
+            ("/dev/file", "/dev/file is a regular file, not a device"),
+            (
+                "/dev/link",
+                "/dev/link is a link to /srv/file, outside /dev",
+            ),
+            ("/dev/gone", "/dev/gone does not exist"),
+        ] {
+            let mut grant = Grant::default();
+            grant.nodes.push(NodeGrant {
+                host: host.to_owned(),
+                inside: host.to_owned(),
+                permissions: "rw".to_owned(),
+            });
+            let refused = declared.vouch(&resource, &grant).await.unwrap_err();
+            let whole = format!("/etc/machinist/devices.d/x.yaml refuses: {why}");
+            assert_eq!(refused.to_string(), whole);
+        }
+    }
+}
