@@ -113,11 +113,7 @@ impl DevicesService {
             tasks,
         );
         let plugins = proxy::start(root.clone(), declared.clone(), registry.clone(), tasks);
-        let answerers = Answerers {
-            file: Some(Arc::new(declared_paths)),
-            vendor: Some(Arc::new(vendors.clone())),
-            plugin: Some(plugins),
-        };
+        let answerers = answerers(declared_paths, &vendors, plugins);
         let plugins = sides::plugins(registry.inventory(), driver.state(), tasks);
         let (kubelet, allocations) =
             kubelet::start(root, plugins, answerers.clone(), registering, tasks);
@@ -149,6 +145,14 @@ impl DevicesService {
             vendors,
             claims,
         }
+    }
+}
+
+fn answerers(files: Declared, vendors: &VendorsHandle, plugins: Arc<proxy::Proxy>) -> Answerers {
+    Answerers {
+        file: Some(Arc::new(files)),
+        vendor: Some(Arc::new(vendors.clone())),
+        plugin: Some(plugins),
     }
 }
 

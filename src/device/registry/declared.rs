@@ -122,6 +122,10 @@ mod tests {
     use crate::device::{allocation::NodeGrant, inventory::tests::resource, source::Source};
 
     #[tokio::test]
+    #[allow(
+        clippy::disallowed_methods,
+        reason = "plays the outside world that makes files"
+    )]
     async fn what_is_no_device_any_more_is_named_and_not_handed_out() {
         let dir = tempfile::tempdir().unwrap();
         let root = Root::open(dir.path()).unwrap();
