@@ -1,5 +1,7 @@
 //! What the registry knows: declarations in force, who owns which resource, and the devices seen.
 
+mod gone;
+
 use std::{
     borrow::Cow,
     collections::{BTreeMap, BTreeSet},

@@ -148,6 +148,35 @@ fn one_file_owns_a_resource_and_both_sides_are_told() {
 }
 
 #[test]
+fn a_device_whose_name_went_is_told_at_once_and_as_the_next_look_finds_it() {
+    let mut ledger = Ledger::default();
+    ledger.files(files(&[
+        ("/etc/a.yaml", &text("acme.dev/a", "/dev/a")),
+        ("/etc/b.yaml", &text("acme.dev/b", "/dev/b")),
+        ("/etc/z.yaml", &text("acme.dev/z", "/dev/z*")),
+    ]));
+    see(&mut ledger, true);
+    let names: BTreeSet<_> = ["/dev/a", "/dev/c"].map(path).into();
+    assert_eq!(ledger.gone(&names, NOW), [path("/dev/a")].into());
+    let at_once = ledger.inventory();
+    assert_eq!(
+        told(&ledger),
+        ["acme.dev/a a Unhealthy", "acme.dev/b b Healthy"]
+    );
+    let mut sightings = BTreeMap::new();
+    let mut seen = Sightings::default();
+    let why = "/dev/a does not exist".to_owned();
+    seen.absent.insert(path("/dev/a"), why);
+    sightings.insert(ResourceName::new("acme.dev/a").unwrap(), seen);
+    ledger.seen(&sightings, NOW, false);
+    assert_eq!(ledger.inventory(), at_once);
+    let grouped = text("acme.dev/b", "/dev/b").replace("match", "group: {by: usbPath}, match");
+    ledger.files(files(&[("/etc/b.yaml", &grouped)]));
+    let other = ledger.gone(&[path("/dev/b")].into(), NOW);
+    assert_eq!(other, BTreeSet::new(), "a card may have other nodes");
+}
+
+#[test]
 fn a_resource_that_did_not_change_keeps_its_place_in_memory() {
     let mut ledger = Ledger::default();
     ledger.files(files(&[("/etc/a.yaml", &text("acme.dev/a", "/dev/a"))]));

@@ -4,7 +4,7 @@ mod find;
 mod specs;
 mod sysfs;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use self::{find::Finder, specs::Specs, sysfs::Sysfs};
 use super::watching::Depth;
@@ -41,6 +41,16 @@ pub(super) struct Scan {
     pub(super) sightings: BTreeMap<ResourceName, Sightings>,
     /// The directories that decide what is seen.
     pub(super) dirs: BTreeMap<AbsPath, Depth>,
+}
+
+impl Scan {
+    /// Takes back what went while it was looked at.
+    pub(super) fn without(&mut self, gone: &BTreeSet<AbsPath>) {
+        for seen in self.sightings.values_mut() {
+            seen.found
+                .retain(|_, one| !one.nodes.iter().any(|node| gone.contains(&node.host)));
+        }
+    }
 }
 
 /// Where a device node stands in sysfs.

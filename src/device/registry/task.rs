@@ -1,6 +1,6 @@
 //! The task that owns the ledger: wakes, looks, remembers, publishes.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use tokio::{
     sync::{mpsc, oneshot, watch},
@@ -25,12 +25,13 @@ use crate::{
         ledger::Ledger,
     },
     hardware::uevent::{Heard, Uevent, UeventError, Uevents},
+    path::AbsPath,
     root::Root,
     telemetry::chain,
 };
 
 /// Plugging one stick makes a handful of events, and udevd adds its links some milliseconds after
-/// the kernel's: one look for all of them. What goes is looked for at once, but no more often than this.
+/// the kernel's: one look for all of them. What goes is told at once, and looked for no more often than this.
 const DEBOUNCE: Duration = Duration::from_millis(50);
 /// How often everything is looked at where the kernel's own events are not heard: inotify alone knows
 /// nothing of what has no node in `/dev` yet.
@@ -86,6 +87,8 @@ pub(super) struct Task {
     started: Instant,
     /// When the last look began.
     looked: Option<Instant>,
+    /// Devices that went since then: that look may have seen them still.
+    gone: BTreeSet<AbsPath>,
     due: Due,
     forgot: bool,
 }
@@ -126,6 +129,7 @@ impl Task {
             keeper,
             started: Instant::now(),
             looked: None,
+            gone: BTreeSet::new(),
             due: Due::default(),
         }
     }
@@ -179,11 +183,7 @@ impl Task {
             Woken::Looked(looked) => self.looked(looked),
             Woken::Saved(end) => self.keeper.note(end),
             Woken::Files => Due::soon(&mut self.due.files),
-            Woken::Nodes(Change::Gone) => {
-                let now = Instant::now();
-                let at = self.looked.map_or(now, |at| (at + DEBOUNCE).max(now));
-                self.due.look = Some(self.due.look.map_or(at, |due| due.min(at)));
-            }
+            Woken::Nodes(Change::Gone(names)) => self.went(&names),
             Woken::Nodes(Change::Other) | Woken::Units => Due::soon(&mut self.due.look),
             Woken::Kernel(Ok(Heard::Event(event))) if !self.concerns(&event) => {}
             Woken::Kernel(Ok(_)) => {
@@ -206,6 +206,23 @@ impl Task {
             Woken::Time => self.on_time(),
             Woken::Stop => {}
         }
+    }
+
+    /// Tells of devices whose names went before everything is looked at, which takes longer the more there are.
+    fn went(&mut self, names: &BTreeSet<AbsPath>) {
+        let told = self.ledger.gone(names, self.started.elapsed());
+        if !told.is_empty() {
+            self.publish();
+        }
+        if !names.is_empty() && told.len() == names.len() {
+            Due::soon(&mut self.due.look);
+        } else {
+            // What else hangs on these names only a look can say.
+            let now = Instant::now();
+            let at = self.looked.map_or(now, |at| (at + DEBOUNCE).max(now));
+            self.due.look = Some(self.due.look.map_or(at, |due| due.min(at)));
+        }
+        self.gone.extend(told);
     }
 
     /// Events of what has a node matter, and drivers that come and go where hardware is asked for by more
@@ -302,6 +319,7 @@ impl Task {
             }
             Some(Next::Look(mut scanner)) => {
                 self.looked = Some(Instant::now());
+                self.gone.clear();
                 self.look_again();
                 let declared: Vec<Declaration> = self.ledger.in_force().cloned().collect();
                 let units = self.units.borrow_and_update().clone();
@@ -335,7 +353,10 @@ impl Task {
     fn looked(&mut self, looked: Result<Looked, JoinError>) {
         match looked {
             Ok(Looked::Files(files)) => self.ledger.files(files),
-            Ok(Looked::Machine(scanner, scan)) => {
+            Ok(Looked::Machine(scanner, mut scan)) => {
+                if !self.gone.is_empty() {
+                    scan.without(&self.gone);
+                }
                 self.take_note(&scan);
                 let watch = self.nodes.as_mut();
                 // Watching new directories leaves a gap before the watch: one more look closes it.

@@ -1,6 +1,6 @@
 //! Watches that follow a changing set of directories.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::scan;
 use crate::{
@@ -19,10 +19,10 @@ pub enum Depth {
 }
 
 /// What happened in watched directories.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// A name went, whatever else happened.
-    Gone,
+    /// These names went and did not come back, whatever else happened. One that cannot be told is not among them.
+    Gone(BTreeSet<AbsPath>),
     /// Anything else.
     Other,
 }
@@ -106,10 +106,21 @@ fn kind_of(events: &[WatchEvent]) -> Change {
         WatchKind::MovedFrom => !renamed,
         _ => false,
     };
-    match events.iter().any(goes) {
-        true => Change::Gone,
-        false => Change::Other,
+    if !events.iter().any(goes) {
+        return Change::Other;
     }
+    let mut gone = BTreeSet::new();
+    for event in events {
+        let Some(path) = event.name.as_ref().and_then(|it| event.dir.join(it).ok()) else {
+            continue;
+        };
+        match event.kind {
+            _ if goes(event) => gone.insert(path),
+            WatchKind::Created | WatchKind::MovedTo => gone.remove(&path),
+            _ => false,
+        };
+    }
+    Change::Gone(gone)
 }
 
 /// A directory of declarations is watched whole; while it is missing, the nearest one above.
@@ -141,9 +152,13 @@ mod tests {
         let of = |kinds: &[WatchKind]| {
             kind_of(&kinds.iter().map(|kind| event(*kind)).collect::<Vec<_>>())
         };
+        let usb = BTreeSet::from([AbsPath::new("/dev/serial/by-id/usb").unwrap()]);
+        let back = Change::Gone(BTreeSet::new());
         assert_eq!(of(&[Created, MovedFrom, MovedTo]), Change::Other);
-        assert_eq!(of(&[MovedFrom]), Change::Gone, "it left the directory");
-        assert_eq!(of(&[Created, Deleted]), Change::Gone);
+        let left = of(&[MovedFrom]);
+        assert_eq!(left, Change::Gone(usb.clone()), "it left the directory");
+        assert_eq!(of(&[Created, Deleted]), Change::Gone(usb));
+        assert_eq!(of(&[Deleted, Created]), back, "it is there again");
         assert_eq!(of(&[Created]), Change::Other);
     }
 }

@@ -1,4 +1,5 @@
 use super::*;
+use crate::device::sighting::Sighted;
 
 #[test]
 fn links_are_joined_by_name() {
@@ -14,6 +15,26 @@ fn links_are_joined_by_name() {
         let got = joined(&link, target);
         assert_eq!(got.as_ref().map(AbsPath::as_str), expected, "{target}");
     }
+}
+
+#[test]
+fn what_went_while_it_was_looked_at_was_not_seen() {
+    let path = |text: &str| AbsPath::new(text).unwrap();
+    let sighted = |node: &str| Sighted {
+        nodes: vec![path(node).into()],
+        ..Sighted::default()
+    };
+    let mut seen = Sightings::default();
+    for id in ["a", "b"] {
+        seen.found
+            .insert(id.to_owned(), sighted(&format!("/dev/{id}")));
+    }
+    let name = ResourceName::new("acme.dev/x").unwrap();
+    let mut scan = Scan::default();
+    scan.sightings.insert(name.clone(), seen);
+    scan.without(&[path("/dev/b")].into());
+    let left: Vec<_> = scan.sightings[&name].found.keys().collect();
+    assert_eq!(left, ["a"]);
 }
 
 #[test]

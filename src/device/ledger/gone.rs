@@ -1,0 +1,71 @@
+//! Devices whose names went: told at once, before anybody looks at all the others.
+
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+
+use super::{Ledger, declared};
+use crate::{
+    device::{
+        declaration::{Declaration, Entry},
+        inventory::{Device, Health},
+        name::device_id,
+        presence::Presence,
+    },
+    path::AbsPath,
+};
+
+impl Ledger {
+    /// Lists devices that stood under these names as unhealthy, as the next look will find them. Only where the name
+    /// is all that the device is; returns those names.
+    pub fn gone(&mut self, names: &BTreeSet<AbsPath>, now: Duration) -> BTreeSet<AbsPath> {
+        let mut told = BTreeSet::new();
+        for (name, by) in &self.owners {
+            let Some((file, declaration)) = declared(&self.sources, by) else {
+                continue;
+            };
+            let rematched = self.sources.get(file).is_some_and(|it| it.rematched);
+            let Some(resource) = self.resources.get_mut(name) else {
+                continue;
+            };
+            if rematched || !goes_by_names(declaration) {
+                continue;
+            }
+            let presences = self.presences.entry(name.clone()).or_default();
+            for path in names {
+                let id = device_id(path.as_str());
+                let known = resource.devices.get(&id);
+                if !known.is_some_and(|device| is_all_of(path, device)) {
+                    continue;
+                }
+                if let Some(device) = Arc::make_mut(resource).devices.get_mut(&id) {
+                    device.health = Health::Unhealthy;
+                    device.reason = Some(why(path, declaration));
+                }
+                let presence = presences.entry(id);
+                presence
+                    .or_insert(Presence::first(true, now))
+                    .look(false, now);
+                told.insert(path.clone());
+            }
+        }
+        told
+    }
+}
+
+/// In the words of the next look.
+fn why(path: &AbsPath, declaration: &Declaration) -> String {
+    let by_name = declaration.paths().any(|it| it.literal() == Some(path));
+    match by_name {
+        true => format!("{path} does not exist"),
+        false => format!("{path} is gone"),
+    }
+}
+
+/// Whether a device is there exactly when its name is.
+fn goes_by_names(declaration: &Declaration) -> bool {
+    let mut matches = declaration.matches.iter();
+    declaration.group.is_none() && matches.all(|entry| matches!(entry, Entry::Path(_)))
+}
+
+fn is_all_of(path: &AbsPath, device: &Device) -> bool {
+    device.health != Health::Missing && matches!(&device.nodes[..], [node] if node.host == *path)
+}
