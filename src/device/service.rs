@@ -71,6 +71,8 @@ pub struct DevicesHandle {
     /// What containers are being given, and claims.
     giving: [watch::Receiver<Allocations>; 2],
     vendors: VendorsHandle,
+    /// What is offered to the kubelet.
+    plugins: watch::Receiver<Arc<super::Inventory>>,
     claims: ClaimsSide,
 }
 
@@ -116,7 +118,7 @@ impl DevicesService {
         let answerers = answerers(declared_paths, &vendors, plugins);
         let plugins = sides::plugins(registry.inventory(), driver.state(), tasks);
         let (kubelet, allocations) =
-            kubelet::start(root, plugins, answerers.clone(), registering, tasks);
+            kubelet::start(root, plugins.clone(), answerers.clone(), registering, tasks);
         let joined = Joined {
             inventory: registry.inventory(),
             kubelet: kubelet.clone(),
@@ -143,6 +145,7 @@ impl DevicesService {
             asking,
             giving: [allocations, preparing],
             vendors,
+            plugins,
             claims,
         }
     }
@@ -185,9 +188,20 @@ impl DevicesHandle {
     /// Lends nothing to anybody new: every device is listed as unhealthy. A pod that the kubelet has
     /// admitted already still gets what it was promised.
     pub async fn withhold(&self, reason: impl AsRef<str>) -> Result<(), AskError> {
-        self.registry
-            .withhold(withheld(reason.as_ref(), false))
-            .await
+        let withheld = withheld(reason.as_ref(), false);
+        self.registry.withhold(withheld).await?;
+        self.heeded().await;
+        Ok(())
+    }
+
+    /// Waits until both sides go by what the registry was told: who asked may count on it from then on.
+    async fn heeded(&self) {
+        let registry = self.registry.inventory();
+        for mut side in [self.plugins.clone(), self.claims.inventory.clone()] {
+            let heeds = |side: &Arc<super::Inventory>| side.withheld == registry.borrow().withheld;
+            // A side that has ended lends nothing any more.
+            let _ = side.wait_for(heeds).await;
+        }
     }
 
     /// Lends nothing to anybody: vendors are told to let go of their hardware, then `Allocate` is refused,
@@ -198,7 +212,9 @@ impl DevicesHandle {
             "let go of its hardware",
             self.vendors.quiesce(reason, LET_GO).await,
         );
-        self.registry.withhold(withheld(reason, true)).await
+        self.registry.withhold(withheld(reason, true)).await?;
+        self.heeded().await;
+        Ok(())
     }
 
     /// Units that declarations want stopped before the machine is changed or goes down; and whenever that
@@ -215,7 +231,9 @@ impl DevicesHandle {
                 self.vendors.resume(TAKE_UP).await,
             );
         }
-        self.registry.release().await
+        self.registry.release().await?;
+        self.heeded().await;
+        Ok(())
     }
 
     /// Asks the kubelet who has which device, at most ten times a second; all who call in the meantime wait
