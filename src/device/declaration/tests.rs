@@ -48,6 +48,26 @@ fn the_whole_supported_schema_is_read() {
 }
 
 #[test]
+fn a_share_that_does_not_say_how_many_is_one() {
+    let text = changed("replicas: 4, policy: packed, strict: true", "strict: true");
+    let read = parse("x.yaml", &text, &Allowances::default()).unwrap();
+    assert_eq!((read.share.replicas, read.share.strict), (1, true));
+}
+
+#[test]
+fn a_few_lines_that_stand_for_millions_are_refused_at_once() {
+    let mut text = "a: &a [x,x,x,x,x,x,x,x,x]\n".to_owned();
+    for (one, next) in ('a'..'i').zip('b'..='i') {
+        let many = vec![format!("*{one}"); 9].join(",");
+        text += &format!("{next}: &{next} [{many}]\n");
+    }
+    let start = std::time::Instant::now();
+    let told = problems(&(text + WHOLE));
+    assert!(told[0].starts_with("x.yaml:1:1: a: "), "{told:?}");
+    assert!(start.elapsed() < std::time::Duration::from_secs(1));
+}
+
+#[test]
 fn capacities_are_quantities_and_for_claims() {
     let claimed = |capacity: &str| {
         format!(
@@ -114,9 +134,9 @@ const MISTAKES: &[(&str, &str, &str)] = &[
         "x.yaml:9:21: spec.share.replicas: ",
     ),
     (
-        "replicas: 4, policy: packed",
-        "policy: packed",
-        "x.yaml:9:3: spec.share.replicas: replicas is missing [ValueInvalid]",
+        "resource: acme.dev/serial",
+        "serve: dra",
+        "x.yaml:4:1: spec.resource: resource is missing [ValueInvalid]",
     ),
     (
         "/dev/ttyACM0",

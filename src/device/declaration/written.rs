@@ -94,6 +94,7 @@ pub(super) struct Quiesce {
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct Share {
+    #[serde(default = "one")]
     pub(super) replicas: u32,
     #[serde(default)]
     pub(super) policy: crate::device::inventory::SharePolicy,
@@ -139,6 +140,10 @@ pub(super) struct Mount {
 
 fn yes() -> bool {
     true
+}
+
+fn one() -> u32 {
+    1
 }
 
 #[derive(Debug, Deserialize)]

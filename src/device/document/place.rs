@@ -12,11 +12,16 @@ use super::shape::{LIST, MAP, NUMBER, TEXT, list_of, one_line, wanted};
 use crate::device::Refusal;
 use crate::reason::Reason;
 
-/// How documents are read: one document, every value typed by the field it is for.
+/// As much as aliases may stand for in all: a document of the largest size has fewer values than this.
+const MOST_ALIASED: usize = 10_000;
+
+/// How documents are read: one document, every value typed by the field it is for. What aliases stand for is
+/// counted, for a few lines of them can stand for millions of values.
 pub(super) fn options() -> serde_saphyr::Options {
     serde_saphyr::options! {
         with_snippet: false,
         strict_booleans: true,
+        alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: MOST_ALIASED },
     }
 }
 
