@@ -59,6 +59,13 @@ impl Store {
             }
         };
         match read() {
+            // The specs are the runtime's, which reads them again when a container starts again.
+            Ok(None) if self.has_specs() => {
+                tracing::error!(
+                    "{FILE} is missing, and begins anew; specs of claims that were prepared stay until the machine starts"
+                );
+                (Book::default(), false)
+            }
             Ok(None) => (Book::default(), true),
             Ok(Some(bytes)) => match parse(&bytes) {
                 Some(book) => (book, true),
@@ -74,6 +81,17 @@ impl Store {
                 );
                 (Book::default(), false)
             }
+        }
+    }
+
+    /// Whether an agent prepared claims since the machine started. What cannot be listed may hold some.
+    fn has_specs(&self) -> bool {
+        let dir = AbsPath::new(cdi::DIRS[1]);
+        let entries = dir.map(|dir| self.root.list(&dir));
+        match entries {
+            Ok(Ok(entries)) => entries.iter().any(|it| edits::uid_of(&it.name).is_some()),
+            Ok(Err(error)) => !error.is_not_found(),
+            Err(_) => false,
         }
     }
 
@@ -207,6 +225,16 @@ mod tests {
             store.root.replace(&file, &whole[..cut], 0o600).unwrap();
             assert_eq!(store.load(), (Book::default(), false), "cut at {cut}");
         }
+    }
+
+    #[test]
+    fn specs_of_claims_whose_book_is_missing_stay() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::new(Root::open(dir.path()).unwrap());
+        store.write_spec(&prepared()).unwrap();
+        assert_eq!(store.load(), (Book::default(), false));
+        store.remove_spec("u-1").unwrap();
+        assert_eq!(store.load(), (Book::default(), true));
     }
 
     #[test]
