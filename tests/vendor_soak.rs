@@ -17,7 +17,7 @@ mod program;
 use machine::{Agent, Machine};
 use program::{device, lists, vendor_is, wait};
 
-/// Five connections in a second are let in, so a thousand restarts take more than three minutes.
+/// A thousand take some minutes.
 fn rounds() -> usize {
     let given = std::env::var("MACHINIST_SOAK_ROUNDS").ok();
     given.map_or(40, |given| given.parse().unwrap())

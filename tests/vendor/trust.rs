@@ -1,6 +1,6 @@
 //! A vendor is not trusted: whatever it sends, it is refused with a sentence, and nobody else notices.
 
-use std::time::Duration;
+use std::{os::unix::net::UnixStream, time::Duration};
 
 use machinist::vendor::api::v1::{self as api, Reason, from_vendor::Said};
 use tonic::Code;
@@ -259,6 +259,24 @@ fn resident() -> u64 {
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     let number = line.and_then(|line| line.split_whitespace().next());
     number.unwrap().parse().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_that_were_left_hold_nobody_up() {
+    let (machine, agent, good) = with_a_neighbour().await;
+    let socket = machine.vendor_socket("acme");
+    for _ in 0..150 {
+        drop(UnixStream::connect(&socket).unwrap());
+    }
+    let start = std::time::Instant::now();
+    machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap();
+    let took = start.elapsed();
+    assert!(
+        took < Duration::from_secs(10),
+        "{took:?}, and the grace is 30 s"
+    );
+    unharmed(&machine, &agent, good).await;
+    agent.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -246,7 +246,8 @@ fn shown(answer: Option<&answer::Answer>) -> String {
     match answer {
         None => "no answer in time".to_owned(),
         Some(answer::Answer::Error(why)) => format!("the answer is the error {why:?}"),
-        Some(_) => "the answer is not to this question".to_owned(),
+        Some(answer::Answer::Recipe(_)) => "the answer is a recipe".to_owned(),
+        Some(_) => "the answer is of another question".to_owned(),
     }
 }
 
