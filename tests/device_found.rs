@@ -64,7 +64,9 @@ async fn the_watcher_finds_a_resource_and_the_next_kubelet_finds_it_where_it_is(
     let agent = machine.agent_that_is_found();
     kubelet.until("both are listed", both).await;
     agent
-        .until("it is registered", |status| status.devices[0].registered)
+        .until("it is registered", |status| {
+            status.devices.first().is_some_and(|it| it.registered)
+        })
         .await;
     let given = kubelet.allocate(TTY, &["ttyB"]).await.unwrap();
     assert_eq!(given.devices[0].host_path, "/dev/ttyB");
@@ -74,13 +76,17 @@ async fn the_watcher_finds_a_resource_and_the_next_kubelet_finds_it_where_it_is(
     assert_eq!(before.len(), 1);
     drop(kubelet);
     agent
-        .until("nobody listens", |status| !status.devices[0].registered)
+        .until("nobody listens", |status| {
+            status.devices.first().is_some_and(|it| !it.registered)
+        })
         .await;
     let kubelet = KubeletDouble::start_with(machine.root(), WATCHES).await;
     let books = kubelet.until("both are listed again", both).await;
     assert_eq!(books[TTY].registrations, 1);
     agent
-        .until("it is registered", |status| status.devices[0].registered)
+        .until("it is registered", |status| {
+            status.devices.first().is_some_and(|it| it.registered)
+        })
         .await;
     assert_eq!(shown(&machine), before, "the socket is the same");
     agent.stop().await;
@@ -142,6 +148,8 @@ async fn what_is_withdrawn_is_emptied_and_gone_and_what_a_dead_agent_left_is_rem
     // One of an agent that did not end in order, and one of somebody else.
     let left = machine.path(REGISTRY).join("m-0123456789abcdef.sock");
     let other = machine.path(REGISTRY).join("other.sock");
+    // The kubelet makes it a moment after its sockets.
+    std::fs::create_dir_all(machine.path(REGISTRY)).unwrap();
     for path in [&left, &other] {
         drop(UnixListener::bind(path).unwrap());
     }

@@ -315,13 +315,13 @@ async fn without_a_kubelet_the_agent_says_so_and_registers_when_one_comes() {
         .await;
     agent
         .until("present", |status| {
-            status.kubelet.present && status.devices[0].registered
+            status.kubelet.present && status.devices.first().is_some_and(|it| it.registered)
         })
         .await;
     drop(kubelet);
     agent
         .until("gone", |status| {
-            !status.kubelet.present && !status.devices[0].registered
+            !status.kubelet.present && status.devices.first().is_some_and(|it| !it.registered)
         })
         .await;
     std::fs::remove_dir_all(machine.path("var/lib/kubelet")).unwrap();
@@ -353,7 +353,9 @@ async fn a_kubelet_that_refuses_or_forgets_is_asked_again() {
         .await;
     assert_eq!(books["machinist.dev/fuse"].registrations, 2);
     agent
-        .until("registered", |status| status.devices[0].registered)
+        .until("registered", |status| {
+            status.devices.first().is_some_and(|it| it.registered)
+        })
         .await;
     assert_eq!(kubelet.sockets().len(), 1);
     agent.stop().await;
@@ -400,7 +402,8 @@ async fn a_socket_of_ours_that_somebody_removed_is_made_again() {
     .unwrap();
     let books = kubelet
         .until("registered again", |books| {
-            books["machinist.dev/fuse"].registrations == 2
+            // A kubelet that is slow to ask for the list is registered with once more.
+            books["machinist.dev/fuse"].endpoint != endpoint
                 && has(books, "machinist.dev/fuse", &["fuse=Healthy"])
         })
         .await;

@@ -169,8 +169,9 @@ async fn a_driver_is_found_by_the_watcher_and_offers_what_it_speaks() {
     );
     let told = |part: &'static str| {
         stage.agent.until(part, move |status| {
-            let reason = status.devices[0].reason.as_deref().unwrap_or_default();
-            !status.devices[0].registered && reason.contains(part)
+            let device = status.devices.first().filter(|one| !one.registered);
+            let reason = device.and_then(|one| one.reason.as_deref());
+            reason.is_some_and(|reason| reason.contains(part))
         })
     };
     told("not today").await;
@@ -179,7 +180,9 @@ async fn a_driver_is_found_by_the_watcher_and_offers_what_it_speaks() {
     stage
         .published
         .send_modify(|it| it.resources = Some([ResourceName::new(TTY).unwrap()].into()));
-    let served = |status: &machinist::device::status::DevicesStatus| status.devices[0].registered;
+    let served = |status: &machinist::device::status::DevicesStatus| {
+        status.devices.first().is_some_and(|it| it.registered)
+    };
     stage.agent.until("it is served", served).await;
     // A socket that somebody takes away is made anew.
     let path = stage.watcher.found().pop().unwrap();
