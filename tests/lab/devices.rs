@@ -14,7 +14,7 @@ const TUN: &str = "machinist.dev/tun";
 const TUN_DECLARATION: &str = "apiVersion: machinist.dev/v1\nkind: DeviceDeclaration\n\
     metadata: {name: tun}\nspec: {resource: machinist.dev/tun, match: [{path: /dev/net/tun}]}\n";
 
-fn allocatable(node: &Node<'_>, resource: &str) -> Option<String> {
+pub fn allocatable(node: &Node<'_>, resource: &str) -> Option<String> {
     let object = node.object();
     let count = object["status"]["allocatable"][resource].as_str();
     count.map(str::to_owned)

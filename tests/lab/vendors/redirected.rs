@@ -3,7 +3,10 @@
 use serde_json::{Value, json};
 
 use super::{SAMPLE, Stage, healths};
-use crate::support::{image, wait};
+use crate::{
+    devices::{allocatable, wait_allocatable},
+    support::{image, wait},
+};
 
 const POLICY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/packaging/kubernetes/plugins");
 const THEIRS: &str = "/var/lib/kubelet/device-plugins";
@@ -74,5 +77,26 @@ pub fn by_a_policy(stage: &Stage) {
         let devices = healths(&stage.machine, SAMPLE);
         devices.len() == 2 && devices.iter().all(|(health, _)| health == "Healthy")
     });
-    stage.cluster.kubectl(&["delete", "-k", POLICY]);
+    taken_back(stage);
+}
+
+/// As `docs/vendors/plugins.md` says: the file first, then the mount. The plugin is the kubelet's own again, and stays
+/// it.
+fn taken_back(stage: &Stage) {
+    let (cluster, machine) = (&stage.cluster, &stage.machine);
+    let node = cluster.node(machine);
+    let file = "/etc/machinist/vendors.d/sample.yaml";
+    machine.sh(&format!("mv {file} /root/"));
+    wait_allocatable(&node, SAMPLE, "0");
+    assert!(healths(machine, SAMPLE).is_empty());
+    cluster.kubectl(&["delete", "-k", POLICY]);
+    cluster.kubectl(&["delete", "pod", "plugin"]);
+    cluster.apply(&plugin("again", &json!({"app": "x"})));
+    cluster.wait_pod("again", "Running", wait::seconds(60));
+    wait_allocatable(&node, SAMPLE, "2");
+    // Longer than an agent waits before it registers what it still offers.
+    std::thread::sleep(std::time::Duration::from_secs(10));
+    assert_eq!(allocatable(&node, SAMPLE).as_deref(), Some("2"));
+    cluster.kubectl(&["delete", "pod", "again"]);
+    machine.sh(&format!("mv /root/sample.yaml {file}"));
 }
