@@ -1,6 +1,6 @@
 //! Starts, deaths and restarts: of the program, of the agent, of the vendor's file.
 
-use machinist::vendor::api::v1::{self as api, Reason, from_agent};
+use machinist::vendor::api::v1::{self as api, Reason, from_agent, from_vendor::Said};
 use tonic::Code;
 
 use crate::{
@@ -81,6 +81,30 @@ async fn a_session_that_is_lost_leaves_the_devices_for_the_grace_and_a_resume_br
         .offer("acme.dev/x", 5, vec![device("acme0")])
         .await
         .unwrap();
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_grace_runs_also_for_one_that_dies_while_it_is_answered() {
+    let machine = machine();
+    let agent = machine.agent();
+    for round in 0..20 {
+        let (program, _) = machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap();
+        let snapshot = api::Snapshot {
+            resource: "acme.dev/x".into(),
+            generation: round + 1,
+            devices: vec![device("acme0")],
+            asks: None,
+        };
+        program.say(Said::Snapshot(snapshot)).await;
+        // Before, while and after it is looked at.
+        tokio::time::sleep(std::time::Duration::from_micros(round * 100)).await;
+        drop(program);
+        vendor_is(&agent, "acme", |one| {
+            one.instance.is_none() && one.lapsing.is_some()
+        })
+        .await;
+    }
     agent.stop().await;
 }
 

@@ -49,6 +49,10 @@ impl Keeper {
         tracing::info!(vendor = %name, session = self.sessions, process, "vendor {name} {word} its session");
         self.tell(self.welcome());
         self.only(&opening.hello.resources).await;
+        if self.live.is_none() {
+            // It has left again; the grace runs.
+            return;
+        }
         self.revive().await;
         if !self.offers.has_unconfirmed() {
             self.lapse = None;
@@ -99,6 +103,9 @@ impl Keeper {
     }
 
     fn does_not_read(&mut self) {
+        if let Some(live) = self.live.as_ref().filter(|live| live.to.is_closed()) {
+            return self.over(live.number, "it has left");
+        }
         let why = "it does not read what it is sent";
         self.end(Status::resource_exhausted(why));
         self.lapse_later(why);
@@ -113,7 +120,8 @@ impl Keeper {
                 if let Some(answer) = self.snapshot(snapshot, bytes).await {
                     self.tell(answer);
                 }
-                if !self.offers.has_unconfirmed() {
+                // Whom the answer found gone has lost its session, and the grace runs.
+                if self.live.is_some() && !self.offers.has_unconfirmed() {
                     self.lapse = None;
                 }
             }
