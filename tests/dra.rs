@@ -7,15 +7,22 @@
     reason = "a test may panic, and plays the outside world that makes files and devices"
 )]
 
-mod support {
-    pub(crate) mod claims_double;
-    pub(crate) mod kubelet_double;
-    pub(crate) mod machine;
-    pub(crate) mod pod_resources;
-}
+#[path = "support/claims_double.rs"]
+mod claims_double;
+#[path = "dra/hard.rs"]
+mod hard;
+#[path = "support/kubelet_double.rs"]
+mod kubelet_double;
+#[path = "support/machine.rs"]
+mod machine;
+#[path = "support/pod_resources.rs"]
+mod pod_resources;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
+use claims_double::{ClaimsDouble, Watcher, claim, until};
+use kubelet_double::KubeletDouble;
+use machine::{Agent, Machine};
 use machinist::{
     device::dra::{
         name::device_name,
@@ -24,13 +31,8 @@ use machinist::{
     device::name::ResourceName,
     dra::api::{health, v1, v1beta1},
 };
+use pod_resources::PodResourcesDouble;
 use serde_json::{Value, json};
-use support::{
-    claims_double::{ClaimsDouble, Watcher, claim, until},
-    kubelet_double::KubeletDouble,
-    machine::{Agent, Machine},
-    pod_resources::PodResourcesDouble,
-};
 use tokio::sync::watch;
 use tonic::transport::Channel;
 

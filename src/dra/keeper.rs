@@ -1,49 +1,46 @@
-//! The one task that has the book of prepared claims: it does one call after the other.
+//! The task that deals with the kubelet's calls, one after the other, and with what the cluster may be told.
+//! Claims are prepared beside it: a source may take its time.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use tokio::{
     sync::{mpsc, oneshot, watch},
-    time::Instant,
+    time::{Instant, sleep_until},
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    Driver, DriverState, Surroundings,
-    book::{BookError, Store},
-    state::Board,
-    sweep::Sweep,
-};
+use super::{DriverState, prepare::Preparer, shelf::Shelf};
 use crate::{
+    backoff::{Backoff, jitter},
     device::{
         Inventory,
-        answer::Answerers,
         dra::{
             claim::ClaimName,
             pool::Pool,
             ports::{Published, Wish},
-            prepared::{Book, Held},
+            prepared::Held,
         },
     },
     kubelet::Given,
-    root::Root,
     shutdown::Tasks,
     telemetry::chain,
 };
 
 /// The kubelet waits 45 s for an answer, and does not read what comes later.
 pub(super) const PATIENCE: Duration = Duration::from_secs(40);
+/// After the book could not be written: a disk that is full is cleared by people.
+const RETRY: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(60));
 
-/// What became of each claim, by UID.
-pub(super) type Answers<T> = BTreeMap<String, Result<T, String>>;
+/// What became of one claim; why not, in words.
+pub(super) type Answer<T> = Result<T, String>;
 
 /// What is asked of the keeper.
 #[derive(Debug)]
 pub(super) enum Task {
-    /// Make claims ready; under way for as long as the last one lives.
-    Prepare(Vec<ClaimName>, oneshot::Sender<Answers<Vec<Held>>>, Given),
-    /// Take them back.
-    Unprepare(Vec<ClaimName>, oneshot::Sender<Answers<()>>),
+    /// Make a claim ready; under way for as long as the last one lives.
+    Prepare(ClaimName, oneshot::Sender<Answer<Vec<Held>>>, Given),
+    /// Take it back.
+    Unprepare(ClaimName, oneshot::Sender<Answer<()>>),
     /// The cluster has no such claim any more, and no container has its devices.
     Forget(ClaimName),
 }
@@ -64,101 +61,86 @@ impl Call {
     }
 }
 
-pub(super) struct Keeper {
-    pub(super) root: Root,
-    pub(super) node: String,
-    pub(super) store: Store,
-    pub(super) book: Book,
+/// What the keeper hears of the rest of the agent.
+#[derive(Debug)]
+pub(super) struct Ears {
     pub(super) inventory: watch::Receiver<Arc<Inventory>>,
-    pub(super) answerers: Answerers,
-    pub(super) sweep: Sweep,
-    board: Board,
-    state: watch::Receiver<DriverState>,
-    published: watch::Receiver<Published>,
-    wish: watch::Sender<Wish>,
-    needed: watch::Sender<bool>,
+    pub(super) state: watch::Receiver<DriverState>,
+    pub(super) published: watch::Receiver<Published>,
+}
+
+/// What the keeper tells.
+#[derive(Debug)]
+pub(super) struct Outlets {
+    pub(super) wish: watch::Sender<Wish>,
+    pub(super) needed: watch::Sender<bool>,
+}
+
+pub(super) struct Keeper {
+    shelf: Shelf,
+    preparer: Preparer,
+    ears: Ears,
+    outlets: Outlets,
     /// The registration that was dealt with last.
     registration: u64,
+    /// Claims that are being prepared, by UID.
+    under_way: BTreeMap<String, CancellationToken>,
+    /// When the book is tried again that could not be written, and how often that failed.
+    again: (Option<Instant>, u32),
     tasks: Tasks,
 }
 
 impl Keeper {
-    pub(super) fn new(
-        driver: Driver,
-        with: Surroundings,
-        (wish, needed): (watch::Sender<Wish>, watch::Sender<bool>),
-        sweep: Sweep,
-        tasks: Tasks,
-    ) -> Self {
-        let keeper = Self {
-            root: driver.root,
-            node: with.node,
-            store: driver.store,
-            book: driver.book,
-            inventory: with.inventory,
-            answerers: with.answerers,
-            sweep,
-            state: driver.board.subscribe(),
-            board: driver.board,
-            published: with.published,
-            wish,
-            needed,
+    pub(super) fn new(preparer: Preparer, ears: Ears, outlets: Outlets, tasks: Tasks) -> Self {
+        Self {
+            shelf: preparer.shelf.clone(),
+            preparer,
+            ears,
+            outlets,
             registration: 0,
+            under_way: BTreeMap::new(),
+            again: (None, 0),
             tasks,
-        };
-        keeper.restore(driver.whole);
-        keeper
-    }
-
-    /// Runtimes forget with a boot what the kubelet remembers: specs lie in memory.
-    fn restore(&self, whole: bool) {
-        for prepared in self.book.claims.values() {
-            if let Err(error) = self.store.write_spec(prepared) {
-                tracing::warn!("claim {}: {}", prepared.claim, chain(&error));
-            }
-        }
-        // With a book that is lost nobody knows whose the files are.
-        if whole && let Err(error) = self.store.sweep(&self.book) {
-            tracing::warn!("specs of claims that are over stay: {}", chain(&error));
         }
     }
 
     pub(super) async fn run(mut self, mut calls: mpsc::Receiver<Call>, stop: CancellationToken) {
         loop {
             self.look_around().await;
+            let again_at = self.again.0;
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
                 // Safe to drop: a call stays in the channel.
-                Some(call) = calls.recv() => tokio::select! {
-                    // What is half done is done again when the kubelet asks again.
-                    () = stop.cancelled() => return,
-                    () = self.answer(call) => {}
-                },
-                // Safe to drop, all of them: a change stays marked as unseen.
-                Ok(()) = self.inventory.changed() => {}
-                Ok(()) = self.published.changed() => {}
-                Ok(()) = self.state.changed() => {}
+                Some(call) = calls.recv() => self.answer(call).await,
+                // Safe to drop, all of them: a change stays marked as unseen, and the time stays.
+                Ok(()) = self.ears.inventory.changed() => {}
+                Ok(()) = self.ears.published.changed() => {}
+                Ok(()) = self.ears.state.changed() => {}
+                () = sleep_until(again_at.unwrap_or_else(Instant::now)), if again_at.is_some() => {}
             }
         }
     }
 
     /// Takes note of what changed: what is to be offered, what the cluster knows, another kubelet.
     async fn look_around(&mut self) {
-        let inventory = self.inventory.borrow_and_update().clone();
-        let published = self.published.borrow_and_update().clone();
+        let inventory = self.ears.inventory.borrow_and_update().clone();
+        let published = self.ears.published.borrow_and_update().clone();
         let (registered, registrations) = {
-            let state = self.state.borrow_and_update();
+            let state = self.ears.state.borrow_and_update();
             (state.registered, state.registrations)
         };
         let pool = Pool::of(&inventory);
-        self.note(&pool, &published).await;
-        let needed = !pool.devices.is_empty() || !self.book.claims.is_empty();
-        self.needed
+        let is_written = self.note(&pool, &published).await;
+        let has_claims = self.shelf.read(|book| !book.claims.is_empty()).await;
+        let needed = !pool.devices.is_empty() || has_claims;
+        self.outlets
+            .needed
             .send_if_modified(|known| std::mem::replace(known, needed) != needed);
         // Before the kubelet knows the driver no pod should come for its devices; what is there stays.
-        if registered || pool.devices.is_empty() || self.wish.borrow().is_some() {
-            self.wish.send_if_modified(|wish| {
+        let wish = &self.outlets.wish;
+        if is_written && (registered || pool.devices.is_empty() || wish.borrow().is_some()) {
+            wish.send_if_modified(|wish| {
                 let news = wish.as_deref() != Some(&pool);
                 if news {
                     *wish = Some(Arc::new(pool));
@@ -168,97 +150,90 @@ impl Keeper {
         }
         if registrations != self.registration {
             self.registration = registrations;
-            let prepared = self.book.claims.values().cloned().collect();
-            let (sweep, stop) = (self.sweep.clone(), self.tasks.token());
-            self.tasks.spawn("claims that are gone", async move {
-                tokio::select! {
-                    // Safe to drop: the next registration begins anew.
-                    () = stop.cancelled() => {}
-                    () = sweep.run(prepared) => {}
-                }
-            });
+            self.sweep().await;
         }
-        self.refresh(&inventory).await;
     }
 
-    /// What may be claimed from now on stands in the book before anybody is told.
-    async fn note(&mut self, pool: &Pool, published: &Published) {
-        let mut offered = pool.resources();
-        match &published.resources {
-            Some(known) => offered.extend(known.iter().cloned()),
-            None => offered.extend(self.book.offered.iter().cloned()),
-        }
-        let generation = published.generation.max(self.book.generation);
-        if offered != self.book.offered || generation != self.book.generation {
-            (self.book.offered, self.book.generation) = (offered, generation);
-            if let Err(error) = self.save().await {
-                tracing::warn!("what may be claimed is not written down: {}", chain(&error));
+    /// What may be claimed from now on stands in the book before anybody is told; says whether it does.
+    async fn note(&mut self, pool: &Pool, published: &Published) -> bool {
+        let (again_at, failures) = self.again;
+        match self.shelf.offer(pool, published).await {
+            Ok(()) => {
+                self.again = (None, 0);
+                true
+            }
+            Err(error) => {
+                if failures == 0 {
+                    tracing::warn!(
+                        "what may be claimed cannot be written down, and the cluster is not told: {}",
+                        chain(&error)
+                    );
+                }
+                let next = Instant::now() + RETRY.wait(failures, jitter());
+                self.again = match again_at.filter(|at| *at > Instant::now()) {
+                    Some(at) => (Some(at), failures),
+                    None => (Some(next), failures.saturating_add(1)),
+                };
+                false
             }
         }
-        self.board.published(published);
-        self.board.holding(&self.book);
+    }
+
+    /// Looks for claims that nobody gives back.
+    async fn sweep(&self) {
+        let prepared = self.shelf.claims().await;
+        let (sweep, stop) = (self.preparer.sweep.clone(), self.tasks.token());
+        self.tasks.spawn("claims that are gone", async move {
+            tokio::select! {
+                // Safe to drop: the next registration begins anew.
+                () = stop.cancelled() => {}
+                () = sweep.run(prepared) => {}
+            }
+        });
     }
 
     async fn answer(&mut self, call: Call) {
-        let until = call.until;
         match call.task {
-            Task::Prepare(claims, reply, _under_way) => {
-                let mut answers = Answers::new();
-                for claim in claims {
-                    let answer = self.prepare(&claim, until).await;
+            Task::Prepare(claim, reply, under_way) => {
+                let over = self.begin(&claim);
+                let preparer = self.preparer.clone();
+                self.tasks.spawn("claim", async move {
+                    let _under_way = (under_way, over.clone().drop_guard());
+                    let answer = preparer.prepare(&claim, call.until, &over).await;
                     if let Err(why) = &answer {
                         tracing::warn!(claim = %claim, "claim {claim} is not prepared: {why}");
                     }
-                    answers.insert(claim.uid, answer);
-                }
-                // Nobody waits any more; the kubelet asks again and gets the same.
-                let _ = reply.send(answers);
+                    // Nobody waits any more; the kubelet asks again and gets the same.
+                    let _ = reply.send(answer);
+                });
             }
-            Task::Unprepare(claims, reply) => {
-                let mut answers = Answers::new();
-                for claim in claims {
-                    let answer = self.unprepare(&claim).await.map_err(|e| chain(&e));
-                    answers.insert(claim.uid, answer);
-                }
-                let _ = reply.send(answers);
+            Task::Unprepare(claim, reply) => {
+                let answer = self.give_back(&claim).await;
+                let _ = reply.send(answer);
             }
             Task::Forget(claim) => {
                 tracing::info!(claim = %claim, "claim {claim} is gone and nobody gave it back: its devices are free");
-                if let Err(error) = self.unprepare(&claim).await {
-                    tracing::warn!("claim {claim}: {}", chain(&error));
+                if let Err(why) = self.give_back(&claim).await {
+                    tracing::warn!("claim {claim}: {why}");
                 }
             }
         }
-        self.board.holding(&self.book);
     }
 
-    /// The spec goes first: a book that still has the claim makes it again, and is asked again.
-    pub(super) async fn unprepare(&mut self, claim: &ClaimName) -> Result<(), BookError> {
-        let (store, uid) = (self.store.clone(), claim.uid.clone());
-        blocking(move || store.remove_spec(&uid)).await?;
-        let Some(prepared) = self.book.claims.remove(&claim.uid) else {
-            return Ok(());
-        };
-        if let Err(error) = self.save().await {
-            self.book.claims.insert(claim.uid.clone(), prepared);
-            return Err(error);
+    /// A claim begins to be prepared. Whoever began before has not heard what came of it, and is not to write it.
+    fn begin(&mut self, claim: &ClaimName) -> CancellationToken {
+        self.under_way.retain(|_, over| !over.is_cancelled());
+        let over = self.tasks.token();
+        if let Some(before) = self.under_way.insert(claim.uid.clone(), over.clone()) {
+            before.cancel();
         }
-        tracing::info!(claim = %claim, "claim {claim} is given back");
-        Ok(())
+        over
     }
 
-    pub(super) async fn save(&self) -> Result<(), BookError> {
-        let (store, book) = (self.store.clone(), self.book.clone());
-        blocking(move || store.save(&book)).await
-    }
-}
-
-/// Work on files, off the loop.
-pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    match tokio::task::spawn_blocking(work).await {
-        Ok(done) => done,
-        Err(lost) if lost.is_panic() => std::panic::resume_unwind(lost.into_panic()),
-        // The runtime ends: so does whoever waits.
-        Err(_) => std::future::pending().await,
+    async fn give_back(&mut self, claim: &ClaimName) -> Answer<()> {
+        if let Some(over) = self.under_way.remove(&claim.uid) {
+            over.cancel();
+        }
+        self.shelf.give_back(claim).await.map_err(|e| chain(&e))
     }
 }

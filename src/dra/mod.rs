@@ -1,17 +1,21 @@
 //! The kubelet's claims: one driver for dynamic resource allocation (DRA), on two sockets.
 //!
 //! The kubelet finds the registrar in the directory that its plugin watcher looks at (`serving`), and asks the
-//! driver to prepare claims and to take them back (`server`). One task has the book of prepared claims and does
-//! one call after the other (`keeper`, `prepare`); what it writes first is the book, then what runtimes read
-//! (`book`). What the scheduler is to know goes out as a wish, which the cluster's room fulfils.
+//! driver to prepare claims and to take them back (`server`). One task deals with the calls (`keeper`); claims are
+//! prepared beside each other (`prepare`, `granting`), and what comes of it is written one after the other: first the
+//! book of prepared claims, then what runtimes read (`shelf`, `book`), and again when a device has other nodes
+//! (`refresh`). What the scheduler is to know goes out as a wish, which the cluster's room fulfils.
 
 pub mod api;
 mod book;
+mod granting;
 mod health;
 mod keeper;
 mod prepare;
+mod refresh;
 mod server;
 mod serving;
+mod shelf;
 mod state;
 mod sweep;
 
@@ -20,7 +24,15 @@ use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
 
 pub use self::state::DriverState;
-use self::{book::Store, keeper::Keeper, state::Board};
+use self::{
+    book::Store,
+    granting::Granting,
+    keeper::{Ears, Keeper, Outlets},
+    prepare::Preparer,
+    refresh::Refresh,
+    shelf::Shelf,
+    state::Board,
+};
 use crate::{
     device::{
         Inventory,
@@ -127,7 +139,31 @@ impl Driver {
             given: Arc::clone(&with.given),
             calls,
         };
-        let keeper = Keeper::new(self, with, (wish, needed), sweep, tasks.clone());
+        let shelf = Shelf::new(self.store, self.book, self.whole, self.board.clone());
+        let granting = Granting {
+            root: self.root,
+            answerers: with.answerers,
+        };
+        let refresh = Refresh {
+            granting: granting.clone(),
+            shelf: shelf.clone(),
+            inventory: with.inventory.clone(),
+        };
+        tasks.spawn("nodes of claims", refresh.run(tasks.token()));
+        let preparer = Preparer {
+            node: with.node.into(),
+            shelf,
+            inventory: with.inventory.clone(),
+            granting,
+            sweep,
+        };
+        let ears = Ears {
+            inventory: with.inventory,
+            state: self.board.subscribe(),
+            published: with.published,
+        };
+        let outlets = Outlets { wish, needed };
+        let keeper = Keeper::new(preparer, ears, outlets, tasks.clone());
         tasks.spawn("claims", keeper.run(called, tasks.token()));
         wished
     }

@@ -1,6 +1,10 @@
 //! What the kubelet asks of the driver, in both versions of the contract.
 
-use std::{collections::HashMap, pin::Pin, sync::Arc};
+use std::{
+    collections::{BTreeMap, HashMap},
+    pin::Pin,
+    sync::Arc,
+};
 
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_stream::{Stream, wrappers::ReceiverStream};
@@ -9,7 +13,7 @@ use tonic::{Request, Response, Status};
 use super::{
     api::{health as health_api, v1, v1beta1},
     health,
-    keeper::{Answers, Call, Task},
+    keeper::{Answer, Call, Task},
 };
 use crate::{
     device::{
@@ -47,33 +51,35 @@ impl Service {
         }
     }
 
+    /// Has the keeper do a task for each claim; all are under way at once.
     async fn call<T>(
         &self,
         asked: Vec<v1::Claim>,
-        task: impl FnOnce(Vec<ClaimName>, oneshot::Sender<Answers<T>>) -> Task,
-    ) -> Result<Answers<T>, Status> {
-        let mut refused = Answers::new();
-        let mut claims = Vec::new();
+        task: impl Fn(ClaimName, oneshot::Sender<Answer<T>>) -> Task,
+    ) -> Result<BTreeMap<String, Answer<T>>, Status> {
+        let mut answers = BTreeMap::new();
+        let mut coming = Vec::new();
+        let ends = |()| Status::unavailable("the agent ends; the next one goes on");
         for claim in asked {
             let name = ClaimName {
                 namespace: claim.namespace,
                 name: claim.name,
                 uid: claim.uid,
             };
-            match is_uid(&name.uid) {
-                true => claims.push(name),
-                false => {
-                    let why = format!("claim {name}: {:?} is no UID", name.uid);
-                    refused.insert(name.uid, Err(why));
-                }
+            let uid = name.uid.clone();
+            if !is_uid(&uid) {
+                let why = format!("claim {name}: {uid:?} is no UID");
+                answers.insert(uid, Err(why));
+                continue;
             }
+            let (reply, answer) = oneshot::channel();
+            let sent = self.calls.send(Call::new(task(name, reply))).await;
+            sent.map_err(|_| ends(()))?;
+            coming.push((uid, answer));
         }
-        let (reply, answer) = oneshot::channel();
-        let ends = |()| Status::unavailable("the agent ends; the next one goes on");
-        let sent = self.calls.send(Call::new(task(claims, reply))).await;
-        sent.map_err(|_| ends(()))?;
-        let mut answers = answer.await.map_err(|_| ends(()))?;
-        answers.extend(refused);
+        for (uid, answer) in coming {
+            answers.insert(uid, answer.await.map_err(|_| ends(()))?);
+        }
         Ok(answers)
     }
 
@@ -81,9 +87,8 @@ impl Service {
         &self,
         request: Request<v1::NodePrepareResourcesRequest>,
     ) -> Result<Response<v1::NodePrepareResourcesResponse>, Status> {
-        let under_way = self.preparing.begin();
         // It goes on when the kubelet waits no longer, and is under way until it was answered.
-        let task = |claims, reply| Task::Prepare(claims, reply, under_way);
+        let task = |claim, reply| Task::Prepare(claim, reply, self.preparing.begin());
         let answers = self.call(request.into_inner().claims, task).await?;
         let claims = answers.into_iter().map(|(uid, answer)| {
             let answer = match answer {
@@ -190,7 +195,13 @@ mod tests {
         let of_node = (inventory, "node".to_owned());
         let service = Service::new(calls, of_node, preparing, &tasks);
         assert!(!told.borrow().is_giving(Duration::MAX));
-        let asked = Request::new(v1::NodePrepareResourcesRequest { claims: Vec::new() });
+        let asked = Request::new(v1::NodePrepareResourcesRequest {
+            claims: vec![v1::Claim {
+                namespace: "lab".to_owned(),
+                name: "c".to_owned(),
+                uid: "c-uid".to_owned(),
+            }],
+        });
         let asking = tokio::spawn(async move { service.prepare(asked).await.is_ok() });
         let Some(Call {
             task: Task::Prepare(_, _, under_way),

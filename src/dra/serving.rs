@@ -48,6 +48,8 @@ const VERSIONS: [&str; 3] = [
 const RETRY: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(60));
 /// A kubelet that is there registers within a second or two of the socket.
 const TAKEN: Duration = Duration::from_secs(30);
+/// How often directories are looked at that cannot be watched.
+const UNWATCHED: Duration = Duration::from_secs(5);
 
 /// Why the driver is not served.
 #[derive(Debug, thiserror::Error)]
@@ -188,10 +190,7 @@ impl Serving {
 
     /// Waits until something has to be done: the sockets are gone, or could be made now, or nobody needs them.
     async fn stay(&mut self, sockets: &Option<[Socket; 2]>) {
-        let Ok(mut watch) = DirWatch::new(&self.root) else {
-            sleep(TAKEN).await;
-            return;
-        };
+        let mut watch = None;
         let registered_by = Instant::now() + TAKEN;
         let mut state = self.board.subscribe();
         loop {
@@ -203,7 +202,10 @@ impl Serving {
                 let (nearest, _) = watch_for(&self.root, dir);
                 dirs.insert(nearest, Depth::Names);
             }
-            let added = watch.set(&dirs);
+            if watch.is_none() {
+                watch = DirWatch::new(&self.root).ok();
+            }
+            let added = watch.as_mut().is_some_and(|watch| watch.set(&dirs));
             let stands = match sockets {
                 Some(all) => all.iter().all(|one| self.is_there(&one.path)),
                 None => !self.root.is_dir(&registry).unwrap_or(true),
@@ -218,7 +220,7 @@ impl Serving {
             tokio::select! {
                 // Safe to drop, all of them: what happened stays to be seen.
                 () = no_longer(&mut self.needed) => return,
-                changed = watch.changed() => if changed.is_err() { return },
+                () = changed(&mut watch) => {}
                 Ok(()) = state.changed() => {}
                 () = sleep_until(registered_by), if late && Instant::now() < registered_by => {
                     tracing::warn!("the kubelet has not asked for the driver {DRIVER} within {} s: it must be 1.32 or newer, with DynamicResourceAllocation", TAKEN.as_secs());
@@ -231,6 +233,17 @@ impl Serving {
         let stat = self.root.stat(path);
         stat.is_ok_and(|stat| stat.is_some_and(|stat| stat.kind == Kind::Socket))
     }
+}
+
+/// Waits until something changed, or may have: a watch that cannot be had is made up for by looking now and then.
+async fn changed(watch: &mut Option<DirWatch>) {
+    if let Some(there) = watch
+        && there.changed().await.is_ok()
+    {
+        return;
+    }
+    *watch = None;
+    sleep(UNWATCHED).await;
 }
 
 /// Never where nobody says so any more: the agent ends.

@@ -21,6 +21,7 @@ use machinist::{
     },
 };
 use serde_json::json;
+use tokio::sync::watch;
 use tonic::transport::{Channel, Endpoint};
 
 /// No wait of a test is longer.
@@ -112,8 +113,8 @@ struct Inside {
     asked: usize,
     /// So many questions are answered with an error first.
     fails: usize,
-    /// Questions have no answer.
-    hangs: bool,
+    /// Questions for it have no answer, until the other end goes.
+    hangs: Option<(String, watch::Receiver<()>)>,
 }
 
 impl ClaimsDouble {
@@ -150,8 +151,11 @@ impl ClaimsDouble {
         self.with(|it| it.fails = times);
     }
 
-    pub(crate) fn hang(&self, hangs: bool) {
-        self.with(|it| it.hangs = hangs);
+    /// Nobody is told of this claim, until what is returned is dropped.
+    pub(crate) fn hang(&self, name: &str) -> watch::Sender<()> {
+        let (end, on) = watch::channel(());
+        self.with(|it| it.hangs = Some((name.to_owned(), on)));
+        end
     }
 
     pub(crate) fn asked(&self) -> usize {
@@ -164,16 +168,17 @@ impl Claims for ClaimsDouble {
         assert_eq!(namespace, "lab");
         let (found, hangs) = self.with(|it| {
             it.asked += 1;
+            let hangs = it.hangs.clone().filter(|(slow, _)| slow == name);
             if it.fails > 0 {
                 it.fails -= 1;
                 let away = PortError::Away("the API server is away".to_owned());
-                return (Err(away), it.hangs);
+                return (Err(away), hangs);
             }
-            (Ok(it.claims.get(name).cloned()), it.hangs)
+            (Ok(it.claims.get(name).cloned()), hangs)
         });
         Box::pin(async move {
-            if hangs {
-                return std::future::pending().await;
+            if let Some((_, mut on)) = hangs {
+                while on.changed().await.is_ok() {}
             }
             Ok(found?.as_deref().map(Claim::read).transpose()?)
         })

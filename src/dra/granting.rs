@@ -1,0 +1,184 @@
+//! What the containers of a claim get: by recipes, or as the sources answer; every path looked at as it is now.
+
+use std::collections::BTreeMap;
+
+use tokio::time::{Instant, timeout_at};
+
+use super::{prepare::PrepareError, shelf::blocking};
+use crate::{
+    device::{
+        allocation::Grant,
+        answer::{Answer, AnswerError, Answerers},
+        dra::{
+            claim::ClaimName,
+            edits,
+            prepared::{self, Batch, Chosen, Held, Prepared, Refused},
+        },
+        registry::follow,
+    },
+    path::AbsPath,
+    root::Root,
+};
+
+/// Whoever answers for sources, and the machine on which their words are looked at.
+#[derive(Clone, Debug)]
+pub(super) struct Granting {
+    pub(super) root: Root,
+    pub(super) answerers: Answerers,
+}
+
+impl Granting {
+    /// A claim with these devices, as it is written down.
+    pub(super) async fn prepared(
+        &self,
+        claim: &ClaimName,
+        chosen: &[Chosen],
+        until: Instant,
+    ) -> Result<Prepared, PrepareError> {
+        let mut parts = Vec::new();
+        for batch in prepared::batches(chosen) {
+            let grant = self.grant(claim, &batch, until).await?;
+            if !grant.annotations.is_empty() {
+                return Err(PrepareError::Cannot {
+                    claim: Box::new(claim.clone()),
+                    request: batch.request,
+                    why: "by claim a container gets no annotations",
+                });
+            }
+            parts.push((batch, grant));
+        }
+        let mut grants = prepared::join(claim, parts)?;
+        let (root, of) = (self.root.clone(), claim.clone());
+        let grants = blocking(move || {
+            let mut each = grants.values_mut();
+            each.try_for_each(|grant| find_nodes(&root, &of, grant))?;
+            Ok::<_, PrepareError>(grants)
+        });
+        let found = timeout_at(until, grants).await;
+        let grants = found.map_err(|_| PrepareError::TooLate(claim.clone()))??;
+        Ok(written(claim, chosen, &grants))
+    }
+
+    async fn grant(
+        &self,
+        claim: &ClaimName,
+        batch: &Batch,
+        until: Instant,
+    ) -> Result<Grant, PrepareError> {
+        let resource = &*batch.resource;
+        let unanswered = |source: AnswerError| PrepareError::Answer {
+            claim: Box::new(claim.clone()),
+            request: batch.request.clone(),
+            source,
+        };
+        let late = |_| PrepareError::TooLate(claim.clone());
+        let by = self.answerers.of(&resource.source);
+        if !resource.asks.allocate {
+            let grant = batch.grant().map_err(|source| Refused::Grant {
+                claim: Box::new(claim.clone()),
+                request: batch.request.clone(),
+                source: Box::new(source),
+            })?;
+            // What stood at its paths when they were looked at may be something else by now.
+            if let Ok(by) = by {
+                let vouched = timeout_at(until, by.vouch(resource, &grant)).await;
+                vouched.map_err(late)?.map_err(unanswered)?;
+            }
+            return Ok(grant);
+        }
+        let by = by.map_err(unanswered)?;
+        let answer = timeout_at(until, by.allocate(resource, &batch.shares)).await;
+        match answer.map_err(late)? {
+            Ok(Answer::Grant(grant)) => Ok(grant),
+            Ok(Answer::Wire(_)) => Err(PrepareError::Cannot {
+                claim: Box::new(claim.clone()),
+                request: batch.request.clone(),
+                why: "its source answers in the words of device plugins",
+            }),
+            Err(source) => Err(unanswered(source)),
+        }
+    }
+}
+
+/// What is written down of a claim, and what the kubelet is told.
+fn written(claim: &ClaimName, chosen: &[Chosen], grants: &BTreeMap<String, Grant>) -> Prepared {
+    let devices = chosen.iter().map(|one| {
+        let grant = grants.get(&one.given.request);
+        Held {
+            request: one.given.request.clone(),
+            pool: one.given.pool.clone(),
+            device: one.given.device.clone(),
+            resource: one.resource.name.clone(),
+            share: one.share.clone(),
+            admin: one.given.admin,
+            cdi: grant.map_or_else(Vec::new, |grant| named(claim, &one.given.request, grant)),
+        }
+    });
+    let each = grants
+        .iter()
+        .map(|(request, grant)| (request.as_str(), grant));
+    Prepared {
+        claim: claim.clone(),
+        devices: devices.collect(),
+        spec: edits::spec(claim, each),
+    }
+}
+
+/// The runtime looks at what stands at a path itself and follows no link, so links are resolved here.
+fn find_nodes(root: &Root, claim: &ClaimName, grant: &mut Grant) -> Result<(), PrepareError> {
+    for node in &mut grant.nodes {
+        let path = AbsPath::new(node.host.as_str());
+        let Ok(path) = path else { continue };
+        let found = follow(root, &path).map_err(|source| PrepareError::Node {
+            claim: Box::new(claim.clone()),
+            node: node.host.clone(),
+            source: Box::new(source),
+        })?;
+        let (found, _) = found.ok_or_else(|| PrepareError::Gone {
+            claim: Box::new(claim.clone()),
+            node: node.host.clone(),
+        })?;
+        node.host = found.to_string();
+    }
+    Ok(())
+}
+
+/// How the runtime is told of a request: by its own device of the spec, and by those of others.
+fn named(claim: &ClaimName, request: &str, grant: &Grant) -> Vec<String> {
+    let own = (!edits::is_empty(grant)).then(|| edits::qualified(claim, request));
+    own.into_iter().chain(grant.cdi.iter().cloned()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "the test lays out the machine")]
+    fn links_are_followed_to_the_node_and_one_that_leads_nowhere_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let by_id = dir.path().join("dev/serial/by-id");
+        std::fs::create_dir_all(&by_id).unwrap();
+        std::fs::write(dir.path().join("dev/ttyUSB0"), "").unwrap();
+        std::os::unix::fs::symlink("../../ttyUSB0", by_id.join("usb-FTDI")).unwrap();
+        let root = Root::open(dir.path()).unwrap();
+        let claim = ClaimName {
+            namespace: "lab".into(),
+            name: "one".into(),
+            uid: "u".into(),
+        };
+        let mut grant = Grant::default();
+        grant.nodes.push(crate::device::allocation::NodeGrant {
+            host: "/dev/serial/by-id/usb-FTDI".into(),
+            inside: "/dev/serial0".into(),
+            permissions: "rw".into(),
+        });
+        find_nodes(&root, &claim, &mut grant).unwrap();
+        assert_eq!(grant.nodes[0].host, "/dev/ttyUSB0");
+        std::fs::remove_file(dir.path().join("dev/ttyUSB0")).unwrap();
+        grant.nodes[0].host = "/dev/serial/by-id/usb-FTDI".into();
+        let error = find_nodes(&root, &claim, &mut grant).unwrap_err();
+        let told = "node /dev/serial/by-id/usb-FTDI of the host does not exist";
+        assert!(error.to_string().contains(told), "{error}");
+    }
+}
