@@ -165,6 +165,19 @@ async fn a_device_that_no_event_tells_of_is_found_by_looking() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_kubelet_that_listens_late_on_the_socket_it_made_is_found() {
+    let machine = with(&["ttyA"]);
+    let agent = machine.agent();
+    let knobs = Knobs {
+        listen_late: Duration::from_secs(4),
+        ..Knobs::default()
+    };
+    let kubelet = KubeletDouble::start_with(machine.root(), knobs).await;
+    kubelet.until("listed", |books| healthy(books) == 1).await;
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_call_is_answered_the_one_before_a_start_included() {
     let machine = with(&["ttyA"]);
     let kubelet = KubeletDouble::start(machine.root()).await;

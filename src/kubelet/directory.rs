@@ -2,6 +2,7 @@
 //! whether there is a new kubelet.
 
 mod attach;
+mod dialing;
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -11,9 +12,11 @@ use tokio::{
     time::{Instant, sleep, sleep_until},
 };
 use tokio_util::sync::CancellationToken;
-use tonic::transport::{Channel, Endpoint};
 
-use self::attach::Attached;
+use self::{
+    attach::Attached,
+    dialing::{Redial, SocketIdentity},
+};
 use super::{
     Registering,
     names::{DIRECTORY, KUBELET_SOCKET, is_found, is_ours},
@@ -24,7 +27,7 @@ use super::{
 use crate::{
     device::{Inventory, ResourceName, answer::Answerers},
     path::AbsPath,
-    root::{Identity, Kind, Root, RootError, Watch, WatchEvent, WatchKind},
+    root::{Kind, Root, RootError, Watch, WatchEvent, WatchKind},
     shutdown::Tasks,
     telemetry::chain,
 };
@@ -34,11 +37,6 @@ use crate::{
 const LOCK: &str = "m.lock";
 /// How often a directory that cannot be used is tried again.
 const FAULT_PAUSE: Duration = Duration::from_secs(60);
-/// Between `bind` and `listen` a socket refuses connections. The kubelet needs well below a
-/// millisecond for it; two seconds allow for a machine that is busy starting.
-const DIAL_WAIT: Duration = Duration::from_secs(2);
-const DIAL_FIRST_PAUSE: Duration = Duration::from_millis(1);
-const DIAL_LONGEST_PAUSE: Duration = Duration::from_millis(50);
 /// A starting kubelet removes our sockets a moment before it makes its own. Only when that does
 /// not come within this time did somebody else remove them.
 const REPAIR_WAIT: Duration = Duration::from_secs(1);
@@ -46,13 +44,6 @@ const REPAIR_WAIT: Duration = Duration::from_secs(1);
 /// After the lock file was removed its directory is likely to follow. Making a new one at once
 /// would be in the way of whoever clears up; the other end of a doubling wait is [`FAULT_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
-
-/// Which socket it is; another kubelet makes another one.
-type SocketIdentity = (Identity, (i64, u32));
-
-/// The old socket's end and the new one's coming may be told one after the other; then the new one is found at
-/// the first already. No kubelet ends and starts within this time.
-const TOLD_TWICE: Duration = Duration::from_secs(1);
 
 /// The task that watches the directory and has the resources' tasks.
 pub(super) struct Directory {
@@ -68,6 +59,7 @@ pub(super) struct Directory {
     life: u64,
     seen: Option<SocketIdentity>,
     repair_at: Option<Instant>,
+    redial: Redial,
 }
 
 impl Directory {
@@ -94,6 +86,7 @@ impl Directory {
             life: 0,
             seen: None,
             repair_at: None,
+            redial: Redial::default(),
         }
     }
 
@@ -155,7 +148,7 @@ impl Directory {
         self.look_anew(true).await;
         loop {
             self.staff(&mut crew, &mut at_work, &stop);
-            let repair_at = self.repair_at;
+            let (repair_at, redial_at) = (self.repair_at, self.redial.at);
             tokio::select! {
                 // Safe to drop: events stay in the kernel's queue.
                 events = watch.next() => if self.on_events(&events?).await { break },
@@ -171,6 +164,8 @@ impl Directory {
                 },
                 // Safe to drop: one doubt is remembered.
                 () = self.doubt.notified() => self.probe(),
+                // Safe to drop: the time stays.
+                () = until(redial_at) => self.dial_again().await,
                 // Safe to drop: the time stays.
                 () = until(repair_at) => {
                     self.repair_at = None;
@@ -276,107 +271,11 @@ impl Directory {
         self.repair_at
             .get_or_insert_with(|| Instant::now() + REPAIR_WAIT);
     }
-
-    fn socket(&self) -> Option<SocketIdentity> {
-        let stat = self.root.stat(&Self::path(KUBELET_SOCKET)?).ok()??;
-        (stat.kind == Kind::Socket).then_some((stat.identity, stat.mtime))
-    }
-
-    /// Looks at the kubelet's socket; dials it when it is another one, or when it `came`: file
-    /// systems use inode numbers again at once.
-    async fn look_anew(&mut self, came: bool) {
-        let Some(now) = self.socket() else {
-            self.seen = None;
-            self.kubelet.send_replace(None);
-            self.absent(&format!(
-                "no kubelet here: there is no {DIRECTORY}/{KUBELET_SOCKET}"
-            ));
-            return;
-        };
-        let life = self.kubelet.borrow().as_ref().map(|known| known.noticed);
-        if self.seen == Some(now) && !(came && is_another(life.map(|noticed| noticed.elapsed()))) {
-            return;
-        }
-        let noticed = Instant::now();
-        self.seen = Some(now);
-        self.repair_at = None;
-        match self.dial().await {
-            Some(channel) => {
-                self.life += 1;
-                self.board.presence(None);
-                let (life, repair) = (self.life, 0);
-                self.kubelet.send_replace(Some(Kubelet {
-                    life,
-                    repair,
-                    channel,
-                    noticed,
-                }));
-            }
-            None => self.away(),
-        }
-    }
-
-    fn away(&mut self) {
-        self.kubelet.send_replace(None);
-        self.absent("no kubelet here: nobody answers on its socket");
-    }
-
-    /// Connects, again and again for a while.
-    async fn dial(&self) -> Option<Channel> {
-        // The address is resolved by the connector; links on the way are resolved in the root.
-        let path = self.root.canonical(&Self::path(KUBELET_SOCKET)?).ok()?;
-        let address = format!("unix:{}", self.root.host_path(&path).display());
-        let endpoint = Endpoint::from_shared(address).ok()?;
-        let (deadline, mut pause) = (Instant::now() + DIAL_WAIT, DIAL_FIRST_PAUSE);
-        loop {
-            match endpoint.connect().await {
-                Ok(channel) => return Some(channel),
-                Err(error) if Instant::now() >= deadline => {
-                    tracing::debug!(%error, "the kubelet's socket does not answer");
-                    return None;
-                }
-                Err(_) => sleep(pause).await,
-            }
-            pause = (pause * 2).min(DIAL_LONGEST_PAUSE);
-        }
-    }
-
-    /// A resource's stream ended: is the kubelet still there? Its death is no event of the
-    /// directory, because the socket file stays.
-    fn probe(&mut self) {
-        if self.kubelet.borrow().is_none() {
-            return;
-        }
-        let answers =
-            Self::path(KUBELET_SOCKET).is_some_and(|path| self.root.connect_unix(&path).is_ok());
-        if !answers {
-            self.away();
-        }
-    }
-}
-
-/// Whether a socket that came, and looks like the one before, is that of another kubelet; that one was noticed so
-/// long `ago`, and is none where nobody answered on it.
-fn is_another(ago: Option<Duration>) -> bool {
-    ago.is_none_or(|ago| ago >= TOLD_TWICE)
 }
 
 async fn until(at: Option<Instant>) {
     match at {
         Some(at) => sleep_until(at).await,
         None => std::future::pending().await,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn one_socket_that_is_told_of_twice_is_one_kubelet() {
-        assert!(!is_another(Some(Duration::from_millis(20))));
-        // Inode numbers are used again at once.
-        assert!(is_another(Some(Duration::from_secs(2))));
-        assert!(is_another(None), "it was dialled too early");
     }
 }

@@ -224,12 +224,11 @@ impl Resource {
     /// Serves first, then registers, then waits for the kubelet to ask for the list.
     async fn register(&mut self, kubelet: &Kubelet) -> Result<Session, RegisterError> {
         let mut session = self.serve()?;
-        let inventory = self.shared.inventory.borrow().clone();
         let request = api::RegisterRequest {
             version: api::VERSION.to_owned(),
             endpoint: session.socket.file_name().to_owned(),
             resource_name: self.name.to_string(),
-            options: Some(options(&inventory, &self.name)),
+            options: Some(session.options),
         };
         let mut client = api::registration_client::RegistrationClient::new(kubelet.channel.clone());
         match timeout(REGISTER_WAIT, client.register(request)).await {
@@ -276,9 +275,8 @@ impl Resource {
                 now.life != kubelet.life || now.repair != kubelet.repair && !socket_there()
             })
         };
-        let told = options(&self.shared.inventory.borrow(), name);
         let mut inventory = self.shared.inventory.clone();
-        let changed = |now: &Arc<Inventory>| !gone(now) && options(now, name) != told;
+        let changed = |now: &Arc<Inventory>| !gone(now) && options(now, name) != session.options;
         // Safe to drop, all of them: they only look at latest values.
         tokio::select! {
             _ = inventory.wait_for(changed) => Ended::Changed,

@@ -15,7 +15,7 @@ use super::{
     names::{found_path, socket_path},
     plugin::Shared,
     registrar::{REGISTRY, registrar},
-    server::{LARGEST_REQUEST, Plugin, Streams},
+    server::{LARGEST_REQUEST, Plugin, Streams, options},
 };
 use crate::{
     device::ResourceName,
@@ -41,6 +41,8 @@ pub(super) enum ServeError {
 pub(super) struct Session {
     pub(super) socket: AbsPath,
     pub(super) streams: watch::Receiver<Streams>,
+    /// What the kubelet is told of the resource; it asks once.
+    pub(super) options: api::DevicePluginOptions,
     stop: CancellationToken,
     root: Root,
 }
@@ -126,6 +128,7 @@ impl Session {
         let session = Self {
             socket,
             streams: watched,
+            options: options(&shared.inventory.borrow(), name),
             stop,
             root,
         };

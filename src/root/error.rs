@@ -115,6 +115,11 @@ impl RootError {
         self.kind() == io::ErrorKind::NotFound
     }
 
+    /// Whether nobody listens on the socket.
+    pub fn is_refused(&self) -> bool {
+        self.kind() == io::ErrorKind::ConnectionRefused
+    }
+
     /// The number the kernel answered, where a system call failed.
     pub fn raw_os_error(&self) -> Option<i32> {
         self.source_error().and_then(io::Error::raw_os_error)

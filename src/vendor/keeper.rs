@@ -83,6 +83,8 @@ pub(super) struct Keeper {
     questions: Questions,
     lapse: Option<Lapse>,
     quiesced: watch::Receiver<Option<String>>,
+    /// It was told to let go of its hardware, or may have been by an earlier agent, and not yet that it may go on.
+    owes_resume: bool,
     /// Sessions granted so far.
     sessions: u64,
     complaints: Complaints,
@@ -177,6 +179,7 @@ impl Keeper {
                 .cloned()
                 .collect()
         };
+        let owes_resume = quiesced.borrow().is_some();
         let mut keeper = Self {
             root,
             looks,
@@ -189,6 +192,7 @@ impl Keeper {
             lapse: None,
             offers: Offers::restored(left),
             questions: Questions::default(),
+            owes_resume,
             quiesced,
             sessions: 0,
             complaints: Complaints::default(),

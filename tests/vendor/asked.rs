@@ -239,6 +239,43 @@ async fn every_vendor_is_told_to_let_go_and_who_comes_later_is_told_then() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_vendor_that_was_away_when_the_update_ended_hears_that_it_may_go_on() {
+    let machine = Machine::new();
+    machine.vendor("acme", "");
+    let agent = machine.agent();
+    let vendors = agent.handle.vendors();
+    let (mut program, _) = machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap();
+    let answers = async {
+        let question = program.question().await;
+        assert!(matches!(question.asked, Some(question::Asked::Quiesce(_))));
+        program
+            .answer(question.id, answer::Answer::Done(api::Done {}))
+            .await;
+    };
+    let quiesce = vendors.quiesce("a reboot", Duration::from_secs(5));
+    let ((), obeyed) = tokio::join!(answers, quiesce);
+    assert_eq!(obeyed["acme"], Obeyed::Done);
+    drop(program);
+    vendor_is(&agent, "acme", |one| one.instance.is_none()).await;
+    let obeyed = vendors.resume(Duration::from_millis(500)).await;
+    assert_eq!(obeyed["acme"], Obeyed::Away);
+    let (mut program, _) = machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap();
+    let question = program.question().await;
+    assert!(matches!(question.asked, Some(question::Asked::Resume(_))));
+    // It is said once: what comes next is another question.
+    program
+        .answer(question.id, answer::Answer::Done(api::Done {}))
+        .await;
+    drop(program);
+    vendor_is(&agent, "acme", |one| one.instance.is_none()).await;
+    let (mut program, _) = machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap();
+    let quiesce = vendors.quiesce("another reboot", Duration::from_millis(500));
+    let (question, _) = tokio::join!(program.question(), quiesce);
+    assert!(matches!(question.asked, Some(question::Asked::Quiesce(_))));
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_update_tells_vendors_and_the_agent_after_it_does_not_forget() {
     let machine = Machine::new();
     machine.vendor("acme", "");

@@ -1,12 +1,14 @@
 //! What the kubelet sees of a vendor.
 
+use std::time::Duration;
+
 use machinist::{
     kubelet::api::v1beta1,
     vendor::api::v1::{self as api, answer, question},
 };
 
 use crate::{
-    kubelet_double::{Books, KubeletDouble},
+    kubelet_double::{Books, Knobs, KubeletDouble},
     machine::Machine,
     program::{device, node, vendor_is},
 };
@@ -153,6 +155,43 @@ async fn the_call_before_a_start_reaches_only_who_asked_for_it_and_is_repeated_w
         start("acme.dev/x").await.unwrap();
     };
     tokio::join!(answers, starts);
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_vendor_asks_for_while_it_is_being_registered_is_told_the_kubelet() {
+    let machine = Machine::new();
+    machine.plug("acme0");
+    machine.vendor("acme", "");
+    let knobs = Knobs {
+        stream_late: Duration::from_millis(500),
+        ..Knobs::default()
+    };
+    let kubelet = KubeletDouble::start_with(machine.root(), knobs).await;
+    let agent = machine.agent();
+    let (mut program, _) = machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap();
+    let device = || vec![device("acme0")];
+    program.offer("acme.dev/x", 1, device()).await.unwrap();
+    kubelet
+        .until("taken", |books| books.contains_key("acme.dev/x"))
+        .await;
+    // Its options are known by now, and it has not asked for the list.
+    let snapshot = api::Snapshot {
+        resource: "acme.dev/x".into(),
+        generation: 2,
+        devices: device(),
+        asks: Some(api::Asks {
+            pre_start: true,
+            ..api::Asks::default()
+        }),
+    };
+    program.snapshot(snapshot).await.unwrap();
+    kubelet
+        .until("told", |books| {
+            let known = &books["acme.dev/x"];
+            known.streaming && known.options.pre_start_required
+        })
+        .await;
     agent.stop().await;
 }
 

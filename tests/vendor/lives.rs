@@ -300,6 +300,25 @@ async fn a_second_claimant_is_refused_and_comes_into_force_when_the_first_one_go
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_declaration_that_waits_for_a_name_is_looked_at_as_soon_as_it_has_it() {
+    let machine = machine();
+    let agent = machine.agent();
+    let (mut first, _) = machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap();
+    first
+        .offer("acme.dev/x", 1, vec![device("acme0")])
+        .await
+        .unwrap();
+    machine.declare("x.yaml", "acme.dev/x", "/dev/acme1", 1);
+    agent
+        .until("it waits", |status| !status.problems.is_empty())
+        .await;
+    lists(&agent, &["x/acme0=Healthy"]).await;
+    std::fs::remove_file(machine.path("etc/machinist/vendors.d/acme.yaml")).unwrap();
+    lists(&agent, &["x/acme1=Healthy"]).await;
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_death_of_one_vendor_leaves_the_other_one_alone() {
     let machine = machine();
     machine.vendor("other", "");

@@ -252,11 +252,24 @@ impl Task {
                 };
                 let _ = standing.send(told);
             }
-            Ask::Withdraw(source, resource) => self.ledger.withdraw(&source, resource.as_ref()),
-            Ask::Only(source, names) => self.ledger.only(&source, &names),
+            Ask::Withdraw(source, resource) => self.less(|ledger| {
+                ledger.withdraw(&source, resource.as_ref());
+            }),
+            Ask::Only(source, names) => self.less(|ledger| ledger.only(&source, &names)),
         }
         self.publish();
         Some(reply)
+    }
+
+    /// Something is not offered any more. A declaration that waited for its name is in force then, and nobody has
+    /// looked for its devices.
+    fn less(&mut self, change: impl FnOnce(&mut Ledger)) {
+        let in_force = |ledger: &Ledger| ledger.in_force().count();
+        let before = in_force(&self.ledger);
+        change(&mut self.ledger);
+        if in_force(&self.ledger) > before {
+            Due::soon(&mut self.due.look);
+        }
     }
 
     /// Works out which devices of live sources are held back.

@@ -59,17 +59,25 @@ impl Keeper {
         } else if self.lapse.is_none() {
             self.lapse_later("it came back");
         }
+        self.catch_up();
+    }
+
+    /// Gives the order that was given while the vendor was away. Nobody waits for it: whoever wanted it has been
+    /// answered already.
+    fn catch_up(&mut self) {
         let quiesced = self.quiesced.borrow().clone();
-        if let Some(why) = quiesced {
-            // Nobody waits for this one: whoever wanted it has been answered already.
-            let (reply, _) = oneshot::channel();
-            let deadline_ms = millis(self.vendor.borrow().deadline);
-            self.ask(Ask {
-                asked: question::Asked::Quiesce(api::Quiesce { why }),
-                deadline_ms,
-                reply,
-            });
-        }
+        let asked = match quiesced {
+            Some(why) => question::Asked::Quiesce(api::Quiesce { why }),
+            None if self.owes_resume => question::Asked::Resume(api::Resume {}),
+            None => return,
+        };
+        let (reply, _) = oneshot::channel();
+        let deadline_ms = millis(self.vendor.borrow().deadline);
+        self.ask(Ask {
+            asked,
+            deadline_ms,
+            reply,
+        });
     }
 
     fn may_open(&self, hello: &api::Hello) -> Result<(), Status> {
@@ -141,6 +149,11 @@ impl Keeper {
             Some(live) if live.to.is_closed() => "its session is over".to_owned(),
             Some(_) => match self.questions.open(ask.reply, is_order) {
                 Ok(id) => {
+                    match ask.asked {
+                        question::Asked::Quiesce(_) => self.owes_resume = true,
+                        question::Asked::Resume(_) => self.owes_resume = false,
+                        _ => {}
+                    }
                     return self.tell(message(from_agent::Said::Question(api::Question {
                         id,
                         deadline_ms: ask.deadline_ms,

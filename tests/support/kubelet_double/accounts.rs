@@ -23,7 +23,7 @@ pub(crate) struct Known {
     /// Registrations in this life of the kubelet.
     pub(crate) registrations: usize,
     /// What the plugin answered when it was asked before it was taken.
-    pub(super) options: api::DevicePluginOptions,
+    pub(crate) options: api::DevicePluginOptions,
     /// Nobody is asked for devices any more until the next registration.
     pub(super) stopped: bool,
     pub(super) healthy: BTreeSet<String>,
