@@ -151,8 +151,13 @@ impl DevicePlugin for Plugin {
         &self,
         request: Request<api::PreStartContainerRequest>,
     ) -> Result<Response<api::PreStartContainerResponse>, Status> {
-        let (_, resource) = self.now()?;
+        let (inventory, resource) = self.now()?;
         if resource.asks.pre_start {
+            // Its source was told to let go of the hardware.
+            if let Some(withheld) = inventory.withheld.as_ref().filter(|it| it.refuses) {
+                let (name, why) = (&self.resource, &withheld.why);
+                return Err(Status::unavailable(format!("{name} is withheld: {why}")));
+            }
             let ids = request.into_inner().devices_ids;
             let by = self.answerers.of(&resource.source).map_err(unanswered)?;
             by.pre_start(&resource, &ids).await.map_err(|error| {

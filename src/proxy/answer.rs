@@ -25,8 +25,6 @@ use crate::{
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The kubelet's own limit for what is done before a container starts.
 const PRE_START: Duration = Duration::from_secs(30);
-/// How long looking at an answer's paths may take; a file system that hangs takes for ever.
-const LOOK: Duration = Duration::from_secs(10);
 /// How long the kubelet's wish for advice waits for a plugin's.
 const PREFERRED: Duration = Duration::from_secs(2);
 
@@ -121,21 +119,18 @@ impl Proxy {
         route: Route,
     ) -> Result<Answer, AnswerError> {
         let (root, name, bytes) = (self.root.clone(), resource.name.clone(), answer.clone());
-        // Paths are looked up on the machine, which may take its time.
-        let judged = tokio::task::spawn_blocking(move || {
-            policy::judge(&bytes, &route.vendor, &name, |path| real(&root, path))
-                .map_err(|error| error.to_string())
-        });
-        let broke_off = |error: tokio::task::JoinError| Err(error.to_string());
-        let late = |_| Ok(Err("looking at its paths takes too long".to_owned()));
-        let judged = timeout(LOOK, judged).await.unwrap_or_else(late);
-        match judged.unwrap_or_else(broke_off) {
-            Ok(()) => Ok(Answer::Wire(answer.into())),
-            Err(why) => Err(AnswerError::Refused {
-                by: resource.source.clone(),
-                why,
-            }),
-        }
+        let Route { vendor, looks, .. } = route;
+        let judge = move || policy::judge(&bytes, &vendor, &name, |path| real(&root, path));
+        let judged = looks.look(judge).await;
+        let refused = match judged {
+            Ok(Ok(())) => return Ok(Answer::Wire(answer.into())),
+            Ok(Err(refused)) => refused.to_string(),
+            Err(no_look) => no_look.to_string(),
+        };
+        Err(AnswerError::Refused {
+            by: resource.source.clone(),
+            why: refused,
+        })
     }
 }
 
@@ -164,9 +159,10 @@ fn real(root: &Root, path: &AbsPath) -> AbsPath {
 }
 
 /// Whether it is about the connection, and nobody at its other end said it: a question that was put while the
-/// connection ended is "cancelled", a later one finds nobody.
+/// connection ended is "cancelled" or, when half of it was written, "unknown"; a later one finds nobody.
 fn is_ours(status: &Status) -> bool {
-    matches!(status.code(), Code::Unavailable | Code::Cancelled) && status.source().is_some()
+    let codes = [Code::Unavailable, Code::Cancelled, Code::Unknown];
+    codes.contains(&status.code()) && status.source().is_some()
 }
 
 fn told<T>(

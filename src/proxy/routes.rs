@@ -5,13 +5,15 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use tokio::{sync::watch, time::timeout};
 
 use super::dial::Connection;
-use crate::device::{ResourceName, vendor::Vendor};
+use crate::device::{ResourceName, registry::Looks, vendor::Vendor};
 
 /// A plugin that can be asked, and the bounds it has.
 #[derive(Clone, Debug)]
 pub(super) struct Route {
     pub(super) connection: Connection,
     pub(super) vendor: Arc<Vendor>,
+    /// The vendor's looks at paths of its answers.
+    pub(super) looks: Looks,
 }
 
 type Known = BTreeMap<(String, ResourceName), Route>;
@@ -24,7 +26,7 @@ impl Routes {
     /// Takes note of who answers for a resource now; nobody is an answer.
     pub(super) fn set(
         &self,
-        vendor: &Arc<Vendor>,
+        (vendor, looks): (&Arc<Vendor>, &Looks),
         resource: &ResourceName,
         to: Option<Connection>,
     ) {
@@ -36,8 +38,12 @@ impl Routes {
                     route.connection.number == connection.number && route.vendor == *vendor
                 };
                 let news = !known.get(&key).is_some_and(same);
-                let vendor = Arc::clone(vendor);
-                known.insert(key, Route { connection, vendor });
+                let route = Route {
+                    connection,
+                    vendor: Arc::clone(vendor),
+                    looks: looks.clone(),
+                };
+                known.insert(key, route);
                 news
             }
         });

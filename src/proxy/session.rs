@@ -30,7 +30,7 @@ use crate::{
     device::{
         Resource, ResourceName,
         inventory::{Recipe, Serve, Share},
-        registry::{AskError, Standing},
+        registry::{AskError, Looks, Standing},
         source::Source,
     },
     kubelet::api::v1beta1::registration_server::RegistrationServer,
@@ -117,6 +117,7 @@ pub(super) struct Session {
     directory: Directory,
     known: Known,
     lines: BTreeMap<ResourceName, Line>,
+    looks: Looks,
     /// What the registry has, by resource.
     offered: BTreeMap<ResourceName, Offer>,
     /// Resources that another source has, and those whose list was cut, as was told.
@@ -163,6 +164,7 @@ impl Session {
             directory,
             known,
             lines: BTreeMap::new(),
+            looks: Looks::default(),
             offered: BTreeMap::new(),
             told: Told::default(),
             turns: Turns::default(),

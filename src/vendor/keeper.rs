@@ -18,6 +18,7 @@ use tonic::Status;
 
 use self::questions::Questions;
 use super::{
+    api::v1::Reason,
     messages::{Ask, Event, ToVendor},
     offers::Offers,
     status::VendorStatus,
@@ -292,8 +293,10 @@ impl Keeper {
             self.lapse_later(&message);
         }
         let forbidden = self.offers.drop_unless(|name| vendor.may_claim(name));
-        for name in forbidden {
-            self.withdraw(Some(name)).await;
+        for (name, generation) in forbidden {
+            let message = format!("vendor {} may not offer {name} any more", vendor.name);
+            self.take_back(name, generation, (Reason::ResourceForbidden, message))
+                .await;
         }
         self.serve_otherwise(vendor.serve).await;
     }

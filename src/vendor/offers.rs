@@ -127,21 +127,13 @@ impl Offers {
         self.all.insert(name, offer);
     }
 
-    /// Takes out what `keep` does not want; gives its names.
+    /// Takes out what `keep` does not want; gives its names, with the generations that the instance said.
     pub(super) fn drop_unless(
         &mut self,
         keep: impl Fn(&ResourceName) -> bool,
-    ) -> Vec<ResourceName> {
-        let gone: Vec<_> = self
-            .all
-            .keys()
-            .filter(|name| !keep(name))
-            .cloned()
-            .collect();
-        for name in &gone {
-            self.all.remove(name);
-        }
-        gone
+    ) -> Vec<(ResourceName, Option<u64>)> {
+        let gone = self.all.extract_if(.., |name, _| !keep(name));
+        gone.map(|(name, offer)| (name, offer.generation)).collect()
     }
 
     /// Whether something has not been said by whoever has, or had, the session last.

@@ -196,6 +196,40 @@ async fn what_a_vendor_asks_for_while_it_is_being_registered_is_told_the_kubelet
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_container_starts_with_what_a_vendor_has_let_go_of() {
+    let machine = Machine::new();
+    machine.plug("acme0");
+    machine.vendor("acme", "");
+    let kubelet = KubeletDouble::start(machine.root()).await;
+    let agent = machine.withholding_agent("a reboot");
+    let (mut program, _) = machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap();
+    let question = program.question().await;
+    assert!(matches!(question.asked, Some(question::Asked::Quiesce(_))));
+    let snapshot = api::Snapshot {
+        resource: "acme.dev/x".into(),
+        generation: 1,
+        devices: vec![device("acme0")],
+        asks: Some(api::Asks {
+            pre_start: true,
+            ..api::Asks::default()
+        }),
+    };
+    program.snapshot(snapshot).await.unwrap();
+    kubelet
+        .until("listed", |books| {
+            books.get("acme.dev/x").is_some_and(|one| one.streaming)
+        })
+        .await;
+    let request = v1beta1::PreStartContainerRequest {
+        devices_ids: vec!["acme0".to_owned()],
+    };
+    let mut plugin = kubelet.plugin("acme.dev/x");
+    let refused = plugin.pre_start_container(request).await.unwrap_err();
+    assert_eq!(refused.message(), "acme.dev/x is withheld: a reboot");
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_link_that_is_turned_after_the_snapshot_is_seen_when_a_container_asks() {
     let machine = Machine::new();
     machine.plug("acme0");

@@ -263,6 +263,17 @@ async fn a_file_that_changes_holds_for_the_next_message() {
         rejected.message
     );
     lists(&agent, &["x/acme0=Healthy", "x/acme1=Healthy"]).await;
+    // What is not allowed any more is taken back, and the program hears of it.
+    machine.vendor_of("acme", "[acme.dev/y]", "");
+    let from_agent::Said::Rejected(rejected) = program.next().await.unwrap() else {
+        panic!("it is not told");
+    };
+    assert_eq!(rejected.reason(), Reason::ResourceForbidden);
+    assert_eq!(
+        rejected.message,
+        "vendor acme may not offer acme.dev/x any more"
+    );
+    lists(&agent, &[]).await;
     machine.vendor("acme", "  users: [4242]\n");
     assert_eq!(program.last_word().await.code(), Code::PermissionDenied);
     agent.stop().await;

@@ -36,11 +36,16 @@ pub(crate) struct Manner {
 impl Machine {
     /// Declares the vendor `name` with further lines of its spec.
     pub(crate) fn vendor(&self, name: &str, spec: &str) {
+        self.vendor_of(name, "[acme.dev/*]", spec);
+    }
+
+    /// A vendor that may offer these resources.
+    pub(crate) fn vendor_of(&self, name: &str, resources: &str, spec: &str) {
         let dir = self.path("etc/machinist/vendors.d");
         std::fs::create_dir_all(&dir).unwrap();
         let text = format!(
             "apiVersion: machinist.dev/v1\nkind: {KIND}\nmetadata: {{name: {name}}}\nspec:\n  \
-             connects: program\n  resources: [acme.dev/*]\n  devices: ['/dev/acme*']\n  grace: 1s\n{spec}"
+             connects: program\n  resources: {resources}\n  devices: ['/dev/acme*']\n  grace: 1s\n{spec}"
         );
         std::fs::write(dir.join(format!("{name}.yaml")), text).unwrap();
     }

@@ -105,7 +105,8 @@ impl Session {
     fn route(&self, resource: &ResourceName) {
         let line = self.lines.get(resource);
         let to = line.and_then(Line::connection).cloned();
-        self.shared.routes.set(&self.vendor, resource, to);
+        let of = (&self.vendor, &self.looks);
+        self.shared.routes.set(of, resource, to);
     }
 
     /// A plugin that registered again meanwhile may have done so on a new socket of the same name.

@@ -88,7 +88,7 @@ impl Keeper {
             Arc::make_mut(&mut offer.resource).serve = serve;
             let why = offer.resource.unfit_for_claims();
             if let (Serve::Dra, Some(why)) = (serve, why) {
-                unfit.push((name.clone(), why));
+                unfit.push((name.clone(), offer.generation, why));
                 continue;
             }
             let resource = match offer.lapsed {
@@ -99,12 +99,32 @@ impl Keeper {
                 tracing::warn!("{name} is served as before: {error}");
             }
         }
-        for (name, why) in unfit {
-            let vendor = self.name();
-            self.complain(format!("{name} of vendor {vendor} is withdrawn: {why}"));
+        for (name, generation, why) in unfit {
             self.offers.drop_unless(|kept| *kept != name);
-            self.withdraw(Some(name)).await;
+            self.take_back(name, generation, (Reason::RecipeInvalid, why.to_owned()))
+                .await;
         }
+    }
+
+    /// Withdraws what the vendor's file does not allow any more, and tells the vendor, which had been told that it
+    /// was accepted.
+    pub(super) async fn take_back(
+        &mut self,
+        name: ResourceName,
+        generation: Option<u64>,
+        (reason, why): (Reason, String),
+    ) {
+        let vendor = self.name();
+        self.complain(format!("{name} of vendor {vendor} is withdrawn: {why}"));
+        if let Some(generation) = generation {
+            let why = Refused {
+                reason,
+                message: why,
+                device: String::new(),
+            };
+            self.tell(rejected(name.as_str(), generation, why));
+        }
+        self.withdraw(Some(name)).await;
     }
 
     fn refused(&mut self, name: &ResourceName, generation: u64, why: Refused) -> FromAgent {
@@ -214,7 +234,7 @@ impl Keeper {
         let gone = self
             .offers
             .drop_unless(|name| resources.iter().any(|named| named == name.as_str()));
-        for name in gone {
+        for (name, _) in gone {
             self.withdraw(Some(name)).await;
         }
     }
