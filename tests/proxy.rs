@@ -100,11 +100,25 @@ async fn a_list_beyond_what_the_kubelet_takes_is_cut_and_the_stream_lives() {
     kubelet
         .until("cut", |books| books[GPU].list().len() == 4000)
         .await;
+    let left_out = format!("46000 devices of {GPU} are beyond spec.limits.devices (4000)");
+    let problems = agent.problems();
+    assert!(
+        matches!(problems.as_slice(), [one] if one.starts_with(&left_out)),
+        "{problems:?}"
+    );
     plugin.list(vec![device("b", true)]);
     let books = kubelet
         .until("small again", |books| has(books, GPU, &["b=Healthy"]))
         .await;
     assert_eq!(books[GPU].registrations, 1);
+    assert!(agent.problems().is_empty());
+    drop(plugin);
+    let away = format!("the plugin of {GPU} ended: ");
+    stage::until(
+        "that it is away",
+        || matches!(agent.problems().as_slice(), [one] if one.starts_with(&away)),
+    )
+    .await;
     agent.stop().await;
 }
 

@@ -41,7 +41,8 @@ use crate::{path::AbsPath, root::Root, shutdown::Tasks};
 /// Where declarations lie; the first directory wins a resource that both declare.
 pub const DECLARATION_DIRS: [&str; 2] = ["/etc/machinist/devices.d", "/run/machinist/devices.d"];
 
-/// Requests that may wait. There are two callers: the update driver and the admin socket.
+/// Requests that are on their way; who comes later waits for room. Callers are the update driver, the admin socket,
+/// and one task for each vendor.
 const ASKS: usize = 8;
 
 /// What the registry needs to know.
@@ -62,18 +63,15 @@ pub struct RegistrySettings {
 /// Why a request was not carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AskError {
-    /// Too many requests wait already.
-    #[error("the device registry is busy")]
-    Busy,
     /// The agent is shutting down.
     #[error("the device registry has stopped")]
     Stopped,
 }
 
 impl AskError {
-    /// Whether the same request may succeed later.
+    /// Whether the same request may succeed later: the next agent answers it.
     pub const fn again(self) -> bool {
-        matches!(self, Self::Busy)
+        matches!(self, Self::Stopped)
     }
 }
 
@@ -140,7 +138,7 @@ impl Registry {
     /// Takes what a live source offers under one name, whole; it replaces what that source offered there before.
     pub async fn offer(&self, offer: impl Into<Arc<Resource>>) -> Result<Standing, AskError> {
         let (reply, standing) = oneshot::channel();
-        self.wait(Ask::Offer(offer.into(), reply)).await?;
+        self.ask(Ask::Offer(offer.into(), reply)).await?;
         standing.await.map_err(|_| AskError::Stopped)
     }
 
@@ -150,7 +148,7 @@ impl Registry {
         source: Source,
         resource: Option<ResourceName>,
     ) -> Result<(), AskError> {
-        self.wait(Ask::Withdraw(source, resource)).await
+        self.ask(Ask::Withdraw(source, resource)).await
     }
 
     /// Forgets what a live source offers under other names than these.
@@ -159,25 +157,14 @@ impl Registry {
         source: Source,
         resources: BTreeSet<ResourceName>,
     ) -> Result<(), AskError> {
-        self.wait(Ask::Only(source, resources)).await
+        self.ask(Ask::Only(source, resources)).await
     }
 
-    /// For those who may come at any time and in any number: they wait for room.
-    async fn wait(&self, ask: Ask) -> Result<(), AskError> {
+    async fn ask(&self, ask: Ask) -> Result<(), AskError> {
         let (reply, done) = oneshot::channel();
         let sent = self.asks.send((ask, reply)).await;
         sent.map_err(|_| AskError::Stopped)?;
         done.await.map_err(|_| AskError::Stopped)
-    }
-
-    async fn ask(&self, ask: Ask) -> Result<(), AskError> {
-        use mpsc::error::TrySendError as E;
-        let (reply, done) = oneshot::channel();
-        match self.asks.try_send((ask, reply)) {
-            Ok(()) => done.await.map_err(|_| AskError::Stopped),
-            Err(E::Full(_)) => Err(AskError::Busy),
-            Err(E::Closed(_)) => Err(AskError::Stopped),
-        }
     }
 }
 

@@ -115,6 +115,7 @@ impl DevicesService {
             tasks,
         );
         let plugins = proxy::start(root.clone(), declared.clone(), registry.clone(), tasks);
+        let of_plugins = plugins.problems();
         let answerers = answerers(declared_paths, &vendors, plugins);
         let plugins = sides::plugins(registry.inventory(), driver.state(), tasks);
         let (kubelet, allocations) =
@@ -125,6 +126,7 @@ impl DevicesService {
             driver: driver.state(),
             holders: asking.known(),
             declared,
+            of_plugins,
         };
         let of_now = joined.clone();
         let (publish, status) = watch::channel(Arc::new(joined.now()));
@@ -341,6 +343,7 @@ struct Joined {
     driver: watch::Receiver<DriverState>,
     holders: watch::Receiver<Arc<Known>>,
     declared: watch::Receiver<Arc<Vendors>>,
+    of_plugins: watch::Receiver<proxy::Problems>,
 }
 
 impl Joined {
@@ -365,6 +368,8 @@ impl Joined {
         );
         let declared = self.declared.borrow();
         status.problems.extend(declared.problems.iter().cloned());
+        let of_plugins = self.of_plugins.borrow();
+        status.problems.extend(of_plugins.values().cloned());
         status
     }
 
@@ -375,6 +380,7 @@ impl Joined {
             self.driver.mark_unchanged();
             self.holders.mark_unchanged();
             self.declared.mark_unchanged();
+            self.of_plugins.mark_unchanged();
             let (now, worked_out) = (self.now(), tokio::time::Instant::now());
             publish.send_if_modified(|known| {
                 let news = **known != now;
@@ -392,6 +398,7 @@ impl Joined {
                 // Nobody tells any more: what is known stays, and the other arms go on.
                 Ok(()) = self.holders.changed() => {}
                 Ok(()) = self.declared.changed() => {}
+                Ok(()) = self.of_plugins.changed() => {}
             }
             tokio::time::sleep_until(worked_out + STATUS_PAUSE).await;
         }

@@ -6,6 +6,7 @@
 //! kubelet is nothing to the plugin, and one of the plugin nothing to the kubelet.
 
 mod answer;
+mod board;
 mod dial;
 mod directory;
 mod follow;
@@ -30,12 +31,13 @@ use tokio::{
 };
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-pub use self::list::count;
 use self::{
+    board::Board,
     directory::Directory,
     routes::Routes,
     session::{Over, Session},
 };
+pub use self::{board::Problems, list::count};
 use crate::{
     device::{
         registry::{AskError, Registry},
@@ -64,6 +66,7 @@ struct Shared {
     root: Root,
     registry: Registry,
     routes: Routes,
+    board: Board,
     tasks: Tasks,
     /// Each connection has a number of its own.
     numbers: Arc<AtomicU64>,
@@ -74,6 +77,14 @@ struct Shared {
 pub struct Proxy {
     root: Root,
     routes: Routes,
+    board: Board,
+}
+
+impl Proxy {
+    /// What is wrong with plugins, now and whenever that changes.
+    pub fn problems(&self) -> watch::Receiver<Problems> {
+        self.board.subscribe()
+    }
 }
 
 /// Serves the vendors that connect by plugin, now and as they change. Ends with `tasks`: then plugins and
@@ -84,11 +95,12 @@ pub fn start(
     registry: Registry,
     tasks: &Tasks,
 ) -> Arc<Proxy> {
-    let routes = Routes::default();
+    let (routes, board) = (Routes::default(), Board::default());
     let shared = Shared {
         root: root.clone(),
         registry,
         routes: routes.clone(),
+        board: board.clone(),
         tasks: tasks.clone(),
         numbers: Arc::default(),
     };
@@ -100,7 +112,11 @@ pub fn start(
             () = supervise(shared, vendors) => {}
         }
     });
-    Arc::new(Proxy { root, routes })
+    Arc::new(Proxy {
+        root,
+        routes,
+        board,
+    })
 }
 
 /// One vendor's task.
@@ -212,9 +228,8 @@ async fn withdraw_strangers(shared: &Shared, vendors: &BTreeMap<String, Arc<Vend
 
 async fn withdraw(shared: &Shared, source: Source) {
     tracing::info!("what {source} offered is withdrawn: no file declares it any more");
-    while let Err(AskError::Busy) = shared.registry.withdraw(source.clone(), None).await {
-        sleep(FIRST_PAUSE).await;
-    }
+    // The registry ends with the agent only, and then everything stays as it is.
+    let _ = shared.registry.withdraw(source, None).await;
 }
 
 /// Closes the directory of a vendor that is none any more. It stays, since a pod may have it mounted.

@@ -49,8 +49,6 @@ const HEADERS: u32 = 16 * 1024;
 
 /// Lists and registrations that wait to be taken; who has more waits itself.
 const EVENTS: usize = 16;
-/// When an offer is made again that the registry had no time for.
-const OFFER_AGAIN: Duration = Duration::from_millis(20);
 /// Our socket is made again no more often than this when somebody keeps removing it.
 const BIND_AGAIN: Duration = Duration::from_secs(1);
 
@@ -129,7 +127,6 @@ pub(super) struct Session {
     events: mpsc::Receiver<Event>,
     stop: CancellationToken,
     server: Option<DropGuard>,
-    offer_at: Option<Instant>,
     bind_at: Option<Instant>,
 }
 
@@ -144,6 +141,7 @@ struct Told {
 impl Drop for Session {
     fn drop(&mut self) {
         self.shared.routes.clear(&self.vendor.name);
+        self.shared.board.clear(&self.vendor.name);
     }
 }
 
@@ -174,7 +172,6 @@ impl Session {
             events,
             stop,
             server: None,
-            offer_at: None,
             bind_at: None,
         };
         session.restore();
@@ -335,7 +332,7 @@ impl Session {
         let (now, grace) = (Instant::now(), self.vendor.grace);
         let lines = self.lines.values();
         let lines = lines.filter_map(|line| line.alarm(now, grace)).min();
-        let due = [self.offer_at, self.saving.at(), self.bind_at, lines];
+        let due = [self.saving.at(), self.bind_at, lines];
         due.into_iter().flatten().min()
     }
 

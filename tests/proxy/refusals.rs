@@ -12,7 +12,7 @@ use super::{
     GPU, api,
     kubelet_double::KubeletDouble,
     plugin::{Does, Plugin, Script, register},
-    stage::{Stage, has},
+    stage::{Stage, has, until},
 };
 
 fn request(resource: &str, endpoint: &str) -> api::RegisterRequest {
@@ -49,6 +49,15 @@ async fn versions_and_names_are_refused_in_the_kubelets_words_and_foreign_resour
         refused.message(),
         "vendor acme may not claim nvidia.com/gpu; expected one of spec.resources: acme.dev/*"
     );
+    let told = "a plugin of acme may not register \"nvidia.com/gpu\": ";
+    until(
+        "it is told",
+        || matches!(agent.problems().as_slice(), [one] if one.starts_with(told)),
+    )
+    .await;
+    // Once one is taken, what went before is no problem any more.
+    let _plugin = Plugin::start(&directory, GPU, "a.sock", &["a"], None).await;
+    until("it is over", || agent.problems().is_empty()).await;
     agent.stop().await;
 }
 

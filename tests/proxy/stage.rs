@@ -33,6 +33,7 @@ pub(crate) struct Stage {
 pub(crate) struct Agent {
     tasks: Tasks,
     pub(crate) registry: Registry,
+    problems: watch::Receiver<proxy::Problems>,
     units: watch::Sender<UnitStates>,
 }
 
@@ -116,6 +117,7 @@ pub(crate) fn agent(root: &Path, vendors: watch::Receiver<Arc<Vendors>>) -> Agen
     };
     let registry = Registry::start(root.clone(), settings, &tasks);
     let plugin = proxy::start(root.clone(), vendors, registry.clone(), &tasks);
+    let problems = plugin.problems();
     let answerers = Answerers {
         file: None,
         vendor: None,
@@ -131,6 +133,7 @@ pub(crate) fn agent(root: &Path, vendors: watch::Receiver<Arc<Vendors>>) -> Agen
     Agent {
         tasks,
         registry,
+        problems,
         units,
     }
 }
@@ -139,6 +142,12 @@ impl Agent {
     /// SIGTERM: everything ends, and every task is joined.
     pub(crate) async fn stop(self) {
         self.tasks.finish(Duration::from_secs(1)).await.unwrap();
+    }
+
+    /// What is told of plugins that are not as they should be.
+    pub(crate) fn problems(&self) -> Vec<String> {
+        let problems = self.problems.borrow();
+        problems.values().map(ToString::to_string).collect()
     }
 
     /// Why a device cannot be lent; none when it can.

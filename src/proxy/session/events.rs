@@ -3,6 +3,7 @@
 use super::{
     Connection, Event, Instant, Line, List, ResourceName, Session, Stat, UnixAddress, follow,
 };
+use crate::reason::Reason;
 
 impl Session {
     pub(super) fn on_event(&mut self, event: Event) {
@@ -58,6 +59,7 @@ impl Session {
         let name = &self.vendor.name;
         let endpoint = connection.endpoint.clone();
         tracing::info!(vendor = %name, resource = %resource, "{resource} is registered by a plugin of {name} on {endpoint}");
+        self.shared.board.set(name, None, None);
         self.known.add(&resource, &endpoint);
         self.follow(resource, connection);
         Ok(())
@@ -155,6 +157,8 @@ impl Session {
         if let Some(unsaid) = self.told.refused.take(&told) {
             tracing::warn!(vendor = %vendor, unsaid, "{told}");
         }
+        let problem = (Reason::ValueInvalid, told);
+        self.shared.board.set(vendor, None, Some(problem));
     }
 
     fn heard(&mut self, resource: &ResourceName, number: u64, mut list: List) {
@@ -172,13 +176,16 @@ impl Session {
         let (cut, refused) = (list.cut, list.refused);
         line.heard(number, list.devices);
         let before = self.told.cut.insert(resource.clone(), (cut, refused));
+        let most = self.vendor.limits.devices;
+        let told = format!(
+            "{cut} devices of {resource} are beyond spec.limits.devices ({most}), {refused} have an id that is empty or too long; they are left out"
+        );
+        let vendor = &self.vendor.name;
         if before.unwrap_or_default() != (cut, refused) {
-            let most = self.vendor.limits.devices;
-            tracing::warn!(
-                vendor = %self.vendor.name, resource = %resource, cut, refused,
-                "{cut} devices of {resource} are beyond spec.limits.devices ({most}), {refused} have an id that is empty or too long; they are left out"
-            );
+            tracing::warn!(vendor = %vendor, resource = %resource, cut, refused, "{told}");
         }
+        let problem = (cut + refused > 0).then(|| (Reason::ValueInvalid, told));
+        self.shared.board.set(vendor, Some(resource), problem);
         self.dirty.insert(resource.clone());
         self.route(resource);
     }
@@ -193,7 +200,15 @@ impl Session {
         let name = &self.vendor.name;
         tracing::info!(vendor = %name, resource = %resource, "the plugin of {resource} on {endpoint} ended: {why}");
         if line.is_empty() {
+            self.shared.board.set(name, Some(resource), None);
             self.lines.remove(resource);
+        } else if line.connection().is_none() {
+            let grace = self.vendor.grace.as_secs();
+            let why = format!(
+                "the plugin of {resource} ended: {why}; its devices stay for {grace} s without it"
+            );
+            let problem = Some((Reason::DevicesMissing, why));
+            self.shared.board.set(name, Some(resource), problem);
         }
         self.known.remove(resource, &endpoint);
         self.save_soon();

@@ -1,14 +1,13 @@
 //! What a vendor's task tells the registry.
 
 use super::{
-    AskError, BTreeMap, Instant, OFFER_AGAIN, Offer, Over, Recipe, Resource, ResourceName, Serve,
-    Session, Share, Standing,
+    AskError, BTreeMap, Instant, Offer, Over, Recipe, Resource, ResourceName, Serve, Session,
+    Share, Standing,
 };
 
 impl Session {
-    /// Offers what changed. What the registry has no time for is offered again in a moment.
+    /// Offers what changed.
     pub(super) async fn offer(&mut self) -> Result<(), Over> {
-        self.offer_at = None;
         while let Some(name) = self.dirty.pop_first() {
             let now = Instant::now();
             if self
@@ -20,20 +19,11 @@ impl Session {
             }
             let line = self.lines.get(&name);
             let offer = line.and_then(|line| line.offer(now, self.vendor.grace));
-            let told = match offer {
-                Some(offer) if self.offered.get(&name) == Some(&offer) => Ok(()),
-                Some(offer) => self.offer_one(&name, offer).await,
-                None if !self.offered.contains_key(&name) => Ok(()),
-                None => self.withdraw_one(&name).await,
-            };
-            match told {
-                Ok(()) => {}
-                Err(AskError::Busy) => {
-                    self.dirty.insert(name);
-                    self.offer_at = Some(now + OFFER_AGAIN);
-                    return Ok(());
-                }
-                Err(error) => return Err(error.into()),
+            match offer {
+                Some(offer) if self.offered.get(&name) == Some(&offer) => {}
+                Some(offer) => self.offer_one(&name, offer).await?,
+                None if !self.offered.contains_key(&name) => {}
+                None => self.withdraw_one(&name).await?,
             }
         }
         Ok(())
@@ -71,6 +61,7 @@ impl Session {
         tracing::info!(vendor = %self.vendor.name, resource = %name, "{name} is withdrawn: no plugin is registered for it");
         self.offered.remove(name);
         self.told.cut.remove(name);
+        self.shared.board.set(&self.vendor.name, Some(name), None);
         Ok(())
     }
 }
