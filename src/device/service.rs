@@ -1,6 +1,7 @@
 //! Devices as one service: the registry, the kubelet's plugins, and what is said of both.
 
 mod asking;
+mod joined;
 mod sides;
 
 use std::{
@@ -13,28 +14,24 @@ use tokio::sync::watch;
 
 pub use self::asking::WRITTEN_DOWN;
 
-use self::asking::Asking;
+use self::{asking::Asking, joined::Joined};
 use super::{
-    Allowances, Serve, Withheld,
+    Allowances, Withheld,
     answer::Answerers,
     dra::ports::{Claims, Published, Wish},
     holders::Known,
     registry::{AskError, Declared, Registry, RegistrySettings, UnitStates},
-    status::{DevicesStatus, Registration},
-    vendor::Vendors,
+    status::DevicesStatus,
 };
 use crate::{
-    dra::{Driver, DriverState, Surroundings},
-    kubelet::{self, Allocations, KubeletState, PodResourcesError, Registering},
+    dra::{Driver, Surroundings},
+    kubelet::{self, Allocations, PodResourcesError, Registering},
     proxy,
     root::Root,
     shutdown::Tasks,
     vendor::{self, Obeyed, VendorsHandle},
 };
 
-/// How often the status is worked out at most: a restart of the kubelet changes it once or twice for each resource,
-/// within a moment in which the kubelet needs the machine for itself.
-const STATUS_PAUSE: Duration = Duration::from_millis(20);
 /// How long vendors may take to let go of their hardware: firmware has to be parked.
 const LET_GO: Duration = Duration::from_secs(30);
 /// How long devices are not lent while vendors take their hardware up again.
@@ -89,12 +86,9 @@ impl DevicesService {
     /// Starts everything. Ends with `tasks`, without withdrawing anything from the kubelet.
     pub fn start(root: Root, settings: DevicesSettings, tasks: &Tasks) -> DevicesHandle {
         let uevents = settings.uevents.unwrap_or_else(|| root.is_live());
-        let quiesced = settings
-            .withheld
-            .as_ref()
-            .filter(|withheld| withheld.refuses);
+        let withheld = settings.withheld.as_ref().filter(|it| it.refuses);
+        let quiesced = withheld.map(|withheld| withheld.why.to_string());
         let registering = settings.registering;
-        let quiesced = quiesced.map(|withheld| withheld.why.to_string());
         let declared_paths = Declared::new(root.clone(), settings.allowances.mounts.clone());
         let settings = RegistrySettings {
             allowances: settings.allowances,
@@ -334,114 +328,4 @@ pub fn tell_of(what: &str, vendors: BTreeMap<String, Obeyed>) {
 pub fn withheld(why: &str, refuses: bool) -> Withheld {
     let why = why.into();
     Withheld { why, refuses }
-}
-
-#[derive(Clone, Debug)]
-struct Joined {
-    inventory: watch::Receiver<Arc<super::Inventory>>,
-    kubelet: watch::Receiver<KubeletState>,
-    driver: watch::Receiver<DriverState>,
-    holders: watch::Receiver<Arc<Known>>,
-    declared: watch::Receiver<Arc<Vendors>>,
-    of_plugins: watch::Receiver<proxy::Problems>,
-}
-
-impl Joined {
-    fn now(&self) -> DevicesStatus {
-        let kubelet = self.kubelet.borrow().clone();
-        let inventory = self.inventory.borrow().clone();
-        let holders = self.holders.borrow().clone();
-        let driver = self.driver.borrow().clone();
-        let registration = |resource: &super::Resource| {
-            let as_plugin = kubelet.registrations.get(&resource.name);
-            match resource.serve {
-                Serve::DevicePlugin => as_plugin.cloned().or_else(|| held_back(&driver, resource)),
-                Serve::Dra => Some(by_claim(&driver, resource, as_plugin.is_some())),
-            }
-        };
-        let mut status = DevicesStatus::of(
-            &inventory,
-            &kubelet.presence,
-            kubelet.attempts,
-            &holders,
-            registration,
-        );
-        let declared = self.declared.borrow();
-        status.problems.extend(declared.problems.iter().cloned());
-        let of_plugins = self.of_plugins.borrow();
-        status.problems.extend(of_plugins.values().cloned());
-        status
-    }
-
-    async fn follow(mut self, publish: watch::Sender<Arc<DevicesStatus>>) {
-        loop {
-            self.inventory.mark_unchanged();
-            self.kubelet.mark_unchanged();
-            self.driver.mark_unchanged();
-            self.holders.mark_unchanged();
-            self.declared.mark_unchanged();
-            self.of_plugins.mark_unchanged();
-            let (now, worked_out) = (self.now(), tokio::time::Instant::now());
-            publish.send_if_modified(|known| {
-                let news = **known != now;
-                if news {
-                    *known = Arc::new(now);
-                }
-                news
-            });
-            tokio::select! {
-                // Safe to drop, all: a change stays marked as unseen. Who tells of these two ends with the agent
-                // only, and then nobody asks for the status either.
-                changed = self.inventory.changed() => if changed.is_err() { return },
-                changed = self.kubelet.changed() => if changed.is_err() { return },
-                Ok(()) = self.driver.changed() => {}
-                // Nobody tells any more: what is known stays, and the other arms go on.
-                Ok(()) = self.holders.changed() => {}
-                Ok(()) = self.declared.changed() => {}
-                Ok(()) = self.of_plugins.changed() => {}
-            }
-            tokio::time::sleep_until(worked_out + STATUS_PAUSE).await;
-        }
-    }
-}
-
-/// A device plugin that waits for claims to end.
-fn held_back(driver: &DriverState, resource: &super::Resource) -> Option<Registration> {
-    driver.holding.contains(&resource.name).then(|| {
-        let why = "claims still have its devices, or may be given them";
-        unregistered(driver, why)
-    })
-}
-
-fn unregistered(driver: &DriverState, why: &str) -> Registration {
-    Registration {
-        registered: false,
-        since: driver.since,
-        reason: Some(why.to_owned()),
-    }
-}
-
-/// Whether the cluster can give a resource's devices away, and the kubelet would prepare them.
-fn by_claim(driver: &DriverState, resource: &super::Resource, plugin: bool) -> Registration {
-    let told = &driver.published;
-    let known = told.resources.as_ref();
-    let offered = known.is_some_and(|known| known.contains(&resource.name));
-    let why = if let Some(why) = resource.unfit_for_claims() {
-        why
-    } else if resource.listed().next().is_none() {
-        "it has no device yet"
-    } else if plugin {
-        "the kubelet still has a device plugin of it"
-    } else if let Some(why) = driver.reason.as_deref().or(told.problem.as_deref()) {
-        why
-    } else if !offered {
-        "the cluster has not been told of it yet"
-    } else {
-        return Registration {
-            registered: true,
-            since: driver.since,
-            reason: None,
-        };
-    };
-    unregistered(driver, why)
 }

@@ -10,6 +10,7 @@ use super::{
     name::ResourceName,
     source::Source,
 };
+use crate::reason::Reason;
 
 /// Whether the kubelet has a resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -138,6 +139,18 @@ impl DevicesStatus {
                 .map(|withheld| withheld.why.to_string()),
             attempts,
         }
+    }
+
+    /// Something that a source said is not used, for this reason.
+    pub fn refused(&mut self, why: &str) {
+        let problem = Refusal::new(Reason::ValueInvalid, why);
+        self.problems.push(problem);
+    }
+
+    /// A source is away, and its devices may follow.
+    pub fn away(&mut self, why: &str) {
+        let problem = Refusal::new(Reason::DevicesMissing, why);
+        self.problems.push(problem);
     }
 }
 

@@ -1,6 +1,6 @@
 //! One resource towards the kubelet: serve, register, see that it stays so.
 
-use std::{sync::Arc, time::Duration};
+use std::{error::Error as _, sync::Arc, time::Duration};
 
 use tokio::{
     sync::{Notify, watch},
@@ -233,7 +233,8 @@ impl Resource {
         let mut client = api::registration_client::RegistrationClient::new(kubelet.channel.clone());
         match timeout(REGISTER_WAIT, client.register(request)).await {
             Ok(Ok(_)) => {}
-            Ok(Err(status)) if status.code() == Code::Unavailable => {
+            // Nobody at the other end said it: the connection broke.
+            Ok(Err(status)) if status.code() == Code::Unavailable || status.source().is_some() => {
                 return Err(RegisterError::Away);
             }
             Ok(Err(status)) => {

@@ -4,10 +4,19 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use tokio::sync::watch;
 
-use crate::{device::ResourceName, machine_config::Refusal, reason::Reason};
+use crate::device::ResourceName;
+
+/// What is wrong, as one sentence without a final dot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Problem {
+    /// A registration or a part of a list is not what the vendor's file allows.
+    Refused(String),
+    /// A plugin is away.
+    Away(String),
+}
 
 /// Problems by vendor and resource; those of no resource come first.
-pub type Problems = BTreeMap<(String, Option<ResourceName>), Refusal>;
+pub type Problems = BTreeMap<(String, Option<ResourceName>), Problem>;
 
 /// Where vendors' tasks write. Cheap to clone; all clones are one.
 #[derive(Clone, Debug, Default)]
@@ -19,14 +28,8 @@ impl Board {
     }
 
     /// What is wrong with a vendor's plugin of this resource, or with its registrations; nothing is an answer.
-    pub(super) fn set(
-        &self,
-        vendor: &str,
-        about: Option<&ResourceName>,
-        problem: Option<(Reason, String)>,
-    ) {
+    pub(super) fn set(&self, vendor: &str, about: Option<&ResourceName>, problem: Option<Problem>) {
         let key = (vendor.to_owned(), about.cloned());
-        let problem = problem.map(|(reason, message)| Refusal::new(reason, message));
         self.0.send_if_modified(|all| match problem {
             Some(problem) => all.insert(key, problem.clone()).as_ref() != Some(&problem),
             None => all.remove(&key).is_some(),

@@ -37,7 +37,10 @@ use self::{
     routes::Routes,
     session::{Over, Session},
 };
-pub use self::{board::Problems, list::count};
+pub use self::{
+    board::{Problem, Problems},
+    list::count,
+};
 use crate::{
     device::{
         registry::{AskError, Registry},

@@ -182,6 +182,11 @@ impl Plugin {
         self.shared.devices.send_replace(devices);
     }
 
+    /// How many streams of its devices are read.
+    pub(crate) fn streams(&self) -> usize {
+        self.shared.devices.receiver_count()
+    }
+
     /// Waits until it has seen what is `wanted`.
     pub(crate) async fn until(&self, what: &str, wanted: impl Fn(&Seen) -> bool) -> Seen {
         let mut seen = self.shared.seen.subscribe();

@@ -112,6 +112,7 @@ async fn a_plugin_that_registers_twice_under_one_name_has_one_stream() {
         super::plugin::register(&directory, request).await.unwrap();
         plugin.until("asked", |seen| seen.listed == round).await;
     }
+    super::stage::until("one stream", || plugin.streams() == 1).await;
     plugin.list(vec![device("b", true)]);
     let books = kubelet
         .until("one list", |books| has(books, GPU, &["b=Healthy"]))

@@ -147,7 +147,10 @@ impl Agent {
     /// What is told of plugins that are not as they should be.
     pub(crate) fn problems(&self) -> Vec<String> {
         let problems = self.problems.borrow();
-        problems.values().map(ToString::to_string).collect()
+        let text = |one: &proxy::Problem| match one {
+            proxy::Problem::Refused(why) | proxy::Problem::Away(why) => why.clone(),
+        };
+        problems.values().map(text).collect()
     }
 
     /// Why a device cannot be lent; none when it can.

@@ -59,7 +59,7 @@ pub(crate) const WALLS: &[Wall] = &[
     wall("hardware", "path", ""),
     wall(
         "kubelet",
-        "device path root shutdown telemetry",
+        "backoff device path root shutdown telemetry",
         "what is lent",
     ),
     wall(

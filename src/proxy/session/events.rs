@@ -3,7 +3,7 @@
 use super::{
     Connection, Event, Instant, Line, List, ResourceName, Session, Stat, UnixAddress, follow,
 };
-use crate::reason::Reason;
+use crate::proxy::Problem;
 
 impl Session {
     pub(super) fn on_event(&mut self, event: Event) {
@@ -157,8 +157,8 @@ impl Session {
         if let Some(unsaid) = self.told.refused.take(&told) {
             tracing::warn!(vendor = %vendor, unsaid, "{told}");
         }
-        let problem = (Reason::ValueInvalid, told);
-        self.shared.board.set(vendor, None, Some(problem));
+        let problem = Some(Problem::Refused(told));
+        self.shared.board.set(vendor, None, problem);
     }
 
     fn heard(&mut self, resource: &ResourceName, number: u64, mut list: List) {
@@ -184,7 +184,7 @@ impl Session {
         if before.unwrap_or_default() != (cut, refused) {
             tracing::warn!(vendor = %vendor, resource = %resource, cut, refused, "{told}");
         }
-        let problem = (cut + refused > 0).then(|| (Reason::ValueInvalid, told));
+        let problem = (cut + refused > 0).then_some(Problem::Refused(told));
         self.shared.board.set(vendor, Some(resource), problem);
         self.dirty.insert(resource.clone());
         self.route(resource);
@@ -207,7 +207,7 @@ impl Session {
             let why = format!(
                 "the plugin of {resource} ended: {why}; its devices stay for {grace} s without it"
             );
-            let problem = Some((Reason::DevicesMissing, why));
+            let problem = Some(Problem::Away(why));
             self.shared.board.set(name, Some(resource), problem);
         }
         self.known.remove(resource, &endpoint);

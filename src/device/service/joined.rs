@@ -1,0 +1,137 @@
+//! The status of devices: what there is, joined with what the kubelet and the cluster took of it.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::sync::watch;
+
+use crate::{
+    device::{
+        Inventory, Resource, Serve,
+        holders::Known,
+        status::{DevicesStatus, Registration},
+        vendor::Vendors,
+    },
+    dra::DriverState,
+    kubelet::KubeletState,
+    proxy,
+};
+
+/// How often the status is worked out at most: a restart of the kubelet changes it once or twice for each resource,
+/// within a moment in which the kubelet needs the machine for itself.
+const STATUS_PAUSE: Duration = Duration::from_millis(20);
+
+/// Everything that has a part in it.
+#[derive(Clone, Debug)]
+pub(super) struct Joined {
+    pub(super) inventory: watch::Receiver<Arc<Inventory>>,
+    pub(super) kubelet: watch::Receiver<KubeletState>,
+    pub(super) driver: watch::Receiver<DriverState>,
+    pub(super) holders: watch::Receiver<Arc<Known>>,
+    pub(super) declared: watch::Receiver<Arc<Vendors>>,
+    pub(super) of_plugins: watch::Receiver<proxy::Problems>,
+}
+
+impl Joined {
+    pub(super) fn now(&self) -> DevicesStatus {
+        let kubelet = self.kubelet.borrow().clone();
+        let inventory = self.inventory.borrow().clone();
+        let holders = self.holders.borrow().clone();
+        let driver = self.driver.borrow().clone();
+        let registration = |resource: &Resource| {
+            let as_plugin = kubelet.registrations.get(&resource.name);
+            match resource.serve {
+                Serve::DevicePlugin => as_plugin.cloned().or_else(|| held_back(&driver, resource)),
+                Serve::Dra => Some(by_claim(&driver, resource, as_plugin.is_some())),
+            }
+        };
+        let mut status = DevicesStatus::of(
+            &inventory,
+            &kubelet.presence,
+            kubelet.attempts,
+            &holders,
+            registration,
+        );
+        let declared = self.declared.borrow();
+        status.problems.extend(declared.problems.iter().cloned());
+        let of_plugins = self.of_plugins.borrow();
+        for problem in of_plugins.values() {
+            match problem {
+                proxy::Problem::Refused(why) => status.refused(why),
+                proxy::Problem::Away(why) => status.away(why),
+            }
+        }
+        status
+    }
+
+    pub(super) async fn follow(mut self, publish: watch::Sender<Arc<DevicesStatus>>) {
+        loop {
+            self.inventory.mark_unchanged();
+            self.kubelet.mark_unchanged();
+            self.driver.mark_unchanged();
+            self.holders.mark_unchanged();
+            self.declared.mark_unchanged();
+            self.of_plugins.mark_unchanged();
+            let (now, worked_out) = (self.now(), tokio::time::Instant::now());
+            publish.send_if_modified(|known| {
+                let news = **known != now;
+                if news {
+                    *known = Arc::new(now);
+                }
+                news
+            });
+            tokio::select! {
+                // Safe to drop, all: a change stays marked as unseen. Who tells of these two ends with the agent
+                // only, and then nobody asks for the status either.
+                changed = self.inventory.changed() => if changed.is_err() { return },
+                changed = self.kubelet.changed() => if changed.is_err() { return },
+                Ok(()) = self.driver.changed() => {}
+                // Nobody tells any more: what is known stays, and the other arms go on.
+                Ok(()) = self.holders.changed() => {}
+                Ok(()) = self.declared.changed() => {}
+                Ok(()) = self.of_plugins.changed() => {}
+            }
+            tokio::time::sleep_until(worked_out + STATUS_PAUSE).await;
+        }
+    }
+}
+
+/// A device plugin that waits for claims to end.
+fn held_back(driver: &DriverState, resource: &Resource) -> Option<Registration> {
+    driver.holding.contains(&resource.name).then(|| {
+        let why = "claims still have its devices, or may be given them";
+        unregistered(driver, why)
+    })
+}
+
+fn unregistered(driver: &DriverState, why: &str) -> Registration {
+    Registration {
+        registered: false,
+        since: driver.since,
+        reason: Some(why.to_owned()),
+    }
+}
+
+/// Whether the cluster can give a resource's devices away, and the kubelet would prepare them.
+fn by_claim(driver: &DriverState, resource: &Resource, plugin: bool) -> Registration {
+    let told = &driver.published;
+    let known = told.resources.as_ref();
+    let offered = known.is_some_and(|known| known.contains(&resource.name));
+    let why = if let Some(why) = resource.unfit_for_claims() {
+        why
+    } else if resource.listed().next().is_none() {
+        "it has no device yet"
+    } else if plugin {
+        "the kubelet still has a device plugin of it"
+    } else if let Some(why) = driver.reason.as_deref().or(told.problem.as_deref()) {
+        why
+    } else if !offered {
+        "the cluster has not been told of it yet"
+    } else {
+        return Registration {
+            registered: true,
+            since: driver.since,
+            reason: None,
+        };
+    };
+    unregistered(driver, why)
+}
