@@ -110,9 +110,7 @@ impl Preparer {
         until: Instant,
         over: &CancellationToken,
     ) -> Result<Vec<Held>, PrepareError> {
-        let known = |book: &Book| book.claims.get(&claim.uid).cloned();
-        if let Some(known) = self.shelf.read(known).await {
-            self.shelf.lay_out(&known).await?;
+        if let Some(known) = self.shelf.again(&claim.uid).await? {
             return Ok(known.devices);
         }
         let is_over = || PrepareError::Over(claim.clone());

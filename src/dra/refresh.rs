@@ -34,15 +34,28 @@ pub(super) struct Refresh {
 
 impl Refresh {
     pub(super) async fn run(mut self, stop: CancellationToken) {
+        let mut failed = false;
         loop {
+            if failed {
+                self.write_again().await;
+            }
             let inventory = self.inventory.borrow_and_update().clone();
-            let failed = !self.refresh(&inventory, &stop).await;
+            failed = !self.refresh(&inventory, &stop).await;
             tokio::select! {
                 () = stop.cancelled() => return,
                 // Safe to drop, all of them: a change stays marked as unseen.
                 changed = self.inventory.changed() => if changed.is_err() { return },
                 () = self.shelf.kept() => {}
                 () = sleep(RETRY), if failed => {}
+            }
+        }
+    }
+
+    /// What stands in the book may not have reached the runtime's directory.
+    async fn write_again(&self) {
+        for claim in self.shelf.claims().await {
+            if let Err(error) = self.shelf.again(&claim.claim.uid).await {
+                tracing::debug!(claim = %claim.claim, "{}", chain(&error));
             }
         }
     }

@@ -67,8 +67,17 @@ impl Shelf {
         self.0.kept.notified().await;
     }
 
-    /// Has the runtime find what a claim gives.
-    pub(super) async fn lay_out(&self, prepared: &Prepared) -> Result<(), BookError> {
+    /// A claim that is prepared already; the runtime finds what it gives, also when somebody removed that.
+    pub(super) async fn again(&self, uid: &str) -> Result<Option<Prepared>, BookError> {
+        let book = self.0.book.lock().await;
+        let Some(known) = book.claims.get(uid).cloned() else {
+            return Ok(None);
+        };
+        self.lay_out(&known).await?;
+        Ok(Some(known))
+    }
+
+    async fn lay_out(&self, prepared: &Prepared) -> Result<(), BookError> {
         let (inside, of) = (Arc::clone(&self.0), prepared.clone());
         blocking(move || inside.store.write_spec(&of)).await
     }
