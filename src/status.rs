@@ -16,6 +16,8 @@ pub use sentences::{in_short, sentences};
 pub use text::render;
 pub use timeline::timeline;
 
+use std::{borrow::Cow, sync::Arc};
+
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -62,7 +64,7 @@ pub struct Status {
     /// What an update waits for.
     pub blockers: Vec<Blocker>,
     /// Every resource that is lent.
-    pub devices: Vec<ResourceStatus>,
+    pub devices: Arc<Vec<ResourceStatus>>,
     /// What is wrong with declarations, one line each, the file first.
     #[serde(default)]
     pub device_problems: Vec<String>,
@@ -227,7 +229,7 @@ pub struct DeviceStatus {
     /// As the kubelet knows it.
     pub id: String,
     /// `Healthy` or `Unhealthy`.
-    pub health: String,
+    pub health: Cow<'static, str>,
     /// Why it is unhealthy; empty when it is not.
     pub reason: String,
     /// Since when its health and its reason are these; as far as the agent knows, so since its start at most.
@@ -342,7 +344,7 @@ impl Status {
             asked: 0,
             gates: Gates::default(),
             blockers: Vec::new(),
-            devices: Vec::new(),
+            devices: Arc::default(),
             device_problems: Vec::new(),
             zero_resources: Vec::new(),
             vendors: Vec::new(),

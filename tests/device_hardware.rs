@@ -201,7 +201,7 @@ fn functions_of_a_stick_are_handed_out_by_their_stable_link_under_the_kernels_na
     let by_link = "  match: [{usb: {vendor: \"0403\"}, path: \"/dev/serial/by-id/*\"}]\n";
     assert_eq!(hardware.told(by_link).len(), 1, "any link names it");
     assert_eq!(device.nodes[0].inside.as_str(), "/dev/ttyUSB0");
-    assert_eq!(device.attributes["serial"], "A5");
+    assert_eq!(device.attributes[&"serial".to_owned()], "A5");
     assert_eq!(resource.devices.len(), 1, "tty9 hangs on nothing");
 }
 

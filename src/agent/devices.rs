@@ -1,6 +1,6 @@
 //! The device side, as the status document and the gates see it.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 
@@ -49,7 +49,7 @@ pub(super) fn freshen(
         Box::pin(async move {
             let told = async {
                 devices.ask_holders().await;
-                let now = view(&devices.status_now());
+                let now = view(&devices.status_now(), |_| {});
                 // Nobody may tell any more: the agent ends.
                 let _ = statuses
                     .wait_for(|status| same_holders(&status.devices, &now))
@@ -139,15 +139,15 @@ async fn follow(
     let mut news = handle.vendors().news();
     let mut said = String::new();
     let mut counted = Attempts::default();
-    let (clock, mut since) = (Clock::system(), Since::default());
+    let clock = Clock::system();
     loop {
         let now = status.borrow_and_update().clone();
         news.mark_unchanged();
         count(&metrics, &mut counted, now.attempts);
         say(&now, &mut said);
-        let mut view = view(&now);
+        let before = publish.borrow().resources.clone();
+        let mut view = view(&now, |resources| since(&before, resources, clock.now()));
         view.vendors = handle.vendors().status().into_iter().map(shown).collect();
-        since.note(&mut view.resources, clock.now());
         publish.send_replace(Arc::new(view));
         tokio::select! {
             // A vendor that is refused again and again is no reason to write as many documents. Safe to drop: a
@@ -182,7 +182,8 @@ fn say(status: &DevicesStatus, said: &mut String) {
     *said = now;
 }
 
-fn view(status: &DevicesStatus) -> DevicesView {
+/// What others see of it, once `note` has been through it.
+fn view(status: &DevicesStatus, note: impl FnOnce(&mut [ResourceStatus])) -> DevicesView {
     let manager = match &status.kubelet {
         _ if status.devices.is_empty() => DeviceManager::Unneeded,
         kubelet if kubelet.present => DeviceManager::Listening,
@@ -210,8 +211,10 @@ fn view(status: &DevicesStatus) -> DevicesView {
             })
             .collect(),
     });
+    let mut resources: Vec<_> = resources.collect();
+    note(&mut resources);
     DevicesView {
-        resources: resources.collect(),
+        resources: Arc::new(resources),
         problems: status.problems.iter().map(ToString::to_string).collect(),
         vendors: Vec::new(),
         manager,
@@ -231,41 +234,25 @@ fn shown(vendor: vendor::VendorStatus) -> VendorStatus {
     }
 }
 
-/// Since when each device is as it is.
-#[derive(Debug, Default)]
-struct Since(BTreeMap<(String, String), Seen>);
-
-#[derive(Clone, Debug)]
-struct Seen {
-    health: (String, String),
-    since: Timestamp,
-    holder: Option<String>,
-    held_since: Timestamp,
-}
-
-impl Since {
-    /// Takes note of what is so `now`, and adds since when.
-    fn note(&mut self, resources: &mut [ResourceStatus], now: Timestamp) {
-        let mut known = BTreeMap::new();
-        for resource in resources {
-            for device in &mut resource.devices {
-                let key = (resource.resource.clone(), device.id.clone());
-                let health = (device.health.clone(), device.reason.clone());
-                let before = self.0.get(&key);
-                let same = before.filter(|seen| seen.health == health);
-                let held = before.filter(|seen| seen.holder == device.holder);
-                let seen = Seen {
-                    since: same.map_or(now, |seen| seen.since),
-                    held_since: held.map_or(now, |seen| seen.held_since),
-                    holder: device.holder.clone(),
-                    health,
-                };
-                device.since = Some(seen.since);
-                device.held_since = device.holder.is_some().then_some(seen.held_since);
-                known.insert(key, seen);
+/// Adds since when each device is as it is, by what was said `before`: only what differs from that is so since `now`.
+fn since(before: &[ResourceStatus], resources: &mut [ResourceStatus], now: Timestamp) {
+    let known = before.iter().flat_map(|resource| {
+        let devices = resource.devices.iter();
+        devices.map(|one| ((resource.resource.as_str(), one.id.as_str()), one))
+    });
+    let known: HashMap<_, _> = known.collect();
+    for resource in resources {
+        for device in &mut resource.devices {
+            let before = known.get(&(resource.resource.as_str(), device.id.as_str()));
+            let same =
+                before.filter(|one| one.health == device.health && one.reason == device.reason);
+            let held = before.filter(|one| one.holder == device.holder);
+            device.since = same.and_then(|one| one.since).or(Some(now));
+            device.held_since = held.and_then(|one| one.held_since).or(Some(now));
+            if device.holder.is_none() {
+                device.held_since = None;
             }
         }
-        self.0 = known;
     }
 }
 
@@ -276,7 +263,7 @@ mod tests {
     #[test]
     fn a_device_is_as_it_is_since_its_health_or_its_reason_changed() {
         let at = |second| Timestamp::from_second(second).unwrap();
-        let mut since = Since::default();
+        let mut before = Vec::new();
         let mut told = |reason: &str, holder: Option<&str>, second| {
             let device = DeviceStatus {
                 id: "a".to_owned(),
@@ -284,12 +271,13 @@ mod tests {
                 holder: holder.map(str::to_owned),
                 ..DeviceStatus::default()
             };
-            let mut resources = [ResourceStatus {
+            let mut resources = vec![ResourceStatus {
                 devices: vec![device],
                 ..ResourceStatus::default()
             }];
-            since.note(&mut resources, at(second));
-            let device = &resources[0].devices[0];
+            since(&before, &mut resources, at(second));
+            before = resources;
+            let device = &before[0].devices[0];
             (device.since, device.held_since)
         };
         assert_eq!(told("", None, 1), (Some(at(1)), None));

@@ -2,7 +2,7 @@
 
 mod explain;
 
-use std::{collections::BTreeMap, fmt::Write, path::PathBuf};
+use std::{fmt::Write, path::PathBuf};
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
@@ -11,7 +11,7 @@ use super::{Exit, Global, Printed, config::Context, print_data, status::ask};
 use crate::{
     agent,
     config::Fragment,
-    device::{Resource, Serve, quantity::Quantity, registry},
+    device::{Pairs, Resource, Serve, quantity::Quantity, registry},
     path::AbsPath,
     root::Root,
     status::ResourceStatus,
@@ -123,9 +123,9 @@ struct Found<'a> {
     reason: Option<&'a str>,
     nodes: Vec<&'a str>,
     numa: &'a [u32],
-    attributes: &'a BTreeMap<String, String>,
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    capacity: &'a BTreeMap<String, Quantity>,
+    attributes: &'a Pairs<String>,
+    #[serde(skip_serializing_if = "Pairs::is_empty")]
+    capacity: &'a Pairs<Quantity>,
 }
 
 impl<'a> Found<'a> {
@@ -240,7 +240,7 @@ mod tests {
             } else {
                 "Unhealthy"
             }
-            .to_owned(),
+            .into(),
             reason: reason.to_owned(),
             holder: holder.map(str::to_owned),
             ..DeviceStatus::default()

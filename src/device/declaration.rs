@@ -13,7 +13,7 @@ pub use super::document::{API_VERSION, LARGEST};
 pub use entry::{Entry, GroupBy, Hardware, Pci, Probe, Subsystem, Usb, Word};
 
 use super::{
-    Refusal, document,
+    Pairs, Refusal, document,
     glob::Glob,
     inventory::{Asks, Device, Recipe, Resource, Serve, Share},
     name::ResourceName,
@@ -76,7 +76,7 @@ pub struct Declaration {
     /// How devices of CDI specs are handed out; by claim always by name.
     pub cdi: CdiAnswer,
     /// How much each device has of what claims may ask for.
-    pub capacity: BTreeMap<String, Quantity>,
+    pub capacity: Pairs<Quantity>,
     /// Where devices are.
     pub numa: Numa,
     /// What each device must be besides there.

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     Refusal,
     name::{ResourceName, SHARE_MARK},
+    pairs::Pairs,
     quantity::Quantity,
     rules::MOST_ENTRIES,
     source::Source,
@@ -30,13 +31,20 @@ pub enum Health {
     Missing,
 }
 
-impl fmt::Display for Health {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+impl Health {
+    /// The word for it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
             Self::Healthy => "Healthy",
             Self::Unhealthy => "Unhealthy",
             Self::Missing => "Missing",
-        })
+        }
+    }
+}
+
+impl fmt::Display for Health {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
     }
 }
 
@@ -74,13 +82,13 @@ pub struct Device {
     pub numa: Vec<u32>,
     /// What else is known of it, for people and for those who choose: `serial: A5XK3RJT`.
     #[serde(default)]
-    pub attributes: BTreeMap<String, String>,
+    pub attributes: Pairs<String>,
     /// How much it has of what claims may ask for: `memory: 40Gi`.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub capacity: BTreeMap<String, Quantity>,
+    #[serde(default, skip_serializing_if = "Pairs::is_empty")]
+    pub capacity: Pairs<Quantity>,
     /// What a container gets with it; what the resource says where it says nothing.
     #[serde(default)]
-    pub recipe: Option<Recipe>,
+    pub recipe: Option<Box<Recipe>>,
 }
 
 /// How requests for several shares fall on devices.
@@ -148,9 +156,9 @@ pub struct Recipe {
     /// Mounts.
     pub mounts: Vec<MountRecipe>,
     /// Environment variables.
-    pub env: BTreeMap<String, Template>,
+    pub env: Pairs<Template>,
     /// Annotations for the container runtime.
-    pub annotations: BTreeMap<String, Template>,
+    pub annotations: Pairs<Template>,
     /// Devices of the container device interface (CDI), as `vendor/class=name`.
     #[serde(default)]
     pub cdi: Vec<Template>,
@@ -237,7 +245,7 @@ impl Resource {
     /// What of it no claim can keep, in words; none where its devices can be had by claim.
     pub fn unfit_for_claims(&self) -> Option<&'static str> {
         let own = self.devices.values();
-        let own = own.filter_map(|device| device.recipe.as_ref());
+        let own = own.filter_map(|device| device.recipe.as_deref());
         let mut recipes = std::iter::once(&self.recipe).chain(own);
         if matches!(self.source, Source::Plugin(_)) {
             Some("an unmodified device plugin cannot be served by claim")
@@ -340,8 +348,8 @@ pub(crate) mod tests {
             health: Health::Healthy,
             reason: None,
             numa: numa.to_vec(),
-            attributes: BTreeMap::new(),
-            capacity: BTreeMap::new(),
+            attributes: Pairs::default(),
+            capacity: Pairs::default(),
             recipe: None,
         }
     }

@@ -148,8 +148,9 @@ impl Ledger {
         let offer = offer.into();
         let (source, name) = (offer.source.clone(), offer.name.clone());
         let key = (source.clone(), name.clone());
-        self.live.entry(key.clone()).or_default().look(&offer, now);
-        self.offers.insert(key, offer);
+        let before = self.offers.insert(key.clone(), Arc::clone(&offer));
+        let comings = self.live.entry(key).or_default();
+        comings.look(before.as_ref(), &offer, now);
         self.assign();
         self.owners.get(&name).cloned().unwrap_or(source)
     }

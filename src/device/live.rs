@@ -9,6 +9,8 @@ use super::{
 };
 
 /// What is remembered of one offer's devices. Pure: it is told what was said, and when.
+///
+/// Nothing of those that have been well since they were first seen, which are most.
 #[derive(Debug, Default)]
 pub(super) struct Comings {
     presences: BTreeMap<String, Presence>,
@@ -17,12 +19,16 @@ pub(super) struct Comings {
 }
 
 impl Comings {
-    /// Takes note of what a source says. A device that is left out has gone as well.
-    pub(super) fn look(&mut self, offer: &Arc<Resource>, now: Duration) {
-        for (id, presence) in &mut self.presences {
-            if !offer.devices.contains_key(id) {
-                presence.look(false, now);
-            }
+    /// Takes note of what a source says after `before`. A device that is left out has gone as well.
+    pub(super) fn look(
+        &mut self,
+        before: Option<&Arc<Resource>>,
+        offer: &Arc<Resource>,
+        now: Duration,
+    ) {
+        let before = before.into_iter().flat_map(|one| one.devices.keys());
+        for id in before.filter(|id| !offer.devices.contains_key(*id)) {
+            self.see(id, false, now);
         }
         // What is gone for so long has nothing to be remembered; a source with ever new ids fills no memory.
         let most = 2 * offer.devices.len();
@@ -31,16 +37,20 @@ impl Comings {
             offer.devices.contains_key(id) || !full && !presence.is_forgotten(now)
         });
         for (id, device) in &offer.devices {
-            let well = device.health == Health::Healthy;
-            match self.presences.get_mut(id) {
-                Some(presence) => presence.look(well, now),
-                None => {
-                    self.presences
-                        .insert(id.clone(), Presence::first(well, now));
-                }
-            }
+            self.see(id, device.health == Health::Healthy, now);
         }
         self.hold(offer, now);
+    }
+
+    fn see(&mut self, id: &str, well: bool, now: Duration) {
+        match self.presences.get_mut(id) {
+            Some(presence) => presence.look(well, now),
+            None if well => {}
+            None => {
+                let gone = Presence::first(false, now);
+                self.presences.insert(id.to_owned(), gone);
+            }
+        }
     }
 
     /// Works out which devices are held back now; says how long until the next one is not.

@@ -10,6 +10,7 @@ use super::{
     declaration::{Declaration, Entry, Numa},
     inventory::{Device, DeviceNode, Health, Recipe},
     name::device_id,
+    pairs::Pairs,
     presence::Presence,
 };
 use crate::{path::AbsPath, reason::Reason};
@@ -26,9 +27,9 @@ pub struct Sighted {
     /// NUMA nodes as the kernel names them; empty when it names none.
     pub numa: Vec<u32>,
     /// What else is known of it.
-    pub attributes: BTreeMap<String, String>,
+    pub attributes: Pairs<String>,
     /// What a container gets with it, where that is not what the declaration says of all.
-    pub recipe: Option<Recipe>,
+    pub recipe: Option<Box<Recipe>>,
     /// Why it cannot be lent although it is there.
     pub wrong: Option<String>,
 }
@@ -109,7 +110,8 @@ pub fn merge(
     } = merger;
     presences.retain(|id, _| devices.contains_key(id));
     Merged {
-        devices,
+        // Anew: a tree that grew entry by entry in their order is half empty.
+        devices: devices.into_iter().collect(),
         problems,
         again_in,
     }

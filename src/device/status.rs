@@ -1,5 +1,7 @@
 //! Resources and devices as `status` shows them.
 
+use std::borrow::Cow;
+
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -51,7 +53,7 @@ pub struct DeviceStatus {
     /// The kubelet's id.
     pub id: String,
     /// `Healthy`, `Unhealthy`, or `Missing` for what this machine never had.
-    pub health: String,
+    pub health: Cow<'static, str>,
     /// Why it is not healthy, in words.
     pub reason: Option<String>,
     /// Who has it, as `namespace/pod/container`; null where nobody has, and while that is not known.
@@ -162,7 +164,7 @@ fn devices(inventory: &Inventory, resource: &Resource, holders: &Known) -> Vec<D
             DeviceStatus {
                 holder: holder.map(ToString::to_string),
                 id,
-                health: health.to_string(),
+                health: health.as_str().into(),
                 reason: reason.clone(),
             }
         })

@@ -131,9 +131,10 @@ pub(super) async fn feed(
                 () = stop.cancelled() => return,
                 sending = to.send(Ok(list.message)) => if sending.is_err() { return hung_up(&name) },
             }
-            sent = Some(next);
             next_at = Instant::now() + DEBOUNCE;
         }
+        // Whatever is the same on the wire: what it was made of before is not kept for it.
+        sent = Some(next);
         tokio::select! {
             // Whoever stops the server says so itself.
             () = stop.cancelled() => return,
@@ -171,8 +172,8 @@ mod tests {
                 health: Health::Healthy,
                 reason: None,
                 numa: vec![1],
-                attributes: std::collections::BTreeMap::new(),
-                capacity: std::collections::BTreeMap::new(),
+                attributes: crate::device::Pairs::default(),
+                capacity: crate::device::Pairs::default(),
                 recipe: None,
             };
             (id, device)

@@ -45,7 +45,7 @@ fn status() -> Status {
     }];
     let device = |health: &str| DeviceStatus {
         id: health.to_owned(),
-        health: health.to_owned(),
+        health: health.to_owned().into(),
         reason: String::new(),
         holder: None,
         ..DeviceStatus::default()
@@ -65,7 +65,8 @@ fn status() -> Status {
                 ..device("Healthy")
             },
         ],
-    }];
+    }]
+    .into();
     status.vendors = vec![VendorStatus {
         vendor: "acme".to_owned(),
         ..VendorStatus::default()

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use prost::Message as _;
 
 use crate::{
-    device::{Device, Health, rules::HIGHEST_NUMA},
+    device::{Device, Health, Pairs, rules::HIGHEST_NUMA},
     kubelet::api::v1beta1 as api,
     wire::{Apart, Found, Malformed},
 };
@@ -150,8 +150,8 @@ fn device(told: &api::Device) -> Device {
             .filter(|node| *node <= HIGHEST_NUMA)
             .take(MOST_NUMA)
             .collect(),
-        attributes: BTreeMap::new(),
-        capacity: BTreeMap::new(),
+        attributes: Pairs::default(),
+        capacity: Pairs::default(),
         recipe: None,
     }
 }

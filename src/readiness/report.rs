@@ -65,7 +65,7 @@ impl Sources {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DevicesView {
     /// Every resource.
-    pub resources: Vec<ResourceStatus>,
+    pub resources: Arc<Vec<ResourceStatus>>,
     /// What is wrong with declarations, one line each.
     pub problems: Vec<String>,
     /// Every vendor that has a program of its own.
@@ -199,7 +199,7 @@ fn compose(from: &Sources, to: &Outlets) -> (Status, Option<Duration>) {
         blockers: blockers(&update).chain(cluster.trouble).collect(),
         gates,
         zero_resources: unlent(&cluster.zeros, &devices),
-        devices: devices.resources.clone(),
+        devices: Arc::clone(&devices.resources),
         device_problems: devices.problems.clone(),
         vendors: devices.vendors.clone(),
         updates: update.updates.iter().map(finished).collect(),
@@ -443,7 +443,7 @@ mod tests {
             ..ResourceStatus::default()
         };
         let devices = DevicesView {
-            resources: vec![here],
+            resources: vec![here].into(),
             ..DevicesView::default()
         };
         assert_eq!(unlent(&zeros, &devices), ["acme.dev/gone"]);

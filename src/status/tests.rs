@@ -66,14 +66,14 @@ fn devices() -> Vec<ResourceStatus> {
         devices: vec![
             DeviceStatus {
                 id: "fuse-0".to_owned(),
-                health: "Healthy".to_owned(),
+                health: "Healthy".into(),
                 reason: String::new(),
                 holder: Some("default/pod".to_owned()),
                 ..DeviceStatus::default()
             },
             DeviceStatus {
                 id: "fuse-1".to_owned(),
-                health: "Unhealthy".to_owned(),
+                health: "Unhealthy".into(),
                 reason: "/dev/fuse is gone".to_owned(),
                 holder: None,
                 ..DeviceStatus::default()
@@ -138,7 +138,7 @@ fn full() -> Status {
     };
     status.gates = gates();
     status.blockers = blockers();
-    status.devices = devices();
+    status.devices = devices().into();
     status.vendors = vec![VendorStatus {
         vendor: "acme".to_owned(),
         connected: true,

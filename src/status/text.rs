@@ -187,7 +187,7 @@ fn devices(out: &mut String, status: &Status) -> fmt::Result {
     }
     writeln!(out, "\n{HEAD}devices{HEAD:#}")?;
     let width = widest(status.devices.iter().map(|one| one.resource.as_str()));
-    for resource in &status.devices {
+    for resource in status.devices.iter() {
         let healthy = resource
             .devices
             .iter()

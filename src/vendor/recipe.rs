@@ -8,6 +8,7 @@ use super::{
 };
 use crate::{
     device::{
+        Pairs,
         allocation::{Grant, MountGrant, NodeGrant},
         inventory::{DeviceNode, MountRecipe, NodeRecipe, Recipe},
         rules::{self, LONGEST_VALUE, MOST_ENTRIES},
@@ -190,34 +191,36 @@ impl Checked {
     /// As a device keeps it. The texts are final, so that they go through a template unchanged.
     pub(super) fn into_recipe(self) -> Result<(Vec<DeviceNode>, Recipe), Fault> {
         let template = |text: &str| Template::new(text).map_err(|error| invalid(error.to_string()));
-        let all = |texts: &BTreeMap<String, String>| {
-            let each = texts.iter();
-            each.map(|(key, text)| Ok((key.clone(), template(text)?)))
-                .collect::<Result<BTreeMap<_, _>, Fault>>()
+        let all = |texts: BTreeMap<String, String>| {
+            let mut all = Pairs::with_capacity(texts.len());
+            for (key, text) in texts {
+                all.insert(key, template(&text)?);
+            }
+            Ok::<_, Fault>(all)
         };
-        let mut nodes = Vec::new();
-        for (node, permissions) in &self.nodes {
-            nodes.push(NodeRecipe {
+        let mut nodes = Vec::with_capacity(self.nodes.len());
+        let mut recipes = Vec::with_capacity(self.nodes.len());
+        for (node, permissions) in self.nodes {
+            let elsewhere = (node.inside != node.host).then(|| template(node.inside.as_str()));
+            recipes.push(NodeRecipe {
                 path: template(node.host.as_str())?,
-                inside: Some(template(node.inside.as_str())?),
-                permissions: permissions.clone(),
+                inside: elsewhere.transpose()?,
+                permissions,
             });
+            nodes.push(node);
+        }
+        let mut cdi = Vec::with_capacity(self.cdi.len());
+        for name in &self.cdi {
+            cdi.push(template(name)?);
         }
         let recipe = Recipe {
-            nodes,
-            env: all(&self.env)?,
-            annotations: all(&self.annotations)?,
-            cdi: self
-                .cdi
-                .iter()
-                .map(|name| template(name))
-                .collect::<Result<_, _>>()?,
+            nodes: recipes,
             mounts: self.mounts,
+            env: all(self.env)?,
+            annotations: all(self.annotations)?,
+            cdi,
         };
-        Ok((
-            self.nodes.into_iter().map(|(node, _)| node).collect(),
-            recipe,
-        ))
+        Ok((nodes, recipe))
     }
 
     /// As one container gets it.

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     device::{
-        Device, Health, Resource, ResourceName,
+        Device, Health, Pairs, Resource, ResourceName,
         dra::pool,
         inventory::{Asks, Recipe, Serve, Share},
         quantity::Quantity,
@@ -88,7 +88,8 @@ pub(super) fn read(
         share: Share::ALONE,
         recipe: Recipe::default(),
         asks,
-        devices,
+        // Anew: a tree that grew entry by entry in their order is half empty.
+        devices: devices.into_iter().collect(),
     };
     match resource.unfit_for_claims() {
         Some(why) if resource.serve == Serve::Dra => {
@@ -144,7 +145,7 @@ fn device(bounds: &mut Bounds<'_>, given: api::Device, asks: Asks) -> Result<Dev
         Some(wanted) => {
             let checked = recipe::check(bounds, wanted, Texts::Of(&given.id), healthy)?;
             let (nodes, recipe) = checked.into_recipe()?;
-            (nodes, Some(recipe))
+            (nodes, Some(Box::new(recipe)))
         }
         None if asks.allocate => (Vec::new(), None),
         None => {
@@ -173,7 +174,7 @@ fn numa(mut nodes: Vec<u32>) -> Result<Vec<u32>, Fault> {
     Ok(nodes)
 }
 
-fn attributes(given: BTreeMap<String, String>) -> Result<BTreeMap<String, String>, Fault> {
+fn attributes(given: BTreeMap<String, String>) -> Result<Pairs<String>, Fault> {
     if given.len() > MOST_ATTRIBUTES {
         let message = format!("{} attributes are more than {MOST_ATTRIBUTES}", given.len());
         return Err((Reason::Limit, message));
@@ -186,10 +187,10 @@ fn attributes(given: BTreeMap<String, String>) -> Result<BTreeMap<String, String
             return Err(invalid(message));
         }
     }
-    Ok(given)
+    Ok(given.into_iter().collect())
 }
 
-fn capacity(given: BTreeMap<String, String>) -> Result<BTreeMap<String, Quantity>, Fault> {
+fn capacity(given: BTreeMap<String, String>) -> Result<Pairs<Quantity>, Fault> {
     if given.len() > MOST_CAPACITIES {
         let message = format!("{} capacities are more than {MOST_CAPACITIES}", given.len());
         return Err((Reason::Limit, message));

@@ -20,8 +20,12 @@ mod lending;
 #[allow(dead_code, reason = "shared with the tests")]
 #[path = "../support/machine.rs"]
 mod machine;
+#[allow(dead_code, reason = "shared with the tests")]
+#[path = "../vendor/program.rs"]
+mod program;
 mod running;
 mod tree;
+mod vendor;
 
 use std::{env, path::PathBuf, time::Duration};
 
@@ -62,7 +66,7 @@ fn figure(what: &str, value: f64, unit: &str, goal: &str, holds: bool) {
 }
 
 /// What can be measured by itself.
-const FIGURES: [(&str, fn()); 12] = [
+const FIGURES: [(&str, fn()); 13] = [
     ("apply", apply::measure),
     ("one", large::one_of_many),
     ("plan", large::plan),
@@ -75,6 +79,7 @@ const FIGURES: [(&str, fn()); 12] = [
     ("list", lending::list),
     ("lent", lending::memory),
     ("start", lending::start),
+    ("vendor", vendor::memory),
 ];
 
 fn main() {

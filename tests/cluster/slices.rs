@@ -1,9 +1,6 @@
 //! The slices of a node: written once, again when somebody changes or takes them, and only then.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::{collections::BTreeSet, sync::Arc};
 
 use machinist::{
     cluster::{
@@ -11,7 +8,7 @@ use machinist::{
         slices::{self, Slices},
     },
     device::{
-        ResourceName,
+        Pairs, ResourceName,
         dra::{
             pool::{Offered, Pool, UNHEALTHY},
             ports::{Published, Wish},
@@ -34,8 +31,8 @@ fn device(name: &str, taints: &[&'static str]) -> Offered {
     Offered {
         name: name.to_owned(),
         resource: ResourceName::new("acme.dev/x").unwrap(),
-        attributes: BTreeMap::new(),
-        capacity: BTreeMap::new(),
+        attributes: Pairs::default(),
+        capacity: Pairs::default(),
         taints: taints.iter().copied().collect(),
     }
 }

@@ -110,6 +110,6 @@ fn where_the_runtime_reads_no_specs_a_container_gets_what_they_say() {
     let recipe = claimed.devices["g1"].recipe.as_ref().unwrap();
     assert_eq!(recipe.cdi.len(), 1, "by claim it is always the name");
     let capacity = &claimed.devices["g1"].capacity;
-    assert_eq!(capacity["memory"].as_str(), "16Gi");
-    assert_eq!(capacity["cores"].as_str(), "8");
+    assert_eq!(capacity[&"memory".to_owned()].as_str(), "16Gi");
+    assert_eq!(capacity[&"cores".to_owned()].as_str(), "8");
 }

@@ -154,7 +154,7 @@ mod tests {
             } else {
                 "Unhealthy"
             }
-            .to_owned(),
+            .into(),
             reason: reason.to_owned(),
             since: Some(now),
             holder: holder.map(str::to_owned),
@@ -171,7 +171,8 @@ mod tests {
                 device("a", "", Some("lab/reads/main")),
                 device("b", "92 °C", None),
             ],
-        }];
+        }]
+        .into();
         status.vendors = vec![VendorStatus {
             vendor: "acme".to_owned(),
             connected: true,

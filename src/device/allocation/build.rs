@@ -15,7 +15,7 @@ pub(super) fn add(
     id: &str,
     device: &Device,
 ) -> Result<(), AllocationError> {
-    let recipe = device.recipe.as_ref().unwrap_or(&resource.recipe);
+    let recipe = device.recipe.as_deref().unwrap_or(&resource.recipe);
     let taken = |(inside, other): (String, String)| AllocationError::SamePlace {
         resource: resource.name.clone(),
         id: id.to_owned(),

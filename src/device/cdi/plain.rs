@@ -4,14 +4,13 @@
 //! The edits of the file come first and those of the device after them; of two for one place in the container, or
 //! for one variable, the later one stays, as in the library that runtimes use.
 
-use std::collections::BTreeMap;
-
 use super::{
     SpecDevice,
     edits::{Edits, Mount, Node},
 };
 use crate::{
     device::{
+        Pairs,
         inventory::{MountRecipe, NodeRecipe, Recipe},
         rules::{self, LONGEST_VALUE, MOST_ENTRIES},
         template::Template,
@@ -28,7 +27,7 @@ pub struct Plain {
     /// Nodes, in the order of the spec.
     pub nodes: Vec<PlainNode>,
     mounts: Vec<MountRecipe>,
-    env: BTreeMap<String, Template>,
+    env: Pairs<Template>,
 }
 
 /// A device node.

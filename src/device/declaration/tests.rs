@@ -44,7 +44,10 @@ fn the_whole_supported_schema_is_read() {
     assert_eq!(read.numa, Numa::Fixed(vec![0, 1]));
     assert_eq!(read.recipe.nodes[1].permissions, "rw");
     assert!(read.recipe.mounts[0].read_only);
-    assert_eq!(read.recipe.env["ACME_DEVICE"].fill("a", "/dev/a"), "a");
+    assert_eq!(
+        read.recipe.env[&"ACME_DEVICE".to_owned()].fill("a", "/dev/a"),
+        "a"
+    );
 }
 
 #[test]

@@ -3,12 +3,13 @@
 //! Limits are those of `resource.k8s.io`: 128 devices a slice, 64 where one of them has a taint, 32 attributes and capacities
 //! each, domains of 63 characters, names of 32, values of 64.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
 use super::name;
 use crate::device::{
+    Pairs,
     inventory::{Device, Health, Inventory, Resource, Serve},
     name::{ResourceName, hex16},
     quantity::Quantity,
@@ -54,9 +55,9 @@ pub struct Offered {
     /// The resource that it is of.
     pub resource: ResourceName,
     /// By name, with or without a domain.
-    pub attributes: BTreeMap<String, Attribute>,
+    pub attributes: Pairs<Attribute>,
     /// How much it has of what a claim may ask for, by name as attributes are.
-    pub capacity: BTreeMap<String, Quantity>,
+    pub capacity: Pairs<Quantity>,
     /// Keys of taints, all with the effect `NoSchedule`.
     pub taints: BTreeSet<&'static str>,
 }
@@ -155,13 +156,8 @@ fn taints(inventory: &Inventory, device: &Device) -> BTreeSet<&'static str> {
 }
 
 /// Ours first: what a source says must not take their names.
-fn attributes(
-    resource: &Resource,
-    id: &str,
-    share: u32,
-    device: &Device,
-) -> BTreeMap<String, Attribute> {
-    let mut all = BTreeMap::new();
+fn attributes(resource: &Resource, id: &str, share: u32, device: &Device) -> Pairs<Attribute> {
+    let mut all = Pairs::default();
     // Names of resources and ids are longer than a value may be; they can be told by a digest then.
     let fitting = |text: &str| match text.len() <= LONGEST_VALUE {
         true => text.to_owned(),

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::device::{
-    Device,
+    Device, Pairs,
     inventory::{Asks, Recipe, Serve, Share},
 };
 
@@ -15,8 +15,8 @@ fn resource(devices: &[&str]) -> Arc<Resource> {
             health: Health::Healthy,
             reason: None,
             numa: Vec::new(),
-            attributes: BTreeMap::new(),
-            capacity: BTreeMap::new(),
+            attributes: Pairs::default(),
+            capacity: Pairs::default(),
             recipe: None,
         };
         ((*id).to_owned(), device)

@@ -140,7 +140,7 @@ fn what_the_file_allows_is_taken_and_texts_are_filled_in() {
         "an unhealthy one may be unplugged"
     );
     let recipe = device.recipe.as_ref().unwrap();
-    assert_eq!(recipe.env["ACME"].fill("", ""), "a acme-a");
+    assert_eq!(recipe.env[&"ACME".to_owned()].fill("", ""), "a acme-a");
     assert_eq!(recipe.cdi[0].fill("", ""), "acme.dev/gpu=a");
     assert!(recipe.mounts[0].read_only);
 }

@@ -75,7 +75,8 @@ fn a_device_takes_the_place_of_what_the_declaration_says() {
         }],
         env: ["A", "B"]
             .map(|key| (key.to_owned(), literal("own")))
-            .into(),
+            .into_iter()
+            .collect(),
         ..Recipe::default()
     };
     device(&own, &json!({}))
@@ -85,7 +86,7 @@ fn a_device_takes_the_place_of_what_the_declaration_says() {
     assert_eq!(recipe.nodes.len(), 1);
     assert_eq!(recipe.nodes[0].path, literal("/dev/gpu0"));
     assert_eq!(
-        (&recipe.env["A"], &recipe.env["B"]),
+        (&recipe.env[&"A".to_owned()], &recipe.env[&"B".to_owned()]),
         (&literal("spec"), &literal("own"))
     );
 }

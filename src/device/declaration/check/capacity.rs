@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{Check, written::Amount};
 use crate::{
-    device::{dra::pool, inventory::Serve, quantity::Quantity, rules::MOST_CAPACITIES},
+    device::{Pairs, dra::pool, inventory::Serve, quantity::Quantity, rules::MOST_CAPACITIES},
     reason::Reason,
 };
 
@@ -14,7 +14,7 @@ impl Check<'_> {
         &mut self,
         serve: Serve,
         given: BTreeMap<String, Amount>,
-    ) -> BTreeMap<String, Quantity> {
+    ) -> Pairs<Quantity> {
         if serve != Serve::Dra && !given.is_empty() {
             self.refuse(
                 Reason::FeatureUnsupported,
@@ -27,7 +27,7 @@ impl Check<'_> {
             let message = format!("{} capacities", given.len());
             self.value("spec.capacity", message, "at most 16");
         }
-        let mut read = BTreeMap::new();
+        let mut read = Pairs::default();
         for (name, amount) in given {
             let field = format!("spec.capacity.{name}");
             if !pool::is_name(&name) {

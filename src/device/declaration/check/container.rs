@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::{Check, written};
 use crate::{
     device::{
+        Pairs,
         inventory::{MountRecipe, NodeRecipe, Recipe},
         name::ResourceName,
         rules::{self, LONGEST_VALUE, MOST_ENTRIES},
@@ -169,11 +170,11 @@ impl Check<'_> {
             .ok()
     }
 
-    fn env(&mut self, given: BTreeMap<String, String>) -> BTreeMap<String, Template> {
+    fn env(&mut self, given: BTreeMap<String, String>) -> Pairs<Template> {
         self.texts("spec.container.env", given, rules::is_variable)
     }
 
-    fn annotations(&mut self, given: BTreeMap<String, String>) -> BTreeMap<String, Template> {
+    fn annotations(&mut self, given: BTreeMap<String, String>) -> Pairs<Template> {
         self.texts("spec.container.annotations", given, rules::is_annotation)
     }
 
@@ -182,9 +183,9 @@ impl Check<'_> {
         field: &str,
         given: BTreeMap<String, String>,
         allowed: impl Fn(&str) -> bool,
-    ) -> BTreeMap<String, Template> {
+    ) -> Pairs<Template> {
         self.count(field, given.len());
-        let mut texts = BTreeMap::new();
+        let mut texts = Pairs::default();
         for (key, value) in given {
             let at = format!("{field}.{key}");
             if !allowed(&key) {

@@ -30,7 +30,8 @@ fn a_device_is_told_by_resource_id_numa_node_and_what_its_source_says() {
             ("2nd", "second"),
         ]
         .map(|(key, value)| (key.to_owned(), value.to_owned()))
-        .into();
+        .into_iter()
+        .collect();
         device
             .attributes
             .insert("long".to_owned(), "v".repeat(LONGEST_VALUE + 1));
@@ -67,7 +68,8 @@ fn capacities_are_told_as_each_version_of_the_server_takes_them() {
         let amounts = [("memory", "1024Mi"), ("acme.dev/slices", "7")];
         device.capacity = amounts
             .map(|(name, amount)| (name.to_owned(), Quantity::new(amount).unwrap()))
-            .into();
+            .into_iter()
+            .collect();
         let many = (0..40).map(|n| (format!("k{n}"), "v".to_owned()));
         device.attributes = many.collect();
     });

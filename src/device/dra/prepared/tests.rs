@@ -178,7 +178,7 @@ fn a_request_is_one_grant_whatever_its_devices_are_of() {
     for resource in inventory.resources.values_mut() {
         let recipe = &mut Arc::make_mut(resource).recipe;
         let ids = crate::device::template::Template::new("{id}").unwrap();
-        recipe.env = [("IDS".to_owned(), ids)].into();
+        recipe.env.insert("IDS".to_owned(), ids);
     }
     let wanted = claim(
         "c",

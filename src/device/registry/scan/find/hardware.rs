@@ -1,10 +1,11 @@
 //! Devices by what the kernel says of them.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
 use super::{Candidate, Finder};
 use crate::{
     device::{
+        Pairs,
         declaration::Hardware,
         facts::{NodeFacts, PciFacts, UsbFacts},
         inventory::DeviceNode,
@@ -186,8 +187,8 @@ fn interface_of<'a>(usb: &UsbFacts, facts: &'a NodeFacts) -> &'a str {
         .map_or("", |(_, interface)| interface)
 }
 
-fn attributes(usb: Option<&UsbFacts>, pci: Option<&PciFacts>) -> BTreeMap<String, String> {
-    let mut all = BTreeMap::new();
+fn attributes(usb: Option<&UsbFacts>, pci: Option<&PciFacts>) -> Pairs<String> {
+    let mut all = Pairs::default();
     let mut add = |key: &str, value: &str| {
         all.insert(key.to_owned(), value.to_owned());
     };

@@ -47,7 +47,7 @@ impl Finder<'_> {
             }
             sighted.numa.sort_unstable();
             sighted.numa.dedup();
-            sighted.recipe = Some(recipe);
+            sighted.recipe = Some(Box::new(recipe));
             self.candidates.push(Candidate {
                 id: device_id(&name),
                 sighted,
