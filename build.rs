@@ -14,6 +14,8 @@ const VENDOR: &[&str] = &["machinist/vendor/v1/vendor.proto"];
 const DRA: &[&str] = &["dra/v1.proto", "drahealth/v1alpha1.proto"];
 /// The older contract of drivers: its messages are those of the newer one.
 const OLDER_DRA: &str = "dra/v1beta1.proto";
+/// A vendor is not trusted: what it sends is counted before it is decoded.
+const GUARDED: &str = "crate::vendor::codec::Guarded";
 /// The contract whose services are compiled once more, with answers that are left as they came.
 const RELAYED: &str = "deviceplugin/v1beta1.proto";
 
@@ -30,8 +32,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .emit_rerun_if_changed(false)
         .build_transport(false)
         .btree_map(".")
-        // A vendor is not trusted: what it sends is counted before it is decoded.
-        .codec_path("crate::vendor::codec::Guarded")
+        .build_server(false)
+        .codec_path(GUARDED)
         .compile_fds(files)?;
     let files = protox::compile(DRA, ["proto"])?;
     tonic_prost_build::configure()
@@ -47,7 +49,31 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             "crate::dra::api::v1",
         )
         .compile_fds(files)?;
-    relayed()
+    relayed()?;
+    heard()
+}
+
+/// The agent's side of the vendors' contract, which reads devices one by one.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "cargo's own directory is in no root"
+)]
+fn heard() -> Result<(), Box<dyn std::error::Error>> {
+    let dir = PathBuf::from(env::var_os("OUT_DIR").ok_or("cargo sets OUT_DIR")?).join("heard");
+    fs::create_dir_all(&dir)?;
+    tonic_prost_build::configure()
+        .emit_rerun_if_changed(false)
+        .build_transport(false)
+        .build_client(false)
+        .out_dir(dir)
+        .codec_path(GUARDED)
+        .extern_path(".machinist.vendor.v1", "crate::vendor::api::v1")
+        .extern_path(
+            ".machinist.vendor.v1.FromVendor",
+            "crate::vendor::heard::FromVendor",
+        )
+        .compile_fds(protox::compile(VENDOR, ["proto"])?)?;
+    Ok(())
 }
 
 /// All messages are those of the first pass but one: the closest path counts.

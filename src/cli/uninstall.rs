@@ -87,6 +87,8 @@ struct Removed {
     node: Option<OnNode>,
     /// The state directory went.
     purged: bool,
+    /// It is there, and stays.
+    state_kept: bool,
     /// What stood beside it on other mounts, and went with it.
     kept_elsewhere: Vec<AbsPath>,
 }
@@ -244,7 +246,8 @@ async fn remove(
     let installed = Installed::on(root)?;
     let mut paths = installed.units.clone();
     paths.extend(installed.program.iter().cloned());
-    let purged = args.purge && root.stat(&paths::state_dir())?.is_some();
+    let has_state = root.stat(&paths::state_dir())?.is_some();
+    let purged = args.purge && has_state;
     if !args.dry_run {
         installed.remove_units(root)?;
         if !installed.is_empty() && root.is_live() {
@@ -266,6 +269,7 @@ async fn remove(
         paths,
         node,
         purged,
+        state_kept: has_state && !purged,
         kept_elsewhere: elsewhere,
     })
 }

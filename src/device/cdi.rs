@@ -88,6 +88,8 @@ pub struct Offered {
     pub devices: BTreeMap<String, SpecDevice>,
     /// What keeps others from being asked for.
     pub conflicts: Vec<Refusal>,
+    /// Which those are, and why in words.
+    pub contested: BTreeMap<String, String>,
 }
 
 /// The devices of `kind` in these files.
@@ -125,6 +127,7 @@ pub fn offered(files: &[File], kind: &str) -> Offered {
             "{kind}={name} is defined by {}: none is in force",
             all.join(" and ")
         );
+        offered.contested.insert(name.to_owned(), message.clone());
         for (file, _) in places {
             let refusal = Refusal::new(Reason::EntryDuplicate, message.clone());
             offered.conflicts.push(refusal.file(file.path.as_str()));
@@ -183,6 +186,7 @@ mod tests {
                 Some("/etc/cdi/b.json".into())
             ]
         );
+        assert!(offered.contested.keys().eq(["1"]), "{offered:?}");
         assert_eq!(super::offered(&files, "acme.dev/other"), Offered::default());
     }
 

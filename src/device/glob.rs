@@ -14,6 +14,16 @@ pub enum BadGlob {
     /// A `[` that is not closed.
     #[error("{0:?} holds a [ without its ]")]
     Open(String),
+    /// A range that nothing is in.
+    #[error("{given:?} holds the range {from}-{to}, which runs backwards")]
+    Backwards {
+        /// The whole pattern.
+        given: String,
+        /// Where the range begins.
+        from: char,
+        /// Where it should end.
+        to: char,
+    },
 }
 
 /// A checked pattern for absolute paths.
@@ -28,8 +38,13 @@ impl Glob {
             if part.contains("**") {
                 return Err(BadGlob::Deep(given.to_owned()));
             }
-            if !brackets_close(part) {
-                return Err(BadGlob::Open(given.to_owned()));
+            match classes(part) {
+                Classes::Good => {}
+                Classes::Open => return Err(BadGlob::Open(given.to_owned())),
+                Classes::Backwards(from, to) => {
+                    let given = given.to_owned();
+                    return Err(BadGlob::Backwards { given, from, to });
+                }
             }
         }
         Ok(Self(path))
@@ -104,20 +119,49 @@ fn class_end(rest: &[char]) -> Option<usize> {
     (start + 1..rest.len()).find(|at| rest[*at] == ']')
 }
 
-fn brackets_close(part: &str) -> bool {
+/// What is wrong with the classes of one component, if anything.
+enum Classes {
+    Good,
+    Open,
+    Backwards(char, char),
+}
+
+fn classes(part: &str) -> Classes {
     let mut rest: &[char] = &part.chars().collect::<Vec<_>>();
     while let Some(first) = rest.first() {
         let step = if *first == '[' {
-            match class_end(rest) {
-                Some(end) => end + 1,
-                None => return false,
+            let Some(end) = class_end(rest) else {
+                return Classes::Open;
+            };
+            if let Some((from, to)) = ranges(members(rest, end)).find(|(from, to)| from > to) {
+                return Classes::Backwards(from, to);
             }
+            end + 1
         } else {
             1
         };
         rest = &rest[step..];
     }
-    true
+    Classes::Good
+}
+
+/// What stands between the brackets of the class that opens at the start of `rest` and closes at `end`.
+fn members(rest: &[char], end: usize) -> &[char] {
+    let negated = matches!(rest.get(1), Some('!' | '^'));
+    &rest[if negated { 2 } else { 1 }..end]
+}
+
+/// The members of a class, each as a range; a single one is a range of itself.
+fn ranges(mut members: &[char]) -> impl Iterator<Item = (char, char)> {
+    std::iter::from_fn(move || {
+        let (range, rest) = match members {
+            [from, '-', to, rest @ ..] => ((*from, *to), rest),
+            [one, rest @ ..] => ((*one, *one), rest),
+            [] => return None,
+        };
+        members = rest;
+        Some(range)
+    })
 }
 
 /// Whether `name` matches one component. A leading dot must be written, as in shells.
@@ -159,29 +203,12 @@ fn single(pattern: &[char], c: char) -> Option<usize> {
         '[' => {
             let end = class_end(pattern)?;
             let negated = matches!(pattern.get(1), Some('!' | '^'));
-            let members = &pattern[if negated { 2 } else { 1 }..end];
-            (in_class(members, c) != negated).then_some(end + 1)
+            let mut ranges = ranges(members(pattern, end));
+            let member = ranges.any(|(from, to)| (from..=to).contains(&c));
+            (member != negated).then_some(end + 1)
         }
         plain => (plain == c).then_some(1),
     }
-}
-
-fn in_class(members: &[char], c: char) -> bool {
-    let mut at = 0;
-    while at < members.len() {
-        if members.get(at + 1) == Some(&'-') && at + 2 < members.len() {
-            if (members[at]..=members[at + 2]).contains(&c) {
-                return true;
-            }
-            at += 3;
-        } else {
-            if members[at] == c {
-                return true;
-            }
-            at += 1;
-        }
-    }
-    false
 }
 
 #[cfg(test)]
@@ -205,6 +232,8 @@ mod tests {
             ("a*b*c", "abbbcb", false),
             ("a*b*c", "abbbcbc", true),
             ("[a-]", "-", true),
+            ("[a-a-]", "-", true),
+            ("[a-a-]", "b", false),
             ("", "", true),
         ] {
             assert_eq!(
@@ -225,6 +254,10 @@ mod tests {
     fn patterns_are_refused_at_the_door() {
         assert!(matches!(Glob::new("/dev/**/x"), Err(BadGlob::Deep(_))));
         assert!(matches!(Glob::new("/dev/[ab"), Err(BadGlob::Open(_))));
+        assert_eq!(
+            Glob::new("/dev/a[!0-9z-a]").unwrap_err().to_string(),
+            "\"/dev/a[!0-9z-a]\" holds the range z-a, which runs backwards"
+        );
         assert!(matches!(Glob::new("dev/x"), Err(BadGlob::Path(_))));
         assert!(matches!(
             Glob::new("/dev/../etc/shadow"),

@@ -43,6 +43,8 @@ pub struct Sightings {
     pub absent: BTreeMap<AbsPath, String>,
     /// What keeps others from being found.
     pub problems: Vec<Refusal>,
+    /// Devices that are there and that nobody can tell from others, by id, and why in words.
+    pub contested: BTreeMap<String, String>,
     /// Whether there were more than [`MOST_DEVICES`].
     pub cut: bool,
 }
@@ -75,6 +77,7 @@ pub fn merge(
     let mut merger = Merger {
         known,
         declaration,
+        contested: &seen.contested,
         presences,
         now,
         devices: BTreeMap::new(),
@@ -120,6 +123,7 @@ pub fn merge(
 struct Merger<'a> {
     known: Option<&'a BTreeMap<String, Device>>,
     declaration: &'a Declaration,
+    contested: &'a BTreeMap<String, String>,
     presences: &'a mut Presences,
     now: Duration,
     devices: BTreeMap<String, Device>,
@@ -226,7 +230,9 @@ impl Merger<'_> {
             };
             let covered = by_more_than_paths || device.nodes.iter().any(covered);
             if covered && self.devices.len() < MOST_DEVICES {
-                let why = format!("{} is gone", name_of(id, &device.nodes));
+                let contested = self.contested.get(id).cloned();
+                let why =
+                    contested.unwrap_or_else(|| format!("{} is gone", name_of(id, &device.nodes)));
                 let kept = self.absent(id, &device.nodes, why);
                 self.devices.extend(kept.map(|kept| (id.clone(), kept)));
             }

@@ -109,7 +109,8 @@ impl Reading {
     pub(super) fn end(self) -> Result<List, NoList> {
         match self.apart.is_whole() {
             true => Ok(List {
-                devices: Arc::new(self.devices),
+                // From a list: a tree that grows entry by entry in their order is half empty.
+                devices: Arc::new(self.devices.into_iter().collect()),
                 refused: self.refused,
                 cut: self.cut,
             }),

@@ -232,12 +232,19 @@ fn vendors(out: &mut String, status: &Status) -> fmt::Result {
             (true, Some(_)) => (DOUBT, "connected"),
             (false, _) => (BAD, "away"),
         };
-        let why = [&vendor.problem, &vendor.last_reason];
-        let why: Vec<_> = why
-            .into_iter()
-            .flatten()
-            .map(|why| printable(why))
-            .collect();
+        // What ended the session before is not what this one is like.
+        let last = vendor
+            .last_reason
+            .as_ref()
+            .map(|last| match vendor.connected {
+                true => format!("last: {}", printable(last)),
+                false => printable(last).to_string(),
+            });
+        let problem = vendor
+            .problem
+            .as_ref()
+            .map(|why| printable(why).to_string());
+        let why: Vec<_> = [problem, last].into_iter().flatten().collect();
         let why = match why.is_empty() {
             true => String::new(),
             false => format!("; {}", why.join("; ")),

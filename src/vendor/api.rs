@@ -10,6 +10,11 @@
 pub mod v1 {
     tonic::include_proto!("machinist.vendor.v1");
 
+    /// The agent's side.
+    pub mod agent {
+        include!(concat!(env!("OUT_DIR"), "/heard/machinist.vendor.v1.rs"));
+    }
+
     /// What Hello and Welcome call it.
     pub const VERSION: &str = "v1";
 }

@@ -12,7 +12,8 @@ use tonic::{
 use tonic_prost::{ProstDecoder, ProstEncoder};
 
 use super::{
-    api::v1::{FromAgent, FromVendor},
+    api::v1::FromAgent,
+    heard::FromVendor,
     limits::{HELLO_BYTES, MESSAGE_PARTS},
 };
 use crate::wire::{Part, Weight, parts};
@@ -133,11 +134,12 @@ impl<U: Message + Guard + Default> Decoder for GuardedDecoder<U> {
 mod tests {
     use super::*;
     use crate::vendor::api::v1::{
-        Answer, Choice, Device, Hello, Node, Recipe, Snapshot, answer, from_vendor::Said,
+        self as api, Answer, Choice, Device, Hello, Node, Recipe, Snapshot, answer,
+        from_vendor::Said,
     };
 
     fn encoded(said: Said) -> Vec<u8> {
-        FromVendor { said: Some(said) }.encode_to_vec()
+        api::FromVendor { said: Some(said) }.encode_to_vec()
     }
 
     #[test]

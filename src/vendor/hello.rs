@@ -6,7 +6,7 @@ use tonic::Status;
 
 use super::{
     api::v1::{self as api, FromAgent, Kept, VERSION, from_agent},
-    limits::{KEPT_BYTES, MESSAGE_BYTES, MESSAGE_PARTS, MESSAGES_PER_SECOND},
+    limits::{KEPT_BYTES, KEPT_PARTS, MESSAGE_BYTES, MESSAGE_PARTS, MESSAGES_PER_SECOND},
     messages::{message, millis},
 };
 use crate::device::{ResourceName, vendor::Vendor};
@@ -70,6 +70,7 @@ pub(super) fn welcome(
             resources: small(vendor.limits.resources),
             message_bytes: small(MESSAGE_BYTES),
             kept_bytes: small(KEPT_BYTES),
+            kept_parts: small(KEPT_PARTS),
             message_parts: small(MESSAGE_PARTS),
             messages_per_second: MESSAGES_PER_SECOND,
         }),

@@ -3,7 +3,10 @@
 use tokio::sync::{mpsc, oneshot};
 use tonic::Status;
 
-use super::api::v1::{self as api, FromAgent, answer, from_agent, question};
+use super::{
+    api::v1::{self as api, FromAgent, answer, from_agent, question},
+    heard,
+};
 
 /// Towards the vendor. A status is the last word.
 pub(super) type ToVendor = mpsc::Sender<Result<FromAgent, Status>>;
@@ -43,7 +46,7 @@ pub(super) struct Granted {
 #[derive(Debug)]
 pub(super) enum Said {
     /// Devices, and how many bytes they had.
-    Snapshot(api::Snapshot, usize),
+    Snapshot(heard::Snapshot, usize),
     /// An answer.
     Answer(api::Answer),
     /// That it is there, to be said back.

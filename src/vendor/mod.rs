@@ -4,7 +4,7 @@
 //! A vendor exists by a file of the machine's owner. `files` follows those; `room` has a keeper and a
 //! socket for each; `server` and `connection` let its processes in, one `session` at a time; `keeper` owns
 //! what the vendor said and brings it to the registry. A vendor is not trusted: `codec` counts before
-//! anything is decoded, `snapshot`, `recipe` and `paths` hold every word against the file, and `limits`
+//! anything is decoded, `heard` leaves devices encoded until they are looked at, `snapshot`, `recipe` and `paths` hold every word against the file, and `limits`
 //! has all the numbers.
 
 pub mod api;
@@ -13,6 +13,7 @@ pub mod check;
 pub mod codec;
 mod connection;
 mod files;
+pub mod heard;
 mod hello;
 mod keeper;
 mod limits;

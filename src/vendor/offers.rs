@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use super::{
     api::v1::{Kept, Reason},
-    snapshot::{Besides, Refused},
+    snapshot::{self, Besides, Refused},
 };
 use crate::device::{Health, Resource, ResourceName, source::Source};
 
@@ -83,6 +83,7 @@ impl Offers {
         others.fold(Besides::default(), |sum, (_, offer)| Besides {
             devices: sum.devices + offer.resource.devices.len(),
             bytes: sum.bytes + offer.bytes,
+            parts: sum.parts + snapshot::parts(&offer.resource),
         })
     }
 

@@ -137,14 +137,13 @@ impl Room {
         }
     }
 
-    /// Watches the directories of all sockets; one that changed before it was watched is found at once.
+    /// Watches the directories of all sockets; one that changed before it was watched, or went, is found at once.
     fn watch_sockets(&mut self) {
         let Some(watch) = &mut self.watch else { return };
         let sockets = self.kept.values().filter_map(|kept| kept.socket.as_ref());
         let dirs = sockets.filter_map(|socket| Some((socket.directory()?, Depth::Names)));
-        if watch.set(&dirs.collect()) {
-            self.make_again();
-        }
+        watch.set(&dirs.collect());
+        self.make_again();
     }
 
     /// What an earlier agent left of vendors that no file declares any more.

@@ -11,8 +11,9 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming, transport::Server};
 
 use super::{
-    api::v1::{FromAgent, FromVendor, vendor_server},
+    api::v1::{FromAgent, agent::vendor_server},
     connection::{Connection, Peer},
+    heard::FromVendor,
     limits::{CONNECTIONS, CONNECTIONS_PER_SECOND, MESSAGE_BYTES, UNREAD},
     messages::Event,
     session::Session,

@@ -11,8 +11,8 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Code, Status, Streaming};
 
 use super::{
-    api::v1::{FromVendor, from_vendor},
     connection::{Peer, Stage},
+    heard::{self, FromVendor},
     limits::{HELLO_WAIT, MESSAGE_BYTES, MESSAGES_PER_SECOND, SILENCE},
     messages::{Event, Granted, Opening, Said, ToVendor},
 };
@@ -72,7 +72,7 @@ impl Session {
         let late =
             |_| Status::deadline_exceeded(format!("no Hello within {} s", HELLO_WAIT.as_secs()));
         let first = first.map_err(late)??;
-        let Some(from_vendor::Said::Hello(hello)) = first.said else {
+        let Some(heard::Said::Hello(hello)) = first.said else {
             return Err(Status::invalid_argument("the first message is not Hello"));
         };
         let (reply, answer) = oneshot::channel();
@@ -113,13 +113,13 @@ impl Session {
 
     async fn hear(&self, number: u64, heard: FromVendor) -> Result<(), Status> {
         let said = match heard.said {
-            Some(from_vendor::Said::Snapshot(snapshot)) => {
+            Some(heard::Said::Snapshot(snapshot)) => {
                 let bytes = snapshot.encoded_len();
                 Said::Snapshot(snapshot, bytes)
             }
-            Some(from_vendor::Said::Answer(answer)) => Said::Answer(answer),
-            Some(from_vendor::Said::Heartbeat(beat)) => Said::Heartbeat(beat),
-            Some(from_vendor::Said::Hello(_)) => {
+            Some(heard::Said::Answer(answer)) => Said::Answer(answer),
+            Some(heard::Said::Heartbeat(beat)) => Said::Heartbeat(beat),
+            Some(heard::Said::Hello(_)) => {
                 return Err(Status::invalid_argument("Hello is said once in a session"));
             }
             None => {

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use super::{
     api::v1::{self as api, Reason},
-    limits::KEPT_BYTES,
+    heard,
+    limits::{KEPT_BYTES, KEPT_PARTS},
     paths::Bounds,
     recipe::{self, Fault, Texts},
 };
@@ -34,6 +35,8 @@ pub(super) struct Besides {
     pub(super) devices: usize,
     /// Bytes as they were encoded.
     pub(super) bytes: usize,
+    /// See [`parts`].
+    pub(super) parts: usize,
 }
 
 /// A snapshot that is not used.
@@ -50,7 +53,7 @@ pub(super) fn read(
     root: Option<&Root>,
     vendor: &Vendor,
     name: &ResourceName,
-    given: (api::Snapshot, usize),
+    given: (heard::Snapshot, usize),
     besides: Besides,
 ) -> Result<Resource, Refused> {
     let (snapshot, bytes) = given;
@@ -67,8 +70,14 @@ pub(super) fn read(
         pre_start: asks.pre_start,
     };
     let mut bounds = Bounds::new(root, vendor, name.domain());
-    let mut devices = BTreeMap::new();
-    for given in snapshot.devices {
+    let mut devices = Vec::with_capacity(snapshot.devices.len());
+    for (at, given) in snapshot.devices.into_iter().enumerate() {
+        let given = heard::device(&given).map_err(|error| {
+            let which = format!("device {} of the snapshot", at + 1);
+            whole(invalid(format!(
+                "{which} is not encoded as protobuf wants it: {error}"
+            )))
+        })?;
         // An id that is too long is not repeated whole.
         let id: String = given.id.chars().take(64).collect();
         let of_it = |(reason, message): Fault| Refused {
@@ -77,9 +86,19 @@ pub(super) fn read(
             device: id.clone(),
         };
         let device = device(&mut bounds, given, asks).map_err(of_it)?;
-        if devices.insert(id.clone(), device).is_some() {
-            return Err(of_it(invalid("there are two of that id".to_owned())));
-        }
+        devices.push((id, device));
+    }
+    devices.sort_by(|one, other| one.0.cmp(&other.0));
+    if let Some(id) = devices
+        .windows(2)
+        .find_map(|two| (two[0].0 == two[1].0).then(|| &two[0].0))
+    {
+        let (reason, message) = invalid(format!("device {id:?}: there are two of that id"));
+        return Err(Refused {
+            reason,
+            message,
+            device: id.clone(),
+        });
     }
     let resource = Resource {
         name: name.clone(),
@@ -88,9 +107,14 @@ pub(super) fn read(
         share: Share::ALONE,
         recipe: Recipe::default(),
         asks,
-        // Anew: a tree that grew entry by entry in their order is half empty.
+        // From a list: a tree that grows entry by entry in their order is half empty.
         devices: devices.into_iter().collect(),
     };
+    let kept = parts(&resource) + besides.parts;
+    if kept > KEPT_PARTS {
+        let message = format!("{kept} parts of snapshots are more than {KEPT_PARTS}");
+        return Err(whole((Reason::Limit, message)));
+    }
     match resource.unfit_for_claims() {
         Some(why) if resource.serve == Serve::Dra => {
             let message = format!("{why}, and {} says serve: dra", vendor.name);
@@ -98,6 +122,18 @@ pub(super) fn read(
         }
         _ => Ok(resource),
     }
+}
+
+/// How many devices, nodes, mounts, variables, annotations, attributes, capacities and CDI names it holds.
+pub(super) fn parts(resource: &Resource) -> usize {
+    let of = |device: &Device| {
+        let recipe = device.recipe.as_ref().map_or(0, |recipe| {
+            let inside = recipe.nodes.len() + recipe.mounts.len() + recipe.cdi.len();
+            inside + recipe.env.len() + recipe.annotations.len()
+        });
+        1 + device.attributes.len() + device.capacity.len() + recipe
+    };
+    resource.devices.values().map(of).sum()
 }
 
 fn fits(vendor: &Vendor, devices: usize, bytes: usize, besides: Besides) -> Result<(), Fault> {
@@ -187,7 +223,9 @@ fn attributes(given: BTreeMap<String, String>) -> Result<Pairs<String>, Fault> {
             return Err(invalid(message));
         }
     }
-    Ok(given.into_iter().collect())
+    let mut attributes = Pairs::with_capacity(given.len());
+    attributes.extend(given);
+    Ok(attributes)
 }
 
 fn capacity(given: BTreeMap<String, String>) -> Result<Pairs<Quantity>, Fault> {
@@ -195,16 +233,17 @@ fn capacity(given: BTreeMap<String, String>) -> Result<Pairs<Quantity>, Fault> {
         let message = format!("{} capacities are more than {MOST_CAPACITIES}", given.len());
         return Err((Reason::Limit, message));
     }
-    let each = given.into_iter().map(|(name, amount)| {
+    let mut capacity = Pairs::with_capacity(given.len());
+    for (name, amount) in given {
         if !pool::is_name(&name) {
             let name: String = name.chars().take(64).collect();
             return Err(invalid(format!("{name:?} is no name of a capacity")));
         }
         let amount = Quantity::new(&amount);
         let amount = amount.map_err(|error| invalid(format!("capacity {name}: {error}")))?;
-        Ok((name, amount))
-    });
-    each.collect()
+        capacity.insert(name, amount);
+    }
+    Ok(capacity)
 }
 
 /// A line for people: short, without anything that a terminal would obey.

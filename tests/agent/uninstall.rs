@@ -75,8 +75,8 @@ fn the_hosts_part_goes_and_everything_else_stays() {
     assert_eq!(answer["kind"], "Uninstall");
     assert_eq!(answer["paths"], serde_json::json!(parts));
     assert_eq!(
-        (&answer["node"], &answer["purged"]),
-        (&serde_json::Value::Null, &false.into())
+        (&answer["node"], &answer["purged"], &answer["stateKept"]),
+        (&serde_json::Value::Null, &false.into(), &true.into())
     );
     assert!(parts.iter().all(|part| !is_there(&place.at(part))));
     assert!(!place.at("/usr/local/libexec/machinist").exists());
@@ -92,12 +92,17 @@ fn the_hosts_part_goes_and_everything_else_stays() {
     assert_eq!(again.status.code(), Some(0));
     assert_eq!(
         text(&again).0,
-        "There is nothing of machinist's to remove.\n"
+        "/var/lib/machinist stays; --purge removes it\n"
     );
     let purged = place.machinist(&["uninstall", "--yes", "--purge"]);
     assert_eq!(text(&purged).0, "/var/lib/machinist removed\n");
     assert!(!place.at("/var/lib/machinist").exists());
     assert!(place.at("/etc/managed").exists());
+    let nothing = place.machinist(&["uninstall", "--yes"]);
+    assert_eq!(
+        text(&nothing).0,
+        "There is nothing of machinist's to remove.\n"
+    );
 }
 
 #[test]

@@ -49,6 +49,7 @@ impl Agent {
             .arg(root)
             .arg(format!("--source=dir:{}", source.display()))
             .env("MALLOC_ARENA_MAX", "1")
+            .env("MALLOC_MMAP_THRESHOLD_", "65536")
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped());

@@ -316,7 +316,7 @@ async fn a_program_that_never_reads_loses_its_session() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn as_much_as_a_vendor_may_offer_takes_a_few_mebibytes() {
     let (machine, agent, mut good) = with_a_neighbour().await;
-    machine.vendor("large", "  limits: {devices: 4000}\n");
+    machine.vendor("large", "  limits: {devices: 2000}\n");
     let (mut program, _) = machine
         .hello("large", "one", &["acme.dev/x"])
         .await
@@ -330,17 +330,17 @@ async fn as_much_as_a_vendor_may_offer_takes_a_few_mebibytes() {
     };
     let before = resident();
     program
-        .offer("acme.dev/x", 1, (0..4000).map(long).collect())
+        .offer("acme.dev/x", 1, (0..2000).map(long).collect())
         .await
         .unwrap();
     agent
         .until("all are listed", |status| {
-            status.devices.iter().any(|one| one.devices.len() == 4000)
+            status.devices.iter().any(|one| one.devices.len() == 2000)
         })
         .await;
     let grown = resident().saturating_sub(before);
     eprintln!(
-        "4000 devices of one vendor: +{grown} KiB, with what the kubelet and people are told, and the program's own"
+        "2000 devices of one vendor: +{grown} KiB, with what the kubelet and people are told, and the program's own"
     );
     good.offer("acme.dev/good", 2, vec![device("acme0")])
         .await

@@ -343,6 +343,11 @@ pub(crate) const OUTSIDE: &[Outside] = &[
         ],
         "the vocabulary says nothing by itself",
     ),
+    outside(
+        "litemap",
+        &["device"],
+        "names with values, of which a device has few",
+    ),
     // Everywhere.
     outside("serde", &["*"], ""),
     outside("serde_json", &["*"], ""),

@@ -24,6 +24,9 @@ pub(super) fn page(removed: &Removed) -> String {
     if removed.purged {
         let _ = writeln!(page, "{} removed{done}", paths::state_dir());
     }
+    if removed.state_kept {
+        let _ = writeln!(page, "{} stays; --purge removes it", paths::state_dir());
+    }
     if page.is_empty() {
         page.push_str("There is nothing of machinist's to remove.\n");
     }

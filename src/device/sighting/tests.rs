@@ -187,3 +187,25 @@ fn a_node_that_is_part_of_another_device_now_is_not_lent_twice() {
     let second = merge(known, &declaration, &grouped, &mut presences, (NOW, false));
     assert_eq!(told(&second), ["usb-1-2 Healthy -"]);
 }
+
+#[test]
+fn a_device_that_two_now_define_says_so_and_not_that_it_is_gone() {
+    let text = "{apiVersion: machinist.dev/v1, kind: DeviceDeclaration, metadata: {name: x}, \
+                spec: {resource: acme.dev/x, match: [{cdi: {kind: acme.dev/gpu}}]}}";
+    let declaration = declaration::parse("x.yaml", text, &Allowances::default()).unwrap();
+    let mut presences = Presences::new();
+    let mut look = |known: Option<&BTreeMap<String, Device>>, seen: &Sightings| {
+        merge(known, &declaration, seen, &mut presences, (NOW, false))
+    };
+    let mut seen = Sightings::default();
+    seen.found.insert("1".to_owned(), Sighted::default());
+    let first = look(None, &seen);
+    seen.found.clear();
+    let why = "acme.dev/gpu=1 is defined by a and b: none is in force".to_owned();
+    seen.contested.insert("1".to_owned(), why.clone());
+    let next = look(Some(&first.devices), &seen);
+    assert_eq!(told(&next), [format!("1 Unhealthy {why}")]);
+    seen.contested.clear();
+    let gone = look(Some(&next.devices), &seen);
+    assert_eq!(told(&gone), ["1 Unhealthy 1 is gone"]);
+}

@@ -17,7 +17,7 @@ use crate::{
 /// As many entries as any list of the file may have.
 const MOST_ENTRIES: usize = 64;
 /// With more, what a vendor says would not fit into the memory it is given.
-const MOST_DEVICES: usize = 4000;
+const MOST_DEVICES: usize = 2000;
 /// Each resource is a server and a socket of its own.
 const MOST_RESOURCES: usize = 64;
 /// A DNS label; the directory is called like that.

@@ -101,7 +101,7 @@ fn every_fault_is_told_with_its_place() {
         ("45s", "0s", "spec.grace"),
         ("45s", "for ever", "1s to 3600s"),
         ("5m", "2h", "1s to 600s"),
-        ("devices: 10,", "devices: 10000,", "1 to 4000"),
+        ("devices: 10,", "devices: 10000,", "1 to 2000"),
         ("resources: 2}", "resources: 0}", "1 to 64"),
         ("grace:", "graze:", "there is no such field"),
     ] {

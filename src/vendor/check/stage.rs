@@ -13,7 +13,7 @@ use crate::{
     vendor::{
         api::v1::{self as api, FromAgent, answer, from_agent, question},
         check::Ended,
-        hello,
+        heard, hello,
         messages::{Event, Granted, Opening, Said, ToVendor, message, millis, rejected},
         offers::Offers,
         snapshot::{self, Refused},
@@ -191,7 +191,7 @@ impl Stage {
         }
     }
 
-    fn read(&self, snapshot: api::Snapshot, bytes: usize) -> Result<Resource, Refused> {
+    fn read(&self, snapshot: heard::Snapshot, bytes: usize) -> Result<Resource, Refused> {
         let generation = snapshot.generation;
         let named = self
             .hellos

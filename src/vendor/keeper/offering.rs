@@ -7,6 +7,7 @@ use crate::{
     device::{Resource, ResourceName, inventory::Serve, registry::Standing},
     vendor::{
         api::v1::{self as api, FromAgent, Reason, from_agent},
+        heard,
         messages::{message, rejected},
         offers,
         snapshot::{self, Refused},
@@ -17,7 +18,7 @@ impl Keeper {
     /// Takes a snapshot, or says why not.
     pub(super) async fn snapshot(
         &mut self,
-        given: api::Snapshot,
+        given: heard::Snapshot,
         bytes: usize,
     ) -> Option<FromAgent> {
         let generation = given.generation;

@@ -76,7 +76,7 @@ fn read_in(root: &Root, devices: Vec<api::Device>) -> Result<Resource, Refused> 
         Some(root),
         &vendor,
         &name,
-        (snapshot, 100),
+        (snapshot.into(), 100),
         Besides::default(),
     )
 }
@@ -232,4 +232,28 @@ fn recipes_that_are_not_as_the_contract_says_are_named() {
             "65 mounts",
         ),
     ]);
+}
+
+#[test]
+fn small_parts_of_many_snapshots_are_counted_together() {
+    let (_dir, root) = machine();
+    let mut given = device(api::Recipe::default());
+    given.attributes = [("serial".to_owned(), "A5".to_owned())].into();
+    let read = |parts| {
+        let vendor = vendor::parse("acme.yaml", FILE).unwrap();
+        let name = ResourceName::new("acme.dev/x").unwrap();
+        let snapshot = api::Snapshot {
+            devices: vec![given.clone()],
+            ..api::Snapshot::default()
+        };
+        let besides = Besides {
+            parts,
+            ..Besides::default()
+        };
+        super::read(Some(&root), &vendor, &name, (snapshot.into(), 1), besides)
+    };
+    assert_eq!(parts(&read(KEPT_PARTS - 2).unwrap()), 2);
+    let refused = read(KEPT_PARTS - 1).unwrap_err();
+    assert_eq!(refused.reason, Reason::Limit);
+    assert!(refused.message.contains("16385 parts"), "{refused:?}");
 }

@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use machinist::vendor::{api::v1::FromVendor, codec::Guard as _};
+use machinist::vendor::{codec::Guard as _, heard::FromVendor};
 
 fuzz_target!(|wire: &[u8]| {
     let later = FromVendor::check(wire, false);

@@ -25,6 +25,9 @@ impl Finder<'_> {
         let offered = cdi::offered(&specs.files, kind);
         self.seen.problems.extend(specs.problems.iter().cloned());
         self.seen.problems.extend(offered.conflicts);
+        let contested = offered.contested.into_iter();
+        let contested = contested.map(|(name, why)| (device_id(&name), why));
+        self.seen.contested.extend(contested);
         for (name, device) in offered.devices {
             let mut sighted = Sighted::default();
             let mut recipe = self.declaration.recipe.clone();

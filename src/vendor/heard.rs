@@ -1,0 +1,122 @@
+//! What a vendor says, as the agent reads it: the devices of a snapshot stay as they were encoded until each is
+//! looked at.
+//!
+//! Decoded they take ten times as much, and all of them would be there at once. The fields and numbers are those of
+//! `proto/machinist/vendor/v1/`; a test holds them against it.
+
+use prost::{DecodeError, Message as _, bytes::Bytes};
+
+use super::api::v1 as api;
+
+/// [`api::FromVendor`].
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct FromVendor {
+    /// One of them.
+    #[prost(oneof = "Said", tags = "1, 2, 3, 4")]
+    pub said: Option<Said>,
+}
+
+/// What is said.
+#[derive(Clone, PartialEq, prost::Oneof)]
+pub enum Said {
+    /// Who it is.
+    #[prost(message, tag = "1")]
+    Hello(api::Hello),
+    /// Which devices there are.
+    #[prost(message, tag = "2")]
+    Snapshot(Snapshot),
+    /// What it was asked.
+    #[prost(message, tag = "3")]
+    Answer(api::Answer),
+    /// That it is there.
+    #[prost(message, tag = "4")]
+    Heartbeat(api::Heartbeat),
+}
+
+/// [`api::Snapshot`].
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Snapshot {
+    /// One of those in Hello.
+    #[prost(string, tag = "1")]
+    pub resource: String,
+    /// Its number.
+    #[prost(uint64, tag = "2")]
+    pub generation: u64,
+    /// Each an encoded [`api::Device`].
+    #[prost(bytes = "bytes", repeated, tag = "3")]
+    pub devices: Vec<Bytes>,
+    /// What the agent asks the vendor.
+    #[prost(message, optional, tag = "4")]
+    pub asks: Option<api::Asks>,
+}
+
+/// One device of a snapshot.
+pub(super) fn device(encoded: &Bytes) -> Result<api::Device, DecodeError> {
+    api::Device::decode(&encoded[..])
+}
+
+#[cfg(test)]
+impl From<api::Snapshot> for Snapshot {
+    fn from(said: api::Snapshot) -> Self {
+        let devices = said.devices.iter();
+        Self {
+            resource: said.resource,
+            generation: said.generation,
+            devices: devices.map(|one| one.encode_to_vec().into()).collect(),
+            asks: said.asks,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_said_is_heard_field_by_field() {
+        let device = |id: &str| api::Device {
+            id: id.to_owned(),
+            reason: "hot".to_owned(),
+            ..api::Device::default()
+        };
+        let snapshot = api::Snapshot {
+            resource: "acme.dev/x".to_owned(),
+            generation: 7,
+            devices: vec![device("a"), device("b")],
+            asks: Some(api::Asks {
+                allocate: true,
+                ..api::Asks::default()
+            }),
+        };
+        let hello = api::Hello {
+            vendor: "acme".to_owned(),
+            ..api::Hello::default()
+        };
+        let answer = api::Answer {
+            id: 5,
+            ..api::Answer::default()
+        };
+        let beat = api::Heartbeat::default();
+        use api::from_vendor::Said as Says;
+        for (says, heard) in [
+            (Says::Hello(hello.clone()), Said::Hello(hello)),
+            (
+                Says::Snapshot(snapshot.clone()),
+                Said::Snapshot(snapshot.clone().into()),
+            ),
+            (Says::Answer(answer.clone()), Said::Answer(answer)),
+            (Says::Heartbeat(beat), Said::Heartbeat(beat)),
+        ] {
+            let wire = api::FromVendor { said: Some(says) }.encode_to_vec();
+            assert_eq!(FromVendor::decode(&wire[..]).unwrap().said, Some(heard));
+        }
+        let heard = Snapshot::from(snapshot.clone());
+        assert_eq!(device_ids(&heard), ["a", "b"]);
+        assert_eq!(heard.encoded_len(), snapshot.encoded_len());
+    }
+
+    fn device_ids(heard: &Snapshot) -> Vec<String> {
+        let devices = heard.devices.iter();
+        devices.map(|one| super::device(one).unwrap().id).collect()
+    }
+}
