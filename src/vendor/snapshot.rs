@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use prost::bytes::Bytes;
+
 use super::{
     api::v1::{self as api, Reason},
     heard,
@@ -69,37 +71,7 @@ pub(super) fn read(
         preferred: asks.preferred,
         pre_start: asks.pre_start,
     };
-    let mut bounds = Bounds::new(root, vendor, name.domain());
-    let mut devices = Vec::with_capacity(snapshot.devices.len());
-    for (at, given) in snapshot.devices.into_iter().enumerate() {
-        let given = heard::device(&given).map_err(|error| {
-            let which = format!("device {} of the snapshot", at + 1);
-            whole(invalid(format!(
-                "{which} is not encoded as protobuf wants it: {error}"
-            )))
-        })?;
-        // An id that is too long is not repeated whole.
-        let id: String = given.id.chars().take(64).collect();
-        let of_it = |(reason, message): Fault| Refused {
-            reason,
-            message: format!("device {id:?}: {message}"),
-            device: id.clone(),
-        };
-        let device = device(&mut bounds, given, asks).map_err(of_it)?;
-        devices.push((id, device));
-    }
-    devices.sort_by(|one, other| one.0.cmp(&other.0));
-    if let Some(id) = devices
-        .windows(2)
-        .find_map(|two| (two[0].0 == two[1].0).then(|| &two[0].0))
-    {
-        let (reason, message) = invalid(format!("device {id:?}: there are two of that id"));
-        return Err(Refused {
-            reason,
-            message,
-            device: id.clone(),
-        });
-    }
+    let bounds = Bounds::new(root, vendor, name.domain());
     let resource = Resource {
         name: name.clone(),
         source: Source::Vendor(vendor.name.clone()),
@@ -107,8 +79,7 @@ pub(super) fn read(
         share: Share::ALONE,
         recipe: Recipe::default(),
         asks,
-        // From a list: a tree that grows entry by entry in their order is half empty.
-        devices: devices.into_iter().collect(),
+        devices: devices(bounds, &snapshot.devices, asks)?,
     };
     let kept = parts(&resource) + besides.parts;
     if kept > KEPT_PARTS {
@@ -122,6 +93,40 @@ pub(super) fn read(
         }
         _ => Ok(resource),
     }
+}
+
+/// The devices by id, each decoded for itself.
+fn devices(
+    mut bounds: Bounds<'_>,
+    given: &[Bytes],
+    asks: Asks,
+) -> Result<BTreeMap<String, Device>, Refused> {
+    let refused = |id: &str, (reason, message): Fault| Refused {
+        reason,
+        message,
+        device: id.to_owned(),
+    };
+    let mut devices = Vec::with_capacity(given.len());
+    for (at, encoded) in given.iter().enumerate() {
+        let given = heard::device(encoded).map_err(|error| {
+            let which = format!("device {} of the snapshot", at + 1);
+            let why = format!("{which} is not encoded as protobuf wants it: {error}");
+            refused("", invalid(why))
+        })?;
+        // An id that is too long is not repeated whole.
+        let id: String = given.id.chars().take(64).collect();
+        let device = device(&mut bounds, given, asks).map_err(|(reason, message)| {
+            refused(&id, (reason, format!("device {id:?}: {message}")))
+        })?;
+        devices.push((id, device));
+    }
+    devices.sort_by(|one, other| one.0.cmp(&other.0));
+    if let Some([(id, _), _]) = devices.array_windows().find(|[one, two]| one.0 == two.0) {
+        let why = format!("device {id:?}: there are two of that id");
+        return Err(refused(id, invalid(why)));
+    }
+    // From a list: a tree that grows entry by entry in their order is half empty.
+    Ok(devices.into_iter().collect())
 }
 
 /// How many devices, nodes, mounts, variables, annotations, attributes, capacities and CDI names it holds.

@@ -257,3 +257,20 @@ fn small_parts_of_many_snapshots_are_counted_together() {
     assert_eq!(refused.reason, Reason::Limit);
     assert!(refused.message.contains("16385 parts"), "{refused:?}");
 }
+
+#[test]
+fn a_device_that_cannot_be_decoded_is_named_by_its_place() {
+    let vendor = vendor::parse("acme.yaml", FILE).unwrap();
+    let name = ResourceName::new("acme.dev/x").unwrap();
+    let good = api::Snapshot {
+        devices: vec![device(api::Recipe::default())],
+        ..api::Snapshot::default()
+    };
+    let mut snapshot = heard::Snapshot::from(good);
+    // An id that is no UTF-8.
+    snapshot.devices.push(Bytes::from_static(&[0x0a, 1, 0xff]));
+    let refused = super::read(None, &vendor, &name, (snapshot, 1), Besides::default()).unwrap_err();
+    assert_eq!(refused.reason, Reason::DeviceInvalid);
+    let told = "device 2 of the snapshot is not encoded as protobuf wants it";
+    assert!(refused.message.starts_with(told), "{}", refused.message);
+}
