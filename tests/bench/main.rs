@@ -20,7 +20,11 @@ mod lending;
 #[allow(dead_code, reason = "shared with the tests")]
 #[path = "../support/machine.rs"]
 mod machine;
-#[allow(dead_code, reason = "shared with the tests")]
+#[allow(
+    dead_code,
+    clippy::expect_used,
+    reason = "shared with the tests, which may panic"
+)]
 #[path = "../vendor/program.rs"]
 mod program;
 mod running;

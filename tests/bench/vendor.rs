@@ -6,56 +6,76 @@ use machinist::vendor::api::v1 as api;
 use tokio::runtime::Runtime;
 
 use crate::{
-    agent::Agent,
-    figure,
-    kubelet_double::KubeletDouble,
-    machine::Machine,
-    program::{Program, device},
+    agent::Agent, figure, kubelet_double::KubeletDouble, machine::Machine, program::device,
 };
 
-const RESOURCE: &str = "acme.dev/bench";
-/// One is the whole list; each of the others says that one device is ill.
+/// Of each resource. Each says that another device is ill.
 const SNAPSHOTS: u64 = 21;
 /// After the last change: the status and the saved list are written by then.
 const CALM: Duration = Duration::from_secs(5);
 /// What every bound of the vendor's side is made for, in MiB.
 const GOAL: f64 = 8.0;
 
-/// A vendor of the default limits, and one of nearly as many as a message can carry.
+/// What a vendor offers: so many resources, devices of each, and variables and attributes of each device.
+#[derive(Clone, Copy)]
+struct Offer {
+    resources: usize,
+    devices: usize,
+    texts: usize,
+}
+
+/// A vendor of the default limits, one of as many devices as there may be, and one of as many parts.
 pub(crate) fn memory() {
     let runtime = Runtime::new().unwrap();
-    println!(
-        "\na vendor's devices with a node, a variable and an attribute each, {SNAPSHOTS} snapshots"
-    );
-    for devices in [1_000, 2_000] {
-        let (all, anonymous) = runtime.block_on(grown(devices));
-        let what = format!("resident memory more, {devices} devices");
+    println!("\na vendor's program, {SNAPSHOTS} snapshots of each resource");
+    for (resources, devices, texts) in [(1, 1_000, 1), (1, 2_000, 1), (2, 1_000, 3)] {
+        let offer = Offer {
+            resources,
+            devices,
+            texts,
+        };
+        let (all, anonymous) = runtime.block_on(grown(offer));
+        let what = format!("resident memory more, {resources} × {devices} devices × {texts} texts");
         figure(&what, all, "MiB", "≤ 8", all <= GOAL);
         println!("  anonymous {anonymous:.1} MiB");
     }
 }
 
-/// How much the agent grows by so many devices: resident, and anonymous.
-async fn grown(devices: usize) -> (f64, f64) {
+/// How much the agent grows by it: resident, and anonymous.
+async fn grown(offer: Offer) -> (f64, f64) {
     let machine = Machine::new();
     let source = machine.path("source");
     std::fs::create_dir(&source).unwrap();
-    for number in 0..devices {
+    for number in 0..offer.devices {
         machine.plug(&format!("acme{number}"));
     }
-    machine.vendor("acme", &format!("  limits: {{devices: {devices}}}\n"));
+    let most = offer.resources * offer.devices;
+    machine.vendor("acme", &format!("  limits: {{devices: {most}}}\n"));
     let kubelet = KubeletDouble::start(machine.root()).await;
     let agent = Agent::start(machine.root(), &source, None);
-    let (mut program, _) = machine.hello("acme", "one", &[RESOURCE]).await.unwrap();
+    let names: Vec<_> = (0..offer.resources)
+        .map(|n| format!("acme.dev/r{n}"))
+        .collect();
+    let said: Vec<&str> = names.iter().map(String::as_str).collect();
+    let (mut program, _) = machine.hello("acme", "one", &said).await.unwrap();
     tokio::time::sleep(CALM).await;
     let resident = || [agent.mebibytes("VmRSS:"), agent.mebibytes("RssAnon:")];
     let before = resident();
     for generation in 1..=SNAPSHOTS {
-        offer(&mut program, devices, generation).await;
+        for name in &names {
+            let devices = devices(offer, usize::try_from(generation).unwrap());
+            program.offer(name, generation, devices).await.unwrap();
+            // Twenty messages in a second are allowed.
+            tokio::time::sleep(Duration::from_millis(80)).await;
+        }
     }
     let listed = |books: &crate::kubelet_double::Books| {
-        let known = books.get(RESOURCE);
-        known.is_some_and(|known| known.list().len() == devices)
+        let all = |name| {
+            books
+                .get(name)
+                .is_some_and(|it| it.list().len() == offer.devices)
+        };
+        names.iter().all(all)
     };
     kubelet.until("all", listed).await;
     tokio::time::sleep(CALM).await;
@@ -63,23 +83,21 @@ async fn grown(devices: usize) -> (f64, f64) {
     (after[0] - before[0], after[1] - before[1])
 }
 
-async fn offer(program: &mut Program, devices: usize, generation: u64) {
-    let ill = usize::try_from(generation).unwrap();
-    let all = (0..devices).map(|number| {
+fn devices(offer: Offer, ill: usize) -> Vec<api::Device> {
+    let of = |number: usize| {
         let mut one = device(&format!("acme{number}"));
-        one.attributes = [("serial".to_owned(), format!("A5XK{number:06}"))].into();
-        let recipe = one.recipe.as_mut().unwrap();
-        recipe.env = [("ACME_DEVICE".to_owned(), format!("unit-{number}"))].into();
+        let texts = |key: &str, value: &str| {
+            let each =
+                (0..offer.texts).map(|n| (format!("{key}{n}"), format!("{value}{number:06}")));
+            each.collect()
+        };
+        one.attributes = texts("serial", "A5XK");
+        one.recipe.as_mut().unwrap().env = texts("ACME_DEVICE", "unit-");
         if number == ill {
             one.health = api::Health::Unhealthy.into();
             one.reason = "it is too hot".to_owned();
         }
         one
-    });
-    program
-        .offer(RESOURCE, generation, all.collect())
-        .await
-        .unwrap();
-    // Twenty messages in a second are allowed.
-    tokio::time::sleep(Duration::from_millis(80)).await;
+    };
+    (0..offer.devices).map(of).collect()
 }
