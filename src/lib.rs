@@ -6,6 +6,7 @@
 
 pub mod admin;
 pub mod agent;
+pub mod authority;
 pub mod backoff;
 pub mod cli;
 pub mod clock;

@@ -33,12 +33,17 @@ impl Rate {
         }
     }
 
-    /// Takes one; false when there is none.
-    pub fn take(&mut self) -> bool {
+    /// When there is one to be taken; in the past where there is.
+    pub fn ready(&self) -> Instant {
         let now = Instant::now();
         let full = now.checked_sub(self.each * self.burst).unwrap_or(now);
-        let next = self.empty.max(full) + self.each;
-        if next > now {
+        self.empty.max(full) + self.each
+    }
+
+    /// Takes one; false when there is none.
+    pub fn take(&mut self) -> bool {
+        let next = self.ready();
+        if next > Instant::now() {
             return false;
         }
         self.empty = next;
@@ -48,7 +53,7 @@ impl Rate {
     /// Takes one as soon as there is one. Safe to drop while waiting.
     pub async fn wait(&mut self) {
         while !self.take() {
-            sleep_until(self.empty + self.each).await;
+            sleep_until(self.ready()).await;
         }
     }
 }

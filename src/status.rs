@@ -68,6 +68,9 @@ pub struct Status {
     /// What is wrong with declarations, one line each, the file first.
     #[serde(default)]
     pub device_problems: Vec<String>,
+    /// Why nobody knows who has which device; none while the kubelet tells, and before anybody asked.
+    #[serde(default)]
+    pub holders_unknown: Option<String>,
     /// Resources of which the Node counts none, and that nobody lends here any more.
     #[serde(default)]
     pub zero_resources: Vec<String>,
@@ -193,10 +196,26 @@ pub struct VendorStatus {
     pub refused: u64,
     /// Why the last of these was, or why its last session ended.
     pub last_reason: Option<String>,
-    /// Why its devices lapse unless it comes back, or why nobody can connect; none when all is well.
+    /// Why its devices lapse unless it says them again, or have lapsed, or why nobody can connect; none when all is
+    /// well.
     pub problem: Option<String>,
     /// It was told to let go of its hardware.
     pub quiesced: bool,
+}
+
+impl VendorStatus {
+    /// What is wrong with it, in words, and what was last; the same is not said twice.
+    pub fn told(&self) -> impl Iterator<Item = String> {
+        let problem = self.problem.as_deref();
+        let last = self.last_reason.as_deref();
+        let last = last.filter(|last| problem.is_none_or(|problem| !last.contains(problem)));
+        // What ended the session before is not what this one is like.
+        let last = last.map(|last| match self.connected {
+            true => format!("last: {last}"),
+            false => last.to_owned(),
+        });
+        problem.map(str::to_owned).into_iter().chain(last)
+    }
 }
 
 /// One resource.
@@ -346,6 +365,7 @@ impl Status {
             blockers: Vec::new(),
             devices: Arc::default(),
             device_problems: Vec::new(),
+            holders_unknown: None,
             zero_resources: Vec::new(),
             vendors: Vec::new(),
             updates: Vec::new(),

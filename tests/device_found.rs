@@ -28,6 +28,7 @@ const WATCHES: Knobs = Knobs {
     answer_late: std::time::Duration::ZERO,
     stream_late: std::time::Duration::ZERO,
     listen_late: std::time::Duration::ZERO,
+    removes_files: false,
 };
 
 fn machine() -> Machine {

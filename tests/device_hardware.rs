@@ -9,6 +9,8 @@
 
 #[path = "support/machine.rs"]
 mod machine;
+#[path = "device_hardware/names.rs"]
+mod names;
 #[path = "device_hardware/specs.rs"]
 mod specs;
 

@@ -11,6 +11,8 @@ mod support {
     pub(crate) mod machine;
 }
 
+use std::os::unix::fs::symlink;
+
 use machinist::{
     device::{
         Allowances,
@@ -157,7 +159,7 @@ fn files_that_others_could_have_written_are_named_and_not_read() {
     let whole = std::fs::read_to_string(dir.join("half.yaml")).unwrap();
     let half = &whole[..whole.find("share").unwrap() + "share: {repl".len()];
     std::fs::write(dir.join("half.yaml"), half).unwrap();
-    std::os::unix::fs::symlink("good.yaml", dir.join("link.yaml")).unwrap();
+    symlink("good.yaml", dir.join("link.yaml")).unwrap();
     // Only root can give a file away; whoever is not sees the rest.
     let given_away = std::os::unix::fs::chown(dir.join("theirs.yaml"), Some(1234), None).is_ok();
     let found = list(&Root::open(machine.root()).unwrap(), Allowances::default());
@@ -172,9 +174,69 @@ fn files_that_others_could_have_written_are_named_and_not_read() {
     };
     assert!(told("half.yaml:", ""), "{problems:?}");
     assert!(
-        told("link.yaml: ", "links are not followed"),
+        told(
+            "link.yaml: ",
+            "it is a symbolic link; declarations are regular"
+        ),
         "{problems:?}"
     );
     let why = "it belongs to user 1234, not to root or the agent's user";
     assert!(!given_away || told("theirs.yaml: ", why), "{problems:?}");
+}
+
+#[tokio::test]
+async fn files_of_a_config_map_are_read_and_change_as_a_whole() {
+    let machine = Machine::new();
+    machine.plug("tty0");
+    let volume = machine.path("run/machinist/cluster/devices.d");
+    let fill = |version: &str, resource: &str| {
+        let dir = volume.join(version);
+        std::fs::create_dir_all(&dir).unwrap();
+        machine.declare("serial.yaml", resource, "/dev/tty0", 1);
+        let text = machine.path("etc/machinist/devices.d/serial.yaml");
+        std::fs::rename(text, dir.join("serial.yaml")).unwrap();
+        symlink(version, volume.join("..data_tmp")).unwrap();
+        std::fs::rename(volume.join("..data_tmp"), volume.join("..data")).unwrap();
+    };
+    fill("..2026_1", "acme.dev/one");
+    symlink("..data/serial.yaml", volume.join("serial.yaml")).unwrap();
+    // As the kubelet makes it.
+    let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+    std::fs::set_permissions(&volume, everybody).unwrap();
+    std::fs::write(volume.join("stray.yaml"), "").unwrap();
+    symlink("../../../../etc/passwd", volume.join("away.yaml")).unwrap();
+    let agent = machine.agent();
+    let names = |status: &DevicesStatus| -> Vec<String> {
+        let all = status.devices.iter();
+        all.map(|one| one.resource.to_string()).collect()
+    };
+    let status = agent
+        .until("read", |status| names(status) == ["acme.dev/one"])
+        .await;
+    let problems: Vec<_> = status.problems.iter().map(ToString::to_string).collect();
+    let told = |file: &str, why: &str| {
+        problems
+            .iter()
+            .any(|one| one.contains(file) && one.contains(why))
+    };
+    assert!(
+        told("stray.yaml: ", "0777 lets others write"),
+        "{problems:?}"
+    );
+    assert!(told("away.yaml: ", "leads nowhere"), "{problems:?}");
+    fill("..2026_2", "acme.dev/two");
+    agent
+        .until("read anew", |status| names(status) == ["acme.dev/two"])
+        .await;
+    // What somebody else could have written is none of it.
+    let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+    std::fs::set_permissions(volume.join("..2026_2"), everybody).unwrap();
+    agent.handle.rescan().await.unwrap();
+    agent
+        .until("not believed", |status| {
+            let mut problems = status.problems.iter().map(ToString::to_string);
+            problems.any(|one| one.contains("..2026_2: its mode 0777 lets others write"))
+        })
+        .await;
+    agent.stop().await;
 }

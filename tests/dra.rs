@@ -17,11 +17,12 @@ mod kubelet_double;
 mod machine;
 #[path = "support/pod_resources.rs"]
 mod pod_resources;
+#[path = "dra/sides.rs"]
+mod sides;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use claims_double::{ClaimsDouble, Watcher, claim, until};
-use kubelet_double::KubeletDouble;
 use machine::{Agent, Machine};
 use machinist::{
     device::dra::{
@@ -407,51 +408,6 @@ async fn claims_that_the_kubelet_forgot_are_given_back_when_nobody_has_their_dev
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_resource_is_on_one_side_at_a_time() {
-    let machine = Machine::new();
-    machine.plug("ttyA");
-    machine.plug("ttyB");
-    declare(&machine, "dra");
-    let kubelet = KubeletDouble::start(machine.root()).await;
-    let stage = Stage::on(machine, ClaimsDouble::new()).await;
-    let tty = || ResourceName::new(TTY).unwrap();
-    stage
-        .published
-        .send_modify(|it| it.resources = Some([tty()].into()));
-    assert!(kubelet.books().is_empty(), "never both");
-    stage.claims.allocate("c", &[("one", &named("ttyA"))]);
-    stage.prepare("c").await.unwrap();
-    // Neither while the cluster has it, nor while a claim does.
-    declare(&stage.machine, "devicePlugin");
-    stage.until_wished(0).await;
-    let waits = |status: &machinist::device::status::DevicesStatus| {
-        status.devices[0].reason.as_deref()
-            == Some("claims still have its devices, or may be given them")
-    };
-    stage.agent.until("it waits", waits).await;
-    stage
-        .published
-        .send_modify(|it| it.resources = Some([].into()));
-    stage.agent.until("it still waits", waits).await;
-    assert!(kubelet.books().is_empty(), "a claim has it");
-    assert_eq!(stage.unprepare("c").await, "");
-    kubelet
-        .until("a device plugin", |books| {
-            books.get(TTY).is_some_and(|one| one.streaming)
-        })
-        .await;
-    // And back: the plugin goes first.
-    declare(&stage.machine, "dra");
-    stage.until_wished(2).await;
-    kubelet
-        .until("the plugin's end", |books| {
-            books.get(TTY).is_none_or(|one| !one.streaming)
-        })
-        .await;
-    stage.agent.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_health_of_claimed_devices_is_told_at_once_and_whole() {
     let stage = Stage::new().await;
     let mut client =
@@ -487,7 +443,8 @@ async fn the_health_of_claimed_devices_is_told_at_once_and_whole() {
     assert!(!why.is_empty());
     // A call is answered meanwhile, and the stream ends with the agent.
     stage.claims.allocate("c", &[("one", &named("ttyA"))]);
-    stage.prepare("c").await.unwrap();
+    let prepared = tokio::time::timeout(Duration::from_secs(10), stage.prepare("c"));
+    prepared.await.unwrap().unwrap();
     stage.agent.stop().await;
     let ended = async { while let Ok(Some(_)) = stream.message().await {} };
     tokio::time::timeout(Duration::from_secs(10), ended)

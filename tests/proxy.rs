@@ -28,7 +28,7 @@ use std::time::Duration;
 
 use kubelet_double::KubeletDouble;
 use machinist::kubelet::api::v1beta1 as api;
-use plugin::{Plugin, device};
+use plugin::{Does, Plugin, device};
 use stage::{Stage, has};
 
 const GPU: &str = "acme.dev/gpu";
@@ -69,7 +69,10 @@ async fn each_vendor_has_its_own_directory_and_the_end_of_one_leaves_the_other_a
     stage.until_open("other").await;
     let one = Plugin::start(&stage.directory("acme"), GPU, "x.sock", &["a"], None).await;
     let nic = "other.dev/nic";
-    let _two = Plugin::start(&stage.directory("other"), nic, "x.sock", &["b"], None).await;
+    let two = Plugin::start(&stage.directory("other"), nic, "x.sock", &["b"], None).await;
+    two.script(|script| {
+        script.allocate = Does::Answers(stage::answer("/dev/other0", "/opt/other"))
+    });
     kubelet
         .until("both", |books| {
             has(books, GPU, &["a=Healthy"]) && has(books, nic, &["b=Healthy"])
@@ -80,6 +83,14 @@ async fn each_vendor_has_its_own_directory_and_the_end_of_one_leaves_the_other_a
         .until("gone", |books| has(books, GPU, &["a=Unhealthy"]))
         .await;
     assert_eq!(books[nic].lists, [["b=Healthy"]]);
+    kubelet.allocate(nic, &["b"]).await.unwrap();
+    // Back in the same task that gave it up: whatever that did to others is done.
+    let _one = Plugin::start(&stage.directory("acme"), GPU, "x.sock", &["a"], None).await;
+    let books = kubelet
+        .until("back", |books| has(books, GPU, &["a=Healthy"]))
+        .await;
+    assert_eq!(books[nic].lists, [["b=Healthy"]]);
+    kubelet.allocate(nic, &["b"]).await.unwrap();
     agent.stop().await;
 }
 

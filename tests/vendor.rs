@@ -27,5 +27,7 @@ mod lives;
 mod machine;
 #[path = "vendor/program.rs"]
 mod program;
+#[path = "vendor/said.rs"]
+mod said;
 #[path = "vendor/trust.rs"]
 mod trust;

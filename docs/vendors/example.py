@@ -65,9 +65,7 @@ class Session:
                 yield api.FromVendor(heartbeat=api.Heartbeat())
 
     def run(self):
-        # The path of a socket is no authority that HTTP/2 allows; without this the library sends it.
-        options = [("grpc.default_authority", "localhost")]
-        with grpc.insecure_channel(f"unix:{SOCKET}", options) as channel:
+        with grpc.insecure_channel(f"unix:{SOCKET}") as channel:
             for message in services.VendorStub(channel).Session(self.said()):
                 kind = message.WhichOneof("said")
                 if kind == "welcome":

@@ -12,7 +12,7 @@ use crate::{
     clock::Clock,
     config::{self, Job, Registration, Settings},
     device::{
-        Allowances, CdiAnswer,
+        Allowances, CdiAnswer, Refusal, Serve,
         registry::UnitStates,
         service::{self, DevicesHandle, DevicesService, DevicesSettings},
         status::{Attempts, DevicesStatus},
@@ -20,6 +20,7 @@ use crate::{
     kubelet::Registering,
     metrics::Metrics,
     readiness::{DeviceManager, report::DevicesView},
+    reason::Reason,
     root::Root,
     shutdown::Tasks,
     status::{DeviceStatus, ResourceStatus, Status, VendorStatus},
@@ -147,7 +148,11 @@ async fn follow(
         say(&now, &mut said);
         let before = publish.borrow().resources.clone();
         let mut view = view(&now, |resources| since(&before, resources, clock.now()));
-        view.vendors = handle.vendors().status().into_iter().map(shown).collect();
+        let vendors = handle.vendors().status();
+        let vain = vendors.iter().flat_map(|vendor| vendor.vain.values());
+        let vain = vain.map(|why| Refusal::new(Reason::ValueInvalid, why.as_str()).to_string());
+        view.problems.extend(vain);
+        view.vendors = vendors.into_iter().map(shown).collect();
         publish.send_replace(Arc::new(view));
         tokio::select! {
             // A vendor that is refused again and again is no reason to write as many documents. Safe to drop: a
@@ -218,6 +223,7 @@ fn view(status: &DevicesStatus, note: impl FnOnce(&mut [ResourceStatus])) -> Dev
         problems: status.problems.iter().map(ToString::to_string).collect(),
         vendors: Vec::new(),
         manager,
+        holders_unknown: status.holders_unknown.clone(),
     }
 }
 
@@ -234,7 +240,8 @@ fn shown(vendor: vendor::VendorStatus) -> VendorStatus {
     }
 }
 
-/// Adds since when each device is as it is, by what was said `before`: only what differs from that is so since `now`.
+/// Adds since when each device, and what claims have, is as it is, by what was said `before`: only what differs from
+/// that is so since `now`.
 fn since(before: &[ResourceStatus], resources: &mut [ResourceStatus], now: Timestamp) {
     let known = before.iter().flat_map(|resource| {
         let devices = resource.devices.iter();
@@ -242,6 +249,16 @@ fn since(before: &[ResourceStatus], resources: &mut [ResourceStatus], now: Times
     });
     let known: HashMap<_, _> = known.collect();
     for resource in resources {
+        if resource.serve == Serve::Dra.as_str() {
+            // One driver has a time for all of them.
+            let mut all = before.iter();
+            let before = all.find(|one| one.resource == resource.resource);
+            let same = |one: &&ResourceStatus| {
+                (one.registered, &one.reason, &one.serve)
+                    == (resource.registered, &resource.reason, &resource.serve)
+            };
+            resource.since = before.filter(same).and_then(|one| one.since).or(Some(now));
+        }
         for device in &mut resource.devices {
             let before = known.get(&(resource.resource.as_str(), device.id.as_str()));
             let same =

@@ -141,7 +141,10 @@ impl Ours {
             Lending::Open => "lend again the devices of",
             Lending::Withheld | Lending::Quiesced => "withhold the devices of",
         };
-        asked.map_err(|_| self.other(what, Reason::DevicesMissing, true))?;
+        asked.map_err(|error| NodeError {
+            source: Some(Box::new(error)),
+            ..self.other(what, Reason::DevicesMissing, true)
+        })?;
         if lending == Lending::Open {
             holders::offered(devices).await;
         }

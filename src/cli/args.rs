@@ -61,7 +61,7 @@ pub enum Command {
     Explain(explain::ExplainArgs),
     /// Show the journal, or begin a new one
     Journal(journal::JournalArgs),
-    /// List devices, check a declaration
+    /// List and explain devices, check a declaration
     Devices(devices::DevicesArgs),
     /// Play the agent for a vendor's program and say which rules it keeps
     VendorCheck(vendor_check::VendorCheckArgs),

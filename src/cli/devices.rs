@@ -5,7 +5,7 @@ mod explain;
 use std::{fmt::Write, path::PathBuf};
 
 use clap::{Args, Subcommand};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use super::{Exit, Global, Printed, config::Context, print_data, status::ask};
 use crate::{
@@ -123,9 +123,15 @@ struct Found<'a> {
     reason: Option<&'a str>,
     nodes: Vec<&'a str>,
     numa: &'a [u32],
+    #[serde(serialize_with = "as_map")]
     attributes: &'a Pairs<String>,
     #[serde(skip_serializing_if = "Pairs::is_empty")]
     capacity: &'a Pairs<Quantity>,
+}
+
+/// An object also when it is empty.
+fn as_map<S: Serializer>(pairs: &&Pairs<String>, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_map(pairs.iter())
 }
 
 impl<'a> Found<'a> {
@@ -185,8 +191,14 @@ fn table(resources: &[ResourceStatus]) -> String {
                 &device.id,
                 &device.health,
                 device.holder.as_deref().unwrap_or("-"),
-                &device.reason,
+                match device.reason.as_str() {
+                    "" if !resource.registered => &resource.reason,
+                    why => why,
+                },
             ]);
+        }
+        if resource.devices.is_empty() {
+            rows.push([named, "-", "-", "-", &resource.reason]);
         }
     }
     let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
@@ -229,6 +241,22 @@ mod tests {
         };
         assert_eq!(of(Serve::DevicePlugin), "acme.dev/x");
         assert_eq!(of(Serve::Dra), "acme.dev/x (dra)");
+    }
+
+    #[test]
+    fn what_is_not_known_of_a_device_is_an_empty_object() {
+        let none = Pairs::default();
+        let found = Found {
+            id: "a",
+            health: "Healthy".to_owned(),
+            reason: None,
+            nodes: Vec::new(),
+            numa: &[],
+            attributes: &none,
+            capacity: &Pairs::default(),
+        };
+        let json = serde_json::to_value(&found).unwrap();
+        assert_eq!(json["attributes"], serde_json::json!({}));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::{
 };
 
 use anyhow::Context as _;
-use clap::Args;
+use clap::{ArgGroup, Args};
 use tokio::sync::watch;
 
 use super::{Exit, Printed, print_data, short};
@@ -26,6 +26,7 @@ const SOCKET: &str = "MACHINIST_VENDOR_SOCKET";
 
 /// Arguments of `vendor-check`.
 #[derive(Debug, Args)]
+#[command(group(ArgGroup::new("program").required(true)))]
 #[command(after_help = "\
 Starts COMMAND with MACHINIST_VENDOR_SOCKET set, goes through the rules of the vendor API as an agent \
 would, and says of each whether it was kept. Paths are held against the vendor's file; no hardware is \
@@ -39,15 +40,10 @@ pub struct VendorCheckArgs {
     #[arg(long, value_name = "FILE")]
     pub file: PathBuf,
     /// Wait here for a program that somebody else starts
-    #[arg(
-        long,
-        value_name = "PATH",
-        conflicts_with = "command",
-        required_unless_present = "command"
-    )]
+    #[arg(long, value_name = "PATH", group = "program")]
     pub socket: Option<PathBuf>,
     /// The program and its arguments
-    #[arg(value_name = "COMMAND", last = true)]
+    #[arg(value_name = "COMMAND", last = true, group = "program")]
     pub command: Vec<String>,
     /// How it is printed.
     #[command(flatten)]

@@ -26,6 +26,7 @@ use crate::{
         pool::{Pool, Spelling},
         ports::{Published, Wish},
     },
+    rate::Rate,
     reason::Reason,
 };
 
@@ -33,6 +34,11 @@ const KIND: &str = "ResourceSlice";
 /// How long changes are gathered: each is a write of every slice, and the scheduler looks at none of them before
 /// all are there.
 const DEBOUNCE: Duration = Duration::from_millis(200);
+/// One change in this time, when there is always another one: what a vendor says of its devices must not be a load
+/// for the cluster.
+const CHANGE: Duration = Duration::from_secs(5);
+/// So many at once, after a quiet time.
+const CHANGES: u32 = 10;
 
 /// Keeps the slices of one node.
 pub struct Slices {
@@ -41,6 +47,10 @@ pub struct Slices {
     wish: watch::Receiver<Wish>,
     tell: watch::Sender<Published>,
     api: Option<(ApiResource, Spelling)>,
+    /// The server has said that it has no such kind.
+    absent: bool,
+    /// How often a change may be written: each is as many writes as there are slices, on every node.
+    changes: Rate,
     /// As the server has them, by name.
     known: BTreeMap<String, Slice>,
     /// What was written last, and as what generation.
@@ -59,7 +69,7 @@ impl std::fmt::Debug for Slices {
 
 impl Slices {
     /// Nothing is asked yet. `tell` holds what an earlier agent wrote.
-    pub const fn new(
+    pub fn new(
         cluster: Cluster,
         node: OwnNode,
         wish: watch::Receiver<Wish>,
@@ -71,6 +81,8 @@ impl Slices {
             wish,
             tell,
             api: None,
+            absent: false,
+            changes: Rate::every(CHANGE, CHANGES),
             known: BTreeMap::new(),
             last: None,
             owner: None,
@@ -92,6 +104,10 @@ impl Slices {
         loop {
             let wanted = self.wanted(&pool);
             let generation = self.generation(&wanted);
+            if self.last.as_ref().is_none_or(|last| last.1 != generation) {
+                // What may not be taken now was waited for, or is the first of a watch.
+                self.changes.take();
+            }
             let kept = self.write(&owner, &wanted, generation).await?;
             self.last = Some((wanted, generation));
             if kept {

@@ -38,7 +38,7 @@ pub enum AnswerError {
         after: Duration,
     },
     /// It said no, or its answer must not be used.
-    #[error("{by} refuses: {why}")]
+    #[error("what comes from {by} cannot be handed out: {why}")]
     Refused {
         /// Who.
         by: Source,

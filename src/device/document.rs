@@ -24,18 +24,29 @@ const KINDS: [(&str, &str); 2] = [
 
 /// The little of a document that says what it is.
 #[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct Head {
+    api_version: Option<String>,
     kind: Option<String>,
 }
 
-/// That a document of ours was put where another kind is read: its fields would tell nobody.
+/// That a document is of another version, or was put where another kind is read: its fields would tell nobody.
 fn stray(text: &str, kind: &str) -> Option<Refusal> {
     let head: Head = serde_saphyr::from_str_with_options(text, place::options()).ok()?;
+    if let Some(given) = head.api_version.filter(|given| given != API_VERSION) {
+        return Some(unsupported(&given));
+    }
     let given = head.kind.filter(|given| given != kind)?;
     let (_, place) = KINDS.iter().find(|(known, _)| *known == given)?;
     let message = format!("a {given} is read in {place}, and this is no place for one");
     let refusal = Refusal::new(Reason::ValueInvalid, message).field("kind");
     Some(refusal.expected(kind))
+}
+
+fn unsupported(version: &str) -> Refusal {
+    let message = format!("{version:?} is not supported");
+    let refusal = Refusal::new(Reason::VersionUnsupported, message).field("apiVersion");
+    refusal.expected(API_VERSION)
 }
 
 /// Reads one document of this kind: its shape `W`, then what `check` makes of it. `file` is named in refusals; all
@@ -98,13 +109,7 @@ impl Refusals {
     /// Version and kind, which every document begins with.
     pub(super) fn head(&mut self, given: (&str, &str), kind: &str) {
         if given.0 != API_VERSION {
-            let message = format!("{:?} is not supported", given.0);
-            self.refuse(
-                Reason::VersionUnsupported,
-                "apiVersion",
-                message,
-                API_VERSION,
-            );
+            self.0.push(unsupported(given.0));
         }
         if given.1 != kind {
             let message = format!("{:?} is no kind of file read here", given.1);

@@ -67,6 +67,12 @@ impl Holders {
         self.devices.get(resource)?.get(id)
     }
 
+    /// Each device of this resource that somebody has, by id.
+    pub fn of_resource(&self, resource: &str) -> impl Iterator<Item = (&str, &Holder)> {
+        let devices = self.devices.get(resource).into_iter().flatten();
+        devices.map(|(id, holder)| (id.as_str(), holder))
+    }
+
     /// Only what these resources lend.
     #[must_use]
     pub fn only(mut self, resources: &BTreeSet<&str>) -> Self {
@@ -113,6 +119,16 @@ impl Known {
             Self::Told(holders) => holders.of(resource, id),
             Self::Unasked | Self::Unknown(_) => None,
         }
+    }
+
+    /// Each device of this resource that somebody has, as far as that is known.
+    pub fn of_resource(&self, resource: &str) -> impl Iterator<Item = (&str, &Holder)> {
+        let told = match self {
+            Self::Told(holders) => Some(holders),
+            Self::Unasked | Self::Unknown(_) => None,
+        };
+        told.into_iter()
+            .flat_map(move |holders| holders.of_resource(resource))
     }
 }
 

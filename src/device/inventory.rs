@@ -258,8 +258,14 @@ impl Resource {
         }
     }
 
-    /// The device behind an id of the kubelet's, with its own id.
+    /// The device behind an id of the kubelet's, with its own id, when this machine has it.
     pub fn find<'a>(&'a self, asked: &str) -> Option<(&'a str, &'a Device)> {
+        let found = self.behind(asked);
+        found.filter(|(_, device)| device.health != Health::Missing)
+    }
+
+    /// The same, whether this machine has it or not.
+    pub fn behind<'a>(&'a self, asked: &str) -> Option<(&'a str, &'a Device)> {
         let id = if self.share.replicas == 1 {
             asked
         } else {
@@ -268,7 +274,7 @@ impl Resource {
             (number < self.share.replicas).then_some(id)?
         };
         let (id, device) = self.devices.get_key_value(id)?;
-        (device.health != Health::Missing).then_some((id.as_str(), device))
+        Some((id.as_str(), device))
     }
 
     /// Whether this machine has a device of it, well or not.

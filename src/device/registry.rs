@@ -39,7 +39,12 @@ use super::{
 use crate::{path::AbsPath, root::Root, shutdown::Tasks};
 
 /// Where declarations lie; the first directory wins a resource that both declare.
-pub const DECLARATION_DIRS: [&str; 2] = ["/etc/machinist/devices.d", "/run/machinist/devices.d"];
+pub const DECLARATION_DIRS: [&str; 3] = [
+    "/etc/machinist/devices.d",
+    "/run/machinist/devices.d",
+    // Where the pod of a node has what its cluster says.
+    "/run/machinist/cluster/devices.d",
+];
 
 /// Requests that are on their way; who comes later waits for room. Callers are the update driver, the admin socket,
 /// and one task for each vendor.

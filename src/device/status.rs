@@ -52,7 +52,8 @@ pub struct Attempts {
 pub struct DeviceStatus {
     /// The kubelet's id.
     pub id: String,
-    /// `Healthy`, `Unhealthy`, or `Missing` for what this machine never had.
+    /// `Healthy`, `Unhealthy`, or `Missing` for what this machine never had, or is offered no more while a container
+    /// still has it.
     pub health: Cow<'static, str>,
     /// Why it is not healthy, in words.
     pub reason: Option<String>,
@@ -95,6 +96,9 @@ pub struct DevicesStatus {
     pub kubelet: KubeletPresence,
     /// Why nothing is lent at the moment; null when it is.
     pub withheld: Option<String>,
+    /// Why nobody knows who has which device.
+    #[serde(skip)]
+    pub holders_unknown: Option<String>,
     /// Registrations tried since the start; for metrics.
     #[serde(skip)]
     pub attempts: Attempts,
@@ -140,6 +144,10 @@ impl DevicesStatus {
                 .as_ref()
                 .map(|withheld| withheld.why.to_string()),
             attempts,
+            holders_unknown: match holders {
+                Known::Unknown(why) => Some(why.clone()),
+                Known::Unasked | Known::Told(_) => None,
+            },
         }
     }
 
@@ -169,7 +177,17 @@ fn devices(inventory: &Inventory, resource: &Resource, holders: &Known) -> Vec<D
             }
         })
     });
-    shares.collect()
+    let mut all: Vec<_> = shares.collect();
+    // A list without it does not take it away from its container.
+    let left = holders.of_resource(resource.name.as_str());
+    let left = left.filter(|(id, _)| resource.behind(id).is_none());
+    all.extend(left.map(|(id, holder)| DeviceStatus {
+        id: id.to_owned(),
+        health: "Missing".into(),
+        reason: Some("it is offered no more, and a container still has it".to_owned()),
+        holder: Some(holder.to_string()),
+    }));
+    all
 }
 
 #[cfg(test)]
@@ -202,7 +220,8 @@ mod tests {
             pod: "reads".into(),
             container: "main".into(),
         };
-        holders.add("acme.dev/x", "fuse::1".into(), holder);
+        holders.add("acme.dev/x", "fuse::1".into(), holder.clone());
+        holders.add("acme.dev/x", "gone".into(), holder);
         let holders = Known::Told(holders);
         let status = DevicesStatus::of(&inventory, &kubelet, Attempts::default(), &holders, |_| {
             None
@@ -212,7 +231,12 @@ mod tests {
             serde_json::to_value(&status.devices).unwrap(),
             serde_json::json!([{
                 "resource": "acme.dev/x", "source": "vendor test", "registered": false,
-                "devices": [device("fuse::0", None), device("fuse::1", Some("lab/reads/main"))],
+                "devices": [
+                    device("fuse::0", None),
+                    device("fuse::1", Some("lab/reads/main")),
+                    {"id": "gone", "health": "Missing", "holder": "lab/reads/main",
+                        "reason": "it is offered no more, and a container still has it"},
+                ],
             }])
         );
     }

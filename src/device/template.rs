@@ -35,6 +35,11 @@ impl Template {
         plain.then(|| Self(text.to_owned()))
     }
 
+    /// As it was written.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
     /// Whether it differs from node to node of one device.
     pub fn names_node(&self) -> bool {
         self.0.contains("{node}") || self.0.contains("{name}")

@@ -18,7 +18,12 @@ use crate::path::AbsPath;
 pub const KIND: &str = "DeviceVendor";
 
 /// Where vendors are declared; the first directory wins a name that both declare.
-pub const VENDOR_DIRS: [&str; 2] = ["/etc/machinist/vendors.d", "/run/machinist/vendors.d"];
+pub const VENDOR_DIRS: [&str; 3] = [
+    "/etc/machinist/vendors.d",
+    "/run/machinist/vendors.d",
+    // Where the pod of a node has what its cluster says.
+    "/run/machinist/cluster/vendors.d",
+];
 
 /// How a vendor reaches the agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]

@@ -139,7 +139,11 @@ impl Keeper {
             .send_if_modified(|known| std::mem::replace(known, needed) != needed);
         // Before the kubelet knows the driver no pod should come for its devices; what is there stays.
         let wish = &self.outlets.wish;
-        if is_written && (registered || pool.devices.is_empty() || wish.borrow().is_some()) {
+        let there = wish
+            .borrow()
+            .as_ref()
+            .is_some_and(|wish| !wish.devices.is_empty());
+        if is_written && (registered || pool.devices.is_empty() || there) {
             wish.send_if_modified(|wish| {
                 let news = wish.as_deref() != Some(&pool);
                 if news {

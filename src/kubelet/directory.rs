@@ -139,15 +139,27 @@ impl Directory {
     }
 
     /// Works in the directory until it is gone.
-    async fn attend(&mut self, mut watch: Watch) -> Result<(), RootError> {
+    async fn attend(&mut self, watch: Watch) -> Result<(), RootError> {
         self.remove_stale()?;
+        let mut crew = JoinSet::new();
+        let left = self.work(watch, &mut crew).await;
+        // Nobody keeps the books of a resource from here on, which may go or be served otherwise meanwhile.
+        crew.shutdown().await;
+        self.board.forget_all();
+        left
+    }
+
+    async fn work(
+        &mut self,
+        mut watch: Watch,
+        crew: &mut JoinSet<ResourceName>,
+    ) -> Result<(), RootError> {
         let stop = self.stop.child_token();
         let _ends_with_us = stop.clone().drop_guard();
-        let mut crew = JoinSet::new();
         let mut at_work = BTreeSet::new();
         self.look_anew(true).await;
         loop {
-            self.staff(&mut crew, &mut at_work, &stop);
+            self.staff(crew, &mut at_work, &stop);
             let (repair_at, redial_at) = (self.repair_at, self.redial.at);
             tokio::select! {
                 // Safe to drop: events stay in the kernel's queue.

@@ -6,13 +6,13 @@ use std::{
     io,
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll, ready},
+    task::{Context, Poll},
     time::Duration,
 };
 
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
-    net::{UnixListener, UnixStream},
+    net::UnixListener,
     sync::{OwnedSemaphorePermit, Semaphore, mpsc},
     time::sleep,
 };
@@ -20,8 +20,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::server::{Connected, UdsConnectInfo};
 
-use super::authority::Frames;
-use crate::shutdown::Tasks;
+use crate::{authority::Unaddressed, shutdown::Tasks};
 
 /// Connections to one socket at a time. A plugin needs one, for a moment; the kubelet has one or two.
 pub const MOST: usize = 32;
@@ -32,16 +31,10 @@ pub const FAREWELL: Duration = Duration::from_millis(500);
 /// After an error such as too many open files, which ends by itself or not at all.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// How much is read at once. Registrations are smaller.
-const PIECE: usize = 4096;
-
-/// One connection, with its place. What is read of it has no path for an authority.
+/// One connection, with its place.
 #[derive(Debug)]
 pub struct Guest {
-    stream: UnixStream,
-    frames: Frames,
-    /// What came and was not read yet.
-    ready: Vec<u8>,
+    stream: Unaddressed,
     _place: OwnedSemaphorePermit,
 }
 
@@ -69,9 +62,7 @@ async fn accept(listener: UnixListener, to: mpsc::Sender<io::Result<Guest>>) {
         match listener.accept().await {
             Ok((stream, _)) => {
                 let guest = Guest {
-                    stream,
-                    frames: Frames::new(),
-                    ready: Vec::new(),
+                    stream: Unaddressed::new(stream),
                     _place: place,
                 };
                 if to.send(Ok(guest)).await.is_err() {
@@ -90,7 +81,7 @@ impl Connected for Guest {
     type ConnectInfo = UdsConnectInfo;
 
     fn connect_info(&self) -> UdsConnectInfo {
-        self.stream.connect_info()
+        self.stream.stream().connect_info()
     }
 }
 
@@ -100,21 +91,7 @@ impl AsyncRead for Guest {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let this = &mut *self;
-        // A frame of headers is held back until it is whole.
-        while this.ready.is_empty() {
-            let mut room = [0; PIECE];
-            let mut came = ReadBuf::new(&mut room);
-            ready!(Pin::new(&mut this.stream).poll_read(cx, &mut came))?;
-            if came.filled().is_empty() {
-                return Poll::Ready(Ok(()));
-            }
-            this.frames.feed(came.filled(), &mut this.ready);
-        }
-        let now = this.ready.len().min(buf.remaining());
-        buf.put_slice(&this.ready[..now]);
-        this.ready.drain(..now);
-        Poll::Ready(Ok(()))
+        Pin::new(&mut self.stream).poll_read(cx, buf)
     }
 }
 

@@ -7,7 +7,6 @@
 //! plugin watcher is to find the resources instead, `found` has a socket for each in its directory.
 
 pub mod api;
-mod authority;
 mod directory;
 mod found;
 pub mod guests;

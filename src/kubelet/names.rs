@@ -59,6 +59,10 @@ mod tests {
         let path = found_path(&name).unwrap();
         assert!(path.as_str().len() <= 107, "{}", path.as_str().len());
         assert!(is_found(path.file_name()) && !is_ours(path.file_name()));
+        // Each has its own.
+        let other = ResourceName::new(format!("{}/{}", "a".repeat(240), "c".repeat(63))).unwrap();
+        assert_ne!(found_path(&other), found_path(&name));
+        assert_ne!(socket_path(&other, 1), socket_path(&name, 1));
         for other in [
             "kubelet.sock",
             "m-.sock",

@@ -16,6 +16,8 @@ const GATHER: Duration = Duration::from_millis(200);
 const MOST: usize = 1024;
 /// Names in one line.
 const MOST_NAMES: usize = 20;
+/// What came later than this after the kubelet was not registered because of it.
+const LATE: Duration = Duration::from_secs(60);
 
 /// What became of the registration of one resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -97,10 +99,12 @@ fn lines(news: &[Item]) -> Vec<String> {
     }
     let line = |(why, after, names): (Option<&str>, Duration, Vec<&ResourceName>)| {
         let are = if names.len() == 1 { "is" } else { "are" };
-        let (names, after) = (joined(&names), after.as_millis());
+        let names = joined(&names);
         match why {
             Some(why) => format!("{names} {are} no longer registered: {why}"),
+            None if after >= LATE => format!("{names} {are} registered"),
             None => {
+                let after = after.as_millis();
                 format!("{names} {are} registered, {after} ms after the kubelet showed itself")
             }
         }
@@ -134,6 +138,8 @@ mod tests {
         let news = [(name(1), registered.clone())];
         let said = "acme.dev/r1 is registered, 7 ms after the kubelet showed itself";
         assert_eq!(lines(&news), [said]);
+        let late = [(name(1), Became::Registered(LATE))];
+        assert_eq!(lines(&late), ["acme.dev/r1 is registered"]);
         let news = [(name(1), Became::Lost("it went")), (name(1), registered)];
         assert_eq!(
             lines(&news),

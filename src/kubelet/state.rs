@@ -176,6 +176,14 @@ impl Board {
         self.state
             .send_if_modified(|state| state.registrations.remove(resource).is_some());
     }
+
+    /// The kubelet has nothing of ours any more.
+    pub(super) fn forget_all(&self) {
+        self.state.send_if_modified(|state| {
+            let known = std::mem::take(&mut state.registrations);
+            !known.is_empty()
+        });
+    }
 }
 
 /// Something that the kubelet is being given; what it gives up waiting for counts no longer either.

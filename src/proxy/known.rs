@@ -154,14 +154,6 @@ impl Known {
     pub(super) fn written(&mut self, on_disk: Written) {
         self.on_disk = Some(on_disk);
     }
-
-    /// Writes it down when it is news; at the start, where nobody waits.
-    pub(super) fn save(&mut self) -> Result<(), RootError> {
-        if let Some(page) = self.page() {
-            self.on_disk = Some(page.write()?);
-        }
-        Ok(())
-    }
 }
 
 fn file(vendor: &Vendor) -> Result<AbsPath, BadPath> {
@@ -227,7 +219,7 @@ mod tests {
         for endpoint in ["a.sock", "b.sock", "a.sock"] {
             known.add(&gpu, endpoint);
         }
-        known.save().unwrap();
+        known.page().unwrap().write().unwrap();
         let next = load();
         assert!(!next.is_cold() && !next.is_news());
         let endpoints: Vec<_> = next.all().iter().map(|one| one.endpoint.as_str()).collect();

@@ -74,8 +74,8 @@ impl Line {
         all.any(|one| *one.connection.endpoint == *endpoint)
     }
 
-    /// Takes a registration. One of the same socket name is over; so is the oldest one when there are too many,
-    /// whose socket name is given.
+    /// Takes a registration. One of the same socket name is over, and what it listed stays for its grace; so is the
+    /// oldest one when there are too many, whose socket name is given.
     pub(super) fn came(&mut self, connection: Connection, stream: DropGuard) -> Option<Arc<str>> {
         self.instances
             .retain(|one| one.connection.endpoint != connection.endpoint);
@@ -85,7 +85,16 @@ impl Line {
             devices: None,
             _stream: stream,
         });
+        self.settle(Instant::now());
         oldest.map(|one| one.connection.endpoint)
+    }
+
+    /// The one that counts is read anew, on another stream; what it listed is in force until it lists again.
+    pub(super) fn read_again(&mut self, connection: Connection, stream: DropGuard) {
+        let same = |one: &&mut Instance| one.connection.endpoint == connection.endpoint;
+        if let Some(one) = self.instances.iter_mut().find(same) {
+            (one.connection, one._stream) = (connection, stream);
+        }
     }
 
     /// Takes a list. One from a registration that is over is none.

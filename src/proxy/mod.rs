@@ -11,6 +11,7 @@ mod dial;
 mod directory;
 mod follow;
 mod known;
+mod leftovers;
 mod line;
 mod list;
 mod lists;
@@ -169,6 +170,7 @@ async fn supervise(shared: Shared, mut vendors: watch::Receiver<Arc<Vendors>>) {
         let blind = vendors.borrow().blind;
         if !blind {
             withdraw_strangers(&shared, &now).await;
+            leftovers::remove(&shared.root, &now, lock.is_some());
         }
         for (name, vendor) in now {
             running
@@ -282,7 +284,9 @@ async fn keep(shared: Shared, vendor: Arc<Vendor>, stop: CancellationToken) {
             Ok(()) | Err(Over::Registry(AskError::Stopped)) => return,
             Err(over) => {
                 let why = chain(&over);
-                if told.as_ref() != Some(&why) {
+                // The socket of the session before may take a moment to close.
+                let new = pause == FIRST_PAUSE && told.is_none();
+                if !new && told.as_ref() != Some(&why) {
                     let name = &vendor.name;
                     tracing::warn!(vendor = %name, "plugins of {name} cannot register: {why}");
                     told = Some(why);

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
@@ -122,6 +122,8 @@ pub(super) struct Session {
     told: Told,
     turns: Turns,
     dirty: BTreeSet<ResourceName>,
+    /// Resources whose last list did not fit beside the others'.
+    crowded: BTreeSet<ResourceName>,
     saving: Saving,
     to: mpsc::Sender<Event>,
     events: mpsc::Receiver<Event>,
@@ -167,6 +169,7 @@ impl Session {
             told: Told::default(),
             turns: Turns::default(),
             dirty: BTreeSet::new(),
+            crowded: BTreeSet::new(),
             saving: Saving::default(),
             to,
             events,
@@ -177,8 +180,8 @@ impl Session {
         session.restore();
         let cold = session.known.is_cold();
         session.directory.wipe(&session.known)?;
-        session.known.save()?;
         session.serve()?;
+        session.saving.start(&session.known);
         session.dial_known();
         let (name, path) = (&session.vendor.name, &session.directory.path);
         let start = if cold { "cold" } else { "warm" };
@@ -202,7 +205,8 @@ impl Session {
             };
             let name = &resource.name;
             self.offered.insert(name.clone(), offer.clone());
-            if self.vendor.may_claim(name) {
+            let room = self.lines.len() < self.vendor.limits.resources;
+            if room && self.vendor.may_claim(name) {
                 let line = Line::restored(offer, Instant::now());
                 self.lines.insert(name.clone(), line);
             } else {

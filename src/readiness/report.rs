@@ -70,6 +70,8 @@ pub struct DevicesView {
     pub problems: Vec<String>,
     /// Every vendor that has a program of its own.
     pub vendors: Vec<VendorStatus>,
+    /// Why nobody knows who has which device.
+    pub holders_unknown: Option<String>,
     /// The kubelet's device manager.
     pub manager: super::DeviceManager,
 }
@@ -201,6 +203,7 @@ fn compose(from: &Sources, to: &Outlets) -> (Status, Option<Duration>) {
         zero_resources: unlent(&cluster.zeros, &devices),
         devices: Arc::clone(&devices.resources),
         device_problems: devices.problems.clone(),
+        holders_unknown: devices.holders_unknown.clone(),
         vendors: devices.vendors.clone(),
         updates: update.updates.iter().map(finished).collect(),
         ..(*before).clone()
@@ -432,20 +435,4 @@ fn count(updates: &[UpdateRecord], newest: &mut Option<String>, metrics: &Metric
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_resource_that_is_lent_without_a_device_is_no_leftover() {
-        let zeros = ["acme.dev/gone", "acme.dev/here"].map(str::to_owned);
-        let here = ResourceStatus {
-            resource: "acme.dev/here".to_owned(),
-            ..ResourceStatus::default()
-        };
-        let devices = DevicesView {
-            resources: vec![here].into(),
-            ..DevicesView::default()
-        };
-        assert_eq!(unlent(&zeros, &devices), ["acme.dev/gone"]);
-    }
-}
+mod tests;

@@ -190,6 +190,7 @@ fn what_has_no_value_is_null_and_never_left_out() {
         "blockers",
         "devices",
         "deviceProblems",
+        "holdersUnknown",
         "zeroResources",
         "vendors",
         "updates",

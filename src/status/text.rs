@@ -182,7 +182,8 @@ fn verdict(gate: &Gate) -> (Style, &'static str) {
 }
 
 fn devices(out: &mut String, status: &Status) -> fmt::Result {
-    if status.devices.is_empty() && status.zero_resources.is_empty() {
+    let silent = status.zero_resources.is_empty() && status.device_problems.is_empty();
+    if status.devices.is_empty() && silent {
         return Ok(());
     }
     writeln!(out, "\n{HEAD}devices{HEAD:#}")?;
@@ -198,9 +199,13 @@ fn devices(out: &mut String, status: &Status) -> fmt::Result {
             true => "registered",
             false => "not registered",
         };
+        let why = match (resource.registered, resource.reason.as_str()) {
+            (true, _) | (false, "") => String::new(),
+            (false, why) => format!("; {}", printable(why)),
+        };
         let name = &resource.resource;
         let text = format!(
-            "{style}{healthy} of {all} healthy{style:#}, {registered}, {}",
+            "{style}{healthy} of {all} healthy{style:#}, {registered}, {}{why}",
             resource.source
         );
         folded(out, &format!("  {name:<width$}  "), &text)?;
@@ -215,6 +220,10 @@ fn devices(out: &mut String, status: &Status) -> fmt::Result {
     }
     for line in status.leftovers() {
         folded(out, "  ", &printable(&line))?;
+    }
+    for problem in &status.device_problems {
+        let text = format!("{DOUBT}{}{DOUBT:#}", printable(problem));
+        folded(out, "  ", &text)?;
     }
     Ok(())
 }
@@ -232,19 +241,8 @@ fn vendors(out: &mut String, status: &Status) -> fmt::Result {
             (true, Some(_)) => (DOUBT, "connected"),
             (false, _) => (BAD, "away"),
         };
-        // What ended the session before is not what this one is like.
-        let last = vendor
-            .last_reason
-            .as_ref()
-            .map(|last| match vendor.connected {
-                true => format!("last: {}", printable(last)),
-                false => printable(last).to_string(),
-            });
-        let problem = vendor
-            .problem
-            .as_ref()
-            .map(|why| printable(why).to_string());
-        let why: Vec<_> = [problem, last].into_iter().flatten().collect();
+        let why = vendor.told().map(|why| printable(&why).to_string());
+        let why: Vec<_> = why.collect();
         let why = match why.is_empty() {
             true => String::new(),
             false => format!("; {}", why.join("; ")),

@@ -22,6 +22,7 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tonic::transport::server::Connected;
 
 use super::limits::HELLO_WAIT;
+use crate::authority::Unaddressed;
 
 /// How long the last words of a session may take to reach the vendor.
 const FAREWELL: Duration = Duration::from_secs(1);
@@ -69,7 +70,7 @@ enum At {
 /// session is over, so that nobody keeps one of the few for nothing.
 #[derive(Debug)]
 pub(super) struct Connection {
-    stream: UnixStream,
+    stream: Unaddressed,
     peer: Peer,
     at: At,
     open: Pin<Box<WaitForCancellationFutureOwned>>,
@@ -90,7 +91,7 @@ impl Connection {
         let who = stream.peer_cred()?;
         let stage = Arc::new(Stage::default());
         Ok(Self {
-            stream,
+            stream: Unaddressed::new(stream),
             at: At::Door,
             open: Box::pin(stage.open.clone().cancelled_owned()),
             over: Box::pin(stage.over.clone().cancelled_owned()),

@@ -7,7 +7,11 @@ mod offering;
 mod questions;
 mod talking;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use tokio::{
     sync::{mpsc, oneshot, watch},
@@ -25,7 +29,7 @@ use super::{
 };
 use crate::{
     device::{
-        Inventory, Resource,
+        Inventory, Resource, ResourceName,
         registry::{Looks, Registry},
         source::Source,
         vendor::Vendor,
@@ -86,6 +90,8 @@ pub(super) struct Keeper {
     quiesced: watch::Receiver<Option<String>>,
     /// It was told to let go of its hardware, or may have been by an earlier agent, and not yet that it may go on.
     owes_resume: bool,
+    /// The question by which it was told last that it may: it has heard that when it has answered.
+    resuming: Option<u64>,
     /// Sessions granted so far.
     sessions: u64,
     complaints: Complaints,
@@ -93,6 +99,12 @@ pub(super) struct Keeper {
     refused: u64,
     /// Why the last of them was, or why the last session ended.
     last: Option<String>,
+    /// Why the last snapshot of a resource was refused, until one is accepted.
+    vain: BTreeMap<ResourceName, String>,
+    /// What this session was told that it may not offer any more.
+    forbidden: BTreeSet<ResourceName>,
+    /// Why devices have lapsed, while some have.
+    lapsed: Option<String>,
 }
 
 /// What woke the keeper.
@@ -143,7 +155,8 @@ pub(super) async fn keep(surroundings: Surroundings) {
             Woken::Stop => return keeper.end(Status::unavailable("the agent stops")),
             Woken::Gone => {
                 let name = keeper.name();
-                let message = format!("no file declares vendor {name} any more");
+                let message =
+                    format!("no file declares vendor {name} with a program of its own any more");
                 keeper.end(Status::unavailable(message));
                 keeper.withdraw(None).await;
                 return;
@@ -194,11 +207,15 @@ impl Keeper {
             offers: Offers::restored(left),
             questions: Questions::default(),
             owes_resume,
+            resuming: None,
             quiesced,
             sessions: 0,
             complaints: Complaints::default(),
             refused: 0,
             last: None,
+            vain: BTreeMap::new(),
+            forbidden: BTreeSet::new(),
+            lapsed: None,
         };
         if keeper.offers.has_unconfirmed() {
             keeper.lapse_later("it has not connected since the agent started");
@@ -295,21 +312,47 @@ impl Keeper {
         let forbidden = self.offers.drop_unless(|name| vendor.may_claim(name));
         for (name, generation) in forbidden {
             let message = format!("vendor {} may not offer {name} any more", vendor.name);
+            self.forbidden.insert(name.clone());
             self.take_back(name, generation, (Reason::ResourceForbidden, message))
                 .await;
         }
+        self.begin_anew(&vendor);
         self.serve_otherwise(vendor.serve).await;
     }
 
+    /// Ends a session whose Hello would be answered otherwise now: its vendor says again what it may offer.
+    fn begin_anew(&mut self, vendor: &Vendor) {
+        let (name, most) = (&vendor.name, vendor.limits.resources);
+        let named = self.live.as_ref().map_or(0, |live| live.resources.len());
+        let again = self.forbidden.iter().find(|it| vendor.may_claim(it));
+        let why = if named > most {
+            format!("{named} resources are named; vendor {name} may offer 1 to {most}")
+        } else if let Some(again) = again.filter(|_| self.live.is_some()) {
+            format!("vendor {name} may offer {again} again")
+        } else {
+            return;
+        };
+        tracing::info!(vendor = %name, "the session of vendor {name} is ended: {why}");
+        self.end(Status::aborted(why.clone()));
+        self.lapse_later(&why);
+    }
+
     fn publish(&self) {
+        let lapsed = self.lapsed.as_deref();
+        let lapsed = lapsed.filter(|_| self.offers.all.values().any(|offer| offer.lapsed));
+        let lapsing = self.lapse.as_ref().map(|lapse| lapse.why.as_str());
+        let vain = self.vain.iter();
         let status = VendorStatus {
             sessions: self.sessions,
             refused: self.refused,
             last_reason: self.last.clone(),
+            vain: vain
+                .map(|(name, why)| (name.to_string(), why.clone()))
+                .collect(),
             ..VendorStatus::of(
                 &self.vendor.borrow(),
                 self.live.as_ref().map(|live| live.instance.as_str()),
-                self.lapse.as_ref().map(|lapse| lapse.why.as_str()),
+                lapsing.or(lapsed),
                 &self.offers,
                 self.quiesced.borrow().is_some(),
             )

@@ -104,10 +104,9 @@ impl Room {
 
     /// Follows the files until they are no longer told, which is the agent's end.
     pub(super) async fn run(mut self, mut vendors: watch::Receiver<Arc<Vendors>>) {
-        let known = vendors.borrow_and_update().clone();
-        self.forget_strangers(&known).await;
         loop {
             let known = vendors.borrow_and_update().clone();
+            self.forget_strangers(&known).await;
             self.follow(&known).await;
             let again = self
                 .kept

@@ -153,9 +153,11 @@ impl Socket {
         let broke = Arc::clone(broke);
         tasks.spawn("vendor socket", async move {
             tokio::select! {
+                // What waits for connections may end first, by the same token.
+                biased;
                 // Safe to drop: connections end by the same token.
                 () = stop.cancelled() => {}
-                served = server => {
+                served = server => if !stop.is_cancelled() {
                     let why = served.map_or_else(|error| chain(&error), |()| "it ended".to_owned());
                     tracing::warn!(vendor = %name, "the socket of vendor {name} broke off: {why}");
                     broken.cancel();

@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Code, Status, Streaming};
 
 use super::{
+    api::v1::Hello,
     connection::{Peer, Stage},
     heard::{self, FromVendor},
     limits::{HELLO_WAIT, MESSAGE_BYTES, MESSAGES_PER_SECOND, SILENCE},
@@ -67,14 +68,25 @@ impl Session {
         last
     }
 
-    async fn hello(&mut self) -> Result<Granted, Status> {
+    /// The first message, which has to be Hello.
+    async fn first(&mut self) -> Result<Hello, Status> {
         let first = timeout(HELLO_WAIT, self.next()).await;
         let late =
             |_| Status::deadline_exceeded(format!("no Hello within {} s", HELLO_WAIT.as_secs()));
-        let first = first.map_err(late)??;
-        let Some(heard::Said::Hello(hello)) = first.said else {
-            return Err(Status::invalid_argument("the first message is not Hello"));
-        };
+        match first.map_err(late)??.said {
+            Some(heard::Said::Hello(hello)) => Ok(hello),
+            _ => Err(Status::invalid_argument("the first message is not Hello")),
+        }
+    }
+
+    async fn hello(&mut self) -> Result<Granted, Status> {
+        let hello = self.first().await.inspect_err(|why| {
+            // One that leaves without a word is nobody's mistake; a keeper that is busy has enough to tell of.
+            if !matches!(why.code(), Code::Ok | Code::Cancelled) {
+                let told = format!("a session is refused: {}", why.message());
+                let _ = self.events.try_send(Event::Refused(told));
+            }
+        })?;
         let (reply, answer) = oneshot::channel();
         let opening = Opening {
             hello,

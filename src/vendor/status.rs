@@ -15,7 +15,7 @@ pub struct VendorStatus {
     pub vendor: String,
     /// The instance that has the session; none while nobody is connected.
     pub instance: Option<String>,
-    /// Why its devices lapse when it does not come back, while that is so.
+    /// Why its devices lapse unless it says them again, or have lapsed.
     pub lapsing: Option<String>,
     /// Why it has no socket, when it has none.
     pub problem: Option<String>,
@@ -27,6 +27,8 @@ pub struct VendorStatus {
     pub refused: u64,
     /// Why the last of these was, or why its last session ended.
     pub last_reason: Option<String>,
+    /// Why the last snapshot of a resource was refused, by name, until one is accepted.
+    pub vain: BTreeMap<String, String>,
     /// What it offers, by name.
     pub resources: BTreeMap<String, OfferStatus>,
 }

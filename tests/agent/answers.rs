@@ -239,7 +239,7 @@ fn a_resource_is_explained_and_one_that_nobody_offers_is_an_error() {
         "machinist.dev/fuse comes from /etc/machinist/devices.d/",
         "the kubelet does not have it: ",
         "fuse::0 is ",
-        "; nobody has it",
+        "nobody knows who has them: ",
     ] {
         assert!(told.contains(said), "{said} in {told}");
     }

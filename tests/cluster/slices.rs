@@ -180,6 +180,19 @@ async fn what_others_take_or_change_comes_back() {
         .server
         .edit(&path, |slice| slice["spec"]["devices"] = json!([]));
     stage.until_told(2, 1, 1).await;
+    // They go with their Node, and with one that is made anew they are that one's.
+    let owner = |slice: &Value| slice["metadata"]["ownerReferences"][0]["uid"].clone();
+    assert_eq!(owner(&stage.server.object(&path)), "first");
+    stage
+        .server
+        .edit(NODE, |node| node["metadata"]["uid"] = json!("second"));
+    stage.node.read().await.unwrap();
+    stage.server.remove(&path);
+    stage
+        .until("slices of the second", |all| {
+            all.iter().map(owner).eq([json!("second")])
+        })
+        .await;
     // Of an agent before us, for instance; the pool is another one than it said.
     let mut old = stage.server.object(&path);
     old["metadata"]["name"] = json!("a-dra.machinist.dev-7");
@@ -259,6 +272,38 @@ async fn an_api_server_that_is_away_or_older_is_no_end() {
             why.contains("no resource.k8s.io") && it.resources == Some(BTreeSet::new())
         })
         .await;
+}
+
+#[tokio::test]
+async fn a_version_that_goes_is_no_cluster_without_the_kind() {
+    let stage = Stage::new(&["v1"], 0).await;
+    stage
+        .server
+        .trouble(&format!("GET {SLICES}"), Trouble::Code(404, "NotFound"));
+    stage.wish.send_replace(pool(1));
+    stage.until_published(|it| it.problem.is_some()).await;
+    let told = stage.published.borrow().clone();
+    assert_eq!(told.resources, None, "slices may be there: {told:?}");
+    stage.until_told(1, 1, 1).await;
+}
+
+#[tokio::test]
+async fn devices_that_never_stop_changing_are_no_load_for_the_server() {
+    let stage = Stage::new(&["v1"], 0).await;
+    let changing = {
+        let wish = stage.wish.clone();
+        tokio::spawn(async move {
+            for round in 0.. {
+                wish.send_replace(pool(1 + round % 7));
+                tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+            }
+        })
+    };
+    tokio::time::sleep(std::time::Duration::from_secs(5)).await;
+    changing.abort();
+    // Without a limit some 25; the first few come at once, then one in five seconds.
+    let writes = stage.writes();
+    assert!((5..=14).contains(&writes), "{writes}");
 }
 
 #[tokio::test]

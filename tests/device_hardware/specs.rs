@@ -37,6 +37,24 @@ fn cdi_devices_are_handed_out_by_name() {
     assert_eq!(grant.env["GPU"], "0");
 }
 
+#[test]
+fn devices_of_two_kinds_with_one_name_are_told_and_the_first_is_kept() {
+    let hardware = Hardware::new();
+    let dir = hardware.machine.path("etc/cdi");
+    std::fs::create_dir_all(&dir).unwrap();
+    for kind in ["a", "b"] {
+        let spec = format!(
+            "cdiVersion: 0.6.0\nkind: acme.dev/{kind}\ndevices:\n- {{name: g0, containerEdits: {{env: [A=1]}}}}\n"
+        );
+        std::fs::write(dir.join(format!("{kind}.yaml")), spec).unwrap();
+    }
+    let spec = "  match: [{cdi: {kind: acme.dev/a}}, {cdi: {kind: acme.dev/b}}]\n";
+    assert_eq!(hardware.told(spec), ["g0: "]);
+    let told = "acme.dev/b=g0 and acme.dev/a=g0 would both be called \"g0\"; the first is left out";
+    let (_, problems) = hardware.found(spec);
+    assert!(problems[0].contains(told), "{problems:?}");
+}
+
 /// A machine whose spec has a device that can be said in plain words, and four that cannot.
 fn with_a_spec() -> Hardware {
     let hardware = Hardware::new();

@@ -25,9 +25,13 @@ pub(super) fn machinist(arguments: &[&str]) -> String {
 #[test]
 fn declarations_on_the_page_are_good_and_ask_for_what_their_pods_want() {
     let yaml = blocks(&page("docs/devices.md"), "yaml");
-    let (declarations, pods): (Vec<_>, Vec<_>) = yaml
+    let (declarations, rest): (Vec<_>, Vec<_>) = yaml
         .iter()
         .partition(|text| text.contains("kind: DeviceDeclaration"));
+    let pods: Vec<_> = rest
+        .iter()
+        .filter(|text| text.contains("kind: Pod"))
+        .collect();
     assert_eq!((declarations.len(), pods.len()), (4, 4));
     for (text, pod) in declarations.iter().zip(pods) {
         let read = declaration::parse("docs/devices.md", text, &Allowances::default()).unwrap();

@@ -30,6 +30,10 @@ pub(crate) trait Kubelet {
     fn tries_again(&self) -> bool {
         true
     }
+    /// Whether its start leaves what is no socket: 1.26's removes every file but its checkpoint.
+    fn spares_files(&self) -> bool {
+        true
+    }
     async fn stop(&mut self);
     async fn start(&mut self);
     /// Capacity and allocatable, as its Node has them.
@@ -145,7 +149,9 @@ pub(crate) async fn a_start_removes_sockets_and_nothing_else(kubelet: &mut impl 
         assert!(!is_socket(gone), "{gone} is still there");
     }
     assert!(is_socket("below/dead.sock") && is_socket("kubelet.sock"));
-    assert_eq!(std::fs::read(dir.join("kept")).unwrap(), b"kept");
+    if kubelet.spares_files() {
+        assert_eq!(std::fs::read(dir.join("kept")).unwrap(), b"kept");
+    }
     settle(kubelet, "start").await;
     // Old plugins look for this one; kubelets do not make it.
     assert!(!dir.join("DEPRECATION").exists());
@@ -323,6 +329,8 @@ pub(crate) async fn a_list_that_fails_at_once_counts_as_nothing_and_is_not_asked
     register(kubelet.root(), request).await.unwrap();
     until_counted(kubelet, X, (0, 0)).await;
     settle(kubelet, "listless").await;
+    // Nor after a pause.
+    tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(plugin.asked().opened, 1);
 }
 

@@ -1,5 +1,6 @@
 //! The DaemonSet as shipped: the image that `packaging/image/build` makes, the kustomization, the policies.
 
+mod config_map;
 mod slices;
 
 use std::{process::Output, thread, time::Duration};
@@ -65,6 +66,7 @@ fn the_kustomization_as_shipped_follows_configs_and_keeps_each_agent_to_its_node
         cluster.join(machine);
     }
     cluster.install_machinist(&[&first, &second], "");
+    config_map::declares(&cluster, 1);
 
     ask(
         &cluster,
@@ -75,6 +77,9 @@ fn the_kustomization_as_shipped_follows_configs_and_keeps_each_agent_to_its_node
     for node in ["first", "second"] {
         wait_done(&cluster, node, "rendered-worker-a");
     }
+
+    config_map::is_followed(&cluster, &["first", "second"], 1);
+    config_map::declares(&cluster, 3);
 
     // One node is asked for a reboot, with a pod of its own to be moved.
     cluster.workload("moved", "first", 2);
@@ -101,6 +106,7 @@ fn the_kustomization_as_shipped_follows_configs_and_keeps_each_agent_to_its_node
     has_its_host_part(&mut first);
     is_kept_to_its_node(&cluster, &first);
     follows_without_reboot(&cluster, "second");
+    config_map::is_followed(&cluster, &["first", "second"], 3);
     is_quiet(&cluster, &second);
 }
 

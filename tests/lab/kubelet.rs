@@ -26,13 +26,29 @@ struct Real<'a> {
     pods: AtomicUsize,
 }
 
+impl Real<'_> {
+    /// Not the control plane's, where `MACHINIST_LAB_KUBELET` is set.
+    fn version(&self) -> String {
+        let node = self.node.object();
+        let version = node["status"]["nodeInfo"]["kubeletVersion"].as_str();
+        version.unwrap().to_owned()
+    }
+}
+
 impl Kubelet for Real<'_> {
     fn root(&self) -> &Path {
         &self.root
     }
 
     fn tries_again(&self) -> bool {
-        !lab().version.starts_with("1.33.")
+        let version = self.version();
+        !["v1.26.", "v1.33."]
+            .iter()
+            .any(|one| version.starts_with(one))
+    }
+
+    fn spares_files(&self) -> bool {
+        !self.version().starts_with("v1.26.")
     }
 
     async fn stop(&mut self) {

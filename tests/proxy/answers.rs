@@ -6,12 +6,13 @@ use machinist::kubelet::{
     api::{relay::device_plugin_client::DevicePluginClient, v1beta1 as api},
     relayed::Relayed,
 };
+use prost::Message as _;
 
 use super::{
     GPU,
     kubelet_double::KubeletDouble,
     plugin::{Does, Plugin, Script},
-    stage::{Agent, Stage, answer, has},
+    stage::{self, Agent, Stage, answer, has},
 };
 
 /// A plugin with two devices that does as told, registered.
@@ -40,7 +41,13 @@ fn request(ids: &[&str]) -> api::AllocateRequest {
 async fn the_answer_to_allocate_arrives_byte_for_byte_with_fields_of_a_later_version() {
     let mut bytes = answer("/dev/acme0", "/opt/acme");
     // Field 15, a number; field 16, text.
-    bytes.extend_from_slice(&[0x78, 0x2a, 0x82, 0x01, 0x02, b'h', b'i']);
+    let later = [0x78, 0x2a, 0x82, 0x01, 0x02, b'h', b'i'];
+    // Within the container's part, which is all there is so far, and after it.
+    bytes[1] += u8::try_from(later.len()).unwrap();
+    bytes.extend_from_slice(&later);
+    bytes.extend_from_slice(&later);
+    let part = api::AllocateResponse::decode(bytes.as_slice()).unwrap();
+    assert_eq!(part.container_responses.len(), 1);
     let script = Script {
         allocate: Does::Answers(bytes.clone()),
         ..Script::default()
@@ -74,7 +81,7 @@ async fn an_answer_that_the_vendors_file_does_not_allow_is_refused_by_path() {
         let refused = kubelet.allocate(GPU, &["a"]).await.unwrap_err();
         let told = refused.message();
         assert!(
-            told.starts_with("plugin acme refuses") && told.contains(named),
+            told.starts_with("what comes from plugin acme cannot be") && told.contains(named),
             "{told}"
         );
     }
@@ -120,6 +127,11 @@ async fn a_question_that_the_kubelet_takes_back_is_taken_back_from_the_plugin() 
     plugin
         .until("the allocation", |seen| seen.cancelled == 1)
         .await;
+    // Whoever takes devices back does not wait for it.
+    stage::until("nothing is being given", || {
+        agent.allocations.borrow().in_flight == 0
+    })
+    .await;
     let request = api::PreStartContainerRequest {
         devices_ids: vec!["a".into()],
     };

@@ -55,9 +55,13 @@ pub(crate) enum Does {
 pub(crate) struct Script {
     pub(crate) options: api::DevicePluginOptions,
     pub(crate) asked_options: Does,
+    /// Time between the request for its list and the first one.
+    pub(crate) list_late: Duration,
     pub(crate) allocate: Does,
     pub(crate) preferred: Vec<String>,
     pub(crate) pre_start: Does,
+    /// Streams of its devices stay without a word.
+    pub(crate) lists_nothing: bool,
 }
 
 impl Default for Script {
@@ -65,9 +69,11 @@ impl Default for Script {
         Self {
             options: api::DevicePluginOptions::default(),
             asked_options: Does::Answers(Vec::new()),
+            list_late: Duration::ZERO,
             allocate: Does::Answers(Vec::new()),
             preferred: Vec::new(),
             pre_start: Does::Answers(Vec::new()),
+            lists_nothing: false,
         }
     }
 }
@@ -180,6 +186,11 @@ impl Plugin {
 
     pub(crate) fn list(&self, devices: Vec<api::Device>) {
         self.shared.devices.send_replace(devices);
+    }
+
+    /// Registers once more, on the socket that it has.
+    pub(crate) async fn register(&self) {
+        self.shared.register().await;
     }
 
     /// How many streams of its devices are read.
@@ -320,8 +331,12 @@ impl DevicePlugin for Shared {
         _: Request<api::Empty>,
     ) -> Result<Response<Self::ListAndWatchStream>, Status> {
         self.seen.send_modify(|seen| seen.listed += 1);
+        tokio::time::sleep(self.script().list_late).await;
         let lists = WatchStream::new(self.devices.subscribe());
         let lists = lists.map(|devices| Ok(api::ListAndWatchResponse { devices }));
+        if self.script().lists_nothing {
+            return Ok(Response::new(Box::pin(tokio_stream::pending())));
+        }
         Ok(Response::new(Box::pin(lists)))
     }
 

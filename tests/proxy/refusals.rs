@@ -11,7 +11,7 @@ use prost::Message as _;
 use super::{
     GPU, api,
     kubelet_double::KubeletDouble,
-    plugin::{Does, Plugin, Script, register},
+    plugin::{Does, Plugin, Script, device, register},
     stage::{Stage, has, until},
 };
 
@@ -133,6 +133,40 @@ async fn a_plugin_that_never_answers_is_given_up_while_others_register() {
         slow.seen().refused,
         ["failed to get device plugin options: no answer in time"]
     );
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn devices_beyond_the_limit_come_back_when_another_resource_has_fewer() {
+    let stage = Stage::new("  limits: {devices: 3}\n");
+    let kubelet = KubeletDouble::start(stage.machine.root()).await;
+    let agent = stage.ready().await;
+    let directory = stage.directory("acme");
+    let gpu = Plugin::start(&directory, GPU, "1.sock", &["a", "b"], None).await;
+    kubelet
+        .until("the first", |books| {
+            has(books, GPU, &["a=Healthy", "b=Healthy"])
+        })
+        .await;
+    let nic = "acme.dev/nic";
+    let _nic = Plugin::start(&directory, nic, "2.sock", &["x", "y"], None).await;
+    kubelet
+        .until("what fits", |books| has(books, nic, &["x=Healthy"]))
+        .await;
+    let told = "1 devices of acme.dev/nic are beyond spec.limits.devices (3)";
+    until(
+        "it is told",
+        || matches!(agent.problems().as_slice(), [one] if one.contains(told)),
+    )
+    .await;
+    // Its plugin has nothing to tell.
+    gpu.list(vec![device("a", true)]);
+    kubelet
+        .until("the rest", |books| {
+            has(books, nic, &["x=Healthy", "y=Healthy"])
+        })
+        .await;
+    until("it is over", || agent.problems().is_empty()).await;
     agent.stop().await;
 }
 

@@ -202,3 +202,68 @@ async fn a_plugin_that_stays_away_is_unhealthy_with_a_reason_and_well_at_once_wh
     assert_eq!(books[GPU].lists.len(), 3);
     agent.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_plugin_that_registers_again_and_never_lists_is_unhealthy_after_its_grace() {
+    let stage = Stage::new("  grace: 1s\n");
+    let kubelet = KubeletDouble::start(stage.machine.root()).await;
+    let agent = stage.ready().await;
+    let directory = stage.directory("acme");
+    let plugin = Plugin::start(&directory, GPU, "a.sock", &["a"], None).await;
+    kubelet
+        .until("listed", |books| has(books, GPU, &["a=Healthy"]))
+        .await;
+    plugin.script(|script| script.lists_nothing = true);
+    plugin.register().await;
+    kubelet
+        .until("not vouched for", |books| has(books, GPU, &["a=Unhealthy"]))
+        .await;
+    plugin.script(|script| script.lists_nothing = false);
+    plugin.register().await;
+    kubelet
+        .until("well again", |books| has(books, GPU, &["a=Healthy"]))
+        .await;
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_vendor_whose_file_goes_while_no_agent_runs_leaves_no_socket_and_no_list() {
+    let stage = Stage::new("");
+    let agent = stage.ready().await;
+    let directory = stage.directory("acme");
+    let _plugin = Plugin::start(&directory, GPU, "a.sock", &["a"], None).await;
+    let list = directory.with_extension("json");
+    until("its list", || list.exists()).await;
+    agent.stop().await;
+    stage.declare(&[]);
+    let agent = stage.agent();
+    until("nothing left", || {
+        !list.exists() && !directory.join("kubelet.sock").exists()
+    })
+    .await;
+    assert!(directory.exists(), "a pod may have it mounted");
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_that_allows_fewer_resources_takes_the_others_back() {
+    let stage = Stage::new("");
+    let kubelet = KubeletDouble::start(stage.machine.root()).await;
+    let agent = stage.ready().await;
+    let directory = stage.directory("acme");
+    let _gpu = Plugin::start(&directory, GPU, "a.sock", &["a"], None).await;
+    let _nic = Plugin::start(&directory, "acme.dev/nic", "b.sock", &["b"], None).await;
+    kubelet
+        .until("both", |books| {
+            has(books, GPU, &["a=Healthy"]) && has(books, "acme.dev/nic", &["b=Healthy"])
+        })
+        .await;
+    stage.declare(&[("acme", "  limits: {resources: 1}\n")]);
+    kubelet
+        .until("one", |books| {
+            let nic = books.get("acme.dev/nic");
+            has(books, GPU, &["a=Healthy"]) && nic.is_none_or(|one| !one.streaming)
+        })
+        .await;
+    agent.stop().await;
+}

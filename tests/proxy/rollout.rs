@@ -1,5 +1,7 @@
 //! Two plugins for one resource, as there are while one is updated.
 
+use std::time::Duration;
+
 use super::{
     GPU,
     kubelet_double::KubeletDouble,
@@ -19,7 +21,13 @@ async fn the_second_plugin_takes_over_and_the_end_of_the_first_one_changes_nothi
             has(books, GPU, &["a=Healthy", "b=Healthy"])
         })
         .await;
-    let second = Plugin::start(&directory, GPU, "2.sock", &["a", "c"], None).await;
+    // Longer than what follows one list is kept back.
+    let late = Duration::from_millis(200);
+    let script = Script {
+        list_late: late,
+        ..Script::default()
+    };
+    let second = Plugin::start_with(&directory, GPU, "2.sock", &["a", "c"], None, script).await;
     kubelet
         .until("the second", |books| {
             has(books, GPU, &["a=Healthy", "c=Healthy"])
@@ -28,6 +36,7 @@ async fn the_second_plugin_takes_over_and_the_end_of_the_first_one_changes_nothi
     // What the first one still says does not count any more.
     first.list(vec![device("a", false)]);
     drop(first);
+    tokio::time::sleep(late).await;
     second.list(vec![device("a", true), device("d", true)]);
     let books = kubelet
         .until("only the second", |books| {

@@ -34,6 +34,8 @@ pub(crate) struct Agent {
     tasks: Tasks,
     pub(crate) registry: Registry,
     problems: watch::Receiver<proxy::Problems>,
+    /// What the kubelet is being given.
+    pub(crate) allocations: watch::Receiver<kubelet::Allocations>,
     units: watch::Sender<UnitStates>,
 }
 
@@ -123,7 +125,7 @@ pub(crate) fn agent(root: &Path, vendors: watch::Receiver<Arc<Vendors>>) -> Agen
         vendor: None,
         plugin: Some(plugin),
     };
-    kubelet::start(
+    let (_, allocations) = kubelet::start(
         root,
         registry.inventory(),
         answerers,
@@ -134,6 +136,7 @@ pub(crate) fn agent(root: &Path, vendors: watch::Receiver<Arc<Vendors>>) -> Agen
         tasks,
         registry,
         problems,
+        allocations,
         units,
     }
 }

@@ -7,6 +7,7 @@
 //! nothing else, in its checkpoint.
 
 use std::{
+    fs::FileType,
     io,
     os::unix::fs::FileTypeExt as _,
     path::{Path, PathBuf},
@@ -35,6 +36,7 @@ mod registration;
 #[path = "kubelet_double/watcher.rs"]
 mod watcher;
 
+use accounts::CHECKPOINT;
 pub(crate) use accounts::{Books, Known};
 use registration::Service;
 
@@ -53,6 +55,8 @@ pub(crate) struct Knobs {
     pub(crate) watches: bool,
     /// Time between `bind` and `listen`.
     pub(crate) listen_late: Duration,
+    /// Its start removes every file and not sockets alone, as 1.26's does.
+    pub(crate) removes_files: bool,
 }
 
 /// A running kubelet. Dropping it is its death: everything it does ends, the socket file stays.
@@ -82,7 +86,7 @@ impl KubeletDouble {
     pub(crate) async fn start_with(root: &Path, knobs: Knobs) -> Self {
         let directory = root.join("var/lib/kubelet/device-plugins");
         std::fs::create_dir_all(&directory).unwrap();
-        wipe(&directory);
+        wipe(&directory, &knobs);
         let process = runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
@@ -189,9 +193,10 @@ impl KubeletDouble {
 }
 
 /// Sockets that others remove meanwhile are no error to the real one either.
-fn wipe(directory: &Path) {
+fn wipe(directory: &Path, knobs: &Knobs) {
     for entry in std::fs::read_dir(directory).unwrap().flatten() {
-        if entry.file_type().is_ok_and(|kind| kind.is_socket()) {
+        let meant = |kind: FileType| kind.is_socket() || knobs.removes_files && kind.is_file();
+        if entry.file_type().is_ok_and(meant) && entry.file_name() != CHECKPOINT {
             let _ = std::fs::remove_file(entry.path());
         }
     }

@@ -1,13 +1,10 @@
 //! A machine in a temporary directory that is updated by the real driver, and configs for it.
 
-use std::{
-    collections::BTreeMap,
-    future::{Future, pending},
-    io,
-    path::PathBuf,
-    sync::Arc,
-    time::Duration,
-};
+mod bystanders;
+
+use std::{io, path::PathBuf, sync::Arc, time::Duration};
+
+pub(crate) use bystanders::{Nobody, Quiet};
 
 use machinist::{
     machine_config::{
@@ -15,12 +12,12 @@ use machinist::{
         User, UserAccount,
     },
     path::AbsPath,
-    plan::{ActionKind, Capabilities, OsCapabilities, Plan, Policies, UnitFacts},
+    plan::{Capabilities, OsCapabilities, Policies},
     root::{Act, Object, Op, Root, Tree},
     update::{
         journal::Journal,
-        ports::{Held, RebootKind, RebootMethod, ServiceError, Services, Startup},
-        run::{Audience, Conduct, Desired, RebootConduct, UpdateError, UpdateReport, Updater},
+        ports::Services,
+        run::{Conduct, Desired, RebootConduct, UpdateError, UpdateReport, Updater},
         store,
     },
 };
@@ -442,61 +439,5 @@ pub(crate) fn draining(unit: &str) -> Conduct {
     Conduct {
         policies: Arc::new(Policies::from_machine_configuration(&object).unwrap()),
         ..conduct(true)
-    }
-}
-
-/// Agrees to everything.
-pub(crate) struct Quiet;
-
-impl Audience for Quiet {
-    async fn asked(&self) {
-        std::future::pending().await
-    }
-
-    fn approve(&self, _: &Plan) -> bool {
-        true
-    }
-    fn beat(&self) {}
-    fn allocatable(&self) -> BTreeMap<String, usize> {
-        BTreeMap::new()
-    }
-}
-
-/// The service manager of an offline root: there is none, and nobody may ask it.
-pub(crate) struct Nobody;
-
-impl Services for Nobody {
-    async fn invocation(&self, _: &str) -> Result<Option<String>, ServiceError> {
-        unreachable!("no manager runs here")
-    }
-    async fn daemon_reload(&self) -> Result<(), ServiceError> {
-        unreachable!("no manager runs here")
-    }
-    async fn act(
-        &self,
-        _: ActionKind,
-        _: &str,
-        _: Duration,
-        _: Duration,
-    ) -> Result<(), ServiceError> {
-        unreachable!("no manager runs here")
-    }
-    async fn startup(&self) -> Result<Startup, ServiceError> {
-        unreachable!("no manager runs here")
-    }
-    async fn failed_units(&self) -> Result<Vec<String>, ServiceError> {
-        unreachable!("no manager runs here")
-    }
-    async fn unit_facts(&self, _: &[String]) -> Result<BTreeMap<String, UnitFacts>, ServiceError> {
-        unreachable!("no manager runs here")
-    }
-    async fn hold_off_shutdown(&self, _: &str) -> Option<Held> {
-        unreachable!("no manager runs here")
-    }
-    async fn reboot(&self, _: RebootKind, _: RebootMethod, _: &str) -> Result<(), ServiceError> {
-        unreachable!("no manager runs here")
-    }
-    fn reboot_over(&self, _: Duration) -> impl Future<Output = ServiceError> + Send {
-        pending()
     }
 }

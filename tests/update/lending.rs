@@ -75,10 +75,24 @@ async fn exactly_what_was_stopped_is_started_after_the_reboot_before_pods_may_co
     let cordon = sandbox.journal().cordon.unwrap();
     assert_eq!(cordon.lending, Lending::Quiesced);
     assert_eq!(cordon.stopped, ["enabled.service", "monitor.service"]);
+    let since = || sandbox.journal().devices_before.unwrap().1;
+    let before = since();
     // The boot starts what is enabled.
     script.unit_is("enabled.service", "active");
-    node.fails("uncordon", 1, true);
+    node.fails("uncordon", 1000, true);
     let mut driver = next_boot(driver, &sandbox, &script, &node).await;
+    driver
+        .until("uncordoning", |report| report.phase == Phase::Uncordoning)
+        .await;
+    let lendings = [Lending::Withheld, Lending::Quiesced, Lending::Open];
+    assert_eq!(node.lendings(), lendings, "before pods may come");
+    assert!(
+        script
+            .asked()
+            .contains(&"Restart monitor.service".to_owned())
+    );
+    assert!(since() > before, "they are waited for from then on");
+    node.fails("uncordon", 1, true);
     driver.until_on(&one()).await;
     let asked = script.asked();
     let starts: Vec<_> = asked
@@ -90,7 +104,6 @@ async fn exactly_what_was_stopped_is_started_after_the_reboot_before_pods_may_co
         ["Restart monitor.service"],
         "once, and nothing else"
     );
-    let lendings = [Lending::Withheld, Lending::Quiesced, Lending::Open];
     assert_eq!(node.lendings(), lendings);
     assert!(sandbox.journal().cordon.is_none());
     driver.stop().await;

@@ -98,7 +98,7 @@ async fn an_allocation_is_answered_by_the_vendor_and_held_against_its_file() {
     let (program, refusals) = tokio::join!(answers, asking);
     for (refusal, expected) in refusals.iter().zip([
         "/dev/sda is not among the nodes that vendor acme may hand out",
-        "vendor acme refuses: no firmware for it",
+        "what comes from vendor acme cannot be handed out: no firmware for it",
         "vendor acme has not answered within 1 s",
     ]) {
         assert!(refusal.contains(expected), "{refusal}");
@@ -259,6 +259,12 @@ async fn a_vendor_that_was_away_when_the_update_ended_hears_that_it_may_go_on() 
     vendor_is(&agent, "acme", |one| one.instance.is_none()).await;
     let obeyed = vendors.resume(Duration::from_millis(500)).await;
     assert_eq!(obeyed["acme"], Obeyed::Away);
+    // Who goes before it has answered may not have heard it.
+    let (mut program, _) = machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap();
+    let question = program.question().await;
+    assert!(matches!(question.asked, Some(question::Asked::Resume(_))));
+    drop(program);
+    vendor_is(&agent, "acme", |one| one.instance.is_none()).await;
     let (mut program, _) = machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap();
     let question = program.question().await;
     assert!(matches!(question.asked, Some(question::Asked::Resume(_))));
@@ -266,6 +272,8 @@ async fn a_vendor_that_was_away_when_the_update_ended_hears_that_it_may_go_on() 
     program
         .answer(question.id, answer::Answer::Done(api::Done {}))
         .await;
+    // What follows is dealt with after it.
+    program.offer("acme.dev/x", 1, Vec::new()).await.unwrap();
     drop(program);
     vendor_is(&agent, "acme", |one| one.instance.is_none()).await;
     let (mut program, _) = machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap();

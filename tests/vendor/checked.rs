@@ -120,7 +120,6 @@ async fn says(socket: String, snapshots: Vec<api::Snapshot>) {
 async fn every_broken_rule_is_told_with_what_was_seen() {
     let broken = broken(&check(sloppy).await);
     let expected = [
-        "it offers every resource that Hello names: 0 of 1",
         "/dev/sda is not among the nodes that vendor acme may hand out",
         "it says something within three heartbeats",
         "it answers Quiesce: no answer in time",

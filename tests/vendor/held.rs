@@ -2,17 +2,24 @@
 
 use std::time::Duration;
 
-use machinist::vendor::api::v1::{self as api, from_vendor::Said};
+use machinist::vendor::{
+    VendorStatus,
+    api::v1::{self as api, FromVendor, from_vendor::Said},
+};
+use prost::Message as _;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::UnixStream,
 };
 use tonic::Code;
 
-use crate::trust::{unharmed, with_a_neighbour};
+use crate::{
+    program::vendor_is,
+    trust::{unharmed, with_a_neighbour},
+};
 
-/// What a client of HTTP/2 says up to the first bytes of a message that never comes.
-fn half_a_message() -> Vec<u8> {
+/// What a client of HTTP/2 says that begins a stream for this authority and sends the bytes in it.
+fn stream(authority: &str, sent: &[u8]) -> Vec<u8> {
     let frame = |kind: u8, flags: u8, stream: u8, body: &[u8]| {
         let length = u32::try_from(body.len()).unwrap().to_be_bytes();
         let mut frame = length[1..].to_vec();
@@ -25,7 +32,7 @@ fn half_a_message() -> Vec<u8> {
         (":method", "POST"),
         (":scheme", "http"),
         (":path", "/machinist.vendor.v1.Vendor/Session"),
-        (":authority", "agent"),
+        (":authority", authority),
         ("content-type", "application/grpc"),
         ("te", "trailers"),
     ] {
@@ -38,9 +45,47 @@ fn half_a_message() -> Vec<u8> {
     let mut said = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
     said.extend(frame(4, 0, 0, &[]));
     said.extend(frame(1, 4, 1, &headers));
-    // A message of 1000 bytes, of which three come.
-    said.extend(frame(0, 0, 1, &[0, 0, 0, 3, 0xe8, 0x0a, 0x05, 0x0a]));
+    said.extend(frame(0, 0, 1, sent));
     said
+}
+
+/// Of a message of 1000 bytes three come.
+fn half_a_message() -> Vec<u8> {
+    stream("agent", &[0, 0, 0, 3, 0xe8, 0x0a, 0x05, 0x0a])
+}
+
+#[tokio::test]
+async fn a_program_whose_library_names_the_socket_for_a_host_is_let_in() {
+    let (machine, agent, good) = with_a_neighbour().await;
+    for (instance, authority) in [
+        ("plain", "/run/machinist/vendors/acme/agent.sock"),
+        (
+            "encoded",
+            "%2Frun%2Fmachinist%2Fvendors%2Facme%2Fagent.sock",
+        ),
+    ] {
+        let hello = FromVendor {
+            said: Some(Said::Hello(api::Hello {
+                api_versions: vec!["v1".into()],
+                vendor: "acme".into(),
+                instance: instance.into(),
+                resources: vec!["acme.dev/x".into()],
+            })),
+        }
+        .encode_to_vec();
+        let mut message = vec![0, 0, 0, 0, u8::try_from(hello.len()).unwrap()];
+        message.extend(hello);
+        let socket = machine.vendor_socket("acme");
+        let mut connection = UnixStream::connect(socket).await.unwrap();
+        let said = stream(authority, &message);
+        connection.write_all(&said).await.unwrap();
+        let is = |one: &VendorStatus| one.instance.as_deref() == Some(instance);
+        vendor_is(&agent, "acme", is).await;
+        drop(connection);
+        vendor_is(&agent, "acme", |one| one.instance.is_none()).await;
+    }
+    unharmed(&machine, &agent, good).await;
+    agent.stop().await;
 }
 
 #[tokio::test]

@@ -94,7 +94,10 @@ async fn containers_get_what_the_recipe_or_the_vendor_says() {
             .unwrap_err()
     };
     let ((), refused) = tokio::join!(answers, asking);
-    assert_eq!(refused.message(), "vendor acme refuses: it is too hot");
+    assert_eq!(
+        refused.message(),
+        "what comes from vendor acme cannot be handed out: it is too hot"
+    );
     agent.stop().await;
 }
 
@@ -262,7 +265,7 @@ async fn a_link_that_is_turned_after_the_snapshot_is_seen_when_a_container_asks(
         .unwrap_err();
     assert_eq!(
         refused.message(),
-        "vendor acme refuses: its recipe is not used: /run/acme.dev/link leads to /etc/secret, \
+        "what comes from vendor acme cannot be handed out: its recipe is not used: /run/acme.dev/link leads to /etc/secret, \
          which vendor acme must not mount into containers"
     );
     // The same while it is away.

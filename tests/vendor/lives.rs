@@ -240,6 +240,31 @@ async fn a_file_that_goes_takes_everything_with_it_and_one_that_comes_back_begin
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_vendor_left_that_no_file_declares_goes_once_all_files_can_be_read() {
+    let machine = machine();
+    let agent = machine.agent();
+    let (mut program, _) = machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap();
+    program
+        .offer("acme.dev/x", 1, vec![device("acme0")])
+        .await
+        .unwrap();
+    lists(&agent, &["x/acme0=Healthy"]).await;
+    agent.stop().await;
+    let file = |name: &str| machine.path("etc/machinist/vendors.d").join(name);
+    std::fs::remove_file(file("acme.yaml")).unwrap();
+    // It may be the one that declares acme.
+    std::fs::write(file("other.yaml"), "{").unwrap();
+    let agent = machine.agent();
+    agent
+        .until("told", |status| !status.problems.is_empty())
+        .await;
+    lists(&agent, &["x/acme0=Healthy"]).await;
+    std::fs::remove_file(file("other.yaml")).unwrap();
+    lists(&agent, &[]).await;
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_file_that_changes_holds_for_the_next_message() {
     let machine = machine();
     let agent = machine.agent();
@@ -350,6 +375,13 @@ async fn the_death_of_one_vendor_leaves_the_other_one_alone() {
     drop(first);
     let gone = "x/acme0=Unhealthy (vendor acme is gone: it closed its session)";
     lists(&agent, &[gone, "y/acme1=Healthy"]).await;
+    // Back in the same task that took its devices: whatever that did to others is done.
+    let (mut first, _) = machine.hello("acme", "two", &["acme.dev/x"]).await.unwrap();
+    first
+        .offer("acme.dev/x", 1, vec![device("acme0")])
+        .await
+        .unwrap();
+    lists(&agent, &["x/acme0=Healthy", "y/acme1=Healthy"]).await;
     second
         .offer("acme.dev/y", 2, vec![device("acme1")])
         .await

@@ -27,7 +27,7 @@ const fn wall(rooms: &'static str, may: &'static str, why: &'static str) -> Wall
 
 pub(crate) const WALLS: &[Wall] = &[
     wall(
-        "reason path digest clock backoff rate shutdown window wire crd",
+        "reason path digest authority clock backoff rate shutdown window wire crd",
         "",
         "",
     ),
@@ -59,7 +59,7 @@ pub(crate) const WALLS: &[Wall] = &[
     wall("hardware", "path", ""),
     wall(
         "kubelet",
-        "backoff device path root shutdown telemetry",
+        "authority backoff device path root shutdown telemetry",
         "what is lent",
     ),
     wall(
@@ -69,7 +69,7 @@ pub(crate) const WALLS: &[Wall] = &[
     ),
     wall(
         "vendor",
-        "backoff device device::registry path rate root shutdown telemetry wire",
+        "authority backoff device device::registry path rate root shutdown telemetry wire",
         "what is offered, and what is asked of whoever offers it",
     ),
     wall(
@@ -85,7 +85,7 @@ pub(crate) const WALLS: &[Wall] = &[
     wall("cluster::pods", "cluster drain drain::evict", ""),
     wall(
         "cluster::slices cluster::dynamic",
-        "backoff cluster cluster::dynamic crd device reason telemetry",
+        "backoff cluster cluster::dynamic crd device rate reason telemetry",
         "it fulfils the ports of claims",
     ),
     wall(
@@ -143,6 +143,7 @@ const fn outside(path: &'static str, rooms: &'static [&'static str], why: &'stat
 /// Where things happen at the same time; the vocabulary is not among them.
 const DRIVERS: &[&str] = &[
     "admin",
+    "authority",
     "agent",
     "cli::beside",
     "cli::cancel",

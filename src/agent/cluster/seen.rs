@@ -201,8 +201,8 @@ mod tests {
         );
     }
 
-    #[test]
-    fn extended_resources_that_the_node_counts_none_of_are_told() {
+    #[tokio::test]
+    async fn extended_resources_that_the_node_counts_none_of_are_told() {
         let mut node = NodeView::default();
         let counts = [
             ("acme.dev/gone", "0"),
@@ -218,6 +218,16 @@ mod tests {
         };
         assert_eq!(zeros(&sight), ["acme.dev/gone"]);
         assert!(zeros(&Sight::default()).is_empty());
+        // Once; there is nobody to say anything more.
+        let seen = Seen {
+            sights: watch::channel(sight).1,
+            troubles: watch::channel(None).1,
+            desired: watch::Sender::default(),
+            boot: String::new(),
+        };
+        let (to, told) = watch::channel(ClusterView::default());
+        seen.show(to, CancellationToken::new()).await;
+        assert_eq!(told.borrow().zeros, ["acme.dev/gone"]);
     }
 
     #[test]

@@ -33,6 +33,8 @@ struct Explained<'a> {
     resource: &'a ResourceStatus,
     /// The vendor whose program offers it.
     vendor: Option<&'a VendorStatus>,
+    /// Why nobody knows who has its devices.
+    holders_unknown: Option<&'a str>,
     /// What is wrong with files that name it, or that it comes from.
     problems: Vec<&'a str>,
 }
@@ -52,13 +54,17 @@ pub(super) fn run(global: &Global, args: &ExplainArgs) -> anyhow::Result<Exit> {
 fn explained<'a>(status: &'a Status, resource: &'a ResourceStatus) -> Explained<'a> {
     let vendor = resource.source.strip_prefix("vendor ");
     let vendor = vendor.and_then(|name| status.vendors.iter().find(|one| one.vendor == name));
+    let is_declared = ["vendor ", "plugin "].map(|kind| resource.source.starts_with(kind));
     let concerns = |problem: &&str| {
-        problem.contains(&resource.resource) || problem.starts_with(&resource.source)
+        problem.contains(&resource.resource)
+            || problem.starts_with(&resource.source)
+            || is_declared.contains(&true) && problem.contains("/vendors.d/")
     };
     let problems = status.device_problems.iter().map(String::as_str);
     Explained {
         resource,
         vendor,
+        holders_unknown: status.holders_unknown.as_deref(),
         problems: problems.filter(concerns).collect(),
     }
 }
@@ -93,7 +99,10 @@ fn text(explained: &Explained<'_>) -> String {
         text.push_str("it has no device\n");
     }
     for device in &resource.devices {
-        text.push_str(&line(device));
+        text.push_str(&line(device, explained.holders_unknown.is_none()));
+    }
+    if let Some(why) = explained.holders_unknown {
+        let _ = writeln!(text, "nobody knows who has them: {why}");
     }
     if let Some(vendor) = explained.vendor {
         text.push_str(&of_vendor(vendor));
@@ -104,14 +113,15 @@ fn text(explained: &Explained<'_>) -> String {
     text
 }
 
-fn line(device: &DeviceStatus) -> String {
+fn line(device: &DeviceStatus, holders_known: bool) -> String {
     let why = match device.reason.as_str() {
         "" => String::new(),
         why => format!(": {why}"),
     };
     let held = match &device.holder {
         Some(holder) => format!("; {holder} has it{}", since(device.held_since)),
-        None => "; nobody has it".to_owned(),
+        None if holders_known => "; nobody has it".to_owned(),
+        None => String::new(),
     };
     let since = since(device.since);
     format!("  {} is {}{since}{why}{held}\n", device.id, device.health)
@@ -127,7 +137,7 @@ fn of_vendor(vendor: &VendorStatus) -> String {
         "vendor {name} {there}; {} session(s), {} refusal(s) since the agent started\n",
         vendor.sessions, vendor.refused
     );
-    for told in [&vendor.problem, &vendor.last_reason].into_iter().flatten() {
+    for told in vendor.told() {
         let _ = writeln!(text, "  {told}");
     }
     text
@@ -198,7 +208,7 @@ mod tests {
              a is Healthy since 2027-01-15 08:00:00Z; lab/reads/main has it since 2027-01-15 08:00:00Z\n  \
              b is Unhealthy since 2027-01-15 08:00:00Z: 92 °C; nobody has it\n\
              vendor acme is connected as \"one\"; 2 session(s), 1 refusal(s) since the agent started\n  \
-             generation 1 is older than 2\n\
+             last: generation 1 is older than 2\n\
              /etc/a.yaml: acme.dev/x is offered by vendor acme already\n"
         );
         let json = serde_json::to_value(explained(&status, &status.devices[0])).unwrap();

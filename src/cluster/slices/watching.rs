@@ -17,6 +17,7 @@ use super::{DEBOUNCE, Slices, named, resource, selector};
 use crate::{
     backoff::{Backoff, jitter},
     cluster::{ClusterError, Why, dynamic},
+    rate::Rate,
     telemetry::chain,
 };
 
@@ -57,9 +58,9 @@ impl Slices {
                     self.complain(&error, failures == 0);
                     let wait = RETRY.wait(failures, jitter());
                     failures = failures.saturating_add(1);
-                    match self.api {
-                        None if error.is_not_found() => ABSENT,
-                        _ => wait.max(error.retry_after().unwrap_or_default()),
+                    match self.absent {
+                        true => ABSENT,
+                        false => wait.max(error.retry_after().unwrap_or_default()),
                     }
                 }
             };
@@ -70,7 +71,9 @@ impl Slices {
     /// Lists, writes, and watches until the watch ends.
     async fn turn(&mut self) -> Result<(), ClusterError> {
         if self.api.is_none() {
-            let (version, spelling) = dynamic::version(&self.cluster).await?;
+            let version = dynamic::version(&self.cluster).await;
+            self.absent = version.as_ref().is_err_and(ClusterError::is_not_found);
+            let (version, spelling) = version?;
             self.api = Some((resource(version), spelling));
         }
         let version = self.list().await?;
@@ -126,8 +129,8 @@ impl Slices {
         let mut sights = self.node.sights();
         sights.mark_changed();
         let mut due: Option<Instant> = None;
-        let soon = |due: &mut Option<Instant>| {
-            due.get_or_insert_with(|| Instant::now() + DEBOUNCE);
+        let soon = |due: &mut Option<Instant>, changes: &Rate| {
+            due.get_or_insert_with(|| changes.ready().max(Instant::now() + DEBOUNCE));
         };
         loop {
             tokio::select! {
@@ -137,16 +140,16 @@ impl Slices {
                         if !self.heard(&node, event)? {
                             return Ok(());
                         }
-                        soon(&mut due);
+                        soon(&mut due, &self.changes);
                     }
                     Ok(None) | Err(_) => return Ok(()),
                 },
                 // Safe to drop, all of them: a change stays marked as unseen, and the time is kept.
-                Ok(()) = self.wish.changed() => soon(&mut due),
+                Ok(()) = self.wish.changed() => soon(&mut due, &self.changes),
                 Ok(()) = sights.changed() => {
                     // A Node that is made anew has taken its slices with it.
                     if uid(&sights) != self.owner {
-                        soon(&mut due);
+                        soon(&mut due, &self.changes);
                     }
                 }
                 () = until(due) => {
@@ -178,20 +181,19 @@ impl Slices {
     }
 
     fn complain(&self, error: &ClusterError, first: bool) {
-        let why = match self.api {
-            None if error.is_not_found() => {
+        let why = match self.absent {
+            true => {
                 "the cluster has no resource.k8s.io: devices cannot be claimed in it".to_owned()
             }
-            _ => chain(error),
+            false => chain(error),
         };
-        let known = self.api.is_none() && error.is_not_found();
         match first {
             true => tracing::warn!(reason = %error.reason(), "{why}"),
             false => tracing::debug!("{why}"),
         }
         self.tell.send_if_modified(|published| {
             // Where there is no such kind, nothing is offered.
-            if known {
+            if self.absent {
                 published.resources = Some(std::collections::BTreeSet::new());
             }
             let news = published.problem.as_ref() != Some(&why);

@@ -164,7 +164,7 @@ const MISTAKES: &[(&str, &str, &str)] = &[
         "\"{id}\"",
         "\"{serial}\"",
         "x.yaml:13:24: spec.container.env.ACME_DEVICE: {serial} stands for nothing here; \
-             expected {id} or {node} [ValueInvalid]",
+             expected {id}, {node} or {name} [ValueInvalid]",
     ),
     (
         "machinist.dev/v1",
@@ -455,4 +455,44 @@ fn another_shape_is_told_in_words_of_whoever_wrote_it() {
         let told = of(spec);
         assert!(told.starts_with(expected), "{told}\nand not\n{expected}");
     }
+}
+
+#[test]
+fn values_of_another_kind_are_told_in_words_of_whoever_wrote_them() {
+    let head = "apiVersion: machinist.dev/v1\nkind: DeviceDeclaration\nmetadata: {name: x}\n\
+        spec:\n  resource: acme.dev/x\n  match: [{path: /dev/x}]\n";
+    for (more, told) in [
+        (
+            "  share: {replicas: -1}\n",
+            "x.yaml:7:21: spec.share.replicas: the value has the wrong type or size; \
+             expected a whole number from 0 to 4294967295",
+        ),
+        (
+            "  share: {replicas: 2, strict: yes}\n",
+            "x.yaml:7:32: spec.share.strict: the value has the wrong type; expected true or false",
+        ),
+        (
+            "  container: {env: {A: }}\n",
+            "x.yaml:7:22: spec.container.env.A: there is no value; expected a text",
+        ),
+        (
+            "  health: [{exists: true}]\n",
+            "x.yaml:7:21: spec.health[0].exists: the word has a value; expected the word alone",
+        ),
+        (
+            "---\nkind: DeviceDeclaration\n",
+            "x.yaml:8:1: a second document begins here; expected one document in each file",
+        ),
+    ] {
+        let told = format!("{told} [ValueInvalid]");
+        assert_eq!(problems(&format!("{head}{more}")), [told]);
+    }
+}
+
+#[test]
+fn a_file_of_another_version_is_told_so_and_nothing_of_its_fields() {
+    let text = "apiVersion: machinist.dev/v2\nkind: DeviceDeclaration\nmetadata: {name: x}\nspec: {novel: 1}\n";
+    let told = "x.yaml:1:13: apiVersion: \"machinist.dev/v2\" is not supported; expected machinist.dev/v1 \
+         [VersionUnsupported]";
+    assert_eq!(problems(text), [told]);
 }

@@ -8,7 +8,7 @@ use serde::{
 };
 use serde_saphyr::{Error, Location, Spanned};
 
-use super::shape::{LIST, MAP, NUMBER, TEXT, list_of, one_line, wanted};
+use super::shape::{LIST, MAP, NUMBER, TEXT, list_of, value, wanted};
 use crate::device::Refusal;
 use crate::reason::Reason;
 
@@ -173,33 +173,7 @@ fn as_read(entries: &[Entry], place: Option<Location>, error: &Error) -> Refusal
             // The reader stands at the end of the map; its own name says more.
             return Refusal::new(Reason::ValueInvalid, message).field(place);
         }
-        Error::SerdeUnknownVariant {
-            variant, expected, ..
-        } => {
-            let message = format!("{variant:?} is not known");
-            Refusal::new(Reason::ValueInvalid, message).expected(list_of(expected))
-        }
-        Error::SerdeInvalidType {
-            unexpected,
-            expected,
-            ..
-        }
-        | Error::SerdeInvalidValue {
-            unexpected,
-            expected,
-            ..
-        } => {
-            let message = format!("this is {unexpected}");
-            Refusal::new(Reason::ValueInvalid, message).expected(expected.clone())
-        }
-        Error::InvalidScalar { ty, .. } => {
-            Refusal::new(Reason::ValueInvalid, "the value has the wrong type").expected(*ty)
-        }
-        Error::DuplicateMappingKey { key, .. } => {
-            let name = key.as_deref().unwrap_or("a key");
-            Refusal::new(Reason::EntryDuplicate, format!("{name} is there twice"))
-        }
-        other => Refusal::new(Reason::SyntaxInvalid, one_line(other)),
+        other => value(other),
     };
     refusal.field = refusal.field.or(field).filter(|field| !field.is_empty());
     if let Some(place) = place {

@@ -2,10 +2,13 @@
 
 use serde_saphyr::Error;
 
+use crate::{device::Refusal, reason::Reason};
+
 pub(super) const MAP: &str = "a map of fields";
 pub(super) const LIST: &str = "a list of entries";
 pub(super) const TEXT: &str = "a text";
 pub(super) const NUMBER: &str = "a number";
+const BOOLEAN: &str = "true or false";
 
 /// What the reader expected, in words of those who write such files: its own are those of a parser. None
 /// where it did not expect a shape.
@@ -33,8 +36,61 @@ pub(super) fn list_of(names: &[&str]) -> String {
     format!("one of {}", names.join(", "))
 }
 
+/// A whole number of the reader's type, in words.
+fn scalar(ty: &str) -> String {
+    let most = match ty {
+        "u8" => u8::MAX.into(),
+        "u16" => u16::MAX.into(),
+        "u32" => u32::MAX.into(),
+        "u64" => u64::MAX,
+        "floating point" => return NUMBER.to_owned(),
+        "boolean" => return BOOLEAN.to_owned(),
+        other => return other.to_owned(),
+    };
+    format!("a whole number from 0 to {most}")
+}
+
+/// What is wrong with a value, whatever field it is of.
+pub(super) fn value(error: &Error) -> Refusal {
+    let invalid = |message: String| Refusal::new(Reason::ValueInvalid, message);
+    match error {
+        Error::MultipleDocuments { .. } => {
+            let refusal = invalid("a second document begins here".to_owned());
+            refusal.expected("one document in each file")
+        }
+        Error::NullIntoString { .. } => invalid("there is no value".to_owned()).expected(TEXT),
+        Error::InvalidBooleanStrict { .. } => {
+            invalid("the value has the wrong type".to_owned()).expected(BOOLEAN)
+        }
+        Error::UnexpectedValueForUnitEnumVariant { .. } => {
+            invalid("the word has a value".to_owned()).expected("the word alone")
+        }
+        Error::SerdeUnknownVariant {
+            variant, expected, ..
+        } => invalid(format!("{variant:?} is not known")).expected(list_of(expected)),
+        Error::SerdeInvalidType {
+            unexpected,
+            expected,
+            ..
+        }
+        | Error::SerdeInvalidValue {
+            unexpected,
+            expected,
+            ..
+        } => invalid(format!("this is {unexpected}")).expected(expected.clone()),
+        Error::InvalidScalar { ty, .. } => {
+            invalid("the value has the wrong type or size".to_owned()).expected(scalar(ty))
+        }
+        Error::DuplicateMappingKey { key, .. } => {
+            let name = key.as_deref().unwrap_or("a key");
+            Refusal::new(Reason::EntryDuplicate, format!("{name} is there twice"))
+        }
+        other => Refusal::new(Reason::SyntaxInvalid, one_line(other)),
+    }
+}
+
 /// The reader's own message without the place, which is told apart.
-pub(super) fn one_line(error: &Error) -> String {
+fn one_line(error: &Error) -> String {
     let text = error.to_string();
     let text = text.lines().next().unwrap_or_default();
     let text = text.split(" at line ").next().unwrap_or(text);

@@ -1,6 +1,9 @@
 //! Changes in words, for the log.
 
-use crate::device::inventory::Inventory;
+use crate::device::inventory::{Inventory, Resource};
+
+/// Names in one line.
+const MOST_NAMES: usize = 20;
 
 /// One line for each thing that became different.
 pub(super) fn announce(old: &Inventory, new: &Inventory) {
@@ -25,6 +28,9 @@ pub(super) fn announce(old: &Inventory, new: &Inventory) {
             let source = &resource.source;
             tracing::info!(resource = %name, "{name} is declared in {source}: {devices} device(s)");
         }
+        if let Some(before) = before {
+            vanished(before, resource);
+        }
         for (id, device) in &resource.devices {
             let known = before.and_then(|before| before.devices.get(id));
             if known.is_some_and(|known| known.health != device.health) {
@@ -41,4 +47,25 @@ pub(super) fn announce(old: &Inventory, new: &Inventory) {
     {
         tracing::info!(resource = %name, "{name} is gone: nobody declares it any more");
     }
+}
+
+/// What left the list; that its resource left is told by itself.
+fn vanished(before: &Resource, now: &Resource) {
+    let ids = before.devices.keys();
+    let gone: Vec<_> = ids.filter(|id| !now.devices.contains_key(*id)).collect();
+    if gone.is_empty() {
+        return;
+    }
+    let (name, count) = (&now.name, gone.len());
+    let shown: Vec<_> = gone
+        .into_iter()
+        .take(MOST_NAMES)
+        .map(String::as_str)
+        .collect();
+    let more = match count - shown.len() {
+        0 => String::new(),
+        others => format!(" and {others} more"),
+    };
+    let shown = shown.join(", ");
+    tracing::info!(resource = %name, "{count} device(s) of {name} are offered no more: {shown}{more}");
 }

@@ -155,7 +155,9 @@ mod tests {
                 permissions: "rw".to_owned(),
             });
             let refused = declared.vouch(&resource, &grant).await.unwrap_err();
-            let whole = format!("/etc/machinist/devices.d/x.yaml refuses: {why}");
+            let whole = format!(
+                "what comes from /etc/machinist/devices.d/x.yaml cannot be handed out: {why}"
+            );
             assert_eq!(refused.to_string(), whole);
         }
     }

@@ -1,25 +1,32 @@
 //! Declarations as they lie on disk: whose they may be, and what they hold.
+//!
+//! A directory may be the volume of a ConfigMap. The kubelet lets everybody write there, for nobody gets as far; each
+//! file is a link through `..data` into a directory of its own, which is changed as a whole.
 
+use super::follow;
 use crate::{
     device::{Refusal, declaration::LARGEST, ledger::Files},
     path::AbsPath,
     reason::Reason,
-    root::{Kind, Root, RootError, Stat},
+    root::{Entry, Kind, Root, RootError, Stat},
     telemetry::chain,
 };
 
 /// More declarations than any machine has; the rest is reported and left.
 const MOST_FILES: usize = 256;
 
+/// What leads to the files of a ConfigMap's volume.
+const DATA: &str = "..data";
+
 /// Reads all declarations in `dirs`. `user` is the user besides root who may own them.
 pub fn read_files(root: &Root, dirs: &[AbsPath], user: u32) -> Files {
     let mut files = Files::new();
     for dir in dirs {
         match root.stat(dir) {
-            Ok(Some(stat)) => match owner_fault(&stat, user) {
-                None => read_dir(root, dir, user, &mut files),
-                Some(fault) => refuse(&mut files, dir, Reason::SourceUnreadable, &fault),
-            },
+            Ok(Some(stat)) => {
+                let fault = owner_fault(&stat, user);
+                read_dir(root, dir, (user, fault.as_deref()), &mut files);
+            }
             Ok(None) => {}
             Err(error) => refuse(&mut files, dir, Reason::SourceUnreadable, &chain(&error)),
         }
@@ -32,11 +39,16 @@ fn refuse(files: &mut Files, path: &AbsPath, reason: Reason, message: &str) {
     files.insert(path.clone(), Err(refusal));
 }
 
-fn read_dir(root: &Root, dir: &AbsPath, user: u32, files: &mut Files) {
+/// Of a directory that is not believed, for its `fault`, only what a volume links to.
+fn read_dir(root: &Root, dir: &AbsPath, (user, fault): (u32, Option<&str>), files: &mut Files) {
     let entries = match root.list(dir) {
         Ok(entries) => entries,
         Err(error) => return refuse(files, dir, Reason::SourceUnreadable, &chain(&error)),
     };
+    let data = |entry: &Entry| (entry.name.as_str(), entry.kind) == (DATA, Kind::Link);
+    if let Some(fault) = fault.filter(|_| !entries.iter().any(data)) {
+        return refuse(files, dir, Reason::SourceUnreadable, fault);
+    }
     let is_ours =
         |name: &str| !name.starts_with('.') && (name.ends_with(".yaml") || name.ends_with(".yml"));
     for entry in entries.into_iter().filter(|entry| is_ours(&entry.name)) {
@@ -48,6 +60,11 @@ fn read_dir(root: &Root, dir: &AbsPath, user: u32, files: &mut Files) {
                 format!("there are more than {MOST_FILES} declarations; the rest is left out");
             return refuse(files, dir, Reason::ValueInvalid, &message);
         }
+        if let Some(fault) = fault.filter(|_| entry.kind != Kind::Link) {
+            let message = format!("{dir}: {fault}");
+            refuse(files, &file, Reason::SourceUnreadable, &message);
+            continue;
+        }
         match read_file(root, &file, user) {
             Ok(Some(text)) => drop(files.insert(file, Ok(text))),
             Ok(None) => {}
@@ -58,11 +75,15 @@ fn read_dir(root: &Root, dir: &AbsPath, user: u32, files: &mut Files) {
 
 /// The text of one declaration; none when it vanished meanwhile.
 pub(super) fn read_file(root: &Root, file: &AbsPath, user: u32) -> Result<Option<String>, String> {
-    let stat = match root.stat(file) {
-        Ok(Some(stat)) => stat,
+    let (mut file, mut stat) = match root.stat(file) {
+        Ok(Some(stat)) => (file.clone(), stat),
         Ok(None) => return Ok(None),
         Err(error) => return Err(chain(&error)),
     };
+    if stat.kind == Kind::Link {
+        (file, stat) = of_volume(root, &file, user)?;
+    }
+    let file = &file;
     if stat.kind != Kind::File {
         let kind = stat.kind.as_str();
         return Err(format!(
@@ -80,6 +101,30 @@ pub(super) fn read_file(root: &Root, file: &AbsPath, user: u32) -> Result<Option
         Err(error) if error.is_not_found() => Ok(None),
         Err(RootError::TooLarge { limit, .. }) => Err(format!("it is larger than {limit} bytes")),
         Err(error) => Err(chain(&error)),
+    }
+}
+
+/// Where a link of a ConfigMap's volume leads: to a file in a directory that only a trusted owner writes, itself in
+/// that of the link. Whoever turned the link otherwise would find nothing else there.
+fn of_volume(root: &Root, link: &AbsPath, user: u32) -> Result<(AbsPath, Stat), String> {
+    let refused = || {
+        "it is a symbolic link; declarations are regular files, or links as the kubelet makes them for a ConfigMap"
+            .to_owned()
+    };
+    let found = follow(root, link).map_err(|error| chain(&error))?;
+    let (target, stat) = found.ok_or_else(|| "it is a link that leads nowhere".to_owned())?;
+    let parents = (target.parent(), link.parent());
+    let (Some(within), Some(volume)) = parents else {
+        return Err(refused());
+    };
+    let volume = root.canonical(&volume).map_err(|error| chain(&error))?;
+    if within.parent().as_ref() != Some(&volume) || !within.file_name().starts_with("..") {
+        return Err(refused());
+    }
+    let dir = root.stat(&within).map_err(|error| chain(&error))?;
+    match dir.and_then(|dir| owner_fault(&dir, user)) {
+        Some(fault) => Err(format!("{within}: {fault}")),
+        None => Ok((target, stat)),
     }
 }
 

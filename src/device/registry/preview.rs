@@ -120,5 +120,5 @@ pub fn list(root: &Root, allowances: Allowances) -> Inventory {
 }
 
 fn scan<'a>(root: &Root, declarations: impl Iterator<Item = &'a Declaration>) -> Scan {
-    Scanner::new(root.clone()).scan(declarations, &UnitStates::new())
+    Scanner::new(root.clone()).scan(declarations, &UnitStates::new(), &Inventory::default())
 }

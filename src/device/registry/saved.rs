@@ -124,8 +124,9 @@ impl Keeper {
         }
     }
 
-    /// Takes note of how a save ended; a failure is told once.
-    pub(super) fn note(&mut self, end: End) {
+    /// Takes note of how a save ended, and says whether it went well; a failure is told once.
+    pub(super) fn note(&mut self, end: End) -> bool {
+        let went_well = matches!(end, Ok(Ok(_)));
         match end {
             Ok(Ok(digest)) => (self.last, self.failed) = (digest, false),
             Ok(Err(error)) => {
@@ -136,6 +137,7 @@ impl Keeper {
             }
             Err(error) => tracing::error!(%error, "saving the device list broke off"),
         }
+        went_well
     }
 }
 

@@ -11,6 +11,7 @@ use super::watching::Depth;
 use crate::{
     device::{
         declaration::{Declaration, Entry},
+        inventory::Inventory,
         name::ResourceName,
         sighting::Sightings,
     },
@@ -84,6 +85,7 @@ impl Scanner {
         &mut self,
         all: impl Iterator<Item = &'a Declaration>,
         units: &UnitStates,
+        known: &Inventory,
     ) -> Scan {
         let all: Vec<_> = all.collect();
         let mut dirs = BTreeMap::new();
@@ -99,7 +101,8 @@ impl Scanner {
         };
         for declaration in all {
             let finder = Finder::new(self, declaration, &sysfs, &mut scan.dirs);
-            if let Some(seen) = finder.find(&specs, units) {
+            let known = known.resources.get(&declaration.resource);
+            if let Some(seen) = finder.find(&specs, units, known.map(|one| &**one)) {
                 scan.sightings.insert(declaration.resource.clone(), seen);
             }
         }

@@ -33,9 +33,9 @@ use crate::{
 /// Plugging one stick makes a handful of events, and udevd adds its links some milliseconds after
 /// the kernel's: one look for all of them. What goes is told at once, and looked for no more often than this.
 const DEBOUNCE: Duration = Duration::from_millis(50);
-/// How often everything is looked at where the kernel's own events are not heard: inotify alone knows
-/// nothing of what has no node in `/dev` yet.
-const RESCAN_WITHOUT_UEVENTS: Duration = Duration::from_secs(60);
+/// How often everything is looked at where something is not heard of by itself. Without the kernel's own events
+/// inotify knows nothing of what has no node in `/dev` yet; without inotify nobody tells of files.
+const RESCAN_UNHEARD: Duration = Duration::from_secs(60);
 /// How often attributes of sysfs are read that say whether a device is well: the kernel does not tell when they
 /// change.
 const RESCAN_OF_ATTRIBUTES: Duration = Duration::from_secs(10);
@@ -46,6 +46,8 @@ const LATE: Duration = Duration::from_secs(60);
 /// file system hangs, those that need none go on without.
 const FIRST_LOOK: Duration = Duration::from_secs(10);
 
+/// When to try again what could not be saved: a full disk is no reason to lose it for good.
+const SAVE_AGAIN: Duration = Duration::from_secs(30);
 /// How long the end waits for the disk: what is saved is a head start, and the agent's end is not put off for it.
 const LAST_SAVE: Duration = Duration::from_millis(500);
 
@@ -181,7 +183,12 @@ impl Task {
     fn handle(&mut self, woken: Woken) {
         match woken {
             Woken::Looked(looked) => self.looked(looked),
-            Woken::Saved(end) => self.keeper.note(end),
+            Woken::Saved(end) => {
+                if !self.keeper.note(end) {
+                    let again = || Instant::now() + SAVE_AGAIN;
+                    self.due.save.get_or_insert_with(again);
+                }
+            }
             Woken::Files => Due::soon(&mut self.due.files),
             Woken::Nodes(Change::Gone(names)) => self.went(&names),
             Woken::Nodes(Change::Other) | Woken::Units => Due::soon(&mut self.due.look),
@@ -284,7 +291,7 @@ impl Task {
             self.looking.want(true);
         } else if Due::passed(self.due.look) {
             self.due.look = None;
-            self.looking.want(false);
+            self.looking.want(!self.hears_of_files());
         }
         if Due::passed(self.due.settle) {
             self.settle();
@@ -333,11 +340,16 @@ impl Task {
             Some(Next::Look(mut scanner)) => {
                 self.looked = Some(Instant::now());
                 self.gone.clear();
+                if self.uevents.is_none() {
+                    // Nobody says when a number comes to stand for another device.
+                    scanner.forget();
+                }
                 self.look_again();
                 let declared: Vec<Declaration> = self.ledger.in_force().cloned().collect();
                 let units = self.units.borrow_and_update().clone();
+                let known = self.publish.borrow().clone();
                 self.looking.run(move || {
-                    let scan = scanner.scan(declared.iter(), &units);
+                    let scan = scanner.scan(declared.iter(), &units, &known);
                     Looked::Machine(scanner, scan)
                 });
             }
@@ -345,11 +357,16 @@ impl Task {
         }
     }
 
+    /// Whether the kernel tells when declarations change.
+    fn hears_of_files(&self) -> bool {
+        self.files.as_ref().is_some_and(DirWatch::is_whole)
+    }
+
     /// When to look although nothing happens.
     fn look_again(&mut self) {
-        let mut slow = match self.uevents {
-            Some(_) => self.rescan,
-            None => self.rescan.min(RESCAN_WITHOUT_UEVENTS),
+        let mut slow = match self.uevents.is_some() && self.hears_of_files() {
+            true => self.rescan,
+            false => self.rescan.min(RESCAN_UNHEARD),
         };
         let reads = |one: &Declaration| {
             one.probes

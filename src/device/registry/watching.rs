@@ -35,6 +35,8 @@ const MOST_DIRS: usize = 256;
 pub struct DirWatch {
     watch: Watch,
     watched: BTreeMap<AbsPath, (WatchId, Depth)>,
+    /// Of a directory that was wanted last nothing is told.
+    partial: bool,
     /// That a watch cannot be had was said.
     complained: bool,
 }
@@ -45,6 +47,7 @@ impl DirWatch {
         Ok(Self {
             watch: root.watch()?,
             watched: BTreeMap::new(),
+            partial: false,
             complained: false,
         })
     }
@@ -61,6 +64,7 @@ impl DirWatch {
             let _ = self.watch.remove(id);
         }
         let mut added = false;
+        self.partial = wanted.len() > MOST_DIRS;
         for (dir, depth) in wanted.iter().take(MOST_DIRS) {
             if self.watched.contains_key(dir) {
                 continue;
@@ -75,15 +79,21 @@ impl DirWatch {
                     added = true;
                 }
                 Err(error) if error.is_not_found() => {}
-                // Every look comes by here; it is news once.
-                Err(error) if !self.complained => {
-                    self.complained = true;
-                    tracing::warn!("hot plug may be noticed late: {}", chain(&error));
+                Err(error) => {
+                    self.partial = true;
+                    // Every look comes by here; it is news once.
+                    if !std::mem::replace(&mut self.complained, true) {
+                        tracing::warn!("changes may be noticed late: {}", chain(&error));
+                    }
                 }
-                Err(_) => {}
             }
         }
         added
+    }
+
+    /// Whether all is told of the directories that were wanted last.
+    pub const fn is_whole(&self) -> bool {
+        !self.partial
     }
 
     /// Waits until something happened in one of the directories. Safe to drop while waiting.

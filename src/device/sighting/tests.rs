@@ -60,6 +60,27 @@ fn told(merged: &Merged) -> Vec<String> {
 }
 
 #[test]
+fn a_declaration_that_keeps_topology_out_is_heeded() {
+    let numa = |words: Option<&str>| {
+        let spec = words
+            .map(|words| format!(", numa: {words}"))
+            .unwrap_or_default();
+        let text = format!(
+            "{{apiVersion: machinist.dev/v1, kind: DeviceDeclaration, metadata: {{name: x}}, \
+             spec: {{resource: acme.dev/x, match: [{{path: /dev/fuse}}]{spec}}}}}"
+        );
+        let declared = declaration::parse("x.yaml", &text, &Allowances::default()).unwrap();
+        let seen = seen(&[("/dev/fuse", there())]);
+        let merged = merge(None, &declared, &seen, &mut Presences::new(), (NOW, false));
+        merged.devices["fuse"].numa.clone()
+    };
+    assert_eq!(numa(None), [1], "as sysfs says");
+    assert_eq!(numa(Some("auto")), [1]);
+    assert_eq!(numa(Some("[0, 2]")), [0, 2]);
+    assert_eq!(numa(Some("none")), [0; 0]);
+}
+
+#[test]
 fn a_device_that_vanishes_stays_listed_until_it_is_forgotten() {
     let (declared, mut presences) = (declared("/dev/tty*"), Presences::new());
     let both = seen(&[("/dev/ttyA", there()), ("/dev/ttyB", there())]);

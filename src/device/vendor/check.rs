@@ -20,6 +20,8 @@ const MOST_ENTRIES: usize = 64;
 const MOST_DEVICES: usize = 2000;
 /// Each resource is a server and a socket of its own.
 const MOST_RESOURCES: usize = 64;
+/// The file beside the directories of plugins that says who serves there.
+const TAKEN: &str = "lock";
 /// A DNS label; the directory is called like that.
 const LONGEST_NAME: usize = 63;
 
@@ -35,11 +37,11 @@ pub(super) fn check(file: File) -> Result<Vendor, Vec<Refusal>> {
     check.0.head((&file.api_version, &file.kind), KIND);
     let spec = file.spec;
     let vendor = Vendor {
-        name: check.name(file.metadata.name),
+        name: check.name(file.metadata.name, spec.connects),
         connects: spec.connects,
         serve: check.serve(spec.serve, spec.connects),
         users: check.users(spec.users),
-        group: spec.group,
+        group: check.group(spec.group),
         resources: check.claims(spec.resources),
         devices: check.devices(spec.devices),
         mounts: check.mounts(spec.mounts),
@@ -64,7 +66,12 @@ pub(super) fn check(file: File) -> Result<Vendor, Vec<Refusal>> {
 struct Check(Refusals);
 
 impl Check {
-    fn name(&mut self, name: String) -> String {
+    fn name(&mut self, name: String, connects: Connects) -> String {
+        if (name.as_str(), connects) == (TAKEN, Connects::Plugin) {
+            let message =
+                format!("{name:?} is machinist's own name among the plugins' directories");
+            self.0.value("metadata.name", message, "another name");
+        }
         let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
         let ends = [name.bytes().next(), name.bytes().last()];
         let whole = name.bytes().all(|byte| plain(byte) || byte == b'-');
@@ -96,7 +103,24 @@ impl Check {
             return vec![0];
         };
         self.count("spec.users", users.len(), 1..=MOST_ENTRIES);
+        for (at, user) in users.iter().enumerate() {
+            self.id(&format!("spec.users[{at}]"), *user);
+        }
         users
+    }
+
+    fn group(&mut self, given: u32) -> u32 {
+        self.id("spec.group", given);
+        given
+    }
+
+    /// The highest number stands for "leave it as it is" (chown(2)).
+    fn id(&mut self, field: &str, given: u32) {
+        if given == u32::MAX {
+            let expected = format!("0 to {}", u32::MAX - 1);
+            self.0
+                .value(field, format!("{given} is nobody's number"), &expected);
+        }
     }
 
     fn claims(&mut self, given: Vec<String>) -> Vec<Claim> {

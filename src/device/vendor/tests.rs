@@ -162,3 +162,36 @@ fn the_first_file_owns_a_name_and_a_broken_file_leaves_the_good_one_in_force() {
     assert_eq!(vendors.by_name["acme"].grace, Duration::from_secs(10));
     assert_eq!(vendors.problems, []);
 }
+
+#[test]
+fn what_stands_for_nobody_and_what_is_machinists_own_is_refused() {
+    let file = |name: &str, connects: &str, spec: &str| {
+        let text = format!(
+            "apiVersion: machinist.dev/v1\nkind: DeviceVendor\nmetadata: {{name: {name}}}\nspec:\n  \
+             connects: {connects}\n  resources: [acme.dev/*]\n{spec}"
+        );
+        let told = parse("x.yaml", &text).map_err(|all| all[0].to_string());
+        told.map(drop)
+    };
+    let most = u32::MAX;
+    for (spec, told) in [
+        (format!("  group: {most}\n"), "x.yaml:7:10: spec.group: "),
+        (
+            format!("  users: [0, {most}]\n"),
+            "x.yaml:7:14: spec.users[1]: ",
+        ),
+    ] {
+        let why = file("acme", "program", &spec).unwrap_err();
+        let whole = format!(
+            "{told}{most} is nobody's number; expected 0 to {}",
+            most - 1
+        );
+        assert!(why.starts_with(&whole), "{why}");
+    }
+    assert_eq!(file("lock", "program", ""), Ok(()));
+    let why = file("lock", "plugin", "").unwrap_err();
+    assert!(
+        why.starts_with("x.yaml:3:18: metadata.name: \"lock\" is machinist's own"),
+        "{why}"
+    );
+}

@@ -1,7 +1,8 @@
 //! What a vendor's task does with what it is told.
 
 use super::{
-    Connection, Event, Instant, Line, List, ResourceName, Session, Stat, UnixAddress, follow,
+    Connection, DropGuard, Event, Instant, Line, List, Ordering, ResourceName, Session, Stat,
+    UnixAddress, follow,
 };
 use crate::proxy::Problem;
 
@@ -82,10 +83,12 @@ impl Session {
         };
         self.lines.remove(&name);
         self.dirty.insert(name);
+        self.read_crowded();
         Ok(())
     }
 
-    fn follow(&mut self, resource: ResourceName, connection: Connection) {
+    /// Reads the lists of a plugin until the guard is dropped.
+    fn read(&self, resource: &ResourceName, connection: &Connection) -> DropGuard {
         let stopped = self.stop.child_token();
         let following = follow(
             resource.clone(),
@@ -95,8 +98,13 @@ impl Session {
             stopped.clone(),
         );
         self.shared.tasks.spawn("plugin list", following);
+        stopped.drop_guard()
+    }
+
+    fn follow(&mut self, resource: ResourceName, connection: Connection) {
+        let stream = self.read(&resource, &connection);
         let line = self.lines.entry(resource.clone()).or_insert_with(Line::new);
-        if let Some(oldest) = line.came(connection, stopped.drop_guard()) {
+        if let Some(oldest) = line.came(connection, stream) {
             self.known.remove(&resource, &oldest);
             self.save_soon();
         }
@@ -165,29 +173,54 @@ impl Session {
         let elsewhere = self.lines.iter().filter(|(name, _)| *name != resource);
         let elsewhere: usize = elsewhere.map(|(_, line)| line.count()).sum();
         let room = self.vendor.limits.devices.saturating_sub(elsewhere);
+        let Some(line) = self.lines.get_mut(resource) else {
+            return;
+        };
         if list.devices.len() > room {
             let mut devices = (*list.devices).clone();
             list.cut += super::list::cut(&mut devices, room);
             list.devices = devices.into();
+            self.crowded.insert(resource.clone());
+        } else {
+            self.crowded.remove(resource);
         }
-        let Some(line) = self.lines.get_mut(resource) else {
-            return;
-        };
-        let (cut, refused) = (list.cut, list.refused);
+        let (cut, refused, before) = (list.cut, list.refused, line.count());
         line.heard(number, list.devices);
+        let fewer = line.count() < before;
         let before = self.told.cut.insert(resource.clone(), (cut, refused));
         let most = self.vendor.limits.devices;
         let told = format!(
             "{cut} devices of {resource} are beyond spec.limits.devices ({most}), {refused} have an id that is empty or too long; they are left out"
         );
         let vendor = &self.vendor.name;
-        if before.unwrap_or_default() != (cut, refused) {
+        if cut + refused > 0 && before.unwrap_or_default() != (cut, refused) {
             tracing::warn!(vendor = %vendor, resource = %resource, cut, refused, "{told}");
         }
         let problem = (cut + refused > 0).then_some(Problem::Refused(told));
         self.shared.board.set(vendor, Some(resource), problem);
         self.dirty.insert(resource.clone());
         self.route(resource);
+        if fewer {
+            self.read_crowded();
+        }
+    }
+
+    /// There is room again for devices that were left out for want of it: their plugins are asked for their
+    /// lists once more, since only a change would make them tell.
+    pub(super) fn read_crowded(&mut self) {
+        for resource in std::mem::take(&mut self.crowded) {
+            let line = self.lines.get(&resource);
+            let Some(mut connection) = line.and_then(Line::connection).cloned() else {
+                continue;
+            };
+            // What the stream that ends may still have said is not said by the new one.
+            connection.number = self.shared.numbers.fetch_add(1, Ordering::Relaxed);
+            let stream = self.read(&resource, &connection);
+            if let Some(line) = self.lines.get_mut(&resource) {
+                line.read_again(connection, stream);
+            }
+            self.route(&resource);
+        }
     }
 
     fn ended(&mut self, resource: &ResourceName, number: u64, why: &str) {
@@ -205,7 +238,7 @@ impl Session {
         } else if line.connection().is_none() {
             let grace = self.vendor.grace.as_secs();
             let why = format!(
-                "the plugin of {resource} ended: {why}; its devices stay for {grace} s without it"
+                "the plugin of {resource} ended: {why}; without it its devices are well for {grace} s"
             );
             let problem = Some(Problem::Away(why));
             self.shared.board.set(name, Some(resource), problem);

@@ -16,6 +16,7 @@ impl Session {
                 .is_some_and(|line| line.is_forgotten(now))
             {
                 self.lines.remove(&name);
+                self.read_crowded();
             }
             let line = self.lines.get(&name);
             let offer = line.and_then(|line| line.offer(now, self.vendor.grace));

@@ -14,6 +14,8 @@ use crate::{proxy::known::Written, root::RootError, telemetry::chain};
 
 /// How long what changed by itself may stay unwritten: a plugin that restarts is registered again by then.
 const SAVE_WITHIN: Duration = Duration::from_secs(1);
+/// When to try again what could not be written.
+const SAVE_AGAIN: Duration = Duration::from_secs(30);
 
 /// A plugin that waits for the answer to its registration.
 type Reply = oneshot::Sender<Result<(), String>>;
@@ -29,6 +31,8 @@ pub(super) struct Saving {
     told_then: Vec<Reply>,
     /// Registered since that write began.
     waiting: Vec<Reply>,
+    /// That it cannot be written was said.
+    failed: bool,
 }
 
 impl Saving {
@@ -93,7 +97,13 @@ impl Session {
             Err(error) => Some(error.to_string()),
         };
         if let Some(why) = why {
-            tracing::warn!(vendor = %name, "the next agent will not know the plugins of {name}: {why}");
+            if !std::mem::replace(&mut self.saving.failed, true) {
+                tracing::warn!(vendor = %name, "the next agent will not know the plugins of {name}: {why}");
+            }
+            let again = || Instant::now() + SAVE_AGAIN;
+            self.saving.at.get_or_insert_with(again);
+        } else {
+            self.saving.failed = false;
         }
         self.saving.tell();
         if !self.saving.waiting.is_empty() {

@@ -9,9 +9,10 @@ use super::{
 use crate::{
     device::Resource,
     vendor::{
-        api::v1::{self as api, answer, question},
+        api::v1::{self as api, Reason, answer, question},
         paths::Bounds,
         recipe::{self, Texts},
+        snapshot::Refused,
     },
 };
 
@@ -62,6 +63,7 @@ impl Findings {
 }
 
 const AWAY: &str = "there is no session";
+const REJECTED: &str = "a snapshot was rejected";
 
 async fn hello(stage: &mut Stage, patience: Patience, found: &mut Findings) {
     let rule = "it connects and says Hello first, as the contract wants it";
@@ -85,16 +87,19 @@ async fn snapshots(stage: &mut Stage, patience: Patience, found: &mut Findings) 
         found.skip(all, AWAY);
         return found.skip(good, AWAY);
     }
-    let named = stage.hellos.last().map_or(0, |hello| hello.resources.len());
-    let enough = |stage: &Stage| stage.offers.all.len() >= named || !stage.rejected.is_empty();
+    let enough = |stage: &Stage| stage.missing().is_empty() || !stage.rejected.is_empty();
     stage.until(patience.step, enough).await;
-    let offered = stage.offers.all.len();
-    found.say(
-        all,
-        offered >= named,
-        format!("{offered} of {named} within {} s", patience.step.as_secs()),
-    );
-    let first = stage.rejected.first().map(|why| why.message.clone());
+    let (missing, first) = (stage.missing(), stage.rejected.first());
+    let first = first.map(|why| why.message.clone());
+    match &first {
+        // One mistake is told once.
+        Some(_) if !missing.is_empty() => found.skip(all, REJECTED),
+        _ => found.say(
+            all,
+            missing.is_empty(),
+            stage.missed(&format!("no {} within", missing.join(", ")), patience.step),
+        ),
+    }
     found.say(good, first.is_none(), first.unwrap_or_default());
     stage.rejected.clear(); // What is said from now on is judged as what replaces it.
 }
@@ -274,7 +279,7 @@ async fn coming_back(stage: &mut Stage, patience: Patience, found: &mut Findings
         "it connects again when the session ends",
         "it comes back as the same instance",
     );
-    let rise = "its generations rise over reconnects";
+    let rise = "its generations do not go back over reconnects";
     if !stage.is_open() {
         for rule in [back, same, rise] {
             found.skip(rule, AWAY);
@@ -282,6 +287,7 @@ async fn coming_back(stage: &mut Stage, patience: Patience, found: &mut Findings
         return;
     }
     stage.rejected.clear();
+    stage.accepted = 0;
     stage.hang_up();
     let came = stage.until(patience.step, Stage::is_open).await;
     found.say(back, came, stage.missed("not within", patience.step));
@@ -296,6 +302,11 @@ async fn coming_back(stage: &mut Stage, patience: Patience, found: &mut Findings
     stage
         .until(2 * HEARTBEAT, |stage| !stage.rejected.is_empty())
         .await;
-    let first = stage.rejected.first().map(|why| why.message.clone());
-    found.say(rise, first.is_none(), first.unwrap_or_default());
+    let old = |why: &&Refused| why.reason == Reason::GenerationOld;
+    match stage.rejected.iter().find(old) {
+        Some(old) => found.say(rise, false, old.message.clone()),
+        None if !stage.rejected.is_empty() => found.skip(rise, REJECTED),
+        None if stage.accepted == 0 => found.skip(rise, "it had nothing to say again"),
+        None => found.say(rise, true, ""),
+    }
 }

@@ -49,6 +49,8 @@ pub(super) struct Stage {
     /// Snapshots that were not accepted.
     pub(super) rejected: Vec<Refused>,
     pub(super) offers: Offers,
+    /// Snapshots that were accepted.
+    pub(super) accepted: usize,
     /// Accepted snapshots that took the place of another one of their resource.
     pub(super) replaced: usize,
     answers: BTreeMap<u64, Option<answer::Answer>>,
@@ -70,6 +72,7 @@ impl Stage {
             ended: Vec::new(),
             rejected: Vec::new(),
             offers: Offers::default(),
+            accepted: 0,
             replaced: 0,
             answers: BTreeMap::new(),
             questions: 0,
@@ -80,6 +83,15 @@ impl Stage {
 
     pub(super) const fn is_open(&self) -> bool {
         self.live.is_some()
+    }
+
+    /// What was named in Hello and not offered so far.
+    pub(super) fn missing(&self) -> Vec<String> {
+        let named = self.hellos.last().into_iter();
+        let named = named.flat_map(|hello| hello.resources.iter());
+        let missing =
+            named.filter(|name| !self.offers.all.keys().any(|one| one.as_str() == **name));
+        missing.cloned().collect()
     }
 
     /// Why somebody who was waited for did not come.
@@ -175,6 +187,7 @@ impl Stage {
                         let known = self.offers.all.get(&read.name);
                         let before = known.and_then(|offer| offer.generation);
                         self.replaced += usize::from(before.is_some_and(|it| it < generation));
+                        self.accepted += 1;
                         self.offers.accept(read.into(), generation, bytes, None);
                         message(from_agent::Said::Accepted(api::Accepted {
                             resource,

@@ -42,6 +42,7 @@ impl Keeper {
         };
         let vendor = self.vendor.borrow().clone();
         if !vendor.may_claim(&name) {
+            self.forbidden.insert(name.clone());
             let message = format!("vendor {} may not offer {name}", vendor.name);
             return Some(self.refused(
                 &name,
@@ -64,6 +65,7 @@ impl Keeper {
         }
         match self.registry.offer(resource.clone()).await {
             Ok(Standing::InForce) => {
+                self.vain.remove(&name);
                 self.offers.accept(resource, generation, bytes, None);
                 Some(accepted(&name, generation))
             }
@@ -129,11 +131,13 @@ impl Keeper {
     }
 
     fn refused(&mut self, name: &ResourceName, generation: u64, why: Refused) -> FromAgent {
-        let vendor = self.name();
-        self.complain(format!(
-            "vendor {vendor} offers {name} in vain: {}",
+        let vain = format!(
+            "vendor {} offers {name} in vain: {}",
+            self.name(),
             why.message
-        ));
+        );
+        self.vain.insert(name.clone(), vain.clone());
+        self.complain(vain);
         rejected(name.as_str(), generation, why)
     }
 
@@ -189,16 +193,34 @@ impl Keeper {
         };
         if !gone.is_empty() {
             tracing::warn!(vendor = %vendor, "{why}; its devices are not lent");
+            self.lapsed = Some(why.clone());
         }
         for resource in gone {
             let name = resource.name.clone();
-            let lapsed = offers::lapsed(&resource, &why);
+            let vain = self.vain.get(&name).filter(|_| connected);
+            let lapsed = offers::lapsed(&resource, vain.unwrap_or(&why));
             if let (Ok(_), Some(offer)) = (
                 self.registry.offer(lapsed).await,
                 self.offers.all.get_mut(&name),
             ) {
                 offer.lapsed = true;
             }
+        }
+    }
+
+    /// Devices that have lapsed and were offered in vain since say so.
+    pub(super) async fn still_lapsed(&mut self, resource: &str) {
+        let mut vain = self.vain.iter();
+        let Some((name, why)) = vain.find(|(name, _)| name.as_str() == resource) else {
+            return;
+        };
+        let offer = self.offers.all.get(name).filter(|offer| offer.lapsed);
+        if let Some(offer) = offer {
+            // The registry ends with the agent only.
+            let _ = self
+                .registry
+                .offer(offers::lapsed(&offer.resource, why))
+                .await;
         }
     }
 
@@ -218,6 +240,7 @@ impl Keeper {
             let owner = inventory.resources.get(name).map(|one| &one.source);
             if offer.taken_by.is_some() && owner == Some(&source) {
                 offer.taken_by = None;
+                self.vain.remove(name);
                 free.extend(
                     offer
                         .generation

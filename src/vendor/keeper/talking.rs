@@ -1,11 +1,13 @@
 //! The session: who gets it, what is said in it, what is asked.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use tokio::sync::oneshot;
 use tonic::Status;
 
 use super::{Keeper, Live};
 use crate::vendor::{
-    api::v1::{self as api, FromAgent, from_agent, question},
+    api::v1::{self as api, FromAgent, answer, from_agent, question},
     hello,
     limits::HEARTBEAT,
     messages::{Ask, Granted, Opening, Said, Unasked, message, millis},
@@ -26,6 +28,7 @@ impl Keeper {
             self.end(Status::aborted("its vendor has connected again"));
         }
         let resumed = self.offers.is_of(&instance);
+        (self.vain, self.forbidden) = (BTreeMap::new(), BTreeSet::new());
         self.offers.begin(&instance);
         self.sessions += 1;
         let (end, ended) = oneshot::channel();
@@ -57,7 +60,7 @@ impl Keeper {
         if !self.offers.has_unconfirmed() {
             self.lapse = None;
         } else if self.lapse.is_none() {
-            self.lapse_later("it came back");
+            self.lapse_later("it came back and has not offered everything again yet");
         }
         self.catch_up();
     }
@@ -125,9 +128,11 @@ impl Keeper {
     pub(super) async fn hear(&mut self, said: Said) {
         match said {
             Said::Snapshot(snapshot, bytes) => {
+                let resource = snapshot.resource.clone();
                 if let Some(answer) = self.snapshot(snapshot, bytes).await {
                     self.tell(answer);
                 }
+                self.still_lapsed(&resource).await;
                 // Whom the answer found gone has lost its session, and the grace runs.
                 if self.live.is_some() && !self.offers.has_unconfirmed() {
                     self.lapse = None;
@@ -135,6 +140,9 @@ impl Keeper {
             }
             Said::Heartbeat(beat) => self.tell(message(from_agent::Said::Heartbeat(beat))),
             Said::Answer(api::Answer { id, answer }) => {
+                if self.resuming == Some(id) && matches!(answer, Some(answer::Answer::Done(_))) {
+                    (self.owes_resume, self.resuming) = (false, None);
+                }
                 let nothing = || Unasked::Away("its answer says nothing".to_owned());
                 self.questions.answer(id, answer.ok_or_else(nothing));
             }
@@ -150,8 +158,10 @@ impl Keeper {
             Some(_) => match self.questions.open(ask.reply, is_order) {
                 Ok(id) => {
                     match ask.asked {
-                        question::Asked::Quiesce(_) => self.owes_resume = true,
-                        question::Asked::Resume(_) => self.owes_resume = false,
+                        question::Asked::Quiesce(_) => {
+                            (self.owes_resume, self.resuming) = (true, None);
+                        }
+                        question::Asked::Resume(_) => self.resuming = Some(id),
                         _ => {}
                     }
                     return self.tell(message(from_agent::Said::Question(api::Question {

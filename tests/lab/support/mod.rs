@@ -36,7 +36,9 @@ pub struct Lab {
     pub base: PathBuf,
     /// The binary that holds every Kubernetes component.
     pub kube: PathBuf,
-    /// Its version, without the `v`.
+    /// What runs as `kube kubelet` on machines: the same, or what `MACHINIST_LAB_KUBELET` names instead.
+    pub kubelet: PathBuf,
+    /// The version of `kube`, without the `v`.
     pub version: String,
     /// Kubernetes' own sample of a device plugin.
     pub plugin: PathBuf,
@@ -58,6 +60,8 @@ pub fn lab() -> &'static Lab {
     LAB.get_or_init(|| Lab {
         base: path("MACHINIST_LAB_BASE"),
         kube: path("MACHINIST_LAB_KUBE"),
+        kubelet: std::env::var_os("MACHINIST_LAB_KUBELET")
+            .map_or_else(|| path("MACHINIST_LAB_KUBE"), PathBuf::from),
         version: variable("MACHINIST_LAB_VERSION"),
         plugin: path("MACHINIST_LAB_PLUGIN"),
         keep: !variable("MACHINIST_LAB_KEEP").is_empty(),

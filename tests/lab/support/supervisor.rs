@@ -186,7 +186,7 @@ fn nspawn(hardware: &Hardware, group: &Group) -> Command {
         .arg(format!("--machine=lab-{}", hardware.name))
         .arg(format!(
             "--bind-ro={}:/usr/local/bin/kube",
-            lab().kube.display()
+            lab().kubelet.display()
         ))
         .args(&hardware.binds)
         .arg("-D")

@@ -9,7 +9,7 @@ use machinist::kubelet::api::v1beta1 as api;
 use serde_json::{Value, json};
 
 /// Beside the sockets; it survives the kubelet.
-const CHECKPOINT: &str = "kubelet_internal_checkpoint";
+pub(super) const CHECKPOINT: &str = "kubelet_internal_checkpoint";
 
 /// What the kubelet knows of one resource.
 #[derive(Clone, Debug, Default)]
@@ -22,6 +22,8 @@ pub(crate) struct Known {
     pub(crate) streaming: bool,
     /// Registrations in this life of the kubelet.
     pub(crate) registrations: usize,
+    /// How often its socket was dialled for the last registration until somebody answered.
+    pub(crate) dialled: usize,
     /// What the plugin answered when it was asked before it was taken.
     pub(crate) options: api::DevicePluginOptions,
     /// Nobody is asked for devices any more until the next registration.
@@ -47,9 +49,13 @@ impl Known {
     }
 
     /// Another plugin is in force. Devices stay what they are until it lists its own.
-    pub(super) fn register(&mut self, endpoint: String, options: api::DevicePluginOptions) {
+    pub(super) fn register(
+        &mut self,
+        endpoint: String,
+        (dialled, options): (usize, api::DevicePluginOptions),
+    ) {
         self.registrations += 1;
-        (self.endpoint, self.options) = (endpoint, options);
+        (self.endpoint, self.dialled, self.options) = (endpoint, dialled, options);
         (self.stopped, self.streaming) = (false, false);
         self.lists.clear();
     }

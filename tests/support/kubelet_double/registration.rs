@@ -70,7 +70,7 @@ impl Service {
             let mut clients = self.clients.lock().unwrap();
             clients.insert(resource.to_owned(), ended.clone());
         }
-        let (channel, options) = match self.dial(socket).await {
+        let (channel, answered) = match self.dial(socket).await {
             Ok(connected) => connected,
             Err(error) => {
                 self.clients.lock().unwrap().remove(resource);
@@ -84,7 +84,7 @@ impl Service {
         let mut serial = 0;
         self.books.send_modify(|books| {
             let known = books.entry(resource.to_owned()).or_default();
-            known.register(endpoint.to_owned(), options);
+            known.register(endpoint.to_owned(), answered);
             serial = known.registrations;
         });
         if !take_one(&self.to_forget) {
@@ -94,19 +94,25 @@ impl Service {
         Ok(())
     }
 
-    async fn dial(&self, socket: &Path) -> Result<(Channel, api::DevicePluginOptions), String> {
+    /// The connection, how often it was tried, and what the plugin says of itself.
+    async fn dial(
+        &self,
+        socket: &Path,
+    ) -> Result<(Channel, (usize, api::DevicePluginOptions)), String> {
         let address = format!("unix:{}", socket.display());
         let endpoint = Endpoint::from_shared(address).unwrap();
+        let mut dialled = 0;
         let dialling = async {
             loop {
+                dialled += 1;
                 match endpoint.connect().await {
                     Ok(channel) => return channel,
                     Err(_) => tokio::time::sleep(DIAL_PAUSE).await,
                 }
             }
         };
-        let dialled = tokio::time::timeout(DIAL, dialling).await;
-        let channel = dialled
+        let channel = tokio::time::timeout(DIAL, dialling)
+            .await
             .map_err(|_| "failed to dial device plugin: context deadline exceeded".to_owned())?;
         let mut client = DevicePluginClient::new(channel.clone());
         let options = match take_one(&self.to_refuse) {
@@ -114,7 +120,7 @@ impl Service {
             false => client.get_device_plugin_options(api::Empty {}).await,
         };
         match options {
-            Ok(options) => Ok((channel, options.into_inner())),
+            Ok(options) => Ok((channel, (dialled, options.into_inner()))),
             Err(status) => {
                 let error = as_go(&status);
                 Err(format!("failed to get device plugin options: {error}"))

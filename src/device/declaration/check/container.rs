@@ -113,7 +113,7 @@ impl Check<'_> {
             return None;
         }
         Template::new(given)
-            .map_err(|error| self.value(field, error.to_string(), "{id} or {node}"))
+            .map_err(|error| self.value(field, error.to_string(), "{id}, {node} or {name}"))
             .ok()
     }
 

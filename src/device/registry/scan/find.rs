@@ -11,7 +11,7 @@ use crate::{
         Refusal,
         declaration::{Declaration, Entry, GroupBy, Probe},
         glob::Glob,
-        inventory::DeviceNode,
+        inventory::{DeviceNode, Resource},
         name::device_id,
         registry::watching::Depth,
         sighting::{MOST_DEVICES, Sighted, Sightings, is_companion},
@@ -29,6 +29,8 @@ struct Candidate {
     sighted: Sighted,
     /// Its directory in sysfs.
     sysfs: Option<AbsPath>,
+    /// Those of all its nodes, by which it is known under another name.
+    places: Vec<AbsPath>,
     /// The USB port it hangs on.
     port: Option<String>,
     /// The PCI function it belongs to.
@@ -45,6 +47,8 @@ pub(super) struct Finder<'a> {
     candidates: Vec<Candidate>,
     /// The device that each node is part of.
     nodes: BTreeMap<AbsPath, String>,
+    /// The same for their directories in sysfs.
+    places: BTreeMap<AbsPath, String>,
     seen: Sightings,
 }
 
@@ -62,13 +66,20 @@ impl<'a> Finder<'a> {
             dirs,
             candidates: Vec::new(),
             nodes: BTreeMap::new(),
+            places: BTreeMap::new(),
             seen: Sightings::default(),
         }
     }
 
     /// Everything that the declaration finds; none when something that it goes by could not be read, and then
-    /// nothing is known: what is lent stays as it is.
-    pub(super) fn find(mut self, specs: &Specs, units: &UnitStates) -> Option<Sightings> {
+    /// nothing is known: what is lent stays as it is. Of several names of one device the one by which it is lent
+    /// already counts, by `known`; a container may have it.
+    pub(super) fn find(
+        mut self,
+        specs: &Specs,
+        units: &UnitStates,
+        known: Option<&Resource>,
+    ) -> Option<Sightings> {
         let declaration = self.declaration;
         for entry in &declaration.matches {
             match entry {
@@ -85,6 +96,8 @@ impl<'a> Finder<'a> {
             }
             self.group(by);
         }
+        let is_new = |one: &Candidate| known.is_none_or(|it| !it.devices.contains_key(&one.id));
+        self.candidates.sort_by_key(is_new);
         for candidate in std::mem::take(&mut self.candidates) {
             self.take(candidate, units);
         }
@@ -165,6 +178,7 @@ impl<'a> Finder<'a> {
             },
             port: facts.and_then(|facts| Some(facts.usb.as_ref()?.port.clone())),
             address: facts.and_then(|facts| Some(facts.pci.as_ref()?.address.clone())),
+            places: place.sysfs.iter().cloned().collect(),
             sysfs: place.sysfs,
             looked_at: true,
         };
@@ -201,48 +215,62 @@ impl<'a> Finder<'a> {
     }
 
     fn take(&mut self, mut candidate: Candidate, units: &UnitStates) {
-        if let Some(known) = self.seen.found.get(&candidate.id) {
-            if known.nodes != candidate.sighted.nodes {
-                let (id, problem) = (&candidate.id, self.both(known, &candidate.sighted));
-                let message =
-                    format!("{problem} would both be called {id:?}; the first is left out");
-                let problem = Refusal::new(Reason::EntryDuplicate, message).field("spec.match");
-                self.seen.problems.push(problem);
-            }
+        if self.is_known(&candidate) || self.is_other_name(&candidate) {
             return;
         }
         if self.seen.found.len() >= MOST_DEVICES {
             self.seen.cut = true;
             return;
         }
-        // Functions of one IOMMU group that are grouped by their addresses, for one.
-        let own = candidate.sighted.nodes.iter();
-        let own: Vec<_> = own.filter(|node| !is_companion(&node.host)).collect();
-        let taken = own
-            .iter()
-            .find_map(|node| self.nodes.get_key_value(&node.host));
-        if let Some((node, other)) = taken {
-            let id = &candidate.id;
-            let message = format!("{node} of {id} is part of {other} already; {id} is left out");
-            let problem = Refusal::new(Reason::EntryDuplicate, message).field("spec.match");
-            self.seen.problems.push(problem);
-            return;
-        }
-        for node in own {
-            self.nodes.insert(node.host.clone(), candidate.id.clone());
-        }
         if candidate.sighted.wrong.is_none() {
             candidate.sighted.wrong = self.wrong(&candidate, units);
+        }
+        for node in own_nodes(&candidate.sighted) {
+            self.nodes.insert(node.host.clone(), candidate.id.clone());
+        }
+        for place in candidate.places {
+            self.places.insert(place, candidate.id.clone());
         }
         self.seen.found.insert(candidate.id, candidate.sighted);
     }
 
-    fn both(&self, one: &Sighted, two: &Sighted) -> String {
-        let name = |of: &Sighted| match of.nodes.first() {
-            Some(node) => node.host.to_string(),
-            None => "another".to_owned(),
+    /// Whether its id is taken: it was found twice, or another one is called so, which is told.
+    fn is_known(&mut self, candidate: &Candidate) -> bool {
+        let Some(known) = self.seen.found.get(&candidate.id) else {
+            return false;
         };
-        format!("{} and {}", name(two), name(one))
+        let new = &candidate.sighted;
+        if (&known.nodes, &known.recipe) != (&new.nodes, &new.recipe) {
+            let (one, two, id) = (named(new), named(known), &candidate.id);
+            self.double(format!(
+                "{one} and {two} would both be called {id:?}; the first is left out"
+            ));
+        }
+        true
+    }
+
+    /// Whether all of it or a part is lent by another name already, which is told. Functions of one IOMMU group that
+    /// are grouped by their addresses, for one, or links of udev's to one disk.
+    fn is_other_name(&mut self, candidate: &Candidate) -> bool {
+        let id = &candidate.id;
+        let mut nodes = own_nodes(&candidate.sighted);
+        let mut places = candidate.places.iter();
+        let message = if let Some((node, other)) =
+            nodes.find_map(|node| self.nodes.get_key_value(&node.host))
+        {
+            format!("{node} of {id} is part of {other} already; {id} is left out")
+        } else if let Some(other) = places.find_map(|place| self.places.get(place)) {
+            format!("{id} is {other} by another name; {id} is left out")
+        } else {
+            return false;
+        };
+        self.double(message);
+        true
+    }
+
+    fn double(&mut self, message: String) {
+        let problem = Refusal::new(Reason::EntryDuplicate, message).field("spec.match");
+        self.seen.problems.push(problem);
     }
 
     /// Why a device that was found cannot be lent.
@@ -276,6 +304,24 @@ impl<'a> Finder<'a> {
     }
 }
 
+/// Its nodes without those that every device of its kind is used through.
+fn own_nodes(sighted: &Sighted) -> impl Iterator<Item = &DeviceNode> {
+    sighted
+        .nodes
+        .iter()
+        .filter(|node| !is_companion(&node.host))
+}
+
+/// What people know it by.
+fn named(sighted: &Sighted) -> String {
+    let cdi = sighted.recipe.iter().flat_map(|recipe| &recipe.cdi).last();
+    match (sighted.nodes.first(), cdi) {
+        (Some(node), _) => node.host.to_string(),
+        (None, Some(name)) => name.as_str().to_owned(),
+        (None, None) => "another".to_owned(),
+    }
+}
+
 impl Candidate {
     fn join(&mut self, other: Self) {
         for node in other.sighted.nodes {
@@ -291,6 +337,7 @@ impl Candidate {
         }
         self.sighted.attributes.extend(other.sighted.attributes);
         self.sysfs = self.sysfs.take().or(other.sysfs);
+        self.places.extend(other.places);
         self.looked_at &= other.looked_at;
     }
 }

@@ -47,6 +47,7 @@ impl Finder<'_> {
                     ..Sighted::default()
                 },
                 sysfs: Some(facts.sysfs.clone()),
+                places: vec![facts.sysfs.clone()],
                 port: facts.usb.as_ref().map(|usb| usb.port.clone()),
                 address: facts.pci.as_ref().map(|pci| pci.address.clone()),
                 looked_at: false,
@@ -77,8 +78,10 @@ impl Finder<'_> {
                 && other.usb.as_ref() == Some(usb)
                 && interface_of(usb, other) == interface
         };
+        // `video10` comes after `video9`.
+        let key = |one: &NodeFacts| (one.node.as_str().len(), one.node.clone());
         let nodes = self.sysfs.nodes.values().filter(same);
-        let place = nodes.take_while(|other| other.node != facts.node).count();
+        let place = nodes.filter(|other| key(other) < key(facts)).count();
         let (port, subsystem) = (&usb.port, &facts.subsystem);
         device_id(&format!("usb-{port}-{interface}-{subsystem}{place}"))
     }
@@ -103,8 +106,9 @@ impl Finder<'_> {
     /// A function with all its nodes, those of USB devices behind it left out.
     fn function(&self, facts: &Arc<PciFacts>) -> Candidate {
         let belongs = |node: &&NodeFacts| node.usb.is_none() && node.pci.as_ref() == Some(facts);
-        let nodes = self.sysfs.nodes.values().filter(belongs);
-        let nodes: Vec<_> = nodes
+        let all = self.sysfs.nodes.values().filter(belongs);
+        let places = all.clone().map(|node| node.sysfs.clone()).collect();
+        let nodes: Vec<_> = all
             .map(|node| DeviceNode {
                 host: node.stable().clone(),
                 inside: node.node.clone(),
@@ -124,6 +128,7 @@ impl Finder<'_> {
                 recipe: None,
             },
             sysfs: Some(facts.sysfs.clone()),
+            places,
             port: None,
             address: Some(address.clone()),
             looked_at: false,
@@ -171,6 +176,7 @@ impl Finder<'_> {
                 recipe: None,
             },
             sysfs: Some(facts.sysfs.clone()),
+            places: Vec::new(),
             port: None,
             address: Some(facts.address.clone()),
             looked_at: false,

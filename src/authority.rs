@@ -1,12 +1,26 @@
 //! Requests whose `:authority` is a path.
 //!
-//! Device plugins dial `kubelet.sock` by its path, and their gRPC libraries put that path where HTTP/2 has the name
-//! of a host: as it is, or percent-encoded. The kubelet's library does not look at it; ours ends such a stream
-//! as malformed. Nothing here depends on it, so what comes is replaced by a letter before it is read.
+//! Who dials a socket by its path has a gRPC library, most often, that puts that path where HTTP/2 has the name of a
+//! host: as it is, or percent-encoded. The kubelet's library does not look at it; ours ends such a stream as
+//! malformed. Nothing here depends on it, so what comes is replaced by a letter before it is read.
 //!
 //! Header blocks are compressed (RFC 7541), and what is sent once may be referred to later by its place in a
 //! table. The replacement is no longer than any value, so the reader's table never drops an entry that the
 //! sender still has in its own, and places stay what they were.
+
+use std::{
+    io,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::UnixStream,
+};
+
+/// How much is read at once. Most messages are smaller.
+const PIECE: usize = 4096;
 
 /// What every connection begins with (RFC 9113, 3.4).
 const PREFACE: usize = 24;
@@ -27,9 +41,76 @@ const NAME_CODED: &[u8] = &[0xb8, 0x3b, 0x53, 0x39, 0xec, 0x32, 0x7d, 0x7f];
 /// A string of one letter.
 const INSTEAD: &[u8] = &[1, b'a'];
 
+/// A connection; what is read of it has no path for an authority.
+#[derive(Debug)]
+pub struct Unaddressed {
+    stream: UnixStream,
+    frames: Frames,
+    /// What came and was not read yet.
+    ready: Vec<u8>,
+}
+
+impl Unaddressed {
+    /// The connection before anything was read of it.
+    pub fn new(stream: UnixStream) -> Self {
+        Self {
+            stream,
+            frames: Frames::new(),
+            ready: Vec::new(),
+        }
+    }
+
+    /// The connection itself, to ask who is there.
+    pub const fn stream(&self) -> &UnixStream {
+        &self.stream
+    }
+}
+
+impl AsyncRead for Unaddressed {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        // A frame of headers is held back until it is whole.
+        while this.ready.is_empty() {
+            let mut room = [0; PIECE];
+            let mut came = ReadBuf::new(&mut room);
+            ready!(Pin::new(&mut this.stream).poll_read(cx, &mut came))?;
+            if came.filled().is_empty() {
+                return Poll::Ready(Ok(()));
+            }
+            this.frames.feed(came.filled(), &mut this.ready);
+        }
+        let now = this.ready.len().min(buf.remaining());
+        buf.put_slice(&this.ready[..now]);
+        this.ready.drain(..now);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Unaddressed {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
 /// One direction of one connection, cut into frames.
 #[derive(Debug)]
-pub(super) struct Frames {
+struct Frames {
     /// How much is still passed on as it is.
     pass: usize,
     /// A frame's head, and of header frames what follows it.
@@ -37,7 +118,7 @@ pub(super) struct Frames {
 }
 
 impl Frames {
-    pub(super) fn new() -> Self {
+    fn new() -> Self {
         Self {
             pass: PREFACE,
             held: Vec::new(),
@@ -45,7 +126,7 @@ impl Frames {
     }
 
     /// Takes what came and adds to `out` what can be read of it.
-    pub(super) fn feed(&mut self, mut came: &[u8], out: &mut Vec<u8>) {
+    fn feed(&mut self, mut came: &[u8], out: &mut Vec<u8>) {
         while !came.is_empty() {
             if self.pass > 0 {
                 let (now, later) = came.split_at(self.pass.min(came.len()));

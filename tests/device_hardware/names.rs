@@ -1,0 +1,83 @@
+//! What devices are called, and devices that have several names.
+
+use std::os::unix::fs::symlink;
+
+use machinist::device::status::DevicesStatus;
+
+use crate::Hardware;
+
+/// A machine with one device, which the kernel knows by the number that its node has here.
+fn with_links(names: &[&str]) -> Hardware {
+    let hardware = Hardware::new();
+    hardware.node("virtual/acme/a0", "a0", "acme");
+    for number in ["1:3", "0:0"] {
+        let link = hardware.machine.path("sys/dev/char").join(number);
+        symlink("../../devices/virtual/acme/a0", link).unwrap();
+    }
+    for name in names {
+        hardware.by_id("acme", name, "../a0");
+    }
+    hardware
+}
+
+#[test]
+fn one_device_under_several_names_is_lent_once() {
+    let hardware = with_links(&["one", "two"]);
+    let spec = "  match: [{path: /dev/acme/*}, {subsystem: {name: acme}}]\n";
+    assert_eq!(hardware.told(spec), ["acme-one: /dev/acme/one"]);
+    let (_, problems) = hardware.found(spec);
+    let told = |name: &str| {
+        let told = format!("{name} is acme-one by another name; {name} is left out");
+        problems.iter().any(|one| one.contains(&told))
+    };
+    assert!(told("acme-two") && told("a0"), "{problems:?}");
+}
+
+#[tokio::test]
+async fn of_several_names_the_one_that_is_lent_already_counts() {
+    let hardware = with_links(&["two"]);
+    let spec = "  match: [{path: /dev/acme/*}]\n";
+    let write = || {
+        let text = Hardware::declaration(spec);
+        hardware.machine.write("x.yaml", &text);
+    };
+    write();
+    let ids = |status: &DevicesStatus| -> Vec<String> {
+        let devices = status.devices.iter().flat_map(|one| &one.devices);
+        let told = devices.map(|one| format!("{}={}", one.id, one.health));
+        told.collect()
+    };
+    let agent = hardware.machine.agent();
+    agent
+        .until("found", |status| ids(status) == ["acme-two=Healthy"])
+        .await;
+    // As udev adds a link later that comes first by its name.
+    hardware.by_id("acme", "one", "../a0");
+    let first =
+        |status: &DevicesStatus| status.problems.len() == 1 && ids(status) == ["acme-two=Healthy"];
+    agent.until("told", first).await;
+    agent.stop().await;
+    let agent = hardware.machine.agent();
+    agent.until("the next agent", first).await;
+    agent.stop().await;
+}
+
+#[test]
+fn places_among_the_like_are_those_of_the_kernels_numbers() {
+    let hardware = Hardware::new();
+    let device = hardware.usb("1-2", "0403", "6011", None);
+    for name in ["v9", "v10"] {
+        hardware.node(
+            &format!("{device}/1-2:1.0/video4linux/{name}"),
+            name,
+            "video4linux",
+        );
+    }
+    assert_eq!(
+        hardware.told("  match: [{subsystem: {name: video4linux}}]\n"),
+        [
+            "usb-1-2-1.0-video4linux0: /dev/v9",
+            "usb-1-2-1.0-video4linux1: /dev/v10"
+        ]
+    );
+}

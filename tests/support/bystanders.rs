@@ -1,0 +1,71 @@
+//! Who stands beside an update of a sandbox: an audience that agrees, and no service manager.
+
+use std::{
+    collections::BTreeMap,
+    future::{Future, pending},
+    time::Duration,
+};
+
+use machinist::{
+    plan::{ActionKind, Plan, UnitFacts},
+    update::{
+        ports::{Held, RebootKind, RebootMethod, ServiceError, Services, Startup},
+        run::Audience,
+    },
+};
+
+/// Agrees to everything.
+pub(crate) struct Quiet;
+
+impl Audience for Quiet {
+    async fn asked(&self) {
+        pending().await
+    }
+
+    fn approve(&self, _: &Plan) -> bool {
+        true
+    }
+    fn beat(&self) {}
+    fn allocatable(&self) -> BTreeMap<String, usize> {
+        BTreeMap::new()
+    }
+}
+
+/// The service manager of an offline root: there is none, and nobody may ask it.
+pub(crate) struct Nobody;
+
+impl Services for Nobody {
+    async fn invocation(&self, _: &str) -> Result<Option<String>, ServiceError> {
+        unreachable!("no manager runs here")
+    }
+    async fn daemon_reload(&self) -> Result<(), ServiceError> {
+        unreachable!("no manager runs here")
+    }
+    async fn act(
+        &self,
+        _: ActionKind,
+        _: &str,
+        _: Duration,
+        _: Duration,
+    ) -> Result<(), ServiceError> {
+        unreachable!("no manager runs here")
+    }
+    async fn startup(&self) -> Result<Startup, ServiceError> {
+        unreachable!("no manager runs here")
+    }
+    async fn failed_units(&self) -> Result<Vec<String>, ServiceError> {
+        unreachable!("no manager runs here")
+    }
+    async fn unit_facts(&self, _: &[String]) -> Result<BTreeMap<String, UnitFacts>, ServiceError> {
+        unreachable!("no manager runs here")
+    }
+    async fn hold_off_shutdown(&self, _: &str) -> Option<Held> {
+        unreachable!("no manager runs here")
+    }
+    async fn reboot(&self, _: RebootKind, _: RebootMethod, _: &str) -> Result<(), ServiceError> {
+        unreachable!("no manager runs here")
+    }
+    fn reboot_over(&self, _: Duration) -> impl Future<Output = ServiceError> + Send {
+        pending()
+    }
+}
