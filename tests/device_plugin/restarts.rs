@@ -190,6 +190,9 @@ async fn a_kubelet_that_removes_our_lock_too_is_registered_with_again() {
         ..Knobs::default()
     };
     let agent = machine.agent();
+    let registered = |status: &machinist::device::status::DevicesStatus| {
+        status.devices.first().is_some_and(|one| one.registered)
+    };
     for life in 0..3 {
         let kubelet = KubeletDouble::start_with(machine.root(), knobs).await;
         kubelet
@@ -198,10 +201,8 @@ async fn a_kubelet_that_removes_our_lock_too_is_registered_with_again() {
             })
             .await;
         assert_eq!(kubelet.sockets().len(), 1, "life {life}");
+        // While this kubelet lives: once it is gone, so is the registration.
+        agent.until("it is told", registered).await;
     }
-    let registered = |status: &machinist::device::status::DevicesStatus| {
-        status.devices.first().is_some_and(|one| one.registered)
-    };
-    agent.until("it is told", registered).await;
     agent.stop().await;
 }
