@@ -39,3 +39,4 @@ pub mod update;
 pub mod vendor;
 pub mod window;
 pub mod wire;
+mod words;

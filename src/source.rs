@@ -21,6 +21,7 @@ use crate::{
     reason::Reason,
     root::{Kind, Root, RootError},
     update::run::Desired,
+    words,
 };
 
 /// An editor's save is several events within a few milliseconds; the reaction to a save must show
@@ -139,11 +140,7 @@ impl DirectorySource {
             let path = self.dir.join(name).ok();
             path.is_none_or(|path| !used.files.contains(&path))
         });
-        let shown = names.iter().take(MOST_SHOWN).map(String::as_str);
-        let mut shown = shown.collect::<Vec<_>>().join(", ");
-        if names.len() > MOST_SHOWN {
-            shown.push_str(&format!(" and {} more", names.len() - MOST_SHOWN));
-        }
+        let shown = words::few(names.iter(), MOST_SHOWN);
         (!names.is_empty()).then(|| {
             format!(
                 "{} holds what is left out, because the names do not end in {}: {shown}",

@@ -8,7 +8,7 @@ use tokio::{
     time::sleep,
 };
 
-use crate::{device::ResourceName, shutdown::Tasks};
+use crate::{device::ResourceName, shutdown::Tasks, words};
 
 /// How long news are gathered.
 const GATHER: Duration = Duration::from_millis(200);
@@ -99,7 +99,7 @@ fn lines(news: &[Item]) -> Vec<String> {
     }
     let line = |(why, after, names): (Option<&str>, Duration, Vec<&ResourceName>)| {
         let are = if names.len() == 1 { "is" } else { "are" };
-        let names = joined(&names);
+        let names = words::few(names.iter().map(|name| name.as_str()), MOST_NAMES);
         match why {
             Some(why) => format!("{names} {are} no longer registered: {why}"),
             None if after >= LATE => format!("{names} {are} registered"),
@@ -110,18 +110,6 @@ fn lines(news: &[Item]) -> Vec<String> {
         }
     };
     kinds.into_iter().map(line).collect()
-}
-
-/// As many as a line holds.
-fn joined(names: &[&ResourceName]) -> String {
-    let shown = names.len().min(MOST_NAMES);
-    let (shown, others) = names.split_at(shown);
-    let shown: Vec<_> = shown.iter().map(|name| name.as_str()).collect();
-    match (others.len(), shown.as_slice()) {
-        (0, [one]) => (*one).to_owned(),
-        (0, [before @ .., last]) => format!("{} and {last}", before.join(", ")),
-        (others, all) => format!("{} and {others} more", all.join(", ")),
-    }
 }
 
 #[cfg(test)]
@@ -157,7 +145,7 @@ mod tests {
         let said = lines(&lost.chain(registered).collect::<Vec<_>>());
         assert_eq!(
             said[0],
-            "acme.dev/r1, acme.dev/r2 and acme.dev/r3 are no longer registered: it was restarted"
+            "acme.dev/r1, acme.dev/r2, acme.dev/r3 are no longer registered: it was restarted"
         );
         assert!(
             said[1].starts_with("acme.dev/r1, acme.dev/r2, "),

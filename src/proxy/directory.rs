@@ -125,11 +125,6 @@ impl Directory {
         Ok(listener)
     }
 
-    /// Removes our socket: nobody takes registrations here any more.
-    pub(super) fn close(&self) -> Result<(), RootError> {
-        self.root.remove_file(&self.socket)
-    }
-
     /// Whether our socket still has its name, and not somebody else's.
     pub(super) fn is_open(&self) -> bool {
         let stat = self.root.stat(&self.socket);

@@ -160,19 +160,6 @@ fn file(vendor: &Vendor) -> Result<AbsPath, BadPath> {
     AbsPath::new(format!("{DIRECTORY}/{}.json", vendor.name))
 }
 
-/// Removes what was kept for a vendor that is none any more.
-pub(super) fn forget(root: &Root, vendor: &Vendor) {
-    if let Ok(file) = file(vendor)
-        && let Err(error) = root.remove_file(&file)
-    {
-        tracing::warn!(
-            "the plugins of {} are not forgotten: {}",
-            vendor.name,
-            chain(&error)
-        );
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -264,7 +251,5 @@ mod tests {
             root.replace(&path, torn.as_bytes(), 0o600).unwrap();
             assert!(Known::load(&root, &vendor()).unwrap().is_cold(), "{torn}");
         }
-        forget(&root, &vendor());
-        assert!(root.stat(&path).unwrap().is_none());
     }
 }

@@ -1,6 +1,10 @@
-//! What an earlier agent left in the directory of plugins for vendors whose files went while no agent ran.
+//! What a vendor of plugins left when its file went, while the agent ran or while none did. Vendors' directories stay,
+//! since pods may have them mounted.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use super::{DIRECTORY, Vendor, take_lock};
 use crate::{
@@ -10,18 +14,27 @@ use crate::{
     telemetry::chain,
 };
 
-/// Removes sockets that nobody serves and lists that nobody reads. Vendors' directories stay, since pods may have
-/// them mounted. Does nothing while another agent serves here; `alone` says that none does.
+/// Removes what a vendor left that is none any more.
+pub(super) fn remove_of(root: &Root, vendor: &Vendor) {
+    tell(AbsPath::new(DIRECTORY).map(|directory| {
+        let left = left_by(root, &directory, &vendor.name)?;
+        left.iter().try_for_each(|path| root.remove_file(path))
+    }));
+}
+
+/// Removes what vendors left whose files went while no agent ran. Does nothing while another agent serves here; `alone`
+/// says that none does.
 pub(super) fn remove(root: &Root, declared: &BTreeMap<String, Arc<Vendor>>, alone: bool) {
-    let Ok(directory) = AbsPath::new(DIRECTORY) else {
-        return;
-    };
-    let removed = match root.is_dir(&directory) {
-        Ok(true) => remove_in(root, &directory, declared, alone),
-        Ok(false) => Ok(()),
-        Err(error) => Err(error),
-    };
-    if let Err(error) = removed {
+    tell(
+        AbsPath::new(DIRECTORY).map(|directory| match root.is_dir(&directory)? {
+            true => remove_in(root, &directory, declared, alone),
+            false => Ok(()),
+        }),
+    );
+}
+
+fn tell(removed: Result<Result<(), RootError>, BadPath>) {
+    if let Ok(Err(error)) = removed {
         tracing::warn!(
             "what plugins' vendors left that are none any more stays: {}",
             chain(&error)
@@ -36,18 +49,10 @@ fn remove_in(
     alone: bool,
 ) -> Result<(), RootError> {
     let mut stale = Vec::new();
-    for entry in root.list(directory)? {
-        let list = entry.name.strip_suffix(".json");
-        let left = match entry.kind {
-            Kind::Directory if !declared.contains_key(&entry.name) => {
-                socket(root, directory, &entry.name)?
-            }
-            Kind::File if list.is_some_and(|name| !declared.contains_key(name)) => {
-                directory.join(&entry.name).ok()
-            }
-            _ => None,
-        };
-        stale.extend(left);
+    for name in vendors_in(root, directory)? {
+        if !declared.contains_key(&name) {
+            stale.extend(left_by(root, directory, &name)?);
+        }
     }
     if stale.is_empty() {
         return Ok(());
@@ -66,14 +71,30 @@ fn remove_in(
     Ok(())
 }
 
-fn socket(root: &Root, directory: &AbsPath, name: &str) -> Result<Option<AbsPath>, RootError> {
-    let path =
-        |name: &str| -> Result<AbsPath, BadPath> { directory.join(name)?.join(KUBELET_SOCKET) };
-    let Ok(path) = path(name) else {
-        return Ok(None);
-    };
-    let stat = root.stat(&path)?;
-    Ok(stat
-        .is_some_and(|stat| stat.kind == Kind::Socket)
-        .then_some(path))
+/// Whose directory or list lies there.
+fn vendors_in(root: &Root, directory: &AbsPath) -> Result<BTreeSet<String>, RootError> {
+    let entries = root.list(directory)?.into_iter();
+    let vendors = entries.filter_map(|entry| match entry.kind {
+        Kind::Directory => Some(entry.name),
+        Kind::File => entry.name.strip_suffix(".json").map(str::to_owned),
+        _ => None,
+    });
+    Ok(vendors.collect())
+}
+
+/// The socket that nobody serves, and the list that nobody reads.
+fn left_by(root: &Root, directory: &AbsPath, name: &str) -> Result<Vec<AbsPath>, RootError> {
+    let list = directory.join(&format!("{name}.json"));
+    let socket = directory
+        .join(name)
+        .and_then(|own| own.join(KUBELET_SOCKET));
+    let mut left = Vec::new();
+    // What is no name for a file was left by nobody.
+    for (path, kind) in [(list, Kind::File), (socket, Kind::Socket)] {
+        let Ok(path) = path else { continue };
+        if root.stat(&path)?.is_some_and(|stat| stat.kind == kind) {
+            left.push(path);
+        }
+    }
+    Ok(left)
 }

@@ -34,7 +34,6 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use self::{
     board::Board,
-    directory::Directory,
     routes::Routes,
     session::{Over, Session},
 };
@@ -155,7 +154,7 @@ async fn supervise(shared: Shared, mut vendors: watch::Receiver<Arc<Vendors>>) {
                 let vendor = Arc::clone(&old.vendor);
                 old.end().await;
                 if wanted.is_none() {
-                    leave(&shared, &vendor);
+                    leftovers::remove_of(&shared.root, &vendor);
                     // What another source kept it from offering, too.
                     withdraw(&shared, Source::Plugin(vendor.name.clone())).await;
                 }
@@ -235,16 +234,6 @@ async fn withdraw(shared: &Shared, source: Source) {
     tracing::info!("what {source} offered is withdrawn: no file declares it any more");
     // The registry ends with the agent only, and then everything stays as it is.
     let _ = shared.registry.withdraw(source, None).await;
-}
-
-/// Closes the directory of a vendor that is none any more. It stays, since a pod may have it mounted.
-fn leave(shared: &Shared, vendor: &Vendor) {
-    known::forget(&shared.root, vendor);
-    let closed = Directory::open(&shared.root, vendor);
-    let closed = closed.and_then(|directory| Ok(directory.close()?));
-    if let Err(error) = closed {
-        tracing::warn!(vendor = %vendor.name, "kubelet.sock of {} stays: {}", vendor.name, chain(&error));
-    }
 }
 
 fn serve(shared: &Shared, vendor: Arc<Vendor>) -> Running {

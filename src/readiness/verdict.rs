@@ -8,7 +8,7 @@ use super::{
     Boot, ConfigState, DeviceManager, DevicesReturn, FailedUnits, FreeSpace, GateName, Inputs,
     Kubelet, MinFree, Policy, Pressure, host, inputs::SOCKET_GRACE,
 };
-use crate::reason::Reason;
+use crate::{reason::Reason, words};
 
 pub(super) struct Verdict {
     pub(super) open: bool,
@@ -248,18 +248,7 @@ fn lasted(since: Timestamp, now: Timestamp, limit: Duration) -> bool {
     now.duration_since(since) >= limit
 }
 
-/// The first three and how many more: a status line is read by people.
+/// As many as a status line is read with.
 pub(super) fn few<T: AsRef<str>>(all: impl ExactSizeIterator<Item = T>) -> String {
-    let more = all.len().saturating_sub(3);
-    let mut text = String::new();
-    for one in all.take(3) {
-        if !text.is_empty() {
-            text.push_str(", ");
-        }
-        text.push_str(one.as_ref());
-    }
-    if more > 0 {
-        text.push_str(&format!(" and {more} more"));
-    }
-    text
+    words::few(all, 3)
 }

@@ -27,7 +27,7 @@ const fn wall(rooms: &'static str, may: &'static str, why: &'static str) -> Wall
 
 pub(crate) const WALLS: &[Wall] = &[
     wall(
-        "reason path digest authority clock backoff rate shutdown window wire crd",
+        "reason path digest authority clock backoff rate shutdown window wire words crd",
         "",
         "",
     ),
@@ -44,7 +44,7 @@ pub(crate) const WALLS: &[Wall] = &[
     wall("drain::evict", "backoff clock drain reason telemetry", ""),
     wall(
         "readiness",
-        "path reason",
+        "path reason words",
         "what an administrator's gate asks for",
     ),
     wall("status", "plan readiness reason", ""),
@@ -59,7 +59,7 @@ pub(crate) const WALLS: &[Wall] = &[
     wall("hardware", "path", ""),
     wall(
         "kubelet",
-        "authority backoff device path root shutdown telemetry",
+        "authority backoff device path root shutdown telemetry words",
         "what is lent",
     ),
     wall(
@@ -90,7 +90,7 @@ pub(crate) const WALLS: &[Wall] = &[
     ),
     wall(
         "source",
-        "machine_config metrics path reason root telemetry update",
+        "machine_config metrics path reason root telemetry update words",
         "it publishes what is desired",
     ),
     wall(
@@ -100,7 +100,7 @@ pub(crate) const WALLS: &[Wall] = &[
     ),
     wall(
         "device::registry",
-        "device digest hardware path reason root shutdown telemetry",
+        "device digest hardware path reason root shutdown telemetry words",
         "",
     ),
     wall(

@@ -54,11 +54,13 @@ pub(super) fn run(global: &Global, args: &ExplainArgs) -> anyhow::Result<Exit> {
 fn explained<'a>(status: &'a Status, resource: &'a ResourceStatus) -> Explained<'a> {
     let vendor = resource.source.strip_prefix("vendor ");
     let vendor = vendor.and_then(|name| status.vendors.iter().find(|one| one.vendor == name));
-    let is_declared = ["vendor ", "plugin "].map(|kind| resource.source.starts_with(kind));
+    let of_vendor = ["vendor ", "plugin "]
+        .iter()
+        .any(|kind| resource.source.starts_with(kind));
     let concerns = |problem: &&str| {
         problem.contains(&resource.resource)
             || problem.starts_with(&resource.source)
-            || is_declared.contains(&true) && problem.contains("/vendors.d/")
+            || of_vendor && problem.contains("/vendors.d/")
     };
     let problems = status.device_problems.iter().map(String::as_str);
     Explained {

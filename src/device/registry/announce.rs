@@ -1,6 +1,9 @@
 //! Changes in words, for the log.
 
-use crate::device::inventory::{Inventory, Resource};
+use crate::{
+    device::inventory::{Inventory, Resource},
+    words,
+};
 
 /// Names in one line.
 const MOST_NAMES: usize = 20;
@@ -57,15 +60,6 @@ fn vanished(before: &Resource, now: &Resource) {
         return;
     }
     let (name, count) = (&now.name, gone.len());
-    let shown: Vec<_> = gone
-        .into_iter()
-        .take(MOST_NAMES)
-        .map(String::as_str)
-        .collect();
-    let more = match count - shown.len() {
-        0 => String::new(),
-        others => format!(" and {others} more"),
-    };
-    let shown = shown.join(", ");
-    tracing::info!(resource = %name, "{count} device(s) of {name} are offered no more: {shown}{more}");
+    let shown = words::few(gone.into_iter(), MOST_NAMES);
+    tracing::info!(resource = %name, "{count} device(s) of {name} are offered no more: {shown}");
 }
