@@ -2,6 +2,9 @@
 
 use std::fmt::Write as _;
 
+/// So many names are in one line of the log.
+pub(crate) const IN_A_LINE: usize = 20;
+
 /// The first `most` and how many more, in one line for people: `a, b and 3 more`.
 pub(crate) fn few<T: AsRef<str>>(all: impl ExactSizeIterator<Item = T>, most: usize) -> String {
     let more = all.len().saturating_sub(most);

@@ -14,8 +14,6 @@ use crate::{device::ResourceName, shutdown::Tasks, words};
 const GATHER: Duration = Duration::from_millis(200);
 /// News that wait; what comes beyond is told at once.
 const MOST: usize = 1024;
-/// Names in one line.
-const MOST_NAMES: usize = 20;
 /// What came later than this after the kubelet was not registered because of it.
 const LATE: Duration = Duration::from_secs(60);
 
@@ -99,7 +97,7 @@ fn lines(news: &[Item]) -> Vec<String> {
     }
     let line = |(why, after, names): (Option<&str>, Duration, Vec<&ResourceName>)| {
         let are = if names.len() == 1 { "is" } else { "are" };
-        let names = words::few(names.iter().map(|name| name.as_str()), MOST_NAMES);
+        let names = words::few(names.iter().map(|name| name.as_str()), words::IN_A_LINE);
         match why {
             Some(why) => format!("{names} {are} no longer registered: {why}"),
             None if after >= LATE => format!("{names} {are} registered"),

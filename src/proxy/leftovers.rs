@@ -6,35 +6,27 @@ use std::{
     sync::Arc,
 };
 
-use super::{DIRECTORY, Vendor, take_lock};
+use super::{DIRECTORY, Vendor, directory::DirectoryError, take_lock};
 use crate::{
     kubelet::KUBELET_SOCKET,
-    path::{AbsPath, BadPath},
+    path::AbsPath,
     root::{Kind, Root, RootError},
     telemetry::chain,
 };
 
-/// Removes what a vendor left that is none any more.
+/// Removes what a vendor left whose file goes while it is served.
 pub(super) fn remove_of(root: &Root, vendor: &Vendor) {
-    tell(AbsPath::new(DIRECTORY).map(|directory| {
-        let left = left_by(root, &directory, &vendor.name)?;
-        left.iter().try_for_each(|path| root.remove_file(path))
-    }));
+    tell(remove_left_by(root, &vendor.name));
 }
 
 /// Removes what vendors left whose files went while no agent ran. Does nothing while another agent serves here; `alone`
 /// says that none does.
 pub(super) fn remove(root: &Root, declared: &BTreeMap<String, Arc<Vendor>>, alone: bool) {
-    tell(
-        AbsPath::new(DIRECTORY).map(|directory| match root.is_dir(&directory)? {
-            true => remove_in(root, &directory, declared, alone),
-            false => Ok(()),
-        }),
-    );
+    tell(remove_undeclared(root, declared, alone));
 }
 
-fn tell(removed: Result<Result<(), RootError>, BadPath>) {
-    if let Ok(Err(error)) = removed {
+fn tell(removed: Result<(), DirectoryError>) {
+    if let Err(error) = removed {
         tracing::warn!(
             "what plugins' vendors left that are none any more stays: {}",
             chain(&error)
@@ -42,16 +34,26 @@ fn tell(removed: Result<Result<(), RootError>, BadPath>) {
     }
 }
 
-fn remove_in(
+fn remove_left_by(root: &Root, name: &str) -> Result<(), DirectoryError> {
+    for path in left_by(root, &AbsPath::new(DIRECTORY)?, name)? {
+        root.remove_file(&path)?;
+    }
+    Ok(())
+}
+
+fn remove_undeclared(
     root: &Root,
-    directory: &AbsPath,
     declared: &BTreeMap<String, Arc<Vendor>>,
     alone: bool,
-) -> Result<(), RootError> {
+) -> Result<(), DirectoryError> {
+    let directory = AbsPath::new(DIRECTORY)?;
+    if !root.is_dir(&directory)? {
+        return Ok(());
+    }
     let mut stale = Vec::new();
-    for name in vendors_in(root, directory)? {
+    for name in vendors_in(root, &directory)? {
         if !declared.contains_key(&name) {
-            stale.extend(left_by(root, directory, &name)?);
+            stale.extend(left_by(root, &directory, &name)?);
         }
     }
     if stale.is_empty() {

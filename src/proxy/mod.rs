@@ -143,7 +143,9 @@ async fn supervise(shared: Shared, mut vendors: watch::Receiver<Arc<Vendors>>) {
     let mut running: BTreeMap<String, Running> = BTreeMap::new();
     let mut lock: Option<Lock> = None;
     loop {
-        let now = plugins(&vendors.borrow_and_update());
+        // One look for all of it: the files may change at any await.
+        let files = Arc::clone(&vendors.borrow_and_update());
+        let now = plugins(&files);
         let names: Vec<_> = running.keys().cloned().collect();
         for name in names {
             let wanted = now.get(&name);
@@ -166,8 +168,7 @@ async fn supervise(shared: Shared, mut vendors: watch::Receiver<Arc<Vendors>>) {
             continue;
         }
         // Of a file that never was good nobody knows whom it declares.
-        let blind = vendors.borrow().blind;
-        if !blind {
+        if !files.blind {
             withdraw_strangers(&shared, &now).await;
             leftovers::remove(&shared.root, &now, lock.is_some());
         }

@@ -1,12 +1,12 @@
 //! Restarts of agent, kubelet and plugin, and who notices.
 
-use std::{os::unix::net::UnixListener, time::Duration};
+use std::{os::unix::net::UnixListener, path::PathBuf, time::Duration};
 
 use super::{
     GPU,
     kubelet_double::KubeletDouble,
     plugin::{Does, Plugin, Style},
-    stage::{Stage, has, until},
+    stage::{Agent, Stage, has, until},
 };
 
 const WATCHED: &str = "acme.dev/watched";
@@ -21,6 +21,16 @@ async fn both(stage: &Stage) -> (Plugin, Plugin) {
         Plugin::start(&directory, WATCHED, "w.sock", &["w"], watching).await,
         Plugin::start(&directory, POLLED, "p.sock", &["p"], polling).await,
     )
+}
+
+/// A plugin whose registration is on disk, and the file.
+async fn kept(stage: &Stage) -> (Agent, Plugin, PathBuf) {
+    let agent = stage.ready().await;
+    let directory = stage.directory("acme");
+    let plugin = Plugin::start(&directory, GPU, "a.sock", &["a"], None).await;
+    let list = directory.with_extension("json");
+    until("its list", || list.exists()).await;
+    (agent, plugin, list)
 }
 
 async fn listed(kubelet: &KubeletDouble) {
@@ -229,11 +239,8 @@ async fn a_plugin_that_registers_again_and_never_lists_is_unhealthy_after_its_gr
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_vendor_whose_file_goes_while_no_agent_runs_leaves_no_socket_and_no_list() {
     let stage = Stage::new("");
-    let agent = stage.ready().await;
+    let (agent, _plugin, list) = kept(&stage).await;
     let directory = stage.directory("acme");
-    let _plugin = Plugin::start(&directory, GPU, "a.sock", &["a"], None).await;
-    let list = directory.with_extension("json");
-    until("its list", || list.exists()).await;
     agent.stop().await;
     stage.declare(&[]);
     let agent = stage.agent();
@@ -242,6 +249,24 @@ async fn a_vendor_whose_file_goes_while_no_agent_runs_leaves_no_socket_and_no_li
     })
     .await;
     assert!(directory.exists(), "a pod may have it mounted");
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_vendor_whose_file_goes_leaves_nothing_also_while_another_file_is_broken() {
+    let stage = Stage::new("");
+    let (agent, _plugin, list) = kept(&stage).await;
+    let directory = stage.directory("acme");
+    // Of the broken file nobody knows whom it declares: what others left has to stay.
+    let other = directory.with_file_name("other.json");
+    std::fs::write(&other, "{}").unwrap();
+    stage.declare_beside_a_broken_file(&[]);
+    until("nothing left", || {
+        !list.exists() && !directory.join("kubelet.sock").exists()
+    })
+    .await;
+    assert!(directory.exists() && directory.join("a.sock").exists());
+    assert!(other.exists());
     agent.stop().await;
 }
 

@@ -54,6 +54,15 @@ impl Stage {
         self.vendors.send_replace(Arc::new(vendors(all)));
     }
 
+    /// Of the broken one nobody knows what it said.
+    pub(crate) fn declare_beside_a_broken_file(&self, all: &[(&str, &str)]) {
+        let known = vendors(all);
+        self.vendors.send_replace(Arc::new(Vendors {
+            blind: true,
+            ..known
+        }));
+    }
+
     /// The vendor may claim this one resource from now on.
     pub(crate) fn only(&self, name: &str, resource: &str) {
         let mut vendors = Vendors::clone(&self.vendors.borrow());

@@ -5,9 +5,6 @@ use crate::{
     words,
 };
 
-/// Names in one line.
-const MOST_NAMES: usize = 20;
-
 /// One line for each thing that became different.
 pub(super) fn announce(old: &Inventory, new: &Inventory) {
     for problem in new
@@ -60,6 +57,6 @@ fn vanished(before: &Resource, now: &Resource) {
         return;
     }
     let (name, count) = (&now.name, gone.len());
-    let shown = words::few(gone.into_iter(), MOST_NAMES);
+    let shown = words::few(gone.into_iter(), words::IN_A_LINE);
     tracing::info!(resource = %name, "{count} device(s) of {name} are offered no more: {shown}");
 }
