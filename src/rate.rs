@@ -1,4 +1,4 @@
-//! So many in a second, over time; and sentences that are said once.
+//! So many in a second, over time; until it is time; and sentences that are said once.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -55,6 +55,14 @@ impl Rate {
         while !self.take() {
             sleep_until(self.ready()).await;
         }
+    }
+}
+
+/// Waits until it is time; for ever where there is none. Safe to drop: the time is the caller's.
+pub async fn until(at: Option<Instant>) {
+    match at {
+        Some(at) => sleep_until(at).await,
+        None => std::future::pending().await,
     }
 }
 

@@ -91,6 +91,15 @@ pub struct Device {
     pub recipe: Option<Box<Recipe>>,
 }
 
+impl Device {
+    /// Nobody answers for it: one that was well is so no longer, and says why.
+    pub fn abandon(&mut self, why: &str) {
+        if self.health == Health::Healthy {
+            (self.health, self.reason) = (Health::Unhealthy, Some(why.to_owned()));
+        }
+    }
+}
+
 /// How requests for several shares fall on devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -28,7 +28,7 @@ pub use self::{
     preview::{check, list, rivals, text_of},
     scan::{UnitStates, follow},
     stands::{Node, Prefixes},
-    watching::{Depth, DirWatch, watch_for},
+    watching::{Depth, DirWatch, changed_or_late, watch_for},
 };
 use super::{
     Allowances,

@@ -11,6 +11,8 @@ pub const MOST_CAPACITIES: usize = 16;
 pub const LONGEST_VALUE: usize = 4096;
 /// Linux supports at most 1024 nodes (NODES_SHIFT is 10).
 pub const HIGHEST_NUMA: u32 = 1023;
+/// No machine has a device near to more nodes than this without being near to all.
+pub const MOST_NUMA: usize = 16;
 /// As long as a name in a DNS zone, which keys of annotations are made of.
 const LONGEST_KEY: usize = 253;
 

@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use jiff::Timestamp;
+use prost::Message as _;
 use tokio::{
     sync::{mpsc, watch},
     time::sleep,
@@ -22,15 +23,18 @@ const CONFIRM: Duration = Duration::from_secs(10);
 const TIMEOUT: i64 = 30;
 /// Bursts are one message.
 const DEBOUNCE: Duration = Duration::from_millis(50);
-/// What the kubelet would cut.
-const LONGEST: usize = 1024;
+/// What the kubelet would cut, and what is left of it where the list is too large.
+const LONGEST: [usize; 3] = [1024, 128, 0];
+/// What the kubelet receives at most in one message: gRPC's default. A larger one ends the stream, and with it all
+/// that is known.
+const LARGEST: usize = 4 * 1024 * 1024;
 
-/// All devices of the pool as they are now.
+/// All devices of the pool as they are now, and how many had to be left out.
 pub(super) fn list(
     inventory: &Inventory,
     node: &str,
     now: Timestamp,
-) -> api::NodeWatchResourcesResponse {
+) -> (api::NodeWatchResourcesResponse, usize) {
     let mut devices = Vec::new();
     for (name, resource) in inventory.served(Serve::Dra) {
         for (id, _, share) in shares(resource) {
@@ -50,11 +54,38 @@ pub(super) fn list(
                 health: health.into(),
                 last_updated_time: now.as_second(),
                 health_check_timeout_seconds: TIMEOUT,
-                message: message.chars().take(LONGEST).collect(),
+                message,
             });
         }
     }
-    api::NodeWatchResourcesResponse { devices }
+    fitting(devices)
+}
+
+/// All devices with as much of their reasons as fits; where even that is too much, the last ones are left out, of
+/// which the kubelet then says that it does not know; and how many those are.
+fn fitting(devices: Vec<api::DeviceHealth>) -> (api::NodeWatchResourcesResponse, usize) {
+    let mut list = api::NodeWatchResourcesResponse { devices };
+    for longest in LONGEST {
+        for device in &mut list.devices {
+            if let Some((at, _)) = device.message.char_indices().nth(longest) {
+                device.message.truncate(at);
+            }
+        }
+        if list.encoded_len() <= LARGEST {
+            return (list, 0);
+        }
+    }
+    let mut size = 0;
+    let fits = |device: &&api::DeviceHealth| {
+        let length = device.encoded_len();
+        // A field of a repeated message costs one byte for its number and a length.
+        size += 1 + prost::length_delimiter_len(length) + length;
+        size <= LARGEST
+    };
+    let fitting = list.devices.iter().take_while(fits).count();
+    let cut = list.devices.len() - fitting;
+    list.devices.truncate(fitting);
+    (list, cut)
 }
 
 /// Feeds one stream until the kubelet or the agent ends it. The first list goes out at once.
@@ -66,11 +97,18 @@ pub(super) async fn feed(
     to: mpsc::Sender<Result<api::NodeWatchResourcesResponse, Status>>,
     stop: CancellationToken,
 ) {
+    let mut cut = 0;
     loop {
-        let list = {
+        let (list, left_out) = {
             let inventory = inventory.borrow_and_update();
             list(&inventory, &node, super::state::now())
         };
+        if std::mem::replace(&mut cut, left_out) != left_out {
+            tracing::warn!(
+                cut,
+                "the health of {cut} devices is not told: what is told of all exceeds the kubelet's 4 MiB"
+            );
+        }
         tokio::select! {
             () = stop.cancelled() => return,
             sending = to.send(Ok(list)) => if sending.is_err() { return },
@@ -104,12 +142,43 @@ mod tests {
             resources: [(one.name.clone(), one.into())].into(),
             ..Inventory::default()
         };
-        let told = list(&inventory, "node", Timestamp::UNIX_EPOCH).devices;
+        let told = list(&inventory, "node", Timestamp::UNIX_EPOCH).0.devices;
         assert_eq!(told.len(), 2, "each share is a device");
         for device in told {
             assert_eq!(device.health(), api::HealthStatus::Unhealthy);
-            assert_eq!(device.message.len(), LONGEST);
+            assert_eq!(device.message.len(), LONGEST[0]);
             assert_eq!(device.device.unwrap().pool_name, "node");
         }
+    }
+
+    #[test]
+    fn a_list_never_exceeds_what_the_kubelet_takes() {
+        let told = |count: usize, message: usize| {
+            let device = |at: usize| api::DeviceHealth {
+                device: Some(api::DeviceIdentifier {
+                    pool_name: "n".repeat(200),
+                    device_name: format!("d-{at}"),
+                }),
+                message: "ä".repeat(message),
+                ..api::DeviceHealth::default()
+            };
+            fitting((0..count).map(device).collect())
+        };
+        let longest = |list: &api::NodeWatchResourcesResponse| {
+            list.devices
+                .iter()
+                .map(|one| one.message.chars().count())
+                .max()
+        };
+        let (few, _) = told(1000, 1500);
+        assert_eq!((few.devices.len(), longest(&few)), (1000, Some(1024)));
+        let (many, _) = told(8000, 1500);
+        assert_eq!((many.devices.len(), longest(&many)), (8000, Some(128)));
+        let (more, _) = told(15_000, 1500);
+        assert_eq!((more.devices.len(), longest(&more)), (15_000, Some(0)));
+        let (most, cut) = told(100_000, 0);
+        let size = most.encoded_len();
+        assert!(size <= LARGEST && size > LARGEST - 300, "{size}");
+        assert_eq!(most.devices.len() + cut, 100_000);
     }
 }

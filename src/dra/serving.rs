@@ -22,7 +22,7 @@ use crate::{
     backoff::{Backoff, jitter},
     device::{
         dra::DRIVER,
-        registry::{Depth, DirWatch, watch_for},
+        registry::{Depth, DirWatch, changed_or_late, watch_for},
     },
     kubelet::{
         api::registration::PluginInfo,
@@ -237,13 +237,9 @@ impl Serving {
 
 /// Waits until something changed, or may have: a watch that cannot be had is made up for by looking now and then.
 async fn changed(watch: &mut Option<DirWatch>) {
-    if let Some(there) = watch
-        && there.changed().await.is_ok()
-    {
-        return;
+    if changed_or_late(watch, UNWATCHED).await.is_err() {
+        sleep(UNWATCHED).await;
     }
-    *watch = None;
-    sleep(UNWATCHED).await;
 }
 
 /// Never where nobody says so any more: the agent ends.

@@ -9,7 +9,7 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use tokio::{
     sync::{Notify, watch},
     task::JoinSet,
-    time::{Instant, sleep, sleep_until},
+    time::{Instant, sleep},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -27,6 +27,7 @@ use super::{
 use crate::{
     device::{Inventory, ResourceName, answer::Answerers},
     path::AbsPath,
+    rate::until,
     root::{Kind, Root, RootError, Watch, WatchEvent, WatchKind},
     shutdown::Tasks,
     telemetry::chain,
@@ -282,12 +283,5 @@ impl Directory {
     fn expect_repair(&mut self) {
         self.repair_at
             .get_or_insert_with(|| Instant::now() + REPAIR_WAIT);
-    }
-}
-
-async fn until(at: Option<Instant>) {
-    match at {
-        Some(at) => sleep_until(at).await,
-        None => std::future::pending().await,
     }
 }

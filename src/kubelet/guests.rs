@@ -12,11 +12,14 @@ use std::{
 
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
-    net::UnixListener,
+    net::{UnixListener, UnixStream},
     sync::{OwnedSemaphorePermit, Semaphore, mpsc},
     time::sleep,
 };
-use tokio_stream::wrappers::ReceiverStream;
+use tokio_stream::{
+    Stream, StreamExt as _,
+    wrappers::{ReceiverStream, UnixListenerStream},
+};
 use tokio_util::sync::CancellationToken;
 use tonic::transport::server::{Connected, UdsConnectInfo};
 
@@ -53,6 +56,17 @@ pub fn guests(
         }
     });
     ReceiverStream::new(from)
+}
+
+/// Connections to a socket that only the kubelet opens, as many as it wants. Whoever serves them takes an error
+/// for news and asks for the next one at once.
+pub(super) fn connections(listener: UnixListener) -> impl Stream<Item = io::Result<UnixStream>> {
+    UnixListenerStream::new(listener).then(|taken| async {
+        if taken.is_err() {
+            sleep(PAUSE).await;
+        }
+        taken
+    })
 }
 
 async fn accept(listener: UnixListener, to: mpsc::Sender<io::Result<Guest>>) {
@@ -110,5 +124,33 @@ impl AsyncWrite for Guest {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+
+    use std::os::{
+        fd::OwnedFd,
+        unix::net::{UnixListener as Listener, UnixStream as Stream},
+    };
+    use tokio::time::Instant;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_error_that_stays_does_not_take_the_machines_time() {
+        // Nobody can be taken from what is no listener, and that is told at once.
+        let (no_listener, other_end) = Stream::pair().unwrap();
+        no_listener.set_nonblocking(true).unwrap();
+        drop(other_end);
+        let listener = Listener::from(OwnedFd::from(no_listener));
+        let mut taken = pin!(connections(UnixListener::from_std(listener).unwrap()));
+        let start = Instant::now();
+        for _ in 0..10 {
+            assert!(taken.next().await.unwrap().is_err());
+        }
+        assert_eq!(start.elapsed(), PAUSE * 10);
     }
 }

@@ -123,7 +123,14 @@ pub(super) async fn feed(
             let list = list(&now, &name);
             if list.cut != cut {
                 cut = list.cut;
-                tracing::warn!(resource = %name, cut, "the list exceeds the kubelet's 4 MiB; the last ids are left out");
+                match cut {
+                    0 => {
+                        tracing::info!(resource = %name, "the list fits into the kubelet's 4 MiB again")
+                    }
+                    _ => {
+                        tracing::warn!(resource = %name, cut, "the list exceeds the kubelet's 4 MiB; the last ids are left out")
+                    }
+                }
             }
             drop(now);
             tokio::select! {

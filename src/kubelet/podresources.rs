@@ -6,6 +6,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     future::Future,
+    io,
     sync::Arc,
     time::Duration,
 };
@@ -67,9 +68,14 @@ pub enum PodResourcesError {
         /// The kubelet's words.
         message: String,
     },
-    /// Its socket cannot be reached.
+    /// Its socket cannot be looked at.
     #[error(transparent)]
     Socket(#[from] RootError),
+    /// Its socket is there, and this process cannot connect.
+    #[error(
+        "the kubelet does not tell who has which device: cannot connect to {POD_RESOURCES_SOCKET}"
+    )]
+    Unreached(#[source] tonic::transport::Error),
 }
 
 impl From<Status> for PodResourcesError {
@@ -177,11 +183,27 @@ impl PodResources {
         };
         let address = format!("unix:{}", socket.path().display());
         let endpoint = Endpoint::from_shared(address).map_err(|_| PodResourcesError::Absent)?;
-        let channel = endpoint.connect().await;
-        // A socket file that nobody serves any more is what a kubelet leaves that was stopped.
-        let channel = channel.map_err(|_| PodResourcesError::Absent)?;
+        let channel = endpoint.connect().await.map_err(unreached)?;
         Ok(Client::new(channel).max_decoding_message_size(LARGEST))
     }
+}
+
+/// A socket file that nobody serves any more is what a kubelet leaves that was stopped; anything else is ours to
+/// tell, such as too many open files.
+fn unreached(error: tonic::transport::Error) -> PodResourcesError {
+    let mut cause: Option<&dyn std::error::Error> = Some(&error);
+    while let Some(one) = cause {
+        if let Some(io) = one.downcast_ref::<io::Error>() {
+            return match io.kind() {
+                io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
+                    PodResourcesError::Absent
+                }
+                _ => PodResourcesError::Unreached(error),
+            };
+        }
+        cause = one.source();
+    }
+    PodResourcesError::Absent
 }
 
 fn holders(answer: api::ListPodResourcesResponse) -> Holders {

@@ -3,7 +3,6 @@
 use std::{io, sync::Arc};
 
 use tokio::{net::UnixListener, sync::watch};
-use tokio_stream::wrappers::UnixListenerStream;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
 
@@ -11,7 +10,7 @@ use super::{
     api::{
         registration::PluginInfo, relay::device_plugin_server::DevicePluginServer, v1beta1 as api,
     },
-    guests::guests,
+    guests::{connections, guests},
     names::{found_path, socket_path},
     plugin::Shared,
     registrar::{REGISTRY, registrar},
@@ -66,7 +65,7 @@ impl Session {
     ) -> Result<Self, ServeError> {
         let (session, listener, plugin) =
             Self::bind(socket_path(name, number)?, name, shared, stop)?;
-        let incoming = UnixListenerStream::new(listener);
+        let incoming = connections(listener);
         let server = Server::builder().add_service(plugin);
         let until = session.stop.clone().cancelled_owned();
         let serving = server.serve_with_incoming_shutdown(incoming, until);

@@ -5,7 +5,10 @@ use std::{collections::BTreeMap, sync::Arc};
 use prost::Message as _;
 
 use crate::{
-    device::{Device, Health, Pairs, rules::HIGHEST_NUMA},
+    device::{
+        Device, Health, Pairs,
+        rules::{HIGHEST_NUMA, MOST_NUMA},
+    },
     kubelet::api::v1beta1 as api,
     wire::{Apart, Found, Malformed},
 };
@@ -14,8 +17,6 @@ use crate::{
 const DEVICES: u32 = 1;
 /// An id, a word and the numbers of all NUMA nodes there can be; what is longer is not looked at.
 const LONGEST_DEVICE: usize = 8 * 1024;
-/// As many NUMA nodes as are kept of one device: no machine has one that is near to more.
-const MOST_NUMA: usize = 16;
 
 /// The kubelet takes ids of any length and keeps each in its checkpoint several times. No plugin that is
 /// known comes near this.
@@ -161,9 +162,7 @@ fn device(told: &api::Device) -> Device {
 pub(super) fn abandoned(devices: &Devices, why: &str) -> Devices {
     let mut devices = devices.clone();
     for device in devices.values_mut() {
-        if device.health == Health::Healthy {
-            (device.health, device.reason) = (Health::Unhealthy, Some(why.to_owned()));
-        }
+        device.abandon(why);
     }
     devices
 }

@@ -28,7 +28,7 @@ use std::{
 
 use tokio::{
     sync::{oneshot, watch},
-    time::sleep,
+    time::{Instant, sleep},
 };
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -42,6 +42,7 @@ pub use self::{
     list::count,
 };
 use crate::{
+    backoff::Backoff,
     device::{
         registry::{AskError, Registry},
         source::Source,
@@ -59,9 +60,10 @@ pub const DIRECTORY: &str = "/var/lib/machinist/device-plugins";
 const LOCK: &str = "/var/lib/machinist/device-plugins/lock";
 /// How often a lock that another agent holds is tried: its release is no event.
 const LOCK_PAUSE: Duration = Duration::from_secs(5);
-/// The first wait after a directory could not be used; doubled up to the longest.
-const FIRST_PAUSE: Duration = Duration::from_millis(100);
-const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// After a directory could not be used.
+const AGAIN: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(60));
+/// A session that held for so long had nothing in its way: what ends it is news.
+const HELD: Duration = Duration::from_secs(10);
 
 /// What all vendors' tasks share.
 #[derive(Clone, Debug)]
@@ -255,28 +257,29 @@ fn serve(shared: &Shared, vendor: Arc<Vendor>) -> Running {
 
 /// Serves a vendor until it is stopped, again and again when something is in the way.
 async fn keep(shared: Shared, vendor: Arc<Vendor>, stop: CancellationToken) {
-    let mut pause = FIRST_PAUSE;
-    let mut told = None;
+    let (mut failures, mut told) = (0, None);
     while !stop.is_cancelled() {
         // What the session started ends with it.
         let during = stop.child_token();
         let _ends = during.clone().drop_guard();
         let over = match Session::open(Arc::clone(&vendor), shared.clone(), during) {
             Ok(mut session) => {
-                (pause, told) = (FIRST_PAUSE, None);
+                let began = Instant::now();
                 let over = session.run().await;
                 session.finish().await;
-                over
+                if began.elapsed() >= HELD {
+                    (failures, told) = (0, None);
+                }
+                over.map_err(|over| (over, true))
             }
-            Err(over) => Err(over),
+            // The socket of the session before may take a moment to close.
+            Err(over) => Err((over, failures > 0)),
         };
         match over {
-            Ok(()) | Err(Over::Registry(AskError::Stopped)) => return,
-            Err(over) => {
+            Ok(()) | Err((Over::Registry(AskError::Stopped), _)) => return,
+            Err((over, tell)) => {
                 let why = chain(&over);
-                // The socket of the session before may take a moment to close.
-                let new = pause == FIRST_PAUSE && told.is_none();
-                if !new && told.as_ref() != Some(&why) {
+                if tell && told.as_ref() != Some(&why) {
                     let name = &vendor.name;
                     tracing::warn!(vendor = %name, "plugins of {name} cannot register: {why}");
                     told = Some(why);
@@ -286,7 +289,7 @@ async fn keep(shared: Shared, vendor: Arc<Vendor>, stop: CancellationToken) {
         tokio::select! {
             // Safe to drop: nothing is served.
             () = stop.cancelled() => {}
-            () = sleep(pause) => pause = (pause * 2).min(LONGEST_PAUSE),
+            () = sleep(AGAIN.step(failures)) => failures = failures.saturating_add(1),
         }
     }
 }

@@ -9,7 +9,7 @@ use std::{
 use tokio::{
     net::UnixListener,
     sync::{mpsc, oneshot},
-    time::{Instant, sleep, sleep_until},
+    time::{Instant, sleep},
 };
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tonic::transport::Server;
@@ -35,7 +35,7 @@ use crate::{
     },
     kubelet::api::v1beta1::registration_server::RegistrationServer,
     kubelet::guests::{self, guests},
-    rate::Complaints,
+    rate::{Complaints, until},
     root::{RootError, Stat, UnixAddress},
     telemetry::chain,
 };
@@ -360,10 +360,3 @@ impl Session {
 mod events;
 mod offering;
 mod saving;
-
-async fn until(at: Option<Instant>) {
-    match at {
-        Some(at) => sleep_until(at).await,
-        None => std::future::pending().await,
-    }
-}

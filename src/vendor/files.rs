@@ -4,12 +4,12 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use tokio::{
     sync::watch,
-    time::{Duration, sleep},
+    time::{Duration, sleep, timeout},
 };
 
 use crate::{
     device::{
-        registry::{DirWatch, read_files, watch_for},
+        registry::{DirWatch, changed_or_late, read_files, watch_for},
         vendor::{Book, Files, VENDOR_DIRS, Vendors},
     },
     path::AbsPath,
@@ -24,7 +24,9 @@ const DEBOUNCE: Duration = Duration::from_millis(50);
 const FILE: &str = "/var/lib/machinist/vendors.json";
 /// As many files as are read, each as large as may be, and what JSON makes of them.
 const LARGEST: u64 = 32 * 1024 * 1024;
-/// How often the files are read where the kernel does not tell of changes.
+/// When to try again what could not be saved: a full disk is no reason to lose it for good.
+const SAVE_AGAIN: Duration = Duration::from_secs(30);
+/// How often the files are read where the kernel does not tell of all changes.
 const WITHOUT_WATCH: Duration = Duration::from_secs(60);
 
 /// Reads the files, then follows them. What they say now is there when this returns.
@@ -81,20 +83,24 @@ impl Reader {
         }
     }
 
-    /// Keeps what is good for the next agent; the same is not written twice.
-    async fn save(&mut self) {
+    /// Keeps what is good for the next agent; the same is not written twice. Whether it is kept.
+    async fn save(&mut self) -> bool {
         let good = self.book.good();
         if good == self.saved {
-            return;
+            return true;
         }
         let (root, texts) = (self.root.clone(), good.clone());
         match tokio::task::spawn_blocking(move || write(&root, &texts)).await {
-            Ok(Ok(())) => self.saved = good,
+            Ok(Ok(())) => {
+                self.saved = good;
+                return true;
+            }
             Ok(Err(error)) => {
                 tracing::warn!("what vendors' files say is not kept: {}", chain(&error));
             }
             Err(error) => tracing::error!(%error, "keeping what vendors' files say broke off"),
         }
+        false
     }
 
     /// At the start, and a handful of small files: on this thread.
@@ -122,8 +128,11 @@ impl Reader {
 
     async fn run(mut self, publish: watch::Sender<Arc<Vendors>>) {
         loop {
-            self.save().await;
-            self.changed().await;
+            match self.save().await {
+                true => self.changed().await,
+                // Safe to drop: changes stay in the kernel's queue, and the files are read anew.
+                false => timeout(SAVE_AGAIN, self.changed()).await.unwrap_or(()),
+            }
             sleep(DEBOUNCE).await;
             // Directories that came meanwhile are watched before they are read.
             self.arm();
@@ -147,15 +156,11 @@ impl Reader {
     }
 
     async fn changed(&mut self) {
-        let Some(watch) = &mut self.watch else {
-            return sleep(WITHOUT_WATCH).await;
-        };
-        if let Err(error) = watch.changed().await {
+        if let Err(error) = changed_or_late(&mut self.watch, WITHOUT_WATCH).await {
             tracing::warn!(
                 "changes of vendors' files are found late: {}",
                 chain(&error)
             );
-            self.watch = None;
         }
     }
 }

@@ -15,7 +15,7 @@ use std::{
 
 use tokio::{
     sync::{mpsc, oneshot, watch},
-    time::{Instant, sleep_until},
+    time::Instant,
 };
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
@@ -30,11 +30,12 @@ use super::{
 use crate::{
     device::{
         Inventory, Resource, ResourceName,
+        inventory::Serve,
         registry::{Looks, Registry},
         source::Source,
         vendor::Vendor,
     },
-    rate::Complaints,
+    rate::{Complaints, until},
     root::Root,
 };
 
@@ -103,6 +104,8 @@ pub(super) struct Keeper {
     vain: BTreeMap<ResourceName, String>,
     /// What this session was told that it may not offer any more.
     forbidden: BTreeSet<ResourceName>,
+    /// How the file says that devices are served; what one contract cannot keep another may.
+    serve: Serve,
     /// Why devices have lapsed, while some have.
     lapsed: Option<String>,
 }
@@ -167,13 +170,6 @@ pub(super) async fn keep(surroundings: Surroundings) {
     }
 }
 
-async fn until(at: Option<Instant>) {
-    match at {
-        Some(at) => sleep_until(at).await,
-        None => std::future::pending().await,
-    }
-}
-
 impl Keeper {
     fn new(
         (root, looks): (Root, Looks),
@@ -194,6 +190,7 @@ impl Keeper {
                 .collect()
         };
         let owes_resume = quiesced.borrow().is_some();
+        let serve = vendor.borrow().serve;
         let mut keeper = Self {
             root,
             looks,
@@ -215,6 +212,7 @@ impl Keeper {
             last: None,
             vain: BTreeMap::new(),
             forbidden: BTreeSet::new(),
+            serve,
             lapsed: None,
         };
         if keeper.offers.has_unconfirmed() {
@@ -324,7 +322,10 @@ impl Keeper {
     fn begin_anew(&mut self, vendor: &Vendor) {
         let (name, most) = (&vendor.name, vendor.limits.resources);
         let named = self.live.as_ref().map_or(0, |live| live.resources.len());
-        let again = self.forbidden.iter().find(|it| vendor.may_claim(it));
+        let unfit = std::mem::replace(&mut self.serve, vendor.serve) != vendor.serve;
+        let unfit = self.vain.keys().filter(|_| unfit);
+        let mut again = self.forbidden.iter().chain(unfit);
+        let again = again.find(|it| vendor.may_claim(it));
         let why = if named > most {
             format!("{named} resources are named; vendor {name} may offer 1 to {most}")
         } else if let Some(again) = again.filter(|_| self.live.is_some()) {

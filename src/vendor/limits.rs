@@ -17,8 +17,11 @@ pub(super) const MESSAGE_PARTS: usize = 8192;
 pub(super) const KEPT_BYTES: usize = 1024 * 1024;
 /// Parts of those, counted as those of a message are.
 pub(super) const KEPT_PARTS: usize = 2 * MESSAGE_PARTS;
-/// Messages in a second, over time.
+/// Messages in a second, over time; more wait to be read.
 pub(super) const MESSAGES_PER_SECOND: u32 = 20;
+/// How long each message may have to wait before that is the vendor's doing: what gathered while a busy machine had
+/// no time for us is dealt with by then.
+pub(super) const CROWD: Duration = Duration::from_secs(5);
 /// Connections in a second, over time; more wait in the socket's queue. Those that a program left wait there, too,
 /// before the next one: a hundred of them are not to cost it the grace.
 pub(super) const CONNECTIONS_PER_SECOND: u32 = 50;

@@ -5,7 +5,7 @@
 //! socket for each; `server` and `connection` let its processes in, one `session` at a time; `keeper` owns
 //! what the vendor said and brings it to the registry. A vendor is not trusted: `codec` counts before
 //! anything is decoded, `heard` leaves devices encoded until they are looked at, `snapshot`, `recipe` and `paths` hold every word against the file, and `limits`
-//! has all the numbers.
+//! has the numbers that hold for all of them; those that a file may set are in `device/vendor/check`.
 
 pub mod api;
 mod asking;

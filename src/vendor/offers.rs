@@ -9,7 +9,7 @@ use super::{
     api::v1::{Kept, Reason},
     snapshot::{self, Besides, Refused},
 };
-use crate::device::{Health, Resource, ResourceName, source::Source};
+use crate::device::{Resource, ResourceName, source::Source};
 
 /// One resource of the vendor's.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -147,9 +147,7 @@ impl Offers {
 pub(super) fn lapsed(resource: &Resource, why: &str) -> Resource {
     let mut resource = resource.clone();
     for device in resource.devices.values_mut() {
-        if device.health == Health::Healthy {
-            (device.health, device.reason) = (Health::Unhealthy, Some(why.to_owned()));
-        }
+        device.abandon(why);
     }
     resource
 }

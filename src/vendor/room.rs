@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use tokio::{
     sync::{Notify, mpsc, oneshot, watch},
-    time::{Instant, sleep_until},
+    time::Instant,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -17,10 +17,11 @@ use super::{
 use crate::{
     backoff::{Backoff, jitter},
     device::{
-        registry::{Depth, DirWatch, Looks, Registry},
+        registry::{Depth, DirWatch, Looks, Registry, changed_or_late},
         source::Source,
         vendor::{Connects, Vendor, Vendors},
     },
+    rate::until,
     root::Root,
     shutdown::Tasks,
     telemetry::chain,
@@ -32,6 +33,8 @@ const ASKS: usize = 32;
 const EVENTS: usize = 8;
 /// A socket that cannot be made is tried again: nothing tells when it could be.
 const AGAIN: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
+/// How often sockets are looked at where the kernel does not tell of all changes.
+const WITHOUT_WATCH: Duration = Duration::from_secs(5);
 
 /// The way to one keeper.
 #[derive(Clone, Debug)]
@@ -85,7 +88,7 @@ impl Room {
     ) -> Self {
         let watch = DirWatch::new(&root).inspect_err(|error| {
             tracing::warn!(
-                "vendors' sockets that are removed stay away: {}",
+                "vendors' sockets that are removed are found late: {}",
                 chain(error)
             );
         });
@@ -292,7 +295,7 @@ impl Room {
                 Err(error) => {
                     let failures = kept.again.map_or(0, |(_, failures)| failures + 1);
                     let why = chain(&error);
-                    if failures == 0 {
+                    if kept.problem.borrow().as_ref() != Some(&why) {
                         tracing::warn!(vendor = %name, "vendor {name} has no socket: {why}");
                     }
                     kept.problem.send_replace(Some(why));
@@ -307,23 +310,12 @@ fn is_ours(vendor: &Vendor) -> bool {
     vendor.connects == Connects::Program
 }
 
-/// Waits for something to happen in a watched directory.
+/// Waits until something may have happened to a socket.
 async fn changed(watch: &mut Option<DirWatch>) {
-    let Some(watching) = watch else {
-        return std::future::pending().await;
-    };
-    if let Err(error) = watching.changed().await {
+    if let Err(error) = changed_or_late(watch, WITHOUT_WATCH).await {
         tracing::warn!(
-            "vendors' sockets that are removed stay away: {}",
+            "vendors' sockets that are removed are found late: {}",
             chain(&error)
         );
-        *watch = None;
-    }
-}
-
-async fn until(at: Option<Instant>) {
-    match at {
-        Some(at) => sleep_until(at).await,
-        None => std::future::pending().await,
     }
 }

@@ -21,7 +21,7 @@ use super::{
 use crate::{
     device::vendor::Vendor,
     path::{AbsPath, BadPath},
-    rate::Rate,
+    rate::{Complaints, Rate},
     root::{Identity, Meta, Root, RootError},
     shutdown::Tasks,
     telemetry::chain,
@@ -135,11 +135,8 @@ impl Socket {
             tasks: tasks.clone(),
             stop: socket.stop.clone(),
         };
-        let incoming = incoming(
-            UnixListener::from_std(listener)?,
-            socket.stop.clone(),
-            tasks,
-        );
+        let listener = UnixListener::from_std(listener)?;
+        let incoming = incoming(name.clone(), listener, socket.stop.clone(), tasks);
         let service =
             vendor_server::VendorServer::new(door).max_decoding_message_size(MESSAGE_BYTES);
         let server = Server::builder()
@@ -187,6 +184,7 @@ impl Socket {
 /// Connections as they are let in: few at a time, few in a second. The others wait in the kernel's queue,
 /// which has an end of its own.
 fn incoming(
+    vendor: String,
     listener: UnixListener,
     stop: CancellationToken,
     tasks: &Tasks,
@@ -196,19 +194,21 @@ fn incoming(
         tokio::select! {
             // Safe to drop: a connection that is not let in is closed.
             () = stop.cancelled() => {}
-            () = accept(&listener, &let_in, &stop) => {}
+            () = accept(&vendor, &listener, &let_in, &stop) => {}
         }
     });
     ReceiverStream::new(connections)
 }
 
 async fn accept(
+    vendor: &str,
     listener: &UnixListener,
     let_in: &mpsc::Sender<io::Result<Connection>>,
     stop: &CancellationToken,
 ) {
     let few = Arc::new(Semaphore::new(CONNECTIONS));
     let mut rate = Rate::new(CONNECTIONS_PER_SECOND);
+    let mut complaints = Complaints::default();
     loop {
         rate.wait().await;
         let Ok(one) = Arc::clone(&few).acquire_owned().await else {
@@ -220,11 +220,17 @@ async fn accept(
         };
         match connection {
             Ok(connection) => {
+                complaints.forget();
                 if let_in.send(Ok(connection)).await.is_err() {
                     return;
                 }
             }
-            Err(error) => tracing::warn!(%error, "a vendor's connection is lost"),
+            // One that stays, such as too many open files, comes again at once.
+            Err(error) => {
+                if complaints.take(&error.to_string()).is_some() {
+                    tracing::warn!(vendor = %vendor, %error, "a connection of vendor {vendor} is lost");
+                }
+            }
         }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use prost::Message as _;
 use tokio::{
     sync::{mpsc, oneshot},
-    time::timeout,
+    time::{Instant, timeout},
 };
 use tokio_util::sync::CancellationToken;
 use tonic::{Code, Status, Streaming};
@@ -14,7 +14,7 @@ use super::{
     api::v1::Hello,
     connection::{Peer, Stage},
     heard::{self, FromVendor},
-    limits::{HELLO_WAIT, MESSAGE_BYTES, MESSAGES_PER_SECOND, SILENCE},
+    limits::{CROWD, HELLO_WAIT, MESSAGE_BYTES, MESSAGES_PER_SECOND, SILENCE},
     messages::{Event, Granted, Opening, Said, ToVendor},
 };
 use crate::rate::Rate;
@@ -103,6 +103,8 @@ impl Session {
 
     async fn listen(&mut self, number: u64) -> Status {
         let mut rate = Rate::new(MESSAGES_PER_SECOND);
+        // Since when each message had to wait.
+        let mut crowded = None;
         loop {
             let heard = match timeout(SILENCE, self.next()).await {
                 Ok(Ok(heard)) => heard,
@@ -112,7 +114,11 @@ impl Session {
                     return Status::deadline_exceeded(format!("it said nothing for {silence} s"));
                 }
             };
-            if !rate.take() {
+            if rate.take() {
+                crowded = None;
+            } else if crowded.get_or_insert_with(Instant::now).elapsed() < CROWD {
+                rate.wait().await;
+            } else {
                 return Status::resource_exhausted(format!(
                     "more than {MESSAGES_PER_SECOND} messages in a second"
                 ));

@@ -17,15 +17,13 @@ use crate::{
         dra::pool,
         inventory::{Asks, Recipe, Serve, Share},
         quantity::Quantity,
-        rules::{self, HIGHEST_NUMA, MOST_CAPACITIES},
+        rules::{self, HIGHEST_NUMA, MOST_CAPACITIES, MOST_NUMA},
         source::Source,
         vendor::Vendor,
     },
     root::Root,
 };
 
-/// No machine has a device near to more nodes than this without being near to all.
-const MOST_NUMA: usize = 16;
 const MOST_ATTRIBUTES: usize = 32;
 /// For reasons and values of attributes.
 const LONGEST_TEXT: usize = 256;

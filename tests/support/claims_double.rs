@@ -91,7 +91,8 @@ impl Watcher {
 
 async fn connect(path: &Path) -> Channel {
     let endpoint = Endpoint::from_shared(format!("unix:{}", path.display())).unwrap();
-    endpoint.connect().await.unwrap()
+    // Between its name and its first connection a socket refuses.
+    until("a listener", async || endpoint.connect().await.ok()).await
 }
 
 /// How the kubelet names a claim.

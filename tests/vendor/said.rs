@@ -72,6 +72,39 @@ async fn a_file_that_allows_again_what_it_forbade_lets_the_vendor_say_it_again()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_no_claim_can_keep_is_said_again_when_the_file_wants_no_claims_any_more() {
+    let machine = machine();
+    let agent = machine.agent();
+    let (mut program, _) = machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap();
+    let snapshot = |generation| api::Snapshot {
+        resource: "acme.dev/x".into(),
+        generation,
+        devices: vec![device("acme0")],
+        asks: Some(api::Asks {
+            pre_start: true,
+            ..api::Asks::default()
+        }),
+    };
+    program.snapshot(snapshot(1)).await.unwrap();
+    machine.vendor("acme", "  serve: dra\n");
+    let why = "by claim nobody is told of a container's start: asks.pre_start cannot be kept";
+    match program.next().await.unwrap() {
+        api::from_agent::Said::Rejected(rejected) => assert_eq!(rejected.message, why),
+        other => panic!("no Rejected but {other:?}"),
+    }
+    lists(&agent, &[]).await;
+    vendor_is(&agent, "acme", |one| one.vain["acme.dev/x"] == why).await;
+    machine.vendor("acme", "");
+    let last = program.last_word().await;
+    let told = "vendor acme may offer acme.dev/x again";
+    assert_eq!((last.code(), last.message()), (Code::Aborted, told));
+    let (mut program, _) = machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap();
+    program.snapshot(snapshot(2)).await.unwrap();
+    lists(&agent, &["x/acme0=Healthy"]).await;
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_file_that_allows_fewer_resources_ends_the_session_that_named_more() {
     let machine = machine();
     let agent = machine.agent();

@@ -213,6 +213,28 @@ async fn snapshots_that_are_wrong_are_rejected_and_the_session_goes_on() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_gathered_while_nobody_read_it_is_no_flood() {
+    let (machine, agent, good) = with_a_neighbour().await;
+    let (mut program, _) = machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap();
+    // Two for each second of a minute, and all of them at once.
+    for number in 0..120 {
+        program
+            .say(Said::Heartbeat(api::Heartbeat { number }))
+            .await;
+    }
+    for number in 0..120 {
+        let echo = program.next().await.unwrap();
+        assert_eq!(
+            echo,
+            api::from_agent::Said::Heartbeat(api::Heartbeat { number })
+        );
+    }
+    drop(program);
+    unharmed(&machine, &agent, good).await;
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_flood_ends_the_session_and_holds_no_memory() {
     let (machine, agent, good) = with_a_neighbour().await;
     let before = resident();

@@ -59,7 +59,7 @@ pub(crate) const WALLS: &[Wall] = &[
     wall("hardware", "path", ""),
     wall(
         "kubelet",
-        "authority backoff device path root shutdown telemetry words",
+        "authority backoff device path rate root shutdown telemetry words",
         "what is lent",
     ),
     wall(
@@ -74,7 +74,7 @@ pub(crate) const WALLS: &[Wall] = &[
     ),
     wall(
         "proxy",
-        "device device::registry kubelet path rate root shutdown telemetry wire",
+        "backoff device device::registry kubelet path rate root shutdown telemetry wire",
         "the kubelet's wire contract, from its other side",
     ),
     wall(
@@ -275,7 +275,7 @@ pub(crate) const OUTSIDE: &[Outside] = &[
         &["vendor::codec"],
         "elsewhere only generated code names it",
     ),
-    outside("prost", &["kubelet", "proxy", "vendor"], ""),
+    outside("prost", &["dra", "kubelet", "proxy", "vendor"], ""),
     outside("axum", &["admin"], "HTTP is the admin room's"),
     outside("kube", &["cluster"], "the API server is asked in one room"),
     outside("prometheus_client", &["metrics"], ""),

@@ -9,7 +9,7 @@ use kube::{
 };
 use tokio::{
     sync::watch,
-    time::{Instant, sleep, sleep_until, timeout},
+    time::{Instant, sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -17,7 +17,7 @@ use super::{DEBOUNCE, Slices, named, resource, selector};
 use crate::{
     backoff::{Backoff, jitter},
     cluster::{ClusterError, Why, dynamic},
-    rate::Rate,
+    rate::{Rate, until},
     telemetry::chain,
 };
 
@@ -213,12 +213,5 @@ fn broke(node: &str, why: Why) -> ClusterError {
         act: "watch",
         object: named(node),
         why,
-    }
-}
-
-async fn until(at: Option<Instant>) {
-    match at {
-        Some(at) => sleep_until(at).await,
-        None => std::future::pending().await,
     }
 }

@@ -203,6 +203,9 @@ impl Task {
                     chain(&error)
                 );
                 self.uevents = None;
+                // What was told last may be lost, and the next look comes sooner from now on.
+                self.looking.forget();
+                Due::soon(&mut self.due.look);
             }
             Woken::Asked(ask, reply) => {
                 if let Some(reply) = self.asked(ask, reply) {

@@ -1,6 +1,11 @@
 //! Watches that follow a changing set of directories.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use tokio::time::{sleep, timeout};
 
 use super::scan;
 use crate::{
@@ -108,6 +113,29 @@ impl DirWatch {
     }
 }
 
+/// Waits until something happened in one of the directories; where the kernel does not tell of all of them, until
+/// `late` is over at the latest. A watch that fails is one no more. Safe to drop while waiting.
+pub async fn changed_or_late(
+    watch: &mut Option<DirWatch>,
+    late: Duration,
+) -> Result<(), RootError> {
+    let Some(watching) = watch else {
+        sleep(late).await;
+        return Ok(());
+    };
+    let told = match watching.is_whole() {
+        true => Ok(watching.changed().await),
+        false => timeout(late, watching.changed()).await,
+    };
+    match told {
+        Ok(Err(error)) => {
+            *watch = None;
+            Err(error)
+        }
+        Ok(Ok(_)) | Err(_) => Ok(()),
+    }
+}
+
 /// A name that is given to what had another one, as udev makes its links, is nothing that goes.
 fn kind_of(events: &[WatchEvent]) -> Change {
     let renamed = events.iter().any(|event| event.kind == WatchKind::MovedTo);
@@ -170,5 +198,24 @@ mod tests {
         assert_eq!(of(&[Created, Deleted]), Change::Gone(usb));
         assert_eq!(of(&[Deleted, Created]), back, "it is there again");
         assert_eq!(of(&[Created]), Change::Other);
+    }
+    #[tokio::test(start_paused = true)]
+    async fn what_is_not_told_of_all_directories_is_looked_at_now_and_then() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = Root::open(dir.path()).unwrap();
+        let names = |count: usize| (0..count).map(|n| AbsPath::new(format!("/d{n}")).unwrap());
+        for name in names(MOST_DIRS + 1) {
+            root.make_dirs(&name, 0o755).unwrap();
+        }
+        let all = |count| names(count).map(|name| (name, Depth::Names)).collect();
+        let late = Duration::from_secs(60);
+        let mut watch = Some(DirWatch::new(&root).unwrap());
+        watch.as_mut().unwrap().set(&all(MOST_DIRS + 1));
+        changed_or_late(&mut watch, late).await.unwrap();
+        assert!(watch.is_some(), "what is told is told at once all the same");
+        watch.as_mut().unwrap().set(&all(MOST_DIRS));
+        let quiet = timeout(late * 10, changed_or_late(&mut watch, late)).await;
+        assert!(quiet.is_err(), "and where all is told nobody looks");
+        changed_or_late(&mut None, late).await.unwrap();
     }
 }

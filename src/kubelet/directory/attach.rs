@@ -67,18 +67,8 @@ impl Directory {
         watch.add_names(&nearest)?;
         // What came before the watch is not told.
         while !self.root.is_dir(&awaited)? {
-            let matters = |event: &WatchEvent| {
-                event
-                    .name
-                    .as_deref()
-                    .is_none_or(|name| name == awaited.file_name())
-            };
-            let events = watch.next().await?;
-            if events.iter().any(matches_gone) {
+            if watch.next().await?.iter().any(matches_gone) {
                 return Ok(());
-            }
-            if !events.iter().any(matters) {
-                continue;
             }
         }
         Ok(())

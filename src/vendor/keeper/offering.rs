@@ -22,41 +22,18 @@ impl Keeper {
         bytes: usize,
     ) -> Option<FromAgent> {
         let generation = given.generation;
-        let shown: String = given.resource.chars().take(320).collect();
-        let refused = |reason, message| Refused {
-            reason,
-            message,
-            device: String::new(),
-        };
-        let name = match ResourceName::new(given.resource.clone()) {
-            Ok(name) if self.named_in_hello(&given.resource) => name,
-            _ => {
-                let message = format!("{shown:?} was not named in Hello");
-                self.complain(format!("a snapshot is refused: {message}"));
-                return Some(rejected(
-                    &shown,
-                    generation,
-                    refused(Reason::ResourceUnknown, message),
-                ));
-            }
+        let name = match self.claimed(&given) {
+            Ok(name) => name,
+            Err(why) => return Some(*why),
         };
         let vendor = self.vendor.borrow().clone();
-        if !vendor.may_claim(&name) {
-            self.forbidden.insert(name.clone());
-            let message = format!("vendor {} may not offer {name}", vendor.name);
-            return Some(self.refused(
-                &name,
-                generation,
-                refused(Reason::ResourceForbidden, message),
-            ));
-        }
         let (root, besides, of) = (self.root.clone(), self.offers.besides(&name), name.clone());
         let read = move || snapshot::read(Some(&root), &vendor, &of, (given, bytes), besides);
         let resource = match self.looks.look(read).await {
             Ok(Ok(resource)) => Arc::new(resource),
             Ok(Err(why)) => return Some(self.refused(&name, generation, why)),
             Err(why) => {
-                let why = refused(Reason::Busy, why.to_string());
+                let why = whole(Reason::Busy, why.to_string());
                 return Some(self.refused(&name, generation, why));
             }
         };
@@ -72,12 +49,34 @@ impl Keeper {
             Ok(Standing::Taken { by }) => {
                 let message = format!("{name} belongs to {by}, which keeps it");
                 self.offers.accept(resource, generation, bytes, Some(by));
-                let why = refused(Reason::ResourceTaken, message);
+                let why = whole(Reason::ResourceTaken, message);
                 Some(self.refused(&name, generation, why))
             }
             // The agent stops: there is nobody left to answer to.
             Err(_) => None,
         }
+    }
+
+    /// The name that a snapshot is of, when this vendor may offer that.
+    fn claimed(&mut self, given: &heard::Snapshot) -> Result<ResourceName, Box<FromAgent>> {
+        let name = match ResourceName::new(given.resource.clone()) {
+            Ok(name) if self.named_in_hello(&given.resource) => name,
+            _ => {
+                let shown: String = given.resource.chars().take(320).collect();
+                let message = format!("{shown:?} was not named in Hello");
+                self.complain(format!("a snapshot is refused: {message}"));
+                let why = whole(Reason::ResourceUnknown, message);
+                return Err(rejected(&shown, given.generation, why).into());
+            }
+        };
+        let vendor = self.vendor.borrow().clone();
+        if vendor.may_claim(&name) {
+            return Ok(name);
+        }
+        self.forbidden.insert(name.clone());
+        let message = format!("vendor {} may not offer {name}", vendor.name);
+        let why = whole(Reason::ResourceForbidden, message);
+        Err(self.refused(&name, given.generation, why).into())
     }
 
     /// The file says by which contract devices are served, not the vendor: what he said stands, unless no claim
@@ -104,6 +103,7 @@ impl Keeper {
         }
         for (name, generation, why) in unfit {
             self.offers.drop_unless(|kept| *kept != name);
+            self.vain.insert(name.clone(), why.to_owned());
             self.take_back(name, generation, (Reason::RecipeInvalid, why.to_owned()))
                 .await;
         }
@@ -120,12 +120,7 @@ impl Keeper {
         let vendor = self.name();
         self.complain(format!("{name} of vendor {vendor} is withdrawn: {why}"));
         if let Some(generation) = generation {
-            let why = Refused {
-                reason,
-                message: why,
-                device: String::new(),
-            };
-            self.tell(rejected(name.as_str(), generation, why));
+            self.tell(rejected(name.as_str(), generation, whole(reason, why)));
         }
         self.withdraw(Some(name)).await;
     }
@@ -261,6 +256,15 @@ impl Keeper {
         for (name, _) in gone {
             self.withdraw(Some(name)).await;
         }
+    }
+}
+
+/// Why all of a snapshot is refused.
+fn whole(reason: Reason, message: String) -> Refused {
+    Refused {
+        reason,
+        message,
+        device: String::new(),
     }
 }
 

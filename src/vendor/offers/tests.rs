@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::device::{
-    Device, Pairs,
+    Device, Health, Pairs,
     inventory::{Asks, Recipe, Serve, Share},
 };
 

@@ -7,6 +7,7 @@ use crate::{
     device::{
         Refusal,
         cdi::{self, DIRS, File},
+        dra::edits::uid_of,
         registry::{files::owner_fault, watching::Depth},
     },
     path::AbsPath,
@@ -15,8 +16,8 @@ use crate::{
     telemetry::chain,
 };
 
-/// Toolkits write a handful; each is parsed whole at every look.
-const MOST_FILES: usize = 128;
+/// Toolkits write a handful, and drivers of claims one for each claim; each is parsed whole at every look.
+const MOST_FILES: usize = 1024;
 
 /// All specs, and which of them cannot be used.
 #[derive(Debug, Default)]
@@ -47,10 +48,12 @@ impl Specs {
             specs.unread |= all.is_err();
             for name in all.unwrap_or_default() {
                 let is_spec = name.ends_with(".json") || name.ends_with(".yaml");
-                if !is_spec || name.starts_with('.') {
+                // Specs of claims are our own, and say nothing that may be lent.
+                if !is_spec || name.starts_with('.') || uid_of(&name).is_some() {
                     continue;
                 }
                 if specs.files.len() >= MOST_FILES {
+                    specs.unread = true;
                     let message =
                         format!("there are more than {MOST_FILES} specs; the rest is left out");
                     specs.refuse(&dir, message);
@@ -114,5 +117,42 @@ impl Specs {
             },
             Err(why) => self.refuse(&path, why),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn put(root: &Root, path: &str, kind: &str) {
+        let path: AbsPath = path.parse().unwrap();
+        root.make_dirs(&path.parent().unwrap(), 0o755).unwrap();
+        let text = format!(
+            r#"{{"cdiVersion": "0.5.0", "kind": "{kind}", "devices": [{{"name": "g", "containerEdits": {{"env": ["A=1"]}}}}]}}"#
+        );
+        root.replace(&path, text.as_bytes(), 0o644).unwrap();
+    }
+
+    #[test]
+    fn specs_of_our_own_claims_take_no_place_and_too_many_others_make_nothing_go() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = Root::open(dir.path()).unwrap();
+        for claim in 0..=MOST_FILES {
+            let ours = format!("/var/run/cdi/dra.machinist.dev-{claim}.json");
+            put(&root, &ours, "dra.machinist.dev/claim");
+        }
+        put(&root, "/var/run/cdi/vendor.json", "acme.dev/gpu");
+        let specs = Specs::read(&root, &mut BTreeMap::new());
+        let read: Vec<_> = specs.files.iter().map(|file| file.path.as_str()).collect();
+        assert_eq!(read, ["/var/run/cdi/vendor.json"]);
+        assert!(!specs.unread && specs.problems.is_empty());
+
+        for other in 0..MOST_FILES {
+            put(&root, &format!("/etc/cdi/other-{other}.json"), "acme.dev/x");
+        }
+        let specs = Specs::read(&root, &mut BTreeMap::new());
+        assert!(specs.unread, "a spec that was left out is not gone");
+        let told = specs.problems[0].to_string();
+        assert!(told.contains("more than 1024 specs"), "{told}");
     }
 }
