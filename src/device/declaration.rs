@@ -21,6 +21,7 @@ use super::{
     source::Source,
     taint::NodeTaint,
 };
+use crate::path::AbsPath;
 
 /// What the file must say it is.
 pub const KIND: &str = "DeviceDeclaration";
@@ -29,7 +30,7 @@ pub const KIND: &str = "DeviceDeclaration";
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Allowances {
     /// Further host directories that may be mounted into containers.
-    pub mounts: Vec<crate::path::AbsPath>,
+    pub mounts: Vec<AbsPath>,
     /// How devices of CDI specs are handed out to containers that ask by number.
     pub cdi: CdiAnswer,
 }
@@ -88,6 +89,11 @@ pub struct Declaration {
 }
 
 impl Declaration {
+    /// Whether it has this path by its full name, and not by a pattern.
+    pub fn names(&self, path: &AbsPath) -> bool {
+        self.paths().any(|glob| glob.literal() == Some(path))
+    }
+
     /// The paths that are named as such.
     pub fn paths(&self) -> impl Iterator<Item = &Glob> {
         self.matches.iter().filter_map(|entry| match entry {

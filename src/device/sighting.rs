@@ -175,10 +175,7 @@ impl Merger<'_> {
     /// is shown as missing, so that its owner sees that the declaration is understood.
     fn absent(&mut self, id: &str, nodes: &[DeviceNode], why: String) -> Option<Device> {
         let listed = self.was_listed(id);
-        let by_name = |node: &DeviceNode| {
-            let mut paths = self.declaration.paths();
-            paths.any(|glob| glob.literal() == Some(&node.host))
-        };
+        let by_name = |node: &DeviceNode| self.declaration.names(&node.host);
         if !listed && !nodes.iter().any(by_name) {
             return None;
         }

@@ -129,8 +129,9 @@ impl Resource {
     /// Registers again and again, until the resource is gone.
     async fn keep(&mut self) {
         let mut pause = FIRST_PAUSE;
+        self.shared.board.begins(&self.name);
         loop {
-            let Some(kubelet) = self.kubelet().await else {
+            let Some(kubelet) = self.kubelet().await.filter(|_| !self.is_gone()) else {
                 return;
             };
             let began = Instant::now();
@@ -158,9 +159,6 @@ impl Resource {
                     self.shared.doubt.notify_one();
                     pause = self.pause(&kubelet, pause).await;
                 }
-            }
-            if self.is_gone() {
-                return;
             }
         }
     }

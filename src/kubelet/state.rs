@@ -160,6 +160,14 @@ impl Board {
         }
     }
 
+    /// It may be registered from now on: until it is forgotten, nobody else lends it.
+    pub(super) fn begins(&self, resource: &ResourceName) {
+        self.state.send_if_modified(|state| {
+            let known = state.registrations.contains_key(resource);
+            !known && state.note(resource, Some("it is about to be registered"))
+        });
+    }
+
     /// There is no kubelet to register it with.
     pub(super) fn waits(&self, resource: &ResourceName) {
         let why = Some("there is no kubelet");

@@ -151,7 +151,13 @@ impl<'a> Finder<'a> {
     fn path(&mut self, path: AbsPath) {
         let absent = match follow(&self.scanner.root, &path) {
             Ok(Some((target, _))) if !target.as_str().starts_with("/dev/") => {
-                format!("{path} is a link to {target}, outside /dev, no device node")
+                let why = format!("{path} is a link to {target}, outside /dev, no device node");
+                // Whatever has a pattern's name and is no device is left out; a link was meant for one.
+                if !self.declaration.names(&path) {
+                    let problem = Refusal::new(Reason::ValueInvalid, why.clone());
+                    self.seen.problems.push(problem.field("spec.match"));
+                }
+                why
             }
             Ok(Some((_, stat))) => match (stat.kind, stat.rdev) {
                 (kind @ (Kind::CharDevice | Kind::BlockDevice), Some(number)) => {
