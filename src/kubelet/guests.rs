@@ -129,12 +129,14 @@ impl AsyncWrite for Guest {
 
 #[cfg(test)]
 mod tests {
-    use std::pin::pin;
-
-    use std::os::{
-        fd::OwnedFd,
-        unix::net::{UnixListener as Listener, UnixStream as Stream},
+    use std::{
+        os::{
+            fd::OwnedFd,
+            unix::net::{UnixListener as Listener, UnixStream as Stream},
+        },
+        pin::pin,
     };
+
     use tokio::time::Instant;
 
     use super::*;
