@@ -90,6 +90,14 @@ fn relayed() -> Result<(), Box<dyn std::error::Error>> {
         .out_dir(dir)
         .extern_path(".v1beta1", "crate::kubelet::api::v1beta1")
         .extern_path(
+            ".v1beta1.AllocateRequest",
+            "crate::kubelet::relayed::Relayed",
+        )
+        .extern_path(
+            ".v1beta1.PreStartContainerRequest",
+            "crate::kubelet::relayed::Relayed",
+        )
+        .extern_path(
             ".v1beta1.AllocateResponse",
             "crate::kubelet::relayed::Relayed",
         )

@@ -91,7 +91,13 @@ fn check(global: &Global, args: &CheckArgs) -> anyhow::Result<Exit> {
         }
     };
     let names = found.resources.keys();
-    let rivals = names.flat_map(|name| registry::rivals(root, &of_root(root, &file), name));
+    let rivals =
+        names.flat_map(|name| registry::rivals(root, (&of_root(root, &file), &shown), name));
+    if !registry::is_declaration(&file) {
+        super::output::write_error(&format!(
+            "{shown}: an agent leaves it alone in its directory: declarations' names end in .yaml or .yml and do not begin with a dot\n"
+        ));
+    }
     for problem in found.problems.iter().cloned().chain(rivals) {
         super::output::write_error(&format!("{problem}\n"));
     }
@@ -172,7 +178,16 @@ impl<'a> Found<'a> {
 fn list(global: &Global, args: &ListArgs) -> anyhow::Result<Exit> {
     let status = ask(&global.open_root()?)?;
     let problems = status.device_problems.iter().cloned();
-    let told = problems.chain(status.leftovers());
+    // What ended an earlier session of one that is connected is for `status` and `explain`.
+    let vendors = status
+        .vendors
+        .iter()
+        .filter(|one| !one.connected || one.problem.is_some());
+    let vendors = vendors.flat_map(|one| {
+        let told = one.told();
+        told.map(|line| format!("vendor {}: {line}", one.vendor))
+    });
+    let told = problems.chain(vendors).chain(status.leftovers());
     let told: String = told.map(|line| format!("{line}\n")).collect();
     print_data(args.printed.output, &status.devices, |resources| {
         table(resources) + &told

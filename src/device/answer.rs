@@ -54,13 +54,35 @@ impl AnswerError {
     }
 }
 
+/// Devices that a container is to have.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted<'a> {
+    /// The resource's own ids, or those of shares.
+    pub ids: &'a [String],
+    /// The kubelet's question as it came, where it did: it may hold more than this version knows, and whoever passes
+    /// questions on passes on all of it.
+    pub wire: Option<&'a [u8]>,
+}
+
+impl<'a> From<&'a [String]> for Wanted<'a> {
+    fn from(ids: &'a [String]) -> Self {
+        Self { ids, wire: None }
+    }
+}
+
+impl<'a> From<&'a Vec<String>> for Wanted<'a> {
+    fn from(ids: &'a Vec<String>) -> Self {
+        ids.as_slice().into()
+    }
+}
+
 /// An answer to come. Dropping it takes the question back.
 pub type Asked<'a, T> = Pin<Box<dyn Future<Output = Result<T, AnswerError>> + Send + 'a>>;
 
 /// Whoever speaks for the resources of live sources. Each answer has a deadline of its own.
 pub trait Answerer: Debug + Send + Sync + 'static {
-    /// What the container gets that holds exactly `ids`, which the resource has and lends.
-    fn allocate<'a>(&'a self, resource: &'a Resource, ids: &'a [String]) -> Asked<'a, Answer>;
+    /// What the container gets that holds exactly these, which the resource has and lends.
+    fn allocate<'a>(&'a self, resource: &'a Resource, wanted: Wanted<'a>) -> Asked<'a, Answer>;
 
     /// Whether what a recipe of the source's says may still be handed out: what its paths lead to may be another
     /// thing than when the recipe was taken. Sources without recipes have nothing to say.
@@ -72,7 +94,7 @@ pub trait Answerer: Debug + Send + Sync + 'static {
     fn preferred<'a>(&'a self, resource: &'a Resource, wish: Wish<'a>) -> Asked<'a, Vec<String>>;
 
     /// Makes devices ready for the start of a container.
-    fn pre_start<'a>(&'a self, resource: &'a Resource, ids: &'a [String]) -> Asked<'a, ()>;
+    fn pre_start<'a>(&'a self, resource: &'a Resource, wanted: Wanted<'a>) -> Asked<'a, ()>;
 }
 
 /// Who is asked, by the kind of source.

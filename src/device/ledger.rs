@@ -89,6 +89,8 @@ pub struct Ledger {
     resources: BTreeMap<ResourceName, Arc<Resource>>,
     presences: BTreeMap<ResourceName, Presences>,
     found: BTreeMap<ResourceName, Vec<Refusal>>,
+    /// What kept some from being looked at.
+    unseen: Vec<Refusal>,
     withheld: Option<Withheld>,
 }
 
@@ -263,6 +265,12 @@ impl Ledger {
             .map(|(_, declaration)| declaration)
     }
 
+    /// Takes note of what kept resources from being looked at: they stay as they are.
+    pub fn unseen(&mut self, why: &[Refusal]) {
+        self.unseen.clear();
+        self.unseen.extend_from_slice(why);
+    }
+
     /// Takes note of what was seen; says when to look again although nothing happened.
     ///
     /// `forget` drops devices that are gone, see [`sighting::merge`].
@@ -328,7 +336,11 @@ impl Ledger {
         let found = self.found.values().flatten().cloned();
         Inventory {
             resources: self.resources.clone(),
-            problems: wrong.chain(self.conflicts()).chain(found).collect(),
+            problems: wrong
+                .chain(self.conflicts())
+                .chain(found)
+                .chain(self.unseen.iter().cloned())
+                .collect(),
             withheld: self.withheld.clone(),
             stop_units: self
                 .in_force()

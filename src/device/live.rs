@@ -14,6 +14,8 @@ use super::{
 #[derive(Debug, Default)]
 pub(super) struct Comings {
     presences: BTreeMap<String, Presence>,
+    /// How many devices the largest offer had: all of one may go at once, and come back.
+    largest: usize,
     /// The offer with all that are held back, while there are any.
     held: Option<Arc<Resource>>,
 }
@@ -31,7 +33,8 @@ impl Comings {
             self.see(id, false, now);
         }
         // What is gone for so long has nothing to be remembered; a source with ever new ids fills no memory.
-        let most = 2 * offer.devices.len();
+        self.largest = self.largest.max(offer.devices.len());
+        let most = 2 * self.largest;
         let full = self.presences.len() > most;
         self.presences.retain(|id, presence| {
             offer.devices.contains_key(id) || !full && !presence.is_forgotten(now)
@@ -79,5 +82,31 @@ impl Comings {
     /// What is to be shown instead of the offer.
     pub(super) const fn held(&self) -> Option<&Arc<Resource>> {
         self.held.as_ref()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::inventory::tests::resource;
+
+    #[test]
+    fn devices_that_all_leave_the_list_and_come_back_are_held_back() {
+        let full = Arc::new(resource(1, &[("a", &[]), ("b", &[]), ("c", &[])]));
+        let none = Arc::new(resource(1, &[]));
+        let mut comings = Comings::default();
+        let at = Duration::from_secs;
+        comings.look(None, &full, at(0));
+        for round in 0..4 {
+            comings.look(Some(&full), &none, at(100 + round));
+            comings.look(Some(&none), &none, at(100 + round));
+            comings.look(Some(&none), &full, at(100 + round));
+        }
+        let held = comings.held().expect("held back");
+        let reasons = held.devices.values().map(|one| one.reason.as_deref());
+        let reasons: Vec<_> = reasons.collect();
+        assert_eq!(reasons.len(), 3);
+        let told = |why: &Option<&str>| why.is_some_and(|why| why.contains("comes and goes"));
+        assert!(reasons.iter().all(told), "{reasons:?}");
     }
 }

@@ -23,9 +23,10 @@ use tokio::sync::{mpsc, oneshot, watch};
 use self::task::Task;
 pub use self::{
     declared::Declared,
-    files::read_files,
+    files::{is_declaration, read_files},
     looks::{Looks, NoLook},
     preview::{check, list, rivals, text_of},
+    saved::boot_id,
     scan::{UnitStates, follow},
     stands::{Node, Prefixes},
     watching::{Depth, DirWatch, changed_or_late, watch_for},

@@ -124,8 +124,9 @@ impl DevicesService {
         };
         let of_now = joined.clone();
         let (publish, status) = watch::channel(Arc::new(joined.now()));
-        // Safe to drop, both: nothing is kept between two changes, and who has what is asked anew.
+        // Safe to drop, all: nothing is kept between two changes, and who has what is asked anew.
         until_stopped("device status", joined.follow(publish), tasks);
+        until_stopped("devices that go", asking.clone().tell_of_gone(), tasks);
         let after = asking.clone().after_each(allocations.clone());
         until_stopped("device holders", after, tasks);
         let preparing = driver.preparing();

@@ -10,6 +10,7 @@ use crate::{
             edits,
             prepared::{Book, Prepared, VERSION},
         },
+        registry::{boot_id, follow},
     },
     digest::Digest,
     path::{AbsPath, BadPath},
@@ -33,6 +34,14 @@ pub(super) enum BookError {
     /// A name that is none.
     #[error(transparent)]
     Path(#[from] BadPath),
+    /// Its device is away, or is found by another node's name by now.
+    #[error("{link} does not lead to {node} any more, the node that the claim was given")]
+    Moved {
+        /// By what the device is known.
+        link: AbsPath,
+        /// What was behind it.
+        node: AbsPath,
+    },
     /// The book has no text.
     #[error("the book of claims cannot be written down")]
     Text(#[from] serde_json::Error),
@@ -42,11 +51,25 @@ pub(super) enum BookError {
 #[derive(Clone, Debug)]
 pub(super) struct Store {
     root: Root,
+    boot: Option<String>,
 }
 
 impl Store {
-    pub(super) const fn new(root: Root) -> Self {
-        Self { root }
+    pub(super) fn new(root: Root) -> Self {
+        Self {
+            boot: boot_id(&root),
+            root,
+        }
+    }
+
+    /// This boot's name; none where the root has none.
+    pub(super) fn boot(&self) -> Option<&str> {
+        self.boot.as_deref()
+    }
+
+    /// Whether what a claim was given holds: with a boot nodes get other names, and sources may mean others by theirs.
+    pub(super) fn is_of_this_boot(&self, prepared: &Prepared) -> bool {
+        prepared.boot.is_none() || self.boot.is_none() || prepared.boot == self.boot
     }
 
     /// The book as an earlier agent left it, and whether it is known to be whole: a new machine has none, and a
@@ -117,12 +140,21 @@ impl Store {
         Ok(self.root.replace_by(&path, &parts, 0o600)?)
     }
 
-    /// Lets the runtime find what a claim gives; a file that is there as it should be is left alone.
+    /// Lets the runtime find what a claim gives; a file that is there as it should be is left alone. What would give
+    /// another device is taken away: no container starts with it.
     pub(super) fn write_spec(&self, prepared: &Prepared) -> Result<(), BookError> {
         let path = spec_path(&prepared.claim.uid)?;
         let Some(spec) = &prepared.spec else {
             return self.remove(&path);
         };
+        for (link, node) in &prepared.links {
+            let found = follow(&self.root, link);
+            if !matches!(&found, Ok(Some((found, _))) if found == node) {
+                self.remove(&path)?;
+                let (link, node) = (link.clone(), node.clone());
+                return Err(BookError::Moved { link, node });
+            }
+        }
         let text = serde_json::to_vec(spec)?;
         let there = self.root.read_nofollow(&path, cdi::LARGEST as u64);
         if there.is_ok_and(|there| there == text) {
@@ -195,6 +227,8 @@ mod tests {
             },
             devices: Vec::new(),
             spec: Some(serde_json::json!({"kind": "x"})),
+            links: [].into(),
+            boot: None,
         }
     }
 

@@ -1,6 +1,6 @@
 //! What the containers of a claim get: by recipes, or as the sources answer; every path looked at as it is now.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use tokio::time::{Instant, timeout_at};
 
@@ -25,6 +25,8 @@ use crate::{
 pub(super) struct Granting {
     pub(super) root: Root,
     pub(super) answerers: Answerers,
+    /// This boot's name; none where the root has none.
+    pub(super) boot: Option<Arc<str>>,
 }
 
 impl Granting {
@@ -49,14 +51,20 @@ impl Granting {
         }
         let mut grants = prepared::join(claim, parts)?;
         let (root, of) = (self.root.clone(), claim.clone());
-        let grants = blocking(move || {
-            let mut each = grants.values_mut();
-            each.try_for_each(|grant| find_nodes(&root, &of, grant))?;
-            Ok::<_, PrepareError>(grants)
+        let found = blocking(move || {
+            let mut links = BTreeMap::new();
+            for grant in grants.values_mut() {
+                links.extend(find_nodes(&root, &of, grant)?);
+            }
+            Ok::<_, PrepareError>((grants, links))
         });
-        let found = timeout_at(until, grants).await;
-        let grants = found.map_err(|_| PrepareError::TooLate(claim.clone()))??;
-        Ok(written(claim, chosen, &grants))
+        let found = timeout_at(until, found).await;
+        let (grants, links) = found.map_err(|_| PrepareError::TooLate(claim.clone()))??;
+        Ok(Prepared {
+            links,
+            boot: self.boot.as_deref().map(str::to_owned),
+            ..written(claim, chosen, &grants)
+        })
     }
 
     async fn grant(
@@ -87,7 +95,7 @@ impl Granting {
             return Ok(grant);
         }
         let by = by.map_err(unanswered)?;
-        let answer = timeout_at(until, by.allocate(resource, &batch.shares)).await;
+        let answer = timeout_at(until, by.allocate(resource, (&batch.shares).into())).await;
         match answer.map_err(late)? {
             Ok(Answer::Grant(grant)) => Ok(grant),
             Ok(Answer::Wire(_)) => Err(PrepareError::Cannot {
@@ -121,11 +129,19 @@ fn written(claim: &ClaimName, chosen: &[Chosen], grants: &BTreeMap<String, Grant
         claim: claim.clone(),
         devices: devices.collect(),
         spec: edits::spec(claim, each),
+        links: BTreeMap::new(),
+        boot: None,
     }
 }
 
-/// The runtime looks at what stands at a path itself and follows no link, so links are resolved here.
-fn find_nodes(root: &Root, claim: &ClaimName, grant: &mut Grant) -> Result<(), PrepareError> {
+/// The runtime looks at what stands at a path itself and follows no link, so links are resolved here; gives each link
+/// with the node behind it.
+fn find_nodes(
+    root: &Root,
+    claim: &ClaimName,
+    grant: &mut Grant,
+) -> Result<BTreeMap<AbsPath, AbsPath>, PrepareError> {
+    let mut links = BTreeMap::new();
     for node in &mut grant.nodes {
         let path = AbsPath::new(node.host.as_str());
         let Ok(path) = path else { continue };
@@ -139,8 +155,11 @@ fn find_nodes(root: &Root, claim: &ClaimName, grant: &mut Grant) -> Result<(), P
             node: node.host.clone(),
         })?;
         node.host = found.to_string();
+        if found != path {
+            links.insert(path, found);
+        }
     }
-    Ok(())
+    Ok(links)
 }
 
 /// How the runtime is told of a request: by its own device of the spec, and by those of others.
@@ -173,8 +192,11 @@ mod tests {
             inside: "/dev/serial0".into(),
             permissions: "rw".into(),
         });
-        find_nodes(&root, &claim, &mut grant).unwrap();
+        let links = find_nodes(&root, &claim, &mut grant).unwrap();
         assert_eq!(grant.nodes[0].host, "/dev/ttyUSB0");
+        let path = |text: &str| AbsPath::new(text).unwrap();
+        let link = (path("/dev/serial/by-id/usb-FTDI"), path("/dev/ttyUSB0"));
+        assert_eq!(links, [link].into());
         std::fs::remove_file(dir.path().join("dev/ttyUSB0")).unwrap();
         grant.nodes[0].host = "/dev/serial/by-id/usb-FTDI".into();
         let error = find_nodes(&root, &claim, &mut grant).unwrap_err();

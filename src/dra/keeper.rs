@@ -83,8 +83,8 @@ pub(super) struct Keeper {
     outlets: Outlets,
     /// The registration that was dealt with last.
     registration: u64,
-    /// Claims that are being prepared, by UID.
-    under_way: BTreeMap<String, CancellationToken>,
+    /// Claims that are being prepared, by UID: each time that somebody asked, in that order.
+    under_way: BTreeMap<String, Vec<CancellationToken>>,
     /// When the book is tried again that could not be written, and how often that failed.
     again: (Option<Instant>, u32),
     tasks: Tasks,
@@ -199,10 +199,18 @@ impl Keeper {
     async fn answer(&mut self, call: Call) {
         match call.task {
             Task::Prepare(claim, reply, under_way) => {
-                let over = self.begin(&claim);
+                let (over, before) = self.begin(&claim);
                 let preparer = self.preparer.clone();
                 self.tasks.spawn("claim", async move {
                     let _under_way = (under_way, over.clone().drop_guard());
+                    if let Some(before) = before {
+                        tokio::select! {
+                            // Safe to drop, all of them: whatever it is, it is found when the claim is looked at.
+                            () = before.cancelled() => {}
+                            () = over.cancelled() => {}
+                            () = sleep_until(call.until) => {}
+                        }
+                    }
                     let answer = preparer.prepare(&claim, call.until, &over).await;
                     if let Err(why) = &answer {
                         tracing::warn!(claim = %claim, "claim {claim} is not prepared: {why}");
@@ -224,18 +232,22 @@ impl Keeper {
         }
     }
 
-    /// A claim begins to be prepared. Whoever began before has not heard what came of it, and is not to write it.
-    fn begin(&mut self, claim: &ClaimName) -> CancellationToken {
-        self.under_way.retain(|_, over| !over.is_cancelled());
+    /// A claim begins to be prepared; gives the end of that, and of whoever asked for the same before: pods that share
+    /// a claim start together, and what the first is given is the others', too.
+    fn begin(&mut self, claim: &ClaimName) -> (CancellationToken, Option<CancellationToken>) {
+        self.under_way.retain(|_, all| {
+            all.retain(|over| !over.is_cancelled());
+            !all.is_empty()
+        });
         let over = self.tasks.token();
-        if let Some(before) = self.under_way.insert(claim.uid.clone(), over.clone()) {
-            before.cancel();
-        }
-        over
+        let all = self.under_way.entry(claim.uid.clone()).or_default();
+        let before = all.last().cloned();
+        all.push(over.clone());
+        (over, before)
     }
 
     async fn give_back(&mut self, claim: &ClaimName) -> Answer<()> {
-        if let Some(over) = self.under_way.remove(&claim.uid) {
+        for over in self.under_way.remove(&claim.uid).into_iter().flatten() {
             over.cancel();
         }
         self.shelf.give_back(claim).await.map_err(|e| chain(&e))

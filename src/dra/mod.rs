@@ -19,7 +19,7 @@ mod shelf;
 mod state;
 mod sweep;
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use tokio::sync::{mpsc, watch};
 
@@ -139,12 +139,15 @@ impl Driver {
             given: Arc::clone(&with.given),
             calls,
         };
-        let shelf = Shelf::new(self.store, self.book, self.whole, self.board.clone());
         let granting = Granting {
-            root: self.root,
+            root: self.root.clone(),
             answerers: with.answerers,
+            boot: self.store.boot().map(Arc::from),
         };
+        let shelf = Shelf::new(self.store, self.book, self.whole, self.board.clone());
         let refresh = Refresh {
+            root: self.root,
+            moved: BTreeSet::new(),
             granting: granting.clone(),
             shelf: shelf.clone(),
             inventory: with.inventory.clone(),

@@ -35,9 +35,7 @@ pub(super) enum PrepareError {
     Ask(Box<ClaimName>, #[source] PortError),
     #[error("claim {0} was not prepared in time: it is tried again")]
     TooLate(ClaimName),
-    #[error(
-        "claim {0} was given back or asked for again, or the agent ends, before it was prepared"
-    )]
+    #[error("claim {0} was given back, or the agent ends, before it was prepared")]
     Over(ClaimName),
     #[error("claim {claim}, request {request}: it is tried again")]
     Answer {

@@ -1,6 +1,11 @@
-//! Specs written anew whose nodes are others by now: a container that starts again finds the device where it is.
+//! Specs written anew whose nodes are others by now: a container that starts again finds the device where it is, or
+//! does not start while it is nowhere.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use tokio::{
     sync::watch,
@@ -8,7 +13,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{granting::Granting, prepare::PrepareError, shelf::Shelf};
+use super::{book::BookError, granting::Granting, prepare::PrepareError, shelf::Shelf};
 use crate::{
     device::{
         Health, Inventory,
@@ -16,68 +21,100 @@ use crate::{
             claim::Allocated,
             prepared::{Book, Chosen, Prepared},
         },
+        registry::{Depth, DirWatch, changed_or_late, watch_for},
     },
+    path::AbsPath,
+    root::Root,
     telemetry::chain,
 };
 
 /// For all looks at one claim's paths; a file system that takes longer hangs.
 const LOOK: Duration = Duration::from_secs(10);
-/// After a spec could not be written.
+/// After a spec could not be written, and where nobody tells of links that change.
 const RETRY: Duration = Duration::from_secs(60);
+/// The least time between two looks at all claims: devices change in bursts, and a container that ended is not
+/// started again any sooner.
+const APART: Duration = Duration::from_secs(1);
 
 /// The task that does it.
 pub(super) struct Refresh {
+    pub(super) root: Root,
     pub(super) granting: Granting,
     pub(super) shelf: Shelf,
     pub(super) inventory: watch::Receiver<Arc<Inventory>>,
+    /// Claims whose specs are taken away, by UID.
+    pub(super) moved: BTreeSet<String>,
 }
 
 impl Refresh {
     pub(super) async fn run(mut self, stop: CancellationToken) {
-        let mut failed = false;
+        tokio::select! {
+            // Safe to drop: what is being written goes on, and the next agent looks at all of it.
+            () = stop.cancelled() => {}
+            () = self.keep() => {}
+        }
+    }
+
+    async fn keep(&mut self) {
+        let mut links = DirWatch::new(&self.root).ok();
         loop {
-            if failed {
-                self.write_again().await;
+            // Links that change from now on are told.
+            let claims = self.shelf.claims().await;
+            if let Some(watch) = &mut links {
+                watch.set(&directories(&self.root, &claims));
             }
             let inventory = self.inventory.borrow_and_update().clone();
-            failed = !self.refresh(&inventory, &stop).await;
+            let failed = !self.refresh(&inventory, claims).await;
+            sleep(APART).await;
             tokio::select! {
-                () = stop.cancelled() => return,
-                // Safe to drop, all of them: a change stays marked as unseen.
+                // Safe to drop, all of them: a change stays marked as unseen, or in the kernel's queue.
                 changed = self.inventory.changed() => if changed.is_err() { return },
                 () = self.shelf.kept() => {}
+                _ = changed_or_late(&mut links, RETRY) => {}
                 () = sleep(RETRY), if failed => {}
             }
         }
     }
 
-    /// What stands in the book may not have reached the runtime's directory.
-    async fn write_again(&self) {
-        for claim in self.shelf.claims().await {
-            if let Err(error) = self.shelf.again(&claim.claim.uid).await {
-                tracing::debug!(claim = %claim.claim, "{}", chain(&error));
-            }
-        }
-    }
-
     /// Says whether everything is as it should be.
-    async fn refresh(&self, inventory: &Inventory, stop: &CancellationToken) -> bool {
+    async fn refresh(&mut self, inventory: &Inventory, claims: Vec<Prepared>) -> bool {
         let mut whole = true;
-        for before in self.shelf.claims().await {
-            let looking = self.anew(inventory, &before);
-            let anew = tokio::select! {
-                // Safe to drop: it only looks.
-                () = stop.cancelled() => return true,
-                anew = looking => anew,
+        self.moved
+            .retain(|uid| claims.iter().any(|one| one.claim.uid == *uid));
+        for before in claims {
+            let anew = self.anew(inventory, &before).await;
+            whole &= match anew.filter(|anew| *anew != before) {
+                Some(anew) => self.replace(&before, &anew).await,
+                None => self.lay_out(&before).await,
             };
-            if let Some(anew) = anew.filter(|anew| anew.spec != before.spec) {
-                whole &= self.replace(&before, &anew).await;
-            }
         }
         whole
     }
 
-    async fn replace(&self, before: &Prepared, anew: &Prepared) -> bool {
+    /// What stands in the book may not have reached the runtime's directory, or be wrong there by now.
+    async fn lay_out(&mut self, claim: &Prepared) -> bool {
+        let (uid, name) = (&claim.claim.uid, &claim.claim);
+        match self.shelf.again(uid).await {
+            Ok(_) => {
+                if self.moved.remove(uid) {
+                    tracing::info!(claim = %name, "claim {name}: its devices are where they were; its containers may start");
+                }
+                true
+            }
+            Err(error @ BookError::Moved { .. }) => {
+                if self.moved.insert(uid.clone()) {
+                    tracing::warn!(claim = %name, "claim {name}: no container of it starts: {}", chain(&error));
+                }
+                true
+            }
+            Err(error) => {
+                tracing::debug!(claim = %name, "{}", chain(&error));
+                false
+            }
+        }
+    }
+
+    async fn replace(&mut self, before: &Prepared, anew: &Prepared) -> bool {
         let claim = &anew.claim;
         let mut over = false;
         let still = |book: &Book| {
@@ -89,7 +126,10 @@ impl Refresh {
         };
         match self.shelf.keep(anew, still).await {
             Ok(()) => {
-                tracing::info!(claim = %claim, "claim {claim}: its devices have other nodes now");
+                self.moved.remove(&claim.uid);
+                if before.spec != anew.spec {
+                    tracing::info!(claim = %claim, "claim {claim}: its devices have other nodes now");
+                }
             }
             Err(_) if over => {}
             Err(error) => {
@@ -128,4 +168,12 @@ impl Refresh {
             .await;
         prepared.ok()
     }
+}
+
+/// Where the links are by which claims' devices are known; while a directory is missing, the nearest one above.
+fn directories(root: &Root, claims: &[Prepared]) -> BTreeMap<AbsPath, Depth> {
+    let links = claims.iter().flat_map(|one| one.links.keys());
+    let dirs = links.filter_map(AbsPath::parent);
+    dirs.map(|dir| (watch_for(root, &dir).0, Depth::Names))
+        .collect()
 }

@@ -31,11 +31,15 @@ struct Inside {
 }
 
 impl Shelf {
-    /// Writes the specs of the book's claims: runtimes forget with a boot what the kubelet remembers, since specs
-    /// lie in memory.
+    /// Writes the specs of the book's claims. Those of another boot go: the kubelet asks for each claim again before
+    /// its pod starts, and where its devices are then is looked up anew.
     pub(super) fn new(store: Store, book: Book, whole: bool, board: Board) -> Self {
         for prepared in book.claims.values() {
-            if let Err(error) = store.write_spec(prepared) {
+            let laid = match store.is_of_this_boot(prepared) {
+                true => store.write_spec(prepared),
+                false => store.remove_spec(&prepared.claim.uid),
+            };
+            if let Err(error) = laid {
                 tracing::warn!("claim {}: {}", prepared.claim, chain(&error));
             }
         }
@@ -67,10 +71,14 @@ impl Shelf {
         self.0.kept.notified().await;
     }
 
-    /// A claim that is prepared already; the runtime finds what it gives, also when somebody removed that.
+    /// A claim that was prepared in this boot; the runtime finds what it gives, also when somebody removed that.
     pub(super) async fn again(&self, uid: &str) -> Result<Option<Prepared>, BookError> {
         let book = self.0.book.lock().await;
-        let Some(known) = book.claims.get(uid).cloned() else {
+        let known = book.claims.get(uid);
+        let Some(known) = known
+            .filter(|one| self.0.store.is_of_this_boot(one))
+            .cloned()
+        else {
             return Ok(None);
         };
         self.lay_out(&known).await?;

@@ -14,8 +14,8 @@ pub mod v1beta1 {
     pub const VERSION: &str = "v1beta1";
 }
 
-/// Device plugins once more, with [`Relayed`](super::relayed::Relayed) for the answers to `Allocate` and
-/// `GetPreferredAllocation`.
+/// Device plugins once more, with [`Relayed`](super::relayed::Relayed) for the questions of `Allocate` and
+/// `PreStartContainer`, and for the answers to `Allocate` and `GetPreferredAllocation`.
 pub mod relay {
     tonic::include_proto!("relay/v1beta1");
 }

@@ -4,7 +4,7 @@ use std::{error::Error as _, sync::Arc, time::Duration};
 
 use tokio::{
     sync::{Notify, watch},
-    time::{Instant, timeout},
+    time::{Instant, sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
 use tonic::{Code, transport::Channel};
@@ -18,6 +18,7 @@ use super::{
 };
 use crate::{
     device::{Inventory, ResourceName, answer::Answerers},
+    rate::Rate,
     root::Root,
     shutdown::Tasks,
     telemetry::chain,
@@ -89,6 +90,9 @@ pub(super) struct Resource {
     pub(super) stop: CancellationToken,
     /// Registrations so far: each has a socket of its own name.
     number: u64,
+    /// Of registrations for the sake of other options: what a source flips again and again is no reason to have the
+    /// kubelet count to zero each time.
+    changes: Rate,
 }
 
 /// Why a session came to its end.
@@ -112,6 +116,7 @@ impl Resource {
             shared,
             stop,
             number: 0,
+            changes: Rate::every(Duration::from_secs(1), 3),
         }
     }
 
@@ -177,9 +182,13 @@ impl Resource {
         let mut kubelet = self.shared.kubelet.clone();
         let life = failed.life;
         let newer = kubelet.wait_for(|now| now.as_ref().is_some_and(|now| now.life != life));
-        match timeout(pause, newer).await {
-            Ok(_) => FIRST_PAUSE,
-            Err(_) => (pause * 2).min(LONGEST_PAUSE),
+        let name = &self.name;
+        let gone = |inventory: &Arc<Inventory>| !inventory.resources.contains_key(name);
+        tokio::select! {
+            // Safe to drop, all of them: they only look at latest values, and time passes.
+            _ = newer => FIRST_PAUSE,
+            _ = self.shared.inventory.wait_for(gone) => pause,
+            () = sleep(pause) => (pause * 2).min(LONGEST_PAUSE),
         }
     }
 
@@ -278,7 +287,11 @@ impl Resource {
         let changed = |now: &Arc<Inventory>| !gone(now) && options(now, name) != session.options;
         // Safe to drop, all of them: they only look at latest values.
         tokio::select! {
-            _ = inventory.wait_for(changed) => Ended::Changed,
+            () = async {
+                // An error is the agent's end.
+                let _ = inventory.wait_for(changed).await;
+                self.changes.wait().await;
+            } => Ended::Changed,
             _ = self.shared.kubelet.wait_for(replaced) => Ended::NewKubelet,
             ended = streams.wait_for(|streams| streams.open == 0) => match ended {
                 Ok(_) => Ended::Unheard,
@@ -294,7 +307,8 @@ impl Resource {
             Ended::NewKubelet => "the kubelet was restarted",
             Ended::Unheard => "the kubelet does not listen any more",
             Ended::Changed => "it is about to be registered anew",
-            Ended::Withdrawn | Ended::Stopped => "nobody offers it any more",
+            Ended::Withdrawn => "nobody offers it any more",
+            Ended::Stopped => "the agent stops",
         };
         self.shared.board.lost(&self.name, why);
     }

@@ -18,7 +18,7 @@ use crate::{
     device::{
         Inventory, Resource, ResourceName,
         allocation::{self, AllocationError, Grant, Wish},
-        answer::{Answer, AnswerError, Answerers},
+        answer::{Answer, AnswerError, Answerers, Wanted},
     },
     shutdown::Tasks,
 };
@@ -128,15 +128,20 @@ impl DevicePlugin for Plugin {
         Ok(Response::new(Relayed(answer.encode_to_vec().into())))
     }
 
-    async fn allocate(
-        &self,
-        request: Request<api::AllocateRequest>,
-    ) -> Result<Response<Relayed>, Status> {
+    async fn allocate(&self, request: Request<Relayed>) -> Result<Response<Relayed>, Status> {
         let _under_way = self.board.allocating();
         let (inventory, resource) = self.now()?;
         let mut answers = Relayed::default();
-        for asked in request.into_inner().container_requests {
-            let answer = self.answer(&inventory, &resource, &asked.devices_ids).await;
+        let Relayed(wire) = request.into_inner();
+        let asked = api::AllocateRequest::decode(wire.clone()).map_err(unread)?;
+        // One container is all that kubelets ask for at a time.
+        let wire = (asked.container_requests.len() == 1).then_some(&wire[..]);
+        for asked in asked.container_requests {
+            let wanted = Wanted {
+                ids: &asked.devices_ids,
+                wire,
+            };
+            let answer = self.answer(&inventory, &resource, wanted).await;
             let answer = answer.inspect_err(|status| {
                 // The kubelet shows the message in the pod's status and nowhere else.
                 let (name, why) = (&self.resource, status.message());
@@ -149,7 +154,7 @@ impl DevicePlugin for Plugin {
 
     async fn pre_start_container(
         &self,
-        request: Request<api::PreStartContainerRequest>,
+        request: Request<Relayed>,
     ) -> Result<Response<api::PreStartContainerResponse>, Status> {
         let (inventory, resource) = self.now()?;
         if resource.asks.pre_start {
@@ -158,9 +163,14 @@ impl DevicePlugin for Plugin {
                 let (name, why) = (&self.resource, &withheld.why);
                 return Err(Status::unavailable(format!("{name} is withheld: {why}")));
             }
-            let ids = request.into_inner().devices_ids;
+            let Relayed(wire) = request.into_inner();
+            let asked = api::PreStartContainerRequest::decode(wire.clone()).map_err(unread)?;
+            let wanted = Wanted {
+                ids: &asked.devices_ids,
+                wire: Some(&wire),
+            };
             let by = self.answerers.of(&resource.source).map_err(unanswered)?;
-            by.pre_start(&resource, &ids).await.map_err(|error| {
+            by.pre_start(&resource, wanted).await.map_err(|error| {
                 let name = &self.resource;
                 tracing::warn!(resource = %name, "a container with {name} cannot start: {error}");
                 unanswered(error)
@@ -197,8 +207,9 @@ impl Plugin {
         &self,
         inventory: &Inventory,
         resource: &Resource,
-        ids: &[String],
+        wanted: Wanted<'_>,
     ) -> Result<Relayed, Status> {
+        let ids = wanted.ids;
         if !resource.asks.allocate {
             let grant = allocation::grant(inventory, resource, ids);
             let grant = grant.map_err(|error| refusal(&error))?;
@@ -210,11 +221,15 @@ impl Plugin {
         }
         allocation::lendable(inventory, resource, ids).map_err(|error| refusal(&error))?;
         let by = self.answerers.of(&resource.source).map_err(unanswered)?;
-        match by.allocate(resource, ids).await.map_err(unanswered)? {
+        match by.allocate(resource, wanted).await.map_err(unanswered)? {
             Answer::Grant(grant) => Ok(to_wire(grant)),
             Answer::Wire(bytes) => Ok(Relayed(bytes.into())),
         }
     }
+}
+
+fn unread(error: prost::DecodeError) -> Status {
+    Status::invalid_argument(format!("the question cannot be read: {error}"))
 }
 
 fn unanswered(error: AnswerError) -> Status {

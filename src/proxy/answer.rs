@@ -11,10 +11,10 @@ use crate::{
     device::{
         Resource,
         allocation::Wish,
-        answer::{Answer, AnswerError, Answerer, Asked},
+        answer::{Answer, AnswerError, Answerer, Asked, Wanted},
         source::Source,
     },
-    kubelet::api::v1beta1 as api,
+    kubelet::{api::v1beta1 as api, relayed::Relayed},
     path::AbsPath,
     root::Root,
     wire::{Part, Weight, parts},
@@ -23,22 +23,28 @@ use crate::{
 /// How long a plugin is waited for that is just being restarted. A pod whose allocation fails, fails for
 /// good; but the kubelet admits no other pod meanwhile.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long after its last word a plugin that is stopped may take to hang up.
+const HANGS_UP: Duration = Duration::from_millis(500);
 /// The kubelet's own limit for what is done before a container starts.
 const PRE_START: Duration = Duration::from_secs(30);
 /// How long the kubelet's wish for advice waits for a plugin's.
 const PREFERRED: Duration = Duration::from_secs(2);
 
 impl Answerer for Proxy {
-    fn allocate<'a>(&'a self, resource: &'a Resource, ids: &'a [String]) -> Asked<'a, Answer> {
+    fn allocate<'a>(&'a self, resource: &'a Resource, wanted: Wanted<'a>) -> Asked<'a, Answer> {
         Box::pin(async move {
-            let question = |route: &Route| {
+            let own = || {
                 let one = api::ContainerAllocateRequest {
-                    devices_ids: ids.to_vec(),
+                    devices_ids: wanted.ids.to_vec(),
                 };
                 let question = api::AllocateRequest {
                     container_requests: vec![one],
                 };
-                let mut client = route.connection.client();
+                question.encode_to_vec()
+            };
+            let asked = Relayed(wanted.wire.map_or_else(own, <[u8]>::to_vec).into());
+            let question = |route: &Route| {
+                let (mut client, question) = (route.connection.client(), asked.clone());
                 async move { client.allocate(question).await }
             };
             let (answer, route) = self.ask(resource, Duration::MAX, question).await?;
@@ -71,13 +77,15 @@ impl Answerer for Proxy {
         })
     }
 
-    fn pre_start<'a>(&'a self, resource: &'a Resource, ids: &'a [String]) -> Asked<'a, ()> {
+    fn pre_start<'a>(&'a self, resource: &'a Resource, wanted: Wanted<'a>) -> Asked<'a, ()> {
         Box::pin(async move {
+            let own = || {
+                let devices_ids = wanted.ids.to_vec();
+                api::PreStartContainerRequest { devices_ids }.encode_to_vec()
+            };
+            let asked = Relayed(wanted.wire.map_or_else(own, <[u8]>::to_vec).into());
             let question = |route: &Route| {
-                let question = api::PreStartContainerRequest {
-                    devices_ids: ids.to_vec(),
-                };
-                let mut client = route.connection.client();
+                let (mut client, question) = (route.connection.client(), asked.clone());
                 async move { client.pre_start_container(question).await }
             };
             self.ask(resource, PRE_START, question).await.map(drop)
@@ -102,13 +110,30 @@ impl Proxy {
             let route = self.routes.wait(&vendor, &resource.name, ended, PATIENCE);
             let route = route.await.ok_or_else(|| away(resource))?;
             let deadline = route.vendor.deadline.min(longest);
-            match timeout(deadline, question(&route)).await {
-                Ok(Err(status)) if ended.is_none() && is_ours(&status) => {
-                    ended = Some(route.connection.number);
-                }
-                answer => return Ok((told(resource, deadline, answer)?, route)),
+            let answer = timeout(deadline, question(&route)).await;
+            if ended.is_none()
+                && let Ok(Err(status)) = &answer
+                && self.has_ended(status, resource, &route).await
+            {
+                ended = Some(route.connection.number);
+                continue;
             }
+            return Ok((told(resource, deadline, answer)?, route));
         }
+    }
+
+    /// Whether the plugin ended rather than answered. One that is stopped in order cancels what it was asked in words
+    /// of its own, and hangs up right after.
+    async fn has_ended(&self, status: &Status, resource: &Resource, route: &Route) -> bool {
+        if is_ours(status) {
+            return true;
+        }
+        let (vendor, number) = (vendor(resource), route.connection.number);
+        matches!(status.code(), Code::Unavailable | Code::Cancelled)
+            && self
+                .routes
+                .ends(&vendor, &resource.name, number, HANGS_UP)
+                .await
     }
 
     /// Passes on an answer that the vendor's file allows.

@@ -173,7 +173,14 @@ pub(super) fn quoted(given: &str) -> &str {
 
 /// What a plugin says of an error, fit for a line of the log: short, and in one piece.
 pub(super) fn words(status: &Status) -> String {
-    plain(status.message())
+    use std::error::Error as _;
+    // A library's inner life is nothing to whoever reads it.
+    match status.source() {
+        Some(_) if status.message().contains("h2 protocol error") => {
+            "its connection broke off".to_owned()
+        }
+        _ => plain(status.message()),
+    }
 }
 
 /// The same for any text of a plugin's.

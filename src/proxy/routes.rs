@@ -64,6 +64,23 @@ impl Routes {
         self.0.borrow().get(&key).cloned()
     }
 
+    /// Whether this connection is the one that answers no more, or will not be within `patience`.
+    pub(super) async fn ends(
+        &self,
+        vendor: &str,
+        resource: &ResourceName,
+        connection: u64,
+        patience: Duration,
+    ) -> bool {
+        let key = (vendor.to_owned(), resource.clone());
+        let other = |known: &Known| {
+            let route = known.get(&key);
+            route.is_none_or(|route| route.connection.number != connection)
+        };
+        let mut known = self.0.subscribe();
+        timeout(patience, known.wait_for(other)).await.is_ok()
+    }
+
     /// Who answers, as soon as somebody does who has not `ended`; none when that is not within `patience`.
     pub(super) async fn wait(
         &self,

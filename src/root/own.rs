@@ -58,10 +58,13 @@ impl Root {
         loop {
             let file = self.open_or_new(p)?;
             rustix::fs::flock(&file, FlockOperation::LockExclusive)?;
-            let named = self.handle(p).and_then(walk::statx_of);
             let held = walk::statx_of(&file)?;
-            if named.is_ok_and(|named| named.stx_ino == held.stx_ino) {
-                return Ok(file);
+            match self.handle(p).and_then(walk::statx_of) {
+                Ok(named) if named.stx_ino == held.stx_ino => return Ok(file),
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                // What does not pass by itself, such as too many open files, is told.
+                Err(error) => return Err(error),
             }
         }
     }
@@ -98,10 +101,14 @@ impl Root {
     /// Makes the directory `p` and those above it that are missing, with `mode` whatever the umask,
     /// durably. Existing ones stay as they are; a link to a directory counts as one.
     pub fn make_dirs(&self, p: &AbsPath, mode: u32) -> Result<(), RootError> {
-        let mut missing = vec![p.clone()];
-        missing.extend(p.ancestors());
-        let first_absent = |dir: &AbsPath| self.dir_handle(dir.relative()).is_err();
-        let absent: Vec<_> = missing.into_iter().take_while(first_absent).collect();
+        let mut absent = Vec::new();
+        for dir in std::iter::once(p.clone()).chain(p.ancestors()) {
+            match self.dir_handle(dir.relative()) {
+                Ok(_) => break,
+                Err(error) if walk::is_absent(&error) => absent.push(dir),
+                Err(error) => return Err(self.failed("make the directory", &dir, error)),
+            }
+        }
         for dir in absent.into_iter().rev() {
             self.make_durable_dir(&dir, mode)
                 .map_err(|e| self.failed("make the directory", &dir, e))?;

@@ -4,6 +4,7 @@ use std::{collections::HashMap, io};
 
 use futures_util::{FutureExt as _, StreamExt as _};
 use inotify::{EventMask, EventOwned, EventStream, Inotify, WatchDescriptor, WatchMask, Watches};
+use rustix::io::Errno;
 
 use super::{Root, RootError, walk};
 use crate::path::AbsPath;
@@ -76,8 +77,17 @@ pub struct Watch {
 impl Root {
     /// A watch on nothing yet.
     pub fn watch(&self) -> Result<Watch, RootError> {
-        let inotify =
-            Inotify::init().map_err(|error| self.failed("watch below", &AbsPath::root(), error))?;
+        let inotify = Inotify::init().map_err(|error| {
+            // Its words are about files alone (inotify_init(2)).
+            let is_full = error.raw_os_error() == Some(Errno::MFILE.raw_os_error());
+            let error = match is_full {
+                true => io::Error::other(
+                    "no inotify instance is left: fs.inotify.max_user_instances, or the limit of open files",
+                ),
+                false => error,
+            };
+            self.failed("watch below", &AbsPath::root(), error)
+        })?;
         Ok(Watch {
             root: self.clone(),
             watches: inotify.watches(),

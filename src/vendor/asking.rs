@@ -17,7 +17,7 @@ use super::{
 use crate::device::{
     Inventory, Resource,
     allocation::{self, Grant, Wish},
-    answer::{Answer, AnswerError, Answerer, Asked},
+    answer::{Answer, AnswerError, Answerer, Asked, Wanted},
     source::Source,
 };
 
@@ -267,8 +267,9 @@ fn from_recipes(resource: &Resource, ids: &[String]) -> Option<Grant> {
 }
 
 impl Answerer for VendorsHandle {
-    fn allocate<'a>(&'a self, resource: &'a Resource, ids: &'a [String]) -> Asked<'a, Answer> {
+    fn allocate<'a>(&'a self, resource: &'a Resource, wanted: Wanted<'a>) -> Asked<'a, Answer> {
         Box::pin(async move {
+            let ids = wanted.ids;
             let asking = self.asking(&resource.source).await?;
             match asking.grant(self, resource, ids).await {
                 Err(AnswerError::Away { by, why }) => {
@@ -303,12 +304,12 @@ impl Answerer for VendorsHandle {
         })
     }
 
-    fn pre_start<'a>(&'a self, resource: &'a Resource, ids: &'a [String]) -> Asked<'a, ()> {
+    fn pre_start<'a>(&'a self, resource: &'a Resource, wanted: Wanted<'a>) -> Asked<'a, ()> {
         Box::pin(async move {
             let asking = self.asking(&resource.source).await?;
             let asked = question::Asked::PreStart(api::PreStart {
                 resource: resource.name.to_string(),
-                devices: ids.to_vec(),
+                devices: wanted.ids.to_vec(),
             });
             match asking.ask(asked, asking.deadline().min(PRE_START)).await? {
                 answer::Answer::Done(_) => Ok(()),

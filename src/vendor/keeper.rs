@@ -89,6 +89,8 @@ pub(super) struct Keeper {
     questions: Questions,
     lapse: Option<Lapse>,
     quiesced: watch::Receiver<Option<String>>,
+    /// The vendor's file is gone.
+    gone: CancellationToken,
     /// It was told to let go of its hardware, or may have been by an earlier agent, and not yet that it may go on.
     owes_resume: bool,
     /// The question by which it was told last that it may: it has heard that when it has answered.
@@ -138,6 +140,7 @@ pub(super) async fn keep(surroundings: Surroundings) {
         stop,
     } = surroundings;
     let mut keeper = Keeper::new((root, looks), registry, (vendor, quiesced), (status, news));
+    keeper.gone = gone.clone();
     loop {
         let lapse = keeper.lapse.as_ref().map(|lapse| lapse.at);
         let woken = tokio::select! {
@@ -203,6 +206,7 @@ impl Keeper {
             lapse: None,
             offers: Offers::restored(left),
             questions: Questions::default(),
+            gone: CancellationToken::new(),
             owes_resume,
             resuming: None,
             quiesced,

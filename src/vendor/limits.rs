@@ -22,6 +22,11 @@ pub(super) const MESSAGES_PER_SECOND: u32 = 20;
 /// How long each message may have to wait before that is the vendor's doing: what gathered while a busy machine had
 /// no time for us is dealt with by then.
 pub(super) const CROWD: Duration = Duration::from_secs(5);
+/// Small messages that are read ahead of the one that is dealt with: what a vendor says in half a minute at its measure.
+/// HTTP/2 has room for some 150 that nobody reads, and ends the connection then.
+pub(super) const BACKLOG: usize = 30 * MESSAGES_PER_SECOND as usize;
+/// Bytes of a small message; beside a larger one nothing is read. With the backlog 0.2 MiB at most.
+pub(super) const SMALL: usize = 256;
 /// Connections in a second, over time; more wait in the socket's queue. Those that a program left wait there, too,
 /// before the next one: a hundred of them are not to cost it the grace.
 pub(super) const CONNECTIONS_PER_SECOND: u32 = 50;
@@ -33,6 +38,8 @@ pub(super) const HELLO_WAIT: Duration = Duration::from_secs(10);
 pub(super) const HEARTBEAT: Duration = Duration::from_secs(10);
 /// After this long without a word the session ends.
 pub(super) const SILENCE: Duration = Duration::from_secs(30);
+/// How long something may take to be seen that has come already.
+pub(super) const LAST_LOOK: Duration = Duration::from_secs(1);
 /// Questions that may be open at a time.
 pub(super) const QUESTIONS: usize = 32;
 /// Places that orders have besides: a vendor that is busy with containers hears of a reboot all the same.

@@ -175,9 +175,12 @@ impl Socket {
         self.is_ours() && !self.broken.is_cancelled()
     }
 
+    /// What cannot be looked at is where it was.
     fn is_ours(&self) -> bool {
         let stat = self.root.stat(&self.path);
-        stat.is_ok_and(|stat| stat.is_some_and(|stat| Some(stat.identity) == self.ours))
+        stat.map_or(true, |stat| {
+            stat.is_some_and(|stat| Some(stat.identity) == self.ours)
+        })
     }
 }
 

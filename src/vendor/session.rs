@@ -1,6 +1,6 @@
 //! One stream of a vendor's, from its Hello to its last word.
 
-use std::sync::Arc;
+use std::{pin::pin, sync::Arc};
 
 use prost::Message as _;
 use tokio::{
@@ -14,7 +14,9 @@ use super::{
     api::v1::Hello,
     connection::{Peer, Stage},
     heard::{self, FromVendor},
-    limits::{CROWD, HELLO_WAIT, MESSAGE_BYTES, MESSAGES_PER_SECOND, SILENCE},
+    limits::{
+        BACKLOG, CROWD, HELLO_WAIT, LAST_LOOK, MESSAGE_BYTES, MESSAGES_PER_SECOND, SILENCE, SMALL,
+    },
     messages::{Event, Granted, Opening, Said, ToVendor},
 };
 use crate::rate::Rate;
@@ -101,56 +103,59 @@ impl Session {
         answer.await.map_err(|_| gone())?
     }
 
+    /// Reads on while what was read is being dealt with, as long as that is little: HTTP/2 ends a connection on which
+    /// many small frames lie unread, without a word.
     async fn listen(&mut self, number: u64) -> Status {
-        let mut rate = Rate::new(MESSAGES_PER_SECOND);
-        // Since when each message had to wait.
-        let mut crowded = None;
+        let (to, heard) = mpsc::channel(BACKLOG);
+        let hearing = Hearing {
+            number,
+            events: self.events.clone(),
+            heard,
+        };
+        let (reading, hearing) = (self.read(to), hearing.run());
+        let mut hearing = pin!(hearing);
+        let read = tokio::select! {
+            // Safe to drop: nobody wants to hear more of it.
+            Some(last) = &mut hearing => return last,
+            read = reading => read,
+        };
+        match read {
+            // What was said before is heard.
+            Ok(broken) => hearing.await.unwrap_or(broken),
+            Err(flood) => flood,
+        }
+    }
+
+    /// Passes on what comes, until it ends; an error when it is too much.
+    async fn read(&mut self, to: mpsc::Sender<Heard>) -> Result<Status, Status> {
         loop {
-            let heard = match timeout(SILENCE, self.next()).await {
-                Ok(Ok(heard)) => heard,
-                Ok(Err(broken)) => return broken,
-                Err(_) => {
-                    let silence = SILENCE.as_secs();
-                    return Status::deadline_exceeded(format!("it said nothing for {silence} s"));
-                }
+            let said = match self.speaks().await {
+                Ok(said) => said,
+                Err(broken) => return Ok(broken),
             };
-            if rate.take() {
-                crowded = None;
-            } else if crowded.get_or_insert_with(Instant::now).elapsed() < CROWD {
-                rate.wait().await;
-            } else {
-                return Status::resource_exhausted(format!(
-                    "more than {MESSAGES_PER_SECOND} messages in a second"
-                ));
-            }
-            if let Err(last) = self.hear(number, heard).await {
-                return last;
+            let (done, dealt_with) = oneshot::channel();
+            let (small, heard) = (said.encoded_len() <= SMALL, Heard { said, _done: done });
+            to.try_send(heard).map_err(|_| flood())?;
+            if !small {
+                // Nothing is read beside it; its end is told by an error.
+                let _ = dealt_with.await;
             }
         }
     }
 
-    async fn hear(&self, number: u64, heard: FromVendor) -> Result<(), Status> {
-        let said = match heard.said {
-            Some(heard::Said::Snapshot(snapshot)) => {
-                let bytes = snapshot.encoded_len();
-                Said::Snapshot(snapshot, bytes)
-            }
-            Some(heard::Said::Answer(answer)) => Said::Answer(answer),
-            Some(heard::Said::Heartbeat(beat)) => Said::Heartbeat(beat),
-            Some(heard::Said::Hello(_)) => {
-                return Err(Status::invalid_argument("Hello is said once in a session"));
-            }
-            None => {
-                return Err(Status::invalid_argument(
-                    "the message says nothing that is known",
-                ));
-            }
-        };
-        let gone = || Status::unavailable("nobody keeps this vendor any more");
-        let (done, dealt_with) = oneshot::channel();
-        let told = self.events.send(Event::Said(number, said, done)).await;
-        told.map_err(|_| gone())?;
-        dealt_with.await.map_err(|_| gone())
+    /// The next message, unless there is none for too long.
+    async fn speaks(&mut self) -> Result<FromVendor, Status> {
+        if let Ok(heard) = timeout(SILENCE, self.next()).await {
+            return heard;
+        }
+        // Had this process been stopped meanwhile, what came would not have been looked at yet.
+        let heard = timeout(LAST_LOOK, self.next()).await;
+        heard.unwrap_or_else(|_| {
+            let silence = SILENCE.as_secs();
+            Err(Status::deadline_exceeded(format!(
+                "it said nothing for {silence} s"
+            )))
+        })
     }
 
     /// The next message. The end of the stream is an error, too.
@@ -168,4 +173,69 @@ impl Session {
             Err(status) => Err(Status::new(status.code(), status.message())),
         }
     }
+}
+
+/// What a vendor said, dealt with at its measure.
+struct Hearing {
+    number: u64,
+    events: mpsc::Sender<Event>,
+    heard: mpsc::Receiver<Heard>,
+}
+
+/// One message, until it is dealt with.
+struct Heard {
+    said: FromVendor,
+    _done: oneshot::Sender<()>,
+}
+
+impl Hearing {
+    /// Ends early with the reason for which the session is over.
+    async fn run(mut self) -> Option<Status> {
+        let mut rate = Rate::new(MESSAGES_PER_SECOND);
+        // Since when each message had to wait.
+        let mut crowded = None;
+        while let Some(heard) = self.heard.recv().await {
+            if rate.take() {
+                crowded = None;
+            } else if crowded.get_or_insert_with(Instant::now).elapsed() < CROWD {
+                rate.wait().await;
+            } else {
+                return Some(flood());
+            }
+            if let Err(last) = self.hear(heard).await {
+                return Some(last);
+            }
+        }
+        None
+    }
+
+    async fn hear(&self, Heard { said, _done }: Heard) -> Result<(), Status> {
+        let said = match said.said {
+            Some(heard::Said::Snapshot(snapshot)) => {
+                let bytes = snapshot.encoded_len();
+                Said::Snapshot(snapshot, bytes)
+            }
+            Some(heard::Said::Answer(answer)) => Said::Answer(answer),
+            Some(heard::Said::Heartbeat(beat)) => Said::Heartbeat(beat),
+            Some(heard::Said::Hello(_)) => {
+                return Err(Status::invalid_argument("Hello is said once in a session"));
+            }
+            None => {
+                return Err(Status::invalid_argument(
+                    "the message says nothing that is known",
+                ));
+            }
+        };
+        let gone = || Status::unavailable("nobody keeps this vendor any more");
+        let (done, dealt_with) = oneshot::channel();
+        let told = self.events.send(Event::Said(self.number, said, done)).await;
+        told.map_err(|_| gone())?;
+        dealt_with.await.map_err(|_| gone())
+    }
+}
+
+fn flood() -> Status {
+    Status::resource_exhausted(format!(
+        "more than {MESSAGES_PER_SECOND} messages in a second"
+    ))
 }

@@ -38,6 +38,30 @@ fn cdi_devices_are_handed_out_by_name() {
 }
 
 #[test]
+fn too_many_specs_are_told_and_hide_nothing_that_was_read() {
+    let hardware = Hardware::new();
+    let dirs = ["etc/cdi", "var/run/cdi"].map(|dir| hardware.machine.path(dir));
+    let text = |kind: &str| {
+        format!(
+            "cdiVersion: 0.6.0\nkind: {kind}\ndevices:\n- {{name: g0, containerEdits: {{env: [A=1]}}}}\n"
+        )
+    };
+    for dir in &dirs {
+        std::fs::create_dir_all(dir).unwrap();
+    }
+    std::fs::write(dirs[0].join("acme.yaml"), text("acme.dev/gpu")).unwrap();
+    for claim in 0..1024 {
+        let file = format!("k8s.gpu.nvidia.com-claim_{claim}.yaml");
+        std::fs::write(dirs[1].join(file), text("k8s.gpu.nvidia.com/claim")).unwrap();
+    }
+    let spec = "  match: [{cdi: {kind: acme.dev/gpu}}]\n";
+    assert_eq!(hardware.told(spec), ["g0: "]);
+    let (_, problems) = hardware.found(spec);
+    let told = "there are more than 1024 specs: not all are read";
+    assert!(problems[0].contains(told), "{problems:?}");
+}
+
+#[test]
 fn devices_of_two_kinds_with_one_name_are_told_and_the_first_is_kept() {
     let hardware = Hardware::new();
     let dir = hardware.machine.path("etc/cdi");

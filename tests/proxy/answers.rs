@@ -54,9 +54,15 @@ async fn the_answer_to_allocate_arrives_byte_for_byte_with_fields_of_a_later_ver
     };
     let (_stage, kubelet, agent, plugin) = played("", script).await;
     let mut client = DevicePluginClient::new(kubelet.channel(GPU));
-    let got = client.allocate(request(&["b"])).await.unwrap().into_inner();
+    let mut question = request(&["b"]).encode_to_vec();
+    question[1] += u8::try_from(later.len()).unwrap();
+    question.extend_from_slice(&later);
+    question.extend_from_slice(&later);
+    let asked = Relayed(question.clone().into());
+    let got = client.allocate(asked).await.unwrap().into_inner();
     assert_eq!(got, Relayed(bytes.into()));
     assert_eq!(plugin.seen().allocated, [["b"]]);
+    assert_eq!(plugin.seen().questions, [question]);
     let unknown = kubelet.allocate(GPU, &["c"]).await.unwrap_err();
     assert!(unknown.message().contains("\"c\""), "{unknown:?}");
     assert_eq!(plugin.seen().allocated.len(), 1, "it is not asked for that");
@@ -184,6 +190,36 @@ async fn what_a_plugin_wants_to_be_asked_it_is_asked() {
     let failed = client.pre_start_container(request).await.unwrap_err();
     assert!(failed.message().contains("reset failed"), "{failed:?}");
     assert_eq!(plugin.seen().started, 2);
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_allocation_that_a_plugin_cancels_as_it_is_stopped_is_asked_of_the_next_one() {
+    let leaves = Script {
+        allocate: Does::Leaves,
+        ..Script::default()
+    };
+    let (stage, kubelet, agent, plugin) = played("", leaves).await;
+    let asked = kubelet.allocate(GPU, &["a"]);
+    let restarted = async {
+        plugin
+            .until("the question", |seen| !seen.allocated.is_empty())
+            .await;
+        drop(plugin);
+        let script = Script {
+            allocate: Does::Answers(answer("/dev/acme0", "/opt/acme")),
+            ..Script::default()
+        };
+        let directory = stage.directory("acme");
+        Plugin::start_with(&directory, GPU, "a.sock", &["a", "b"], None, script).await
+    };
+    let (answer, plugin) = tokio::join!(asked, restarted);
+    assert_eq!(answer.unwrap().devices[0].host_path, "/dev/acme0");
+    // One that says so and stays has answered.
+    plugin.script(|script| script.allocate = Does::Leaves);
+    let said = kubelet.allocate(GPU, &["a"]).await.unwrap_err();
+    let told = "cannot be handed out: Cancelling all calls (Unavailable)";
+    assert!(said.message().contains(told), "{said:?}");
     agent.stop().await;
 }
 

@@ -46,6 +46,8 @@ pub(crate) enum Does {
     Answers(Vec<u8>),
     /// Fails with these words.
     Fails(String),
+    /// Says what a server says that is being stopped in order.
+    Leaves,
     /// Takes for ever.
     Hangs,
 }
@@ -87,6 +89,8 @@ pub(crate) struct Seen {
     pub(crate) asked: usize,
     pub(crate) listed: usize,
     pub(crate) allocated: Vec<Vec<String>>,
+    /// `Allocate` and `PreStartContainer` as they came.
+    pub(crate) questions: Vec<Vec<u8>>,
     pub(crate) started: usize,
     /// Questions that were taken back before they were answered.
     pub(crate) cancelled: usize,
@@ -299,6 +303,7 @@ impl Shared {
         match what {
             Does::Answers(bytes) => Ok(bytes),
             Does::Fails(why) => Err(Status::new(Code::Unknown, why)),
+            Does::Leaves => Err(Status::unavailable("Cancelling all calls")),
             Does::Hangs => {
                 let _cancelled = Unanswered(Some(self.seen.clone()));
                 std::future::pending().await
@@ -353,22 +358,27 @@ impl DevicePlugin for Shared {
         Ok(Response::new(Relayed(answer.encode_to_vec().into())))
     }
 
-    async fn allocate(
-        &self,
-        request: Request<api::AllocateRequest>,
-    ) -> Result<Response<Relayed>, Status> {
-        let asked = request.into_inner().container_requests.remove(0);
-        self.seen
-            .send_modify(|seen| seen.allocated.push(asked.devices_ids.clone()));
+    async fn allocate(&self, request: Request<Relayed>) -> Result<Response<Relayed>, Status> {
+        let Relayed(wire) = request.into_inner();
+        let asked = api::AllocateRequest::decode(wire.clone()).unwrap();
+        let ids = asked.container_requests[0].devices_ids.clone();
+        self.seen.send_modify(|seen| {
+            seen.allocated.push(ids);
+            seen.questions.push(wire.to_vec());
+        });
         let answer = self.does(self.script().allocate).await?;
         Ok(Response::new(Relayed(answer.into())))
     }
 
     async fn pre_start_container(
         &self,
-        _: Request<api::PreStartContainerRequest>,
+        request: Request<Relayed>,
     ) -> Result<Response<api::PreStartContainerResponse>, Status> {
-        self.seen.send_modify(|seen| seen.started += 1);
+        let Relayed(wire) = request.into_inner();
+        self.seen.send_modify(|seen| {
+            seen.started += 1;
+            seen.questions.push(wire.to_vec());
+        });
         self.does(self.script().pre_start).await?;
         Ok(Response::new(api::PreStartContainerResponse {}))
     }

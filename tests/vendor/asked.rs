@@ -79,7 +79,8 @@ async fn an_allocation_is_answered_by_the_vendor_and_held_against_its_file() {
         program
     };
     let asking = async {
-        let Answer::Grant(grant) = vendors.allocate(&resource, &both).await.unwrap() else {
+        let Answer::Grant(grant) = vendors.allocate(&resource, (&both).into()).await.unwrap()
+        else {
             panic!("no grant");
         };
         assert_eq!(grant.nodes[0].host, "/dev/acme1");
@@ -87,7 +88,7 @@ async fn an_allocation_is_answered_by_the_vendor_and_held_against_its_file() {
         for _ in 0..3 {
             refusals.push(
                 vendors
-                    .allocate(&resource, &both)
+                    .allocate(&resource, (&both).into())
                     .await
                     .unwrap_err()
                     .to_string(),
@@ -115,15 +116,18 @@ async fn without_the_vendor_recipes_answer_and_the_rest_is_refused_with_the_reas
     drop(program);
     vendor_is(&agent, "acme", |one| one.instance.is_none()).await;
     let vendors = agent.handle.vendors();
-    let answer = vendors.allocate(&resource, &ids(&["acme0"])).await.unwrap();
+    let answer = vendors
+        .allocate(&resource, (&ids(&["acme0"])).into())
+        .await
+        .unwrap();
     assert!(matches!(answer, Answer::Grant(grant) if grant.nodes[0].host == "/dev/acme0"));
     for refused in [
         vendors
-            .allocate(&resource, &ids(&["acme0", "acme1"]))
+            .allocate(&resource, (&ids(&["acme0", "acme1"])).into())
             .await
             .unwrap_err(),
         vendors
-            .pre_start(&resource, &ids(&["acme0"]))
+            .pre_start(&resource, (&ids(&["acme0"])).into())
             .await
             .unwrap_err(),
     ] {
@@ -168,11 +172,11 @@ async fn a_vendor_says_which_devices_are_best_and_makes_them_ready() {
     let asking = async {
         assert_eq!(vendors.preferred(&resource, wish).await.unwrap(), ["acme1"]);
         vendors
-            .pre_start(&resource, &ids(&["acme1"]))
+            .pre_start(&resource, (&ids(&["acme1"])).into())
             .await
             .unwrap();
         let refused = vendors
-            .pre_start(&resource, &ids(&["acme1"]))
+            .pre_start(&resource, (&ids(&["acme1"])).into())
             .await
             .unwrap_err();
         assert!(
@@ -330,7 +334,10 @@ async fn a_vendor_that_is_busy_with_containers_is_told_to_let_go_all_the_same() 
         let (vendors, resource) = (agent.handle.vendors().clone(), resource.clone());
         waiting.spawn(async move {
             let second = ids(&["acme1"]);
-            vendors.allocate(&resource, &second).await.unwrap_err()
+            vendors
+                .allocate(&resource, (&second).into())
+                .await
+                .unwrap_err()
         });
     }
     for _ in 0..32 {

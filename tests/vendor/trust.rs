@@ -216,7 +216,7 @@ async fn snapshots_that_are_wrong_are_rejected_and_the_session_goes_on() {
 async fn what_gathered_while_nobody_read_it_is_no_flood() {
     let (machine, agent, good) = with_a_neighbour().await;
     let (mut program, _) = machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap();
-    // Two for each second of a minute, and all of them at once.
+    // Four for each second of half a minute, and all of them at once.
     for number in 0..120 {
         program
             .say(Said::Heartbeat(api::Heartbeat { number }))
@@ -230,6 +230,29 @@ async fn what_gathered_while_nobody_read_it_is_no_flood() {
         );
     }
     drop(program);
+    unharmed(&machine, &agent, good).await;
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_goes_on_too_fast_is_told_so_after_a_while() {
+    let (machine, agent, good) = with_a_neighbour().await;
+    let (mut program, _) = machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap();
+    let began = tokio::time::Instant::now();
+    for number in 0..400 {
+        program
+            .say(Said::Heartbeat(api::Heartbeat { number }))
+            .await;
+    }
+    let last = loop {
+        match program.next().await {
+            Ok(_) => {}
+            Err(last) => break last,
+        }
+    };
+    assert_eq!(last.code(), Code::ResourceExhausted);
+    assert_eq!(last.message(), "more than 20 messages in a second");
+    assert!(began.elapsed().as_secs() >= 4, "{:?}", began.elapsed());
     unharmed(&machine, &agent, good).await;
     agent.stop().await;
 }
@@ -256,8 +279,8 @@ async fn a_flood_ends_the_session_and_holds_no_memory() {
                 }))
                 .await;
         }
-        // Small ones are quick on any machine.
-        for number in 0..300 {
+        // Small ones are quick on any machine: more than are read ahead.
+        for number in 0..2000 {
             program
                 .say(Said::Heartbeat(api::Heartbeat { number }))
                 .await;

@@ -100,7 +100,7 @@ pub(crate) const WALLS: &[Wall] = &[
     ),
     wall(
         "device::registry",
-        "device digest hardware path reason root shutdown telemetry words",
+        "device digest hardware path rate reason root shutdown telemetry words",
         "",
     ),
     wall(

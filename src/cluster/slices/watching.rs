@@ -9,7 +9,7 @@ use kube::{
 };
 use tokio::{
     sync::watch,
-    time::{Instant, sleep, timeout},
+    time::{Instant, sleep, timeout_at},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -132,10 +132,12 @@ impl Slices {
         let soon = |due: &mut Option<Instant>, changes: &Rate| {
             due.get_or_insert_with(|| changes.ready().max(Instant::now() + DEBOUNCE));
         };
+        let mut heard_at = Instant::now();
         loop {
             tokio::select! {
-                event = timeout(SILENT, events.next()) => match event {
+                event = timeout_at(heard_at + SILENT, events.next()) => match event {
                     Ok(Some(event)) => {
+                        heard_at = Instant::now();
                         let event = event.map_err(|error| broke(&node, Why::of(error)))?;
                         if !self.heard(&node, event)? {
                             return Ok(());

@@ -28,7 +28,8 @@ pub(super) struct Spec {
     pub(super) resource: String,
     #[serde(default)]
     pub(super) serve: crate::device::inventory::Serve,
-    #[serde(rename = "match")]
+    // Where it is missing, the reader would not know from which map.
+    #[serde(rename = "match", default)]
     pub(super) matches: Vec<Match>,
     pub(super) group: Option<Group>,
     pub(super) share: Option<Share>,

@@ -14,11 +14,14 @@ use super::{
     name::{self, Key},
     pool::{UNHEALTHY, WITHHELD},
 };
-use crate::device::{
-    allocation::{AllocationError, Grant, grant_all},
-    holders::Holders,
-    inventory::{Device, Health, Inventory, Resource},
-    name::ResourceName,
+use crate::{
+    device::{
+        allocation::{AllocationError, Grant, grant_all},
+        holders::Holders,
+        inventory::{Device, Health, Inventory, Resource},
+        name::ResourceName,
+    },
+    path::AbsPath,
 };
 
 /// The version of [`Book`].
@@ -54,6 +57,13 @@ pub struct Prepared {
     pub devices: Vec<Held>,
     /// What lies in its CDI file; none where there is none.
     pub spec: Option<Value>,
+    /// Links by which its devices are known, and the nodes behind them that the spec has: a node's name may be
+    /// another device's by tomorrow, the link's is not.
+    #[serde(default)]
+    pub links: BTreeMap<AbsPath, AbsPath>,
+    /// The boot in which it was prepared; none where that is not known.
+    #[serde(default)]
+    pub boot: Option<String>,
 }
 
 /// What outlives the agent and the boot: the kubelet, too, remembers its claims over both.

@@ -1,7 +1,9 @@
 //! Changes in words, for the log.
 
+use std::collections::BTreeMap;
+
 use crate::{
-    device::inventory::{Inventory, Resource},
+    device::inventory::{Device, Health, Inventory, Resource},
     words,
 };
 
@@ -31,13 +33,8 @@ pub(super) fn announce(old: &Inventory, new: &Inventory) {
         if let Some(before) = before {
             vanished(before, resource);
         }
-        for (id, device) in &resource.devices {
-            let known = before.and_then(|before| before.devices.get(id));
-            if known.is_some_and(|known| known.health != device.health) {
-                let reason = device.reason.as_deref().unwrap_or("it is back");
-                let health = &device.health;
-                tracing::info!(resource = %name, "{id} of {name} is {health}: {reason}");
-            }
+        if let Some(before) = before {
+            changed(before, resource);
         }
     }
     for name in old
@@ -47,6 +44,36 @@ pub(super) fn announce(old: &Inventory, new: &Inventory) {
     {
         tracing::info!(resource = %name, "{name} is gone: nobody declares it any more");
     }
+}
+
+/// Each device whose health changed; of many at once how many of each.
+fn changed(before: &Resource, now: &Resource) {
+    let name = &now.name;
+    let is_news = |(id, device): &(&String, &Device)| {
+        let known = before.devices.get(*id);
+        known.is_some_and(|known| known.health != device.health)
+    };
+    let news: Vec<_> = now.devices.iter().filter(is_news).collect();
+    if news.len() <= words::IN_A_LINE {
+        for (id, device) in news {
+            let (health, why) = (device.health, why(device));
+            tracing::info!(resource = %name, "{id} of {name} is {health}: {why}");
+        }
+        return;
+    }
+    let mut by_health: BTreeMap<Health, Vec<(&String, &Device)>> = BTreeMap::new();
+    for one in news {
+        by_health.entry(one.1.health).or_default().push(one);
+    }
+    for (health, devices) in by_health {
+        let (count, why) = (devices.len(), why(devices[0].1));
+        let shown = words::few(devices.into_iter().map(|(id, _)| id), words::IN_A_LINE);
+        tracing::info!(resource = %name, "{count} device(s) of {name} are {health}, the first because {why:?}: {shown}");
+    }
+}
+
+fn why(device: &Device) -> &str {
+    device.reason.as_deref().unwrap_or("it is back")
 }
 
 /// What left the list; that its resource left is told by itself.

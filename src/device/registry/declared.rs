@@ -1,13 +1,17 @@
 //! Vouches for what declarations hand out: their paths are looked at again for each container.
 
-use std::collections::BTreeSet;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Mutex, PoisonError},
+};
 
 use super::{Looks, Node, Prefixes};
 use crate::{
     device::{
         allocation::{Grant, Wish},
-        answer::{Answer, AnswerError, Answerer, Asked},
+        answer::{Answer, AnswerError, Answerer, Asked, Wanted},
         inventory::{Recipe, Resource},
+        name::ResourceName,
     },
     path::AbsPath,
     root::Root,
@@ -19,7 +23,8 @@ pub struct Declared {
     root: Root,
     /// What the machine's owner lets declarations mount beyond the defaults.
     further: Vec<AbsPath>,
-    looks: Looks,
+    /// One for each resource: mounts of one that hang hold up no other.
+    looks: Mutex<BTreeMap<ResourceName, Looks>>,
 }
 
 impl Declared {
@@ -28,8 +33,14 @@ impl Declared {
         Self {
             root,
             further,
-            looks: Looks::default(),
+            looks: Mutex::default(),
         }
+    }
+
+    fn looks(&self, resource: &ResourceName) -> Looks {
+        // Nothing panics while it has the lock.
+        let mut all = self.looks.lock().unwrap_or_else(PoisonError::into_inner);
+        all.entry(resource.clone()).or_default().clone()
     }
 }
 
@@ -86,7 +97,7 @@ fn is_not_asked<'a, T: Send + 'a>(resource: &Resource) -> Asked<'a, T> {
 }
 
 impl Answerer for Declared {
-    fn allocate<'a>(&'a self, resource: &'a Resource, _ids: &'a [String]) -> Asked<'a, Answer> {
+    fn allocate<'a>(&'a self, resource: &'a Resource, _: Wanted<'a>) -> Asked<'a, Answer> {
         is_not_asked(resource)
     }
 
@@ -98,7 +109,7 @@ impl Answerer for Declared {
                 let prefixes = || Prefixes::of(&root, name.domain(), &further);
                 look(&root, prefixes, paths)
             };
-            let seen = self.looks.look(looking).await;
+            let seen = self.looks(&resource.name).look(looking).await;
             let seen = seen.unwrap_or_else(|no_look| Err(no_look.to_string()));
             seen.map_err(|why| AnswerError::Refused {
                 by: resource.source.clone(),
@@ -111,7 +122,7 @@ impl Answerer for Declared {
         is_not_asked(resource)
     }
 
-    fn pre_start<'a>(&'a self, resource: &'a Resource, _ids: &'a [String]) -> Asked<'a, ()> {
+    fn pre_start<'a>(&'a self, resource: &'a Resource, _: Wanted<'a>) -> Asked<'a, ()> {
         is_not_asked(resource)
     }
 }

@@ -39,6 +39,15 @@ fn refuse(files: &mut Files, path: &AbsPath, reason: Reason, message: &str) {
     files.insert(path.clone(), Err(refusal));
 }
 
+fn is_ours(name: &str) -> bool {
+    !name.starts_with('.') && (name.ends_with(".yaml") || name.ends_with(".yml"))
+}
+
+/// Whether a file of this name is read in its directory at all.
+pub fn is_declaration(file: &AbsPath) -> bool {
+    is_ours(file.file_name())
+}
+
 /// Of a directory that is not believed, for its `fault`, only what a volume links to.
 fn read_dir(root: &Root, dir: &AbsPath, (user, fault): (u32, Option<&str>), files: &mut Files) {
     let entries = match root.list(dir) {
@@ -49,8 +58,6 @@ fn read_dir(root: &Root, dir: &AbsPath, (user, fault): (u32, Option<&str>), file
     if let Some(fault) = fault.filter(|_| !entries.iter().any(data)) {
         return refuse(files, dir, Reason::SourceUnreadable, fault);
     }
-    let is_ours =
-        |name: &str| !name.starts_with('.') && (name.ends_with(".yaml") || name.ends_with(".yml"));
     for entry in entries.into_iter().filter(|entry| is_ours(&entry.name)) {
         let Ok(file) = dir.join(&entry.name) else {
             continue;

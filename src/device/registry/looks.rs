@@ -24,7 +24,7 @@ pub enum NoLook {
     BrokeOff,
 }
 
-/// One source's; all declarations are one. Cheap to clone.
+/// One source's; of declarations, one resource's. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Looks(Arc<Semaphore>);
 

@@ -74,21 +74,26 @@ pub fn check(
 }
 
 /// Who else may offer the resource of a declaration, by the files of this root. `file` itself, as the root
-/// sees it, is left aside.
-pub fn rivals(root: &Root, file: &AbsPath, resource: &ResourceName) -> Vec<Refusal> {
+/// sees it, is left aside; refusals name it as `shown`.
+pub fn rivals(
+    root: &Root,
+    (file, shown): (&AbsPath, &str),
+    resource: &ResourceName,
+) -> Vec<Refusal> {
     let user = nix::unistd::geteuid().as_raw();
     let mut rivals = Vec::new();
-    let mut rival = |message: String, at: &AbsPath| {
+    let mut rival = |message: String| {
         let refusal = Refusal::new(Reason::EntryDuplicate, message);
-        rivals.push(refusal.field("spec.resource").file(at.as_str()));
+        rivals.push(refusal.field("spec.resource").file(shown));
     };
     let others = read_files(root, &declaration_dirs(), user);
     for (other, text) in others.iter().filter(|(other, _)| *other != file) {
         let Ok(text) = text else { continue };
         let read = declaration::parse(other.as_str(), text, &Allowances::default());
         if read.is_ok_and(|other| other.resource == *resource) {
-            let message = format!("{resource} is declared here already; one of the two is ignored");
-            rival(message, other);
+            rival(format!(
+                "{resource} is declared in {other} already; whichever came first keeps it"
+            ));
         }
     }
     let dirs = vendor::VENDOR_DIRS.iter();
@@ -100,9 +105,9 @@ pub fn rivals(root: &Root, file: &AbsPath, resource: &ResourceName) -> Vec<Refus
             && vendor.may_claim(resource)
         {
             let name = vendor.name;
-            let message =
-                format!("vendor {name} may offer {resource}, too: whoever comes first has it");
-            rival(message, other);
+            rival(format!(
+                "vendor {name} may offer {resource}, too, by {other}; whoever comes first keeps it"
+            ));
         }
     }
     rivals

@@ -35,16 +35,20 @@ pub(super) struct Keeper {
     writing: Option<JoinHandle<Result<Option<Digest>, RootError>>>,
 }
 
+/// The kernel's name for this boot; none where the root has none.
+pub fn boot_id(root: &Root) -> Option<String> {
+    let read = root.read_text(&AbsPath::new(BOOT_ID).ok()?, 128).ok()?;
+    Some(read.trim().to_owned()).filter(|id| !id.is_empty())
+}
+
 /// How a save ended.
 pub(super) type End = Result<Result<Option<Digest>, RootError>, JoinError>;
 
 impl Keeper {
     pub(super) fn new(root: Root) -> Self {
-        let path = AbsPath::new(BOOT_ID).ok();
-        let read = path.and_then(|path| root.read_text(&path, 128).ok());
         Self {
+            boot_id: boot_id(&root).unwrap_or_default(),
             root,
-            boot_id: read.unwrap_or_default().trim().to_owned(),
             new_boot: true,
             last: None,
             failed: false,

@@ -10,6 +10,7 @@ use self::{find::Finder, specs::Specs, sysfs::Sysfs};
 use super::watching::Depth;
 use crate::{
     device::{
+        Refusal,
         declaration::{Declaration, Entry},
         inventory::Inventory,
         name::ResourceName,
@@ -40,6 +41,8 @@ pub(super) fn nearest_dir(root: &Root, path: &AbsPath) -> AbsPath {
 pub(super) struct Scan {
     /// By resource.
     pub(super) sightings: BTreeMap<ResourceName, Sightings>,
+    /// What kept something from being seen.
+    pub(super) unseen: Vec<Refusal>,
     /// The directories that decide what is seen.
     pub(super) dirs: BTreeMap<AbsPath, Depth>,
 }
@@ -102,8 +105,11 @@ impl Scanner {
         for declaration in all {
             let finder = Finder::new(self, declaration, &sysfs, &mut scan.dirs);
             let known = known.resources.get(&declaration.resource);
-            if let Some(seen) = finder.find(&specs, units, known.map(|one| &**one)) {
-                scan.sightings.insert(declaration.resource.clone(), seen);
+            match finder.find(&specs, units, known.map(|one| &**one)) {
+                Some(seen) => {
+                    scan.sightings.insert(declaration.resource.clone(), seen);
+                }
+                None => scan.unseen = specs.problems.clone(),
             }
         }
         scan

@@ -26,6 +26,7 @@ use crate::{
     },
     hardware::uevent::{Heard, Uevent, UeventError, Uevents},
     path::AbsPath,
+    rate::Rate,
     root::Root,
     telemetry::chain,
 };
@@ -48,6 +49,8 @@ const FIRST_LOOK: Duration = Duration::from_secs(10);
 
 /// When to try again what could not be saved: a full disk is no reason to lose it for good.
 const SAVE_AGAIN: Duration = Duration::from_secs(30);
+/// How often what changes all the time is saved, such as a temperature that a vendor tells each second.
+const SAVE_EACH: Duration = Duration::from_secs(5);
 /// How long the end waits for the disk: what is saved is a head start, and the agent's end is not put off for it.
 const LAST_SAVE: Duration = Duration::from_millis(500);
 
@@ -92,6 +95,8 @@ pub(super) struct Task {
     /// Devices that went since then: that look may have seen them still.
     gone: BTreeSet<AbsPath>,
     due: Due,
+    /// How often the list is saved: each time all of it, and to the disk.
+    saves: Rate,
     forgot: bool,
 }
 
@@ -133,6 +138,7 @@ impl Task {
             looked: None,
             gone: BTreeSet::new(),
             due: Due::default(),
+            saves: Rate::every(SAVE_EACH, 10),
         }
     }
 
@@ -303,7 +309,10 @@ impl Task {
         if Due::passed(self.due.save) {
             // What is being saved is older: once more when that is done.
             self.due.save = match self.keeper.begin(&self.ledger) {
-                true => None,
+                true => {
+                    self.saves.take();
+                    None
+                }
                 false => Some(Instant::now() + saved::DELAY),
             };
         }
@@ -341,6 +350,10 @@ impl Task {
                     .run(move || Looked::Files(files::read_files(&root, &dirs, user)));
             }
             Some(Next::Look(mut scanner)) => {
+                // One that could not be had may be had by now; whether it tells of all is seen after the look.
+                let again = || DirWatch::new(&self.root).ok();
+                self.nodes = self.nodes.take().or_else(again);
+                self.files = self.files.take().or_else(again);
                 self.looked = Some(Instant::now());
                 self.gone.clear();
                 if self.uevents.is_none() {
@@ -367,7 +380,8 @@ impl Task {
 
     /// When to look although nothing happens.
     fn look_again(&mut self) {
-        let mut slow = match self.uevents.is_some() && self.hears_of_files() {
+        let hears = self.hears_of_files() && self.nodes.as_ref().is_some_and(DirWatch::is_whole);
+        let mut slow = match self.uevents.is_some() && hears {
             true => self.rescan,
             false => self.rescan.min(RESCAN_UNHEARD),
         };
@@ -412,6 +426,7 @@ impl Task {
         let now = self.started.elapsed();
         let late = now >= LATE && !self.forgot && self.keeper.is_new_boot();
         self.forgot |= now >= LATE;
+        self.ledger.unseen(&scan.unseen);
         if let Some(wait) = self.ledger.seen(&scan.sightings, now, late) {
             let again = Instant::now() + wait;
             self.due.look = Some(self.due.look.map_or(again, |at| at.min(again)));
@@ -423,20 +438,16 @@ impl Task {
     }
 
     fn publish(&mut self) {
-        let inventory = self.ledger.inventory();
-        let changed = self.publish.send_if_modified(|current| {
-            if **current == inventory {
-                return false;
-            }
-            announce(current, &inventory);
-            *current = Arc::new(inventory);
-            true
-        });
-        if changed {
-            self.due
-                .save
-                .get_or_insert_with(|| Instant::now() + saved::DELAY);
+        let now = Arc::new(self.ledger.inventory());
+        let before = self.publish.borrow().clone();
+        if before == now {
+            return;
         }
+        // Whoever lends reads it: what is said of it is said after.
+        self.publish.send_replace(Arc::clone(&now));
+        announce(&before, &now);
+        let at = || (Instant::now() + saved::DELAY).max(self.saves.ready());
+        self.due.save.get_or_insert_with(at);
     }
 }
 

@@ -9,7 +9,7 @@ use tokio::{
 
 use crate::{
     device::{
-        Inventory,
+        Inventory, Resource, ResourceName,
         dra::{
             name::names,
             ports::{Given, PortError, Reply},
@@ -63,14 +63,14 @@ impl Asking {
         }
         let began = Instant::now();
         // The error is told by what is known from now on.
-        let _ = self.ask().await;
+        let _ = self.ask(None).await;
         *asked = Some(began);
     }
 
     pub(super) async fn now(&self) -> Result<Arc<Known>, PodResourcesError> {
         let mut asked = self.asked.lock().await;
         let began = Instant::now();
-        let answer = self.ask().await;
+        let answer = self.ask(None).await;
         *asked = Some(began);
         answer
     }
@@ -80,11 +80,13 @@ impl Asking {
         Ok(all.map(|(name, ids)| (name, ids.len())).collect())
     }
 
-    async fn ask(&self) -> Result<Arc<Known>, PodResourcesError> {
+    /// Also who has what there was `before`.
+    async fn ask(&self, before: Option<&Inventory>) -> Result<Arc<Known>, PodResourcesError> {
         let answer = self.kubelet.list().await;
         let known = match &answer {
             Ok(holders) => {
-                let names = names(&self.inventory.borrow());
+                let mut names = names(&self.inventory.borrow());
+                names.extend(before.map(self::names).unwrap_or_default());
                 Known::Told(holders.clone().resolved(&names))
             }
             Err(error) => Known::Unknown(chain(error)),
@@ -101,6 +103,33 @@ impl Asking {
         answer.map(|_| known)
     }
 
+    /// Asks when something is offered no more, and says who has it all the same: nothing else will.
+    pub(super) async fn tell_of_gone(self) {
+        let mut inventory = self.inventory.clone();
+        let mut before = inventory.borrow_and_update().clone();
+        while inventory.changed().await.is_ok() {
+            let now = inventory.borrow_and_update().clone();
+            let before = std::mem::replace(&mut before, Arc::clone(&now));
+            let gone = gone(&before, &now);
+            if gone.is_empty() {
+                continue;
+            }
+            // That nobody can be asked is told in the status.
+            let Ok(known) = self.ask(Some(&before)).await else {
+                continue;
+            };
+            for name in gone {
+                let left = now.resources.get(&name);
+                let held = known.of_resource(name.as_str());
+                for (id, holder) in
+                    held.filter(|(id, _)| left.is_none_or(|it| it.behind(id).is_none()))
+                {
+                    tracing::warn!(resource = %name, "{id} of {name} is offered no more while {holder} has it");
+                }
+            }
+        }
+    }
+
     /// Asks after each allocation, or once for several that come together.
     pub(super) async fn after_each(self, mut allocations: watch::Receiver<Allocations>) {
         let mut answered = allocations.borrow_and_update().answered;
@@ -114,6 +143,18 @@ impl Asking {
             let _ = self.now().await;
         }
     }
+}
+
+/// Resources that are offered no more, or not with all devices.
+fn gone(before: &Inventory, now: &Inventory) -> Vec<ResourceName> {
+    let less = |(name, before): (&ResourceName, &Arc<Resource>)| {
+        let stays = now.resources.get(name).is_some_and(|now| {
+            let mut ids = before.devices.keys();
+            Arc::ptr_eq(before, now) || ids.all(|id| now.devices.contains_key(id))
+        });
+        (!stays).then(|| name.clone())
+    };
+    before.resources.iter().filter_map(less).collect()
 }
 
 impl Given for Asking {

@@ -6,7 +6,7 @@ use tokio::sync::watch;
 
 use crate::{
     device::{
-        Inventory, Resource, ResourceName, Serve,
+        Inventory, Resource, Serve,
         holders::Known,
         status::{DevicesStatus, Registration},
         vendor::Vendors,
@@ -75,7 +75,6 @@ impl Joined {
             publish.send_if_modified(|known| {
                 let news = **known != now;
                 if news {
-                    tell_of_held(known, &now);
                     *known = Arc::new(now);
                 }
                 news
@@ -92,21 +91,6 @@ impl Joined {
                 Ok(()) = self.of_plugins.changed() => {}
             }
             tokio::time::sleep_until(worked_out + STATUS_PAUSE).await;
-        }
-    }
-}
-
-/// Says whose devices are of a resource that nobody offers any more: nothing else will show them.
-fn tell_of_held(before: &DevicesStatus, now: &DevicesStatus) {
-    let stays = |name: &ResourceName| now.devices.iter().any(|one| one.resource == *name);
-    let gone = before.devices.iter();
-    for resource in gone.filter(|one| !stays(&one.resource)) {
-        let name = &resource.resource;
-        for device in &resource.devices {
-            if let Some(holder) = &device.holder {
-                let id = &device.id;
-                tracing::warn!(resource = %name, "{name} is offered no more while {holder} has {id} of it");
-            }
         }
     }
 }

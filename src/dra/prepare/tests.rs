@@ -54,6 +54,7 @@ async fn whoever_does_not_answer_in_time_is_asked_again() {
         granting: Granting {
             root,
             answerers: Answerers::default(),
+            boot: None,
         },
         sweep: Sweep {
             claims: slow.clone(),

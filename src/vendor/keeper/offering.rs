@@ -29,7 +29,12 @@ impl Keeper {
         let vendor = self.vendor.borrow().clone();
         let (root, besides, of) = (self.root.clone(), self.offers.besides(&name), name.clone());
         let read = move || snapshot::read(Some(&root), &vendor, &of, (given, bytes), besides);
-        let resource = match self.looks.look(read).await {
+        let looked = tokio::select! {
+            // Safe to drop: the look goes on, and nobody wants it.
+            () = self.gone.cancelled() => return None,
+            looked = self.looks.look(read) => looked,
+        };
+        let resource = match looked {
             Ok(Ok(resource)) => Arc::new(resource),
             Ok(Err(why)) => return Some(self.refused(&name, generation, why)),
             Err(why) => {

@@ -21,7 +21,10 @@ const LONGEST_WORD: usize = 256;
 impl Check<'_> {
     pub(super) fn matches(&mut self, given: Vec<written::Match>) -> Vec<Entry> {
         if given.is_empty() || given.len() > MOST_MATCHES {
-            let message = format!("{} entries", given.len());
+            let message = match given.len() {
+                0 => "nothing is matched".to_owned(),
+                count => format!("{count} entries"),
+            };
             self.value("spec.match", message, "1 to 64 entries");
         }
         let entries = given.into_iter().enumerate();

@@ -137,6 +137,8 @@ fn a_device_is_one_claims_alone_and_no_containers_besides() {
             ..held.clone()
         }],
         spec: None,
+        links: [].into(),
+        boot: None,
     };
     let book = |one: Prepared| Book {
         claims: [(one.claim.uid.clone(), one)].into(),

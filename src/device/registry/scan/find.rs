@@ -72,7 +72,7 @@ impl<'a> Finder<'a> {
     }
 
     /// Everything that the declaration finds; none when something that it goes by could not be read, and then
-    /// nothing is known: what is lent stays as it is. Of several names of one device the one by which it is lent
+    /// nothing is known: what is lent stays as it is, and `unread` says why. Of several names of one device the one by which it is lent
     /// already counts, by `known`; a container may have it.
     pub(super) fn find(
         mut self,
@@ -85,7 +85,10 @@ impl<'a> Finder<'a> {
             match entry {
                 Entry::Path(glob) => self.paths(glob)?,
                 Entry::Hardware(_) if self.sysfs.unread => return None,
-                Entry::Cdi(_) if specs.unread => return None,
+                // Where nothing is lent yet, some are better than none.
+                Entry::Cdi(_) if specs.unread && known.is_some_and(|it| !it.devices.is_empty()) => {
+                    return None;
+                }
                 Entry::Hardware(wanted) => self.hardware(wanted),
                 Entry::Cdi(kind) => self.cdi(kind, specs),
             }

@@ -54,8 +54,10 @@ impl Specs {
                 }
                 if specs.files.len() >= MOST_FILES {
                     specs.unread = true;
-                    let message =
-                        format!("there are more than {MOST_FILES} specs; the rest is left out");
+                    let message = format!(
+                        "there are more than {MOST_FILES} specs: not all are read, and devices of kinds that are \
+                         lent stay as they are"
+                    );
                     specs.refuse(&dir, message);
                     return specs;
                 }
