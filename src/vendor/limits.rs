@@ -1,8 +1,8 @@
 //! The numbers that hold for every vendor.
 //!
 //! Together they bound what one vendor can make the agent hold to 8 MiB: one message as it arrives (0.5), of which
-//! one device at a time is decoded, the first messages of three other connections (0.2), and what is kept of accepted
-//! snapshots: 1 of text, some 150 bytes for each of 16,384 parts (2.4), and of each of 2,000 devices what the kubelet
+//! one device at a time is decoded, small ones read ahead of it (0.4), the first messages of three other connections
+//! (0.2), and what is kept of accepted snapshots: 1 of text, some 150 bytes for each of 16,384 parts (2.4), and of each of 2,000 devices what the kubelet
 //! and people are told (a kilobyte, 2). `tests/bench/run vendor` measures it.
 
 use std::time::Duration;
@@ -22,11 +22,13 @@ pub(super) const MESSAGES_PER_SECOND: u32 = 20;
 /// How long each message may have to wait before that is the vendor's doing: what gathered while a busy machine had
 /// no time for us is dealt with by then.
 pub(super) const CROWD: Duration = Duration::from_secs(5);
-/// Small messages that are read ahead of the one that is dealt with: what a vendor says in half a minute at its measure.
-/// HTTP/2 has room for some 150 that nobody reads, and ends the connection then.
-pub(super) const BACKLOG: usize = 30 * MESSAGES_PER_SECOND as usize;
-/// Bytes of a small message; beside a larger one nothing is read. With the backlog 0.2 MiB at most.
+/// Small messages that are read ahead of the one that is dealt with: what a vendor says in twenty seconds at its
+/// measure. HTTP/2 has room for some 150 that nobody reads, and ends the connection then. Together 0.4 MiB at most.
+pub(super) const BACKLOG: usize = 20 * MESSAGES_PER_SECOND as usize;
+/// Bytes of a small message; beside a larger one nothing is read.
 pub(super) const SMALL: usize = 256;
+/// Devices of a small snapshot.
+pub(super) const FEW: usize = 16;
 /// Connections in a second, over time; more wait in the socket's queue. Those that a program left wait there, too,
 /// before the next one: a hundred of them are not to cost it the grace.
 pub(super) const CONNECTIONS_PER_SECOND: u32 = 50;

@@ -15,7 +15,8 @@ use super::{
     connection::{Peer, Stage},
     heard::{self, FromVendor},
     limits::{
-        BACKLOG, CROWD, HELLO_WAIT, LAST_LOOK, MESSAGE_BYTES, MESSAGES_PER_SECOND, SILENCE, SMALL,
+        BACKLOG, CROWD, FEW, HELLO_WAIT, LAST_LOOK, MESSAGE_BYTES, MESSAGES_PER_SECOND, SILENCE,
+        SMALL,
     },
     messages::{Event, Granted, Opening, Said, ToVendor},
 };
@@ -134,7 +135,7 @@ impl Session {
                 Err(broken) => return Ok(broken),
             };
             let (done, dealt_with) = oneshot::channel();
-            let (small, heard) = (said.encoded_len() <= SMALL, Heard { said, _done: done });
+            let (small, heard) = (is_small(&said), Heard { said, _done: done });
             to.try_send(heard).map_err(|_| flood())?;
             if !small {
                 // Nothing is read beside it; its end is told by an error.
@@ -232,6 +233,16 @@ impl Hearing {
         told.map_err(|_| gone())?;
         dealt_with.await.map_err(|_| gone())
     }
+}
+
+/// Whether it takes little also as it is decoded, which a few bytes of nothing but empty parts do not.
+fn is_small(said: &FromVendor) -> bool {
+    let plain = match &said.said {
+        Some(heard::Said::Snapshot(snapshot)) => snapshot.devices.len() <= FEW,
+        Some(heard::Said::Heartbeat(_)) => true,
+        _ => false,
+    };
+    plain && said.encoded_len() <= SMALL
 }
 
 fn flood() -> Status {
