@@ -2,8 +2,8 @@
 //!
 //! Together they bound what one vendor can make the agent hold to 8 MiB: one message as it arrives (0.5), of which
 //! one device at a time is decoded, small ones read ahead of it (0.4), the first messages of three other connections
-//! (0.2), and what is kept of accepted snapshots: 1 of text, some 150 bytes for each of 16,384 parts (2.4), and of each of 2,000 devices what the kubelet
-//! and people are told (a kilobyte, 2). `tests/bench/run vendor` measures it.
+//! (0.2), and what is kept of accepted snapshots: 1 of text, some 150 bytes for each of 16,384 parts (2.4), and of each
+//! of 2,000 devices what the kubelet and people are told (a kilobyte, 2). `tests/bench/run vendor` measures it.
 
 use std::time::Duration;
 

@@ -32,8 +32,6 @@ pub(super) fn announce(old: &Inventory, new: &Inventory) {
         }
         if let Some(before) = before {
             vanished(before, resource);
-        }
-        if let Some(before) = before {
             changed(before, resource);
         }
     }

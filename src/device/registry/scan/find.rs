@@ -72,7 +72,7 @@ impl<'a> Finder<'a> {
     }
 
     /// Everything that the declaration finds; none when something that it goes by could not be read, and then
-    /// nothing is known: what is lent stays as it is, and `unread` says why. Of several names of one device the one by which it is lent
+    /// nothing is known: what is lent stays as it is. Of several names of one device the one by which it is lent
     /// already counts, by `known`; a container may have it.
     pub(super) fn find(
         mut self,
