@@ -19,6 +19,8 @@ mod case;
 mod child;
 #[path = "update/driver.rs"]
 mod driver;
+#[path = "crash/last_version.rs"]
+mod last_version;
 #[path = "crash/listen.rs"]
 mod listen;
 #[path = "crash/matrix.rs"]
