@@ -1,0 +1,140 @@
+//! Where an accepted config means something else to the library than to machinist.
+
+use std::{collections::BTreeMap, fmt::Debug};
+
+use machinist::machine_config::{MachineConfig, Owner};
+use serde_json::{Value, json};
+
+use super::verdict::{Node, Unit, Verdict};
+
+/// Both sides in one form, entry by entry: lines that only one of them has are differences.
+pub(super) fn differences(theirs: &Verdict, ours: &MachineConfig) -> Vec<String> {
+    let (theirs, ours) = (lines_of_verdict(theirs), lines_of_config(ours));
+    let names = theirs.keys().chain(ours.keys());
+    let mut found: Vec<String> = names
+        .filter(|name| theirs.get(*name) != ours.get(*name))
+        .map(|name| {
+            let shown =
+                |lines: &BTreeMap<String, String>| lines.get(name).cloned().unwrap_or_default();
+            format!(
+                "{name}: Ignition {}, machinist {}",
+                shown(&theirs),
+                shown(&ours)
+            )
+        })
+        .collect();
+    found.sort();
+    found.dedup();
+    found
+}
+
+fn lines_of_verdict(verdict: &Verdict) -> BTreeMap<String, String> {
+    let mut lines = BTreeMap::new();
+    let mut put = |kind: &str, name: &str, said: &dyn Debug| {
+        lines.insert(format!("{kind} {name}"), format!("{said:?}"));
+    };
+    // The owner that Ignition's documentation names where a config gives none.
+    let owner = |given: &Value| match given {
+        Value::Null => json!(0),
+        given if given == "root" => json!(0),
+        given => given.clone(),
+    };
+    let owners = |node: &Node| (owner(&node.user), owner(&node.group));
+    for (path, file) in &verdict.files {
+        let content = file.content.clone().unwrap_or_else(|| digest(b""));
+        put(
+            "file",
+            path,
+            &(file.mode.unwrap_or(0o644), owners(file), content),
+        );
+    }
+    for (path, directory) in &verdict.directories {
+        put(
+            "directory",
+            path,
+            &(directory.mode.unwrap_or(0o755), owners(directory)),
+        );
+    }
+    for (path, link) in &verdict.links {
+        let hard = link.hard.unwrap_or(false);
+        put(
+            "link",
+            path,
+            &(owners(link), link.target.clone().unwrap_or_default(), hard),
+        );
+    }
+    for (name, unit) in &verdict.units {
+        put("unit", name, &unit_parts(unit));
+    }
+    for (name, user) in &verdict.users {
+        put("user", name, &user.keys);
+        for (field, value) in &user.account {
+            put("user", &format!("{name} {field}"), value);
+        }
+    }
+    for (name, group) in &verdict.groups {
+        put("group", name, group);
+    }
+    lines
+}
+
+type UnitParts = (Option<String>, Option<bool>, bool, BTreeMap<String, String>);
+
+fn unit_parts(unit: &Unit) -> UnitParts {
+    let dropins = unit.dropins.iter();
+    let dropins = dropins.map(|(name, text)| (name.clone(), text.clone().unwrap_or_default()));
+    let contents = unit.contents.clone().filter(|text| !text.is_empty());
+    (
+        contents,
+        unit.enabled,
+        unit.mask.unwrap_or(false),
+        dropins.collect(),
+    )
+}
+
+fn lines_of_config(config: &MachineConfig) -> BTreeMap<String, String> {
+    let mut lines = BTreeMap::new();
+    let mut put = |kind: &str, name: &str, said: &dyn Debug| {
+        lines.insert(format!("{kind} {name}"), format!("{said:?}"));
+    };
+    let owner = |owner: &Owner| serde_json::to_value(owner).unwrap();
+    for (path, file) in &config.files {
+        let owners = (owner(&file.user), owner(&file.group));
+        let content = file.content.digest().hex();
+        put("file", path.as_str(), &(file.mode, owners, content));
+    }
+    for (path, directory) in &config.directories {
+        let owners = (owner(&directory.user), owner(&directory.group));
+        put("directory", path.as_str(), &(directory.mode, owners));
+    }
+    for (path, link) in &config.links {
+        let owners = (owner(&link.user), owner(&link.group));
+        put("link", path.as_str(), &(owners, &link.target, link.hard));
+    }
+    for (name, unit) in &config.units {
+        let parts: UnitParts = (
+            unit.contents.clone(),
+            unit.enabled,
+            unit.mask,
+            unit.dropins.clone(),
+        );
+        put("unit", name.as_str(), &parts);
+    }
+    for (name, user) in &config.users {
+        put("user", name, &user.ssh_authorized_keys);
+        let account = serde_json::to_value(&user.account).unwrap();
+        for (field, value) in account.as_object().into_iter().flatten() {
+            put("user", &format!("{name} {field}"), value);
+        }
+    }
+    for (name, group) in &config.groups {
+        let group = serde_json::to_value(group).unwrap();
+        let group: BTreeMap<String, Value> = serde_json::from_value(group).unwrap();
+        put("group", name, &group);
+    }
+    lines
+}
+
+fn digest(bytes: &[u8]) -> String {
+    machinist::digest::Digest::of(bytes).hex().to_string()
+}

@@ -1,0 +1,31 @@
+//! What machinist makes of a case.
+
+use machinist::machine_config::{Gathering, MachineConfig, NoLocal, Order, Refusal, Rules};
+
+use super::verdict::Case;
+
+/// Every user and group of the cases may be managed: which ones may is a setting, and not Ignition's.
+pub(super) const NAMES: [&str; 5] = ["core", "ann", "bob", "web", "ops"];
+
+pub(super) fn read(case: &Case) -> Result<MachineConfig, Vec<Refusal>> {
+    let names = || NAMES.map(str::to_owned).into();
+    let rules = Rules {
+        users: names(),
+        groups: names(),
+    };
+    let gathering = Gathering {
+        shown: "the case",
+        rules: &rules,
+        local: &NoLocal,
+        pool: "worker",
+        order: Order::AsGiven,
+    };
+    let files = case
+        .texts
+        .iter()
+        .map(|(name, text)| (name.clone(), text.clone().into_bytes()));
+    match gathering.config(files.collect(), Vec::new()) {
+        Ok((config, _)) => Ok(config),
+        Err(refused) => Err(refused.refusals),
+    }
+}

@@ -1,0 +1,15 @@
+//! machinist held against the programs whose rules it follows, on generated and collected inputs.
+//! `tests/oracle/run` builds those programs and starts these tests.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a test ends at the first surprise and says so; it is not part of the crate's rooms"
+)]
+
+mod ignition;
+#[allow(dead_code, reason = "not every oracle needs all of it")]
+mod support;
