@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{
-    EntryKind, Local, NoLocal, Origin, Refusal, Release, butane, ignition,
+    EntryKind, KernelCommandLine, Local, NoLocal, Origin, Refusal, Release, butane, ignition,
     parts::Parts,
     problems::Problems,
     reader::{Field, Object},
@@ -360,7 +360,10 @@ pub(super) fn read_kernel(
     let problems = &mut reading.problems;
     for field in object.items(arguments_key, problems) {
         if let Some(word) = read_word(&field, problems) {
-            parts.note_os(EntryKind::KernelArgument, &word, field.origin(problems));
+            for argument in KernelCommandLine::parse(&word).iter() {
+                let at = field.origin(problems);
+                parts.note_os(EntryKind::KernelArgument, argument.as_str(), at);
+            }
             parts.kernel_arguments.push(word);
         }
     }

@@ -11,6 +11,7 @@ mod document;
 mod entry;
 mod files;
 mod ignition;
+mod kernel_arguments;
 mod local;
 mod manifest;
 mod merge;
@@ -37,6 +38,7 @@ pub use entry::{
     Release, Unit, UnitName, User,
 };
 pub use files::{ENDINGS, Gathering, Refused, documents_from_files, is_config_name};
+pub use kernel_arguments::{KernelArgument, KernelCommandLine, kernel_argument_fault};
 pub use local::{Local, LocalEntry, LocalError, LocalKind, NoLocal};
 pub use manifest::{NoContent, to_machine_config, to_machine_config_yaml};
 pub use merge::{Order, merge};

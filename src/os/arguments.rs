@@ -1,13 +1,15 @@
 //! Kernel arguments that a config brings and takes away.
 
+use crate::machine_config::KernelCommandLine;
+
 /// What changes of the booted deployment's arguments. They are a list in which order and repetition count:
 /// `console=` may stand there several times, and the last one is `/dev/console`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KernelArguments {
     /// Each takes one such argument away, the last one; of what is not there nothing is taken.
-    pub remove: Vec<String>,
+    pub remove: KernelCommandLine,
     /// Added at the end, in this order, whether there are such or not.
-    pub append: Vec<String>,
+    pub append: KernelCommandLine,
 }
 
 impl KernelArguments {
@@ -15,14 +17,12 @@ impl KernelArguments {
     ///
     /// The last one goes because what a config brings stands at the end: one of the same text before it is
     /// somebody else's.
-    pub fn over(&self, booted: &[String]) -> Vec<String> {
-        let mut all = booted.to_vec();
-        for gone in &self.remove {
-            if let Some(at) = all.iter().rposition(|argument| argument == gone) {
-                all.remove(at);
-            }
+    pub fn over(&self, booted: &KernelCommandLine) -> KernelCommandLine {
+        let mut all = booted.clone();
+        for gone in self.remove.iter() {
+            all.remove_last(gone);
         }
-        all.extend(self.append.iter().cloned());
+        all.append(&self.append);
         all
     }
 }
@@ -30,10 +30,6 @@ impl KernelArguments {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn list(words: &str) -> Vec<String> {
-        words.split_whitespace().map(str::to_owned).collect()
-    }
 
     #[test]
     fn arguments_are_a_list_in_which_others_stay() {
@@ -46,12 +42,12 @@ mod tests {
             ("c=0 c=1", "", "c=2 c=0", "c=0 c=1 c=2 c=0"),
             ("c=0 c=1 c=0", "c=0 c=0", "c=1", "c=1 c=1"),
             ("root=a", "quiet", "", "root=a"),
+            ("root=a c=\"d e\"", "\"c=d e\"", "", "root=a"),
+            ("root=a -- single", "", "quiet", "root=a quiet -- single"),
         ] {
-            let edit = KernelArguments {
-                remove: list(remove),
-                append: list(append),
-            };
-            assert_eq!(edit.over(&list(booted)), list(after), "{booted}");
+            let [booted, remove, append] = [booted, remove, append].map(KernelCommandLine::parse);
+            let edit = KernelArguments { remove, append };
+            assert_eq!(edit.over(&booted).to_string(), after, "{booted}");
         }
     }
 }

@@ -3,7 +3,10 @@
 use std::{collections::BTreeSet, fmt};
 
 use super::KernelArguments;
-use crate::plan::{Image, OsFacts};
+use crate::{
+    machine_config::KernelCommandLine,
+    plan::{Image, OsFacts},
+};
 
 /// The name that a provider gives a deployment: the same from the staging until it is gone, across boots.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -49,7 +52,7 @@ pub struct Deployment {
     /// The image's version, where it has one.
     pub version: Option<String>,
     /// The arguments that its kernel is or would be given, in order.
-    pub kernel_arguments: Vec<String>,
+    pub kernel_arguments: KernelCommandLine,
     /// Its kernel.
     pub kernel_type: KernelType,
     /// The extensions in it.

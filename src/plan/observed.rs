@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Database, Edit, Entries, Labels, Node, OsFacts};
-use crate::{digest::Digest, path::AbsPath};
+use crate::{digest::Digest, machine_config::KernelCommandLine, path::AbsPath};
 
 /// The facts a plan is made from, for every path and unit that the two configs name.
 ///
@@ -35,7 +35,7 @@ pub struct Observed {
     /// Whether sshd reads `~/.ssh/authorized_keys.d/ignition`.
     pub sshd_reads_keys_directory: bool,
     /// Kernel arguments of the running kernel.
-    pub kernel_arguments: Vec<String>,
+    pub kernel_arguments: KernelCommandLine,
     /// The rest of the operating system that runs.
     pub os: OsFacts,
     /// Paths that hold an *original*: what stood there before machinist first touched it, by the

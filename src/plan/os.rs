@@ -1,12 +1,13 @@
 //! What only a provider for the operating system can change: image, kernel, extensions; and what is
 //! refused of them on every host.
 
+mod arguments;
 mod host;
 mod image;
 mod kubelet;
 mod version;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 pub use self::{
     host::{HostKind, OsCapabilities, OsFacts},
@@ -117,6 +118,10 @@ pub(super) fn refusals(
     let missing = changes.iter().filter_map(|c| c.refusal(capabilities));
     let mut refusals: Vec<Refusal> = missing.collect();
     refusals.extend(by_tag(to));
+    refusals.extend(arguments::impossible(
+        [from, to],
+        &observed.kernel_arguments,
+    ));
     refusals.extend(downgrades(changes, [from, to], &observed.os));
     if capabilities.host == HostKind::Packages {
         refusals.extend(kubelet::refusals(to, layouts, observed));
@@ -182,7 +187,8 @@ pub(super) fn changes(
     observed: &Observed,
     capabilities: OsCapabilities,
 ) -> Vec<OsChange> {
-    let mut changes = kernel_arguments(from, to, observed);
+    let running = &observed.kernel_arguments;
+    let mut changes = arguments::changes(from, to, running);
     // The machine is the truth, where a provider can tell it.
     let runs = observed
         .os
@@ -203,10 +209,7 @@ pub(super) fn changes(
         let name = format!("kernelType {}", kernel(to));
         changes.push(OsChange::new(Part::KernelType, &name, ChangeKind::Modify));
     }
-    let fips_runs = observed
-        .kernel_arguments
-        .iter()
-        .any(|argument| argument == "fips=1");
+    let fips_runs = running.iter().any(|one| one.as_str() == "fips=1");
     if from.fips != to.fips && to.fips != fips_runs {
         let change = if to.fips {
             ChangeKind::Create
@@ -220,35 +223,6 @@ pub(super) fn changes(
         change.entry.origin = origin(to, change.entry.kind, &change.entry.name);
     }
     changes
-}
-
-/// Arguments asked for must run as often as they are asked for; those that leave must not.
-fn kernel_arguments(
-    from: &MachineConfig,
-    to: &MachineConfig,
-    observed: &Observed,
-) -> Vec<OsChange> {
-    let running = counts(&observed.kernel_arguments);
-    let (before, after) = (counts(&from.kernel_arguments), counts(&to.kernel_arguments));
-    let has = |map: &BTreeMap<&str, usize>, name| map.get(name).copied().unwrap_or_default();
-    let change = |name: &str, change| OsChange::new(Part::KernelArguments, name, change);
-    let missing = after
-        .iter()
-        .filter(|(name, count)| has(&running, *name) < **count)
-        .map(|(name, _)| change(name, ChangeKind::Create));
-    let leaving = before
-        .keys()
-        .filter(|name| !after.contains_key(*name) && has(&running, *name) > 0)
-        .map(|name| change(name, ChangeKind::Remove));
-    missing.chain(leaving).collect()
-}
-
-fn counts(arguments: &[String]) -> BTreeMap<&str, usize> {
-    let mut counts = BTreeMap::new();
-    for argument in arguments {
-        *counts.entry(argument.as_str()).or_default() += 1;
-    }
-    counts
 }
 
 fn extensions(from: &MachineConfig, to: &MachineConfig) -> Vec<OsChange> {

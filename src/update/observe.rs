@@ -13,7 +13,7 @@ mod units;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
-    machine_config::MachineConfig,
+    machine_config::{KernelCommandLine, MachineConfig},
     path::AbsPath,
     plan::{self, Database, Drift, Edit, Labels, Observed, OsFacts, Policies, UnitFacts},
     reason::Reason,
@@ -206,9 +206,9 @@ fn owned<K: Clone, V: Clone>((key, value): (&K, &V)) -> (K, V) {
 }
 
 /// The running kernel's arguments; none where the root holds no /proc.
-fn kernel_arguments(root: &Root) -> Result<Vec<String>, RootError> {
+fn kernel_arguments(root: &Root) -> Result<KernelCommandLine, RootError> {
     let text = text_if_there(root, "/proc/cmdline", LONGEST_TEXT)?;
-    Ok(text.split_whitespace().map(str::to_owned).collect())
+    Ok(KernelCommandLine::parse(&text))
 }
 
 /// The release of OpenShift that the root's os-release says it belongs to.

@@ -6,6 +6,7 @@
 use std::{collections::BTreeSet, future::Future, pin::Pin, time::Duration};
 
 use machinist::{
+    machine_config::KernelCommandLine,
     os::{
         Deployment, DeploymentId, Deployments, KernelArguments, KernelType, OsError, Provider,
         STEP_LIMIT, Step, Wanted,
@@ -112,8 +113,8 @@ pub(crate) fn image(content: &str) -> Image {
     Image::parse(&format!("{NAME}@{digest}")).unwrap()
 }
 
-fn list(words: &str) -> Vec<String> {
-    words.split_whitespace().map(str::to_owned).collect()
+fn list(words: &str) -> KernelCommandLine {
+    KernelCommandLine::parse(words)
 }
 
 fn append(words: &str) -> Wanted {
@@ -284,7 +285,7 @@ async fn staging_something_else_takes_the_place_of_what_was_staged<H: Host>(s: S
     s.stage(&append("nosmt")).await?;
     let now = s.boot_into(&append("audit=1")).await?;
     let mut expected = s.first.booted.kernel_arguments.clone();
-    expected.push("audit=1".to_owned());
+    expected.append(&list("audit=1"));
     is("its arguments", &now.booted.kernel_arguments, &expected)?;
     let before = Some(s.first.booted.clone());
     is("the fallback", &now.fallback, &before)
@@ -326,23 +327,25 @@ async fn arguments_are_a_list_and_those_of_others_stay<H: Host>(s: Scene<H>) -> 
     let words = "z=1 console=ttyS1 a=1 console=ttyS1 z=1";
     let now = s.boot_into(&append(words)).await?;
     let mut expected = s.first.booted.kernel_arguments.clone();
-    expected.extend(list(words));
+    expected.append(&list(words));
     is("its arguments", &now.booted.kernel_arguments, &expected)
 }
 
 async fn arguments_that_leave_take_no_others_along<H: Host>(s: Scene<H>) -> Seen {
     let theirs = s.first.booted.kernel_arguments.clone();
-    let one = theirs.first().cloned().ok_or("a host with arguments")?;
+    let one = theirs.iter().next().ok_or("a host with arguments")?;
+    let one = one.as_str();
     s.boot_into(&append(&format!("nosmt {one} a=1"))).await?;
     let leave = Wanted {
         kernel_arguments: KernelArguments {
-            remove: vec![one, "nosmt".to_owned(), "never=there".to_owned()],
+            remove: list(&format!("{one} nosmt never=there")),
             append: list("b=1"),
         },
         ..Wanted::default()
     };
     let now = s.boot_into(&leave).await?;
-    let expected: Vec<String> = theirs.into_iter().chain(list("a=1 b=1")).collect();
+    let mut expected = theirs;
+    expected.append(&list("a=1 b=1"));
     is("its arguments", &now.booted.kernel_arguments, &expected)
 }
 

@@ -10,6 +10,7 @@ use std::{
 };
 
 use machinist::{
+    machine_config::{KernelArgument, KernelCommandLine},
     os::{
         Deployment, DeploymentId, Deployments, Fetched, KernelType, OsError, Provider, Staged,
         Step, Wanted,
@@ -139,7 +140,7 @@ impl Machine {
             id: DeploymentId::new(id),
             image: Some(installed.clone()),
             version: Some("1.0".to_owned()),
-            kernel_arguments: arguments.iter().map(|&word| word.to_owned()).collect(),
+            kernel_arguments: KernelCommandLine::parse(&arguments.join(" ")),
             kernel_type: KernelType::Default,
             extensions: BTreeSet::new(),
         };
@@ -284,14 +285,14 @@ impl Agent {
     }
 
     /// The arguments of what is asked for, made without the product's own arithmetic.
-    fn arguments(&self, wanted: &Wanted) -> Vec<String> {
+    fn arguments(&self, wanted: &Wanted) -> KernelCommandLine {
         let disk = self.host.disk();
         let staged = disk.staged.as_ref().map(|held| &held.staged.deployment);
         let base = staged
             .filter(|_| self.host.breaks(Breaks::ArgumentsPileUp))
             .unwrap_or(&disk.booted);
-        let mut all: Vec<String> = base.kernel_arguments.iter().rev().cloned().collect();
-        for gone in &wanted.kernel_arguments.remove {
+        let mut all: Vec<KernelArgument> = base.kernel_arguments.iter().rev().cloned().collect();
+        for gone in wanted.kernel_arguments.remove.iter() {
             if let Some(at) = all.iter().position(|argument| argument == gone) {
                 all.remove(at);
             }
@@ -308,7 +309,7 @@ impl Agent {
         if self.host.breaks(Breaks::ArgumentsAreSorted) {
             all.sort();
         }
-        all
+        all.into_iter().collect()
     }
 
     fn asked_for(&self, wanted: &Wanted) -> Deployment {

@@ -303,6 +303,12 @@ fn arguments_that_run_already_need_no_provider() {
     assert_eq!(planned(&to), Ok(true));
     to.kernel_arguments.push("quiet".into());
     assert_eq!(
+        planned(&to),
+        Ok(true),
+        "it is there, however often it is named"
+    );
+    to.kernel_arguments.push("nosmt".into());
+    assert_eq!(
         planned(&to).unwrap_err()[0].reason,
         Reason::NoProviderForKernelArguments
     );

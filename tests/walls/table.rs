@@ -55,7 +55,11 @@ pub(crate) const WALLS: &[Wall] = &[
         "backoff path plan reason root telemetry update",
         "it fulfils the port of the update loop",
     ),
-    wall("os", "path plan reason root", "what a plan may ask of it"),
+    wall(
+        "os",
+        "machine_config path plan reason root",
+        "what a plan may ask of it",
+    ),
     wall("hardware", "path", ""),
     wall(
         "kubelet",

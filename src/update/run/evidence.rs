@@ -7,6 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Audience, UpdateError, Updater};
 use crate::{
+    machine_config::KernelCommandLine,
     path::AbsPath,
     reason::Reason,
     telemetry::chain,
@@ -168,18 +169,12 @@ impl<S: Services, A: Audience> Updater<S, A> {
         let Some(Ok(config)) = config else {
             return Vec::new();
         };
-        let wanted = config.kernel_arguments.clone();
-        if wanted.is_empty() {
-            return wanted;
-        }
+        let wanted = KernelCommandLine::of(&config.kernel_arguments);
         let given = AbsPath::new("/proc/cmdline").ok();
         let given = given.and_then(|path| self.root.read_text(&path, LONGEST_COMMAND_LINE).ok());
-        let given = given.unwrap_or_default();
-        let has = |argument: &str| given.split_whitespace().any(|given| given == argument);
-        let missing = wanted.into_iter();
-        missing
-            .filter(|wanted| !wanted.split_whitespace().all(has))
-            .collect()
+        let given = KernelCommandLine::parse(&given.unwrap_or_default());
+        let missing = wanted.missing_from(&given).into_iter();
+        missing.map(|one| one.as_str().to_owned()).collect()
     }
 
     /// Says what is not well yet, once: in the log, and for status in the journal, where the agent

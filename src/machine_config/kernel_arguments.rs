@@ -1,0 +1,349 @@
+//! Kernel arguments, read as the kernel itself reads its command line.
+//!
+//! The rules are those of `next_arg` in the kernel's `lib/cmdline.c`: only `"` quotes, nothing escapes, quotes around
+//! a value or around a whole argument are dropped, `-` and `_` are equal in names, and what follows `--` is for init.
+
+use std::{
+    cmp::Ordering,
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
+
+/// Most bytes of a command line that kernels take, without the final NUL.
+const LONGEST: usize = if cfg!(target_arch = "s390x") {
+    4095
+} else {
+    2047
+};
+
+/// Ends the arguments of the kernel; init gets the rest.
+const FOR_INIT: &str = "--";
+
+/// One argument. Two are equal when they mean the same to the kernel, however they are spelled.
+#[derive(Clone, Debug)]
+pub struct KernelArgument {
+    text: String,
+    name: String,
+    value: Option<String>,
+    for_init: bool,
+}
+
+impl KernelArgument {
+    /// Splits one word into its name and its value.
+    fn new(word: &str, for_init: bool) -> Self {
+        let inner = word.strip_prefix('"').unwrap_or(word);
+        // A name has at least one character.
+        let equals = inner.char_indices().skip(1).find(|(_, c)| *c == '=');
+        let (name, value) = match equals {
+            None => (inner, None),
+            Some((at, _)) => (&inner[..at], Some(&inner[at + 1..])),
+        };
+        let quoted = inner.len() < word.len();
+        let value_quoted = value.is_some_and(|value| value.starts_with('"'));
+        // One quote at the end goes with the one before the argument or before its value.
+        let ended = |text| match quoted || value_quoted {
+            true => str::strip_suffix(text, '"').unwrap_or(text),
+            false => text,
+        };
+        let value = value.map(|value| ended(value.strip_prefix('"').unwrap_or(value)));
+        let name = value.map_or_else(|| ended(name), |_| name);
+        Self {
+            text: word.to_owned(),
+            name: match for_init {
+                true => name.to_owned(),
+                false => name.replace('-', "_"),
+            },
+            value: value.map(str::to_owned),
+            for_init,
+        }
+    }
+
+    /// As it was written.
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    /// The name, with `_` for `-`.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What follows the first `=`, without the quotes around it.
+    pub fn value(&self) -> Option<&str> {
+        self.value.as_deref()
+    }
+
+    fn key(&self) -> (bool, &str) {
+        (self.for_init, &self.name)
+    }
+}
+
+impl PartialEq for KernelArgument {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for KernelArgument {}
+
+impl PartialOrd for KernelArgument {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for KernelArgument {
+    fn cmp(&self, other: &Self) -> Ordering {
+        (self.key(), &self.value).cmp(&(other.key(), &other.value))
+    }
+}
+
+/// Arguments in their order. Those for init stand last.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KernelCommandLine(Vec<KernelArgument>);
+
+impl KernelCommandLine {
+    /// Reads a whole command line, such as `/proc/cmdline`.
+    pub fn parse(text: &str) -> Self {
+        let mut all = Vec::new();
+        let mut for_init = false;
+        for word in words(text) {
+            if !for_init && word.trim_matches('"') == FOR_INIT {
+                for_init = true;
+                continue;
+            }
+            all.push(KernelArgument::new(word, for_init));
+        }
+        Self(all)
+    }
+
+    /// Reads the texts of a config, each of which may hold several arguments or none.
+    pub fn of(texts: &[String]) -> Self {
+        Self::parse(&texts.join(" "))
+    }
+
+    /// The arguments.
+    pub fn iter(&self) -> std::slice::Iter<'_, KernelArgument> {
+        self.0.iter()
+    }
+
+    /// Whether one that means the same is among them.
+    pub fn contains(&self, argument: &KernelArgument) -> bool {
+        self.0.contains(argument)
+    }
+
+    /// Adds the arguments of another command line behind its own.
+    pub fn append(&mut self, other: &Self) {
+        self.0.extend(other.0.iter().cloned());
+        self.0.sort_by_key(|argument| argument.for_init);
+    }
+
+    /// Takes the last argument away that means the same.
+    pub fn remove_last(&mut self, argument: &KernelArgument) {
+        if let Some(at) = self.0.iter().rposition(|one| one == argument) {
+            self.0.remove(at);
+        }
+    }
+
+    /// Those of its arguments that a kernel started with `running` does not have, in their order. One that is named
+    /// several times need only be there once. Of those with the same name the order counts, since a later one
+    /// may override an earlier one.
+    pub fn missing_from(&self, running: &Self) -> Vec<&KernelArgument> {
+        let mut by_key: BTreeMap<_, Vec<&KernelArgument>> = BTreeMap::new();
+        for argument in &running.0 {
+            by_key.entry(argument.key()).or_default().push(argument);
+        }
+        let mut later = BTreeSet::new();
+        let mut wanted: Vec<_> = self
+            .0
+            .iter()
+            .rev()
+            .filter(|one| later.insert(*one))
+            .collect();
+        wanted.reverse();
+        wanted.retain(|wanted| {
+            let rest = by_key.entry(wanted.key()).or_default();
+            match rest.iter().position(|one| one == wanted) {
+                Some(at) => {
+                    rest.drain(..=at);
+                    false
+                }
+                None => true,
+            }
+        });
+        wanted
+    }
+
+    /// Whether kernels would cut it off.
+    pub fn is_too_long(&self) -> bool {
+        let lengths = self.0.iter().map(|argument| argument.text.len() + 1);
+        lengths.sum::<usize>() > LONGEST
+    }
+
+    /// The longest command line that kernels take, in bytes.
+    pub const fn longest() -> usize {
+        LONGEST
+    }
+}
+
+impl FromIterator<KernelArgument> for KernelCommandLine {
+    fn from_iter<I: IntoIterator<Item = KernelArgument>>(arguments: I) -> Self {
+        let mut all = Self(arguments.into_iter().collect());
+        all.append(&Self::default());
+        all
+    }
+}
+
+/// As a boot loader would hand it over.
+impl fmt::Display for KernelCommandLine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut before: Option<&KernelArgument> = None;
+        for argument in &self.0 {
+            if before.is_some() {
+                f.write_str(" ")?;
+            }
+            if argument.for_init && !before.is_some_and(|before| before.for_init) {
+                write!(f, "{FOR_INIT} ")?;
+            }
+            f.write_str(&argument.text)?;
+            before = Some(argument);
+        }
+        Ok(())
+    }
+}
+
+/// Why a text cannot be handed to a kernel as it is; none where it can.
+pub fn kernel_argument_fault(text: &str) -> Option<&'static str> {
+    match text {
+        _ if text.contains('\0') => Some("holds a NUL, which ends a kernel's command line"),
+        _ if text.contains(['\n', '\r']) => Some("holds a line break"),
+        _ if text.matches('"').count() % 2 == 1 => Some("has a \" that is not closed"),
+        _ => None,
+    }
+}
+
+/// The words between blanks that no quotes enclose.
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    let mut in_quotes = false;
+    let blank = |c: char| c.is_ascii_whitespace() || c == '\u{b}';
+    let between = move |c: char| {
+        in_quotes ^= c == '"';
+        blank(c) && !in_quotes
+    };
+    text.split(between).filter(|word| !word.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Vec<(String, Option<String>)> {
+        let all = KernelCommandLine::parse(text).0.into_iter();
+        all.map(|one| (one.name, one.value)).collect()
+    }
+
+    /// What the kernel's `next_arg` gave for these texts.
+    #[test]
+    fn a_command_line_is_split_as_the_kernel_splits_it() {
+        for (text, expected) in [
+            ("", &[][..]),
+            (
+                " baz=test bar=hello world",
+                &[
+                    ("baz", Some("test")),
+                    ("bar", Some("hello")),
+                    ("world", None),
+                ],
+            ),
+            ("a=\"b c\"", &[("a", Some("b c"))]),
+            ("\"a=b c\"", &[("a", Some("b c"))]),
+            ("\"a b\" c", &[("a b", None), ("c", None)]),
+            ("a=\"b\"c", &[("a", Some("b\"c"))]),
+            ("a=b\"c d\"", &[("a", Some("b\"c d\""))]),
+            ("a=\"b\\\" c=d\"", &[("a", Some("b\\")), ("c", Some("d\""))]),
+            ("a=b=c", &[("a", Some("b=c"))]),
+            ("=a", &[("=a", None)]),
+            ("=a=b", &[("=a", Some("b"))]),
+            ("a=", &[("a", Some(""))]),
+            ("a=\"", &[("a", Some(""))]),
+            ("\"a=\"b\"\" c", &[("a", Some("b\"")), ("c", None)]),
+            ("\"a\"=\"b", &[("a\"", Some("b"))]),
+            ("printk.always-on\n", &[("printk.always_on", None)]),
+            ("a=\"b c", &[("a", Some("b c"))]),
+            ("\u{b}a\tb", &[("a", None), ("b", None)]),
+        ] {
+            let expected: Vec<_> = expected
+                .iter()
+                .map(|(name, value)| ((*name).to_owned(), value.map(str::to_owned)))
+                .collect();
+            assert_eq!(read(text), expected, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn arguments_that_run_are_found_however_they_are_spelled() {
+        for (wanted, running, missing) in [
+            (
+                "cgroup_no_v1=\"all\" psi=0",
+                "quiet cgroup_no_v1=all psi=0",
+                "",
+            ),
+            ("dyndbg=\"file x.c +p\"", "\"dyndbg=file x.c +p\" ro", ""),
+            (
+                "rd.driver-blacklist=nouveau",
+                "rd.driver_blacklist=nouveau",
+                "",
+            ),
+            ("a=x-y", "a=x_y", "a=x-y"),
+            ("quiet quiet", "quiet", ""),
+            (
+                "console=tty0 console=ttyS0",
+                "console=tty0 a console=ttyS1 console=ttyS0",
+                "",
+            ),
+            (
+                "console=tty0 console=ttyS0",
+                "console=ttyS0 console=tty0",
+                "console=ttyS0",
+            ),
+            ("b a", "a b", ""),
+            ("single", "ro -- single", "single"),
+            ("-- single", "ro -- single", ""),
+            ("-- single", "ro single", "single"),
+            ("-- a-b", "-- a_b", "a-b"),
+        ] {
+            let (wanted, running) = (
+                KernelCommandLine::parse(wanted),
+                KernelCommandLine::parse(running),
+            );
+            let found: Vec<_> = wanted
+                .missing_from(&running)
+                .iter()
+                .map(|one| one.as_str())
+                .collect();
+            assert_eq!(found.join(" "), missing, "{wanted} in {running}");
+        }
+    }
+
+    #[test]
+    fn what_no_kernel_could_be_given_is_named() {
+        for (text, fault) in [
+            ("a=\"b c\"", false),
+            ("a=\"b", true),
+            ("a\0b", true),
+            ("a\nb", true),
+        ] {
+            assert_eq!(kernel_argument_fault(text).is_some(), fault, "{text:?}");
+        }
+        assert!(!KernelCommandLine::parse(&"a".repeat(LONGEST - 1)).is_too_long());
+        assert!(KernelCommandLine::parse(&"a".repeat(LONGEST)).is_too_long());
+    }
+
+    #[test]
+    fn arguments_for_the_kernel_stand_before_those_for_init() {
+        let mut line = KernelCommandLine::parse("ro -- single");
+        line.append(&KernelCommandLine::parse("quiet -- x"));
+        assert_eq!(line.to_string(), "ro quiet -- single x");
+        assert_eq!(KernelCommandLine::parse(&line.to_string()), line);
+    }
+}
