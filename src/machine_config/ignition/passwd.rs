@@ -103,6 +103,14 @@ fn read_user(
             user.ssh_authorized_keys.push(key);
         }
     }
+    // An entry with a name alone asks for the user itself, as Ignition has it; one with keys alone adds
+    // keys to a user who exists.
+    if user.account.is_none()
+        && user.ssh_authorized_keys.is_empty()
+        && name.as_deref() != Some(CORE)
+    {
+        user.account = Some(UserAccount::default());
+    }
     object.finish(&mut reading.problems);
     Some((name?, user))
 }
