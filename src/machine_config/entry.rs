@@ -381,9 +381,19 @@ pub struct Unit {
     pub enabled: Option<bool>,
     /// Mask it: a link to `/dev/null` in place of the unit file.
     pub mask: bool,
+    /// The config says `mask: false`: a mask below `/etc` is lifted. Without it a mask stays.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unmask: bool,
     /// Where it was written.
     #[serde(skip)]
     pub origin: Origin,
+}
+
+impl Unit {
+    /// Whether a mask of the unit goes, and nothing else takes its place.
+    pub fn lifts_mask(&self) -> bool {
+        self.unmask && self.contents.is_none()
+    }
 }
 
 /// What the config asks of a user.

@@ -161,8 +161,8 @@ fn write_unit(name: &str, unit: &Unit) -> Value {
     fields.insert("name".into(), json!(name));
     insert(&mut fields, "contents", json!(unit.contents));
     insert(&mut fields, "enabled", json!(unit.enabled));
-    if unit.mask {
-        fields.insert("mask".into(), json!(true));
+    if unit.mask || unit.unmask {
+        fields.insert("mask".into(), json!(unit.mask));
     }
     let drop_ins = unit
         .dropins

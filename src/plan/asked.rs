@@ -1,6 +1,6 @@
 //! Which paths a plan depends on: what an observation must look at.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use super::{
     Edit, ObjectKind, Observed,
@@ -106,17 +106,6 @@ impl Layout {
         let there = self.objects.keys().chain(self.absent.keys()).cloned();
         there.chain(self.beside().map(|(path, _)| path)).collect()
     }
-}
-
-/// The links among `all` that stand for `unit`: its mask, its aliases, what enables it.
-pub fn links_of_unit(unit: &str, all: &BTreeMap<AbsPath, String>) -> BTreeMap<AbsPath, String> {
-    let units = BTreeSet::from([unit.to_owned()]);
-    let standing = super::linkset::standing_for(&units, all);
-    let own = AbsPath::new(format!("{}/{unit}", super::linkset::UNIT_DIR)).ok();
-    all.iter()
-        .filter(|(path, _)| standing.contains(*path) || Some(*path) == own.as_ref())
-        .map(|(path, text)| (path.clone(), text.clone()))
-        .collect()
 }
 
 /// The units that `[Install]` of `text`, the file of `unit`, brings along by `Also=`.

@@ -1,38 +1,83 @@
 //! Where unit names lead, in the tree as planned.
 
+use std::collections::BTreeMap;
+
 use super::{
     Observed,
     desired::Side,
-    linkset::{Lookup, UNIT_DIR, UnitSource, name},
+    linkset::{Lookup, UnitSource, name, resolve},
+    observed::UnitEntry,
+    unit_tree::{Named, UnitTree, unit_path},
 };
-use crate::{
-    machine_config::{MachineConfig, Unit, UnitName},
-    path::AbsPath,
-};
+use crate::machine_config::{MachineConfig, Unit, UnitName};
 
-/// Where unit names lead: to the config's own units first, then to those of the machine.
+/// Where unit names lead, and what the config says of the units behind them.
 pub(super) struct Catalogue<'a> {
     pub(super) config: &'a MachineConfig,
     pub(super) observed: &'a Observed,
     pub(super) side: Side<'a>,
+    /// The unit directories as the config will make them.
+    pub(super) tree: UnitTree<'a>,
+    /// What the config says of enabling units, by their real names.
+    said: BTreeMap<String, bool>,
 }
 
-impl Catalogue<'_> {
-    fn unit(&self, name: &str) -> Option<&Unit> {
-        self.config.units.get(&UnitName::new(name).ok()?)
+impl<'a> Catalogue<'a> {
+    pub(super) fn new(config: &'a MachineConfig, observed: &'a Observed, side: Side<'a>) -> Self {
+        let mut catalogue = Self {
+            config,
+            observed,
+            side,
+            tree: UnitTree::planned(config, observed, side),
+            said: BTreeMap::new(),
+        };
+        let units = config.units.iter().filter(|(_, unit)| !unit.mask);
+        let said =
+            units.filter_map(|(name, unit)| Some((catalogue.real_name(name, unit), unit.enabled?)));
+        catalogue.said = said.collect();
+        catalogue
     }
 
     /// Whether the config itself says if this unit is enabled; then no other unit's `Also=` does.
     pub(super) fn says(&self, name: &str) -> bool {
-        self.unit(name).is_some_and(|unit| unit.enabled.is_some())
+        self.said.contains_key(name)
+    }
+
+    /// Whether the config enables this unit.
+    pub(super) fn is_enabled(&self, name: &str) -> bool {
+        self.said.get(name) == Some(&true)
+    }
+
+    /// The unit that an entry of the config concerns: the one behind its name, unless the entry brings a file
+    /// of that name. An alias that disabling its unit took away is still known from the originals.
+    pub(super) fn real_name(&self, name: &UnitName, unit: &Unit) -> String {
+        let name = name.as_str();
+        if unit.contents.is_some() || unit.mask {
+            return name.to_owned();
+        }
+        if self.tree.named(name) == Named::Missing
+            && let Some(path) = unit_path(name)
+            && let Some(UnitEntry::Link(text)) = self.observed.unit_originals.get(&path)
+        {
+            let target = resolve(&path, text);
+            let behind = Some(target.file_name()).filter(|other| name::shape(other).is_some());
+            return self.tree.real_name(behind.unwrap_or(name));
+        }
+        self.tree.real_name(name)
     }
 
     /// What a unit name leads to.
     pub(super) fn find(&self, name: &str) -> Lookup {
-        match (self.file(name), name::template(name)) {
-            (Lookup::Missing, Some(template)) if template != name => match self.file(&template) {
+        let real = self.tree.real_name(name);
+        if real != name {
+            return Lookup::Alias(real);
+        }
+        let template = name::template(name).filter(|template| template != name);
+        match (self.file(name), template) {
+            (Lookup::Missing, Some(template)) => match self.file(&template) {
                 Lookup::Found(mut source) => {
-                    source.texts.extend(self.dropins(name));
+                    source.texts.truncate(1);
+                    source.texts.extend(self.tree.drop_ins(name));
                     Lookup::Found(source)
                 }
                 other => other,
@@ -42,62 +87,17 @@ impl Catalogue<'_> {
     }
 
     fn file(&self, name: &str) -> Lookup {
-        let own = format!("{UNIT_DIR}/{name}");
-        let (path, text) = match self.unit(name) {
-            Some(unit) if unit.mask => return Lookup::Masked,
-            Some(Unit {
-                contents: Some(text),
-                ..
-            }) => (own, text.clone()),
-            _ => match self.on_disk(name, own) {
-                Ok(found) => found,
-                Err(lookup) => return lookup,
-            },
-        };
-        let mut texts = vec![text];
-        texts.extend(self.dropins(name));
-        Lookup::Found(UnitSource { path, texts })
-    }
-
-    /// A unit file that the config does not bring: the administrator's, else the vendor's.
-    fn on_disk(&self, name: &str, own: String) -> Result<(String, String), Lookup> {
-        let facts = self.observed.units.get(name);
-        if let Ok(path) = AbsPath::new(own) {
-            // What will stand there: nothing, what was there before machinist, or what is there now.
-            let place = if self.leaves(name) {
-                self.observed.originals.get(&path)
-            } else {
-                Some(&path)
-            };
-            let masked = facts.and_then(|facts| facts.links.get(&path));
-            if place == Some(&path) && masked.is_some_and(|target| target == "/dev/null") {
-                return Err(Lookup::Masked);
+        match self.tree.named(name) {
+            Named::File(path, text) => {
+                let mut texts = vec![text.to_owned()];
+                texts.extend(self.tree.drop_ins(name));
+                let path = path.to_string();
+                Lookup::Found(UnitSource { path, texts })
             }
-            if let Some(text) = place.and_then(|place| self.observed.texts.get(place)) {
-                return Ok((path.to_string(), text.clone()));
-            }
+            Named::Masked => Lookup::Masked,
+            Named::Generated => Lookup::Generated,
+            Named::Alias(real) => Lookup::Alias(real),
+            Named::Missing => Lookup::Missing,
         }
-        let vendor = facts
-            .and_then(|facts| facts.vendor_file.as_ref())
-            .ok_or(Lookup::Missing)?;
-        let text = self.observed.texts.get(vendor).cloned().unwrap_or_default();
-        Ok((vendor.to_string(), text))
-    }
-
-    /// Whether what stands in the administrator's directory came with the config before and goes.
-    fn leaves(&self, name: &str) -> bool {
-        let Side::After(from) = self.side else {
-            return false;
-        };
-        UnitName::new(name)
-            .ok()
-            .and_then(|name| from.units.get(&name))
-            .is_some_and(|unit| unit.mask || unit.contents.is_some())
-    }
-
-    fn dropins(&self, name: &str) -> Vec<String> {
-        self.unit(name)
-            .map(|unit| unit.dropins.values().cloned().collect())
-            .unwrap_or_default()
     }
 }

@@ -100,6 +100,7 @@ impl Builder<'_> {
                 "becomes a file of its own, and is no hard link any more".to_owned()
             }
             (ChangeKind::Create, _) => "new".to_owned(),
+            (ChangeKind::Remove, _) if self.lifts_mask(path, entry) => "lifted".to_owned(),
             (ChangeKind::Remove, _) => "leaves the config".to_owned(),
             (ChangeKind::Modify, _) => differs(&step.fields),
         };
@@ -112,6 +113,11 @@ impl Builder<'_> {
             ..change
         };
         (change, needed)
+    }
+
+    /// Whether the config asks for a mask to go that it need not have brought.
+    fn lifts_mask(&self, path: &AbsPath, entry: &Entry) -> bool {
+        entry.kind == EntryKind::Mask && self.after.absent.contains_key(path)
     }
 
     fn enablement(&self, unit: &str, links: &[(&AbsPath, &Step)]) -> (Change, Needed) {

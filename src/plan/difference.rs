@@ -227,9 +227,9 @@ pub(super) fn first_field(wanted: &Wanted) -> &'static str {
 }
 
 fn gone_field(kind: EntryKind) -> &'static str {
-    if kind == EntryKind::Enablement {
-        "enabled"
-    } else {
-        "content"
+    match kind {
+        EntryKind::Enablement => "enabled",
+        EntryKind::Mask => "masked",
+        _ => "content",
     }
 }

@@ -1,12 +1,12 @@
 //! Units of one machine, as far as a plan must know them to choose actions.
 
 use super::{
-    Observed, UnitFacts,
-    linkset::{UNIT_DIR, merged, name},
+    Observed, UnitEntry, UnitFacts,
+    linkset::{UNIT_DIR, merged, name, yes},
     policy::SOFT_REBOOT,
 };
 use crate::{
-    machine_config::{MachineConfig, UnitFile, UnitName},
+    machine_config::{MachineConfig, Unit, UnitFile, UnitName},
     path::AbsPath,
 };
 
@@ -45,16 +45,22 @@ impl Machine<'_> {
         self.observed.units.get(unit)
     }
 
-    fn asked(&self, unit: &str) -> Option<&crate::machine_config::Unit> {
+    fn asked(&self, unit: &str) -> Option<&Unit> {
         self.to.units.get(&UnitName::new(unit).ok()?)
     }
 
     /// Whether the config masks it.
     pub(super) fn masked(&self, unit: &str) -> bool {
+        let masked = |facts: &UnitFacts| facts.load.as_deref() == Some("masked");
         self.asked(unit).is_some_and(|unit| unit.mask)
-            || self
-                .facts(unit)
-                .is_some_and(|facts| facts.load.as_deref() == Some("masked") && !self.brings(unit))
+            || (self.facts(unit).is_some_and(masked) && !self.brings(unit) && !self.unmasked(unit))
+    }
+
+    /// Whether the config lifts the mask, and no other is left until the next boot.
+    fn unmasked(&self, unit: &str) -> bool {
+        let path = AbsPath::new(format!("/run/systemd/system/{unit}")).ok();
+        let other = path.and_then(|path| self.observed.unit_files.get(&path));
+        self.asked(unit).is_some_and(Unit::lifts_mask) && !other.is_some_and(UnitEntry::is_mask)
     }
 
     fn brings(&self, unit: &str) -> bool {
@@ -204,11 +210,4 @@ impl Machine<'_> {
             .map(str::to_owned);
         Some(named.unwrap_or_else(|| format!("{}.service", name::stem(socket))))
     }
-}
-
-/// systemd's booleans (systemd.syntax(7)).
-fn yes(value: &str) -> bool {
-    ["1", "yes", "y", "true", "t", "on"]
-        .iter()
-        .any(|word| value.eq_ignore_ascii_case(word))
 }

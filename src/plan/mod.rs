@@ -6,6 +6,7 @@
 
 mod accounts;
 mod actions;
+mod aliases;
 mod asked;
 mod between;
 mod catalogue;
@@ -36,11 +37,13 @@ pub mod recovery;
 mod soft;
 mod space;
 mod text;
+mod unit_check;
+mod unit_tree;
 mod units;
 mod verdict;
 
 pub use actions::{cost, in_order};
-pub use asked::{Asked, also, asked, links_of_unit};
+pub use asked::{Asked, also, asked};
 pub use between::{between, only};
 pub use databases::{Database, Edit, EditPlace, Entries, Standing, remember};
 pub use document::PlanDocument;
@@ -51,9 +54,12 @@ pub use labels::Labels;
 pub use model::{
     Action, ActionKind, Capabilities, Change, ChangeKind, ConfigRef, Cost, ObjectSummary, Plan,
 };
-pub use observed::{Account, AccountFacts, FileFacts, MountFacts, ObjectKind, Observed, UnitFacts};
+pub use observed::{
+    Account, AccountFacts, FileFacts, MountFacts, ObjectKind, Observed, UnitEntry, UnitFacts,
+};
 pub use operation::{Node, NodeKind, Operation, OperationKind};
 pub use os::{HostKind, Image, NotByDigest, OsCapabilities, OsFacts, is_lower};
 pub use policy::{Policies, same_images};
 pub use preset::DIRECTORIES as PRESET_DIRECTORIES;
 pub use text::printable;
+pub use unit_tree::{UNIT_DIRECTORIES, is_dependency_directory, named_in};

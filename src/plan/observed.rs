@@ -29,6 +29,10 @@ pub struct Observed {
     pub accounts: AccountFacts,
     /// What systemd and the unit directories say of the units that the configs or policies name.
     pub units: BTreeMap<String, UnitFacts>,
+    /// Every unit file and link in the unit directories of systemd, and the drop-ins of `units`.
+    pub unit_files: BTreeMap<AbsPath, UnitEntry>,
+    /// The same for originals in these directories, by the path they stood at.
+    pub unit_originals: BTreeMap<AbsPath, UnitEntry>,
     /// Text of small files that a plan must read to decide: preset files, `authorized_keys`,
     /// vendor unit files whose `[Install]` section is needed, and what a diff is shown for.
     pub texts: BTreeMap<AbsPath, String>,
@@ -136,6 +140,17 @@ pub struct Account {
     pub home: Option<AbsPath>,
 }
 
+/// One entry of a unit directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum UnitEntry {
+    /// A file. Its text is in [`Observed::texts`] where a unit of the configs has it.
+    File,
+    /// A file without content, which masks the unit.
+    Empty,
+    /// A link, with its text.
+    Link(String),
+}
+
 /// What is known of one unit. Offline only the files are known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UnitFacts {
@@ -145,6 +160,4 @@ pub struct UnitFacts {
     pub active: Option<String>,
     /// Whether its file exists outside `/etc/systemd/system` (vendor or runtime directories), where.
     pub vendor_file: Option<AbsPath>,
-    /// Links below `/etc/systemd/system` that stand for this unit today (`*.wants/…`, aliases, mask).
-    pub links: BTreeMap<AbsPath, String>,
 }

@@ -62,19 +62,20 @@ impl Presets {
     /// The first rule that matches wins; no rule at all means enable.
     pub(super) fn ask(&self, unit: &str) -> Preset {
         let itself = || Preset::Enable(vec![unit.to_owned()]);
-        for rule in &self.0 {
+        self.rule_for(unit).unwrap_or_else(itself)
+    }
+
+    /// What the first rule that matches says.
+    pub(super) fn rule_for(&self, unit: &str) -> Option<Preset> {
+        self.0.iter().find_map(|rule| {
             if let Some(names) = rule.instances_of(unit) {
-                return Preset::Enable(names);
+                return Some(Preset::Enable(names));
             }
-            if glob(&rule.pattern, unit) {
-                return if rule.enable {
-                    itself()
-                } else {
-                    Preset::Disable
-                };
-            }
-        }
-        itself()
+            glob(&rule.pattern, unit).then(|| match rule.enable {
+                true => Preset::Enable(vec![unit.to_owned()]),
+                false => Preset::Disable,
+            })
+        })
     }
 }
 

@@ -3,11 +3,14 @@
 use std::collections::BTreeSet;
 
 use super::{
-    Observed,
+    aliases,
     catalogue::Catalogue,
     desired::{Entry, Layout, Object, Place, Side, Wanted},
     linkset::{self, Links, Lookup, UNIT_DIR, name},
+    observed::UnitEntry,
     preset::{Preset, Presets},
+    unit_check,
+    unit_tree::{self, UnitTree},
 };
 use crate::{
     machine_config::{EntryKind, MachineConfig, Unit, UnitName},
@@ -39,13 +42,12 @@ pub(super) fn add(layout: &mut Layout, config: &MachineConfig, place: &Place<'_>
     for (name, unit) in &config.units {
         add_files(layout, place, name, unit);
     }
-    let catalogue = Catalogue {
-        config,
-        observed: place.observed,
-        side,
-    };
-    let presets = Presets::of(&place.observed.texts);
-    let links = all_links(place.observed);
+    lift_masks(layout, config, place, side);
+    let catalogue = Catalogue::new(config, place.observed, side);
+    aliases::check(layout, &catalogue);
+    unit_check::check(layout, &catalogue);
+    let presets = Presets::of(&catalogue.tree.presets());
+    let links = catalogue.tree.links();
     // What is said outright comes first; what is left as it is fills the gaps.
     for (name, unit) in &config.units {
         let wish = wish(name, unit, side, &presets);
@@ -59,8 +61,13 @@ pub(super) fn add(layout: &mut Layout, config: &MachineConfig, place: &Place<'_>
             .apply(name, unit, wish);
         }
     }
-    for (name, unit) in &config.units {
-        if wish(name, unit, side, &presets) == Wish::Unsaid && brought(unit) {
+    let unsaid = |name: &UnitName, unit: &Unit| wish(name, unit, side, &presets) == Wish::Unsaid;
+    for (name, unit) in config
+        .units
+        .iter()
+        .filter(|(name, unit)| unsaid(name, unit))
+    {
+        if brought(unit) {
             let kept = links
                 .iter()
                 .filter(|(path, _)| !has_its_own_say(path, config, side));
@@ -73,6 +80,52 @@ pub(super) fn add(layout: &mut Layout, config: &MachineConfig, place: &Place<'_>
                     .map(|(path, text)| (path.clone(), text.clone()))
                     .collect(),
             );
+        } else if only_drop_ins(unit) {
+            let mut enabling = Enabling {
+                layout,
+                place,
+                catalogue: &catalogue,
+                links: &links,
+            };
+            enabling.keep_preset(name, unit);
+        }
+    }
+}
+
+/// A mask that `mask: false` lifts: a link to the null device or an empty file below `/etc`. A unit file
+/// stays, and masks elsewhere are not ours.
+fn lift_masks(layout: &mut Layout, config: &MachineConfig, place: &Place<'_>, side: Side<'_>) {
+    let mut lifted = config
+        .units
+        .iter()
+        .filter(|(_, unit)| unit.lifts_mask())
+        .peekable();
+    if lifted.peek().is_none() {
+        return;
+    }
+    let there = UnitTree::without_ours(place.observed, side);
+    for (name, unit) in lifted {
+        let Some(path) = unit_tree::unit_path(name.as_str()) else {
+            continue;
+        };
+        let original = place.observed.unit_originals.get(&path);
+        let masked = match there.at(&path) {
+            Some(entry) => entry.is_mask(),
+            None => original.is_some_and(UnitEntry::is_mask),
+        };
+        if masked {
+            let entry = Entry::new(EntryKind::Mask, name.as_str(), &unit.origin);
+            layout.absent.insert(place.of(&path), entry);
+        }
+        let mut elsewhere = unit_tree::UNIT_DIRECTORIES.iter().skip(1);
+        let elsewhere = elsewhere.find(|directory| {
+            let path = AbsPath::new(format!("{directory}/{name}")).ok();
+            path.is_some_and(|path| there.at(&path).is_some_and(unit_tree::Entry::is_mask))
+        });
+        if let Some(directory) = elsewhere {
+            layout.warnings.push(format!(
+                "{name} is masked in {directory}: mask: false lifts only what is in {UNIT_DIR}"
+            ));
         }
     }
 }
@@ -94,14 +147,30 @@ fn wish(name: &UnitName, unit: &Unit, side: Side<'_>, presets: &Presets) -> Wish
     match (unit.enabled, side) {
         (Some(true), _) => Wish::Enabled,
         (Some(false), _) => Wish::Disabled,
-        // Presets are for units that this config brings: a drop-in for a unit of the vendor must not
-        // turn that unit on or off.
-        (None, Side::After(from)) if unit.contents.is_some() => match from.units.get(name) {
-            Some(known) if brought(known) && known.enabled.is_none() => Wish::Unsaid,
-            _ => Wish::Preset(presets.ask(name.as_str())),
-        },
+        // Presets are for units that are new in the config, by a file or by drop-ins alone, as OpenShift's
+        // daemon asks them.
+        (None, Side::After(from)) if unit.contents.is_some() || only_drop_ins(unit) => {
+            let silent = |known: &&Unit| {
+                let same = brought(known) == brought(unit);
+                same && (brought(known) || only_drop_ins(known)) && known.enabled.is_none()
+            };
+            match from.units.get(name).filter(silent) {
+                Some(_) => Wish::Unsaid,
+                None if brought(unit) => Wish::Preset(presets.ask(name.as_str())),
+                // Without a rule a drop-in does not turn a unit of the vendor on.
+                None => presets
+                    .rule_for(name.as_str())
+                    .map_or(Wish::Unsaid, Wish::Preset),
+            }
+        }
         (None, _) => Wish::Unsaid,
     }
+}
+
+/// Whether all that the config says of a unit is drop-ins.
+fn only_drop_ins(unit: &Unit) -> bool {
+    let texts = || unit.dropins.values().any(|text| !text.is_empty());
+    unit.contents.is_none() && !unit.mask && texts()
 }
 
 /// Whether a unit file comes with the config; of a masked unit nothing but the mask does.
@@ -133,16 +202,6 @@ fn add_files(layout: &mut Layout, place: &Place<'_>, name: &UnitName, unit: &Uni
     }
 }
 
-/// All links below the unit directory that observation found for the units it looked at.
-fn all_links(observed: &Observed) -> Links {
-    observed
-        .units
-        .values()
-        .flat_map(|facts| &facts.links)
-        .map(|(path, text)| (path.clone(), text.clone()))
-        .collect()
-}
-
 struct Enabling<'a, 'b> {
     layout: &'a mut Layout,
     place: &'a Place<'b>,
@@ -152,13 +211,14 @@ struct Enabling<'a, 'b> {
 
 impl Enabling<'_, '_> {
     fn apply(&mut self, name: &UnitName, unit: &Unit, wish: Wish) {
-        let entry = Entry::new(EntryKind::Enablement, name.as_str(), &unit.origin);
+        let real = self.catalogue.real_name(name, unit);
+        let entry = Entry::new(EntryKind::Enablement, real.as_str(), &unit.origin);
         match wish {
-            Wish::Enabled => self.enable(&entry, unit, &[name.to_string()], true),
+            Wish::Enabled => self.enable(&entry, unit, &[real], true),
             Wish::Preset(Preset::Enable(names)) => self.enable(&entry, unit, &names, false),
-            Wish::Disabled => self.disable(&entry, name, self.newly_said(name, unit)),
+            Wish::Disabled => self.disable(&entry, &real, self.newly_said(name, unit)),
             // A preset disables the unit alone, without those of its `Also=`.
-            Wish::Preset(Preset::Disable) => self.disable(&entry, name, false),
+            Wish::Preset(Preset::Disable) => self.disable(&entry, &real, false),
             Wish::Unsaid => {}
         }
     }
@@ -166,20 +226,25 @@ impl Enabling<'_, '_> {
     fn enable(&mut self, entry: &Entry, unit: &Unit, names: &[String], said: bool) {
         let mut own = BTreeSet::new();
         for name in names {
-            match self.catalogue.find(name) {
-                Lookup::Found(_) => {}
-                Lookup::Masked => {
-                    self.layout.warnings.push(format!(
-                        "{name} is to be enabled but is masked on this machine: it stays off"
-                    ));
-                    continue;
+            let name = &self.catalogue.tree.real_name(name);
+            let why_not = match self.catalogue.find(name) {
+                Lookup::Found(_) => None,
+                Lookup::Masked => Some("but is masked on this machine: it stays off"),
+                Lookup::Generated => {
+                    Some("but a generator makes it, so it cannot be enabled: as it is")
                 }
-                Lookup::Missing => {
-                    self.layout.warnings.push(format!(
-                        "{name} is to be enabled and does not exist on this machine: skipped"
-                    ));
-                    continue;
+                // A link to another name leads nowhere.
+                Lookup::Missing | Lookup::Alias(_) => {
+                    Some("and does not exist on this machine: skipped")
                 }
+            };
+            if let Some(why_not) = why_not {
+                // A preset is not an order: there may be drop-ins for a unit that is not installed.
+                if said || unit.contents.is_some() {
+                    let warning = format!("{name} is to be enabled {why_not}");
+                    self.layout.warnings.push(warning);
+                }
+                continue;
             }
             let stop = |other: &str| self.catalogue.says(other);
             let set = linkset::enable(name, &|other| self.catalogue.find(other), &stop);
@@ -220,51 +285,56 @@ impl Enabling<'_, '_> {
         }
     }
 
-    fn disable(&mut self, entry: &Entry, name: &UnitName, companions: bool) {
+    fn disable(&mut self, entry: &Entry, name: &str, companions: bool) {
         let find = |other: &str| self.catalogue.find(other);
         let stop = |other: &str| !companions || self.catalogue.says(other);
-        let family = linkset::family(name.as_str(), &find, &stop);
+        let family = linkset::family(name, &find, &stop);
         let mut paths = linkset::standing_for(&family, self.links);
         paths.extend(self.kept_away(&family));
-        paths.extend(
-            linkset::enable(name.as_str(), &find, &stop)
-                .links
-                .into_keys(),
-        );
+        paths.extend(linkset::enable(name, &find, &stop).links.into_keys());
         self.clear(entry, paths.into_iter());
     }
 
     /// Links of these units that stood there before machinist and were taken away: still to be gone, and
     /// to come back when nothing is said of the units any more.
     fn kept_away(&self, units: &BTreeSet<String>) -> BTreeSet<AbsPath> {
-        let observed = self.place.observed;
-        let originals = observed.originals.iter();
+        let originals = self.place.observed.unit_originals.iter();
         let below = originals.filter(|(path, _)| path.as_str().starts_with(UNIT_DIR));
-        let (mut links, mut unseen) = (Links::new(), BTreeSet::new());
-        for (path, place) in below.filter(|(path, _)| !self.was_replaced(path)) {
-            match observed.objects.get(place) {
-                Some(original) => {
-                    links.extend(original.target.clone().map(|text| (path.clone(), text)));
-                }
-                // Not looked at yet: this is asked to learn what to look at.
-                None => drop(unseen.insert(path.clone())),
-            }
-        }
-        unseen.extend(linkset::standing_for(units, &links));
-        unseen
+        let links = below.filter_map(|(path, entry)| match entry {
+            UnitEntry::Link(text) if !self.was_replaced(path) => Some((path.clone(), text.clone())),
+            _ => None,
+        });
+        linkset::standing_for(units, &links.collect())
     }
 
-    /// Whether the config before had a unit file or a mask there.
+    /// Whether the config before had something of its own there.
     fn was_replaced(&self, path: &AbsPath) -> bool {
-        let (Side::After(from), Ok(name)) = (self.catalogue.side, UnitName::new(path.file_name()))
-        else {
-            return false;
-        };
-        let own = path
-            .parent()
-            .is_some_and(|parent| parent.as_str() == UNIT_DIR);
-        let unit = from.units.get(&name).filter(|_| own);
-        unit.is_some_and(|unit| unit.mask || unit.contents.is_some())
+        matches!(self.catalogue.side, Side::After(from) if unit_tree::brings(from, path))
+    }
+
+    /// What the presets made of the links of a unit that the config has only drop-ins for: those that they
+    /// made are ours, and those that they took away are to come back one day.
+    fn keep_preset(&mut self, name: &UnitName, unit: &Unit) {
+        let real = self.catalogue.real_name(name, unit);
+        let entry = Entry::new(EntryKind::Enablement, real.as_str(), &unit.origin);
+        let set = linkset::enable(&real, &|other| self.catalogue.find(other), &|_| true);
+        for (path, target) in set.links {
+            let canonical = self.place.of(&path);
+            if self.links.get(&path) == Some(&target) && !self.layout.speaks_of(&canonical) {
+                let object = Object::link(target);
+                let wanted = Wanted {
+                    entry: entry.clone(),
+                    asked: path,
+                    object,
+                };
+                self.layout.objects.insert(canonical, wanted);
+            }
+        }
+        let gone = self.kept_away(&BTreeSet::from([real]));
+        let gone = gone
+            .into_iter()
+            .filter(|path| !self.links.contains_key(path));
+        self.clear(&entry, gone.collect::<Vec<_>>().into_iter());
     }
 
     fn clear(&mut self, entry: &Entry, paths: impl Iterator<Item = AbsPath>) {
@@ -280,15 +350,11 @@ impl Enabling<'_, '_> {
 
 /// The unit that a link of a `*.wants` directory starts at boot.
 pub(super) fn started_by(link: &AbsPath) -> Option<String> {
-    let parent = link.parent()?;
-    let directory = parent.file_name();
-    let wanter = [".wants", ".requires", ".upholds"]
-        .iter()
-        .find_map(|suffix| directory.strip_suffix(suffix))?;
+    let wanter = unit_tree::wanter(link)?;
     let unit = link.file_name();
     let startable = name::shape(unit) != Some(name::Shape::Template)
-        && name::shape(wanter) != Some(name::Shape::Template);
-    (startable && !NEVER_REACHED.contains(&wanter)).then(|| unit.to_owned())
+        && name::shape(&wanter) != Some(name::Shape::Template);
+    (startable && !NEVER_REACHED.contains(&wanter.as_str())).then(|| unit.to_owned())
 }
 
 /// Whether this is the link of an instance that one of the configs enables or disables by name: then

@@ -90,6 +90,9 @@ pub fn unit_names(
         .chain(to.units.keys())
         .map(ToString::to_string);
     let mut names: BTreeSet<String> = named.collect();
+    names.extend([&*from, to].into_iter().flat_map(plan::named_in));
+    let behind = observe::behind_aliases(root, &names, &transaction::originals(journal));
+    names.extend(behind.map_err(|error| LookError::Observe(error.into()))?);
     names.extend(policies.unit_names());
     // A template is no unit that could be asked about.
     let no_template = |name: &String| !name.contains("@.");

@@ -20,6 +20,7 @@ use crate::{
     root::{Entry, Root, RootError},
 };
 
+pub(super) use self::units::behind_aliases;
 pub use self::{digests::Digests, recovery::missing as recovery_missing};
 use self::{look::Look, places::Places};
 

@@ -30,8 +30,12 @@ pub(in crate::plan) struct UnitSource {
 pub(in crate::plan) enum Lookup {
     /// It has a file.
     Found(UnitSource),
+    /// It is another name of this unit.
+    Alias(String),
     /// It is masked.
     Masked,
+    /// A generator made it: links cannot enable it.
+    Generated,
     /// There is no such unit on this machine.
     Missing,
 }
@@ -98,8 +102,13 @@ fn walk(
     let mut seen = BTreeSet::from([unit.to_owned()]);
     let mut todo = vec![unit.to_owned()];
     while let Some(next) = todo.pop() {
-        let Lookup::Found(source) = find(&next) else {
-            continue;
+        let source = match find(&next) {
+            Lookup::Found(source) => source,
+            Lookup::Alias(real) if !stop(&real) && seen.insert(real.clone()) => {
+                todo.push(real);
+                continue;
+            }
+            _ => continue,
         };
         let install = Install::read(&next, source.texts.iter().map(String::as_str));
         visit(&next, &source, &install);
@@ -253,6 +262,13 @@ fn follow(path: &AbsPath, text: &str, all: &Links) -> AbsPath {
         }
     }
     at
+}
+
+/// systemd's booleans (systemd.syntax(7)).
+pub(in crate::plan) fn yes(value: &str) -> bool {
+    ["1", "yes", "y", "true", "t", "on"]
+        .iter()
+        .any(|word| value.eq_ignore_ascii_case(word))
 }
 
 /// The path that the text of a link at `path` names, inside the root.

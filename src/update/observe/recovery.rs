@@ -1,6 +1,6 @@
 //! Whether an update that a power cut interrupts would be settled before ordinary services start.
 
-use super::{LONGEST_TEXT, units};
+use super::LONGEST_TEXT;
 use crate::{
     path::AbsPath,
     plan::{
@@ -31,14 +31,9 @@ pub fn missing(root: &Root) -> Result<Option<String>, RootError> {
     }
 }
 
-/// Where units are looked for, the directory that wins first.
-fn directories() -> impl Iterator<Item = &'static str> {
-    std::iter::once(units::OWN).chain(units::VENDOR)
-}
-
 /// What keeps a unit from doing its work.
 fn of_unit(root: &Root, unit: &str) -> Result<Option<String>, RootError> {
-    for directory in directories() {
+    for directory in plan::UNIT_DIRECTORIES {
         let Ok(path) = AbsPath::new(format!("{directory}/{unit}")) else {
             continue;
         };
@@ -103,7 +98,7 @@ fn is_executable(root: &Root, program: &AbsPath) -> Result<bool, RootError> {
 }
 
 fn is_enabled(root: &Root) -> Result<bool, RootError> {
-    for directory in directories() {
+    for directory in plan::UNIT_DIRECTORIES {
         for how in ["wants", "requires"] {
             let Ok(link) = AbsPath::new(format!("{directory}/{TARGET}.{how}/{RECOVER}")) else {
                 continue;

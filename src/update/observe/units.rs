@@ -5,25 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::{
     machine_config::{MachineConfig, UnitName},
     path::AbsPath,
-    plan::{self, Observed, Policies, UnitFacts},
+    plan::{self, Observed, Policies, UnitEntry, UnitFacts},
     root::{Kind, Root, RootError},
 };
 
 use super::{LONGEST_TEXT, files_in, text_if_there};
 
-/// Where the administrator's units are.
-pub(super) const OWN: &str = "/etc/systemd/system";
-
-/// Where other unit files are, the directory that wins first (systemd.unit(5)).
-pub(super) const VENDOR: [&str; 4] = [
-    "/run/systemd/system",
-    "/usr/local/lib/systemd/system",
-    "/usr/lib/systemd/system",
-    // Where /lib is no link to /usr/lib.
-    "/lib/systemd/system",
-];
-
-/// Fills in units, their texts, and the preset files.
+/// Fills in the unit directories, units, their texts, and the preset files.
 pub(super) fn add(
     root: &Root,
     configs: [&MachineConfig; 2],
@@ -31,8 +19,8 @@ pub(super) fn add(
     live: Option<&BTreeMap<String, UnitFacts>>,
     seen: &mut Observed,
 ) -> Result<(), RootError> {
-    let links = links(root)?;
-    let vendor = vendor_files(root)?;
+    seen.unit_files = entries(root)?;
+    originals(root, seen)?;
     let mut todo: Vec<String> = names(configs, policies, live).into_iter().collect();
     while let Some(name) = todo.pop() {
         if seen.units.contains_key(&name) {
@@ -42,22 +30,149 @@ pub(super) fn add(
             .and_then(|live| live.get(&name))
             .cloned()
             .unwrap_or_default();
-        facts.vendor_file = vendor.get(&name).cloned().or(facts.vendor_file);
-        facts.links = plan::links_of_unit(&name, &links);
-        let own = AbsPath::new(format!("{OWN}/{name}")).ok();
-        for path in own.iter().chain(&facts.vendor_file) {
+        drop_ins(root, &name, seen)?;
+        let mut vendor_file = None;
+        // An alias that is away since its unit was disabled.
+        if let Some((_, own)) = places(&name).next()
+            && let Some(UnitEntry::Link(text)) = seen.unit_originals.get(&own)
+        {
+            todo.push(plan::resolve(&own, text).file_name().to_owned());
+        }
+        for (directory, path) in places(&name) {
+            let Some(entry) = seen.unit_files.get(&path) else {
+                continue;
+            };
+            if let UnitEntry::Link(text) = entry {
+                todo.push(plan::resolve(&path, text).file_name().to_owned());
+            }
             let text = text_if_there(root, path.as_str(), LONGEST_TEXT)?;
             todo.extend(plan::also(&name, &text));
-            if !text.is_empty() {
-                seen.texts.insert(path.clone(), text);
+            match text.is_empty() {
+                true => note_empty(root, &path, seen)?,
+                false => drop(seen.texts.insert(path.clone(), text)),
+            }
+            if directory != plan::UNIT_DIR {
+                vendor_file.get_or_insert(path);
             }
         }
+        facts.vendor_file = vendor_file.or(facts.vendor_file);
         seen.units.insert(name, facts);
     }
     for directory in plan::PRESET_DIRECTORIES {
         for path in files_in(root, directory, ".preset")? {
             let text = text_if_there(root, path.as_str(), LONGEST_TEXT)?;
             seen.texts.insert(path, text);
+        }
+    }
+    Ok(())
+}
+
+/// The units that some of `names` are other names of, by links that are there or that `originals` keeps.
+pub(crate) fn behind_aliases(
+    root: &Root,
+    names: &BTreeSet<String>,
+    originals: &BTreeMap<AbsPath, AbsPath>,
+) -> Result<BTreeSet<String>, RootError> {
+    let mut found = BTreeSet::new();
+    let mut todo: Vec<String> = names.iter().cloned().collect();
+    while let Some(name) = todo.pop() {
+        for (_, path) in places(&name) {
+            for place in std::iter::once(&path).chain(originals.get(&path)) {
+                if root.stat(place)?.is_none_or(|stat| stat.kind != Kind::Link) {
+                    continue;
+                }
+                let target = plan::resolve(&path, &root.read_link(place)?);
+                let unit = target.file_name().to_owned();
+                if UnitName::new(unit.as_str()).is_ok() && found.insert(unit.clone()) {
+                    todo.push(unit);
+                }
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Where the file of a unit may be, the place that wins first.
+fn places(name: &str) -> impl Iterator<Item = (&'static str, AbsPath)> {
+    let path = move |directory: &'static str| {
+        let path = AbsPath::new(format!("{directory}/{name}")).ok()?;
+        Some((directory, path))
+    };
+    plan::UNIT_DIRECTORIES.into_iter().filter_map(path)
+}
+
+/// A file without content masks its unit; one that is merely no text does not.
+fn note_empty(root: &Root, path: &AbsPath, seen: &mut Observed) -> Result<(), RootError> {
+    let stat = root.stat(path)?;
+    if stat.is_some_and(|stat| stat.kind == Kind::File && stat.size == 0) {
+        seen.unit_files.insert(path.clone(), UnitEntry::Empty);
+    }
+    Ok(())
+}
+
+/// Every file and link in the unit directories, and the links that start units.
+fn entries(root: &Root) -> Result<BTreeMap<AbsPath, UnitEntry>, RootError> {
+    let mut found = BTreeMap::new();
+    let all = plan::UNIT_DIRECTORIES.map(AbsPath::new);
+    let mut directories: Vec<AbsPath> = all.into_iter().flatten().collect();
+    while let Some(directory) = directories.pop() {
+        for entry in super::list_if_there(root, &directory)? {
+            let Ok(path) = directory.join(&entry.name) else {
+                continue;
+            };
+            match entry.kind {
+                Kind::Link => {
+                    let text = root.read_link(&path)?;
+                    found.insert(path, UnitEntry::Link(text));
+                }
+                Kind::File => drop(found.insert(path, UnitEntry::File)),
+                Kind::Directory if plan::is_dependency_directory(&entry.name) => {
+                    directories.push(path);
+                }
+                _ => {}
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// What stood in the unit directories before machinist.
+fn originals(root: &Root, seen: &mut Observed) -> Result<(), RootError> {
+    let within = |path: &AbsPath| {
+        let mut all = plan::UNIT_DIRECTORIES.iter();
+        all.any(|directory| path.as_str().starts_with(directory))
+    };
+    let originals = seen.originals.iter().filter(|(path, _)| within(path));
+    for (path, place) in originals {
+        let Some(stat) = root.stat(place)? else {
+            continue;
+        };
+        let entry = match stat.kind {
+            Kind::Link => UnitEntry::Link(root.read_link(place)?),
+            Kind::File if stat.size == 0 => UnitEntry::Empty,
+            Kind::File => UnitEntry::File,
+            _ => continue,
+        };
+        if entry == UnitEntry::File {
+            let text = text_if_there(root, place.as_str(), LONGEST_TEXT)?;
+            seen.texts.insert(place.clone(), text);
+        }
+        seen.unit_originals.insert(path.clone(), entry);
+    }
+    Ok(())
+}
+
+/// The drop-ins of a unit, with their texts.
+fn drop_ins(root: &Root, name: &str, seen: &mut Observed) -> Result<(), RootError> {
+    for directory in plan::UNIT_DIRECTORIES {
+        for path in files_in(root, &format!("{directory}/{name}.d"), ".conf")? {
+            let text = text_if_there(root, path.as_str(), LONGEST_TEXT)?;
+            let entry = match text.is_empty() {
+                true => UnitEntry::Empty,
+                false => UnitEntry::File,
+            };
+            seen.texts.insert(path.clone(), text);
+            seen.unit_files.insert(path, entry);
         }
     }
     Ok(())
@@ -72,6 +187,7 @@ fn names(
 ) -> BTreeSet<String> {
     let mut names: BTreeSet<String> = policies.unit_names();
     for config in configs {
+        names.extend(plan::named_in(config));
         for (name, unit) in &config.units {
             names.insert(name.to_string());
             names.extend(name.template().map(String::from));
@@ -96,64 +212,4 @@ fn names(
     let instances: Vec<String> = instances.cloned().collect();
     names.extend(instances);
     names
-}
-
-/// All links below the administrator's directory that can mean something to systemd.
-fn links(root: &Root) -> Result<BTreeMap<AbsPath, String>, RootError> {
-    let mut links = BTreeMap::new();
-    let Ok(own) = AbsPath::new(OWN) else {
-        return Ok(links);
-    };
-    let mut directories = vec![own];
-    while let Some(directory) = directories.pop() {
-        for entry in super::list_if_there(root, &directory)? {
-            let Ok(path) = directory.join(&entry.name) else {
-                continue;
-            };
-            let dependencies = [".wants", ".requires", ".upholds"];
-            match entry.kind {
-                Kind::Link => {
-                    links.insert(path.clone(), root.read_link(&path)?);
-                }
-                Kind::Directory
-                    if dependencies
-                        .iter()
-                        .any(|suffix| entry.name.ends_with(suffix)) =>
-                {
-                    directories.push(path);
-                }
-                _ => {}
-            }
-        }
-    }
-    Ok(links)
-}
-
-/// The vendor's and the runtime's unit files by name; an alias leads to the file of its unit.
-fn vendor_files(root: &Root) -> Result<BTreeMap<String, AbsPath>, RootError> {
-    let mut files: BTreeMap<String, AbsPath> = BTreeMap::new();
-    for directory in VENDOR {
-        let Ok(directory) = AbsPath::new(directory) else {
-            continue;
-        };
-        for entry in super::list_if_there(root, &directory)? {
-            if files.contains_key(&entry.name) || UnitName::new(entry.name.as_str()).is_err() {
-                continue;
-            }
-            let Ok(path) = directory.join(&entry.name) else {
-                continue;
-            };
-            let file = match entry.kind {
-                Kind::File => path,
-                Kind::Link => {
-                    let target = root.read_link(&path)?;
-                    let name = target.rsplit('/').next().unwrap_or_default();
-                    directory.join(name).unwrap_or(path)
-                }
-                _ => continue,
-            };
-            files.insert(entry.name, file);
-        }
-    }
-    Ok(files)
 }

@@ -1,0 +1,91 @@
+//! Units that have several names: what one entry says of one name must not contradict another entry, and a
+//! mask must not leave the unit behind the name running.
+
+use std::collections::BTreeMap;
+
+use super::{
+    catalogue::Catalogue,
+    desired::{Layout, Side},
+    unit_tree::{Named, UnitTree, unit_path},
+};
+use crate::{
+    machine_config::{Refusal, Unit, UnitName},
+    reason::Reason,
+};
+
+/// Refuses what would not do what it says, unless the machine is on a config that says the same.
+pub(super) fn check(layout: &mut Layout, catalogue: &Catalogue<'_>) {
+    let Side::After(from) = catalogue.side else {
+        return;
+    };
+    let new = |name: &UnitName, unit: &Unit| from.units.get(name) != Some(unit);
+    refuse_contradictions(layout, catalogue, &new);
+    let masked = catalogue.config.units.iter().filter(|(_, unit)| unit.mask);
+    let mut masked = masked.filter(|(name, unit)| new(name, unit)).peekable();
+    if masked.peek().is_none() {
+        return;
+    }
+    let there = UnitTree::without_ours(catalogue.observed, catalogue.side);
+    for (name, unit) in masked {
+        if matches!(there.named(name.as_str()), Named::Alias(_)) {
+            mask_of_alias(layout, catalogue, &there, (name, unit));
+        }
+    }
+}
+
+/// One unit cannot be enabled under one name and disabled under another.
+fn refuse_contradictions(
+    layout: &mut Layout,
+    catalogue: &Catalogue<'_>,
+    new: &dyn Fn(&UnitName, &Unit) -> bool,
+) {
+    let mut known: BTreeMap<String, (&UnitName, &Unit)> = BTreeMap::new();
+    let units = catalogue.config.units.iter();
+    for (name, unit) in units.filter(|(_, unit)| !unit.mask && unit.enabled.is_some()) {
+        let real = catalogue.real_name(name, unit);
+        let Some((other, first)) = known.get(&real) else {
+            known.insert(real, (name, unit));
+            continue;
+        };
+        if first.enabled != unit.enabled && (new(name, unit) || new(other, first)) {
+            let message = format!(
+                "{other} and {name} are names of one unit on this machine, {real}: it cannot be both \
+                 enabled and disabled"
+            );
+            let refusal = Refusal::new(Reason::SameObject, message).at(&unit.origin);
+            layout.refusals.push(refusal);
+        }
+    }
+}
+
+/// `systemctl mask` refuses an alias in the directory of the administrator. One of the vendor's can be masked,
+/// but the unit behind it still starts where its own links start it.
+fn mask_of_alias(
+    layout: &mut Layout,
+    catalogue: &Catalogue<'_>,
+    there: &UnitTree<'_>,
+    (name, unit): (&UnitName, &Unit),
+) {
+    let real = there.real_name(name.as_str());
+    let said = UnitName::new(real.as_str());
+    let said = said.ok().and_then(|real| catalogue.config.units.get(&real));
+    if said.is_some_and(|said| said.mask || said.enabled == Some(false)) {
+        return;
+    }
+    let own = unit_path(name.as_str()).is_some_and(|path| there.at(&path).is_some());
+    if own || catalogue.tree.is_started(&real) {
+        let message = format!(
+            "{name} is another name of {real} on this machine: masking it would not keep {real} from \
+             starting"
+        );
+        let refusal = Refusal::new(Reason::SameObject, message).at(&unit.origin);
+        layout
+            .refusals
+            .push(refusal.expected(format!("a mask of {real}")));
+    } else {
+        layout.warnings.push(format!(
+            "{name} is another name of {real} on this machine: the mask concerns this name alone, and \
+             {real} can still be started"
+        ));
+    }
+}

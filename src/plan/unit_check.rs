@@ -1,0 +1,183 @@
+//! What keeps a unit from doing its work on this machine, told before it is tried: names that do not fit, and
+//! units that are missing.
+
+use std::collections::BTreeSet;
+
+use super::{
+    catalogue::Catalogue,
+    desired::{Layout, Side},
+    linkset::{self, Lookup, merged, name},
+    unit_tree::{self, Named},
+};
+use crate::machine_config::{UnitFile, UnitName};
+
+/// Units without which these cannot start.
+const REQUIREMENTS: [&str; 3] = ["Requires", "BindsTo", "Requisite"];
+
+/// Adds a warning for each unit of the config that cannot start or that nothing starts.
+pub(super) fn check(layout: &mut Layout, catalogue: &Catalogue<'_>) {
+    if matches!(catalogue.side, Side::Before) {
+        return;
+    }
+    for unit in subjects(catalogue) {
+        let Lookup::Found(source) = catalogue.find(&unit) else {
+            continue;
+        };
+        let file = merged(source.texts.iter().map(String::as_str));
+        let warnings = [
+            misnamed(&unit, &file),
+            without_its_service(&unit, &file, catalogue),
+            missing_requirement(&unit, &file, catalogue),
+            never_started(&unit, catalogue),
+        ];
+        layout.warnings.extend(warnings.into_iter().flatten());
+    }
+}
+
+/// The units that the config brings, changes or enables, by their real names.
+fn subjects(catalogue: &Catalogue<'_>) -> BTreeSet<String> {
+    let units = catalogue.config.units.iter();
+    let entries = units.filter(|(_, unit)| !unit.mask && unit.enabled != Some(false));
+    let mut all: BTreeSet<String> = entries
+        .map(|(name, unit)| catalogue.real_name(name, unit))
+        .collect();
+    let files = catalogue.config.files.keys();
+    let files = files.filter(|path| unit_tree::UNIT_DIRECTORIES.contains(&path.directory()));
+    let off = |name: &str| {
+        let name = UnitName::new(name).ok();
+        let said = name.and_then(|name| catalogue.config.units.get(&name));
+        said.is_some_and(|unit| unit.mask || unit.enabled == Some(false))
+    };
+    let names = files.map(|path| path.file_name().to_owned());
+    all.extend(names.filter(|name| name::shape(name).is_some() && !off(name)));
+    all
+}
+
+/// Mounts, automounts and swaps are named after what they stand for, or systemd does not load them.
+fn misnamed(unit: &str, file: &UnitFile) -> Option<String> {
+    let kind = name::kind(unit);
+    let (section, key) = match kind {
+        "mount" => ("Mount", "Where"),
+        "automount" => ("Automount", "Where"),
+        "swap" => ("Swap", "What"),
+        _ => return None,
+    };
+    let path = file.last(section, key)?;
+    if !path.starts_with('/') || path.contains('%') {
+        return None;
+    }
+    let expected = format!("{}.{kind}", escape(path));
+    (unit != expected).then(|| {
+        format!(
+            "{unit} does not match its {key}={path}: systemd does not load it; its name would be {expected}"
+        )
+    })
+}
+
+/// A path as a unit name has it (systemd-escape(1), `--path`).
+fn escape(path: &str) -> String {
+    let parts: Vec<&str> = path
+        .split('/')
+        .filter(|part| !matches!(*part, "" | "."))
+        .collect();
+    if parts.is_empty() {
+        return "-".to_owned();
+    }
+    let mut escaped = String::new();
+    for (at, byte) in parts.join("/").bytes().enumerate() {
+        match byte {
+            b'/' => escaped.push('-'),
+            b'.' if at == 0 => escaped.push_str("\\x2e"),
+            _ if byte.is_ascii_alphanumeric() || b":_.".contains(&byte) => {
+                escaped.push(char::from(byte))
+            }
+            _ => escaped.push_str(&format!("\\x{byte:02x}")),
+        }
+    }
+    escaped
+}
+
+/// A timer, path or socket starts another unit, which must be there.
+fn without_its_service(unit: &str, file: &UnitFile, catalogue: &Catalogue<'_>) -> Option<String> {
+    let (kind, stem) = (name::kind(unit), name::stem(unit));
+    let given = match kind {
+        "timer" => file.last("Timer", "Unit"),
+        "path" => file.last("Path", "Unit"),
+        "socket" => file.last("Socket", "Service"),
+        _ => return None,
+    };
+    let each = kind == "socket" && file.last("Socket", "Accept").is_some_and(linkset::yes);
+    let started = match given {
+        Some(given) => given.to_owned(),
+        None if each && name::shape(unit) == Some(name::Shape::Plain) => format!("{stem}@.service"),
+        None => format!("{stem}.service"),
+    };
+    let why = lacks(&started, catalogue)?;
+    Some(format!("{unit} starts {started}, which {why}"))
+}
+
+fn missing_requirement(unit: &str, file: &UnitFile, catalogue: &Catalogue<'_>) -> Option<String> {
+    let required = REQUIREMENTS.iter().flat_map(|key| file.words("Unit", key));
+    let mut missing = required.filter_map(|other| Some((lacks(&other, catalogue)?, other)));
+    let (why, other) = missing.next()?;
+    Some(format!(
+        "{unit} cannot start: it requires {other}, which {why}"
+    ))
+}
+
+/// Why a unit cannot be started; none where it can, or where nobody knows before it is tried: devices, mounts
+/// and the like come and go with the machine.
+fn lacks(unit: &str, catalogue: &Catalogue<'_>) -> Option<&'static str> {
+    let known = match name::kind(unit) {
+        "service" | "socket" | "timer" | "path" => true,
+        // Trees that hold no machine have no targets.
+        "target" => catalogue.tree.is_whole(),
+        _ => false,
+    };
+    let facts = catalogue.observed.units.get(unit);
+    let loaded = facts.is_some_and(|facts| facts.load.as_deref() == Some("loaded"));
+    if !known || unit.contains('%') || name::shape(unit).is_none() || catalogue.tree.has(unit) {
+        return None;
+    }
+    match catalogue.tree.named(&catalogue.tree.real_name(unit)) {
+        Named::Masked => Some("is masked"),
+        _ if loaded => None,
+        _ => Some("is not on this machine"),
+    }
+}
+
+/// An enabled unit whose targets are all missing is never started.
+fn never_started(unit: &str, catalogue: &Catalogue<'_>) -> Option<String> {
+    if !catalogue.is_enabled(unit) || !catalogue.tree.is_whole() {
+        return None;
+    }
+    let set = linkset::enable(unit, &|other| catalogue.find(other), &|_| true);
+    let wanters = set.links.keys().filter_map(unit_tree::wanter);
+    let wanters: BTreeSet<String> = wanters.collect();
+    if wanters.is_empty() || wanters.iter().any(|wanter| catalogue.tree.has(wanter)) {
+        return None;
+    }
+    let wanters: Vec<String> = wanters.into_iter().collect();
+    Some(format!(
+        "nothing starts {unit}: it is enabled for {}, which is not on this machine",
+        wanters.join(" and ")
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_escaped_as_systemd_escape_does() {
+        for (path, escaped) in [
+            ("/", "-"),
+            ("/var/lib/my-data", "var-lib-my\\x2ddata"),
+            ("//srv//.x/", "srv-.x"),
+            ("/.hidden/a b", "\\x2ehidden-a\\x20b"),
+            ("/ü", "\\xc3\\xbc"),
+        ] {
+            assert_eq!(escape(path), escaped, "{path}");
+        }
+    }
+}

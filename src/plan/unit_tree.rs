@@ -1,0 +1,280 @@
+//! The unit directories as the config will make them: unit files, drop-ins, links and preset files, from
+//! whichever part of the config they come.
+
+mod brought;
+mod listing;
+
+use std::{borrow::Cow, collections::BTreeMap};
+
+pub use self::brought::named_in;
+pub(super) use self::brought::{brings, unit_path};
+use self::brought::{brought, drop_in_path};
+
+use super::{
+    Observed,
+    desired::Side,
+    linkset::{UNIT_DIR, name, resolve},
+    observed::UnitEntry,
+    preset,
+    units::started_by,
+};
+use crate::{machine_config::MachineConfig, path::AbsPath};
+
+/// Where unit files are, the directory that wins first (systemd.unit(5)).
+pub const UNIT_DIRECTORIES: [&str; 7] = [
+    UNIT_DIR,
+    "/run/systemd/system",
+    GENERATED[0],
+    "/usr/local/lib/systemd/system",
+    "/usr/lib/systemd/system",
+    // Where /lib is no link to /usr/lib.
+    "/lib/systemd/system",
+    GENERATED[1],
+];
+
+/// Where generators put units. These are started by the links beside them and cannot be enabled.
+const GENERATED: [&str; 2] = ["/run/systemd/generator", "/run/systemd/generator.late"];
+
+const DEPENDENCIES: [&str; 3] = [".wants", ".requires", ".upholds"];
+
+/// As many links as the kernel follows (path_resolution(7)).
+const MOST_LINKS: usize = 40;
+
+/// Whether a directory of this name in a unit directory holds links that start units.
+pub fn is_dependency_directory(name: &str) -> bool {
+    DEPENDENCIES.iter().any(|suffix| name.ends_with(suffix))
+}
+
+/// The unit whose `*.wants` directory a link is in.
+pub(super) fn wanter(link: &AbsPath) -> Option<String> {
+    let directory = link.directory().rsplit('/').next()?;
+    let mut wanters = DEPENDENCIES.iter();
+    let wanter = wanters.find_map(|suffix| directory.strip_suffix(suffix))?;
+    Some(wanter.to_owned())
+}
+
+/// One entry of a unit directory as it will be.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Entry<'a> {
+    /// A file; none where its text is not known.
+    File(Option<Cow<'a, str>>),
+    /// A link, with its text.
+    Link(&'a str),
+}
+
+impl Entry<'_> {
+    /// Whether it masks the unit that it has the name of.
+    pub(super) fn is_mask(&self) -> bool {
+        match self {
+            Self::File(text) => text.as_deref() == Some(""),
+            Self::Link(text) => *text == "/dev/null",
+        }
+    }
+}
+
+impl UnitEntry {
+    /// Whether it masks the unit that it has the name of.
+    pub(super) fn is_mask(&self) -> bool {
+        match self {
+            Self::File => false,
+            Self::Empty => true,
+            Self::Link(text) => text == "/dev/null",
+        }
+    }
+}
+
+/// What a unit name leads to in the directories.
+#[derive(Debug, PartialEq)]
+pub(super) enum Named<'t> {
+    /// A unit file at this path, with its text as far as that is known.
+    File(AbsPath, &'t str),
+    /// A unit that a generator made.
+    Generated,
+    /// A link to the null device, or an empty file.
+    Masked,
+    /// Another name of this unit.
+    Alias(String),
+    Missing,
+}
+
+/// All entries by path.
+#[derive(Clone, Debug, Default)]
+pub(super) struct UnitTree<'a> {
+    entries: BTreeMap<AbsPath, Entry<'a>>,
+}
+
+impl<'a> UnitTree<'a> {
+    /// The directories with what `config` brings and without what only the config before brought.
+    pub(super) fn planned(
+        config: &'a MachineConfig,
+        observed: &'a Observed,
+        side: Side<'a>,
+    ) -> Self {
+        let mut tree = Self::without_ours(observed, side);
+        for (path, entry) in brought(config) {
+            tree.put(path, entry, observed);
+        }
+        for (name, unit) in &config.units {
+            let drop_ins = unit.dropins.iter().filter(|(_, text)| text.is_empty());
+            for path in drop_ins.filter_map(|(file, _)| drop_in_path(name, file)) {
+                tree.entries.remove(&path);
+            }
+            if unit.lifts_mask()
+                && let Some(path) = unit_path(name.as_str())
+                && tree.at(&path).is_some_and(Entry::is_mask)
+            {
+                tree.entries.remove(&path);
+            }
+        }
+        tree
+    }
+
+    /// The directories without what the config before brought: with what stood there before machinist.
+    pub(super) fn without_ours(observed: &'a Observed, side: Side<'a>) -> Self {
+        let mut tree = Self::default();
+        for (path, entry) in &observed.unit_files {
+            tree.put(path.clone(), shown(path, entry, observed), observed);
+        }
+        // Preset files are in the texts alone.
+        for (path, text) in observed.texts.iter().filter(|(path, _)| is_preset(path)) {
+            let text = Entry::File(Some(Cow::Borrowed(text.as_str())));
+            tree.entries.insert(path.clone(), text);
+        }
+        let Side::After(from) = side else {
+            return tree;
+        };
+        for (path, _) in brought(from).filter(|(path, _)| !observed.adopted.contains(path)) {
+            tree.entries.remove(&path);
+            if let Some(entry) = observed.unit_originals.get(&path) {
+                let place = observed.originals.get(&path).unwrap_or(&path);
+                let entry = shown(place, entry, observed);
+                tree.entries.insert(path, entry);
+            }
+        }
+        tree
+    }
+
+    fn put(&mut self, path: AbsPath, entry: Entry<'a>, observed: &'a Observed) {
+        let entry = match entry {
+            // What a stored config holds is on the disk.
+            Entry::File(None) => shown(&path, &UnitEntry::File, observed),
+            known => known,
+        };
+        self.entries.insert(path, entry);
+    }
+
+    /// What stands at a path.
+    pub(super) fn at(&self, path: &AbsPath) -> Option<&Entry<'a>> {
+        self.entries.get(path)
+    }
+
+    /// Whether the directory of the vendor holds what every boot needs: a machine, and no bare tree.
+    pub(super) fn is_whole(&self) -> bool {
+        matches!(self.named("basic.target"), Named::File(..))
+    }
+
+    /// What `unit` leads to, without its template.
+    pub(super) fn named(&self, unit: &str) -> Named<'_> {
+        for directory in UNIT_DIRECTORIES {
+            let Ok(path) = AbsPath::new(format!("{directory}/{unit}")) else {
+                return Named::Missing;
+            };
+            match self.entries.get(&path) {
+                None => {}
+                Some(_) if GENERATED.contains(&directory) => return Named::Generated,
+                Some(Entry::File(text)) => return file(path, text.as_ref()),
+                Some(Entry::Link(text)) => return self.behind(unit, &path, text),
+            }
+        }
+        Named::Missing
+    }
+
+    fn behind(&self, unit: &str, path: &AbsPath, text: &str) -> Named<'_> {
+        let target = resolve(path, text);
+        if target.as_str() == "/dev/null" {
+            return Named::Masked;
+        }
+        if let Some(other) = alias(unit, target.file_name()) {
+            return Named::Alias(other);
+        }
+        // A unit file that is linked from elsewhere: its path is the one that counts.
+        match self.entries.get(&target).or_else(|| self.entries.get(path)) {
+            Some(Entry::File(text)) => file(target, text.as_ref()),
+            _ => file(target, None),
+        }
+    }
+
+    /// The unit that `unit` is another name of; itself where it is none.
+    pub(super) fn real_name(&self, unit: &str) -> String {
+        let mut real = unit.to_owned();
+        for _ in 0..MOST_LINKS {
+            match self.named(&real) {
+                Named::Alias(next) => real = next,
+                Named::Missing => match self.alias_of_template(&real) {
+                    Some(next) => real = next,
+                    None => break,
+                },
+                _ => break,
+            }
+        }
+        real
+    }
+
+    /// `getty@tty1.service` for `autovt@tty1.service`, where only the templates are there.
+    fn alias_of_template(&self, instance: &str) -> Option<String> {
+        let template = name::template(instance).filter(|template| template != instance)?;
+        match self.named(&template) {
+            Named::Alias(other) => Some(name::with_instance(&other, name::instance(instance))),
+            _ => None,
+        }
+    }
+
+    /// Whether there will be such a unit, by itself or as an instance of its template.
+    pub(super) fn has(&self, unit: &str) -> bool {
+        let real = self.real_name(unit);
+        let template = name::template(&real);
+        let mut names = std::iter::once(real.as_str()).chain(template.as_deref());
+        names.any(|name| matches!(self.named(name), Named::File(..) | Named::Generated))
+    }
+
+    /// Whether a link of another unit starts it.
+    pub(super) fn is_started(&self, unit: &str) -> bool {
+        let paths = self.entries.keys().filter(|path| path.file_name() == unit);
+        paths.into_iter().any(|path| started_by(path).is_some())
+    }
+}
+
+fn file<'t>(path: AbsPath, text: Option<&'t Cow<'_, str>>) -> Named<'t> {
+    match text.map(|text| &**text) {
+        Some("") => Named::Masked,
+        text => Named::File(path, text.unwrap_or_default()),
+    }
+}
+
+fn shown<'a>(path: &AbsPath, entry: &'a UnitEntry, observed: &'a Observed) -> Entry<'a> {
+    match entry {
+        UnitEntry::Link(text) => Entry::Link(text),
+        UnitEntry::Empty => Entry::File(Some(Cow::Borrowed(""))),
+        UnitEntry::File => {
+            let text = observed.texts.get(path);
+            Entry::File(text.map(|text| Cow::Borrowed(text.as_str())))
+        }
+    }
+}
+
+/// The unit that a link called `unit` to a file called `target` makes it another name of; none where the
+/// file is the unit's own or that of its template.
+fn alias(unit: &str, target: &str) -> Option<String> {
+    name::shape(target)?;
+    let real = match (name::shape(unit), name::shape(target)) {
+        (Some(name::Shape::Instance), Some(name::Shape::Template)) => {
+            name::with_instance(target, name::instance(unit))
+        }
+        _ => target.to_owned(),
+    };
+    (real != unit).then_some(real)
+}
+
+fn is_preset(path: &AbsPath) -> bool {
+    preset::DIRECTORIES.contains(&path.directory()) && path.file_name().ends_with(".preset")
+}

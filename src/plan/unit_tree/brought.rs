@@ -1,0 +1,90 @@
+//! What a config brings to the unit directories: as units, as files or as links.
+
+use std::borrow::Cow;
+
+use super::{Entry, UNIT_DIRECTORIES, is_dependency_directory, is_preset};
+use crate::{
+    machine_config::{Content, MachineConfig, Unit, UnitName},
+    path::AbsPath,
+    plan::linkset::{UNIT_DIR, name, resolve},
+};
+
+/// Entries of the unit and preset directories that a config brings; an unknown text is `None`.
+pub(super) fn brought(config: &MachineConfig) -> impl Iterator<Item = (AbsPath, Entry<'_>)> {
+    let files = config.files.iter().filter(|(path, _)| is_ours(path));
+    let files = files.map(|(path, file)| (path.clone(), Entry::File(text(&file.content))));
+    let links = config.links.iter().filter(|(path, _)| is_ours(path));
+    let links = links.map(|(path, link)| {
+        let entry = match link.hard {
+            true => Entry::File(hard_text(config, &link.target)),
+            false => Entry::Link(&link.target),
+        };
+        (path.clone(), entry)
+    });
+    let units = config.units.iter().flat_map(|(name, unit)| {
+        let own = own_entry(unit);
+        let own = own.and_then(|entry| Some((unit_path(name.as_str())?, entry)));
+        let texts = unit.dropins.iter().filter(|(_, text)| !text.is_empty());
+        let drop_ins = texts.filter_map(|(file, text)| {
+            let text = Entry::File(Some(Cow::Borrowed(text.as_str())));
+            Some((drop_in_path(name, file)?, text))
+        });
+        own.into_iter().chain(drop_ins)
+    });
+    files.chain(links).chain(units)
+}
+
+fn own_entry(unit: &Unit) -> Option<Entry<'_>> {
+    match &unit.contents {
+        _ if unit.mask => Some(Entry::Link("/dev/null")),
+        Some(text) => Some(Entry::File(Some(Cow::Borrowed(text.as_str())))),
+        None => None,
+    }
+}
+
+fn text(content: &Content) -> Option<Cow<'_, str>> {
+    content.bytes().map(String::from_utf8_lossy)
+}
+
+fn hard_text<'a>(config: &'a MachineConfig, target: &str) -> Option<Cow<'a, str>> {
+    text(&config.files.get(&AbsPath::new(target).ok()?)?.content)
+}
+
+/// Whether a config brings a file or link of its own to this path of the unit directories.
+pub(in crate::plan) fn brings(config: &MachineConfig, path: &AbsPath) -> bool {
+    brought(config).any(|(brought, _)| brought == *path)
+}
+
+/// Where the administrator's file of this unit is.
+pub(in crate::plan) fn unit_path(unit: &str) -> Option<AbsPath> {
+    AbsPath::new(format!("{UNIT_DIR}/{unit}")).ok()
+}
+
+pub(super) fn drop_in_path(name: &UnitName, file: &str) -> Option<AbsPath> {
+    AbsPath::new(format!("{UNIT_DIR}/{name}.d/{file}")).ok()
+}
+
+/// Whether systemd reads what is at this path as a unit, a drop-in, a link that starts one, or a preset.
+fn is_ours(path: &AbsPath) -> bool {
+    let directory = path.directory();
+    let (above, name) = directory.rsplit_once('/').unwrap_or_default();
+    let nested = is_dependency_directory(name) || name.ends_with(".d");
+    is_preset(path)
+        || UNIT_DIRECTORIES.contains(&directory)
+        || (nested && UNIT_DIRECTORIES.contains(&above))
+}
+
+/// The units that the files and links of a config name, beside those in its list of units.
+pub fn named_in(config: &MachineConfig) -> Vec<String> {
+    let mut names = Vec::new();
+    for (path, entry) in brought(config) {
+        let directory = path.directory().rsplit('/').next().unwrap_or_default();
+        names.push(path.file_name().to_owned());
+        names.extend(directory.strip_suffix(".d").map(str::to_owned));
+        if let Entry::Link(text) = entry {
+            names.push(resolve(&path, text).file_name().to_owned());
+        }
+    }
+    names.retain(|name| name::shape(name).is_some());
+    names
+}
