@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::{
     Observed,
     desired::Side,
-    linkset::{Lookup, UnitSource, name, resolve},
+    linkset::{self, Lookup, UNIT_DIR, UnitSource, name, resolve},
     observed::UnitEntry,
     unit_tree::{Named, UnitTree, unit_path},
 };
@@ -18,24 +18,40 @@ pub(super) struct Catalogue<'a> {
     pub(super) side: Side<'a>,
     /// The unit directories as the config will make them.
     pub(super) tree: UnitTree<'a>,
+    /// Names that enabling units of the config gives them.
+    aliases: BTreeMap<String, String>,
     /// What the config says of enabling units, by their real names.
     said: BTreeMap<String, bool>,
 }
 
 impl<'a> Catalogue<'a> {
     pub(super) fn new(config: &'a MachineConfig, observed: &'a Observed, side: Side<'a>) -> Self {
-        let mut catalogue = Self {
+        Self {
             config,
             observed,
             side,
             tree: UnitTree::planned(config, observed, side),
+            aliases: BTreeMap::new(),
             said: BTreeMap::new(),
-        };
-        let units = config.units.iter().filter(|(_, unit)| !unit.mask);
+        }
+    }
+
+    /// Takes down the names that these units get by being enabled, and then what the config says of which unit.
+    pub(super) fn name_units(&mut self, enabled: impl Iterator<Item = String>) {
+        for unit in enabled {
+            let set = linkset::enable(&unit, &|other| self.find(other), &|_| false);
+            let own = set.links.into_iter();
+            let own = own.filter(|(path, _)| path.directory() == UNIT_DIR);
+            let names = own.map(|(path, text)| {
+                let real = resolve(&path, &text).file_name().to_owned();
+                (path.file_name().to_owned(), real)
+            });
+            self.aliases.extend(names);
+        }
+        let units = self.config.units.iter().filter(|(_, unit)| !unit.mask);
         let said =
-            units.filter_map(|(name, unit)| Some((catalogue.real_name(name, unit), unit.enabled?)));
-        catalogue.said = said.collect();
-        catalogue
+            units.filter_map(|(name, unit)| Some((self.real_name(name, unit), unit.enabled?)));
+        self.said = said.collect();
     }
 
     /// Whether the config itself says if this unit is enabled; then no other unit's `Also=` does.
@@ -55,7 +71,11 @@ impl<'a> Catalogue<'a> {
         if unit.contents.is_some() || unit.mask {
             return name.to_owned();
         }
-        if self.tree.named(name) == Named::Missing
+        let missing = self.tree.named(name) == Named::Missing;
+        if let Some(real) = self.aliases.get(name).filter(|_| missing) {
+            return real.clone();
+        }
+        if missing
             && let Some(path) = unit_path(name)
             && let Some(UnitEntry::Link(text)) = self.observed.unit_originals.get(&path)
         {

@@ -43,10 +43,12 @@ pub(super) fn add(layout: &mut Layout, config: &MachineConfig, place: &Place<'_>
         add_files(layout, place, name, unit);
     }
     lift_masks(layout, config, place, side);
-    let catalogue = Catalogue::new(config, place.observed, side);
+    let mut catalogue = Catalogue::new(config, place.observed, side);
+    let presets = Presets::of(&catalogue.tree.presets());
+    let enabled = to_be_enabled(config, side, &presets);
+    catalogue.name_units(enabled.into_iter());
     aliases::check(layout, &catalogue);
     unit_check::check(layout, &catalogue);
-    let presets = Presets::of(&catalogue.tree.presets());
     let links = catalogue.tree.links();
     // What is said outright comes first; what is left as it is fills the gaps.
     for (name, unit) in &config.units {
@@ -128,6 +130,17 @@ fn lift_masks(layout: &mut Layout, config: &MachineConfig, place: &Place<'_>, si
             ));
         }
     }
+}
+
+/// The units that the config or the presets enable, by the names given.
+fn to_be_enabled(config: &MachineConfig, side: Side<'_>, presets: &Presets) -> Vec<String> {
+    let units = config.units.iter().filter(|(_, unit)| !unit.mask);
+    let names = units.flat_map(|(name, unit)| match wish(name, unit, side, presets) {
+        Wish::Enabled => vec![name.to_string()],
+        Wish::Preset(Preset::Enable(names)) => names,
+        _ => Vec::new(),
+    });
+    names.collect()
 }
 
 /// What a config wants of a unit's enablement.

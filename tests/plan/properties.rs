@@ -95,7 +95,65 @@ fn any_config(dice: &mut Dice) -> MachineConfig {
             unit(&mut config, name, said);
         }
     }
+    add_parts_of_units(&mut config, dice);
     config
+}
+
+/// Unit files, links to them, links that start them, drop-ins and presets that come as files and links, with
+/// words on the same units among the units.
+fn add_parts_of_units(config: &mut MachineConfig, dice: &mut Dice) {
+    const OWN: &str = "/etc/systemd/system";
+    let install = |dice: &mut Dice| {
+        let target = *dice.pick(&["m", "n"]);
+        let more = *dice.pick(&["", "Alias=g.service\n", "Also=h.service\n"]);
+        format!("[Service]\nExecStart=/x\n[Install]\nWantedBy={target}.target\n{more}")
+    };
+    for place in [
+        format!("{OWN}/e.service"),
+        "/usr/local/lib/systemd/system/e.service".to_owned(),
+        format!("{OWN}/h.service"),
+        format!("{OWN}/e.service.d/20-y.conf"),
+    ] {
+        if dice.one_in(3) {
+            let text = install(dice);
+            config.files.insert(path(&place), file(&text, 0o644));
+        }
+    }
+    if dice.one_in(4) {
+        let text = *dice.pick(&["disable *\n", "enable e.service\ndisable *\n"]);
+        let place = "/etc/systemd/system-preset/10-x.preset";
+        config.files.insert(path(place), file(text, 0o644));
+    }
+    for (place, target) in [
+        ("f.service", "/usr/local/lib/systemd/system/e.service"),
+        ("m.target.wants/e.service", "/etc/systemd/system/e.service"),
+        ("i.service", "/dev/null"),
+    ] {
+        if dice.one_in(4) {
+            let place = path(&format!("{OWN}/{place}"));
+            config.links.insert(place, link(target));
+        }
+    }
+    for name in [
+        "e.service",
+        "f.service",
+        "g.service",
+        "h.service",
+        "i.service",
+    ] {
+        let taken = |path| config.files.contains_key(path) || config.links.contains_key(path);
+        let taken = taken(&path(&format!("{OWN}/{name}")));
+        let mask = !taken && dice.one_in(8);
+        let said = Unit {
+            enabled: *dice.pick(&[None, None, Some(true), Some(false)]),
+            mask,
+            unmask: !mask && dice.one_in(4),
+            ..Unit::default()
+        };
+        if said != Unit::default() {
+            unit(config, name, said);
+        }
+    }
 }
 
 #[test]

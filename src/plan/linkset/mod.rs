@@ -130,6 +130,12 @@ fn links_of(
 ) {
     for alias in &install.aliases {
         match alias_path(unit, alias) {
+            // As systemctl, which leaves a link that is there.
+            Ok(Some(path)) if links.get(&path).is_some_and(|first| *first != source.path) => {
+                complaints.push(format!(
+                    "{unit} cannot have the alias {alias:?}, which another unit that is enabled with it has"
+                ));
+            }
             Ok(Some(path)) => {
                 links.insert(path, source.path.clone());
             }
