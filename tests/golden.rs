@@ -20,6 +20,8 @@
 mod by_hand;
 #[path = "support/sandbox.rs"]
 mod sandbox;
+#[path = "support/ways.rs"]
+mod ways;
 
 use std::{
     fs,
@@ -35,7 +37,10 @@ use machinist::{
 };
 
 use by_hand::ByHand;
-use sandbox::{Nobody, Sandbox, Written, at, conduct, difference, once, without_staging};
+use sandbox::{
+    Nobody, Sandbox, Written, at, conduct, difference, from_environment, long, once,
+    without_staging,
+};
 
 const OFFLINE: Capabilities = Capabilities {
     live: false,
@@ -54,6 +59,97 @@ fn each_golden_update_plans_applies_and_goes_back_as_written() {
     for case in cases {
         Case { dir: &case }.check();
     }
+}
+
+/// What a config makes of a machine does not depend on the configs before it, and nothing is left of any of
+/// them when all leave.
+#[test]
+fn the_result_never_depends_on_the_way() {
+    let rounds = from_environment("ROUNDS").unwrap_or(if long() { 2_000 } else { 25 });
+    let seed = from_environment("SEED").unwrap_or(1);
+    for round in seed..seed + rounds {
+        let mut numbers = ways::Numbers(round);
+        let found = ways::FOUND[numbers.below(ways::FOUND.len())];
+        let way: Vec<_> = (0..4).map(|_| ways::any(&mut numbers)).collect();
+        let configs = way
+            .iter()
+            .map(|(file, directory)| ways::config(file, directory));
+        let told = format!("ROUNDS=1 SEED={round}: {found:?} {way:?}");
+        walk(found, configs.map(Written).collect(), &told);
+    }
+}
+
+fn walk(found: &str, way: Vec<Written>, told: &str) {
+    let start = || {
+        let sandbox = Sandbox::without_package(&[]);
+        for line in found.lines() {
+            make(&sandbox, line).unwrap();
+        }
+        sandbox
+    };
+    let walked = start();
+    let as_found = seen(&walked);
+    for (step, config) in way.iter().enumerate() {
+        apply(&walked, config);
+        let again = plan(&walked, config);
+        assert!(
+            again.is_empty(),
+            "{told}, step {step}: {}",
+            again.to_text(false)
+        );
+        let direct = start();
+        apply(&direct, config);
+        let other = difference(&seen(&direct), &seen(&walked));
+        assert_eq!(other, "", "{told}, step {step}");
+    }
+    apply(&walked, &Written::default());
+    assert_eq!(
+        difference(&as_found, &seen(&walked)),
+        "",
+        "{told}, at the end"
+    );
+}
+
+/// The version before stored what was absent as empty or usual: a config of its that is unchanged stays so.
+#[test]
+fn a_config_that_the_version_before_stored_plans_nothing() {
+    let mut configs: Vec<(String, Written)> = Vec::new();
+    for case in fs::read_dir("tests/golden/update").unwrap() {
+        let dir = case.unwrap().path();
+        let case = Case { dir: &dir };
+        if fs::read_to_string(dir.join("after.txt")).unwrap() != "refused\n" {
+            configs.extend(
+                case.config("to.yaml")
+                    .map(|to| (dir.display().to_string(), to)),
+            );
+        }
+    }
+    for (file, directory) in ways::FILES.iter().zip(ways::DIRECTORIES.iter().cycle()) {
+        let config = Written(ways::config(file, directory));
+        configs.push((format!("{file} {directory}"), config));
+    }
+    let mut absent = 0;
+    for (told, config) in configs {
+        let name = Path::new(&told).join("before.txt");
+        let found = fs::read_to_string(name).unwrap_or_else(|_| ways::FOUND[7].to_owned());
+        let sandbox = Sandbox::without_package(&[]);
+        found.lines().for_each(|line| make(&sandbox, line).unwrap());
+        let stored = config.0.with_defaults().into_owned();
+        absent += usize::from(stored != config.0);
+        apply(&sandbox, &Written(stored));
+        let mut update = ByHand::open(&sandbox.root());
+        if let Some(base) = &mut update.journal.base {
+            base.tells_absent = false;
+        }
+        update.store.save(&update.journal).unwrap();
+        drop(update);
+        let as_stored = seen(&sandbox);
+        let plan = plan(&sandbox, &config);
+        assert!(plan.is_empty(), "{told}: {}", plan.to_text(false));
+        apply(&sandbox, &config);
+        assert_eq!(difference(&as_stored, &seen(&sandbox)), "", "{told}");
+    }
+    assert!(absent >= 5, "{absent}");
 }
 
 struct Case<'a> {

@@ -3,7 +3,7 @@
 
 use crate::{
     config::{self, Inputs, Origin, SettingsFile},
-    machine_config::{File, MachineConfig, Owner, Refusal},
+    machine_config::{Content, FILE_MODE, File, MachineConfig, Owner, Refusal},
     path::AbsPath,
     reason::Reason,
 };
@@ -37,7 +37,8 @@ pub(super) fn refusals(config: &MachineConfig, policies: &AbsPath) -> Vec<Refusa
     let path = chosen.map_or_else(|| policies.clone(), |settings| settings.update.policies);
     if let Some(file) = config.files.get(&path) {
         refusals.extend(not_roots(&path, file));
-        let text = file.content.bytes().unwrap_or_default();
+        let text = file.content.as_ref().and_then(Content::bytes);
+        let text = text.unwrap_or_default();
         let wrong = super::policies::parse(text).err().unwrap_or_default();
         refusals.extend(wrong.into_iter().map(|wrong| {
             let field = wrong.field.map(|field| format!("{field}: "));
@@ -75,22 +76,22 @@ fn is_settings(path: &AbsPath) -> bool {
 fn as_found(path: &AbsPath, file: &File) -> Option<SettingsFile> {
     Some(SettingsFile {
         name: path.to_string(),
-        content: file.content.bytes()?.to_vec(),
+        content: file.content.as_ref()?.bytes()?.to_vec(),
         owner: 0,
-        mode: file.mode & !0o002,
+        mode: file.mode.unwrap_or(FILE_MODE) & !0o002,
     })
 }
 
 /// What others may write is not obeyed.
 fn not_roots(path: &AbsPath, file: &File) -> Option<Refusal> {
-    let roots = match &file.user {
-        Owner::Id(id) => *id == 0,
-        Owner::Name(name) => name == "root",
-    };
-    let message = match (roots, file.mode & 0o002) {
-        (true, 0) => return None,
-        (false, _) => format!("{path} would belong to {}", file.user),
-        (true, _) => format!("{path} could be written by anybody"),
+    let others = file.user.as_ref().filter(|user| match user {
+        Owner::Id(id) => *id != 0,
+        Owner::Name(name) => name != "root",
+    });
+    let message = match (others, file.mode.unwrap_or(FILE_MODE) & 0o002) {
+        (None, 0) => return None,
+        (Some(user), _) => format!("{path} would belong to {user}"),
+        (None, _) => format!("{path} could be written by anybody"),
     };
     Some(refusal(Reason::SourceUnreadable, message, Some(file)))
 }

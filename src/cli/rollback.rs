@@ -66,10 +66,7 @@ fn earlier(journal: &Journal) -> Vec<ConfigName> {
         .iter()
         .rev()
         .filter(|update| update.outcome.is_done());
-    let before = done.map(|update| ConfigName {
-        name: update.to.clone(),
-        digest: update.digest,
-    });
+    let before = done.map(|update| ConfigName::new(update.to.clone(), update.digest));
     let mut all: Vec<ConfigName> = Vec::new();
     for config in journal.base.iter().cloned().chain(before) {
         let known = all.iter().any(|one| one.digest == config.digest);

@@ -60,12 +60,13 @@ pub fn from_canonical_json(bytes: &[u8]) -> Result<MachineConfig, CanonicalError
 pub fn to_portable_json(config: &MachineConfig) -> Result<Vec<u8>, NoContent> {
     let mut contents = BTreeMap::new();
     for (path, file) in &config.files {
-        let bytes = file.content.bytes();
+        let Some(content) = &file.content else {
+            continue;
+        };
+        let bytes = content.bytes();
         let bytes = bytes.ok_or_else(|| NoContent { path: path.clone() })?;
         let encoded = || source::base64(bytes);
-        contents
-            .entry(file.content.digest())
-            .or_insert_with(encoded);
+        contents.entry(content.digest()).or_insert_with(encoded);
     }
     let mut bytes = Vec::new();
     write(config, Some(contents), &mut bytes);
@@ -83,10 +84,13 @@ pub fn from_portable_json(bytes: &[u8]) -> Result<MachineConfig, CanonicalError>
         .collect();
     let mut config = form.config;
     for (path, file) in &mut config.files {
-        let content = contents.get(&file.content.digest());
-        let content = content.filter(|content| **content == file.content);
+        let Some(named) = &mut file.content else {
+            continue;
+        };
+        let content = contents.get(&named.digest());
+        let content = content.filter(|content| *content == named);
         let missing = || CanonicalError::Content(NoContent { path: path.clone() });
-        file.content = content.cloned().ok_or_else(missing)?;
+        *named = content.cloned().ok_or_else(missing)?;
     }
     Ok(config)
 }

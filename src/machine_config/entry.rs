@@ -128,33 +128,42 @@ impl PartialEq for Origin {
     }
 }
 
-/// A file the config owns whole.
+/// A file. With a content the config owns it whole; without one, an existing file keeps its content, and
+/// whatever of mode and owner is absent. Absent fields are left out of the canonical form.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct File {
     /// What it holds.
-    pub content: Content,
-    /// Permission bits, 0–07777.
-    pub mode: u32,
-    /// The owning user.
-    pub user: Owner,
-    /// The owning group.
-    pub group: Owner,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub content: Option<Content>,
+    /// Permission bits, 0–07777. Never absent beside a content.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<u32>,
+    /// The owning user. Never absent beside a content.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<Owner>,
+    /// The owning group. Never absent beside a content.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<Owner>,
     /// Where it was written.
     #[serde(skip)]
     pub origin: Origin,
 }
 
-/// A directory with its mode and owner; what lies in it is not owned by it.
+/// A directory with its mode and owner; what lies in it is not owned by it. An existing directory keeps
+/// whatever is absent here.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Directory {
     /// Permission bits, 0–07777.
-    pub mode: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<u32>,
     /// The owning user.
-    pub user: Owner,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<Owner>,
     /// The owning group.
-    pub group: Owner,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<Owner>,
     /// Where it was written.
     #[serde(skip)]
     pub origin: Origin,

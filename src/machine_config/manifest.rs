@@ -21,7 +21,8 @@ pub struct NoContent {
 }
 
 /// The manifest in YAML. [`parse`](super::parse) and [`merge`](super::merge) of it alone give a
-/// config with the same digest.
+/// config with the same name, and with the same digest unless the config leaves something to the machine:
+/// that is written with its default ([`MachineConfig::with_defaults`]).
 ///
 /// # Errors
 /// The config comes from the store, without the contents.
@@ -33,6 +34,7 @@ pub fn to_machine_config_yaml(config: &MachineConfig) -> Result<String, NoConten
 
 /// The same as the object that it is.
 pub fn to_machine_config(config: &MachineConfig) -> Result<Value, NoContent> {
+    let config = &*config.with_defaults();
     let mut spec = Map::new();
     spec.insert("config".into(), ignition(config)?);
     insert(&mut spec, "kernelArguments", json!(config.kernel_arguments));
@@ -81,10 +83,11 @@ fn insert(object: &mut Map<String, Value>, key: &str, value: Value) {
 fn ignition(config: &MachineConfig) -> Result<Value, NoContent> {
     let mut storage = Map::new();
     let files = config.files.iter().map(|(path, file)| {
-        let source = file.content.bytes().map(data_url);
+        let source = file.content.as_ref().and_then(|content| content.bytes());
+        let source = source.map(data_url);
         Ok(json!({
             "path": path, "mode": file.mode, "overwrite": true,
-            "user": owner(&file.user), "group": owner(&file.group),
+            "user": owner(file.user.as_ref()), "group": owner(file.group.as_ref()),
             "contents": {"source": source.ok_or_else(|| NoContent { path: path.clone() })?},
         }))
     });
@@ -92,7 +95,7 @@ fn ignition(config: &MachineConfig) -> Result<Value, NoContent> {
     let directories = config.directories.iter().map(|(path, directory)| {
         json!({
             "path": path, "mode": directory.mode,
-            "user": owner(&directory.user), "group": owner(&directory.group),
+            "user": owner(directory.user.as_ref()), "group": owner(directory.group.as_ref()),
         })
     });
     insert(&mut storage, "directories", directories.collect());
@@ -100,7 +103,7 @@ fn ignition(config: &MachineConfig) -> Result<Value, NoContent> {
         true => json!({"path": path, "target": link.target, "overwrite": true, "hard": true}),
         false => json!({
             "path": path, "target": link.target, "overwrite": true,
-            "user": owner(&link.user), "group": owner(&link.group),
+            "user": owner(Some(&link.user)), "group": owner(Some(&link.group)),
         }),
     });
     insert(&mut storage, "links", links.collect());
@@ -130,10 +133,11 @@ fn ignition(config: &MachineConfig) -> Result<Value, NoContent> {
     Ok(Value::Object(root))
 }
 
-fn owner(owner: &Owner) -> Value {
+fn owner(owner: Option<&Owner>) -> Value {
     match owner {
-        Owner::Id(id) => json!({"id": id}),
-        Owner::Name(name) => json!({"name": name}),
+        None => Value::Null,
+        Some(Owner::Id(id)) => json!({"id": id}),
+        Some(Owner::Name(name)) => json!({"name": name}),
     }
 }
 

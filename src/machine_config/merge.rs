@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, btree_map::Entry};
 
 use super::{
-    Content, Directory, Document, File, Group, Link, MachineConfig, Notes, Origin, Origins, Owner,
-    Refusal, Unit, User,
+    Content, Directory, Document, FILE_MODE, File, Group, Link, MachineConfig, Notes, Origin,
+    Origins, Owner, Refusal, Unit, User,
     account::lay_over_user,
     canonical, conflict,
     parts::{FilePart, LinkPart, NodePart, Parts, UnitPart},
@@ -12,10 +12,6 @@ use super::{
     unread::Unread,
 };
 use crate::{path::AbsPath, reason::Reason};
-
-/// Ignition's modes for what says none.
-const FILE_MODE: u32 = 0o644;
-const DIRECTORY_MODE: u32 = 0o755;
 
 /// In which order documents are laid over one another; the later one wins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +30,7 @@ pub enum Order {
 /// without repeating one; kernel arguments are appended, repetitions kept; extensions are a set. An OS
 /// image that a controller put in gives way to one that a person put in, whatever their order. Gives
 /// the warnings beside
-/// the config. Its name is [`rendered_name`](super::rendered_name).
+/// the config. Its name is [`rendered_name`](super::rendered_name) of what `render` writes.
 pub fn merge(
     documents: Vec<Document>,
     pool: &str,
@@ -86,7 +82,7 @@ pub(super) fn together(
         warnings.extend(verdict.warning.map(|warning| format!("{name} {warning}")));
     }
     refusals.sort_by(|a, b| (&a.file, a.line, a.column).cmp(&(&b.file, b.line, b.column)));
-    config.name = canonical::rendered_name(pool, &canonical::digest(&config));
+    config.name = canonical::rendered_name(pool, &canonical::digest(&config.with_defaults()));
     (config, warnings, refusals)
 }
 
@@ -250,19 +246,33 @@ impl FilePart {
         keep(&mut self.append_origin, above.append_origin);
     }
 
-    fn whole_content(content: Option<Content>, append: &[Content]) -> Content {
-        let content = content.unwrap_or_default();
+    fn whole_content(content: Option<Content>, append: &[Content]) -> Option<Content> {
         if append.is_empty() {
             return content;
         }
         // What was just read from a document has its bytes.
-        let parts = std::iter::once(&content).chain(append);
+        let parts = content.iter().chain(append);
         let bytes: Vec<u8> = parts
             .filter_map(Content::bytes)
             .flatten()
             .copied()
             .collect();
-        Content::new(bytes)
+        Some(Content::new(bytes))
+    }
+
+    /// A content that the config gives comes with a mode and an owner. Without one, what is absent is left
+    /// to the machine, as Ignition has it.
+    fn finish(self) -> File {
+        let content = Self::whole_content(self.content, &self.append);
+        let given = content.is_some();
+        let owner = |owner: Option<Owner>| owner.or_else(|| given.then_some(Owner::ROOT));
+        File {
+            mode: self.node.mode.or_else(|| given.then_some(FILE_MODE)),
+            user: owner(self.node.user),
+            group: owner(self.node.group),
+            content,
+            origin: self.node.origin,
+        }
     }
 }
 
@@ -290,17 +300,11 @@ fn finish(mut parts: Parts) -> MachineConfig {
     parts.extensions.dedup();
     MachineConfig {
         name: String::new(),
-        files: values(parts.files, |part| File {
-            content: FilePart::whole_content(part.content, &part.append),
-            mode: part.node.mode.unwrap_or(FILE_MODE),
-            user: part.node.user.unwrap_or(Owner::ROOT),
-            group: part.node.group.unwrap_or(Owner::ROOT),
-            origin: part.node.origin,
-        }),
+        files: values(parts.files, FilePart::finish),
         directories: values(parts.directories, |part| Directory {
-            mode: part.mode.unwrap_or(DIRECTORY_MODE),
-            user: part.user.unwrap_or(Owner::ROOT),
-            group: part.group.unwrap_or(Owner::ROOT),
+            mode: part.mode,
+            user: part.user,
+            group: part.group,
             origin: part.origin,
         }),
         links: values(parts.links, |part| Link {

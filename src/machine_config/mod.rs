@@ -7,6 +7,7 @@ mod account;
 mod butane;
 mod canonical;
 mod conflict;
+mod defaults;
 mod document;
 mod entry;
 mod files;
@@ -32,6 +33,7 @@ pub use canonical::{
     CanonicalError, digest, from_canonical_json, from_portable_json, rendered_name,
     to_canonical_json, to_portable_json,
 };
+pub use defaults::{DIRECTORY_MODE, FILE_MODE};
 pub use document::{Document, Rules, parse};
 pub use entry::{
     Content, Directory, EntryKind, File, Link, MachineConfig, Notes, Origin, Origins, Owner,

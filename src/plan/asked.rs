@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::{
     Edit, ObjectKind, Observed,
-    desired::{Layout, Object, Side},
+    desired::{Layout, Side},
 };
 use crate::{
     machine_config::{EntryKind, MachineConfig},
@@ -22,7 +22,7 @@ pub struct Asked {
     pub home: Option<AbsPath>,
     /// Whether the plan edits the text that is there: keys beside a person's own.
     pub edited: bool,
-    /// Nothing is said of it: it only has to be looked at, because a hard link leads there.
+    /// Its content does not matter: a hard link leads there, or the config leaves the content as it is.
     pub only_seen: bool,
 }
 
@@ -70,15 +70,11 @@ pub fn asked(
             planned.or_else(|| observed.users.get(name))
         };
         let account = keys.then(account).flatten();
-        let kind = match wanted.object {
-            Object::File { .. } | Object::Hard { .. } => ObjectKind::File,
-            Object::Directory { .. } => ObjectKind::Directory,
-            Object::Link { .. } => ObjectKind::Link,
-        };
         Asked {
             home: account.and_then(|account| account.home.clone()),
             edited: keys && !observed.sshd_reads_keys_directory,
-            ..Asked::of(path, Some(kind))
+            only_seen: wanted.object.is_without_content(),
+            ..Asked::of(path, Some(wanted.object.kind()))
         }
     });
     all.extend(there);

@@ -16,7 +16,7 @@ use super::{
     verdict::{Judge, Needed},
 };
 use crate::{
-    machine_config::{EntryKind, MachineConfig, Refusal},
+    machine_config::{Content, EntryKind, MachineConfig, Refusal},
     path::AbsPath,
     reason::Reason,
 };
@@ -119,6 +119,7 @@ fn plan(
         to: ConfigRef::of(to),
         operations,
         adopted: std::mem::take(&mut steps.adopted),
+        written: std::mem::take(&mut steps.written),
         named,
         let_go: after.accounts.let_go.clone(),
         // Said with the whole config, not with each repair of one path.
@@ -150,7 +151,11 @@ fn narrow(only: &AbsPath, after: &mut Layout, steps: &mut Steps) {
 
 /// The refusal of a config that could not be kept.
 fn too_large(config: &MachineConfig) -> Option<Refusal> {
-    let sizes = config.files.values().map(|file| file.content.size());
+    let contents = config
+        .files
+        .values()
+        .filter_map(|file| file.content.as_ref());
+    let sizes = contents.map(Content::size);
     let bytes = sizes.fold(0, u64::saturating_add);
     let units = config.units.values().flat_map(|unit| {
         let drop_ins = unit.dropins.values();

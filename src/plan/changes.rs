@@ -81,28 +81,22 @@ impl Builder<'_> {
         let before = self.observed.objects.get(path).map(FileFacts::summary);
         let before = before.map(Box::new);
         let after = match &step.act {
-            Act::Put(object) | Act::Metadata(object) => Some(object.summary()),
+            Act::Put(object) => Some(object.summary()),
+            Act::Metadata(attributes) => {
+                let facts = self.observed.objects.get(path);
+                facts.map(|facts| facts.with(*attributes).summary())
+            }
+            Act::Copy(place, attributes) => {
+                let facts = self.observed.objects.get(place);
+                facts.map(|facts| facts.with(*attributes).summary())
+            }
             Act::Remove => None,
             Act::Restore(place) => self.observed.objects.get(place).map(FileFacts::summary),
         };
         let after = after.map(Box::new);
-        let what = match (step.change, &step.act) {
-            (_, Act::Restore(_)) => {
-                "leaves the config; what stood here before comes back".to_owned()
-            }
-            (ChangeKind::Create, Act::Put(Object::Hard { target, .. })) => {
-                format!("new, another name of {target}")
-            }
-            (_, Act::Put(Object::Hard { target, .. })) => {
-                format!("becomes another name of {target}, as it is then")
-            }
-            (ChangeKind::Modify, Act::Put(Object::File { .. })) if step.fields == ["target"] => {
-                "becomes a file of its own, and is no hard link any more".to_owned()
-            }
-            (ChangeKind::Create, _) => "new".to_owned(),
-            (ChangeKind::Remove, _) if self.lifts_mask(path, entry) => "lifted".to_owned(),
-            (ChangeKind::Remove, _) => "leaves the config".to_owned(),
-            (ChangeKind::Modify, _) => differs(&step.fields),
+        let what = match step.change {
+            ChangeKind::Remove if self.lifts_mask(path, entry) => "lifted".to_owned(),
+            _ => describe(step),
         };
         let diff = self.diff(path, step);
         let (change, needed) = change(entry, step.change, &step.fields, &what, verdict);
@@ -245,6 +239,36 @@ fn change(
         warnings: verdict.warnings,
     };
     (change, needed)
+}
+
+/// Says what becomes of the object.
+fn describe(step: &Step) -> String {
+    match (step.change, &step.act) {
+        (_, Act::Restore(_)) => "leaves the config; what stood here before comes back".to_owned(),
+        (ChangeKind::Create, Act::Put(Object::Hard { target, .. })) => {
+            format!("new, another name of {target}")
+        }
+        (_, Act::Put(Object::Hard { target, .. })) => {
+            format!("becomes another name of {target}, as it is then")
+        }
+        (ChangeKind::Modify, Act::Put(Object::File { .. })) if step.fields == ["target"] => {
+            "becomes a file of its own, and is no hard link any more".to_owned()
+        }
+        (_, Act::Copy(..)) => {
+            "its contents leave the config; what it held before comes back".to_owned()
+        }
+        (ChangeKind::Create, _) => "new".to_owned(),
+        (ChangeKind::Remove, Act::Metadata(_)) if step.entry.kind == EntryKind::File => {
+            format!("leaves the config; its {} back", goes(&step.fields))
+        }
+        (ChangeKind::Remove, _) => "leaves the config".to_owned(),
+        (ChangeKind::Modify, _) => differs(&step.fields),
+    }
+}
+
+fn goes(fields: &[&str]) -> String {
+    let verb = if fields.len() == 1 { "goes" } else { "go" };
+    format!("{} {verb}", fields.join(" and "))
 }
 
 fn differs(fields: &[&str]) -> String {

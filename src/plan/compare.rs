@@ -1,7 +1,7 @@
 //! Whether an object is as it should be. Planning and drift ask the same question here.
 
 use super::{
-    FileFacts, ObjectSummary,
+    Attributes, FileFacts, ObjectSummary,
     desired::{Object, Wanted},
     observed::ObjectKind,
 };
@@ -27,6 +27,12 @@ pub(super) fn differences(wanted: &Wanted, facts: &FileFacts, owners: bool) -> V
         }
         (Object::Directory { mode, .. }, ObjectKind::Directory) => {
             unless(*mode == facts.mode, "mode")
+        }
+        (Object::Partial { mode, uid, gid, .. }, kind) if kind == wanted.object.kind() => {
+            unless(mode.is_none_or(|mode| mode == facts.mode), "mode");
+            let (uid, gid) = (uid.unwrap_or(facts.uid), gid.unwrap_or(facts.gid));
+            unless(!owners || (uid, gid) == (facts.uid, facts.gid), "owner");
+            return fields;
         }
         (Object::Link { target, .. }, ObjectKind::Link) => {
             let there = facts.target.as_deref().unwrap_or_default();
@@ -72,12 +78,13 @@ fn link_field(kind: EntryKind) -> &'static str {
 }
 
 impl Object {
-    /// Numeric user and group; root's for a hard link, which has none of its own.
+    /// Numeric user and group; root's for a hard link, which has none of its own, and where none is given.
     pub(super) fn owner(&self) -> (u32, u32) {
         match self {
             Self::File { uid, gid, .. }
             | Self::Directory { uid, gid, .. }
             | Self::Link { uid, gid, .. } => (*uid, *gid),
+            Self::Partial { uid, gid, .. } => (uid.unwrap_or(0), gid.unwrap_or(0)),
             Self::Hard { .. } => (0, 0),
         }
     }
@@ -93,6 +100,7 @@ impl Object {
                 None,
             ),
             Self::Directory { mode, .. } => (None, None, Some(*mode), None),
+            Self::Partial { mode, .. } => (None, None, *mode, None),
             Self::Link { target, .. } => (None, None, None, Some(target.clone())),
             Self::Hard { target, .. } => {
                 let target = Some(target.to_string());
@@ -105,6 +113,26 @@ impl Object {
 }
 
 impl FileFacts {
+    /// Its mode and owner.
+    pub(super) const fn attributes(&self) -> Attributes {
+        Attributes {
+            mode: self.mode,
+            uid: self.uid,
+            gid: self.gid,
+        }
+    }
+
+    /// The same object with another mode and owner.
+    pub(super) fn with(&self, attributes: Attributes) -> Self {
+        let Attributes { mode, uid, gid } = attributes;
+        Self {
+            mode,
+            uid,
+            gid,
+            ..self.clone()
+        }
+    }
+
     /// What may be said of it.
     pub(super) fn summary(&self) -> ObjectSummary {
         let size = (self.kind == ObjectKind::File).then_some(self.size);

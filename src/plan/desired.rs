@@ -6,12 +6,12 @@ use std::{
 };
 
 use super::{
-    Account, Observed,
+    Account, ObjectKind, Observed,
     accounts::{self, Accounts},
     hard_links, keys, units,
 };
 use crate::{
-    machine_config::{Content, EntryKind, MachineConfig, Origin, Owner, Refusal},
+    machine_config::{Content, EntryKind, FILE_MODE, MachineConfig, Origin, Owner, Refusal},
     path::AbsPath,
     reason::Reason,
 };
@@ -37,6 +37,14 @@ pub(super) enum Object {
         mode: u32,
         uid: u32,
         gid: u32,
+    },
+    /// A file or directory of which only the kind is sure: what is absent stays as it is on the machine, the
+    /// content of a file always.
+    Partial {
+        directory: bool,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
     },
     Link {
         target: String,
@@ -119,31 +127,46 @@ impl Layout {
     fn add_entries(&mut self, config: &MachineConfig, place: &Place<'_>) {
         for (path, file) in &config.files {
             let entry = Entry::new(EntryKind::File, path.shared(), &file.origin);
-            if let Some((uid, gid)) = self.owner(place, &file.user, &file.group, &entry) {
-                let (content, mode) = (file.content.clone(), file.mode);
-                self.add(
-                    place,
-                    path,
-                    entry,
-                    Object::File {
+            let owner = (file.user.as_ref(), file.group.as_ref());
+            if let Some((uid, gid)) = self.owner(place, owner, &entry) {
+                let object = match file.content.clone() {
+                    Some(content) => Object::File {
                         content,
-                        mode,
+                        mode: file.mode.unwrap_or(FILE_MODE),
+                        uid: uid.unwrap_or(0),
+                        gid: gid.unwrap_or(0),
+                    },
+                    None => Object::Partial {
+                        directory: false,
+                        mode: file.mode,
                         uid,
                         gid,
                     },
-                );
+                };
+                self.add(place, path, entry, object);
             }
         }
         for (path, directory) in &config.directories {
             let entry = Entry::new(EntryKind::Directory, path.shared(), &directory.origin);
-            if let Some((uid, gid)) = self.owner(place, &directory.user, &directory.group, &entry) {
-                let mode = directory.mode;
-                self.add(place, path, entry, Object::Directory { mode, uid, gid });
+            let owner = (directory.user.as_ref(), directory.group.as_ref());
+            if let Some((uid, gid)) = self.owner(place, owner, &entry) {
+                let object = match (directory.mode, uid, gid) {
+                    (Some(mode), Some(uid), Some(gid)) => Object::Directory { mode, uid, gid },
+                    (mode, uid, gid) => Object::Partial {
+                        directory: true,
+                        mode,
+                        uid,
+                        gid,
+                    },
+                };
+                self.add(place, path, entry, object);
             }
         }
         for (path, link) in config.links.iter().filter(|(_, link)| !link.hard) {
             let entry = Entry::new(EntryKind::Link, path.shared(), &link.origin);
-            if let Some((uid, gid)) = self.owner(place, &link.user, &link.group, &entry) {
+            let owner = (Some(&link.user), Some(&link.group));
+            if let Some((uid, gid)) = self.owner(place, owner, &entry) {
+                let (uid, gid) = (uid.unwrap_or(0), gid.unwrap_or(0));
                 let target = link.target.clone();
                 self.add(place, path, entry, Object::Link { target, uid, gid });
             }
@@ -195,17 +218,13 @@ impl Layout {
     fn owner(
         &mut self,
         place: &Place<'_>,
-        user: &Owner,
-        group: &Owner,
+        (user, group): (Option<&Owner>, Option<&Owner>),
         entry: &Entry,
-    ) -> Option<(u32, u32)> {
-        let uid = place.user(user);
-        let gid = place.group(group);
-        for (missing, what, given) in [
-            (uid.is_none(), "user", user),
-            (gid.is_none(), "group", group),
-        ] {
-            if missing {
+    ) -> Option<(Option<u32>, Option<u32>)> {
+        let uid = user.map(|user| place.user(user));
+        let gid = group.map(|group| place.group(group));
+        for (id, what, given) in [(uid, "user", user), (gid, "group", group)] {
+            if let (Some(None), Some(given)) = (id, given) {
                 let message = format!(
                     "{entry}: this machine has no {what} {:?}",
                     given.to_string()
@@ -215,7 +234,11 @@ impl Layout {
                     .push(refusal.expected(format!("a {what} of this machine, or a number")));
             }
         }
-        Some((uid?, gid?))
+        // Refused where one of them is given and unknown.
+        match (uid, gid) {
+            (Some(None), _) | (_, Some(None)) => None,
+            (uid, gid) => Some((uid.flatten(), gid.flatten())),
+        }
     }
 
     /// A file or link cannot hold anything.
@@ -244,7 +267,7 @@ impl Layout {
     fn no_directory_above(&self, path: &AbsPath, clear: &mut BTreeSet<AbsPath>) -> Option<&Wanted> {
         for above in path.ancestors() {
             let other = self.objects.get(&above);
-            let holds = |other: &&Wanted| matches!(other.object, Object::Directory { .. });
+            let holds = |other: &&Wanted| other.object.kind() == ObjectKind::Directory;
             if let Some(other) = other.filter(|other| !holds(other)) {
                 return Some(other);
             }
@@ -358,6 +381,29 @@ impl Object {
             uid: 0,
             gid: 0,
         }
+    }
+
+    /// What it is on the machine.
+    pub(super) const fn kind(&self) -> ObjectKind {
+        match self {
+            Self::Directory { .. }
+            | Self::Partial {
+                directory: true, ..
+            } => ObjectKind::Directory,
+            Self::File { .. } | Self::Partial { .. } | Self::Hard { .. } => ObjectKind::File,
+            Self::Link { .. } => ObjectKind::Link,
+        }
+    }
+
+    /// Whether it is a file whose content the config does not give.
+    pub(super) const fn is_without_content(&self) -> bool {
+        matches!(
+            self,
+            Self::Partial {
+                directory: false,
+                ..
+            }
+        )
     }
 
     fn same_link(&self, other: &Self) -> bool {

@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    ChangeKind, Observed,
+    Attributes, ChangeKind, FileFacts, Observed,
     compare::differences,
     desired::{Entry, Layout, Object, Wanted},
     observed::ObjectKind,
+    partial::{Reached, changed_by},
 };
 use crate::{machine_config::EntryKind, path::AbsPath};
 
@@ -25,8 +26,10 @@ pub(super) struct Step {
 pub(super) enum Act {
     /// A new object takes the place.
     Put(Object),
-    /// A directory stays and gets another mode or owner.
-    Metadata(Object),
+    /// An object stays and gets another mode or owner.
+    Metadata(Attributes),
+    /// A file takes the place that holds what the original at this place holds.
+    Copy(AbsPath, Attributes),
     /// The object goes.
     Remove,
     /// What stood there before machinist comes back from the place given.
@@ -41,6 +44,11 @@ pub(super) struct Steps {
     pub(super) adopted: BTreeSet<AbsPath>,
     /// Where the config before had something.
     pub(super) ours: BTreeSet<AbsPath>,
+    /// Files of the config before, without a content given, that somebody has written since: not ours to
+    /// throw away.
+    pub(super) written: BTreeSet<AbsPath>,
+    /// Hard links of the config to reach, by the file that they are names of.
+    pub(super) hard_links: BTreeMap<AbsPath, usize>,
     /// Directories that hold something of the config to reach, changed or not.
     pub(super) needed: BTreeSet<AbsPath>,
 }
@@ -50,8 +58,15 @@ pub(super) fn steps(before: &Layout, after: &Layout, observed: &Observed, owners
     let ours = before.objects.keys().cloned().collect();
     let mut needed = BTreeSet::new();
     add_parents(after.objects.keys(), &mut needed);
+    let mut hard_links = BTreeMap::new();
+    for wanted in after.objects.values() {
+        if let Object::Hard { target, .. } = &wanted.object {
+            *hard_links.entry(target.clone()).or_default() += 1;
+        }
+    }
     let mut steps = Steps {
         ours,
+        hard_links,
         needed,
         ..Steps::default()
     };
@@ -107,6 +122,11 @@ impl Layout {
 }
 
 impl Steps {
+    /// How many hard links of the config to reach lead to this file.
+    pub(super) fn names_of(&self, file: &AbsPath) -> usize {
+        self.hard_links.get(file).copied().unwrap_or(0)
+    }
+
     pub(super) fn put(
         &mut self,
         path: &AbsPath,
@@ -137,7 +157,12 @@ impl Steps {
     ) {
         let had = before.objects.get(path);
         let Some(facts) = observed.objects.get(path) else {
-            let act = Act::Put(wanted.object.clone());
+            let act = Reached {
+                had,
+                path,
+                observed,
+            }
+            .missing(&wanted.object);
             self.put(
                 path,
                 &wanted.entry,
@@ -154,28 +179,51 @@ impl Steps {
         if fields.is_empty() && self.parts_names(wanted, had, facts) {
             fields.push("target");
         }
-        if fields.is_empty() {
-            if had.is_none() && !observed.originals.contains_key(path) {
+        let act = match wanted.object {
+            Object::Partial { .. } => {
+                let reached = Reached {
+                    had,
+                    path,
+                    observed,
+                };
+                let act = reached.partial(&wanted.object, facts, owners);
+                fields = match &act {
+                    Some(act) => changed_by(act, facts, fields),
+                    None => Vec::new(),
+                };
+                act
+            }
+            Object::Directory { mode, uid, gid } if facts.kind == ObjectKind::Directory => {
+                Some(Act::Metadata(Attributes { mode, uid, gid }))
+            }
+            _ => Some(Act::Put(wanted.object.clone())),
+        };
+        let Some(act) = act.filter(|_| !fields.is_empty()) else {
+            let touched =
+                observed.originals.contains_key(path) || observed.modes.contains_key(path);
+            if had.is_none() && !touched {
                 self.adopted.insert(path.clone());
             }
             return;
+        };
+        let written = had.is_some_and(|had| had.object.is_without_content()) && facts.size > 0;
+        if written && facts.kind == ObjectKind::File && !matches!(act, Act::Metadata(_)) {
+            self.written.insert(path.clone());
         }
         if let Some(had) = had {
-            let since = differences(had, facts, owners);
-            if !since.is_empty() {
-                let what = format!("its {} changed", since.join(" and "));
-                self.warnings
-                    .push(drifted(&had.asked, &what, had.object == wanted.object));
-            }
+            self.warn_of_drift(had, wanted, facts, owners);
         }
-        let stays = matches!(wanted.object, Object::Directory { .. })
-            && facts.kind == ObjectKind::Directory;
-        let act = if stays {
-            Act::Metadata(wanted.object.clone())
-        } else {
-            Act::Put(wanted.object.clone())
-        };
         self.put(path, &wanted.entry, act, ChangeKind::Modify, fields);
+    }
+
+    /// Warns when the object differs from what the config before gave it.
+    fn warn_of_drift(&mut self, had: &Wanted, wanted: &Wanted, facts: &FileFacts, owners: bool) {
+        let since = differences(had, facts, owners);
+        if !since.is_empty() {
+            let what = format!("its {} changed", since.join(" and "));
+            self.warnings
+                .push(drifted(&had.asked, &what, had.object == wanted.object));
+        }
     }
 }
 
@@ -220,9 +268,9 @@ pub(super) fn first_field(wanted: &Wanted) -> &'static str {
         (EntryKind::SSHKey, _) => "keys",
         (EntryKind::Mask, _) => "masked",
         (EntryKind::Enablement, _) => "enabled",
-        (_, Object::File { .. }) => "content",
-        (_, Object::Directory { .. }) => "kind",
         (_, Object::Link { .. } | Object::Hard { .. }) => "target",
+        (_, object) if object.kind() == ObjectKind::Directory => "kind",
+        _ => "content",
     }
 }
 

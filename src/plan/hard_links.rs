@@ -83,8 +83,8 @@ impl Layout {
                 return Some("which this config takes away");
             }
             let there = || observed.objects.get(target).map(|facts| facts.kind);
-            let wanted = self.objects.get(target).map(|wanted| &wanted.object);
-            let kind = wanted.map(kind).or_else(there);
+            let wanted = self.objects.get(target).map(|wanted| wanted.object.kind());
+            let kind = wanted.or_else(there);
             kind_fault(kind)
         };
         let mut refusals = Vec::new();
@@ -96,14 +96,6 @@ impl Layout {
             }
         }
         self.refusals.extend(refusals);
-    }
-}
-
-fn kind(object: &Object) -> ObjectKind {
-    match object {
-        Object::File { .. } | Object::Hard { .. } => ObjectKind::File,
-        Object::Directory { .. } => ObjectKind::Directory,
-        Object::Link { .. } => ObjectKind::Link,
     }
 }
 

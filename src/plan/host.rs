@@ -69,6 +69,7 @@ pub(super) fn refusals(
         };
         found.extend(host.in_the_way());
         found.extend(host.foreign_content(&busy));
+        found.extend(host.other_names());
     }
     found.extend(space::refusals(operations, observed));
     if capabilities.live && !operations.is_empty() {
@@ -96,7 +97,7 @@ impl Host<'_> {
     }
 
     fn in_place(&self) -> bool {
-        matches!(self.operation.kind, OperationKind::Metadata { .. })
+        matches!(self.operation.kind, OperationKind::Metadata(_))
     }
 
     fn in_the_way(&self) -> Option<Refusal> {
@@ -107,7 +108,10 @@ impl Host<'_> {
                 "the root directory cannot be replaced".into(),
             ));
         }
-        if self.facts().is_some_and(|facts| facts.mount_point) && !self.in_place() {
+        // A file with a mount of its own has no room for staging on it, even in place.
+        let stays = |facts: &FileFacts| self.in_place() && facts.kind == ObjectKind::Directory;
+        let mounted = |facts: &&FileFacts| facts.mount_point && !stays(facts);
+        if self.facts().filter(mounted).is_some() {
             return Some(self.refuse(
                 Reason::MountPointInTheWay,
                 format!("{target} is a mount point and cannot be replaced or removed"),
@@ -198,6 +202,22 @@ impl Host<'_> {
             .is_some_and(|mount| mount.overlay);
         (overlay && !self.ours()).then(|| {
             self.refuse(Reason::ForeignContent, format!("{target} is a directory of an overlay's lower layer and can be neither replaced nor removed"))
+        })
+    }
+
+    /// Mode and owner belong to a file and not to its name: other names of it would change as well.
+    fn other_names(&self) -> Option<Refusal> {
+        let (target, facts) = (&self.operation.target, self.facts()?);
+        let names = u32::try_from(self.steps.names_of(target)).unwrap_or(u32::MAX);
+        let known = names.saturating_add(1);
+        let shared = self.in_place() && facts.kind == ObjectKind::File && facts.names > known;
+        shared.then(|| {
+            let message = format!(
+                "{target} is one of {} names of a file, and the others would get its mode and owner",
+                facts.names
+            );
+            self.refuse(Reason::SameObject, message)
+                .expected("a file with one name, or contents")
         })
     }
 

@@ -223,7 +223,7 @@ fn label(node: &mut Node, path: &AbsPath, labels: &Labels) {
 /// None for a hard link: its file has a label.
 fn kind(node: &Node) -> Option<ObjectKind> {
     match node.kind {
-        NodeKind::File(_) => Some(ObjectKind::File),
+        NodeKind::File(_) | NodeKind::Copy { .. } => Some(ObjectKind::File),
         NodeKind::Link(_) => Some(ObjectKind::Link),
         NodeKind::Directory(_) => Some(ObjectKind::Directory),
         NodeKind::Hard(_) => None,

@@ -30,6 +30,11 @@ impl Steps {
             self.keys_leave(path, wanted, facts, observed);
             return;
         }
+        // With a content that was there before, only mode and owner are ours.
+        if wanted.object.is_without_content() || observed.modes.contains_key(path) {
+            self.file_without_content_leaves(path, wanted, observed, owners);
+            return;
+        }
         if let Some(place) = observed.originals.get(path) {
             let holder = place.parent();
             let holder = holder.is_some_and(|holder| observed.objects.contains_key(&holder));
@@ -90,11 +95,10 @@ impl Steps {
             (Some(now), Some(then))
                 if now.kind == ObjectKind::Directory && then.kind == now.kind =>
             {
-                Act::Metadata(Object::Directory {
-                    mode: then.mode,
-                    uid: then.uid,
-                    gid: then.gid,
-                })
+                match Self::directory_back(path, wanted, (now, then), observed) {
+                    Some(act) => act,
+                    None => return,
+                }
             }
             _ => Act::Restore(place.clone()),
         };

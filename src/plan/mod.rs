@@ -31,6 +31,7 @@ mod normalise;
 mod observed;
 mod operation;
 mod os;
+mod partial;
 mod policy;
 mod preset;
 pub mod recovery;
@@ -55,7 +56,8 @@ pub use model::{
     Action, ActionKind, Capabilities, Change, ChangeKind, ConfigRef, Cost, ObjectSummary, Plan,
 };
 pub use observed::{
-    Account, AccountFacts, FileFacts, MountFacts, ObjectKind, Observed, UnitEntry, UnitFacts,
+    Account, AccountFacts, Attributes, FileFacts, MountFacts, ObjectKind, Observed, UnitEntry,
+    UnitFacts,
 };
 pub use operation::{Node, NodeKind, Operation, OperationKind};
 pub use os::{HostKind, Image, NotByDigest, OsCapabilities, OsFacts, is_lower};

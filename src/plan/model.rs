@@ -44,6 +44,10 @@ pub struct Plan {
     /// unverified transaction has written itself: they stay when they leave the config.
     #[serde(skip)]
     pub adopted: BTreeSet<AbsPath>,
+    /// Files of the config before, without a content given, that somebody has written since and that this
+    /// update replaces: what they hold is kept as an original.
+    #[serde(skip)]
+    pub written: BTreeSet<AbsPath>,
     /// Every canonical path that the new config says something of.
     #[serde(skip)]
     pub named: BTreeSet<AbsPath>,

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    Node, NodeKind, Observed, Operation, OperationKind,
+    Attributes, Node, NodeKind, Observed, Operation, OperationKind,
     desired::{Layout, Object},
     difference::{Act, Step, Steps},
     observed::ObjectKind,
@@ -36,14 +36,14 @@ pub(super) fn operations(
         .collect();
     let mut refusals = Vec::new();
     for (path, step) in &steps.at {
-        if matches!(step.act, Act::Put(_) | Act::Restore(_))
+        if matches!(step.act, Act::Put(_) | Act::Restore(_) | Act::Copy(..))
             && let Err(refusal) = add_parents(path, step, &mut acts, layout, observed)
         {
             refusals.push(refusal);
         }
     }
     drop_what_goes_with_its_directory(&mut acts, observed);
-    let mut operations = fold(acts, &edited(steps, observed));
+    let mut operations = fold(acts, &edited(steps, observed), observed);
     operations.sort_by_cached_key(order);
     (operations, refusals)
 }
@@ -123,7 +123,11 @@ fn edited(steps: &Steps, observed: &Observed) -> BTreeSet<AbsPath> {
 }
 
 /// Moves new objects into the new directories that hold them.
-fn fold(acts: BTreeMap<AbsPath, Act>, shared: &BTreeSet<AbsPath>) -> Vec<Operation> {
+fn fold(
+    acts: BTreeMap<AbsPath, Act>,
+    shared: &BTreeSet<AbsPath>,
+    observed: &Observed,
+) -> Vec<Operation> {
     let mut held: BTreeMap<AbsPath, Vec<(String, Node)>> = BTreeMap::new();
     let new: BTreeSet<AbsPath> = acts
         .iter()
@@ -145,7 +149,8 @@ fn fold(acts: BTreeMap<AbsPath, Act>, shared: &BTreeSet<AbsPath>) -> Vec<Operati
                 }
                 OperationKind::Put(node)
             }
-            Act::Metadata(object) => metadata(&object),
+            Act::Metadata(attributes) => OperationKind::Metadata(attributes),
+            Act::Copy(place, attributes) => OperationKind::Put(copy(place, attributes, observed)),
             Act::Remove => OperationKind::Remove,
             Act::Restore(place) => OperationKind::Restore(place),
         };
@@ -162,6 +167,7 @@ fn fold(acts: BTreeMap<AbsPath, Act>, shared: &BTreeSet<AbsPath>) -> Vec<Operati
 
 fn node(object: Object, children: BTreeMap<String, Node>) -> Node {
     match object {
+        Object::Partial { .. } => node(object.with_defaults(), children),
         Object::File {
             content,
             mode,
@@ -198,13 +204,18 @@ fn node(object: Object, children: BTreeMap<String, Node>) -> Node {
     }
 }
 
-fn metadata(object: &Object) -> OperationKind {
-    let (uid, gid) = object.owner();
-    let mode = match object {
-        Object::Directory { mode, .. } | Object::File { mode, .. } => *mode,
-        Object::Link { .. } | Object::Hard { .. } => 0o777,
-    };
-    OperationKind::Metadata { mode, uid, gid }
+/// A file that holds what an original holds, with another mode and owner.
+fn copy(place: AbsPath, attributes: Attributes, observed: &Observed) -> Node {
+    let size = observed.objects.get(&place).map_or(0, |facts| facts.size);
+    let Attributes { mode, uid, gid } = attributes;
+    let kind = NodeKind::Copy { place, size };
+    Node {
+        mode,
+        uid,
+        gid,
+        kind,
+        label: None,
+    }
 }
 
 /// Parents before children, links after what they lead to, removals last and bottom-up.
@@ -217,7 +228,7 @@ fn order(operation: &Operation) -> (u8, std::cmp::Reverse<usize>, AbsPath) {
         })
     };
     let (rank, up) = match &operation.kind {
-        OperationKind::Metadata { .. } | OperationKind::Entries(_) => (0, false),
+        OperationKind::Metadata(_) | OperationKind::Entries(_) => (0, false),
         OperationKind::Put(Node {
             kind: NodeKind::Link(_) | NodeKind::Hard(_),
             ..

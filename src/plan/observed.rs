@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde::{Deserialize, Serialize};
+
 use super::{Database, Edit, Entries, Labels, Node, OsFacts};
 use crate::{digest::Digest, machine_config::KernelCommandLine, path::AbsPath};
 
@@ -47,6 +49,9 @@ pub struct Observed {
     ///
     /// The places are listed in `objects` too, so that a plan knows what would come back.
     pub originals: BTreeMap<AbsPath, AbsPath>,
+    /// Mode and owner before machinist set them, of files whose content no config gave since: these two go
+    /// back, and the content stays.
+    pub modes: BTreeMap<AbsPath, Attributes>,
     /// What is in place without the label that it was to have, because that could not be set.
     pub labels_pending: BTreeSet<AbsPath>,
     /// Which SELinux labels new objects get; empty where the root has no policy.
@@ -91,6 +96,8 @@ pub struct FileFacts {
     pub target: Option<String>,
     /// Its inode number: on one mount, whether two paths are names of one object.
     pub inode: u64,
+    /// How many names it has.
+    pub names: u32,
     /// Something is mounted on it.
     pub mount_point: bool,
     /// It carries the immutable or append-only flag.
@@ -101,6 +108,17 @@ pub struct FileFacts {
     pub label: Option<String>,
     /// The label is neither the one that machinist gave it nor the policy's.
     pub relabelled: bool,
+}
+
+/// Mode and owner of one object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attributes {
+    /// Permission bits, 0–07777.
+    pub mode: u32,
+    /// Owning user.
+    pub uid: u32,
+    /// Owning group.
+    pub gid: u32,
 }
 
 /// Kinds of object.

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use super::Edit;
+use super::{Attributes, Edit};
 use crate::{digest::Digest, machine_config::Content, path::AbsPath};
 
 /// One change to one place.
@@ -33,15 +33,8 @@ pub enum OperationKind {
     Remove,
     /// What stood here before machinist first touched it comes back, from the place given.
     Restore(AbsPath),
-    /// A directory keeps its content and gets another mode or owner.
-    Metadata {
-        /// Permission bits, 0–07777.
-        mode: u32,
-        /// Owning user.
-        uid: u32,
-        /// Owning group.
-        gid: u32,
-    },
+    /// A directory or file keeps its content and gets another mode or owner.
+    Metadata(Attributes),
     /// Entries of a database of users and groups are made, changed or removed in the file as it is
     /// then.
     Entries(Vec<Edit>),
@@ -67,6 +60,13 @@ pub struct Node {
 pub enum NodeKind {
     /// A regular file.
     File(Content),
+    /// A regular file that holds what the original at this place holds. What it holds is not the config's.
+    Copy {
+        /// Where the original is kept.
+        place: AbsPath,
+        /// Its length in bytes.
+        size: u64,
+    },
     /// A symbolic link with this text.
     Link(String),
     /// Another name of the file that is at this canonical path once all operations are done; mode and
@@ -89,17 +89,15 @@ impl Node {
             NodeKind::Directory(children) => {
                 children.values().for_each(|child| child.contents(to));
             }
-            NodeKind::Link(_) | NodeKind::Hard(_) => {}
+            NodeKind::Copy { .. } | NodeKind::Link(_) | NodeKind::Hard(_) => {}
         }
     }
 
     /// Bytes, in whole blocks, and objects that staging this tree takes.
     pub fn weight(&self) -> (u64, u64) {
         match &self.kind {
-            NodeKind::File(content) => {
-                let blocks = content.size().div_ceil(BLOCK);
-                (blocks * BLOCK, 1)
-            }
+            NodeKind::File(content) => (content.size().div_ceil(BLOCK) * BLOCK, 1),
+            NodeKind::Copy { size, .. } => (size.div_ceil(BLOCK).saturating_mul(BLOCK), 1),
             NodeKind::Link(_) => (0, 1),
             NodeKind::Hard(_) => (0, 0),
             NodeKind::Directory(children) => {

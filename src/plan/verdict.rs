@@ -113,7 +113,8 @@ impl Judge<'_> {
     /// comes, goes or cannot be read by everybody may change it.
     fn same_images(&self, path: &AbsPath) -> bool {
         let wanted = self.machine.to.files.get(path);
-        let wanted = wanted.and_then(|file| std::str::from_utf8(file.content.bytes()?).ok());
+        let wanted = wanted.and_then(|file| file.content.as_ref());
+        let wanted = wanted.and_then(|content| std::str::from_utf8(content.bytes()?).ok());
         let there = self.machine.observed.texts.get(path);
         wanted
             .zip(there)

@@ -118,6 +118,14 @@ impl Root {
             .map_err(|error| self.failed("set mode and owner of", dir, error))
     }
 
+    /// Sets mode and owner of a regular file in place, through a descriptor.
+    pub fn set_file_meta(&self, file: &AbsPath, meta: &Meta) -> Result<(), RootError> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        self.open_raw(file.relative(), flags, 0)
+            .and_then(|fd| self.own(file, fd, meta))
+            .map_err(|error| self.failed("set mode and owner of", file, error))
+    }
+
     /// Copies the extended attributes that an object passes on to its successor: security label,
     /// access control lists and `user.*`. The mode of `to` stays as it is.
     pub fn copy_meta_extras(&self, from: &AbsPath, to: &AbsPath) -> Result<Extras, RootError> {

@@ -17,7 +17,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::{digest::Digest, path::AbsPath, plan::Edit, reason::Reason};
+use crate::{
+    digest::Digest,
+    path::AbsPath,
+    plan::{Attributes, Edit},
+    reason::Reason,
+};
 
 /// How many finished updates are kept for `history`.
 pub const HISTORY: usize = 20;
@@ -37,6 +42,9 @@ pub struct Journal {
     pub made: BTreeSet<AbsPath>,
     /// What stood at an owned path before machinist first touched it, and where it is kept.
     pub originals: BTreeMap<AbsPath, AbsPath>,
+    /// Mode and owner before machinist set them, of files whose content is not the config's.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub modes: BTreeMap<AbsPath, Attributes>,
     /// Paths that stood as asked when a config first named them: they stay when they leave it.
     pub adopted: BTreeSet<AbsPath>,
     /// Entries of users and groups that machinist changed: the value before it first did, and the one
@@ -159,13 +167,35 @@ impl CordonRecord {
 }
 
 /// A config by name and content.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Eq, Serialize, Deserialize)]
 pub struct ConfigName {
     /// What people call it.
     pub name: String,
     /// What it holds; the key below `configs/`.
     pub digest: Digest,
+    /// It was stored by a version that tells what is absent in a config from what is empty or usual.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub tells_absent: bool,
 }
+
+impl ConfigName {
+    /// The name of a config of which nothing is known of how it was stored.
+    pub fn new(name: impl Into<String>, digest: Digest) -> Self {
+        Self {
+            name: name.into(),
+            digest,
+            tells_absent: false,
+        }
+    }
+}
+
+/// Which version stored it does not matter.
+impl PartialEq for ConfigName {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.name, self.digest) == (&other.name, other.digest)
+    }
+}
+
 /// Why an update did not succeed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {

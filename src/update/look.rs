@@ -1,6 +1,7 @@
 //! Looking at the machine and planning: the one way, for the driver, `plan` and `verify`.
 
 use std::{
+    borrow::Cow,
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
@@ -183,6 +184,7 @@ fn look_from(
     how: How<'_>,
     writes: Writes,
 ) -> Result<Looked, LookError> {
+    let to = &*as_stored(current(journal), to);
     let How {
         policies,
         capabilities,
@@ -195,6 +197,7 @@ fn look_from(
         live_units: units,
         originals: transaction::originals(journal),
         adopted: adopted(journal),
+        modes: transaction::modes(journal),
         entries: transaction::kept_entries(journal),
         // Without a provider nobody can say what is booted.
         os: OsFacts::default(),
@@ -214,6 +217,18 @@ fn look_from(
     let named = plan.as_mut().map(|plan| std::mem::take(&mut plan.named));
     let named = named.unwrap_or_default();
     Ok(Looked { plan, from, named })
+}
+
+/// The config to reach, as the version before meant it where that stored it: absent contents were empty, and
+/// absent modes and owners the usual ones. Unchanged, it stays so.
+fn as_stored<'c>(current: Option<&ConfigName>, to: &'c MachineConfig) -> Cow<'c, MachineConfig> {
+    let before = current.filter(|name| !name.tells_absent);
+    match (before, to.with_defaults()) {
+        (Some(name), Cow::Owned(filled)) if name.digest == machine_config::digest(&filled) => {
+            Cow::Owned(filled)
+        }
+        _ => Cow::Borrowed(to),
+    }
 }
 
 /// What stood as asked when a config first named it, open transactions included, less what they wrote.

@@ -15,7 +15,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::{
     machine_config::{KernelCommandLine, MachineConfig},
     path::AbsPath,
-    plan::{self, Database, Drift, Edit, Labels, Observed, OsFacts, Policies, UnitFacts},
+    plan::{
+        self, Attributes, Database, Drift, Edit, Labels, Observed, OsFacts, Policies, UnitFacts,
+    },
     reason::Reason,
     root::{Entry, Root, RootError},
 };
@@ -63,6 +65,8 @@ pub struct Known<'a> {
     pub originals: BTreeMap<AbsPath, AbsPath>,
     /// What was there as asked when a config first named it ([`Observed::adopted`]).
     pub adopted: BTreeSet<AbsPath>,
+    /// Mode and owner before machinist set them ([`Observed::modes`]).
+    pub modes: BTreeMap<AbsPath, Attributes>,
     /// What was there before of entries of users and groups ([`plan::AccountFacts::kept`]).
     pub entries: Vec<Edit>,
     /// Digests that need not be taken again. None: every file is read.
@@ -103,6 +107,7 @@ fn observe_sides(
     let mut seen = Observed {
         originals: known.originals,
         adopted: known.adopted,
+        modes: known.modes,
         kernel_arguments: kernel_arguments(root)?,
         os: OsFacts {
             release: release(root)?,

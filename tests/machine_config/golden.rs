@@ -69,8 +69,13 @@ fn result(
     config.map_err(|refused| refused.refusals)
 }
 
-fn owner(user: &Owner, group: &Owner) -> String {
-    format!("{user}:{group}")
+fn owner(user: &Option<Owner>, group: &Option<Owner>) -> String {
+    let shown = |owner: &Option<Owner>| owner.as_ref().map_or("any".into(), Owner::to_string);
+    format!("{}:{}", shown(user), shown(group))
+}
+
+fn mode(mode: Option<u32>) -> String {
+    mode.map_or("any".into(), |mode| format!("{mode:04o}"))
 }
 
 fn accounts(text: &mut String, config: &MachineConfig) {
@@ -93,20 +98,24 @@ fn accounts(text: &mut String, config: &MachineConfig) {
 fn summary(config: &MachineConfig, warnings: &[String]) -> String {
     let mut text = String::new();
     for (path, file) in &config.files {
-        let content = file.content.bytes().unwrap();
-        let shown = match std::str::from_utf8(content) {
-            Ok(shown) if shown.len() <= 80 => format!("{shown:?}"),
-            _ => format!("{} bytes", content.len()),
+        let content = file
+            .content
+            .as_ref()
+            .map(|content| content.bytes().unwrap());
+        let shown = match content.map(|content| (content.len(), std::str::from_utf8(content))) {
+            None => "any".to_owned(),
+            Some((length, Ok(shown))) if length <= 80 => format!("{shown:?}"),
+            Some((length, _)) => format!("{length} bytes"),
         };
         let owner = owner(&file.user, &file.group);
-        let _ = writeln!(text, "file {path} {:04o} {owner} {shown}", file.mode);
+        let _ = writeln!(text, "file {path} {} {owner} {shown}", mode(file.mode));
     }
     for (path, directory) in &config.directories {
         let owner = owner(&directory.user, &directory.group);
-        let _ = writeln!(text, "directory {path} {:04o} {owner}", directory.mode);
+        let _ = writeln!(text, "directory {path} {} {owner}", mode(directory.mode));
     }
     for (path, link) in &config.links {
-        let owner = owner(&link.user, &link.group);
+        let owner = owner(&Some(link.user.clone()), &Some(link.group.clone()));
         let _ = writeln!(text, "link {path} {owner} -> {}", link.target);
     }
     for (name, unit) in &config.units {
@@ -192,7 +201,7 @@ fn the_example_machine_is_accepted_whole() {
         ["apt-daily-upgrade.timer", "example-greeting.service"]
     );
     assert_eq!(config.users["core"].ssh_authorized_keys.len(), 1);
-    assert!(config.files.values().all(|file| file.mode == 0o644));
+    assert!(config.files.values().all(|file| file.mode == Some(0o644)));
 }
 
 #[test]
@@ -204,6 +213,20 @@ fn the_stored_form_of_a_config_does_not_change_between_versions() {
         "systemd":{"units":[{"name":"a.socket","mask":true,"dropins":[{"name":"b.conf"}]}]},
         "passwd":{"users":[{"name":"core","sshAuthorizedKeys":["k"]}]}}"#;
     let (config, _) = result(Path::new("/"), vec![("a.ign".into(), input.to_vec())]).unwrap();
+    // What the config leaves to the machine is left out, and names go by its defaults.
+    let absent = String::from_utf8(machine_config::to_canonical_json(&config)).unwrap();
+    assert!(
+        absent.contains(r#""directories":{"/d":{}},"links""#),
+        "{absent}"
+    );
+    assert_eq!(
+        machine_config::from_canonical_json(absent.as_bytes()).unwrap(),
+        MachineConfig {
+            name: String::new(),
+            ..config.clone()
+        }
+    );
+    let (name, config) = (config.name.clone(), config.with_defaults().into_owned());
     let stored = String::from_utf8(machine_config::to_canonical_json(&config)).unwrap();
     assert_eq!(
         stored,
@@ -218,10 +241,7 @@ fn the_stored_form_of_a_config_does_not_change_between_versions() {
     );
     let digest = machine_config::digest(&config);
     assert_eq!(digest, machinist::digest::Digest::of(stored.as_bytes()));
-    assert_eq!(
-        config.name,
-        format!("rendered-worker-{}", &digest.hex()[..32])
-    );
+    assert_eq!(name, format!("rendered-worker-{}", &digest.hex()[..32]));
 }
 
 #[test]
@@ -268,6 +288,8 @@ fn a_pool_of_its_own_overrides_the_workers_whatever_the_names() {
         assert!(config.name.starts_with("rendered-infra-"));
         config.files[&"/etc/x".parse().unwrap()]
             .content
+            .as_ref()
+            .unwrap()
             .bytes()
             .unwrap()
             .to_vec()

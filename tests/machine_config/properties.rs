@@ -279,8 +279,8 @@ proptest! {
         prop_assert_eq!(digest(&one), digest(&other));
         for (path, file) in &model.files {
             let have = &one.files[&path.parse().unwrap()];
-            prop_assert_eq!(have.content.bytes(), Some(&file.bytes[..]));
-            prop_assert_eq!(have.mode, file.mode);
+            prop_assert_eq!(have.content.as_ref().unwrap().bytes(), Some(&file.bytes[..]));
+            prop_assert_eq!(have.mode, Some(file.mode));
         }
         prop_assert_eq!(one, other);
     }
@@ -319,7 +319,7 @@ proptest! {
         let have: BTreeMap<_, _> = config
             .files
             .iter()
-            .map(|(path, file)| (path.as_str(), file.content.bytes().unwrap()))
+            .map(|(path, file)| (path.as_str(), file.content.as_ref().unwrap().bytes().unwrap()))
             .collect();
         prop_assert_eq!(have, wanted);
         let arguments: Vec<_> = models.iter().flat_map(|m| m.kernel_arguments.clone()).collect();
@@ -356,7 +356,7 @@ proptest! {
         prop_assert_eq!(to_portable_json(&stored).is_err(), !config.files.is_empty());
         let carried = from_portable_json(&to_portable_json(&config).unwrap()).unwrap();
         let bytes = |config: &MachineConfig| -> Vec<Option<Vec<u8>>> {
-            config.files.values().map(|file| file.content.bytes().map(<[u8]>::to_vec)).collect()
+            config.files.values().map(|file| file.content.as_ref().unwrap().bytes().map(<[u8]>::to_vec)).collect()
         };
         prop_assert_eq!(bytes(&carried), bytes(&config));
         let rendered = merged(vec![read_back(&to_machine_config_yaml(&config).unwrap())], Order::AsGiven);

@@ -16,19 +16,19 @@ const ME: Owner = Owner::ROOT;
 fn file(text: &str, mode: u32) -> File {
     let content = Content::new(text.as_bytes().to_vec());
     File {
-        content,
-        mode,
-        user: ME,
-        group: ME,
+        content: Some(content),
+        mode: Some(mode),
+        user: Some(ME),
+        group: Some(ME),
         origin: Origin::default(),
     }
 }
 
 fn directory(mode: u32) -> Directory {
     Directory {
-        mode,
-        user: ME,
-        group: ME,
+        mode: Some(mode),
+        user: Some(ME),
+        group: Some(ME),
         origin: Origin::default(),
     }
 }
@@ -175,7 +175,7 @@ fn a_plan_that_was_carried_out_leaves_nothing_to_do() {
             done += 1;
             for (at, operation) in plan.operations.iter().enumerate() {
                 let nested = |other: &plan::Operation| {
-                    !matches!(other.kind, plan::OperationKind::Metadata { .. })
+                    !matches!(other.kind, plan::OperationKind::Metadata(_))
                         && operation.target != other.target
                         && operation.target.is_under(&other.target)
                 };

@@ -22,10 +22,10 @@ fn files(entries: &str) -> MachineConfig {
 
 fn one_file(at: &str) -> MachineConfig {
     let file = File {
-        content: Content::new(b"new".to_vec()),
-        mode: 0o644,
-        user: Owner::ROOT,
-        group: Owner::ROOT,
+        content: Some(Content::new(b"new".to_vec())),
+        mode: Some(0o644),
+        user: Some(Owner::ROOT),
+        group: Some(Owner::ROOT),
         origin: Origin::default(),
     };
     MachineConfig {
@@ -60,7 +60,7 @@ fn a_config_that_could_not_be_kept_is_refused_before_anything_is_touched() {
         let mut files = one_file(&format!("/etc/x/{n}")).files;
         files
             .values_mut()
-            .for_each(|file| file.content = large.clone());
+            .for_each(|file| file.content = Some(large.clone()));
         to.files.append(&mut files);
     }
     let observed = Tree::new().observed(&nothing, &to, Known::default());
@@ -217,7 +217,7 @@ fn a_change_of_registries_that_leaves_images_alone_drains_nobody() {
         let mut to = one_file(AT);
         let text = format!("unqualified-search-registries = [{search}]\n");
         let file = to.files.values_mut().next().unwrap();
-        file.content = Content::new(text.into_bytes());
+        file.content = Some(Content::new(text.into_bytes()));
         let mut observed = tree.observed(&nothing, &to, Known::default());
         let crio = UnitFacts {
             load: Some("loaded".to_owned()),

@@ -10,10 +10,10 @@ use super::support::{LIVE, OFFLINE, Tree, looked, path};
 
 fn file(at: &str) -> MachineConfig {
     let file = File {
-        content: Content::new(b"new".to_vec()),
-        mode: 0o644,
-        user: Owner::ROOT,
-        group: Owner::ROOT,
+        content: Some(Content::new(b"new".to_vec())),
+        mode: Some(0o644),
+        user: Some(Owner::ROOT),
+        group: Some(Owner::ROOT),
         origin: Origin::default(),
     };
     MachineConfig {

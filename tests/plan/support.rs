@@ -170,8 +170,8 @@ impl Tree {
                     edits.iter().for_each(|edit| edit.apply(&mut there));
                     fs::write(&at, there.bytes()).unwrap();
                 }
-                OperationKind::Metadata { mode, .. } => {
-                    fs::set_permissions(&at, fs::Permissions::from_mode(*mode)).unwrap();
+                OperationKind::Metadata(wanted) => {
+                    fs::set_permissions(&at, fs::Permissions::from_mode(wanted.mode)).unwrap();
                 }
             }
         }
@@ -207,7 +207,9 @@ fn put(at: &Path, node: &Node) {
     match &node.kind {
         NodeKind::File(content) => fs::write(at, content.bytes().unwrap()).unwrap(),
         NodeKind::Link(target) => return symlink(target, at).unwrap(),
-        NodeKind::Hard(_) => unreachable!("no case here asks for a hard link"),
+        NodeKind::Hard(_) | NodeKind::Copy { .. } => {
+            unreachable!("no case here asks for a hard link or has an original")
+        }
         NodeKind::Directory(children) => {
             fs::create_dir(at).unwrap();
             for (name, child) in children {

@@ -64,10 +64,10 @@ impl Written {
         self.0.files.insert(
             at(path),
             File {
-                content,
-                mode,
-                user,
-                group,
+                content: Some(content),
+                mode: Some(mode),
+                user: Some(user),
+                group: Some(group),
                 origin,
             },
         );
@@ -80,9 +80,9 @@ impl Written {
         self.0.directories.insert(
             at(path),
             Directory {
-                mode,
-                user,
-                group,
+                mode: Some(mode),
+                user: Some(user),
+                group: Some(group),
                 origin,
             },
         );

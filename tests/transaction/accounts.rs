@@ -225,8 +225,8 @@ fn a_user_made_by_the_same_config_may_own_its_files() {
     let sandbox = machine();
     let mut wanted = ann().file("/home/ann/notes/first", "hers\n", 0o600);
     for file in wanted.0.files.values_mut() {
-        file.user = machinist::machine_config::Owner::Name("ann".into());
-        file.group = machinist::machine_config::Owner::Name("ann".into());
+        file.user = Some(machinist::machine_config::Owner::Name("ann".into()));
+        file.group = Some(machinist::machine_config::Owner::Name("ann".into()));
     }
     sandbox.applied(&wanted);
     assert_eq!(sandbox.read("/home/ann/notes/first").unwrap(), "hers\n");

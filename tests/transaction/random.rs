@@ -153,12 +153,12 @@ fn random_config(dice: &mut Dice, before: &Tree, number: usize) -> (Entries, Wri
             Object::File(bytes) => {
                 written = written.file(p, std::str::from_utf8(bytes).unwrap(), node.mode);
                 let file = written.0.files.get_mut(path).unwrap();
-                (file.user, file.group) = (user, group);
+                (file.user, file.group) = (Some(user), Some(group));
             }
             Object::Directory => {
                 written = written.dir(p, node.mode);
                 let dir = written.0.directories.get_mut(path).unwrap();
-                (dir.user, dir.group) = (user, group);
+                (dir.user, dir.group) = (Some(user), Some(group));
             }
             Object::Link(target) => {
                 written = written.link(p, target);

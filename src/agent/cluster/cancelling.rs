@@ -144,10 +144,7 @@ mod tests {
     };
 
     fn report(stands: bool, current: &str, phase: Phase) -> UpdateReport {
-        let name = |name: &str| ConfigName {
-            name: name.to_owned(),
-            digest: Digest::of(name.as_bytes()),
-        };
+        let name = |name: &str| ConfigName::new(name, Digest::of(name.as_bytes()));
         let bar = Bar {
             reason: Reason::Cancelled,
             message: String::new(),

@@ -202,10 +202,7 @@ mod tests {
     }
 
     fn config(name: &str) -> ConfigName {
-        ConfigName {
-            name: name.to_owned(),
-            digest: Digest::of(b""),
-        }
+        ConfigName::new(name, Digest::of(b""))
     }
 
     fn update(id: &str, finished: i64) -> UpdateRecord {

@@ -25,10 +25,7 @@ const ALL: Duties = Duties {
 };
 
 fn config(name: &str) -> ConfigName {
-    ConfigName {
-        name: name.to_owned(),
-        digest: Digest::of(name.as_bytes()),
-    }
+    ConfigName::new(name, Digest::of(name.as_bytes()))
 }
 
 fn report(phase: Phase, current: &str, desired: &str) -> UpdateReport {

@@ -12,7 +12,11 @@ use crate::{
 /// Entries of the unit and preset directories that a config brings; an unknown text is `None`.
 pub(super) fn brought(config: &MachineConfig) -> impl Iterator<Item = (AbsPath, Entry<'_>)> {
     let files = config.files.iter().filter(|(path, _)| is_ours(path));
-    let files = files.map(|(path, file)| (path.clone(), Entry::File(text(&file.content))));
+    // An entry without contents leaves what the machine has.
+    let files = files.filter_map(|(path, file)| {
+        let content = file.content.as_ref()?;
+        Some((path.clone(), Entry::File(text(content))))
+    });
     let links = config.links.iter().filter(|(path, _)| is_ours(path));
     let links = links.map(|(path, link)| {
         let entry = match link.hard {
@@ -47,7 +51,8 @@ fn text(content: &Content) -> Option<Cow<'_, str>> {
 }
 
 fn hard_text<'a>(config: &'a MachineConfig, target: &str) -> Option<Cow<'a, str>> {
-    text(&config.files.get(&AbsPath::new(target).ok()?)?.content)
+    let file = config.files.get(&AbsPath::new(target).ok()?)?;
+    file.content.as_ref().and_then(text)
 }
 
 /// Whether a config brings a file or link of its own to this path of the unit directories.

@@ -2,7 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{digest::Digest, path::AbsPath, plan::Edit};
+use crate::{
+    digest::Digest,
+    path::AbsPath,
+    plan::{Attributes, Edit},
+};
 
 /// One operation with what is needed to tell whether it is done.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -29,6 +33,12 @@ pub struct OperationRecord {
     /// A new directory that is not ours to take away, though what it brings may be: a user's home.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stays: bool,
+    /// Mode and owner before machinist set them, of an original that is kept from here on, or of a copy of one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attributes: Option<Attributes>,
+    /// Where the original is kept of which the new file is a copy: it is not needed any more after that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub copy_of: Option<AbsPath>,
 }
 
 /// An object inside a directory that is put in place as one.
@@ -68,7 +78,7 @@ pub enum OperationRecordKind {
         /// The owner asked for, where it could only be recorded.
         recorded_owner: Option<(u32, u32)>,
     },
-    /// A directory's mode and owner are set in place.
+    /// The mode and owner of a directory or file are set in place.
     Metadata {
         /// Mode, user and group before.
         before: (u32, u32, u32),
@@ -80,6 +90,9 @@ pub enum OperationRecordKind {
         /// there before machinist came: its original.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         original: Option<AbsPath>,
+        /// It is a file. What it holds is not the config's.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        file: bool,
     },
     /// Entries of a database of users and groups are edited in the file as it is then.
     Entries {

@@ -144,7 +144,7 @@ impl<'a> Look<'a> {
             stamp: Stamp::of(stat),
             public: stat.mode & 0o004 != 0,
             edited: false,
-            wanted: wanted.map(|file| file.content.digest()),
+            wanted: wanted.and_then(|file| Some(file.content.as_ref()?.digest())),
         }
     }
 
@@ -360,6 +360,7 @@ fn facts(stat: &Stat, target: Option<String>, mount: AbsPath) -> FileFacts {
         digest: None,
         target,
         inode: stat.identity.ino,
+        names: stat.nlink,
         mount_point: stat.mount_point,
         immutable: stat.immutable || stat.append_only,
         mount,

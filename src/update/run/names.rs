@@ -41,10 +41,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
         let Desired::Config(config, digest) = self.desired.borrow().clone() else {
             return Ok(());
         };
-        let name = ConfigName {
-            name: config.name.clone(),
-            digest,
-        };
+        let name = ConfigName::new(config.name.clone(), digest);
         let base = self.journal.base.as_mut();
         let Some(base) = base.filter(|base| base.digest == digest && **base != name) else {
             return Ok(());

@@ -83,7 +83,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
             return Ok(Some(Event::Withdrawn));
         };
         let (name, digest) = (planned.to.name.clone(), planned.digest);
-        let to = ConfigName { name, digest };
+        let to = ConfigName::new(name, digest);
         let now = Timestamp::now();
         let known = self.journal.cordon.take();
         let mut record = known.unwrap_or_else(|| CordonRecord {

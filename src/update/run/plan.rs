@@ -71,6 +71,7 @@ fn take_on(
     journal.adopted.extend(adopted);
     journal.adopted.retain(|path| named(path));
     journal.owned.retain(|path, _| named(path));
+    journal.modes.retain(|path, _| named(path));
     let let_go = &planned.plan.let_go;
     journal
         .entries
@@ -337,9 +338,15 @@ impl<S: Services, A: Audience> Updater<S, A> {
         if current != Some(digest) || self.kept == current {
             return Ok(());
         }
-        self.blocking(move |store, _| store.keep_config(&config))
+        let kept = self
+            .blocking(move |store, _| store.keep_config(&config))
             .await??;
         self.kept = current;
+        let base = self.journal.base.as_mut();
+        if let Some(base) = base.filter(|base| base.digest == kept.digest && !base.tells_absent) {
+            base.tells_absent = true;
+            self.save().await?;
+        }
         Ok(())
     }
 

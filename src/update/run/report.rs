@@ -112,10 +112,9 @@ impl<S: Services, A: Audience> Updater<S, A> {
             since,
             config: ConfigState {
                 current: self.journal.base.clone(),
-                desired: desired.config().map(|(config, digest)| ConfigName {
-                    name: config.name.clone(),
-                    digest,
-                }),
+                desired: desired
+                    .config()
+                    .map(|(config, digest)| ConfigName::new(config.name.clone(), digest)),
             },
             barred: desired.bar().map(|bar| Barred {
                 bar: Arc::clone(bar),

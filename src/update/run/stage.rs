@@ -201,8 +201,8 @@ fn stage(
 
 /// Whether a file or link of the config before is no longer as that config has it.
 fn is_drifted(root: &Root, planned: &Planned, path: &AbsPath) -> bool {
-    let kind = match root.stat(path) {
-        Ok(Some(stat)) => stat.kind,
+    let (kind, size) = match root.stat(path) {
+        Ok(Some(stat)) => (stat.kind, stat.size),
         _ => return false,
     };
     let from = &planned.from;
@@ -212,7 +212,11 @@ fn is_drifted(root: &Root, planned: &Planned, path: &AbsPath) -> bool {
         }
         return root.read_link(path).ok().as_ref() != Some(&link.target);
     }
-    let digest = from.files.get(path).map(|file| file.content.digest());
+    let file = from.files.get(path);
+    if file.is_some_and(|file| file.content.is_none()) {
+        return kind != Kind::File || size > 0;
+    }
+    let digest = file.and_then(|file| Some(file.content.as_ref()?.digest()));
     let digest = digest.or_else(|| Some(Digest::of(unit_text(from, path)?.as_bytes())));
     digest.is_some_and(|digest| kind != Kind::File || root.digest(path).ok() != Some(digest))
 }

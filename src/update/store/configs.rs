@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::{Store, StoreError, contents::Contents, paths};
 use crate::{
     digest::Digest,
-    machine_config::{self, MachineConfig},
+    machine_config::{self, Content, MachineConfig},
     path::AbsPath,
     root::{Root, RootError},
     update::journal::{ConfigName, Journal, UpdateRecord},
@@ -22,8 +22,8 @@ impl Store {
         let text = machine_config::to_canonical_json(config);
         let digest = Digest::of(&text);
         let name = ConfigName {
-            name: config.name.clone(),
-            digest,
+            tells_absent: true,
+            ..ConfigName::new(config.name.clone(), digest)
         };
         let known = match config_text(&self.root, &name) {
             Ok(_) => true,
@@ -80,16 +80,15 @@ impl Store {
     fn contents_of(&self, configs: &BTreeSet<Digest>) -> Result<BTreeSet<Digest>, StoreError> {
         let mut all = BTreeSet::new();
         for digest in configs {
-            let name = ConfigName {
-                name: digest.to_string(),
-                digest: *digest,
-            };
+            let name = ConfigName::new(digest.to_string(), *digest);
             match config(&self.root, Some(&name)) {
                 // Nobody can ask for it any more.
                 Err(StoreError::Config { .. }) => {}
                 config => {
                     let config = config?;
-                    all.extend(config.files.values().map(|file| file.content.digest()));
+                    let files = config.files.values();
+                    let contents = files.filter_map(|file| file.content.as_ref());
+                    all.extend(contents.map(Content::digest));
                 }
             }
         }

@@ -80,14 +80,17 @@ impl<'a> Contents<'a> {
     ) -> Result<Result<(), NoContent>, RootError> {
         let mut new = BTreeMap::new();
         for (path, file) in &config.files {
-            let held = self.holds(&file.content);
-            if held && (!read || self.read(&file.content)?.is_some()) {
+            let Some(content) = &file.content else {
+                continue;
+            };
+            let held = self.holds(content);
+            if held && (!read || self.read(content)?.is_some()) {
                 continue;
             }
-            let Some(bytes) = file.content.bytes() else {
+            let Some(bytes) = content.bytes() else {
                 return Ok(Err(NoContent { path: path.clone() }));
             };
-            new.insert(file.content.digest(), bytes);
+            new.insert(content.digest(), bytes);
         }
         write(self.root, &new)?;
         Ok(Ok(()))
@@ -112,8 +115,11 @@ impl<'a> Contents<'a> {
         config: &mut MachineConfig,
     ) -> Result<Result<(), NoContent>, RootError> {
         for (path, file) in &mut config.files {
-            match self.read(&file.content)? {
-                Some(content) => file.content = content,
+            let Some(named) = &mut file.content else {
+                continue;
+            };
+            match self.read(named)? {
+                Some(content) => *named = content,
                 None => return Ok(Err(NoContent { path: path.clone() })),
             }
         }

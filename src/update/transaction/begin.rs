@@ -5,13 +5,15 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 
 use super::{
-    TransactionError, kept, kind_name, object_at,
+    TransactionError,
+    finish::{modes, originals},
+    kept, kind_name, object_at,
     ours::{is_ours, ours_below, released},
     places::Places,
 };
 use crate::{
     path::AbsPath,
-    plan::{self, Edit, Node, NodeKind, Operation, OperationKind, Plan},
+    plan::{self, Attributes, Edit, Node, NodeKind, Operation, OperationKind, Plan},
     root::{Kind, Root},
     update::journal::{
         ActionRecord, ActionState, Below, ConfigName, Direction, GivenLabels, Journal, Keep, Mark,
@@ -143,8 +145,7 @@ fn record(
     places: &mut Places<'_>,
 ) -> Result<OperationRecord, TransactionError> {
     let target = operation.target.clone();
-    if let OperationKind::Metadata { mode, uid, gid } = operation.kind {
-        let wanted = (mode, uid, gid);
+    if let OperationKind::Metadata(wanted) = operation.kind {
         return metadata(root, journal, from.chown, (target, wanted), index, places);
     }
     let staging = places.staging_for(&target)?;
@@ -157,11 +158,10 @@ fn record(
         _ => staging.join(&index.to_string())?,
     };
     let removal = operation.kind == OperationKind::Remove;
-    let foreign = operation.shared || matches!(operation.kind, OperationKind::Restore(_));
+    let foreign = operation.shared || is_foreign(&operation.kind);
     let keep = match &before {
-        Some(_) if !operation.shared && !is_ours(journal, &target) => Keep::Original,
-        Some(_) if !operation.shared && (from.drifted)(&target) => Keep::Drifted,
-        _ => Keep::No,
+        None => Keep::No,
+        Some(_) => keep_before(journal, from, operation),
     };
     let directory = before
         .as_ref()
@@ -175,6 +175,7 @@ fn record(
         .transpose()?;
     let mut below = Vec::new();
     let mut recorded_owner = None;
+    let (copy_of, attributes) = attributes(root, journal, operation, keep)?;
     if let OperationKind::Put(node) = &operation.kind {
         recorded_owner = owner_to_record(node, from.chown);
         list_below(&target, node, from.chown, &mut below)?;
@@ -195,8 +196,63 @@ fn record(
         ours_before,
         held,
         stays: operation.homes.contains(&operation.target),
+        attributes,
+        copy_of,
         ..record
     })
+}
+
+/// How to keep the object that an operation replaces.
+fn keep_before(journal: &Journal, from: &Beginning<'_>, operation: &Operation) -> Keep {
+    let target = &operation.target;
+    if operation.shared {
+        return Keep::No;
+    }
+    // An entry without contents made an empty file, and another writer filled it.
+    let filled = || from.plan.written.contains(target) && !originals(journal).contains_key(target);
+    if !is_ours(journal, target) || filled() {
+        return Keep::Original;
+    }
+    match (from.drifted)(target) {
+        true => Keep::Drifted,
+        false => Keep::No,
+    }
+}
+
+/// Whether what is put there does not become ours.
+fn is_foreign(kind: &OperationKind) -> bool {
+    matches!(
+        kind,
+        OperationKind::Restore(_)
+            | OperationKind::Put(Node {
+                kind: NodeKind::Copy { .. },
+                ..
+            })
+    )
+}
+
+/// The original that is copied, and the mode and owner that what is not ours had before machinist.
+fn attributes(
+    root: &Root,
+    journal: &Journal,
+    operation: &Operation,
+    keep: Keep,
+) -> Result<(Option<AbsPath>, Option<Attributes>), TransactionError> {
+    if let OperationKind::Put(Node {
+        kind: NodeKind::Copy { place, .. },
+        ..
+    }) = &operation.kind
+    {
+        let stat = root.stat(place)?;
+        let attributes = stat.map(|stat| Attributes {
+            mode: stat.mode,
+            uid: stat.uid,
+            gid: stat.gid,
+        });
+        return Ok((Some(place.clone()), attributes));
+    }
+    let before = modes(journal).remove(&operation.target);
+    Ok((None, before.filter(|_| keep == Keep::Original)))
 }
 
 /// Entries of a database; what they are edited in is read when their turn comes.
@@ -221,6 +277,8 @@ const fn plain(target: AbsPath, kind: OperationRecordKind) -> OperationRecord {
         held: None,
         brought: None,
         stays: false,
+        attributes: None,
+        copy_of: None,
     }
 }
 
@@ -234,30 +292,37 @@ fn belongs_to_user(operation: &Operation, named: &BTreeSet<AbsPath>, path: &AbsP
     homes.any(|home| path == home || (path.is_under(home) && !holds_named()))
 }
 
-/// A directory that stays, and gets another mode or owner.
+/// A directory or file that stays, and gets another mode or owner.
 fn metadata(
     root: &Root,
     journal: &Journal,
     chown: bool,
-    (target, (mode, uid, gid)): (AbsPath, (u32, u32, u32)),
+    (target, wanted): (AbsPath, Attributes),
     index: usize,
     places: &mut Places<'_>,
 ) -> Result<OperationRecord, TransactionError> {
-    let directory = |stat: &crate::root::Stat| stat.kind == Kind::Directory;
-    let Some(stat) = root.stat(&target)?.filter(directory) else {
+    let either = |stat: &crate::root::Stat| matches!(stat.kind, Kind::Directory | Kind::File);
+    let Some(stat) = root.stat(&target)?.filter(either) else {
         return Err(TransactionError::Changed { target });
     };
     let owner = if chown {
-        (uid, gid)
+        (wanted.uid, wanted.gid)
     } else {
         (stat.uid, stat.gid)
     };
-    let slot = places.staging_in(&target)?.join(&index.to_string())?;
+    let file = stat.kind == Kind::File;
+    // Nothing is staged for a file, but its file system is synced.
+    let staging = match file {
+        true => places.staging_for(&target)?,
+        false => places.staging_in(&target)?,
+    };
+    let slot = staging.join(&index.to_string())?;
     let kind = OperationRecordKind::Metadata {
         before: (stat.mode, stat.uid, stat.gid),
-        after: (mode, owner.0, owner.1),
+        after: (wanted.mode, owner.0, owner.1),
         chown,
-        original: (!is_ours(journal, &target)).then_some(slot),
+        original: (!file && !is_ours(journal, &target)).then_some(slot),
+        file,
     };
     Ok(plain(target, kind))
 }

@@ -51,9 +51,9 @@ fn forward(root: &Root, record: &OperationRecord) -> Result<(), TransactionError
             slot,
             after.is_some(),
         ),
-        OperationRecordKind::Metadata { after, chown, .. } => {
-            set_directory(root, &record.target, *after, *chown)
-        }
+        OperationRecordKind::Metadata {
+            after, chown, file, ..
+        } => set_attributes(root, &record.target, *after, (*chown, *file)),
         OperationRecordKind::Entries { slot, edits } => {
             entries::forward(root, &record.target, slot, edits)
         }
@@ -80,19 +80,22 @@ pub(super) fn swap(
     Ok(())
 }
 
-pub(super) fn set_directory(
+/// Sets mode and owner of a directory, or of a file, in place.
+pub(super) fn set_attributes(
     root: &Root,
-    dir: &AbsPath,
+    path: &AbsPath,
     (mode, uid, gid): (u32, u32, u32),
-    chown: bool,
+    (chown, file): (bool, bool),
 ) -> Result<(), TransactionError> {
-    Ok(root.set_meta(
-        dir,
-        &Meta {
-            mode,
-            uid,
-            gid,
-            chown,
-        },
-    )?)
+    let meta = Meta {
+        mode,
+        uid,
+        gid,
+        chown,
+    };
+    match file {
+        true => root.set_file_meta(path, &meta)?,
+        false => root.set_meta(path, &meta)?,
+    }
+    Ok(())
 }

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use super::{TransactionError, entries::edits, kept, kind_name};
+use super::{TransactionError, entries::edits, kept, kind_name, ours::is_ours};
 use crate::{
     path::AbsPath,
-    plan::remember,
+    plan::{Attributes, remember},
     root::Kind,
     update::journal::{
         GivenLabels, Journal, Keep, Mark, OperationRecord, OperationRecordKind, Transaction,
@@ -31,6 +31,7 @@ pub fn finish(journal: &mut Journal) -> Result<(), TransactionError> {
             .entries
             .retain(|edit| !tx.let_go.contains(&edit.place()));
         for path in &tx.released {
+            journal.modes.remove(path);
             journal.owned.remove(path);
             journal.adopted.remove(path);
         }
@@ -75,13 +76,14 @@ fn take_over(
             *recorded_owner,
         ),
         OperationRecordKind::Entries { .. } => return Ok(()),
-        OperationRecordKind::Metadata { original, .. } => {
-            if let Some(slot) = original {
-                keep_original(journal, tx, target, slot)?;
-            }
-            return Ok(());
-        }
+        OperationRecordKind::Metadata { .. } => return take_over_metadata(journal, tx, record),
     };
+    journal.modes.remove(target);
+    if record.copy_of.is_some() {
+        journal.originals.remove(target);
+        let attributes = record.attributes.map(|them| (target.clone(), them));
+        journal.modes.extend(attributes);
+    }
     let directory = kind_name(Kind::Directory);
     if before
         .as_ref()
@@ -114,6 +116,36 @@ fn take_over(
         }
     }
     Ok(())
+}
+
+/// The same for a mode and an owner that were set in place.
+fn take_over_metadata(
+    journal: &mut Journal,
+    tx: &Transaction,
+    record: &OperationRecord,
+) -> Result<(), TransactionError> {
+    let target = &record.target;
+    if let OperationRecordKind::Metadata {
+        original,
+        file,
+        before,
+        ..
+    } = &record.kind
+    {
+        if let Some(slot) = original {
+            keep_original(journal, tx, target, slot)?;
+        }
+        if *file && !journal.owned.contains_key(target) {
+            let before = attributes_of(*before);
+            journal.modes.entry(target.clone()).or_insert(before);
+        }
+        journal.adopted.remove(target);
+    }
+    Ok(())
+}
+
+const fn attributes_of((mode, uid, gid): (u32, u32, u32)) -> Attributes {
+    Attributes { mode, uid, gid }
 }
 
 fn keep_original(
@@ -170,6 +202,10 @@ pub fn originals(journal: &Journal) -> BTreeMap<AbsPath, AbsPath> {
     let mut all = journal.originals.clone();
     for tx in &journal.transactions {
         for record in &tx.operations {
+            if record.copy_of.is_some() {
+                all.remove(&record.target);
+                continue;
+            }
             let (slot, kept) = match &record.kind {
                 OperationRecordKind::Exchange { slot, keep, .. } => (slot, *keep == Keep::Original),
                 OperationRecordKind::Metadata {
@@ -185,6 +221,29 @@ pub fn originals(journal: &Journal) -> BTreeMap<AbsPath, AbsPath> {
             } else if brings_back(tx, slot) {
                 all.remove(&record.target);
             }
+        }
+    }
+    all
+}
+
+/// Mode and owner before machinist set them, of files whose content is not the config's; open transactions
+/// included.
+pub fn modes(journal: &Journal) -> BTreeMap<AbsPath, Attributes> {
+    let mut all = journal.modes.clone();
+    for record in journal.transactions.iter().flat_map(|tx| &tx.operations) {
+        let target = &record.target;
+        match &record.kind {
+            OperationRecordKind::Metadata {
+                file: true, before, ..
+            } if !is_ours(journal, target) => {
+                all.entry(target.clone()).or_insert(attributes_of(*before));
+            }
+            OperationRecordKind::Exchange { .. } => {
+                all.remove(target);
+                let copied = record.attributes.filter(|_| record.copy_of.is_some());
+                all.extend(copied.map(|them| (target.clone(), them)));
+            }
+            _ => {}
         }
     }
     all

@@ -7,6 +7,9 @@ use crate::{
     update::journal::{ObjectId, OperationRecord, OperationRecordKind},
 };
 
+/// The set-user-id and set-group-id bits.
+const SET_ID: u32 = 0o6000;
+
 /// How far one operation is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
@@ -57,12 +60,11 @@ pub(super) fn judge(root: &Root, record: &OperationRecord) -> Result<Verdict, Tr
             before,
             after,
             chown,
+            file,
             ..
         } => {
-            let Some(stat) = root
-                .stat(&record.target)?
-                .filter(|stat| stat.kind == Kind::Directory)
-            else {
+            let kind = if *file { Kind::File } else { Kind::Directory };
+            let Some(stat) = root.stat(&record.target)?.filter(|stat| stat.kind == kind) else {
                 return Ok(Verdict::Foreign);
             };
             let now = (stat.mode, stat.uid, stat.gid);
@@ -70,7 +72,9 @@ pub(super) fn judge(root: &Root, record: &OperationRecord) -> Result<Verdict, Tr
                 now.0 == want.0 && (!chown || (now.1, now.2) == (want.1, want.2))
             };
             // Attribute by attribute: a crash may have set the owner and not yet the mode.
-            let mixed = [before.0, after.0].contains(&now.0)
+            // Setting the owner of a file takes its set-id bits away.
+            let cleared = before.0 & !SET_ID;
+            let mixed = [before.0, after.0, cleared].contains(&now.0)
                 && (!chown || [(before.1, before.2), (after.1, after.2)].contains(&(now.1, now.2)));
             Ok(match () {
                 () if same(after) => Verdict::Done,

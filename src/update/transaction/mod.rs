@@ -32,7 +32,7 @@ mod undo;
 pub use begin::{Beginning, begin};
 pub use commit::commit;
 pub use entries::{databases, kept_entries};
-pub use finish::{finish, labels, originals};
+pub use finish::{finish, labels, modes, originals};
 pub use stage::{Stop, stage};
 pub use taken::{copy_original, take_original};
 pub use tidy::{Released, release, tidy};

@@ -12,7 +12,11 @@ use crate::{
 pub(super) fn is_ours(journal: &Journal, target: &AbsPath) -> bool {
     for tx in journal.transactions.iter().rev() {
         for record in tx.operations.iter().rev() {
-            if matches!(record.kind, OperationRecordKind::Entries { .. }) {
+            if matches!(
+                record.kind,
+                OperationRecordKind::Entries { .. }
+                    | OperationRecordKind::Metadata { file: true, .. }
+            ) {
                 continue;
             }
             if record.target == *target {
@@ -55,6 +59,7 @@ pub(super) fn ours_below(journal: &Journal, target: &AbsPath) -> Vec<AbsPath> {
 /// What the configs before had and the one after does not speak of.
 pub(super) fn released(journal: &Journal, named: &BTreeSet<AbsPath>) -> BTreeSet<AbsPath> {
     let kept = journal.owned.keys().chain(journal.originals.keys());
+    let kept = kept.chain(journal.modes.keys());
     let mut all: BTreeSet<AbsPath> = kept.chain(&journal.adopted).cloned().collect();
     for tx in &journal.transactions {
         all.extend(tx.adopted.iter().cloned());

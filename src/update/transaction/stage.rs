@@ -5,7 +5,7 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
 };
 
-use super::{SyncPoints, TransactionError, kept, kind_name, object_at};
+use super::{SyncPoints, TransactionError, kept, kind_name, object_at, taken::copy_file};
 use crate::{
     path::AbsPath,
     plan::{Node, NodeKind, Operation, OperationKind},
@@ -86,7 +86,7 @@ fn owns_links(operation: &Operation) -> bool {
         match &node.kind {
             NodeKind::Link(_) => (node.uid, node.gid) != (0, 0) || node.label.is_some(),
             NodeKind::Directory(children) => children.values().any(any),
-            NodeKind::File(_) | NodeKind::Hard(_) => false,
+            NodeKind::File(_) | NodeKind::Copy { .. } | NodeKind::Hard(_) => false,
         }
     }
     matches!(&operation.kind, OperationKind::Put(node) if any(node))
@@ -212,6 +212,11 @@ impl Work<'_> {
                     self.root.sync_file(at)?;
                 }
             }
+            NodeKind::Copy { place, .. } => {
+                copy_file(self.root, place, at, &meta)?;
+                self.label(at, target, node)?;
+                self.root.sync_file(at)?;
+            }
             NodeKind::Link(text) => {
                 self.root.build_link(at, text)?;
                 self.root.own_link(at, &meta)?;
@@ -313,7 +318,7 @@ fn identify_one(
             *after = Some(there.ok_or_else(|| not_the_plan(operation))?);
         }
         OperationKind::Remove => *after = None,
-        OperationKind::Metadata { .. } | OperationKind::Entries(_) => {
+        OperationKind::Metadata(_) | OperationKind::Entries(_) => {
             return Err(not_the_plan(operation));
         }
     }

@@ -53,10 +53,21 @@ pub fn copy_original(root: &Root, from: &AbsPath, to: &AbsPath) -> Result<(), Tr
         root.build_link(to, &root.read_link(from)?)?;
         return Ok(root.own_link(to, &meta)?);
     }
+    copy_file(root, from, to, &meta)?;
+    Ok(root.sync_file(to)?)
+}
+
+/// Makes `to`, which must be free, a copy of the file at `from` with another mode and owner.
+pub(super) fn copy_file(
+    root: &Root,
+    from: &AbsPath,
+    to: &AbsPath,
+    meta: &Meta,
+) -> Result<(), TransactionError> {
     let bytes = root.read_nofollow(from, LARGEST)?;
-    root.build_file(to, &bytes, &meta)?;
+    root.build_file(to, &bytes, meta)?;
     for (name, error) in root.copy_meta_extras(from, to)?.left {
         tracing::warn!(path = %to, "attribute {name} is not kept: {error}");
     }
-    Ok(root.sync_file(to)?)
+    Ok(())
 }

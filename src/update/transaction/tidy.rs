@@ -2,11 +2,13 @@
 
 use super::{
     SyncPoints, TransactionError,
+    commit::set_attributes,
     finish::{forget_labels, original_place},
     kept,
 };
 use crate::{
     path::AbsPath,
+    plan::Attributes,
     root::{Kind, Root, Stat},
     update::journal::{Journal, Keep, Mark, OperationRecord, OperationRecordKind, Transaction},
 };
@@ -80,6 +82,9 @@ fn keep_pre_image(
     record: &OperationRecord,
 ) -> Result<Option<AbsPath>, TransactionError> {
     let target = &record.target;
+    if let Some(place) = &record.copy_of {
+        root.remove_tree(place)?;
+    }
     let (slot, keep) = match &record.kind {
         OperationRecordKind::Exchange { before: None, .. }
         | OperationRecordKind::Metadata { original: None, .. }
@@ -99,6 +104,10 @@ fn keep_pre_image(
                 root.make_dirs(&holder, 0o700)?;
             }
             root.move_new(slot, &place)?;
+        }
+        if let Some(Attributes { mode, uid, gid }) = record.attributes {
+            let chown = root.can_chown();
+            set_attributes(root, &place, (mode, uid, gid), (chown, true))?;
         }
         complete(root, journal, record, &place)?;
         return Ok(None);

@@ -3,7 +3,7 @@
 use super::{
     SyncPoints, TransactionError,
     aside::{self, Way},
-    commit::{set_directory, swap},
+    commit::{set_attributes, swap},
     entries,
     judge::{Verdict, judge},
     kept, object_at,
@@ -75,9 +75,12 @@ fn backward(root: &Root, record: &OperationRecord) -> Result<(), TransactionErro
             slot,
             before.is_some(),
         ),
-        OperationRecordKind::Metadata { before, chown, .. } => {
-            set_directory(root, &record.target, *before, *chown)
-        }
+        OperationRecordKind::Metadata {
+            before,
+            chown,
+            file,
+            ..
+        } => set_attributes(root, &record.target, *before, (*chown, *file)),
         OperationRecordKind::Entries { slot, edits } => {
             entries::backward(root, &record.target, slot, edits)
         }
@@ -94,14 +97,21 @@ fn reclaim(
     record: &OperationRecord,
 ) -> Result<Option<AbsPath>, TransactionError> {
     let OperationRecordKind::Exchange { slot, before, .. } = &record.kind else {
-        let OperationRecordKind::Metadata { before, chown, .. } = &record.kind else {
+        let OperationRecordKind::Metadata {
+            before,
+            chown,
+            file,
+            ..
+        } = &record.kind
+        else {
             return Ok(None);
         };
+        let kind = if *file { Kind::File } else { Kind::Directory };
         if root
             .stat(&record.target)?
-            .is_some_and(|stat| stat.kind == Kind::Directory)
+            .is_some_and(|stat| stat.kind == kind)
         {
-            set_directory(root, &record.target, *before, *chown)?;
+            set_attributes(root, &record.target, *before, (*chown, *file))?;
         }
         return Ok(Some(record.target.clone()));
     };

@@ -4,10 +4,10 @@ use crate::machine_config::{File, Owner};
 /// A config of files `/etc/0`, `/etc/1`, … with these contents.
 fn config(contents: &[&str]) -> MachineConfig {
     let file = |text: &str| File {
-        content: Content::new(text.as_bytes()),
-        mode: 0o644,
-        user: Owner::ROOT,
-        group: Owner::ROOT,
+        content: Some(Content::new(text.as_bytes())),
+        mode: Some(0o644),
+        user: Some(Owner::ROOT),
+        group: Some(Owner::ROOT),
         origin: Default::default(),
     };
     let files = (0..).zip(contents);
@@ -57,7 +57,7 @@ impl Place {
         let bytes = config
             .files
             .values()
-            .map(|file| file.content.bytes().unwrap().to_vec());
+            .map(|file| file.content.as_ref().unwrap().bytes().unwrap().to_vec());
         Ok(bytes
             .map(|bytes| String::from_utf8(bytes).unwrap())
             .collect())
@@ -171,7 +171,9 @@ fn packs_of_which_little_is_needed_become_one() {
         .unwrap();
     let wanted = |configs: &[&MachineConfig]| -> BTreeSet<Digest> {
         let files = configs.iter().flat_map(|config| config.files.values());
-        files.map(|file| file.content.digest()).collect()
+        files
+            .map(|file| file.content.as_ref().unwrap().digest())
+            .collect()
     };
     let big = config(&[&large]);
     let contents = Contents::open(&place.root).unwrap();

@@ -1,0 +1,53 @@
+//! Entries that leave contents, mode or owner to the machine, and Ignition's defaults for them.
+
+use std::borrow::Cow;
+
+use super::{Directory, File, MachineConfig, Owner};
+use crate::path::AbsPath;
+
+/// The mode of a new file for which none is given.
+pub const FILE_MODE: u32 = 0o644;
+/// The mode of a new directory for which none is given.
+pub const DIRECTORY_MODE: u32 = 0o755;
+
+impl MachineConfig {
+    /// The same config with a value for everything that its entries leave to the machine: an empty content,
+    /// the usual mode, root as the owner. `render` writes it like this, and versions that did not tell absent
+    /// from empty stored it like this.
+    pub fn with_defaults(&self) -> Cow<'_, Self> {
+        if !self.leaves_anything() {
+            return Cow::Borrowed(self);
+        }
+        let mut config = self.clone();
+        for file in config.files.values_mut() {
+            file.content.get_or_insert_default();
+            file.mode.get_or_insert(FILE_MODE);
+            own(&mut file.user, &mut file.group);
+        }
+        for directory in config.directories.values_mut() {
+            directory.mode.get_or_insert(DIRECTORY_MODE);
+            own(&mut directory.user, &mut directory.group);
+        }
+        Cow::Owned(config)
+    }
+
+    /// Whether an entry leaves contents, mode or owner to the machine.
+    fn leaves_anything(&self) -> bool {
+        let partial = |directory: &Directory| {
+            directory.mode.is_none() || directory.user.is_none() || directory.group.is_none()
+        };
+        self.files.values().any(|file| file.content.is_none())
+            || self.directories.values().any(partial)
+    }
+
+    /// Files whose content is left to the machine.
+    pub fn files_without_content(&self) -> impl Iterator<Item = &AbsPath> {
+        let without = |(_, file): &(&AbsPath, &File)| file.content.is_none();
+        self.files.iter().filter(without).map(|(path, _)| path)
+    }
+}
+
+fn own(user: &mut Option<Owner>, group: &mut Option<Owner>) {
+    user.get_or_insert(Owner::ROOT);
+    group.get_or_insert(Owner::ROOT);
+}

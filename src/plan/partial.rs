@@ -1,0 +1,272 @@
+//! Entries that leave something to the machine: a file without contents, a directory without mode or owner.
+//!
+//! What is absent stays as it is. Where a config before gave it and the next one does not, the value from
+//! before machinist comes back, so that the result never depends on the way there.
+
+use super::{
+    Attributes, ChangeKind, FileFacts, Observed,
+    desired::{Object, Wanted},
+    difference::{Act, Steps, first_field},
+    observed::ObjectKind,
+};
+use crate::{
+    machine_config::{Content, DIRECTORY_MODE, FILE_MODE},
+    path::AbsPath,
+};
+
+impl Object {
+    /// The object that is made where nothing exists: what is absent gets Ignition's default.
+    pub(super) fn with_defaults(&self) -> Self {
+        let Self::Partial {
+            directory,
+            mode,
+            uid,
+            gid,
+        } = *self
+        else {
+            return self.clone();
+        };
+        let (uid, gid) = (uid.unwrap_or(0), gid.unwrap_or(0));
+        match directory {
+            true => Self::Directory {
+                mode: mode.unwrap_or(DIRECTORY_MODE),
+                uid,
+                gid,
+            },
+            false => Self::File {
+                content: Content::default(),
+                mode: mode.unwrap_or(FILE_MODE),
+                uid,
+                gid,
+            },
+        }
+    }
+
+    /// Mode, user and group where they are given.
+    fn given(&self) -> (Option<u32>, Option<u32>, Option<u32>) {
+        match *self {
+            Self::Partial { mode, uid, gid, .. } => (mode, uid, gid),
+            Self::File { mode, uid, gid, .. } | Self::Directory { mode, uid, gid } => {
+                (Some(mode), Some(uid), Some(gid))
+            }
+            Self::Link { .. } | Self::Hard { .. } => (None, None, None),
+        }
+    }
+}
+
+/// One path of the config to reach, with what is known of it.
+#[derive(Clone, Copy)]
+pub(super) struct Reached<'a> {
+    /// The entry of the config before.
+    pub(super) had: Option<&'a Wanted>,
+    pub(super) path: &'a AbsPath,
+    pub(super) observed: &'a Observed,
+}
+
+impl Reached<'_> {
+    /// What is to be done for an entry of which only the kind is sure; none where all is as asked.
+    pub(super) fn partial(&self, wanted: &Object, facts: &FileFacts, owners: bool) -> Option<Act> {
+        let same_kind = facts.kind == wanted.kind();
+        if wanted.is_without_content() && self.gave_content(same_kind) {
+            return self.content_returns(wanted, facts, owners);
+        }
+        if !same_kind {
+            return Some(Act::Put(wanted.with_defaults()));
+        }
+        let attributes = self.attributes(wanted, facts);
+        let same = is_as(facts, attributes, owners);
+        (!same).then_some(Act::Metadata(attributes))
+    }
+
+    /// What is made where nothing exists.
+    pub(super) fn missing(&self, wanted: &Object) -> Act {
+        let returns = wanted.is_without_content() && self.gave_content(false);
+        match self.original(ObjectKind::File).filter(|_| returns) {
+            Some((place, facts)) => Act::Copy(place.clone(), self.attributes(wanted, facts)),
+            None => Act::Put(wanted.with_defaults()),
+        }
+    }
+
+    /// Whether an earlier config put an object of its own here: then what this file holds is ours, and not
+    /// what was found.
+    fn gave_content(&self, same_kind: bool) -> bool {
+        self.had.is_some_and(|had| match had.object {
+            Object::Partial { .. } => !same_kind,
+            _ => true,
+        }) && !self.is_as_found()
+            && !self.observed.modes.contains_key(self.path)
+    }
+
+    /// Whether it was as asked when a config first named it, and nothing was changed since.
+    fn is_as_found(&self) -> bool {
+        let changed = self.observed.originals.contains_key(self.path)
+            || self.observed.modes.contains_key(self.path);
+        self.observed.adopted.contains(self.path) && !changed
+    }
+
+    /// The original's content where there is one, an empty file where there was none.
+    fn content_returns(&self, wanted: &Object, facts: &FileFacts, owners: bool) -> Option<Act> {
+        if let Some((place, original)) = self.original(ObjectKind::File) {
+            return Some(Act::Copy(place.clone(), self.attributes(wanted, original)));
+        }
+        let (empty, attributes) = (wanted.with_defaults(), defaults(wanted));
+        let same = facts.kind == ObjectKind::File && facts.size == 0;
+        match same && is_as(facts, attributes, owners) {
+            true => None,
+            false => Some(Act::Put(empty)),
+        }
+    }
+
+    fn original(&self, kind: ObjectKind) -> Option<(&AbsPath, &FileFacts)> {
+        let place = self.observed.originals.get(self.path)?;
+        let facts = self.observed.objects.get(place)?;
+        (facts.kind == kind).then_some((place, facts))
+    }
+
+    /// Mode and owner to reach: as given, else what an earlier config changed goes back, else as they are.
+    fn attributes(&self, wanted: &Object, facts: &FileFacts) -> Attributes {
+        let had = self.had.filter(|_| !self.is_as_found());
+        let had = had.map_or((None, None, None), |had| had.object.given());
+        let kept = self.observed.modes.get(self.path).copied();
+        let original = || {
+            self.original(wanted.kind())
+                .map(|(_, facts)| facts.attributes())
+        };
+        let before = kept.or_else(original).unwrap_or_else(|| defaults(wanted));
+        let (mode, uid, gid) = wanted.given();
+        let pick = |given: Option<u32>, had: Option<u32>, before: u32, now: u32| match (given, had)
+        {
+            (Some(given), _) => given,
+            (None, Some(_)) => before,
+            (None, None) => now,
+        };
+        Attributes {
+            mode: pick(mode, had.0, before.mode, facts.mode),
+            uid: pick(uid, had.1, before.uid, facts.uid),
+            gid: pick(gid, had.2, before.gid, facts.gid),
+        }
+    }
+
+    /// Mode and owner once the entry is gone: only what it gave goes back to what was before.
+    fn attributes_back(
+        &self,
+        wanted: &Object,
+        before: Attributes,
+        facts: &FileFacts,
+    ) -> Attributes {
+        let (mode, uid, gid) = wanted.given();
+        let pick = |given: Option<u32>, before: u32, now: u32| given.map_or(now, |_| before);
+        Attributes {
+            mode: pick(mode, before.mode, facts.mode),
+            uid: pick(uid, before.uid, facts.uid),
+            gid: pick(gid, before.gid, facts.gid),
+        }
+    }
+}
+
+fn defaults(wanted: &Object) -> Attributes {
+    let (mode, uid, gid) = wanted.given();
+    let usual = match wanted.kind() {
+        ObjectKind::Directory => DIRECTORY_MODE,
+        _ => FILE_MODE,
+    };
+    Attributes {
+        mode: mode.unwrap_or(usual),
+        uid: uid.unwrap_or(0),
+        gid: gid.unwrap_or(0),
+    }
+}
+
+fn is_as(facts: &FileFacts, wanted: Attributes, owners: bool) -> bool {
+    let now = facts.attributes();
+    let owner = |of: Attributes| (of.uid, of.gid);
+    now.mode == wanted.mode && (!owners || owner(now) == owner(wanted))
+}
+
+/// What an act changes, by the names of [`super::Change::fields`]; what differs from the entry comes first.
+pub(super) fn changed_by(
+    act: &Act,
+    facts: &FileFacts,
+    differs: Vec<&'static str>,
+) -> Vec<&'static str> {
+    let mut fields = differs;
+    let also: [(bool, &str); 2] = match act {
+        Act::Metadata(wanted) => {
+            let owner = (wanted.uid, wanted.gid) != (facts.uid, facts.gid);
+            [(wanted.mode != facts.mode, "mode"), (owner, "owner")]
+        }
+        _ => [(!fields.contains(&"kind"), "content"), (false, "")],
+    };
+    for (differs, field) in also {
+        if differs && !fields.contains(&field) {
+            fields.push(field);
+        }
+    }
+    fields
+}
+
+impl Steps {
+    /// A file without contents leaves the config: mode and owner go back, the content stays. One that was
+    /// made for the entry goes if it is still empty.
+    pub(super) fn file_without_content_leaves(
+        &mut self,
+        path: &AbsPath,
+        wanted: &Wanted,
+        observed: &Observed,
+        owners: bool,
+    ) {
+        let Some(facts) = observed.objects.get(path) else {
+            return;
+        };
+        let left = |what: &str| format!("{} leaves the config, but {what}", wanted.asked);
+        if facts.kind != ObjectKind::File {
+            self.warnings
+                .push(left("something else stands there now: left as it is"));
+            return;
+        }
+        let remove = |act| (act, ChangeKind::Remove, vec![first_field(wanted)]);
+        let (act, change, fields) = if let Some(before) = observed.modes.get(path) {
+            let reached = Reached {
+                had: None,
+                path,
+                observed,
+            };
+            let back = reached.attributes_back(&wanted.object, *before, facts);
+            if is_as(facts, back, owners) {
+                return;
+            }
+            let act = Act::Metadata(back);
+            let fields = changed_by(&act, facts, Vec::new());
+            (act, ChangeKind::Remove, fields)
+        } else if observed.adopted.contains(path) {
+            return;
+        } else if facts.size > 0 {
+            self.warnings
+                .push(left("it was written since: the file stays"));
+            return;
+        } else if let Some(place) = observed.originals.get(path)
+            && observed.objects.contains_key(place)
+        {
+            remove(Act::Restore(place.clone()))
+        } else {
+            remove(Act::Remove)
+        };
+        self.put(path, &wanted.entry, act, change, fields);
+    }
+
+    /// Mode and owner that a directory gets back when its entry leaves; none where it has them.
+    pub(super) fn directory_back(
+        path: &AbsPath,
+        wanted: &Wanted,
+        (now, then): (&FileFacts, &FileFacts),
+        observed: &Observed,
+    ) -> Option<Act> {
+        let reached = Reached {
+            had: None,
+            path,
+            observed,
+        };
+        let back = reached.attributes_back(&wanted.object, then.attributes(), now);
+        (back != now.attributes()).then_some(Act::Metadata(back))
+    }
+}
