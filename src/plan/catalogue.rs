@@ -64,6 +64,11 @@ impl<'a> Catalogue<'a> {
         self.said.get(name) == Some(&true)
     }
 
+    /// Whether the config disables this unit.
+    pub(super) fn is_disabled(&self, name: &str) -> bool {
+        self.said.get(name) == Some(&false)
+    }
+
     /// The unit that an entry of the config concerns: the one behind its name, unless the entry brings a file
     /// of that name. An alias that disabling its unit took away is still known from the originals.
     pub(super) fn real_name(&self, name: &UnitName, unit: &Unit) -> String {

@@ -260,7 +260,10 @@ impl Enabling<'_, '_> {
                 continue;
             }
             let stop = |other: &str| self.catalogue.says(other);
-            let set = linkset::enable(name, &|other| self.catalogue.find(other), &stop);
+            let mut set = linkset::enable(name, &|other| self.catalogue.find(other), &stop);
+            // An instance that the config disables by its name is not enabled by its template.
+            set.links
+                .retain(|path, _| !self.catalogue.is_disabled(path.file_name()));
             if said && set.links.is_empty() && set.also.is_empty() && set.complaints.is_empty() {
                 self.layout.warnings.push(format!(
                     "{name} is to be enabled and has no [Install] section: enabling it does nothing"

@@ -45,7 +45,7 @@ fn units_are_enabled_disabled_masked_and_preset_as_systemctl_does() {
     };
     let seed = from_environment("PLAN_SEED", 1);
     let rounds = from_environment("PLAN_ROUNDS", 12);
-    for round in 0..rounds {
+    for round in from_environment("PLAN_FIRST", 0)..rounds {
         let mut dice = Dice(seed.wrapping_mul(1_000_003).wrapping_add(round));
         let (ours, theirs) = (Tree::new(), Tree::new());
         let presets = presets(&mut dice);
@@ -68,8 +68,9 @@ fn units_are_enabled_disabled_masked_and_preset_as_systemctl_does() {
             let again = ours.plan(&after, &after);
             assert!(
                 again.is_empty(),
-                "round {round}, step {step}: {:#?}",
-                again.operations
+                "round {round}, step {step}: {:#?}\n{presets}\n{}",
+                again.operations,
+                describe(&before, &after)
             );
             before = after;
         }
@@ -122,6 +123,16 @@ fn by_hand(tree: &Tree, before: &MachineConfig, after: &MachineConfig) {
     run(root, "preset", &preset);
     for name in said(true) {
         run(root, "enable", &[name]);
+    }
+    // What the config says of an instance counts more than what it says of the template, whose links are
+    // made after it. Another `disable` would reach those of `Also=` a second time.
+    let off = said(false);
+    for link in tree.links(UNITS).into_keys() {
+        let link = tree.dir.path().join(link);
+        let name = link.file_name().unwrap().to_str().unwrap();
+        if name.contains('@') && !name.contains("@.") && off.iter().any(|off| off == name) {
+            fs::remove_file(&link).unwrap();
+        }
     }
 }
 
