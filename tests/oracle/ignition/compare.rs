@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fmt::Debug};
 use machinist::machine_config::{MachineConfig, Owner};
 use serde_json::{Value, json};
 
-use super::verdict::{Node, Unit, Verdict};
+use super::verdict::{Unit, Verdict};
 
 /// Both sides in one form, entry by entry: lines that only one of them has are differences.
 pub(super) fn differences(theirs: &Verdict, ours: &MachineConfig) -> Vec<String> {
@@ -33,34 +33,38 @@ fn lines_of_verdict(verdict: &Verdict) -> BTreeMap<String, String> {
     let mut put = |kind: &str, name: &str, said: &dyn Debug| {
         lines.insert(format!("{kind} {name}"), format!("{said:?}"));
     };
-    // The owner that Ignition's documentation names where a config gives none.
     let owner = |given: &Value| match given {
-        Value::Null => json!(0),
         given if given == "root" => json!(0),
         given => given.clone(),
     };
-    let owners = |node: &Node| (owner(&node.user), owner(&node.group));
+    // Ignition's documentation names mode and owner for a file that it writes. What exists keeps the
+    // ones that an entry leaves out.
+    let or_root = |given: Value| if given.is_null() { json!(0) } else { given };
     for (path, file) in &verdict.files {
-        let content = file.content.clone().unwrap_or_else(|| digest(b""));
-        put(
-            "file",
-            path,
-            &(file.mode.unwrap_or(0o644), owners(file), content),
-        );
+        let (user, group) = (owner(&file.user), owner(&file.group));
+        match &file.content {
+            Some(content) => {
+                let owners = (or_root(user), or_root(group));
+                put(
+                    "file",
+                    path,
+                    &(Some(file.mode.unwrap_or(0o644)), owners, Some(content)),
+                );
+            }
+            None => put("file", path, &(file.mode, (user, group), None::<&String>)),
+        }
     }
     for (path, directory) in &verdict.directories {
-        put(
-            "directory",
-            path,
-            &(directory.mode.unwrap_or(0o755), owners(directory)),
-        );
+        let owners = (owner(&directory.user), owner(&directory.group));
+        put("directory", path, &(directory.mode, owners));
     }
     for (path, link) in &verdict.links {
+        let owners = (or_root(owner(&link.user)), or_root(owner(&link.group)));
         let hard = link.hard.unwrap_or(false);
         put(
             "link",
             path,
-            &(owners(link), link.target.clone().unwrap_or_default(), hard),
+            &(owners, link.target.clone().unwrap_or_default(), hard),
         );
     }
     for (name, unit) in &verdict.units {
@@ -98,13 +102,14 @@ fn lines_of_config(config: &MachineConfig) -> BTreeMap<String, String> {
         lines.insert(format!("{kind} {name}"), format!("{said:?}"));
     };
     let owner = |owner: &Owner| serde_json::to_value(owner).unwrap();
+    let given = |given: &Option<Owner>| serde_json::to_value(given).unwrap();
     for (path, file) in &config.files {
-        let owners = (owner(&file.user), owner(&file.group));
-        let content = file.content.digest().hex();
+        let owners = (given(&file.user), given(&file.group));
+        let content = file.content.as_ref().map(|content| content.digest().hex());
         put("file", path.as_str(), &(file.mode, owners, content));
     }
     for (path, directory) in &config.directories {
-        let owners = (owner(&directory.user), owner(&directory.group));
+        let owners = (given(&directory.user), given(&directory.group));
         put("directory", path.as_str(), &(directory.mode, owners));
     }
     for (path, link) in &config.links {
@@ -133,8 +138,4 @@ fn lines_of_config(config: &MachineConfig) -> BTreeMap<String, String> {
         put("group", name, &group);
     }
     lines
-}
-
-fn digest(bytes: &[u8]) -> String {
-    machinist::digest::Digest::of(bytes).hex().to_string()
 }

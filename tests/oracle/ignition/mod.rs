@@ -44,3 +44,42 @@ fn the_example_machine_is_the_same_to_ignition() {
         Vec::<String>::new()
     );
 }
+
+fn file(fields: &str) -> String {
+    format!(
+        r#"{{"ignition":{{"version":"3.5.0"}},"storage":{{"files":[{{"path":"/etc/x"{fields}}}]}}}}"#
+    )
+}
+
+#[test]
+fn a_later_entry_without_contents_keeps_those_of_an_earlier_one() {
+    let [text, mode, owner, empty] = [
+        r#","contents":{"source":"data:,text"}"#,
+        r#","mode":384"#,
+        r#","user":{"id":7},"contents":{}"#,
+        r#","contents":{"source":""}"#,
+    ]
+    .map(file);
+    let orders = [
+        vec![&text, &mode],
+        vec![&mode, &text],
+        vec![&text, &owner, &mode],
+        vec![&text, &empty],
+        vec![&empty, &mode],
+        vec![&mode, &owner],
+        vec![&mode],
+        vec![&empty],
+    ];
+    let cases = orders.map(|order| Case {
+        texts: (0..)
+            .zip(order)
+            .map(|(number, text)| (format!("{number}.ign"), text.clone()))
+            .collect(),
+    });
+    let verdicts: Vec<Verdict> = ask("ignition", &cases);
+    for (case, verdict) in cases.iter().zip(&verdicts) {
+        assert!(verdict.accepted, "{case:?}: {}", verdict.error);
+        let found = compare::differences(verdict, &ours::read(case).unwrap());
+        assert!(found.is_empty(), "{case:?}: {found:#?}");
+    }
+}
