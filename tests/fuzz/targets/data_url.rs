@@ -32,7 +32,7 @@ fuzz_target!(|url: &str| {
             return;
         }
     };
-    let ours = config.files.values().next().unwrap().content.bytes().unwrap();
+    let ours = config.files.values().next().unwrap().content.as_ref().unwrap().bytes().unwrap();
     if url.is_empty() {
         return assert!(ours.is_empty());
     }
