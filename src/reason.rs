@@ -92,6 +92,8 @@ reasons! {
     KubeletNotManaged,
     /// The process lacks a capability that a live root needs.
     PermissionMissing,
+    /// A part of the config could not be compared with the machine; a warning.
+    NotChecked,
     /// Nothing on this host would settle an update that a power cut interrupts.
     RecoveryMissing,
     /// Two paths of the config lead to one object.

@@ -18,6 +18,8 @@
 
 #[path = "support/by_hand.rs"]
 mod by_hand;
+#[path = "support/first_config.rs"]
+mod first_config;
 #[path = "support/sandbox.rs"]
 mod sandbox;
 #[path = "support/ways.rs"]
@@ -150,6 +152,37 @@ fn a_config_that_the_version_before_stored_plans_nothing() {
         assert_eq!(difference(&as_stored, &seen(&sandbox)), "", "{told}");
     }
     assert!(absent >= 5, "{absent}");
+}
+
+/// Of what no update can change only a change is refused, also in a first config.
+#[test]
+fn a_first_config_is_compared_with_the_one_that_another_daemon_left() {
+    use first_config::{CURRENT_CONFIG, ENCAPSULATED, rendered};
+    let same = rendered("rendered-worker-1", "/dev/sda");
+    let other = rendered("rendered-worker-0", "/dev/sdx");
+    let to = rendered("rendered-worker-2", "/dev/sda").to_string();
+    let documents = machine_config::parse(&to, "to.json", &Rules::default()).unwrap();
+    let order = machine_config::Order::AsGiven;
+    let to = Written(machine_config::merge(documents, "worker", order).unwrap().0);
+    let cases: [(&[(&str, &serde_json::Value)], usize); 5] = [
+        (&[(CURRENT_CONFIG, &same)], 0),
+        (&[(ENCAPSULATED, &same)], 0),
+        // The daemon's word is newer than that of the first boot.
+        (&[(ENCAPSULATED, &other), (CURRENT_CONFIG, &same)], 0),
+        (&[(ENCAPSULATED, &same), (CURRENT_CONFIG, &other)], 1),
+        // Nothing is known of this machine: every part but the two images, which are one reason, is refused.
+        (&[], 9),
+    ];
+    for (files, refusals) in cases {
+        let sandbox = Sandbox::without_package(&[]);
+        for (path, object) in files {
+            let text = serde_json::to_string(&object.to_string()).unwrap();
+            make(&sandbox, &format!("{path} file 600 {text}")).unwrap();
+        }
+        let plan = plan(&sandbox, &to);
+        let told = plan.to_text(false);
+        assert_eq!(plan.refusals.len(), refusals, "{files:?}: {told}");
+    }
 }
 
 struct Case<'a> {

@@ -241,6 +241,7 @@ async fn join(
             cluster: cluster.clone(),
             node: node.clone(),
             rules: super::setup::rules(settings),
+            first: store::peek(root).is_ok_and(|journal| journal.base.is_none()),
         };
         let told = Told {
             desired: desired.clone(),
@@ -265,13 +266,8 @@ async fn join(
     };
     tasks.spawn("node view", seen.show(to, tasks.token()));
     let (events, told) = Events::new();
-    let report = events::report(
-        cluster.clone(),
-        node.clone(),
-        told,
-        Clock::system(),
-        tasks.token(),
-    );
+    let (clock, stop) = (Clock::system(), tasks.token());
+    let report = events::report(cluster.clone(), node.clone(), told, clock, stop);
     tasks.spawn("events", report);
     let joined = Some(Joined {
         node,

@@ -15,8 +15,8 @@ use tokio_util::sync::CancellationToken;
 use super::{Cluster, ClusterError, Why, node::OwnNode};
 use crate::{
     backoff::{Backoff, jitter},
-    crd::names,
-    machine_config::{self, MachineConfig, Order, Refusal, Rules},
+    crd::{NodeView, names},
+    machine_config::{self, Before, Declared, MachineConfig, Order, Refusal, Rules},
     metrics::{Metrics, SourceRead},
     plan::Policies,
     reason::Reason,
@@ -62,6 +62,8 @@ pub struct ConfigSource {
     pub node: OwnNode,
     /// The users and groups that may be managed.
     pub rules: Rules,
+    /// Whether the machine is on no config of ours, so that the one counts that the Node says it is on.
+    pub first: bool,
 }
 
 /// What one reading came to.
@@ -132,15 +134,39 @@ impl ConfigSource {
             Ok(Err(refusals)) => return Reading::Refused(refusals),
             Err(error) => return Reading::Unread(error),
         };
+        let before = match self.config_before().await {
+            Ok(before) => Before::Node(before.map(Box::new)),
+            Err(error) => return Reading::Unread(error),
+        };
         let (name, rules) = (name.to_owned(), self.rules.clone());
         let parsed = tokio::task::spawn_blocking(move || parse(&name, &text, &rules));
         match parsed.await {
-            Ok(Ok((config, digest))) => Reading::Accepted(Arc::new(config), digest, policies),
+            Ok(Ok((mut config, digest))) => {
+                config.before = before;
+                Reading::Accepted(Arc::new(config), digest, policies)
+            }
             Ok(Err(refusals)) => Reading::Refused(refusals),
             Err(lost) => {
                 let why = format!("reading broke off: {lost}");
                 Reading::Refused(vec![Refusal::new(Reason::SourceUnreadable, why)])
             }
+        }
+    }
+
+    /// What the config says that the Node says it is on; none where that does not matter or nobody knows it.
+    async fn config_before(&self) -> Result<Option<Declared>, ClusterError> {
+        let sight = self.node.sights().borrow().clone();
+        let current = sight.node.as_deref().and_then(NodeView::current_config);
+        let Some(current) = current.filter(|_| self.first) else {
+            return Ok(None);
+        };
+        if !names::is_object_name(current) {
+            return Ok(None);
+        }
+        match self.machine_config(current).await {
+            Ok(text) => Ok(machine_config::declared(text.as_bytes())),
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(error) => Err(error),
         }
     }
 

@@ -326,18 +326,9 @@ fn read_spec(mut spec: Object<'_>, reading: &mut Reading<'_>) -> Parts {
         Some(config) if !config.is_hollow() => ignition::read(&config, reading),
         _ => Parts::default(),
     };
-    if let Some(url) = spec.get("osImageURL") {
-        let text = url.text(&mut reading.problems).unwrap_or_default();
-        parts.note_os(EntryKind::OSImage, text, url.origin(&reading.problems));
-        parts.os_image_url = (!text.is_empty()).then(|| text.to_owned());
-    }
-    if let Some(image) = spec.get("baseOSExtensionsContainerImage")
-        && !image.is_hollow()
-    {
-        let message = "an image with OS extensions is not supported";
-        let reason = Reason::FeatureUnsupported;
-        image.refuse(&mut reading.problems, reason, message, None);
-    }
+    parts.os_image_url = read_image(&mut spec, "osImageURL", &mut parts, reading);
+    let key = "baseOSExtensionsContainerImage";
+    parts.extensions_image = read_image(&mut spec, key, &mut parts, reading);
     read_kernel(
         &mut spec,
         "kernelArguments",
@@ -347,6 +338,18 @@ fn read_spec(mut spec: Object<'_>, reading: &mut Reading<'_>) -> Parts {
     );
     spec.finish(&mut reading.problems);
     parts
+}
+
+fn read_image(
+    spec: &mut Object<'_>,
+    key: &'static str,
+    parts: &mut Parts,
+    reading: &mut Reading<'_>,
+) -> Option<String> {
+    let field = spec.get(key)?;
+    let text = field.text(&mut reading.problems).unwrap_or_default();
+    parts.note_os(EntryKind::OSImage, text, field.origin(&reading.problems));
+    (!text.is_empty()).then(|| text.to_owned())
 }
 
 /// The fields on kernel and packages, which Butane's `openshift:` section spells otherwise.

@@ -8,7 +8,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use super::{Group, UserAccount};
+use super::{Before, DiskLayout, Group, UserAccount};
 use crate::{digest::Digest, path::AbsPath};
 
 /// Everything one machine should be, merged from all documents that apply to it.
@@ -39,15 +39,24 @@ pub struct MachineConfig {
     pub kernel_arguments: Vec<String>,
     /// The OS image by digest; none means "leave the OS alone".
     pub os_image_url: Option<String>,
+    /// The image with the packages of OS extensions, by digest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub extensions_image: Option<String>,
     /// Named groups of OS packages.
     pub extensions: Vec<String>,
     /// `realtime`, `64k-pages`; none is the default kernel.
     pub kernel_type: Option<String>,
     /// Whether FIPS mode is asked for. Checked, never changed on a running machine.
     pub fips: bool,
+    /// How disks were to be laid out when the machine was installed. Compared, never changed.
+    #[serde(default, skip_serializing_if = "DiskLayout::is_empty")]
+    pub disk_layout: DiskLayout,
     /// Where image, kernel arguments, kernel type, extensions and FIPS mode are asked for.
     #[serde(skip)]
     pub os_origins: Origins,
+    /// What is known of the machine before its first config.
+    #[serde(skip)]
+    pub before: Before,
     /// The release of the platform that it was rendered for, where a document says so. A note, like the
     /// name: not part of the digest, and not kept.
     #[serde(skip)]

@@ -6,6 +6,7 @@
 
 mod accounts;
 mod contents;
+mod layout;
 mod local;
 mod passwd;
 mod storage;

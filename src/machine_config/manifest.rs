@@ -41,6 +41,8 @@ pub fn to_machine_config(config: &MachineConfig) -> Result<Value, NoContent> {
     insert(&mut spec, "extensions", json!(config.extensions));
     insert(&mut spec, "kernelType", json!(config.kernel_type));
     insert(&mut spec, "osImageURL", json!(config.os_image_url));
+    let image = json!(config.extensions_image);
+    insert(&mut spec, "baseOSExtensionsContainerImage", image);
     if config.fips {
         spec.insert("fips".into(), json!(true));
     }
@@ -107,6 +109,9 @@ fn ignition(config: &MachineConfig) -> Result<Value, NoContent> {
         }),
     });
     insert(&mut storage, "links", links.collect());
+    for (section, entries) in &config.disk_layout {
+        insert(&mut storage, section, json!(entries));
+    }
     let units: Vec<Value> = config
         .units
         .iter()

@@ -3,15 +3,18 @@
 use std::collections::{BTreeMap, btree_map::Entry};
 
 use super::{
-    Content, Directory, Document, FILE_MODE, File, Group, Link, MachineConfig, Notes, Origin,
-    Origins, Owner, Refusal, Unit, User,
+    Before, Content, Directory, Document, FILE_MODE, File, Group, Link, MachineConfig, Notes,
+    Origin, Origins, Owner, Refusal, Unit, User,
     account::lay_over_user,
-    canonical, conflict,
+    canonical, conflict, disk_layout,
     parts::{FilePart, LinkPart, NodePart, Parts, UnitPart},
     unit_check,
     unread::Unread,
 };
 use crate::{path::AbsPath, reason::Reason};
+
+/// How the names of configs begin that OpenShift's controller merged for a pool.
+const RENDERED: &str = "rendered-";
 
 /// In which order documents are laid over one another; the later one wins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,10 +30,9 @@ pub enum Order {
 ///
 /// Files, directories and links are merged by path, units and drop-ins by name, each field by
 /// itself: what a later document does not say stays. Keys and the groups of a user are appended,
-/// without repeating one; kernel arguments are appended, repetitions kept; extensions are a set. An OS
-/// image that a controller put in gives way to one that a person put in, whatever their order. Gives
-/// the warnings beside
-/// the config. Its name is [`rendered_name`](super::rendered_name) of what `render` writes.
+/// without repeating one; kernel arguments and extensions are appended, repetitions kept. Images of a config that
+/// OpenShift's controller rendered for a pool give way to those that a person put in, whatever their order; those of
+/// any other config that it made do not count. Gives the warnings beside the config. Its name is [`rendered_name`](super::rendered_name).
 pub fn merge(
     documents: Vec<Document>,
     pool: &str,
@@ -56,15 +58,21 @@ pub(super) fn together(
         documents.sort_by(|a, b| (rank(a), &a.name).cmp(&(rank(b), &b.name)));
     }
     let mut parts = Parts::default();
-    let (mut default_image, mut notes) = (None, Vec::new());
+    let (mut default_images, mut notes) = ([None, None], Vec::new());
     for mut document in documents {
         if document.generated {
-            keep(&mut default_image, document.parts.os_image_url.take());
+            let images = document.take_images();
+            // Those of what a pool's config is rendered from are not the pool's; it takes them from its release.
+            if document.name.starts_with(RENDERED) {
+                default_images = images;
+            }
         }
         notes.extend(covered(&parts, &document.parts));
         lay_over(&mut parts, document.parts);
     }
-    parts.os_image_url = parts.os_image_url.or(default_image);
+    let [os_image, extensions_image] = default_images;
+    parts.os_image_url = parts.os_image_url.or(os_image);
+    parts.extensions_image = parts.extensions_image.or(extensions_image);
     refusals.extend(kernel_without_headers(&parts));
     refusals.extend(appended_to_nothing(&parts, unread));
     refusals.extend(odd_hard_links(&parts));
@@ -199,7 +207,9 @@ fn lay_over(below: &mut Parts, above: Parts) {
     below.os_origins.extend(above.os_origins);
     below.kernel_arguments.extend(above.kernel_arguments);
     below.extensions.extend(above.extensions);
-    below.os_image_url = above.os_image_url.or(below.os_image_url.take());
+    keep(&mut below.os_image_url, above.os_image_url);
+    keep(&mut below.extensions_image, above.extensions_image);
+    disk_layout::lay_over(&mut below.disk_layout, above.disk_layout);
     below.kernel_type = above.kernel_type.or(below.kernel_type.take());
     below.fips |= above.fips;
     below.release = above.release.or(below.release.take());
@@ -224,6 +234,14 @@ fn merge_maps<K: Ord, V>(
 fn keep<T>(below: &mut Option<T>, above: Option<T>) {
     if above.is_some() {
         *below = above;
+    }
+}
+
+impl Document {
+    /// Takes the image of the OS and that of its extensions away.
+    fn take_images(&mut self) -> [Option<String>; 2] {
+        let parts = &mut self.parts;
+        [parts.os_image_url.take(), parts.extensions_image.take()]
     }
 }
 
@@ -295,9 +313,7 @@ impl UnitPart {
 }
 
 /// Fills in what nobody said.
-fn finish(mut parts: Parts) -> MachineConfig {
-    parts.extensions.sort();
-    parts.extensions.dedup();
+fn finish(parts: Parts) -> MachineConfig {
     MachineConfig {
         name: String::new(),
         files: values(parts.files, FilePart::finish),
@@ -327,11 +343,14 @@ fn finish(mut parts: Parts) -> MachineConfig {
         groups: values(parts.groups, Group::settled),
         kernel_arguments: parts.kernel_arguments,
         os_image_url: parts.os_image_url,
+        extensions_image: parts.extensions_image,
+        disk_layout: parts.disk_layout,
         extensions: parts.extensions,
         kernel_type: parts.kernel_type.map(|(kind, _)| kind),
         fips: parts.fips,
         os_origins: Origins(parts.os_origins),
         release: parts.release,
+        before: Before::default(),
         notes: Notes::default(),
     }
 }

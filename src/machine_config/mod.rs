@@ -7,7 +7,9 @@ mod account;
 mod butane;
 mod canonical;
 mod conflict;
+mod declared;
 mod defaults;
+mod disk_layout;
 mod document;
 mod entry;
 mod files;
@@ -33,7 +35,9 @@ pub use canonical::{
     CanonicalError, digest, from_canonical_json, from_portable_json, rendered_name,
     to_canonical_json, to_portable_json,
 };
+pub use declared::{Before, Declared, declared};
 pub use defaults::{DIRECTORY_MODE, FILE_MODE};
+pub use disk_layout::DiskLayout;
 pub use document::{Document, Rules, parse};
 pub use entry::{
     Content, Directory, EntryKind, File, Link, MachineConfig, Notes, Origin, Origins, Owner,

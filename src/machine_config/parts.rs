@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Content, EntryKind, Group, Origin, Owner, Release, UnitName, User};
+use super::{Content, DiskLayout, EntryKind, Group, Origin, Owner, Release, UnitName, User};
 use crate::path::AbsPath;
 
 /// What a document says.
@@ -16,6 +16,8 @@ pub(super) struct Parts {
     pub(super) groups: BTreeMap<String, Group>,
     pub(super) kernel_arguments: Vec<String>,
     pub(super) os_image_url: Option<String>,
+    pub(super) extensions_image: Option<String>,
+    pub(super) disk_layout: DiskLayout,
     pub(super) extensions: Vec<String>,
     /// With the place where it is said.
     pub(super) kernel_type: Option<(String, Origin)>,

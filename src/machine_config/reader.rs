@@ -3,7 +3,7 @@
 use std::{borrow::Cow, cmp::Reverse, rc::Rc};
 
 use super::{
-    Origin, Refusal,
+    Origin, Refusal, disk_layout,
     problems::Problems,
     scalar::Scalar,
     trail::Trail,
@@ -152,6 +152,11 @@ impl<'n> Field<'n> {
             path: self.path.item(index),
         };
         items.iter().enumerate().map(field).collect()
+    }
+
+    /// The whole value in JSON; none where it says nothing.
+    pub(super) fn json(&self) -> Option<serde_json::Value> {
+        disk_layout::json(self.node)
     }
 
     pub(super) fn object(&self, problems: &mut Problems) -> Option<Object<'n>> {

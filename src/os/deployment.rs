@@ -87,7 +87,7 @@ impl Deployments {
             image: self.booted.image.as_ref().map(ToString::to_string),
             version: self.booted.version.clone(),
             offered: offered.map(str::to_owned),
-            release: None,
+            ..OsFacts::default()
         }
     }
 }

@@ -126,7 +126,7 @@ fn plan(
         warnings: only.map_or_else(|| to.notes.0.clone(), |_| Vec::new()),
         ..Plan::default()
     };
-    let of_this_host = warnings(&steps, &after, &changes, capabilities, observed);
+    let of_this_host = warnings(to, &steps, &after, &changes, capabilities, observed);
     plan.warnings.extend(of_this_host);
     drop((after, steps));
     plan.add_changes(changes, capabilities);
@@ -194,6 +194,7 @@ fn in_order(mut refusals: Vec<Refusal>) -> Vec<Refusal> {
 }
 
 fn warnings(
+    to: &MachineConfig,
     steps: &Steps,
     after: &Layout,
     changes: &[(Change, Needed)],
@@ -211,6 +212,7 @@ fn warnings(
         all.push("this process may not change owners (CAP_CHOWN): they are recorded, not set, and not compared".to_owned());
     }
     all.extend(labels::pending(&observed.labels_pending));
+    all.extend(os::warning(to, observed));
     let mut seen = BTreeSet::new();
     all.retain(|warning| seen.insert(warning.clone()));
     all

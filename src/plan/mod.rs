@@ -60,7 +60,7 @@ pub use observed::{
     UnitFacts,
 };
 pub use operation::{Node, NodeKind, Operation, OperationKind};
-pub use os::{HostKind, Image, NotByDigest, OsCapabilities, OsFacts, is_lower};
+pub use os::{Base, HostKind, Image, NotByDigest, OsCapabilities, OsFacts, is_lower};
 pub use policy::{Policies, same_images};
 pub use preset::DIRECTORIES as PRESET_DIRECTORIES;
 pub use text::printable;

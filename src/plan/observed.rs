@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Database, Edit, Entries, Labels, Node, OsFacts};
+use super::{Base, Database, Edit, Entries, Labels, Node, OsFacts};
 use crate::{digest::Digest, machine_config::KernelCommandLine, path::AbsPath};
 
 /// The facts a plan is made from, for every path and unit that the two configs name.
@@ -42,6 +42,8 @@ pub struct Observed {
     pub sshd_reads_keys_directory: bool,
     /// Kernel arguments of the running kernel.
     pub kernel_arguments: KernelCommandLine,
+    /// What this machine was on before the config that it is on for us.
+    pub base: Base,
     /// The rest of the operating system that runs.
     pub os: OsFacts,
     /// Paths that hold an *original*: what stood there before machinist first touched it, by the

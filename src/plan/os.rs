@@ -5,12 +5,13 @@ mod arguments;
 mod host;
 mod image;
 mod kubelet;
+mod layout;
 mod version;
 
 use std::collections::BTreeSet;
 
 pub use self::{
-    host::{HostKind, OsCapabilities, OsFacts},
+    host::{Base, HostKind, OsCapabilities, OsFacts},
     image::{Image, NotByDigest},
     version::is_lower,
 };
@@ -35,6 +36,7 @@ pub(super) struct OsChange {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Part {
     Image,
+    ExtensionsImage,
     KernelArguments,
     KernelType,
     Extensions,
@@ -46,6 +48,7 @@ impl Part {
     const fn words(self) -> &'static str {
         match self {
             Self::Image => "the OS image",
+            Self::ExtensionsImage => "the image of OS extensions",
             Self::KernelArguments => "kernel arguments",
             Self::KernelType => "the kernel's type",
             Self::Extensions => "OS extensions",
@@ -55,7 +58,7 @@ impl Part {
 
     const fn kind(self) -> EntryKind {
         match self {
-            Self::Image | Self::KernelType => EntryKind::OSImage,
+            Self::Image | Self::ExtensionsImage | Self::KernelType => EntryKind::OSImage,
             Self::KernelArguments | Self::Fips => EntryKind::KernelArgument,
             Self::Extensions => EntryKind::Extension,
         }
@@ -63,7 +66,7 @@ impl Part {
 
     const fn can_be_changed(self, by: OsCapabilities) -> bool {
         match self {
-            Self::Image => by.image,
+            Self::Image | Self::ExtensionsImage => by.image,
             Self::KernelArguments => by.kernel_arguments,
             Self::KernelType => by.kernel_type,
             Self::Extensions => by.extensions,
@@ -115,11 +118,13 @@ pub(super) fn refusals(
     observed: &Observed,
     capabilities: OsCapabilities,
 ) -> Vec<Refusal> {
+    let known = base(from, observed);
     let missing = changes.iter().filter_map(|c| c.refusal(capabilities));
     let mut refusals: Vec<Refusal> = missing.collect();
-    refusals.extend(by_tag(to));
+    refusals.extend(by_tag(known, to));
+    refusals.extend(layout::refusals(known, to, &observed.base));
     refusals.extend(arguments::impossible(
-        [from, to],
+        [known, to],
         &observed.kernel_arguments,
     ));
     refusals.extend(downgrades(changes, [from, to], &observed.os));
@@ -130,12 +135,33 @@ pub(super) fn refusals(
 }
 
 /// A tag names another image tomorrow.
-fn by_tag(to: &MachineConfig) -> Option<Refusal> {
-    let image = to.os_image_url.as_deref()?;
-    let error = Image::parse(image).err()?;
-    let refusal = Refusal::new(Reason::ImageNotByDigest, error.to_string());
-    let refusal = refusal.expected("registry/name@sha256:…");
-    Some(refusal.at(&origin(to, EntryKind::OSImage, image)))
+fn by_tag(from: &MachineConfig, to: &MachineConfig) -> Vec<Refusal> {
+    let images = [
+        (&from.os_image_url, &to.os_image_url),
+        (&from.extensions_image, &to.extensions_image),
+    ];
+    let changed = images.into_iter().filter(|(before, after)| before != after);
+    let refuse = |(_, image): (_, &Option<String>)| {
+        let image = image.as_deref()?;
+        let error = Image::parse(image).err()?;
+        let refusal = Refusal::new(Reason::ImageNotByDigest, error.to_string());
+        let refusal = refusal.expected("registry/name@sha256:…");
+        Some(refusal.at(&origin(to, EntryKind::OSImage, image)))
+    };
+    changed.filter_map(refuse).collect()
+}
+
+/// The config that changes are judged against.
+fn base<'a>(from: &'a MachineConfig, observed: &'a Observed) -> &'a MachineConfig {
+    match &observed.base {
+        Base::Declared(declared) => &declared.config,
+        Base::Config | Base::Unknown => from,
+    }
+}
+
+/// What cannot be compared, as a warning.
+pub(super) fn warning(to: &MachineConfig, observed: &Observed) -> Option<String> {
+    layout::warning(to, &observed.base)
 }
 
 /// The refusals of what is lower than what is installed. Undo is no plan, so that going back to the config
@@ -187,6 +213,7 @@ pub(super) fn changes(
     observed: &Observed,
     capabilities: OsCapabilities,
 ) -> Vec<OsChange> {
+    let from = base(from, observed);
     let running = &observed.kernel_arguments;
     let mut changes = arguments::changes(from, to, running);
     // The machine is the truth, where a provider can tell it.
@@ -200,16 +227,23 @@ pub(super) fn changes(
     {
         changes.push(OsChange::new(Part::Image, image, ChangeKind::Modify));
     }
+    if let Some(image) = to.extensions_image.as_deref()
+        && from.extensions_image.as_deref() != Some(image)
+    {
+        let change = OsChange::new(Part::ExtensionsImage, image, ChangeKind::Modify);
+        changes.push(change);
+    }
     changes.extend(extensions(from, to));
     let kernel = |config: &MachineConfig| match config.kernel_type.as_deref() {
         None | Some("" | "default") => "default".to_owned(),
         Some(other) => other.to_owned(),
     };
-    if kernel(from) != kernel(to) {
+    let runs = observed.os.kernel_type.as_ref();
+    if kernel(from) != kernel(to) && runs != Some(&kernel(to)) {
         let name = format!("kernelType {}", kernel(to));
         changes.push(OsChange::new(Part::KernelType, &name, ChangeKind::Modify));
     }
-    let fips_runs = running.iter().any(|one| one.as_str() == "fips=1");
+    let fips_runs = observed.os.fips || running.iter().any(|one| one.as_str() == "fips=1");
     if from.fips != to.fips && to.fips != fips_runs {
         let change = if to.fips {
             ChangeKind::Create

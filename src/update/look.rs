@@ -1,5 +1,7 @@
 //! Looking at the machine and planning: the one way, for the driver, `plan` and `verify`.
 
+mod base;
+
 use std::{
     borrow::Cow,
     collections::{BTreeMap, BTreeSet},
@@ -201,6 +203,7 @@ fn look_from(
         entries: transaction::kept_entries(journal),
         // Without a provider nobody can say what is booted.
         os: OsFacts::default(),
+        base: base::of(root, journal, to),
         digests: Some(remembered.digests()),
         labels: labels.given,
         labels_pending: labels.pending.into_keys().collect(),

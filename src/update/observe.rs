@@ -16,7 +16,8 @@ use crate::{
     machine_config::{KernelCommandLine, MachineConfig},
     path::AbsPath,
     plan::{
-        self, Attributes, Database, Drift, Edit, Labels, Observed, OsFacts, Policies, UnitFacts,
+        self, Attributes, Base, Database, Drift, Edit, Labels, Observed, OsFacts, Policies,
+        UnitFacts,
     },
     reason::Reason,
     root::{Entry, Root, RootError},
@@ -31,6 +32,9 @@ const LONGEST_TEXT: u64 = 256 * 1024;
 
 /// Longest passwd, group or sshd configuration: 16 MiB are some 200,000 accounts.
 const LONGEST_DATABASE: u64 = 16 << 20;
+
+/// Whether the kernel runs in FIPS mode.
+const FIPS: &str = "/proc/sys/crypto/fips_enabled";
 
 /// Why a machine could not be looked at.
 #[derive(Debug, thiserror::Error)]
@@ -73,6 +77,8 @@ pub struct Known<'a> {
     pub digests: Option<&'a Digests>,
     /// What the provider for the operating system says of the booted deployment; nothing without one.
     pub os: OsFacts,
+    /// What changes of the operating system are judged against.
+    pub base: Base,
     /// Labels that were given to what is owned.
     pub labels: BTreeMap<AbsPath, String>,
     /// What is in place without its label ([`Observed::labels_pending`]).
@@ -111,8 +117,11 @@ fn observe_sides(
         kernel_arguments: kernel_arguments(root)?,
         os: OsFacts {
             release: release(root)?,
+            kernel_type: kernel_type(root)?,
+            fips: text_if_there(root, FIPS, LONGEST_TEXT)?.trim() == "1",
             ..known.os
         },
+        base: known.base,
         labels: labels::read(root)?,
         labels_pending: known.labels_pending,
         ..Observed::default()
@@ -215,6 +224,20 @@ fn owned<K: Clone, V: Clone>((key, value): (&K, &V)) -> (K, V) {
 fn kernel_arguments(root: &Root) -> Result<KernelCommandLine, RootError> {
     let text = text_if_there(root, "/proc/cmdline", LONGEST_TEXT)?;
     Ok(KernelCommandLine::parse(&text))
+}
+
+/// The type of the running kernel, by its release; none where the root holds no /proc.
+fn kernel_type(root: &Root) -> Result<Option<String>, RootError> {
+    let release = text_if_there(root, "/proc/sys/kernel/osrelease", LONGEST_TEXT)?;
+    let release = release.trim();
+    let realtime = text_if_there(root, "/sys/kernel/realtime", LONGEST_TEXT)?;
+    let kind = match release {
+        "" => return Ok(None),
+        _ if realtime.trim() == "1" => "realtime",
+        _ if release.ends_with("+64k") => "64k-pages",
+        _ => "default",
+    };
+    Ok(Some(kind.to_owned()))
 }
 
 /// The release of OpenShift that the root's os-release says it belongs to.

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use jiff::Timestamp;
 use machinist::{
     cluster::configs::{ConfigSource, Told, Trouble as Said},
-    machine_config::Rules,
+    machine_config::{Before, MachineConfig, Rules},
     metrics::Metrics,
     plan::Policies,
     reason::Reason,
@@ -65,6 +65,14 @@ struct Reading {
 
 impl Reading {
     async fn of(server: Server, own: machinist::cluster::node::OwnNode) -> Self {
+        Self::with_base(server, own, false).await
+    }
+
+    async fn with_base(
+        server: Server,
+        own: machinist::cluster::node::OwnNode,
+        first: bool,
+    ) -> Self {
         let (desired, heard) = watch::channel(Desired::default());
         let (policies, known) = watch::channel(None);
         let (trouble, said) = watch::channel(None);
@@ -79,6 +87,7 @@ impl Reading {
             cluster: server.cluster().await,
             node: own.clone(),
             rules: Rules::default(),
+            first,
         };
         let stop = CancellationToken::new();
         tokio::spawn(source.follow(told, stop.clone()));
@@ -133,6 +142,90 @@ async fn the_named_config_is_read_once_under_its_own_name() {
     assert_eq!(asked, ["rendered-worker-1", "rendered-worker-2"]);
     assert_eq!(*reading.policies.borrow(), None, "this cluster has none");
     assert_eq!(server.writes().len(), 0);
+}
+
+/// The config that the source published, as soon as it did.
+async fn published(reading: &mut Reading, wanted: &str) -> Arc<MachineConfig> {
+    let named = |it: &Desired| matches!(it, Desired::Config(config, _) if config.name == wanted);
+    match reading.until(named).await {
+        Desired::Config(config, _) => config,
+        _ => unreachable!(),
+    }
+}
+
+#[tokio::test]
+async fn a_first_config_comes_with_the_one_that_the_node_says_it_is_on() {
+    let (server, own) = with_node().await;
+    let mut before = machine_config("rendered-worker-0", &json!(420));
+    // Nothing else of it is judged: it need not be acceptable here.
+    before["spec"]["config"]["storage"]["disks"] =
+        json!([{"device": "/dev/sda", "wipeTable": true}]);
+    before["spec"]["config"]["storage"]["files"][0]["path"] = json!("relative");
+    before["spec"]["baseOSExtensionsContainerImage"] = json!("quay.io/extensions@sha256:1");
+    server.put(&format!("{CONFIGS}/rendered-worker-0"), before);
+    add(&server, "rendered-worker-1", &json!(420));
+    server.edit(NODE, |node| {
+        node["metadata"]["annotations"]["machineconfiguration.openshift.io/currentConfig"] =
+            json!("rendered-worker-0");
+    });
+    let mut reading = Reading::with_base(server.clone(), own.clone(), true).await;
+    let config = published(&mut reading, "rendered-worker-1").await;
+    let Before::Node(Some(before)) = &config.before else {
+        panic!("{:?}", config.before)
+    };
+    let image = before.config.extensions_image.as_deref();
+    assert_eq!(image, Some("quay.io/extensions@sha256:1"));
+    assert!(before.has_disk_layout && before.config.disk_layout.contains_key("disks"));
+
+    // Where the machine is on a config already, that one counts, and the other is not asked for.
+    let asked = server
+        .heard_of(&format!("GET {CONFIGS}/rendered-worker-0"))
+        .len();
+    let mut reading = Reading::of(server.clone(), own).await;
+    let config = published(&mut reading, "rendered-worker-1").await;
+    assert!(
+        matches!(config.before, Before::Node(None)),
+        "{:?}",
+        config.before
+    );
+    let after = server
+        .heard_of(&format!("GET {CONFIGS}/rendered-worker-0"))
+        .len();
+    assert_eq!(after, asked);
+}
+
+#[tokio::test]
+async fn a_first_config_that_the_node_says_it_is_on_is_compared_with_itself() {
+    let (server, own) = with_node().await;
+    add(&server, "rendered-worker-1", &json!(420));
+    server.edit(NODE, |node| {
+        node["metadata"]["annotations"]["machineconfiguration.openshift.io/currentConfig"] =
+            json!("rendered-worker-1");
+    });
+    let mut reading = Reading::with_base(server, own, true).await;
+    let config = published(&mut reading, "rendered-worker-1").await;
+    assert!(
+        matches!(config.before, Before::Node(Some(_))),
+        "{:?}",
+        config.before
+    );
+}
+
+#[tokio::test]
+async fn a_first_config_is_read_where_the_one_before_is_gone() {
+    let (server, own) = with_node().await;
+    add(&server, "rendered-worker-1", &json!(420));
+    server.edit(NODE, |node| {
+        node["metadata"]["annotations"]["machineconfiguration.openshift.io/currentConfig"] =
+            json!("rendered-worker-0");
+    });
+    let mut reading = Reading::with_base(server, own, true).await;
+    let config = published(&mut reading, "rendered-worker-1").await;
+    assert!(
+        matches!(config.before, Before::Node(None)),
+        "{:?}",
+        config.before
+    );
 }
 
 #[tokio::test]

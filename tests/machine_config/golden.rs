@@ -4,6 +4,8 @@
 
 use std::{fmt::Write as _, fs, path::Path};
 
+use serde_json::Value;
+
 use machinist::{
     machine_config::{
         self, CanonicalError, Gathering, MachineConfig, NoLocal, Order, Owner, Refusal, Rules,
@@ -137,10 +139,17 @@ fn summary(config: &MachineConfig, warnings: &[String]) -> String {
         ("extension", &config.extensions),
         ("kernel type", &config.kernel_type.iter().cloned().collect()),
         ("OS image", &config.os_image_url.iter().cloned().collect()),
+        (
+            "extensions image",
+            &config.extensions_image.iter().cloned().collect(),
+        ),
     ] {
         for value in values {
             let _ = writeln!(text, "{what} {value}");
         }
+    }
+    for (section, entries) in &config.disk_layout {
+        let _ = writeln!(text, "{section} {}", Value::from(entries.clone()));
     }
     if config.fips {
         text.push_str("fips\n");

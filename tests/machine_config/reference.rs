@@ -36,13 +36,20 @@ fn everything(version: &str) -> Value {
                 "sshAuthorizedKeys": ["k"]}]},
         "storage": {
             "directories": [with(json!({"path": "/d", "mode": 493}))],
-            "disks": [{"device": "/dev/a", "wipeTable": true, "partitions": []}],
+            "disks": [{"device": "/dev/a", "wipeTable": true, "partitions": [{"number": 1,
+                "label": "l", "sizeMiB": 1, "startMiB": 2, "typeGuid": "t", "guid": "u",
+                "wipePartitionEntry": true, "shouldExist": true, "resize": true}]}],
             "files": [with(json!({"path": "/f", "mode": 420, "contents": resource, "append": [resource]}))],
-            "filesystems": [{"device": "/dev/a", "format": "xfs", "mountOptions": ["ro"]}],
+            "filesystems": [{"device": "/dev/a", "format": "xfs", "mountOptions": ["ro"],
+                "path": "/p", "label": "l", "uuid": "u", "options": ["o"], "wipeFilesystem": true}],
             "links": [with(json!({"path": "/l", "target": "x", "hard": false}))],
             "luks": [{"name": "l", "device": "/dev/a", "discard": true, "openOptions": ["a"],
-                "clevis": {"tpm2": true}, "cex": {"enabled": true}}],
-            "raid": [{"name": "r", "level": "stripe", "devices": ["/dev/a"]}]},
+                "label": "l", "uuid": "u", "options": ["o"], "wipeVolume": true, "keyFile": resource,
+                "clevis": {"tpm2": true, "threshold": 1, "tang": [{"url": "u", "thumbprint": "t",
+                    "advertisement": "a"}], "custom": {"pin": "p", "config": "c", "needsNetwork": true}},
+                "cex": {"enabled": true}}],
+            "raid": [{"name": "r", "level": "stripe", "devices": ["/dev/a"], "spares": 1,
+                "options": ["o"]}]},
         "systemd": {"units": [{"name": "u.socket", "contents": "[Unit]", "enabled": true, "mask": false,
             "dropins": [{"name": "d.conf", "contents": "[Unit]"}]}]},
     })
@@ -150,7 +157,7 @@ fn an_unknown_field_is_seen_wherever_it_stands() {
         assert!(fields.any(|at| field.starts_with(at)), "{place}");
     }
     // Every map that is read at all: the config, its four sections, and what stands in their lists.
-    assert_eq!(seen, 22);
+    assert_eq!(seen, 34);
 }
 
 #[test]

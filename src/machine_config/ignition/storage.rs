@@ -9,7 +9,7 @@ use super::{
         parts::{FilePart, LinkPart, NodePart, Parts},
         reader::{Field, Object},
     },
-    Dialect, Known, contents, insert, is_there, refuse_known, trees,
+    Dialect, Known, contents, insert, is_there, layout, trees,
 };
 use crate::{path::AbsPath, reason::Reason};
 
@@ -40,14 +40,7 @@ pub(super) fn read(
     parts: &mut Parts,
     reading: &mut Reading<'_>,
 ) {
-    let known = [
-        Known::new("disks"),
-        Known::new("filesystems"),
-        Known::new("raid"),
-        Known::new("luks").two(None).three(Some(2)),
-    ];
-    let why = "disks are laid out when a machine is installed";
-    refuse_known(&mut storage, &known, dialect, why, reading);
+    layout::read(&mut storage, dialect, parts, reading);
     for field in storage.items("files", &mut reading.problems) {
         if let Some((path, file)) = read_file(&field, dialect, reading) {
             add_file(&mut parts.files, path, file, &field, dialect, reading);

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::machine_config::Declared;
+
 /// How the operating system of a host gets onto it, and so who could change it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HostKind {
@@ -74,6 +76,29 @@ impl OsCapabilities {
     }
 }
 
+/// What a config is compared with where only its changes are judged: image, kernel, extensions, disks.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum Base {
+    /// The config that the machine is on.
+    #[default]
+    Config,
+    /// It is on none of ours, but on this one of another daemon.
+    Declared(Box<Declared>),
+    /// Nobody can tell.
+    Unknown,
+}
+
+impl Base {
+    /// Whether it says how disks were laid out.
+    pub(super) fn has_disk_layout(&self) -> bool {
+        match self {
+            Self::Config => true,
+            Self::Declared(declared) => declared.has_disk_layout,
+            Self::Unknown => false,
+        }
+    }
+}
+
 /// What is known of the operating system that runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OsFacts {
@@ -85,4 +110,8 @@ pub struct OsFacts {
     pub offered: Option<String>,
     /// The release of the platform that the OS says it belongs to (`OPENSHIFT_VERSION` of os-release).
     pub release: Option<String>,
+    /// The type of the running kernel; none where the root has no running kernel.
+    pub kernel_type: Option<String>,
+    /// Whether the running kernel is in FIPS mode.
+    pub fips: bool,
 }

@@ -1,0 +1,84 @@
+//! What a MachineConfig says that is decided when a machine is installed, or that only a provider for the operating
+//! system can change.
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::{
+    DiskLayout, MachineConfig,
+    disk_layout::{SECTIONS, without_empty},
+};
+
+/// A config that another daemon brought this machine to, as far as a first config of ours is compared with it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Declared {
+    /// Image, kernel arguments, kernel type, extensions, FIPS mode and disk layout; nothing else of the config.
+    pub config: MachineConfig,
+    /// Whether the layout of disks was part of what was read.
+    pub has_disk_layout: bool,
+}
+
+/// Reads that of a MachineConfig in JSON; none where it is no such object. All that a config may hold beside it
+/// is left out, so that it need not be acceptable here.
+pub fn declared(text: &[u8]) -> Option<Declared> {
+    #[derive(Deserialize)]
+    struct Object {
+        spec: Spec,
+    }
+    #[derive(Default, Deserialize)]
+    #[serde(rename_all = "camelCase", default)]
+    struct Spec {
+        config: Option<Value>,
+        #[serde(rename = "osImageURL")]
+        os_image_url: Option<String>,
+        #[serde(rename = "baseOSExtensionsContainerImage")]
+        extensions_image: Option<String>,
+        kernel_arguments: Option<Vec<String>>,
+        extensions: Option<Vec<String>>,
+        kernel_type: Option<String>,
+        fips: Option<bool>,
+    }
+    let spec = serde_json::from_slice::<Object>(text).ok()?.spec;
+    let said = |text: Option<String>| text.filter(|text| !text.is_empty());
+    let config = spec.config.filter(|config| !config.is_null());
+    let mut disk_layout = DiskLayout::new();
+    for section in SECTIONS {
+        let entries = config
+            .as_ref()
+            .and_then(|config| config["storage"][section].as_array());
+        let entries = entries.into_iter().flatten().filter_map(without_empty);
+        let entries: Vec<Value> = entries.collect();
+        if !entries.is_empty() {
+            disk_layout.insert(section.to_owned(), entries);
+        }
+    }
+    Some(Declared {
+        config: MachineConfig {
+            os_image_url: said(spec.os_image_url),
+            extensions_image: said(spec.extensions_image),
+            kernel_arguments: spec.kernel_arguments.unwrap_or_default(),
+            extensions: spec.extensions.unwrap_or_default(),
+            kernel_type: said(spec.kernel_type).filter(|kind| kind != "default"),
+            fips: spec.fips.unwrap_or_default(),
+            disk_layout,
+            ..MachineConfig::default()
+        },
+        has_disk_layout: config.is_some(),
+    })
+}
+
+/// What a cluster says of a machine before its first config. Never part of equality.
+#[derive(Clone, Debug, Default)]
+pub enum Before {
+    /// The config does not come from a cluster.
+    #[default]
+    SingleMachine,
+    /// It does; with the config that the Node says it is on, where that is asked for.
+    Node(Option<Box<Declared>>),
+}
+
+impl PartialEq for Before {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}

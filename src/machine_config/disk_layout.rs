@@ -1,0 +1,135 @@
+//! Disks, partitions, file systems, RAID and LUKS of an Ignition config. They are laid out when a machine is
+//! installed, so they are kept as they were written, compared and never interpreted.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::{
+    scalar::Scalar,
+    tree::{self, Node},
+};
+
+/// The sections of `storage`.
+pub(super) const SECTIONS: [&str; 4] = ["disks", "filesystems", "luks", "raid"];
+
+/// The entries by section. Sections without entries are left out.
+pub type DiskLayout = BTreeMap<String, Vec<Value>>;
+
+/// Lays a later config over an earlier one, as Ignition merges them: entries by their key, fields by themselves, plain
+/// lists one after the other.
+pub(super) fn lay_over(below: &mut DiskLayout, above: DiskLayout) {
+    for (section, entries) in above {
+        merge_lists(below.entry(section).or_default(), entries);
+    }
+}
+
+fn merge_lists(below: &mut Vec<Value>, above: Vec<Value>) {
+    for entry in above {
+        let known = key(&entry).and_then(|wanted| {
+            let mut entries = below.iter_mut();
+            entries.find(|known| key(known).as_ref() == Some(&wanted))
+        });
+        match known {
+            Some(known) => merge(known, entry),
+            None => below.push(entry),
+        }
+    }
+}
+
+fn merge(below: &mut Value, above: Value) {
+    match (below, above) {
+        (Value::Object(below), Value::Object(above)) => {
+            for (field, value) in above {
+                match below.get_mut(&field) {
+                    Some(known) => merge(known, value),
+                    None => drop(below.insert(field, value)),
+                }
+            }
+        }
+        (Value::Array(below), Value::Array(above)) => merge_lists(below, above),
+        (below, above) => *below = above,
+    }
+}
+
+/// What two entries for one object have in common: RAID and LUKS a name, disks and file systems a device,
+/// partitions a number or a label.
+fn key(entry: &Value) -> Option<(&'static str, Value)> {
+    let field = |name| Some((name, entry.get(name)?.clone()));
+    let keys = ["name", "device", "number", "label"].into_iter();
+    keys.filter_map(field).find(|(_, value)| *value != 0)
+}
+
+/// An entry as it is written, without fields that say nothing; none where all of it says nothing.
+pub(super) fn json(node: &Node) -> Option<Value> {
+    without_empty(&to_json(node))
+}
+
+fn to_json(node: &Node) -> Value {
+    match &node.value {
+        tree::Value::Scalar { text, plain, .. } => match Scalar::of(text, *plain) {
+            Scalar::Null => Value::Null,
+            Scalar::Flag(flag) => flag.into(),
+            Scalar::Integer(number) => number.into(),
+            Scalar::Number => text
+                .parse::<f64>()
+                .map_or_else(|_| text.as_str().into(), Into::into),
+            Scalar::Text(text) => text.into(),
+        },
+        tree::Value::List(items) => items.iter().map(|item| to_json(item)).collect(),
+        tree::Value::Map(entries) => {
+            let entries = entries
+                .iter()
+                .map(|(key, value)| (key.text.clone(), to_json(value)));
+            Value::Object(entries.collect())
+        }
+    }
+}
+
+/// The value without fields that say nothing; none where all of it says nothing.
+pub(super) fn without_empty(value: &Value) -> Option<Value> {
+    match value {
+        Value::Null => None,
+        Value::String(text) if text.is_empty() => None,
+        Value::Array(items) => {
+            let items: Vec<Value> = items.iter().filter_map(without_empty).collect();
+            (!items.is_empty()).then_some(Value::Array(items))
+        }
+        Value::Object(fields) => {
+            let fields = fields.iter();
+            let fields =
+                fields.filter_map(|(key, value)| Some((key.clone(), without_empty(value)?)));
+            let fields: serde_json::Map<_, _> = fields.collect();
+            (!fields.is_empty()).then_some(Value::Object(fields))
+        }
+        scalar => Some(scalar.clone()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn entries_for_one_object_become_one_entry() {
+        let layout = |value: Value| serde_json::from_value::<DiskLayout>(value).unwrap();
+        let mut below = layout(json!({
+            "disks": [{"device": "/dev/a", "wipeTable": true, "partitions": [{"number": 1, "sizeMiB": 5}, {"label": "x"}]}],
+            "raid": [{"name": "r", "devices": ["/dev/b"], "level": "raid0"}],
+        }));
+        let above = layout(json!({
+            "disks": [{"device": "/dev/a", "partitions": [{"number": 1, "sizeMiB": 6}, {"number": 0, "label": "x", "startMiB": 1}]}, {"device": "/dev/c"}],
+            "luks": [{"name": "l", "device": "/dev/a"}],
+            "raid": [{"name": "r", "devices": ["/dev/d"]}],
+        }));
+        lay_over(&mut below, above);
+        let expected = layout(json!({
+            "disks": [{"device": "/dev/a", "wipeTable": true, "partitions": [{"number": 1, "sizeMiB": 6}, {"number": 0, "label": "x", "startMiB": 1}]}, {"device": "/dev/c"}],
+            "luks": [{"name": "l", "device": "/dev/a"}],
+            "raid": [{"name": "r", "devices": ["/dev/b", "/dev/d"], "level": "raid0"}],
+        }));
+        assert_eq!(below, expected);
+    }
+}

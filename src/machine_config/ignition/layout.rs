@@ -1,0 +1,191 @@
+//! How disks are laid out: fields are checked by their names and kept as they were written.
+
+use super::{
+    super::{
+        EntryKind,
+        document::Reading,
+        parts::Parts,
+        reader::{Field, Object},
+    },
+    Dialect, Known, is_there, refuse_known,
+};
+
+/// A field, and what its object, or each object of its list, may hold; nothing of what is no object.
+struct Shape {
+    known: Known,
+    holds: &'static [Shape],
+    is_list: bool,
+}
+
+const fn plain(name: &'static str) -> Shape {
+    Shape {
+        known: Known::new(name),
+        holds: &[],
+        is_list: false,
+    }
+}
+
+const fn object(name: &'static str, holds: &'static [Shape]) -> Shape {
+    Shape {
+        holds,
+        ..plain(name)
+    }
+}
+
+const fn list(name: &'static str, holds: &'static [Shape]) -> Shape {
+    Shape {
+        holds,
+        is_list: true,
+        ..plain(name)
+    }
+}
+
+impl Shape {
+    /// It came with this minor version of Ignition 3.
+    const fn since(self, minor: u8) -> Self {
+        Self {
+            known: self.known.two(None).three(Some(minor)),
+            ..self
+        }
+    }
+}
+
+const PARTITION: &[Shape] = &[
+    plain("number"),
+    plain("label"),
+    plain("sizeMiB"),
+    plain("startMiB"),
+    plain("typeGuid"),
+    plain("guid"),
+    plain("wipePartitionEntry"),
+    plain("shouldExist"),
+    plain("resize").since(2),
+];
+
+const RESOURCE: &[Shape] = &[
+    plain("source"),
+    plain("compression"),
+    object("verification", &[plain("hash")]),
+    list("httpHeaders", &[plain("name"), plain("value")]).since(1),
+];
+
+const CLEVIS: &[Shape] = &[
+    plain("tpm2"),
+    plain("threshold"),
+    list(
+        "tang",
+        &[
+            plain("url"),
+            plain("thumbprint"),
+            plain("advertisement").since(4),
+        ],
+    ),
+    object(
+        "custom",
+        &[plain("pin"), plain("config"), plain("needsNetwork")],
+    ),
+];
+
+const SECTIONS: [Shape; 4] = [
+    list(
+        "disks",
+        &[
+            plain("device"),
+            plain("wipeTable"),
+            list("partitions", PARTITION),
+        ],
+    ),
+    list(
+        "filesystems",
+        &[
+            plain("device"),
+            plain("format"),
+            plain("path"),
+            plain("label"),
+            plain("uuid"),
+            plain("options"),
+            plain("mountOptions").since(1),
+            plain("wipeFilesystem"),
+        ],
+    ),
+    list(
+        "luks",
+        &[
+            plain("name"),
+            plain("device"),
+            plain("label"),
+            plain("uuid"),
+            plain("options"),
+            plain("wipeVolume"),
+            plain("discard").since(4),
+            plain("openOptions").since(4),
+            object("keyFile", RESOURCE),
+            object("clevis", CLEVIS),
+            object("cex", &[plain("enabled")]).since(5),
+        ],
+    )
+    .since(2),
+    list(
+        "raid",
+        &[
+            plain("name"),
+            plain("level"),
+            plain("devices"),
+            plain("spares"),
+            plain("options"),
+        ],
+    ),
+];
+
+/// Butane and Ignition 2 spell it otherwise, and no cluster hands those out.
+pub(super) fn read(
+    storage: &mut Object<'_>,
+    dialect: Dialect,
+    parts: &mut Parts,
+    reading: &mut Reading<'_>,
+) {
+    if !matches!(dialect, Dialect::Three(_)) {
+        let known = SECTIONS.map(|section| section.known);
+        let why = "disks are laid out when a machine is installed";
+        refuse_known(storage, &known, dialect, why, reading);
+        return;
+    }
+    for section in SECTIONS {
+        let Some(field) = is_there(storage, section.known, dialect, reading) else {
+            continue;
+        };
+        let entries = field.items(&mut reading.problems);
+        for entry in &entries {
+            check(entry, section.holds, dialect, reading);
+        }
+        let entries: Vec<_> = entries.iter().filter_map(Field::json).collect();
+        if !entries.is_empty() {
+            let name = section.known.name;
+            let at = field.origin(&reading.problems);
+            parts.note_os(EntryKind::OSImage, name, at);
+            parts.disk_layout.insert(name.to_owned(), entries);
+        }
+    }
+}
+
+fn check(field: &Field<'_>, holds: &[Shape], dialect: Dialect, reading: &mut Reading<'_>) {
+    let Some(mut object) = field.object(&mut reading.problems) else {
+        return;
+    };
+    for shape in holds {
+        let Some(field) = is_there(&mut object, shape.known, dialect, reading) else {
+            continue;
+        };
+        match (shape.holds, shape.is_list) {
+            ([], _) => {}
+            (holds, false) if !field.is_hollow() => check(&field, holds, dialect, reading),
+            (_, false) => {}
+            (holds, true) => {
+                for item in field.items(&mut reading.problems) {
+                    check(&item, holds, dialect, reading);
+                }
+            }
+        }
+    }
+    object.finish(&mut reading.problems);
+}

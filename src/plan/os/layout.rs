@@ -1,0 +1,49 @@
+//! Disks, file systems, RAID and LUKS: what is asked for is compared with what was asked for before.
+
+use std::collections::BTreeSet;
+
+use super::{Base, origin};
+use crate::{
+    machine_config::{Before, EntryKind, MachineConfig, Refusal},
+    reason::Reason,
+};
+
+/// What of the layout cannot be accepted.
+pub(super) fn refusals(from: &MachineConfig, to: &MachineConfig, base: &Base) -> Vec<Refusal> {
+    let sections = from.disk_layout.keys().chain(to.disk_layout.keys());
+    let sections: BTreeSet<&String> = sections.collect();
+    let mut refusals = Vec::new();
+    for section in sections {
+        let wanted = to.disk_layout.get(section);
+        let message = match base.has_disk_layout() {
+            true if wanted == from.disk_layout.get(section) => continue,
+            true => format!(
+                "{section} differ from those of the config that this machine is on, and disks are laid out when a machine is installed"
+            ),
+            false if wanted.is_none() || is_on_node(to) => continue,
+            false => format!(
+                "{section} are not supported: disks are laid out when a machine is installed"
+            ),
+        };
+        let refusal = Refusal::new(Reason::FeatureUnsupported, message);
+        refusals.push(refusal.at(&origin(to, EntryKind::OSImage, section)));
+    }
+    refusals
+}
+
+/// The one warning where nobody knows how the disks of a node were laid out.
+pub(super) fn warning(to: &MachineConfig, base: &Base) -> Option<String> {
+    if base.has_disk_layout() || to.disk_layout.is_empty() || !is_on_node(to) {
+        return None;
+    }
+    let sections: Vec<&str> = to.disk_layout.keys().map(String::as_str).collect();
+    Some(format!(
+        "{}: whether this node has the {} of the config is unknown; disks are laid out when a machine is installed",
+        Reason::NotChecked,
+        sections.join(", ")
+    ))
+}
+
+fn is_on_node(to: &MachineConfig) -> bool {
+    matches!(to.before, Before::Node(_))
+}
