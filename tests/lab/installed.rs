@@ -47,7 +47,7 @@ fn token(cluster: &Cluster, machine: &Machine) -> String {
 }
 
 /// kubectl with nothing but that token.
-fn as_agent(cluster: &Cluster, token: &str, arguments: &[&str], input: &str) -> Output {
+pub(crate) fn as_agent(cluster: &Cluster, token: &str, arguments: &[&str], input: &str) -> Output {
     let identity = [
         "--kubeconfig=/dev/null",
         "--server=https://10.99.0.1:443",

@@ -27,6 +27,7 @@ mod machines;
 mod nodes;
 mod numa;
 mod path;
+mod policies;
 mod rounds;
 mod service;
 mod soft;

@@ -1,0 +1,400 @@
+//! What an agent's token may change, rule by rule: the admission policies as shipped, in a real API server.
+
+use serde_json::{Value, json};
+
+use crate::installed::as_agent;
+use crate::support::installed::NAMESPACE;
+use crate::support::{Cluster, lab, wait};
+
+const OWN: &str = "own";
+const OTHER: &str = "other";
+const LISTED: &str = "acme.dev/serial";
+
+/// A token of the agents' account that names a node, as tokens of their pods do.
+struct Token<'a> {
+    cluster: &'a Cluster,
+    token: String,
+}
+
+impl Token<'_> {
+    fn run(&self, arguments: &[&str], input: &str) -> Result<(), String> {
+        let output = as_agent(self.cluster, &self.token, arguments, input);
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        output.status.success().then_some(()).ok_or(error)
+    }
+
+    fn patch(&self, kind: &str, patch: &Value) -> Result<(), String> {
+        let patch = patch.to_string();
+        self.run(&["patch", "node", OWN, kind, "-p", &patch], "")
+    }
+
+    fn merge(&self, patch: &Value) -> Result<(), String> {
+        self.patch("--type=merge", patch)
+    }
+
+    fn status(&self, patch: &Value) -> Result<(), String> {
+        let (flags, patch) = (["--subresource=status", "-p"], patch.to_string());
+        let arguments = [&["patch", "node", OWN][..], &flags, &[&patch]].concat();
+        self.run(&arguments, "")
+    }
+}
+
+/// What is refused, and the words that say by which rule.
+type Refused = (&'static str, Result<(), String>, &'static str);
+
+fn is_refused(all: Vec<Refused>) {
+    for (what, answer, told) in all {
+        let error = answer.expect_err(what);
+        assert!(error.contains(told), "{what}: {error}");
+        println!("lab: refused: {what}");
+    }
+}
+
+fn node(name: &str) -> String {
+    let taint = json!({"key": "example.com/theirs", "value": "x", "effect": "NoSchedule"});
+    let ready = json!({"type": "Ready", "status": "False", "reason": "Lab"});
+    json!({
+        "apiVersion": "v1", "kind": "Node",
+        "metadata": {"name": name, "labels": {"example.com/theirs": "x"}},
+        "spec": {"taints": [taint]},
+        "status": {"conditions": [ready], "capacity": {"cpu": "1"}, "allocatable": {"cpu": "1"}},
+    })
+    .to_string()
+}
+
+/// What kubectl reads before it patches, and agents may not read.
+fn reads() -> String {
+    let group = "rbac.authorization.k8s.io";
+    let rules = json!([
+        {"apiGroups": [""], "resources": ["nodes/status"], "verbs": ["get"]},
+        {"apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["get"]},
+    ]);
+    let version = format!("{group}/v1");
+    let metadata = json!({"name": "lab-reads"});
+    let role = json!({"apiGroup": group, "kind": "ClusterRole", "name": "lab-reads"});
+    let agents = json!([{"kind": "ServiceAccount", "name": "machinist", "namespace": NAMESPACE}]);
+    json!({"apiVersion": "v1", "kind": "List", "items": [
+        {"apiVersion": version, "kind": "ClusterRole", "metadata": metadata, "rules": rules},
+        {"apiVersion": version, "kind": "ClusterRoleBinding", "metadata": metadata, "roleRef": role,
+         "subjects": agents},
+    ]})
+    .to_string()
+}
+
+fn event(name: &str, about: &str, instance: &str) -> String {
+    json!({
+        "apiVersion": "events.k8s.io/v1", "kind": "Event",
+        "metadata": {"name": name, "namespace": "default"},
+        "eventTime": "2026-01-01T00:00:00.000000Z", "action": "Test", "reason": "Lab", "type": "Normal",
+        "reportingController": "machinist.dev/agent", "reportingInstance": instance,
+        "regarding": {"apiVersion": "v1", "kind": "Node", "name": about},
+    })
+    .to_string()
+}
+
+#[test]
+fn a_stolen_token_changes_of_its_own_node_only_what_is_the_agents() {
+    let cluster = Cluster::start(&lab().version);
+    let shipped =
+        |name: &str| format!("{}/packaging/kubernetes/{name}", env!("CARGO_MANIFEST_DIR"));
+    cluster.kubectl(&["apply", "-k", &shipped("crds")]);
+    cluster.kubectl(&["wait", "--for=condition=Established", "crd", "--all"]);
+    cluster.kubectl(&["apply", "-k", &shipped("overlays/vanilla")]);
+    cluster.apply(&reads());
+    for name in [OWN, OTHER] {
+        cluster.apply(&node(name));
+    }
+    let bound = ["--bound-object-kind=Node", "--bound-object-name", OWN];
+    let arguments = [
+        &["create", "token", "machinist", "-n", NAMESPACE][..],
+        &bound,
+    ]
+    .concat();
+    let token = Token {
+        cluster: &cluster,
+        token: cluster.kubectl(&arguments).trim().to_owned(),
+    };
+    for name in [
+        "machinist-own-node",
+        "machinist-node-names",
+        "machinist-own-events",
+        "machinist-own-objects",
+    ] {
+        let kind = "validatingadmissionpolicy";
+        let checked = |policy: &Value| {
+            let checked = &policy["status"]["typeChecking"];
+            let warnings = &checked["expressionWarnings"];
+            assert!(warnings.is_null(), "{name}: {warnings:#}");
+            policy["status"]["observedGeneration"] == 1
+        };
+        cluster.wait_object(kind, name, "type checking", wait::seconds(60), checked);
+    }
+    wait::until("the policies to be in force", wait::seconds(60), || {
+        let foreign = json!({"metadata": {"labels": {"example.com/lab": "x"}}});
+        let readiness = json!({"status": {"conditions": [{"type": "Lab", "status": "True"}]}});
+        token.merge(&foreign).is_err() && token.status(&readiness).is_err()
+    });
+
+    agents_own_changes(&token);
+    is_refused(of_the_object(&token));
+    is_refused(of_the_status(&token));
+    events(&token);
+    configs(&token);
+    names(&token);
+}
+
+/// What the agent itself writes: else the refusals would say nothing.
+fn agents_own_changes(token: &Token<'_>) {
+    let protocol = "machineconfiguration.openshift.io";
+    let annotations = json!({
+        "machinist.dev/cordoned": "update",
+        format!("{protocol}/currentConfig"): "a",
+        format!("{protocol}/state"): "Working",
+        format!("{protocol}/reason"): "x",
+        format!("{protocol}/desiredDrain"): "drain-a",
+        format!("{protocol}/post-config-action"): "",
+    });
+    let labels = json!({
+        "machinist.dev/resource.acme.dev-serial": "present",
+        "remediation.medik8s.io/exclude-from-remediation": "true",
+    });
+    let metadata = json!({"annotations": annotations, "labels": labels});
+    token
+        .merge(&json!({"metadata": metadata, "spec": {"unschedulable": true}}))
+        .unwrap();
+    let startup = json!({"key": "machinist.dev/not-ready", "effect": "NoSchedule"});
+    let add = json!([{"op": "add", "path": "/spec/taints/-", "value": startup}]);
+    token.patch("--type=json", &add).unwrap();
+    let condition = |kind: &str| json!({"type": kind, "status": "True", "reason": "Ok"});
+    let kinds = ["machinist.dev/Ready", "machinist.dev/Drained"];
+    token
+        .status(&json!({"status": {"conditions": kinds.map(condition)}}))
+        .unwrap();
+    let gone = kinds.map(|kind| json!({"type": kind, "$patch": "delete"}));
+    token
+        .status(&json!({"status": {"conditions": gone}}))
+        .unwrap();
+}
+
+fn of_the_object(token: &Token<'_>) -> Vec<Refused> {
+    let metadata = |fields: Value| json!({"metadata": fields});
+    let label = metadata(json!({"labels": {"node-role.kubernetes.io/control-plane": ""}}));
+    let owner = json!([{"apiVersion": "v1", "kind": "Node", "name": OTHER, "uid": "x"}]);
+    let desired = json!({"machineconfiguration.openshift.io/desiredConfig": "b"});
+    let taints = |op: Value| token.patch("--type=json", &json!([op]));
+    let theirs = json!({"key": "example.com/more", "effect": "NoExecute"});
+    let unlisted = json!({"key": LISTED, "effect": "NoSchedule"});
+    let kept = json!({"key": "machinist.dev/not-ready", "effect": "NoSchedule"});
+    vec![
+        (
+            "a label",
+            token.merge(&label),
+            "not list these labels: node-role",
+        ),
+        (
+            "a label by the status",
+            token.status(&label),
+            "not list these labels: node-role",
+        ),
+        (
+            "a label that others set",
+            token.merge(&metadata(json!({"labels": {"example.com/theirs": null}}))),
+            "not list these labels: example.com/theirs",
+        ),
+        (
+            "an annotation",
+            token.merge(&metadata(json!({"annotations": {"example.com/x": "y"}}))),
+            "not list these annotations: example.com/x",
+        ),
+        (
+            "the config that it is to have",
+            token.merge(&metadata(json!({"annotations": desired}))),
+            "desiredConfig",
+        ),
+        (
+            "an annotation by the status",
+            token.status(&metadata(json!({"annotations": {"example.com/x": "y"}}))),
+            "not list these annotations: example.com/x",
+        ),
+        (
+            "a taint",
+            taints(json!({"op": "add", "path": "/spec/taints/-", "value": theirs})),
+            "not list these taints: example.com/more",
+        ),
+        (
+            "a taint that a declaration asks for and nobody listed",
+            taints(json!({"op": "add", "path": "/spec/taints/-", "value": unlisted})),
+            "not list these taints: acme.dev/serial",
+        ),
+        (
+            "taking the taints of others",
+            taints(json!({"op": "add", "path": "/spec/taints", "value": [kept]})),
+            "example.com/theirs",
+        ),
+        (
+            "a finalizer",
+            token.merge(&metadata(json!({"finalizers": ["example.com/x"]}))),
+            "may not change metadata of a Node: finalizers",
+        ),
+        (
+            "a finalizer by the status",
+            token.status(&metadata(json!({"finalizers": ["example.com/x"]}))),
+            "may not change metadata of a Node: finalizers",
+        ),
+        (
+            "an owner",
+            token.merge(&metadata(json!({"ownerReferences": owner}))),
+            "may not change metadata of a Node: ownerReferences",
+        ),
+        (
+            "the provider's name",
+            token.merge(&json!({"spec": {"providerID": "lab://x"}})),
+            "may not change the spec of a Node: providerID",
+        ),
+        (
+            "another Node",
+            token.run(
+                &[
+                    "patch",
+                    "node",
+                    OTHER,
+                    "-p",
+                    r#"{"spec":{"unschedulable":true}}"#,
+                ],
+                "",
+            ),
+            "other is not the node of the agent's token",
+        ),
+    ]
+}
+
+fn of_the_status(token: &Token<'_>) -> Vec<Refused> {
+    let status = |fields: Value| token.status(&json!({"status": fields}));
+    let address = json!([{"type": "InternalIP", "address": "10.0.0.9"}]);
+    let told = "may not change the status of a Node: ";
+    let theirs = "may not change conditions of a Node";
+    let condition = |status: &str| json!([{"type": "Ready", "status": status}]);
+    let gone = json!([{"type": "Ready", "$patch": "delete"}]);
+    vec![
+        ("capacity", status(json!({"capacity": {"cpu": "64"}})), told),
+        (
+            "an extended resource",
+            status(json!({"capacity": {"acme.dev/serial": "9"}})),
+            told,
+        ),
+        (
+            "what is allocatable",
+            status(json!({"allocatable": {"cpu": "64"}})),
+            told,
+        ),
+        ("addresses", status(json!({"addresses": address})), told),
+        (
+            "where the kubelet listens",
+            status(json!({"daemonEndpoints": {"kubeletEndpoint": {"Port": 1}}})),
+            told,
+        ),
+        (
+            "images",
+            status(json!({"images": [{"names": ["example.com/x"]}]})),
+            told,
+        ),
+        (
+            "the kubelet's condition",
+            status(json!({"conditions": condition("True")})),
+            theirs,
+        ),
+        (
+            "taking the kubelet's condition",
+            status(json!({"conditions": gone})),
+            theirs,
+        ),
+    ]
+}
+
+fn events(token: &Token<'_>) {
+    let create = |text: &str| token.run(&["create", "-f", "-"], text);
+    create(&event("lab-own", OWN, OWN)).unwrap();
+    create(&event("lab-reported", OTHER, OWN)).unwrap();
+    let theirs = event("lab-theirs", OTHER, OTHER);
+    token.cluster.apply(&theirs);
+    let patch = |name: &str, instance: &str| {
+        let series = json!({
+            "reportingInstance": instance,
+            "series": {"count": 2, "lastObservedTime": "2026-01-01T00:00:01.000000Z"},
+        });
+        let flags = ["--type=merge", "-p", &series.to_string()];
+        token.run(
+            &[&["patch", "events.v1.events.k8s.io", name][..], &flags].concat(),
+            "",
+        )
+    };
+    patch("lab-own", OWN).unwrap();
+    let told = "neither about the node of the agent's token nor reported by it: \"own\"";
+    is_refused(vec![
+        (
+            "an event of another node",
+            create(&event("lab-more", OTHER, OTHER)),
+            told,
+        ),
+        ("another node's event", patch("lab-theirs", OTHER), told),
+    ]);
+}
+
+fn configs(token: &Token<'_>) {
+    let config = json!({
+        "apiVersion": "machineconfiguration.openshift.io/v1", "kind": "MachineConfig",
+        "metadata": {"name": "rendered-a"},
+        "spec": {"config": {"ignition": {"version": "3.5.0"}}},
+    });
+    token.cluster.apply(&config.to_string());
+    let run = |arguments: &[&str]| token.run(arguments, "");
+    run(&["get", "machineconfig", "rendered-a"]).unwrap();
+    let told = "orbidden";
+    is_refused(vec![
+        ("a list of configs", run(&["get", "machineconfigs"]), told),
+        (
+            "a change of a config",
+            run(&["label", "machineconfig", "rendered-a", "x=y"]),
+            told,
+        ),
+    ]);
+}
+
+/// The administrator's list takes effect, and does not go while the policies are there.
+fn names(token: &Token<'_>) {
+    let map = ["configmap", "machinist-node-names"];
+    let patch = json!({"data": {"names": format!("example.com/a\n  {LISTED}\n")}}).to_string();
+    let flags = ["-n", NAMESPACE, "--type=merge", "-p", &patch];
+    token
+        .cluster
+        .kubectl(&[&["patch"][..], &map, &flags].concat());
+    let taint = json!({"key": LISTED, "effect": "NoSchedule"});
+    let add = json!([{"op": "add", "path": "/spec/taints/-", "value": taint}]);
+    wait::until("a listed taint to be taken", wait::seconds(60), || {
+        token.patch("--type=json", &add).is_ok()
+    });
+    let label = json!({"metadata": {"labels": {"example.com/b": "x"}}});
+    let delete = [&["delete", "-n", NAMESPACE][..], &map].concat();
+    let output = token.cluster.try_kubectl(&delete);
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    let deleted = output.status.success().then_some(()).ok_or(error);
+    is_refused(vec![
+        (
+            "a label that is not listed",
+            token.merge(&label),
+            "not list these labels: example.com/b",
+        ),
+        (
+            "taking the list away",
+            deleted,
+            "without this ConfigMap agents could use every name",
+        ),
+    ]);
+    // With its namespace it goes.
+    let namespace = ["delete", "namespace", NAMESPACE, "--wait=false"];
+    token.cluster.kubectl(&namespace);
+    wait::until("the list to go", wait::seconds(60), || {
+        let get = [&["get", "-n", NAMESPACE][..], &map].concat();
+        !token.cluster.try_kubectl(&get).status.success()
+    });
+}
