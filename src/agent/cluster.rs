@@ -131,7 +131,7 @@ impl Joined {
             suspect,
         } = self;
         let (asks, asked) = watch::channel(None);
-        telling::tell(&node, &cluster, &beside, pool, asked, tasks);
+        telling::tell(&node, &cluster, &beside, pool, asked, events.clone(), tasks);
         let happened = happened::tell(beside.update.clone(), events.clone(), tasks.token());
         tasks.spawn("update events", happened);
         if beside.settings.borrow().does(Job::Config) {

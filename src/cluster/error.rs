@@ -145,6 +145,11 @@ impl ClusterError {
         self.code() == 401
     }
 
+    /// The account may not do this: a role or an admission policy refuses it.
+    pub fn is_forbidden(&self) -> bool {
+        self.code() == 403
+    }
+
     /// The HTTP code of the answer; 0 where there was none.
     pub fn code(&self) -> u16 {
         self.status().map_or(0, |status| status.code)

@@ -6,6 +6,7 @@ mod keeper;
 mod leave;
 mod notice;
 mod patches;
+mod refused;
 mod taints;
 mod watching;
 

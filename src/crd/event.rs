@@ -95,6 +95,8 @@ reasons! {
     Uncordon: Normal, "Uncordon";
     /// The node stays cordoned; the note says for whom.
     UncordonSkipped: Normal, "Uncordon";
+    /// The API server refused a taint of a device declaration; the note says why.
+    TaintRefused: Warning, "Report";
     /// The node is on its config.
     NodeDone: Normal, "Finish";
 }

@@ -6,10 +6,14 @@ use jiff::Timestamp;
 use machinist::{
     backoff::Backoff,
     clock::Clock,
-    cluster::node::{Condition, Notice, OwnNode, Pace, keep},
+    cluster::{
+        events::{Event, Events},
+        node::{Condition, Notice, OwnNode, Pace, keep},
+    },
+    crd::{EventReason, Taint},
 };
 use serde_json::{Value, json};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{
@@ -61,6 +65,7 @@ fn condition_of(kind: &'static str, is: bool) -> Condition {
 struct Kept {
     server: Server,
     notices: watch::Sender<Option<Notice>>,
+    events: mpsc::Receiver<Event>,
     _own: OwnNode,
     _tasks: (DropGuard, DropGuard),
 }
@@ -74,10 +79,12 @@ fn keeping(server: Server, own: OwnNode, first: Notice, pace: Pace) -> Kept {
     let (notices, heard) = watch::channel(Some(first));
     let stop = CancellationToken::new();
     let clock = Clock::from_fn(|| "2026-11-21T22:00:00.5Z".parse::<Timestamp>().unwrap());
-    tokio::spawn(keep(own.clone(), heard, clock, pace, stop.clone()));
+    let (tell, events) = Events::new();
+    tokio::spawn(keep(own.clone(), heard, tell, clock, pace, stop.clone()));
     Kept {
         server,
         notices,
+        events,
         _tasks: (following(&own), stop.drop_guard()),
         _own: own,
     }
@@ -366,4 +373,35 @@ async fn who_takes_our_words_away_again_and_again_is_answered_ever_more_slowly()
     // at most.
     let waited = began.elapsed();
     assert!(waited >= Duration::from_millis(180), "{waited:?}");
+}
+
+#[tokio::test]
+async fn a_taint_that_a_policy_refuses_holds_up_neither_other_taints_nor_conditions() {
+    let (server, own) = with_node().await;
+    // The first write is the annotations', the second the first taint's.
+    server.trouble("PATCH", Trouble::Meanwhile(|_| {}));
+    server.trouble("PATCH", Trouble::Code(403, "Forbidden"));
+    let taint = |key: &str| Taint {
+        key: key.to_owned(),
+        effect: "NoSchedule".to_owned(),
+        rest: BTreeMap::new(),
+    };
+    let notice = Notice {
+        taints: vec![taint("acme.dev/serial"), taint("beta.dev/fpga")],
+        ..notice("Done", true)
+    };
+    let mut kept = keeping(server, own, notice, QUICK);
+    let done = |server: &Server| says(server, "Done", "True");
+    kept.server.until("the conditions", done).await;
+    let node = kept.server.object(NODE);
+    let taints = node["spec"]["taints"].as_array().unwrap();
+    assert!(taints.iter().any(|it| it["key"] == "beta.dev/fpga"));
+    assert!(taints.iter().all(|it| it["key"] != "acme.dev/serial"));
+    let event = kept.events.recv().await.unwrap();
+    assert_eq!(event.reason, EventReason::TaintRefused);
+    assert!(
+        event.note.contains("acme.dev/serial:NoSchedule"),
+        "{}",
+        event.note
+    );
 }

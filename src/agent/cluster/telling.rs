@@ -10,7 +10,9 @@ use crate::{
     agent::node::is_fit,
     clock::Clock,
     cluster::{
-        Cluster, machine_config_node,
+        Cluster,
+        events::Events,
+        machine_config_node,
         node::{self, Notice, OwnNode, Pace, Sight},
         publish::{self, Duties, Outlets},
     },
@@ -35,6 +37,7 @@ pub(super) fn tell(
     beside: &Beside,
     pool: watch::Receiver<Option<String>>,
     asked: watch::Receiver<Option<DrainRequest>>,
+    events: Events,
     tasks: &Tasks,
 ) {
     let (duties, startup_taint) = {
@@ -68,7 +71,8 @@ pub(super) fn tell(
         startup_taint,
     };
     tasks.spawn("node words", more.add(to, tasks.token()));
-    let keeping = node::keep(node.clone(), whole, clock, Pace::default(), tasks.token());
+    let (pace, stop) = (Pace::default(), tasks.token());
+    let keeping = node::keep(node.clone(), whole, events, clock, pace, stop);
     tasks.spawn("node notice", keeping);
     let (cluster, node, stop) = (cluster.clone(), node.clone(), tasks.token());
     let keeping = machine_config_node::keep(cluster, node, pool, progressed, stop);

@@ -16,12 +16,14 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Change, OwnNode, Sight,
     notice::{Condition, Differs, Notice, conditions, differs, leftover_conditions, metadata},
-    patches, taints,
+    patches,
+    refused::RefusedTaints,
+    taints,
 };
 use crate::{
     backoff::{Backoff, jitter},
     clock::Clock,
-    cluster::ClusterError,
+    cluster::{ClusterError, events::Events},
     crd::NodeView,
     telemetry::chain,
 };
@@ -52,16 +54,17 @@ impl Default for Pace {
 }
 
 /// Writes what `notices` says last, until `stop`; nothing before it says something. `clock` is what
-/// conditions are dated by.
+/// conditions are dated by; `events` reports taints that the API server refuses.
 pub async fn keep(
     node: OwnNode,
     mut notices: watch::Receiver<Option<Notice>>,
+    events: Events,
     clock: Clock,
     pace: Pace,
     stop: CancellationToken,
 ) {
     let mut sights = node.sights();
-    let mut keeper = Keeper::new(clock, pace);
+    let mut keeper = Keeper::new(events, clock, pace);
     loop {
         let notice = notices.borrow_and_update().clone();
         let sight = sights.borrow_and_update().node.clone();
@@ -70,13 +73,13 @@ pub async fn keep(
             _ => Due::Nothing,
         };
         let until = match due {
-            Due::Now(change) => {
+            Due::Now(change, taint) => {
                 let sent = tokio::select! {
                     () = stop.cancelled() => return,
                     // Safe to drop: what is sent is sent again when it is missing.
                     sent = node.change(&change) => sent.map(drop),
                 };
-                match keeper.sent(&change, sent) {
+                match keeper.sent(&change, taint, sent) {
                     Some(until) => until,
                     None => continue,
                 }
@@ -138,7 +141,8 @@ impl Until {
 }
 
 enum Due {
-    Now(Change),
+    /// A change, and the declared taint that it adds or removes.
+    Now(Change, Option<String>),
     At(Instant),
     Nothing,
 }
@@ -160,10 +164,11 @@ struct Keeper {
     failures: u32,
     /// What was written last beside the condition, when, and how often in a row.
     last: Option<(Value, Instant, u32)>,
+    refused: RefusedTaints,
 }
 
 impl Keeper {
-    const fn new(clock: Clock, pace: Pace) -> Self {
+    const fn new(events: Events, clock: Clock, pace: Pace) -> Self {
         Self {
             clock,
             pace,
@@ -174,6 +179,7 @@ impl Keeper {
             confirm: None,
             failures: 0,
             last: None,
+            refused: RefusedTaints::new(events),
         }
     }
 
@@ -183,28 +189,30 @@ impl Keeper {
             self.uid.clone_from(&view.uid);
             (self.swept, self.written, self.confirm) = (false, None, None);
             self.named = None;
+            self.refused.clear();
         }
-        if let Some(change) = metadata(view, notice, !self.swept) {
-            return Due::Now(change);
+        let change = metadata(view, notice, !self.swept)
+            .or_else(|| patches::stand_back(view, notice.stand_back))
+            .or_else(|| patches::not_ready_taint(view, notice.not_ready_taint?));
+        if let Some(change) = change {
+            return Due::Now(change, None);
         }
-        if let Some(change) = patches::stand_back(view, notice.stand_back) {
-            return Due::Now(change);
-        }
-        if let Some(wanted) = notice.not_ready_taint
-            && let Some(change) = patches::not_ready_taint(view, wanted)
-        {
-            return Due::Now(change);
-        }
-        if let Some(change) = taints::change(view, &notice.taints) {
-            return Due::Now(change);
+        let waits = |taint: &str| self.refused.waits(taint);
+        if let Some((taint, change)) = taints::change(view, &notice.taints, waits) {
+            return Due::Now(change, Some(taint));
         }
         if let Some(change) = leftover_conditions(view, notice) {
-            return Due::Now(change);
+            return Due::Now(change, None);
         }
         self.swept = true;
-        match notice.conditions.is_empty() {
+        let due = match notice.conditions.is_empty() {
             true => Due::Nothing,
             false => self.conditions(view, &notice.conditions),
+        };
+        match (due, self.refused.next_try()) {
+            (Due::At(when), Some(next)) => Due::At(when.min(next)),
+            (Due::Nothing, Some(next)) => Due::At(next),
+            (due, _) => due,
         }
     }
 
@@ -225,16 +233,24 @@ impl Keeper {
             true => Due::At(when),
             false => {
                 self.named = Some(names);
-                Due::Now(conditions(view, wanted, self.clock.now()))
+                Due::Now(conditions(view, wanted, self.clock.now()), None)
             }
         }
     }
 
     /// How long to wait after a write; none where it may go on at once.
-    fn sent(&mut self, change: &Change, sent: Result<(), ClusterError>) -> Option<Until> {
+    fn sent(
+        &mut self,
+        change: &Change,
+        taint: Option<String>,
+        sent: Result<(), ClusterError>,
+    ) -> Option<Until> {
         let error = match sent {
             Ok(()) => {
                 self.failures = 0;
+                if let Some(taint) = taint {
+                    self.refused.written(&taint);
+                }
                 if matches!(change, Change::Conditions(_)) {
                     let now = Instant::now();
                     let later = self.pace.heartbeat.mul_f64(jitter() / 5.0);
@@ -245,6 +261,10 @@ impl Keeper {
             }
             Err(error) => error,
         };
+        if let Some(taint) = taint.filter(|_| error.is_forbidden()) {
+            self.refused.refused(&taint, &error);
+            return None;
+        }
         self.named = None;
         let wait = self.pace.retry.wait(self.failures, jitter());
         // Somebody wrote in between, as happens all day: their version is on its way to us. Twice in a

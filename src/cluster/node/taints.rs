@@ -26,56 +26,67 @@ pub(super) fn is_ours(view: &NodeView, taint: &Taint) -> bool {
     ours(view).contains(mark(taint).as_str())
 }
 
-/// What makes the Node bear `wanted` beside those of others; none where it does.
-pub(super) fn change(view: &NodeView, wanted: &[Taint]) -> Option<Change> {
+/// The next change that brings the Node's taints closer to `wanted`, with the key and effect of the one
+/// taint that it is about; none where nothing differs but taints that `waits` holds back. Each taint has a
+/// request of its own, so that a policy that refuses one of them does not hold up the others.
+pub(super) fn change(
+    view: &NodeView,
+    wanted: &[Taint],
+    waits: impl Fn(&str) -> bool,
+) -> Option<(String, Change)> {
+    let marks: BTreeSet<String> = wanted.iter().map(mark).collect();
+    let known = ours(view).into_iter().map(str::to_owned);
+    let marks = marks.into_iter().chain(known).collect::<BTreeSet<_>>();
+    marks.into_iter().filter(|it| !waits(it)).find_map(|mark| {
+        let wanted = wanted.iter().find(|taint| self::mark(taint) == mark);
+        let change = change_one(view, &mark, wanted)?;
+        Some((mark, change))
+    })
+}
+
+/// What makes the Node have `wanted`, or no taint with this mark; none where nothing differs.
+fn change_one(view: &NodeView, mark: &str, wanted: Option<&Taint>) -> Option<Change> {
     let old = &view.spec.taints;
-    let known = ours(view);
-    let others = old.iter().filter(|taint| !is_ours(view, taint));
-    let mut new: Vec<Taint> = others.cloned().collect();
-    let mut marks = BTreeSet::new();
-    for taint in wanted {
-        let mark = mark(taint);
-        // Somebody else's says the same; whose value it has is theirs to say.
-        if new.iter().any(|other| self::mark(other) == mark) {
-            continue;
-        }
-        // One of ours stays as the API server has dated it.
-        let there = old.iter().find(|known| self::mark(known) == mark);
-        let there = there.filter(|known| known.rest.get("value") == taint.rest.get("value"));
-        new.push(there.unwrap_or(taint).clone());
-        marks.insert(mark);
-    }
-    let same = |one: &[Taint], other: &[Taint]| {
-        one.len() == other.len() && one.iter().all(|taint| other.contains(taint))
-    };
-    let marked = marks.iter().map(String::as_str).eq(known.iter().copied());
-    if same(old, &new) && marked {
+    let mut marks = ours(view);
+    let found = old.iter().find(|taint| self::mark(taint) == mark);
+    let value = |taint: &Taint| taint.rest.get("value").cloned();
+    // Another writer's taint with this key and effect keeps its value and stays.
+    if found.is_some() && !marks.contains(mark)
+        || wanted.is_some() && found.map(value) == wanted.map(value)
+    {
         return None;
     }
+    let others = old.iter().filter(|taint| self::mark(taint) != mark);
+    let new: Vec<&Taint> = others.chain(wanted).collect();
+    match wanted {
+        Some(_) => marks.insert(mark),
+        None => marks.remove(mark),
+    };
     let mut operations = patches::unchanged(view);
-    if !same(old, &new) {
+    if found.is_some() || wanted.is_some() {
         operations.push(match new.is_empty() {
             true => json!({"op": "remove", "path": "/spec/taints"}),
             false => json!({"op": "add", "path": "/spec/taints", "value": new}),
         });
     }
+    operations.extend(marks_operations(view, &marks));
+    Some(Change::Operations(Value::Array(operations)))
+}
+
+/// What makes the annotation name `marks`.
+fn marks_operations(view: &NodeView, marks: &BTreeSet<&str>) -> Vec<Value> {
     let path = patches::pointer("/metadata/annotations", annotation::TAINTS);
-    let marks = marks.into_iter().collect::<Vec<_>>().join(",");
-    match (
-        marks.is_empty(),
-        view.annotations.contains_key(annotation::TAINTS),
-    ) {
-        (true, false) => {}
-        (true, true) => operations.push(json!({"op": "remove", "path": path})),
-        (false, _) => {
-            if !view.has_annotations {
-                let parent = "/metadata/annotations";
-                operations.push(json!({"op": "add", "path": parent, "value": {}}));
-            }
-            operations.push(json!({"op": "add", "path": path, "value": marks}));
+    let text = marks.iter().copied().collect::<Vec<_>>().join(",");
+    match view.annotation(annotation::TAINTS) {
+        None if marks.is_empty() => Vec::new(),
+        Some(_) if marks.is_empty() => vec![json!({"op": "remove", "path": path})],
+        _ => {
+            let parent = json!({"op": "add", "path": "/metadata/annotations", "value": {}});
+            let parent = (!view.has_annotations).then_some(parent);
+            let mark = json!({"op": "add", "path": path, "value": text});
+            parent.into_iter().chain([mark]).collect()
         }
     }
-    Some(Change::Operations(Value::Array(operations)))
 }
 
 #[cfg(test)]
@@ -105,8 +116,8 @@ mod tests {
     }
 
     /// What the change says of taints and of our mark.
-    fn said(change: Option<Change>) -> Vec<Value> {
-        let Some(Change::Operations(Value::Array(all))) = change else {
+    fn said(change: Option<(String, Change)>) -> Vec<Value> {
+        let Some((_, Change::Operations(Value::Array(all)))) = change else {
             return Vec::new();
         };
         let tests = |it: &Value| it["op"] == "test";
@@ -118,12 +129,12 @@ mod tests {
         let theirs = taint("other.dev/x", "");
         let wanted = [taint("acme.dev/serial", "yes")];
         let before = node(std::slice::from_ref(&theirs), "");
-        let operations = said(change(&before, &wanted));
+        let operations = said(change(&before, &wanted, |_| false));
         assert_eq!(operations[0]["value"], json!([theirs, wanted[0]]));
         assert_eq!(operations[1]["path"], "/metadata/annotations");
         assert_eq!(operations[2]["value"], "acme.dev/serial:NoSchedule");
         let after = node(&[wanted[0].clone(), theirs], "acme.dev/serial:NoSchedule");
-        assert_eq!(said(change(&after, &wanted)), [Value::Null; 0]);
+        assert_eq!(said(change(&after, &wanted, |_| false)), [Value::Null; 0]);
     }
 
     #[test]
@@ -131,8 +142,8 @@ mod tests {
         let theirs = taint("acme.dev/serial", "mine");
         let there = node(std::slice::from_ref(&theirs), "");
         let wanted = [taint("acme.dev/serial", "yes")];
-        assert_eq!(said(change(&there, &wanted)), [Value::Null; 0]);
-        assert_eq!(said(change(&there, &[])), [Value::Null; 0]);
+        assert_eq!(said(change(&there, &wanted, |_| false)), [Value::Null; 0]);
+        assert_eq!(said(change(&there, &[], |_| false)), [Value::Null; 0]);
     }
 
     #[test]
@@ -140,11 +151,37 @@ mod tests {
         let ours = taint("acme.dev/serial", "");
         let mark = "acme.dev/serial:NoSchedule";
         let there = node(std::slice::from_ref(&ours), mark);
-        let gone = said(change(&there, &[]));
+        let gone = said(change(&there, &[], |_| false));
         assert_eq!(gone[0], json!({"op": "remove", "path": "/spec/taints"}));
         assert_eq!(gone[1]["op"], "remove");
         let taken = node(&[], mark);
-        let back = said(change(&taken, std::slice::from_ref(&ours)));
+        let back = said(change(&taken, std::slice::from_ref(&ours), |_| false));
         assert_eq!(back[0]["value"], json!([ours]));
+    }
+
+    #[test]
+    fn a_refused_taint_holds_up_no_other_in_either_direction() {
+        let refused = taint("acme.dev/serial", "");
+        let other = taint("beta.dev/fpga", "");
+        let waits = |taint: &str| taint == "acme.dev/serial:NoSchedule";
+        let wanted = [refused.clone(), other.clone()];
+        let (mark, _) = change(&node(&[], ""), &wanted, waits).unwrap();
+        assert_eq!(mark, "beta.dev/fpga:NoSchedule");
+        let added = said(change(&node(&[], ""), &wanted, waits));
+        assert_eq!(added[0]["value"], json!([other]));
+        assert_eq!(added[2]["value"], "beta.dev/fpga:NoSchedule");
+        let both = "acme.dev/serial:NoSchedule,beta.dev/fpga:NoSchedule";
+        let there = node(&[refused.clone(), other], both);
+        let removed = said(change(&there, &[], waits));
+        assert_eq!(removed[0]["value"], json!([refused]));
+        assert_eq!(removed[1]["value"], "acme.dev/serial:NoSchedule");
+        assert_eq!(
+            said(change(
+                &node(&[refused], "acme.dev/serial:NoSchedule"),
+                &[],
+                waits
+            )),
+            [Value::Null; 0]
+        );
     }
 }
