@@ -104,10 +104,23 @@ fn the_kustomization_as_shipped_follows_configs_and_keeps_each_agent_to_its_node
     }
 
     has_its_host_part(&mut first);
+    no_policy_has_refused_an_agent(&cluster);
     is_kept_to_its_node(&cluster, &first);
     follows_without_reboot(&cluster, "second");
     config_map::is_followed(&cluster, &["first", "second"], 3);
     is_quiet(&cluster, &second);
+}
+
+/// A whole update and everything else that an agent writes by itself passes the admission policies.
+fn no_policy_has_refused_an_agent(cluster: &Cluster) {
+    let agent = "system:serviceaccount:machinist-system:machinist";
+    let audit = cluster.audit().into_iter();
+    let mut own = audit.filter(|event| event["user"]["username"] == agent);
+    let refused = own.find(|event| {
+        let message = event["responseStatus"]["message"].as_str();
+        message.is_some_and(|message| message.contains("ValidatingAdmissionPolicy"))
+    });
+    assert!(refused.is_none(), "{refused:#?}");
 }
 
 /// What settles an interrupted update is on the host, was started at its last boot, and answers on its console.

@@ -18,6 +18,7 @@ mod crash;
 mod devices;
 mod disks;
 mod drain;
+mod drain_oracle;
 mod fifty;
 mod gateway;
 mod guard;

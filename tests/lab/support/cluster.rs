@@ -12,6 +12,7 @@ use super::cgroup::Group;
 use super::{Machine, Node, WORK, credentials, lab, wait};
 
 const API: &str = "kube-apiserver";
+const CONTROLLERS: &str = "kube-controller-manager";
 
 /// Seen: 3 s on idle cores; the rest is for busy ones.
 const START: Duration = wait::seconds(90);
@@ -54,10 +55,10 @@ impl Cluster {
         cluster.spawn("etcd", &etcd(&cluster.dir));
         cluster.start_api();
         cluster.start_time = start.elapsed();
-        cluster.spawn("kube-controller-manager", &controller_manager(&cluster.dir));
+        cluster.spawn(CONTROLLERS, &controller_manager(&cluster.dir));
         cluster.spawn("kube-scheduler", &scheduler(&cluster.dir));
         // The admission plugin refuses pods until their namespace has its account.
-        cluster.wait_component("kube-controller-manager", || {
+        cluster.wait_component(CONTROLLERS, || {
             let account = [
                 "get",
                 "serviceaccount/default",
@@ -149,11 +150,20 @@ impl Cluster {
 
     /// Ends the API server between two instructions, with whatever it was answering.
     pub fn stop_api(&self) {
+        self.stop(API);
+    }
+
+    /// Ends the controllers: objects stay as they are created.
+    pub fn stop_controllers(&self) {
+        self.stop(CONTROLLERS);
+    }
+
+    fn stop(&self, component: &str) {
         let mut processes = self.processes();
-        let place = processes.iter().position(|(name, _)| name == API);
-        let (_, mut server) = processes.remove(place.expect("the API server runs"));
-        server.kill().unwrap();
-        server.wait().unwrap();
+        let place = processes.iter().position(|(name, _)| name == component);
+        let (_, mut process) = processes.remove(place.expect("the component runs"));
+        process.kill().unwrap();
+        process.wait().unwrap();
     }
 
     /// Starts the API server again, with what etcd has kept, and waits until it calls itself ready.
