@@ -212,7 +212,8 @@ pub fn classify(pod: &Pod, rules: &Rules, sets: &DaemonSets, now: Timestamp) -> 
             _ => return Verdict::Refuse(vec![Note::DaemonSetPod]),
         }
     }
-    if pod.mirror {
+    // After the DaemonSet, as in kubectl: a mirror pod of a missing one stops the drain as well.
+    if pod.mirror && lost.iter().all(|(_, permit)| *permit == Permit::Evict) {
         return Verdict::Leave(None);
     }
     if !pod.is_finished() {

@@ -103,6 +103,21 @@ fn a_pod_whose_daemon_set_is_gone_goes_only_by_force() {
 }
 
 #[test]
+fn a_mirror_pod_whose_daemon_set_is_gone_is_refused_without_force_as_kubectl_does() {
+    let mirror = json!({"metadata": {"annotations": {"kubernetes.io/config.mirror": "x"}}});
+    let pod = made("proxy")
+        .owned_by("DaemonSet", "proxy")
+        .with(mirror)
+        .pod();
+    let mut sets = DaemonSets::default();
+    sets.insert("shop", "proxy", false);
+    let gone = Note::DaemonSetMissing("proxy".to_owned());
+    let verdict = |rules: &Rules| classify(&pod, rules, &sets, at(0));
+    assert_eq!(verdict(&ignoring()), Verdict::Refuse(vec![gone]));
+    assert_eq!(verdict(&forced()), Verdict::Leave(None));
+}
+
+#[test]
 fn mirror_pods_are_left_without_a_word() {
     let mirror = json!({"metadata": {"annotations": {"kubernetes.io/config.mirror": "x"}}});
     let pod = made("etcd").bare().local_data().with(mirror);
