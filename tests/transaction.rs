@@ -9,6 +9,8 @@
 
 #[path = "transaction/accounts.rs"]
 mod accounts;
+#[path = "transaction/attributes.rs"]
+mod attributes;
 #[path = "support/by_hand.rs"]
 mod by_hand;
 #[path = "support/case.rs"]

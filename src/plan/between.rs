@@ -7,6 +7,7 @@ use super::{
     Plan, Policies,
     accounts::Accounts,
     actions::{self, Need},
+    attributes,
     changes::Builder,
     desired::{Layout, Side, noun},
     difference::{Steps, steps},
@@ -128,6 +129,10 @@ fn plan(
     };
     let of_this_host = warnings(to, &steps, &after, &changes, capabilities, observed);
     plan.warnings.extend(of_this_host);
+    if capabilities.chown {
+        let dropped = attributes::dropped(&plan.operations, observed);
+        plan.warnings.extend(dropped);
+    }
     drop((after, steps));
     plan.add_changes(changes, capabilities);
     Ok(plan)

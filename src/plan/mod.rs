@@ -8,6 +8,7 @@ mod accounts;
 mod actions;
 mod aliases;
 mod asked;
+mod attributes;
 mod between;
 mod catalogue;
 mod changes;

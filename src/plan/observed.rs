@@ -110,6 +110,8 @@ pub struct FileFacts {
     pub label: Option<String>,
     /// The label is neither the one that machinist gave it nor the policy's.
     pub relabelled: bool,
+    /// It belongs to another user than root and has an access control list or attributes of users.
+    pub attributes: bool,
 }
 
 /// Mode and owner of one object.

@@ -8,34 +8,15 @@ use std::{
 };
 
 use rustix::{
-    fs::{AtFlags, Gid, Mode, OFlags, Uid, XattrFlags},
+    fs::{AtFlags, Gid, Mode, OFlags, Uid},
     io::Errno,
 };
 
-use super::{Act, Meta, Root, RootError, Stat, walk};
+use super::{Act, Meta, Root, RootError, walk};
 use crate::path::AbsPath;
-
-/// Extended attributes that belong to an object's name rather than to its content, and so pass to
-/// its successor. Left out on purpose: `security.capability` grants rights to one content, and
-/// `security.ima` and `security.evm` are signatures of it.
-const PASSED_ON: &[&str] = &[
-    "security.selinux",
-    "security.SMACK64",
-    "system.posix_acl_access",
-    "system.posix_acl_default",
-];
 
 /// As many parts as one writev(2) takes: `IOV_MAX`.
 const MOST_PARTS: usize = 1024;
-
-/// What became of an object's extended attributes.
-#[derive(Debug, Default)]
-pub struct Extras {
-    /// Names of the attributes the successor now has.
-    pub copied: Vec<String>,
-    /// Names of those it could not be given, with what the kernel said.
-    pub left: Vec<(String, io::Error)>,
-}
 
 impl Root {
     /// Makes a file that must not exist yet. Its mode is set after its owner, because a change of
@@ -126,70 +107,6 @@ impl Root {
             .map_err(|error| self.failed("set mode and owner of", file, error))
     }
 
-    /// Copies the extended attributes that an object passes on to its successor: security label,
-    /// access control lists and `user.*`. The mode of `to` stays as it is.
-    pub fn copy_meta_extras(&self, from: &AbsPath, to: &AbsPath) -> Result<Extras, RootError> {
-        let (act, word) = ("copy the extended attributes of", "to");
-        let copy = || {
-            let (source, target) = (self.slot(from)?, self.slot(to)?);
-            let (source, target) = (source.proc_path_kept(), target.proc_path_kept());
-            let mut extras = Extras::default();
-            for name in attribute_names(&source.1)? {
-                match self.copy_attribute(&source.1, to, &target.1, &name) {
-                    Ok(()) => extras.copied.push(name),
-                    Err(error) => extras.left.push((name, error)),
-                }
-            }
-            Ok(extras)
-        };
-        let mode = self.stat(to)?;
-        let extras = copy().map_err(|error| self.failed_pair((act, word), from, to, error))?;
-        self.restore_mode(to, mode.as_ref(), &extras)?;
-        Ok(extras)
-    }
-
-    fn copy_attribute(
-        &self,
-        from: &std::path::Path,
-        to: &AbsPath,
-        to_path: &std::path::Path,
-        name: &str,
-    ) -> io::Result<()> {
-        let value = attribute(from, name)?;
-        self.tapped(
-            to,
-            || Act::SetAttribute(name.to_owned(), value.clone()),
-            || {
-                Ok(rustix::fs::lsetxattr(
-                    to_path,
-                    name,
-                    &value,
-                    XattrFlags::empty(),
-                )?)
-            },
-        )
-    }
-
-    /// Setting an access control list also sets the group bits; the mode asked for wins.
-    fn restore_mode(
-        &self,
-        p: &AbsPath,
-        was: Option<&Stat>,
-        done: &Extras,
-    ) -> Result<(), RootError> {
-        let Some(was) = was else { return Ok(()) };
-        if !done
-            .copied
-            .iter()
-            .any(|name| name == "system.posix_acl_access")
-        {
-            return Ok(());
-        }
-        self.open_raw(p.relative(), OFlags::NOFOLLOW | OFlags::NONBLOCK, 0)
-            .and_then(|fd| self.set_mode(p, &fd, was.mode))
-            .map_err(|error| self.failed("set the mode of", p, error))
-    }
-
     pub(super) fn create_new(&self, at: &AbsPath, mode: u32) -> io::Result<OwnedFd> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
         self.tapped(
@@ -270,37 +187,4 @@ pub(super) fn write_all(fd: &OwnedFd, parts: &[&[u8]]) -> io::Result<()> {
         }
     }
     Ok(())
-}
-
-fn attribute_names(path: &std::path::Path) -> io::Result<Vec<String>> {
-    let names = match grown(|buffer| rustix::fs::llistxattr(path, buffer)) {
-        Err(error) if error.raw_os_error() == Some(Errno::OPNOTSUPP.raw_os_error()) => Vec::new(),
-        names => names?,
-    };
-    Ok(names
-        .split(|byte| *byte == 0)
-        .filter_map(|name| std::str::from_utf8(name).ok())
-        .filter(|name| PASSED_ON.contains(name) || name.starts_with("user."))
-        .map(str::to_owned)
-        .collect())
-}
-
-pub(super) fn attribute(path: &std::path::Path, name: &str) -> io::Result<Vec<u8>> {
-    grown(|buffer| rustix::fs::lgetxattr(path, name, buffer))
-}
-
-/// Calls with a buffer that doubles until the answer fits; 64 KiB is the kernel's own limit for
-/// values and for lists (xattr(7)).
-fn grown(call: impl Fn(&mut [u8]) -> rustix::io::Result<usize>) -> io::Result<Vec<u8>> {
-    let mut buffer = vec![0; 512];
-    loop {
-        match call(&mut buffer) {
-            Ok(length) => {
-                buffer.truncate(length);
-                return Ok(buffer);
-            }
-            Err(Errno::RANGE) if buffer.len() < 64 * 1024 => buffer.resize(buffer.len() * 2, 0),
-            Err(errno) => return Err(errno.into()),
-        }
-    }
 }

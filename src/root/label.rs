@@ -4,7 +4,7 @@ use std::{io, os::fd::OwnedFd, path::PathBuf};
 
 use rustix::{fs::XattrFlags, io::Errno};
 
-use super::{Act, Root, RootError, build};
+use super::{Act, Root, RootError, attributes};
 use crate::path::AbsPath;
 
 /// Where Linux keeps the label of an object.
@@ -16,7 +16,7 @@ impl Root {
     pub fn label(&self, p: &AbsPath) -> Result<Option<String>, RootError> {
         let read = || {
             let (_dir, path) = self.label_path(p)?;
-            build::attribute(&path, ATTRIBUTE)
+            attributes::attribute(&path, ATTRIBUTE)
         };
         match read() {
             // The kernel counts the NUL that tools write at the end.

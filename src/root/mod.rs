@@ -9,6 +9,7 @@
 //! [record](Root::recording) what is done, rebuild what a power cut would leave ([`replay`]), and
 //! make chosen operations [fail](Root::with_fault).
 
+mod attributes;
 mod build;
 mod commit;
 mod copy;
@@ -46,7 +47,7 @@ use rustix::{
 };
 
 pub use self::{
-    build::Extras,
+    attributes::Extras,
     error::RootError,
     lock::Lock,
     mount::Mount,

@@ -194,6 +194,9 @@ impl<'a> Look<'a> {
         let mount = above.unwrap_or(path).clone();
         let mut facts = facts(&stat, target, mount.clone());
         self.label(path, &mut facts)?;
+        if stat.uid != 0 && stat.kind == Kind::File {
+            facts.attributes = self.root.has_meta_extras(path)?;
+        }
         self.seen.objects.insert(path.clone(), facts);
         Ok(Some(mount))
     }
@@ -366,5 +369,6 @@ fn facts(stat: &Stat, target: Option<String>, mount: AbsPath) -> FileFacts {
         mount,
         label: None,
         relabelled: false,
+        attributes: false,
     }
 }

@@ -1,0 +1,138 @@
+//! Extended attributes: which ones a new file takes over from the file that it replaces.
+
+use std::{
+    io,
+    path::Path,
+};
+
+use rustix::{
+    fs::{Mode, XattrFlags},
+    io::Errno,
+};
+
+use super::{Act, Root, RootError, Stat, walk};
+use crate::path::AbsPath;
+
+/// Extended attributes that belong to an object's name rather than to its content, and so pass to
+/// its successor. Left out on purpose: `security.capability` grants rights to one content, and
+/// `security.ima` and `security.evm` are signatures of it.
+const PASSED_ON: &[&str] = &[
+    "security.selinux",
+    "security.SMACK64",
+    ACCESS_LIST,
+    "system.posix_acl_default",
+];
+
+const ACCESS_LIST: &str = "system.posix_acl_access";
+
+/// What became of an object's extended attributes.
+#[derive(Debug, Default)]
+pub struct Extras {
+    /// Names of the attributes the successor now has.
+    pub copied: Vec<String>,
+    /// Names of those it could not be given, with what the kernel said.
+    pub left: Vec<(String, io::Error)>,
+}
+
+impl Root {
+    /// Copies the extended attributes that an object passes on to its successor: security label,
+    /// access control lists and `user.*`. The mode of `to` stays as it is.
+    ///
+    /// Nothing is copied from an object whose owner is neither root nor the owner of `to`: an access
+    /// control list that this user wrote would give rights on a file that is no longer the user's.
+    pub fn copy_meta_extras(&self, from: &AbsPath, to: &AbsPath) -> Result<Extras, RootError> {
+        let copy = || {
+            // One handle for both, so that the attributes are those of the object that was judged.
+            let (source, target) = (self.handle(from)?, self.handle(to)?);
+            let owner = Stat::of(&walk::statx_of(&source)?).uid;
+            let successor = Stat::of(&walk::statx_of(&target)?);
+            let mut extras = Extras::default();
+            if owner != 0 && owner != successor.uid {
+                return Ok(extras);
+            }
+            let (source, target) = (walk::proc_path(&source), walk::proc_path(&target));
+            for name in attribute_names(&source)? {
+                match self.copy_attribute(&source, (to, &target), &name) {
+                    Ok(()) => extras.copied.push(name),
+                    Err(error) => extras.left.push((name, error)),
+                }
+            }
+            // Setting an access control list also sets the group bits; the mode asked for wins.
+            if extras.copied.iter().any(|name| name == ACCESS_LIST) {
+                let mode = Mode::from_raw_mode(successor.mode);
+                let set = || Ok(rustix::fs::chmod(&target, mode)?);
+                self.tapped(to, || Act::SetMode(successor.mode), set)?;
+            }
+            Ok(extras)
+        };
+        let (act, word) = ("copy the extended attributes of", "to");
+        copy().map_err(|error| self.failed_pair((act, word), from, to, error))
+    }
+
+    /// Whether the object at `p`, a link itself, has attributes that [`Root::copy_meta_extras`] would pass
+    /// on, other than a label. False where nothing exists.
+    pub fn has_meta_extras(&self, p: &AbsPath) -> Result<bool, RootError> {
+        let names = self.handle(p).and_then(|handle| {
+            let path = walk::proc_path(&handle);
+            attribute_names(&path)
+        });
+        match names {
+            Ok(names) => Ok(names.iter().any(|name| !name.starts_with("security."))),
+            Err(error) if walk::is_absent(&error) => Ok(false),
+            Err(error) => Err(self.failed("read the extended attributes of", p, error)),
+        }
+    }
+
+    fn copy_attribute(
+        &self,
+        from: &Path,
+        (to, to_path): (&AbsPath, &Path),
+        name: &str,
+    ) -> io::Result<()> {
+        let value = grown(|buffer| rustix::fs::getxattr(from, name, buffer))?;
+        let set = || {
+            let flags = XattrFlags::empty();
+            Ok(rustix::fs::setxattr(to_path, name, &value, flags)?)
+        };
+        self.tapped(
+            to,
+            || Act::SetAttribute(name.to_owned(), value.clone()),
+            set,
+        )
+    }
+}
+
+/// The names of the attributes that are passed on, of the object behind a handle's path.
+fn attribute_names(path: &Path) -> io::Result<Vec<String>> {
+    let names = match grown(|buffer| rustix::fs::listxattr(path, buffer)) {
+        Err(error) if error.raw_os_error() == Some(Errno::OPNOTSUPP.raw_os_error()) => Vec::new(),
+        names => names?,
+    };
+    Ok(names
+        .split(|byte| *byte == 0)
+        .filter_map(|name| std::str::from_utf8(name).ok())
+        .filter(|name| PASSED_ON.contains(name) || name.starts_with("user."))
+        .map(str::to_owned)
+        .collect())
+}
+
+/// The value of one attribute of what is at `path`, which is not followed.
+pub(super) fn attribute(path: &Path, name: &str) -> io::Result<Vec<u8>> {
+    grown(|buffer| rustix::fs::lgetxattr(path, name, buffer))
+}
+
+/// Calls with a buffer that doubles until the answer fits; 64 KiB is the kernel's own limit for
+/// values and for lists (xattr(7)).
+fn grown(call: impl Fn(&mut [u8]) -> rustix::io::Result<usize>) -> io::Result<Vec<u8>> {
+    let mut buffer = vec![0; 512];
+    loop {
+        match call(&mut buffer) {
+            Ok(length) => {
+                buffer.truncate(length);
+                return Ok(buffer);
+            }
+            Err(Errno::RANGE) if buffer.len() < 64 * 1024 => buffer.resize(buffer.len() * 2, 0),
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+}

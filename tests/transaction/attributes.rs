@@ -1,0 +1,117 @@
+//! Access control lists and attributes of users: which of them a new file takes over from the old one.
+
+use machinist::{
+    machine_config::Owner,
+    plan::{Capabilities, Plan, Policies},
+    update::{look, remembered::Remembered},
+};
+use rustix::fs::{XattrFlags, getxattr, setxattr};
+
+use crate::sandbox::{Sandbox, Written, at, conduct, config};
+
+const LIST: &str = "system.posix_acl_access";
+
+/// A list that lets user 1001 read and write, as posix_acl_xattr(5) has it: version, then tag, permissions
+/// and id of each entry.
+fn list_for_1001() -> Vec<u8> {
+    const NONE: u32 = u32::MAX;
+    let entries: [(u16, u16, u32); 5] = [
+        (0x01, 6, NONE),
+        (0x02, 6, 1001),
+        (0x04, 4, NONE),
+        (0x10, 6, NONE),
+        (0x20, 0, NONE),
+    ];
+    let mut list = 2_u32.to_le_bytes().to_vec();
+    for (tag, permissions, id) in entries {
+        list.extend(tag.to_le_bytes());
+        list.extend(permissions.to_le_bytes());
+        list.extend(id.to_le_bytes());
+    }
+    list
+}
+
+/// A machine where `/etc/app` is a file of `owner` with an access control list and an attribute; none where
+/// this process cannot make one.
+fn machine(owner: u32) -> Option<Sandbox> {
+    if !nix::unistd::geteuid().is_root() {
+        println!("not tried: only root may give files away");
+        return None;
+    }
+    let sandbox = Sandbox::new();
+    sandbox.write("/etc/app", "found\n");
+    let file = sandbox.path("/etc/app");
+    for (name, value) in [(LIST, list_for_1001()), ("user.note", b"kept".to_vec())] {
+        if let Err(error) = setxattr(&file, name, &value, XattrFlags::empty()) {
+            println!("not tried: {name} cannot be set here: {error}");
+            return None;
+        }
+    }
+    std::os::unix::fs::chown(&file, Some(owner), Some(owner)).unwrap();
+    Some(sandbox)
+}
+
+/// A config with `/etc/app` as a file of `owner` that its group may write.
+fn wanted(owner: u32) -> Written {
+    let mut wanted = config("wanted").file("/etc/app", "ours\n", 0o660);
+    let file = wanted.0.files.get_mut(&at("/etc/app")).unwrap();
+    (file.user, file.group) = (Some(Owner::Id(owner)), Some(Owner::Id(owner)));
+    wanted
+}
+
+fn attributes(sandbox: &Sandbox) -> Vec<&'static str> {
+    let has = |name: &&str| getxattr(sandbox.path("/etc/app"), *name, &mut [0; 256]).is_ok();
+    let names = [LIST, "user.note"].into_iter();
+    names.filter(has).collect()
+}
+
+fn plan(sandbox: &Sandbox, to: &Written) -> Plan {
+    let (journal, policies) = (sandbox.journal(), Policies::default());
+    let remembered = Remembered::default();
+    let how = look::How {
+        remembered: &remembered,
+        policies: &policies,
+        capabilities: Capabilities {
+            chown: true,
+            ..conduct(false).capabilities
+        },
+        units: None,
+        only: None,
+    };
+    let looked = look::look(&sandbox.root(), &journal, &to.0, how).unwrap();
+    looked.plan.unwrap()
+}
+
+#[test]
+fn attributes_of_another_user_do_not_pass_to_a_file_of_root() {
+    let Some(sandbox) = machine(1000) else { return };
+    let warnings = plan(&sandbox, &wanted(0)).warnings;
+    let said = warnings.iter().any(|warning| {
+        warning.starts_with("/etc/app is a file of user 1000: its access control list")
+    });
+    assert!(said, "{warnings:?}");
+    sandbox.applied(&wanted(0));
+    assert_eq!(attributes(&sandbox), [""; 0]);
+    assert!(plan(&sandbox, &wanted(0)).warnings.is_empty());
+    // The file that was found comes back as it was.
+    sandbox.applied(&config("empty"));
+    assert_eq!(attributes(&sandbox), [LIST, "user.note"]);
+}
+
+#[test]
+fn attributes_pass_on_from_root_and_from_the_new_owner() {
+    for (before, after) in [(0, 0), (0, 1000), (1000, 1000)] {
+        let Some(sandbox) = machine(before) else { return };
+        let warnings = plan(&sandbox, &wanted(after)).warnings;
+        assert!(warnings.is_empty(), "{warnings:?}");
+        sandbox.applied(&wanted(after));
+        assert_eq!(attributes(&sandbox), [LIST, "user.note"], "{before} {after}");
+    }
+}
+
+#[test]
+fn attributes_that_change_hands_between_two_users_are_dropped() {
+    let Some(sandbox) = machine(1000) else { return };
+    sandbox.applied(&wanted(1002));
+    assert_eq!(attributes(&sandbox), [""; 0]);
+}
