@@ -27,5 +27,7 @@ mod originals;
 mod random;
 #[path = "support/sandbox.rs"]
 mod sandbox;
+#[path = "transaction/sparse.rs"]
+mod sparse;
 #[path = "transaction/strangers.rs"]
 mod strangers;

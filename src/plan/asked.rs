@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::{
     Edit, ObjectKind, Observed,
-    desired::{Layout, Side},
+    desired::{Layout, Object, Side},
 };
 use crate::{
     machine_config::{EntryKind, MachineConfig},
@@ -24,6 +24,8 @@ pub struct Asked {
     pub edited: bool,
     /// Its content does not matter: a hard link leads there, or the config leaves the content as it is.
     pub only_seen: bool,
+    /// Bytes of the file that the config wants there; none for everything else.
+    pub size: Option<u64>,
 }
 
 impl Asked {
@@ -34,6 +36,7 @@ impl Asked {
             home: None,
             edited: false,
             only_seen: false,
+            size: None,
         }
     }
 }
@@ -74,6 +77,10 @@ pub fn asked(
             home: account.and_then(|account| account.home.clone()),
             edited: keys && !observed.sshd_reads_keys_directory,
             only_seen: wanted.object.is_without_content(),
+            size: match &wanted.object {
+                Object::File { content, .. } => Some(content.size()),
+                _ => None,
+            },
             ..Asked::of(path, Some(wanted.object.kind()))
         }
     });

@@ -24,7 +24,7 @@ use crate::{
 
 /// Most bytes that the files of one config may hold together: they are in memory while it is applied, and
 /// twice when a person hands it to the agent.
-const MOST_BYTES: u64 = 512 << 20;
+pub const MOST_BYTES: u64 = 512 << 20;
 
 /// Most bytes of unit texts and paths: they are kept by themselves, six times as long where all of it has to be
 /// escaped, and what is kept ends at 256 MiB.

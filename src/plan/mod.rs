@@ -46,7 +46,7 @@ mod verdict;
 
 pub use actions::{cost, in_order};
 pub use asked::{Asked, also, asked};
-pub use between::{between, only};
+pub use between::{MOST_BYTES, between, only};
 pub use databases::{Database, Edit, EditPlace, Entries, Standing, remember};
 pub use document::PlanDocument;
 pub use drift::{Drift, DriftKind, drift};

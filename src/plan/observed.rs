@@ -92,7 +92,8 @@ pub struct FileFacts {
     pub gid: u32,
     /// Bytes of a regular file.
     pub size: u64,
-    /// Digest of a regular file's content; none for other kinds and for parents.
+    /// Digest of a regular file's content; none for other kinds and parents, and for a large file whose size
+    /// no config asks for.
     pub digest: Option<Digest>,
     /// A link's text.
     pub target: Option<String>,

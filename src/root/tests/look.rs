@@ -101,6 +101,8 @@ fn a_read_has_a_limit_and_may_refuse_links() {
     );
     let digest = crate::digest::Digest::of(b"12345");
     assert_eq!(place.root.digest(&file).unwrap(), digest);
+    let within = |most| place.root.digest_within(&file, most).unwrap();
+    assert_eq!((within(4), within(5)), (None, Some(digest)));
 }
 
 #[test]

@@ -36,8 +36,10 @@ pub(super) struct Question {
 }
 
 /// What a file holds.
+#[derive(Default)]
 pub(super) struct Answer {
-    pub(super) digest: Digest,
+    /// None where the file changed since it was looked at: it is as no config wants it.
+    pub(super) digest: Option<Digest>,
     /// Its text, where that is needed or may be shown.
     pub(super) text: Option<String>,
 }
@@ -50,7 +52,11 @@ pub(super) fn answer(
 ) -> Result<Vec<Answer>, RootError> {
     let remembered = |question: &Question| {
         let digest = known?.get(&question.stamp)?;
-        (!question.needs_text(digest)).then_some(Answer { digest, text: None })
+        let known = || Answer {
+            digest: Some(digest),
+            text: None,
+        };
+        (!question.needs_text(digest)).then(known)
     };
     let mut answers: Vec<Option<Answer>> = questions.iter().map(remembered).collect();
     let open = questions
@@ -62,8 +68,9 @@ pub(super) fn answer(
     for (question, answer) in questions.iter().zip(&mut answers) {
         if answer.is_none() {
             *answer = read.next();
-            if let (Some(known), Some(answer)) = (known, answer) {
-                known.put(question.stamp, answer.digest);
+            let digest = answer.as_ref().and_then(|answer| answer.digest);
+            if let (Some(known), Some(digest)) = (known, digest) {
+                known.put(question.stamp, digest);
             }
         }
     }
@@ -72,7 +79,7 @@ pub(super) fn answer(
 
 fn read(root: &Root, questions: &[&Question]) -> Result<Vec<Answer>, RootError> {
     let answers = |part: &[&Question]| -> Result<Vec<Answer>, RootError> {
-        part.iter().map(|question| question.read(root)).collect()
+        part.iter().map(|question| question.answer(root)).collect()
     };
     let sizes = questions.iter().map(|question| question.stamp.size());
     let bytes = sizes.fold(0, u64::saturating_add);
@@ -105,9 +112,19 @@ impl Question {
         self.edited || diffed
     }
 
+    fn answer(&self, root: &Root) -> Result<Answer, RootError> {
+        match self.read(root) {
+            // Whoever may write the directory can exchange the file at any time.
+            Err(RootError::WrongKind { .. }) => Ok(Answer::default()),
+            Err(error) if error.is_not_found() => Ok(Answer::default()),
+            answer => answer,
+        }
+    }
+
     fn read(&self, root: &Root) -> Result<Answer, RootError> {
         let without_text = || {
-            let digest = root.digest(&self.path)?;
+            // Another file may lie there by now, of any size.
+            let digest = root.digest_within(&self.path, self.stamp.size())?;
             Ok(Answer { digest, text: None })
         };
         let limit = match self.edited {
@@ -124,7 +141,9 @@ impl Question {
         };
         let digest = Digest::of(&bytes);
         let text = self.needs_text(digest).then(|| String::from_utf8(bytes));
-        let text = text.and_then(Result::ok);
-        Ok(Answer { digest, text })
+        Ok(Answer {
+            digest: Some(digest),
+            text: text.and_then(Result::ok),
+        })
     }
 }

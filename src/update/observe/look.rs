@@ -18,6 +18,10 @@ use super::{
     text_if_there,
 };
 
+/// Longest file that is read whatever its size. Of a larger one only the wanted content is of interest,
+/// and that has the wanted size.
+const SMALL: u64 = 1 << 20;
+
 /// Most objects that are looked at below one directory that may go. A directory with more in it is
 /// taken as holding what is not ours.
 const MOST_CHILDREN: usize = 10_000;
@@ -98,8 +102,12 @@ impl<'a> Look<'a> {
             let read = paths(&|asked| !asked.only_seen);
             only_seen.retain(|path| !read.contains(path));
         }
+        let sizes: BTreeSet<u64> = asked.clone().filter_map(|asked| asked.size).collect();
         let mut files = self.objects(asked.map(|asked| &asked.path))?;
-        files.retain(|file| !only_seen.contains(&file.path));
+        files.retain(|file| {
+            let size = file.stamp.size();
+            !only_seen.contains(&file.path) && (size <= SMALL || sizes.contains(&size))
+        });
         for file in &mut files {
             file.edited = edited.contains(&file.path);
         }
@@ -221,7 +229,7 @@ impl<'a> Look<'a> {
         let answers = contents::answer(self.root, files, self.digests)?;
         for (file, answer) in files.iter().zip(answers) {
             if let Some(facts) = self.seen.objects.get_mut(&file.path) {
-                facts.digest = Some(answer.digest);
+                facts.digest = answer.digest;
             }
             if let Some(text) = answer.text {
                 self.seen.texts.insert(file.path.clone(), text);
@@ -233,7 +241,18 @@ impl<'a> Look<'a> {
     /// Looks at what stood at paths before machinist.
     pub(super) fn originals(&mut self) -> Result<(), RootError> {
         let places: Vec<AbsPath> = self.seen.originals.values().cloned().collect();
-        let files = self.objects(places.iter())?;
+        let mut files = self.objects(places.iter())?;
+        // One that cannot be what is in place now need not be compared with it.
+        let paths = self.seen.originals.iter();
+        let comparable = paths.filter_map(|(path, place)| {
+            let there = self.seen.objects.get(path)?;
+            Some((place, there.digest.map(|_| there.size)?))
+        });
+        let comparable: BTreeMap<&AbsPath, u64> = comparable.collect();
+        files.retain(|file| {
+            let size = file.stamp.size();
+            size <= SMALL || comparable.get(&file.path) == Some(&size)
+        });
         self.contents(&files)?;
         for place in places {
             let text = text_if_there(self.root, place.as_str(), LONGEST_TEXT)?;

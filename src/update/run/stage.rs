@@ -10,9 +10,9 @@ use crate::{
     digest::Digest,
     machine_config::{MachineConfig, UnitName},
     path::AbsPath,
-    plan::{Capabilities, Cost, UNIT_DIR},
+    plan::{Capabilities, Cost, MOST_BYTES, UNIT_DIR},
     reason::Reason,
-    root::{Kind, Root},
+    root::{Kind, Root, Stat},
     update::{
         journal::{Journal, Mark},
         look,
@@ -216,9 +216,16 @@ fn is_drifted(root: &Root, planned: &Planned, path: &AbsPath) -> bool {
     if file.is_some_and(|file| file.content.is_none()) {
         return kind != Kind::File || size > 0;
     }
-    let digest = file.and_then(|file| Some(file.content.as_ref()?.digest()));
-    let digest = digest.or_else(|| Some(Digest::of(unit_text(from, path)?.as_bytes())));
-    digest.is_some_and(|digest| kind != Kind::File || root.digest(path).ok() != Some(digest))
+    let content = file.and_then(|file| file.content.as_ref());
+    let wanted = match content.map(|content| (content.size(), content.digest())) {
+        Some(wanted) => wanted,
+        None => match unit_text(from, path) {
+            Some(text) => (text.len() as u64, Digest::of(text.as_bytes())),
+            None => return false,
+        },
+    };
+    let there = || root.digest_within(path, size).ok().flatten();
+    kind != Kind::File || size != wanted.0 || there() != Some(wanted.1)
 }
 
 /// Whether a hard link of the config before is no name of its file any more, and holds something else.
@@ -226,9 +233,14 @@ fn is_parted(root: &Root, path: &AbsPath, file: &str) -> bool {
     let Ok(file) = AbsPath::new(file) else {
         return false;
     };
-    let inode = |path: &AbsPath| root.stat(path).ok().flatten().map(|stat| stat.identity);
-    let digest = |path: &AbsPath| root.digest(path).ok();
-    inode(path) != inode(&file) && digest(path) != digest(&file)
+    let stat = |path: &AbsPath| root.stat(path).ok().flatten();
+    let (one, other) = (stat(path), stat(&file));
+    let size = |stat: &Option<Stat>| stat.as_ref().map(|stat| stat.size);
+    let inode = |stat: &Option<Stat>| stat.as_ref().map(|stat| stat.identity);
+    // No content of a config is longer.
+    let digest = |path: &AbsPath| root.digest_within(path, MOST_BYTES).ok().flatten();
+    let same = || digest(path).is_some_and(|found| digest(&file) == Some(found));
+    inode(&one) != inode(&other) && (size(&one) != size(&other) || !same())
 }
 
 /// What a config says of the unit file or drop-in at this path. A link that enables a unit bears its

@@ -4,6 +4,7 @@ use super::TransactionError;
 use crate::{
     digest::Digest,
     path::AbsPath,
+    plan::MOST_BYTES,
     root::{Kind, Root},
     update::{
         journal::{HISTORY, Transaction},
@@ -26,31 +27,52 @@ pub(super) fn holder(slot: &AbsPath) -> AbsPath {
     slot.ancestors().nth(1).unwrap_or_else(AbsPath::root)
 }
 
-/// Stands for everything in a directory: names, kinds, contents.
+/// Stands for everything in a directory: names, kinds, contents. Once more was read than a config can hold,
+/// size and time stand for the content of a file: somebody else may have put files of any size there.
 pub(super) fn content(root: &Root, dir: &AbsPath) -> Result<Digest, TransactionError> {
-    let mut lines = String::new();
-    list(root, dir, &mut lines)?;
+    let (mut lines, mut budget) = (String::new(), MOST_BYTES);
+    list(root, dir, &mut lines, &mut budget)?;
     Ok(Digest::of(lines.as_bytes()))
 }
 
-fn list(root: &Root, dir: &AbsPath, into: &mut String) -> Result<(), TransactionError> {
+fn list(
+    root: &Root,
+    dir: &AbsPath,
+    into: &mut String,
+    budget: &mut u64,
+) -> Result<(), TransactionError> {
     let listing = root.listing(dir)?;
     // A name that cannot be shown can at least be counted.
     into.push_str(&format!("{}\n", listing.unreadable_names));
     for entry in listing.entries {
         let path = dir.join(&entry.name)?;
         let what = match entry.kind {
-            Kind::File => root.digest(&path)?.hex(),
+            Kind::File => file(root, &path, budget)?,
             Kind::Link => root.read_link(&path)?,
             _ => String::new(),
         };
         into.push_str(&format!("{:?} {:?} {what:?}\n", entry.name, entry.kind));
         if entry.kind == Kind::Directory {
-            list(root, &path, into)?;
+            list(root, &path, into, budget)?;
             into.push_str("..\n");
         }
     }
     Ok(())
+}
+
+fn file(root: &Root, path: &AbsPath, budget: &mut u64) -> Result<String, TransactionError> {
+    let Some(stat) = root.stat(path)? else {
+        return Ok(String::new());
+    };
+    let digest = match stat.size <= *budget {
+        true => root.digest_within(path, stat.size)?,
+        false => None,
+    };
+    if let Some(digest) = digest {
+        *budget -= stat.size;
+        return Ok(digest.hex());
+    }
+    Ok(format!("{} {:?}", stat.size, stat.mtime))
 }
 
 /// Whether a directory holds something else than when it was recorded: somebody has put something into

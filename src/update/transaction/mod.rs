@@ -43,6 +43,7 @@ use std::collections::BTreeMap;
 use crate::{
     digest::Digest,
     path::AbsPath,
+    plan::MOST_BYTES,
     reason::Reason,
     root::{Kind, Root, RootError, Stat, SyncPoint},
     update::{
@@ -139,7 +140,7 @@ fn object_at(root: &Root, path: &AbsPath) -> Result<Option<ObjectId>, Transactio
 fn identify(root: &Root, path: &AbsPath, stat: &Stat) -> Result<ObjectId, TransactionError> {
     let birth = stat.identity.birth;
     let digest = match (birth, stat.kind) {
-        (None, Kind::File) => Some(root.digest(path)?),
+        (None, Kind::File) => Some(content_of(root, path, stat)?),
         _ => None,
     };
     Ok(ObjectId {
@@ -148,6 +149,14 @@ fn identify(root: &Root, path: &AbsPath, stat: &Stat) -> Result<ObjectId, Transa
         birth,
         digest,
     })
+}
+
+/// Stands for what a file holds: its digest, and for one that is longer than any config can be its size and
+/// time.
+fn content_of(root: &Root, path: &AbsPath, stat: &Stat) -> Result<Digest, TransactionError> {
+    let digest = root.digest_within(path, MOST_BYTES)?;
+    let outside = || Digest::of(format!("{} {:?}", stat.size, stat.mtime).as_bytes());
+    Ok(digest.unwrap_or_else(outside))
 }
 
 /// The kind as the journal spells it.

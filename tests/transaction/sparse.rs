@@ -1,0 +1,147 @@
+//! Files of a size that nobody wants, in place of managed ones: a sparse file costs its owner nothing, and
+//! hours to whoever reads it.
+
+use std::{fs::File, sync::mpsc, time::Duration};
+
+use machinist::{
+    plan::{ChangeKind, DriftKind, Plan, Policies},
+    update::{look, remembered::Remembered},
+};
+
+use crate::{
+    by_hand::ByHand,
+    sandbox::{Sandbox, Written, conduct, config},
+};
+
+const HUGE: u64 = 4 << 40;
+
+/// Only ever decides a failure: reading one of these files takes an hour.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// What `work` gives; a failure where it reads a huge file, without waiting for the end of that.
+fn in_time<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    let (done, result) = mpsc::channel();
+    std::thread::spawn(move || done.send(work()));
+    result
+        .recv_timeout(PATIENCE)
+        .expect("done without reading a huge file")
+}
+
+/// Makes the file at `path` a sparse one; false where the file system knows none of that size.
+fn make_huge(sandbox: &Sandbox, path: &str) -> bool {
+    let path = sandbox.path(path);
+    std::fs::remove_file(&path).ok();
+    match File::create(path).unwrap().set_len(HUGE) {
+        Ok(()) => true,
+        Err(error) => {
+            println!("not tried: no file of {HUGE} bytes here: {error}");
+            false
+        }
+    }
+}
+
+fn wanted(text: &str) -> Written {
+    let large = "x".repeat(2 << 20);
+    config(text)
+        .file("/etc/managed", text, 0o644)
+        .file("/etc/large", &large, 0o644)
+        .file("/etc/other", text, 0o644)
+        .hard("/etc/name", "/etc/large")
+}
+
+fn plan(sandbox: &Sandbox, to: &Written) -> Plan {
+    let (journal, policies) = (sandbox.journal(), Policies::default());
+    let remembered = Remembered::default();
+    let how = look::How {
+        remembered: &remembered,
+        policies: &policies,
+        capabilities: conduct(false).capabilities,
+        units: None,
+        only: None,
+    };
+    let looked = look::look(&sandbox.root(), &journal, &to.0, how).unwrap();
+    looked.plan.unwrap()
+}
+
+fn drift(sandbox: &Sandbox) -> Vec<(String, DriftKind)> {
+    let base = sandbox.journal().base;
+    let capabilities = conduct(false).capabilities;
+    let (root, remembered) = (sandbox.root(), Remembered::default());
+    let drift = look::drift(&root, base.as_ref(), None, capabilities, &remembered);
+    let told = drift.unwrap().into_iter();
+    told.map(|drift| (drift.path.to_string(), drift.kind))
+        .collect()
+}
+
+#[test]
+fn a_huge_file_in_place_of_a_managed_one_is_reported_and_replaced() {
+    in_time(|| {
+        let sandbox = Sandbox::new();
+        sandbox.applied(&wanted("one"));
+        assert_eq!(drift(&sandbox), []);
+        for path in ["/etc/managed", "/etc/name", "/etc/large"] {
+            if !make_huge(&sandbox, path) {
+                return;
+            }
+        }
+        let changed = |path: &str| (path.to_owned(), DriftKind::Content);
+        let all = ["/etc/large", "/etc/managed", "/etc/name"].map(changed);
+        assert_eq!(drift(&sandbox), all);
+        let plan = plan(&sandbox, &wanted("one"));
+        let changes = plan.changes.iter().map(|change| (&*change.name, change.change));
+        let replaced = |path| (path, ChangeKind::Modify);
+        let all = ["/etc/large", "/etc/managed", "/etc/name"].map(replaced);
+        assert_eq!(changes.collect::<Vec<_>>(), all);
+        sandbox.applied(&wanted("two"));
+        assert_eq!(drift(&sandbox), []);
+        assert_eq!(std::fs::read(sandbox.path("/etc/managed")).unwrap(), b"two");
+        sandbox.applied(&config("empty"));
+        assert!(!sandbox.path("/etc/managed").exists());
+    });
+}
+
+#[test]
+fn a_huge_file_that_was_found_is_kept_and_comes_back() {
+    in_time(|| {
+        let sandbox = Sandbox::new();
+        if !make_huge(&sandbox, "/etc/managed") {
+            return;
+        }
+        sandbox.applied(&wanted("one"));
+        make_huge(&sandbox, "/etc/managed");
+        sandbox.applied(&config("empty"));
+        let size = std::fs::metadata(sandbox.path("/etc/managed")).unwrap().len();
+        assert_eq!(size, HUGE);
+    });
+}
+
+#[test]
+fn huge_files_in_a_directory_of_ours_hold_up_no_undo() {
+    in_time(|| {
+        let sandbox = Sandbox::new();
+        let mut hand = ByHand::open(&sandbox.root());
+        let wanted = config("wanted").file("/etc/new/dir/file", "ours", 0o644);
+        hand.stage(&wanted).unwrap();
+        hand.commit().unwrap();
+        for path in ["/etc/new/dir/file", "/etc/new/dir/beside"] {
+            if !make_huge(&sandbox, path) {
+                return;
+            }
+        }
+        hand.undo().unwrap();
+        assert!(!sandbox.path("/etc/new").exists());
+        // The directory that somebody else has put something into is kept.
+        let kept = sandbox.path("/var/lib/machinist/drifted");
+        assert_eq!(std::fs::read_dir(kept).unwrap().count(), 1);
+    });
+}
+
+#[test]
+fn a_managed_file_that_is_large_is_still_compared() {
+    let sandbox = Sandbox::new();
+    sandbox.applied(&wanted("one"));
+    let text = "y".repeat(2 << 20);
+    sandbox.write("/etc/large", &text);
+    let changed = ("/etc/large".to_owned(), DriftKind::Content);
+    assert_eq!(drift(&sandbox), [changed]);
+}
