@@ -17,6 +17,8 @@ mod by_hand;
 mod case;
 #[path = "transaction/hard_links.rs"]
 mod hard_links;
+#[path = "transaction/holders.rs"]
+mod holders;
 #[path = "transaction/killed.rs"]
 mod killed;
 #[path = "transaction/labels.rs"]

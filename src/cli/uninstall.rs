@@ -223,8 +223,8 @@ fn hold(root: &Root) -> anyhow::Result<Option<Store>> {
 fn elsewhere(root: &Root, journal: &Journal) -> anyhow::Result<Vec<AbsPath>> {
     let mut dirs = BTreeSet::from([AbsPath::root().join("etc/.machinist")?]);
     let kept = transaction::originals(journal).into_values();
-    let holder = |kept: AbsPath| kept.ancestors().find(|at| at.file_name() == ".machinist");
-    dirs.extend(kept.filter_map(holder));
+    let is_holder = |at: &AbsPath| transaction::is_holder_name(at.file_name());
+    dirs.extend(kept.filter_map(|kept| kept.ancestors().find(is_holder)));
     let mut there = Vec::new();
     for dir in dirs {
         if root.stat(&dir)?.is_some() {

@@ -125,15 +125,8 @@ impl Host<'_> {
                 ),
             ));
         }
-        let nearest = nearest(target, self.observed);
-        if let Some((_, facts)) = &nearest
-            && let Some(mount) = self.observed.mounts.get(&facts.mount)
-            && mount.read_only
-        {
-            return Some(self.refuse(
-                Reason::ReadOnly,
-                format!("{target} is on {}, which is mounted read-only", facts.mount),
-            ));
+        if let Some(refusal) = self.on_mount() {
+            return Some(refusal);
         }
         let holder = target
             .parent()
@@ -150,6 +143,24 @@ impl Host<'_> {
                 fixed.0
             ),
         ))
+    }
+
+    /// What the mount that holds the target does not allow.
+    fn on_mount(&self) -> Option<Refusal> {
+        let target = &self.operation.target;
+        let top = nearest(target, self.observed)?.1.mount.clone();
+        let mount = self.observed.mounts.get(&top)?;
+        if mount.read_only {
+            let message = format!("{target} is on {top}, which is mounted read-only");
+            return Some(self.refuse(Reason::ReadOnly, message));
+        }
+        (!mount.staging).then(|| {
+            let message = format!(
+                "{target} is on {top}, where this process can make no directory of its own for staging"
+            );
+            self.refuse(Reason::PermissionMissing, message)
+                .expected("a file system whose top belongs to root")
+        })
     }
 
     fn mount_below(&self) -> Option<&AbsPath> {

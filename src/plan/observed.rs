@@ -148,6 +148,8 @@ pub struct MountFacts {
     pub free_bytes: u64,
     /// Objects that may still be made; none where the file system has no such limit.
     pub free_inodes: Option<u64>,
+    /// Whether a directory for what is staged there is at hand, or may be made at its top.
+    pub staging: bool,
     /// A directory from the lower layer of an overlay can be neither exchanged nor renamed.
     pub overlay: bool,
 }

@@ -1,9 +1,6 @@
 //! Extended attributes: which ones a new file takes over from the file that it replaces.
 
-use std::{
-    io,
-    path::Path,
-};
+use std::{io, path::Path};
 
 use rustix::{
     fs::{Mode, XattrFlags},

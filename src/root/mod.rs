@@ -20,6 +20,7 @@ mod look;
 mod mount;
 mod own;
 mod pieces;
+mod private;
 mod read;
 mod record;
 mod remove;

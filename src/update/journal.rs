@@ -24,6 +24,7 @@ use crate::{
     path::AbsPath,
     plan::{Attributes, Edit},
     reason::Reason,
+    root::Identity,
 };
 
 /// How many finished updates are kept for `history`.
@@ -44,6 +45,9 @@ pub struct Journal {
     pub made: BTreeSet<AbsPath>,
     /// What stood at an owned path before machinist first touched it, and where it is kept.
     pub originals: BTreeMap<AbsPath, AbsPath>,
+    /// Directories at the tops of mounts that machinist made for staging and originals.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub holders: BTreeMap<AbsPath, Identity>,
     /// Mode and owner before machinist set them, of files whose content is not the config's.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub modes: BTreeMap<AbsPath, Attributes>,

@@ -100,6 +100,16 @@ fn what_the_host_cannot_do_is_refused_by_name() {
         }),
         [Reason::ReadOnly]
     );
+    assert_eq!(
+        reasons(|seen| {
+            let closed = plan::MountFacts {
+                staging: false,
+                ..mount(seen)
+            };
+            seen.mounts.insert(path("/"), closed);
+        }),
+        [Reason::PermissionMissing]
+    );
     for (free_bytes, free_inodes) in [(1 << 20, None), (1 << 30, Some(10))] {
         let tight = |seen: &mut Observed| {
             let facts = plan::MountFacts {

@@ -101,11 +101,17 @@ fn attributes_of_another_user_do_not_pass_to_a_file_of_root() {
 #[test]
 fn attributes_pass_on_from_root_and_from_the_new_owner() {
     for (before, after) in [(0, 0), (0, 1000), (1000, 1000)] {
-        let Some(sandbox) = machine(before) else { return };
+        let Some(sandbox) = machine(before) else {
+            return;
+        };
         let warnings = plan(&sandbox, &wanted(after)).warnings;
         assert!(warnings.is_empty(), "{warnings:?}");
         sandbox.applied(&wanted(after));
-        assert_eq!(attributes(&sandbox), [LIST, "user.note"], "{before} {after}");
+        assert_eq!(
+            attributes(&sandbox),
+            [LIST, "user.note"],
+            "{before} {after}"
+        );
     }
 }
 

@@ -88,7 +88,10 @@ fn a_huge_file_in_place_of_a_managed_one_is_reported_and_replaced() {
         let all = ["/etc/large", "/etc/managed", "/etc/name"].map(changed);
         assert_eq!(drift(&sandbox), all);
         let plan = plan(&sandbox, &wanted("one"));
-        let changes = plan.changes.iter().map(|change| (&*change.name, change.change));
+        let changes = plan
+            .changes
+            .iter()
+            .map(|change| (&*change.name, change.change));
         let replaced = |path| (path, ChangeKind::Modify);
         let all = ["/etc/large", "/etc/managed", "/etc/name"].map(replaced);
         assert_eq!(changes.collect::<Vec<_>>(), all);
@@ -110,7 +113,9 @@ fn a_huge_file_that_was_found_is_kept_and_comes_back() {
         sandbox.applied(&wanted("one"));
         make_huge(&sandbox, "/etc/managed");
         sandbox.applied(&config("empty"));
-        let size = std::fs::metadata(sandbox.path("/etc/managed")).unwrap().len();
+        let size = std::fs::metadata(sandbox.path("/etc/managed"))
+            .unwrap()
+            .len();
         assert_eq!(size, HUGE);
     });
 }

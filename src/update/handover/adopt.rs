@@ -84,7 +84,8 @@ pub fn adopt(
     let base = store.keep_config(&adoption.found.config)?;
     let id = format!("adopted-{}", base.digest.short(8));
     for (number, (path, kept)) in adoption.originals.iter().enumerate() {
-        let taken = transaction::take_original(store.root(), &format!("{id}-{number}"), path, kept);
+        let id = format!("{id}-{number}");
+        let taken = transaction::take_original(store.root(), &mut journal, &id, path, kept);
         let place = taken.map_err(|source| HandoverError::Original {
             path: path.clone(),
             source,

@@ -1,6 +1,6 @@
 //! One transaction, as it is written down.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -11,6 +11,7 @@ use super::{
 use crate::{
     path::AbsPath,
     plan::{ActionKind, EditPlace},
+    root::Identity,
 };
 
 /// Most phases that are kept of one transaction: an undo that gets stuck is tried again for ever, and
@@ -35,6 +36,10 @@ pub struct Transaction {
     pub started: Timestamp,
     /// Staging directories, to be emptied when the transaction ends.
     pub staging: Vec<AbsPath>,
+    /// Directories at the tops of mounts that hold staging directories, made by machinist. Known from
+    /// `Staged` on.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub holders: BTreeMap<AbsPath, Identity>,
     /// What is done to the tree, in commit order.
     pub operations: Vec<OperationRecord>,
     /// Paths that stood as asked already and that this config names first.

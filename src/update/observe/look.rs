@@ -341,12 +341,21 @@ impl<'a> Look<'a> {
             .values()
             .map(|facts| facts.mount.clone())
             .collect();
+        // What is staged on these two mounts lies in places of machinist's own.
+        let mut own = BTreeSet::new();
+        for place in [Some(paths::state_dir()), AbsPath::new("/etc").ok()] {
+            if let Some(place) = place {
+                own.insert(self.root.mount(&place)?.id);
+            }
+        }
         for top in tops {
             let mount = self.root.mount(&top)?;
+            let staging = own.contains(&mount.id) || self.root.takes_private_dirs(&mount)?;
             let facts = MountFacts {
                 read_only: mount.read_only,
                 free_bytes: mount.free_bytes,
                 free_inodes: mount.free_inodes,
+                staging,
                 overlay: mount.fs_type == "overlay",
             };
             self.seen.mounts.insert(top, facts);

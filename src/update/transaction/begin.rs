@@ -1,13 +1,13 @@
 //! Intent: where everything will be staged, and what is there now.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
 use super::{
     TransactionError,
     finish::{modes, originals},
-    kept, kind_name, object_at,
+    holders, kept, kind_name, object_at,
     ours::{is_ours, ours_below, released},
     places::Places,
 };
@@ -52,7 +52,7 @@ pub fn begin(
     from: &Beginning<'_>,
 ) -> Result<Transaction, TransactionError> {
     let id = new_id(journal, from, &kept::originals(root)?);
-    let mut places = Places::new(root, &id)?;
+    let mut places = Places::new(root, &id, holders::known(journal))?;
     let mut operations = Vec::with_capacity(from.plan.operations.len());
     for (index, operation) in from.plan.operations.iter().enumerate() {
         operations.push(record(root, journal, from, operation, index, &mut places)?);
@@ -66,6 +66,7 @@ pub fn begin(
         to: from.to.clone(),
         started: from.now,
         staging,
+        holders: BTreeMap::new(),
         operations,
         adopted: from
             .plan

@@ -36,6 +36,7 @@ pub fn finish(journal: &mut Journal) -> Result<(), TransactionError> {
             journal.adopted.remove(path);
         }
         journal.adopted.extend(tx.adopted.iter().cloned());
+        journal.holders.append(&mut tx.holders);
         journal.base = Some(tx.to.clone());
     }
     journal.transactions = transactions;

@@ -1,6 +1,6 @@
 //! The directories beside the machine's own files: staging, `originals/`, `drifted/`.
 
-use super::TransactionError;
+use super::{TransactionError, holders};
 use crate::{
     digest::Digest,
     path::AbsPath,
@@ -139,7 +139,7 @@ fn sync_names(root: &Root, dir: &AbsPath, holder: &AbsPath) -> Result<(), Transa
 }
 
 /// The directory that [`holder`] gives for what is staged in `dir`.
-fn holder_of_staging(dir: &AbsPath) -> AbsPath {
+pub(super) fn holder_of_staging(dir: &AbsPath) -> AbsPath {
     if dir.is_under(&paths::state_dir()) {
         return paths::state_dir();
     }
@@ -150,8 +150,11 @@ fn holder_of_staging(dir: &AbsPath) -> AbsPath {
 /// state directory's own subdirectories stay.
 pub(super) fn clear(root: &Root, tx: &Transaction) -> Result<(), TransactionError> {
     for dir in &tx.staging {
-        root.remove_tree(dir)?;
-        sweep(root, &holder_of_staging(dir))?;
+        let holder = holder_of_staging(dir);
+        if holders::is_private(root, &holder)? {
+            root.remove_tree(dir)?;
+            sweep(root, &holder)?;
+        }
     }
     Ok(())
 }

@@ -2,13 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use super::TransactionError;
+use super::{
+    TransactionError,
+    holders::{self, Known},
+};
 use crate::{path::AbsPath, root::Root, update::store::paths};
 
 /// Staging directories by mount.
 ///
 /// One mount, one directory: the state directory where the target shares its mount, else
-/// `/etc/.machinist/` on the mount of `/etc`, else `.machinist/` at the mount's top. Never the
+/// `/etc/.machinist/` on the mount of `/etc`, else a [private directory](holders) at the mount's top. Never the
 /// target's own directory, because daemons read whole directories and no name is invisible to all of
 /// them. Mounts are told apart by mount id: device numbers are equal across bind mounts that cannot
 /// be renamed between.
@@ -17,11 +20,12 @@ pub(super) struct Places<'a> {
     id: &'a str,
     by_mount: BTreeMap<u64, AbsPath>,
     by_parent: BTreeMap<AbsPath, AbsPath>,
+    known: Known,
     used: Vec<AbsPath>,
 }
 
 impl<'a> Places<'a> {
-    pub(super) fn new(root: &'a Root, id: &'a str) -> Result<Self, TransactionError> {
+    pub(super) fn new(root: &'a Root, id: &'a str, known: Known) -> Result<Self, TransactionError> {
         let state = paths::state_dir();
         let mut by_mount = BTreeMap::new();
         let etc = AbsPath::root().join("etc")?;
@@ -35,6 +39,7 @@ impl<'a> Places<'a> {
             id,
             by_mount,
             by_parent: BTreeMap::new(),
+            known,
             used: Vec::new(),
         })
     }
@@ -52,7 +57,7 @@ impl<'a> Places<'a> {
         let mount = self.root.mount(parent)?;
         let place = match self.by_mount.get(&mount.id) {
             Some(place) => place.clone(),
-            None => mount.top.join(&format!(".machinist/{}", self.id))?,
+            None => holders::choose(self.root, &mount, &self.known)?.join(self.id)?,
         };
         self.by_mount.insert(mount.id, place.clone());
         self.by_parent.insert(parent.clone(), place.clone());

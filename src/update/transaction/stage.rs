@@ -5,7 +5,7 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
 };
 
-use super::{SyncPoints, TransactionError, kept, kind_name, object_at, taken::copy_file};
+use super::{SyncPoints, TransactionError, holders, kept, kind_name, object_at, taken::copy_file};
 use crate::{
     path::AbsPath,
     plan::{Node, NodeKind, Operation, OperationKind},
@@ -35,6 +35,7 @@ pub fn stage(
     stop: &Stop,
 ) -> Result<(), TransactionError> {
     for dir in &tx.staging {
+        tx.holders.extend(holders::secure(root, dir)?);
         root.remove_tree(dir)?;
         root.make_dirs(dir, 0o700)?;
     }

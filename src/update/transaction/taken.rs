@@ -1,9 +1,10 @@
 //! Originals that somebody else has kept, taken into our own keeping; and handed out again.
 
-use super::{TransactionError, kept, places::Places};
+use super::{TransactionError, holders, kept, places::Places};
 use crate::{
     path::AbsPath,
     root::{Kind, Meta, Root},
+    update::journal::Journal,
 };
 
 /// The largest file that is copied.
@@ -16,12 +17,14 @@ const LARGEST: u64 = 1 << 30;
 /// come back by one rename.
 pub fn take_original(
     root: &Root,
+    journal: &mut Journal,
     id: &str,
     target: &AbsPath,
     kept: &AbsPath,
 ) -> Result<AbsPath, TransactionError> {
-    let slot = Places::new(root, id)?.staging_for(target)?.join("0")?;
-    let holder = kept::holder(&slot);
+    let staging = Places::new(root, id, holders::known(journal))?.staging_for(target)?;
+    journal.holders.extend(holders::secure(root, &staging)?);
+    let holder = kept::holder_of_staging(&staging);
     let originals = holder.join("originals")?;
     root.make_dirs(&originals, 0o700)?;
     let place = originals.join(id)?;

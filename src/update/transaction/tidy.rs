@@ -4,7 +4,7 @@ use super::{
     SyncPoints, TransactionError,
     commit::set_attributes,
     finish::{forget_labels, original_place},
-    kept,
+    holders, kept,
 };
 use crate::{
     path::AbsPath,
@@ -71,6 +71,7 @@ fn tidy_after(
         kept::clear(root, tx)?;
         kept::prune(root, tx);
     }
+    holders::forget_gone(root, journal)?;
     sync.sync()?;
     Ok(drifted)
 }

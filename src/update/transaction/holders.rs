@@ -1,0 +1,112 @@
+//! The directories at the tops of mounts that hold what is staged and kept there. On a mount where every user
+//! may make files, such as `/tmp`, another user may have taken the name, or made a directory of it.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    hash::{BuildHasher as _, RandomState},
+};
+
+use super::{TransactionError, finish::originals, kept};
+use crate::{
+    path::AbsPath,
+    root::{Identity, Mount, Root},
+    update::{journal::Journal, store::paths},
+};
+
+/// The usual name of such a directory, and the first part of every other.
+const NAME: &str = ".machinist";
+
+/// Whether this may be the name of such a directory.
+pub fn is_holder_name(name: &str) -> bool {
+    name.strip_prefix(NAME)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+}
+
+/// The directories that machinist has made, as far as the journal tells.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Known {
+    recorded: BTreeMap<AbsPath, Identity>,
+    /// Those that hold originals: versions that did not record identities have made some.
+    in_use: BTreeSet<AbsPath>,
+}
+
+pub(super) fn known(journal: &Journal) -> Known {
+    let open = journal.transactions.iter().flat_map(|tx| &tx.holders);
+    let recorded = journal.holders.iter().chain(open);
+    let kept = originals(journal).into_values();
+    Known {
+        recorded: recorded.map(|(path, id)| (path.clone(), *id)).collect(),
+        in_use: kept.map(|place| kept::holder(&place)).collect(),
+    }
+}
+
+/// The directory to use at the top of a mount: one that machinist made, else a new one. Nothing is made here.
+pub(super) fn choose(
+    root: &Root,
+    mount: &Mount,
+    known: &Known,
+) -> Result<AbsPath, TransactionError> {
+    let usual = mount.top.join(NAME)?;
+    let made = known.recorded.keys().chain(&known.in_use);
+    let at_top = made.filter(|path| path.parent().as_ref() == Some(&mount.top));
+    for path in at_top {
+        let there = root.stat(path)?;
+        let ours = there.filter(|stat| stat.is_private(&mount.fs_type));
+        let recorded = known.recorded.get(path);
+        if ours.is_some_and(|stat| recorded.is_none_or(|id| *id == stat.identity)) {
+            return Ok(path.clone());
+        }
+    }
+    if root.stat(&usual)?.is_none() {
+        return Ok(usual);
+    }
+    // One that nobody can have taken beforehand.
+    let drawn = RandomState::new().hash_one(());
+    Ok(mount.top.join(&format!("{NAME}-{drawn:016x}"))?)
+}
+
+/// Makes sure of the directory that holds the staging directory `dir`: made, or found as machinist's own.
+/// None for the state directory and `/etc`, where nobody else makes anything.
+pub(super) fn secure(
+    root: &Root,
+    dir: &AbsPath,
+) -> Result<Option<(AbsPath, Identity)>, TransactionError> {
+    let holder = kept::holder_of_staging(dir);
+    if !is_at_top(&holder)? {
+        return Ok(None);
+    }
+    match root.private_dir(&holder)? {
+        Some(identity) => Ok(Some((holder, identity))),
+        None => Err(TransactionError::Changed { target: holder }),
+    }
+}
+
+/// Whether what lies in it can be machinist's: nobody else could have put it there.
+pub(super) fn is_private(root: &Root, holder: &AbsPath) -> Result<bool, TransactionError> {
+    if !is_at_top(holder)? {
+        return Ok(true);
+    }
+    let fs_type = root.mount(holder)?.fs_type;
+    let stat = root.stat(holder)?;
+    Ok(stat.is_some_and(|stat| stat.is_private(&fs_type)))
+}
+
+fn is_at_top(holder: &AbsPath) -> Result<bool, TransactionError> {
+    let of_etc = AbsPath::root().join("etc")?.join(NAME)?;
+    Ok(*holder != paths::state_dir() && *holder != of_etc)
+}
+
+/// Forgets those that are gone.
+pub(super) fn forget_gone(root: &Root, journal: &mut Journal) -> Result<(), TransactionError> {
+    let mut there = BTreeMap::new();
+    for (path, identity) in &journal.holders {
+        if root
+            .stat(path)?
+            .is_some_and(|stat| stat.identity == *identity)
+        {
+            there.insert(path.clone(), *identity);
+        }
+    }
+    journal.holders = there;
+    Ok(())
+}
