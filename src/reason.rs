@@ -78,6 +78,8 @@ reasons! {
     MountPointInTheWay,
     /// Replacing the target would remove content that is not ours.
     ForeignContent,
+    /// An object of another kind exists at the path, and the config may not replace it.
+    KindDiffers,
     /// No provider on this host can change the kernel's arguments.
     NoProviderForKernelArguments,
     /// No provider on this host can change the OS image or the kernel's type.

@@ -32,8 +32,9 @@ use std::{
 };
 
 use machinist::{
-    machine_config::{self, MachineConfig, Rules},
+    machine_config::{self, MachineConfig, Overwrite, Rules},
     plan::{Capabilities, HostKind, OsCapabilities, Plan, Policies},
+    reason::Reason,
     root::{Object, Tree},
     update::{look, remembered::Remembered, store},
 };
@@ -137,8 +138,17 @@ fn a_config_that_the_version_before_stored_plans_nothing() {
         let sandbox = Sandbox::without_package(&[]);
         found.lines().for_each(|line| make(&sandbox, line).unwrap());
         let stored = config.0.with_defaults().into_owned();
-        absent += usize::from(stored != config.0);
-        apply(&sandbox, &Written(stored));
+        // That version refused a directory over a link to a directory, too.
+        let stored = Written(stored);
+        if plan(&sandbox, &stored)
+            .refusals
+            .iter()
+            .any(|refusal| refusal.reason == Reason::KindDiffers)
+        {
+            continue;
+        }
+        absent += usize::from(stored.0 != config.0);
+        apply(&sandbox, &stored);
         let mut update = ByHand::open(&sandbox.root());
         if let Some(base) = &mut update.journal.base {
             base.tells_absent = false;
@@ -191,7 +201,11 @@ struct Case<'a> {
 
 impl Case<'_> {
     fn check(&self) {
-        let (from, to) = (self.config("from.yaml"), self.config("to.yaml"));
+        let (mut from, to) = (self.config("from.yaml"), self.config("to.yaml"));
+        // The machine is on it, which may have been the doing of another version.
+        if let Some(Written(from)) = &mut from {
+            from.overwrite = Overwrite::Any;
+        }
         let to = to.unwrap_or_default();
         let sandbox = self.machine(from.as_ref());
         let before = seen(&sandbox);

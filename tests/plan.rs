@@ -12,6 +12,8 @@
 mod first;
 #[path = "plan/golden.rs"]
 mod golden;
+#[path = "plan/kinds.rs"]
+mod kinds;
 #[path = "plan/oracle.rs"]
 mod oracle;
 #[path = "plan/os.rs"]

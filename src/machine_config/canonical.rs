@@ -1,11 +1,17 @@
 //! The one spelling of a config: what its digest is taken of, and what the journal keeps.
 
-use std::{collections::BTreeMap, io};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io,
+};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Content, MachineConfig, NoContent, source};
-use crate::digest::{Digest, Digester};
+use super::{Content, MachineConfig, NoContent, Overwrite, source};
+use crate::{
+    digest::{Digest, Digester},
+    path::AbsPath,
+};
 
 /// The version of the form. Another one means other digests for the same machines, so it changes
 /// only when a config can say something new.
@@ -24,6 +30,10 @@ struct Form<C> {
     /// In the portable form alone: each content once, in base64.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     contents: Option<BTreeMap<Digest, String>>,
+    /// In the portable form alone: entries that must not replace an object of another kind; none where every
+    /// entry may.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    no_overwrite: Option<BTreeSet<AbsPath>>,
 }
 
 /// Why a canonical form cannot be read back.
@@ -83,6 +93,7 @@ pub fn from_portable_json(bytes: &[u8]) -> Result<MachineConfig, CanonicalError>
         .filter_map(|(digest, text)| Some((*digest, Content::new(decode(text)?))))
         .collect();
     let mut config = form.config;
+    config.overwrite = form.no_overwrite.map_or(Overwrite::Any, Overwrite::Except);
     for (path, file) in &mut config.files {
         let Some(named) = &mut file.content else {
             continue;
@@ -125,10 +136,15 @@ pub fn rendered_name(pool: &str, digest: &Digest) -> String {
 }
 
 fn write(config: &MachineConfig, contents: Option<BTreeMap<Digest, String>>, to: impl io::Write) {
+    let no_overwrite = match (&contents, &config.overwrite) {
+        (Some(_), Overwrite::Except(paths)) => Some(paths.clone()),
+        _ => None,
+    };
     let form = Form {
         schema: SCHEMA,
         config,
         contents,
+        no_overwrite,
     };
     // Keys are texts and no writer here fails, so there is no error to hand on.
     let written = serde_json::to_writer(to, &form);

@@ -47,6 +47,13 @@ impl MachineConfig {
     }
 }
 
+impl Directory {
+    /// Whether mode and owner are left to the machine.
+    pub const fn leaves_all(&self) -> bool {
+        self.mode.is_none() && self.user.is_none() && self.group.is_none()
+    }
+}
+
 fn own(user: &mut Option<Owner>, group: &mut Option<Owner>) {
     user.get_or_insert(Owner::ROOT);
     group.get_or_insert(Owner::ROOT);

@@ -73,6 +73,8 @@ pub(super) struct Reading<'a> {
     pub(super) local: &'a dyn Local,
     /// What documents without a name of their own are called.
     stem: &'a str,
+    /// Whether a file for which `overwrite` is absent replaces what exists, as in a MachineConfig.
+    pub(super) overwrites: bool,
 }
 
 /// Reads every document of a text: YAML or JSON, one or several, `kind: List` too.
@@ -104,6 +106,7 @@ pub(super) fn parse_with(
         stem: file_name
             .rsplit_once('.')
             .map_or(file_name, |(stem, _)| stem),
+        overwrites: false,
     };
     // Cut off by a full disk or a slip of the hand; everything it brought would leave the machine.
     if text.trim().is_empty() {
@@ -177,6 +180,7 @@ fn bare(
     read: impl Fn(&Field<'_>, &mut Reading<'_>) -> Parts,
 ) -> Document {
     let name = reading.stem.to_owned();
+    reading.overwrites = false;
     reading.problems.enter(Some(&name));
     Document {
         origin: field.origin(&reading.problems),
@@ -197,6 +201,7 @@ fn butane_document(
         return bare(field, reading, butane::read);
     };
     let metadata = read_metadata(&metadata, reading);
+    reading.overwrites = true;
     Document {
         origin: field.origin(&reading.problems),
         parts: butane::read(field, reading),
@@ -225,6 +230,7 @@ fn machine_config(mut object: Object<'_>, reading: &mut Reading<'_>) -> Document
         version.refuse(&mut reading.problems, reason, message, Some(VERSION));
     }
     let origin = object.field.origin(&reading.problems);
+    reading.overwrites = true;
     let parts = object
         .object("spec", &mut reading.problems)
         .map(|spec| read_spec(spec, reading));

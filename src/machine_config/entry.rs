@@ -64,6 +64,26 @@ pub struct MachineConfig {
     /// What a plan warns of, whatever the machine looks like.
     #[serde(skip)]
     pub notes: Notes,
+    /// Which entries may replace an object of another kind.
+    #[serde(skip)]
+    pub overwrite: Overwrite,
+}
+
+/// Which entries may replace an object of another kind. A permission, not a part of what is asked for: never
+/// part of equality or of the canonical form.
+#[derive(Clone, Debug, Default)]
+pub enum Overwrite {
+    /// The config comes from the store. The machine was on it before, so every entry may.
+    #[default]
+    Any,
+    /// Files and links may, except those at these paths; directories never may.
+    Except(BTreeSet<AbsPath>),
+}
+
+impl PartialEq for Overwrite {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
 }
 
 /// What a person should know of how a config came about. Never part of equality.

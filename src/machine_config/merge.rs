@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, btree_map::Entry};
 
 use super::{
     Before, Content, Directory, Document, FILE_MODE, File, Group, Link, MachineConfig, Notes,
-    Origin, Origins, Owner, Refusal, Unit, User,
+    Origin, Origins, Overwrite, Owner, Refusal, Unit, User,
     account::lay_over_user,
     canonical, conflict, disk_layout,
     parts::{FilePart, LinkPart, NodePart, Parts, UnitPart},
@@ -250,6 +250,7 @@ impl NodePart {
         keep(&mut self.mode, above.mode);
         keep(&mut self.user, above.user);
         keep(&mut self.group, above.group);
+        keep(&mut self.overwrite, above.overwrite);
         self.origin = above.origin;
     }
 }
@@ -314,6 +315,7 @@ impl UnitPart {
 
 /// Fills in what nobody said.
 fn finish(parts: Parts) -> MachineConfig {
+    let overwrite = overwrite(&parts);
     MachineConfig {
         name: String::new(),
         files: values(parts.files, FilePart::finish),
@@ -352,7 +354,21 @@ fn finish(parts: Parts) -> MachineConfig {
         release: parts.release,
         before: Before::default(),
         notes: Notes::default(),
+        overwrite,
     }
+}
+
+/// An entry may replace an object of another kind where `overwrite` is true. A file without contents never
+/// may: it is about the file that exists.
+fn overwrite(parts: &Parts) -> Overwrite {
+    let may = |node: &NodePart| node.overwrite == Some(true);
+    let files = parts.files.iter();
+    let files = files.filter(|(_, file)| file.content.is_none() || !may(&file.node));
+    let links = parts.links.iter().filter(|(_, link)| !may(&link.node));
+    let paths = files
+        .map(|(path, _)| path)
+        .chain(links.map(|(path, _)| path));
+    Overwrite::Except(paths.cloned().collect())
 }
 
 fn values<K: Ord, V, W>(map: BTreeMap<K, V>, to: impl Fn(V) -> W) -> BTreeMap<K, W> {

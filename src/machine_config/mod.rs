@@ -40,8 +40,8 @@ pub use defaults::{DIRECTORY_MODE, FILE_MODE};
 pub use disk_layout::DiskLayout;
 pub use document::{Document, Rules, parse};
 pub use entry::{
-    Content, Directory, EntryKind, File, Link, MachineConfig, Notes, Origin, Origins, Owner,
-    Release, Unit, UnitName, User,
+    Content, Directory, EntryKind, File, Link, MachineConfig, Notes, Origin, Origins, Overwrite,
+    Owner, Release, Unit, UnitName, User,
 };
 pub use files::{ENDINGS, Gathering, Refused, documents_from_files, is_config_name};
 pub use kernel_arguments::{KernelArgument, KernelCommandLine, kernel_argument_fault};

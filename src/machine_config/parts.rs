@@ -41,6 +41,7 @@ pub(super) struct NodePart {
     pub(super) mode: Option<u32>,
     pub(super) user: Option<Owner>,
     pub(super) group: Option<Owner>,
+    pub(super) overwrite: Option<bool>,
     pub(super) origin: Origin,
 }
 

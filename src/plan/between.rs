@@ -11,7 +11,9 @@ use super::{
     changes::Builder,
     desired::{Layout, Side, noun},
     difference::{Steps, steps},
-    hard_links, homes, host, labels,
+    hard_links, homes, host,
+    kinds::Kinds,
+    labels,
     machine::Machine,
     normalise, os,
     verdict::{Judge, Needed},
@@ -100,7 +102,13 @@ fn plan(
     homes::furnish(&mut operations, &after, observed);
     labels::add(&mut operations, observed);
     refusals.extend(homes::add_entries(&mut operations, &after));
-    refusals.extend(host::refusals(&operations, &steps, observed, capabilities));
+    let kinds = Kinds {
+        to,
+        after: &after,
+        steps: &steps,
+        observed,
+    };
+    refusals.extend(host::refusals(&operations, &kinds, capabilities));
     if !refusals.is_empty() {
         return Err(in_order(refusals));
     }

@@ -8,6 +8,7 @@ use super::{
     desired::{Entry, Layout, Object},
     diff,
     difference::{Act, Step, Steps},
+    kinds,
     os::OsChange,
     units::started_by,
     verdict::{Judge, Needed, Subject, Verdict},
@@ -96,7 +97,14 @@ impl Builder<'_> {
         let after = after.map(Box::new);
         let what = match step.change {
             ChangeKind::Remove if self.lifts_mask(path, entry) => "lifted".to_owned(),
-            _ => describe(step),
+            _ => match self.observed.objects.get(path) {
+                Some(facts)
+                    if step.fields.contains(&"kind") && step.change == ChangeKind::Modify =>
+                {
+                    format!("replaces {}", kinds::describe(path, facts, self.observed))
+                }
+                _ => describe(step),
+            },
         };
         let diff = self.diff(path, step);
         let (change, needed) = change(entry, step.change, &step.fields, &what, verdict);

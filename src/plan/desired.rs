@@ -8,7 +8,7 @@ use std::{
 use super::{
     Account, ObjectKind, Observed,
     accounts::{self, Accounts},
-    hard_links, keys, units,
+    hard_links, is_layout, keys, units,
 };
 use crate::{
     machine_config::{Content, EntryKind, FILE_MODE, MachineConfig, Origin, Owner, Refusal},
@@ -152,6 +152,7 @@ impl Layout {
             if let Some((uid, gid)) = self.owner(place, owner, &entry) {
                 let object = match (directory.mode, uid, gid) {
                     (Some(mode), Some(uid), Some(gid)) => Object::Directory { mode, uid, gid },
+                    (None, None, None) if place.is_layout_link(path) => continue,
                     (mode, uid, gid) => Object::Partial {
                         directory: true,
                         mode,
@@ -298,6 +299,15 @@ impl Place<'_> {
             &self.observed.canonical
         };
         canonical.get(path).unwrap_or(path).clone()
+    }
+
+    /// Whether a link of the layout that leads to a directory exists there: a directory that is wanted there
+    /// without mode and owner is satisfied by it.
+    fn is_layout_link(&self, path: &AbsPath) -> bool {
+        let place = self.of(path);
+        let end = self.observed.link_ends.get(&place);
+        let directory = end.is_some_and(|end| end.kind == Some(ObjectKind::Directory));
+        directory && (is_layout(&place) || self.observed.layout_targets.contains(&place))
     }
 
     fn user(&self, owner: &Owner) -> Option<u32> {

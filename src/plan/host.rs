@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use super::{
     Capabilities, Node, NodeKind, Observed, Operation, OperationKind,
     difference::Steps,
+    kinds::Kinds,
     observed::{FileFacts, ObjectKind},
     recovery, space,
 };
@@ -25,10 +26,12 @@ const MOST_OPERATIONS: usize = 50_000;
 /// The refusals of this host for `operations`.
 pub(super) fn refusals(
     operations: &[Operation],
-    steps: &Steps,
-    observed: &Observed,
+    kinds: &Kinds<'_>,
     capabilities: Capabilities,
 ) -> Vec<Refusal> {
+    let Kinds {
+        steps, observed, ..
+    } = *kinds;
     let mut found = Vec::new();
     if capabilities.live && !capabilities.chown && !operations.is_empty() {
         found.push(Refusal::new(
@@ -68,7 +71,9 @@ pub(super) fn refusals(
             mount_points: &mount_points,
         };
         found.extend(host.in_the_way());
-        found.extend(host.foreign_content(&busy));
+        let refusal = host.own_state();
+        let refusal = refusal.or_else(|| kinds.refusal(&operation.target));
+        found.extend(refusal.or_else(|| host.foreign_content(&busy)));
         found.extend(host.other_names());
     }
     found.extend(space::refusals(operations, observed));
@@ -177,17 +182,19 @@ impl Host<'_> {
             .find(|path| path.is_under(target))
     }
 
+    fn own_state(&self) -> Option<Refusal> {
+        let (target, state) = (&self.operation.target, AbsPath::new(STATE).ok()?);
+        let near = state.is_under(target) || target.is_under(&state);
+        (near && self.facts().is_some() && !self.in_place()).then(|| {
+            let message = format!("{target} holds machinist's own state");
+            self.refuse(Reason::ForeignContent, message)
+        })
+    }
+
     fn foreign_content(&self, busy: &BTreeSet<AbsPath>) -> Option<Refusal> {
         let (target, facts) = (&self.operation.target, self.facts()?);
         if self.in_place() {
             return None;
-        }
-        let state = AbsPath::new(STATE).ok()?;
-        if state.is_under(target) || target.is_under(&state) {
-            return Some(self.refuse(
-                Reason::ForeignContent,
-                format!("{target} holds machinist's own state"),
-            ));
         }
         if facts.kind == ObjectKind::Link
             && self.is_directory()

@@ -23,6 +23,7 @@ mod hard_links;
 mod homes;
 mod host;
 mod keys;
+mod kinds;
 mod labels;
 mod leaving;
 mod linkset;
@@ -50,6 +51,7 @@ pub use between::{MOST_BYTES, between, only};
 pub use databases::{Database, Edit, EditPlace, Entries, Standing, remember};
 pub use document::PlanDocument;
 pub use drift::{Drift, DriftKind, drift};
+pub use kinds::{LinkEnd, is_layout};
 pub use linkset::{UNIT_DIR, resolve};
 
 pub use labels::Labels;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Base, Database, Edit, Entries, Labels, Node, OsFacts};
+use super::{Base, Database, Edit, Entries, Labels, LinkEnd, Node, OsFacts};
 use crate::{digest::Digest, machine_config::KernelCommandLine, path::AbsPath};
 
 /// The facts a plan is made from, for every path and unit that the two configs name.
@@ -21,6 +21,11 @@ pub struct Observed {
     pub canonical_before: BTreeMap<AbsPath, AbsPath>,
     /// Directories that a change would remove or replace, and what they hold.
     pub children: BTreeMap<AbsPath, BTreeSet<String>>,
+    /// Where symbolic links lead that exist where the config to reach asks for another kind of object, or
+    /// that belong to the layout.
+    pub link_ends: BTreeMap<AbsPath, LinkEnd>,
+    /// What the links of an ostree host's layout lead to. Looked at only where a kind differs.
+    pub layout_targets: BTreeSet<AbsPath>,
     /// The mounts that hold the paths, by mount point.
     pub mounts: BTreeMap<AbsPath, MountFacts>,
     /// Accounts of the root's own passwd files, by name.

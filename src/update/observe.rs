@@ -4,6 +4,7 @@ mod accounts;
 mod contents;
 mod databases;
 mod digests;
+mod kinds;
 mod labels;
 mod look;
 mod places;
@@ -137,6 +138,7 @@ fn observe_sides(
     let before = look.locate(before.unwrap_or_default(), Places::today(root))?;
     let after = look.locate(after, Places::planned(root, from, to))?;
     look.asked(before.paths.iter().chain(&after.paths))?;
+    look.kinds(before.paths.iter().chain(&after.paths))?;
     look.originals()?;
     look.directories(&before.paths, &after.paths)?;
     let mut seen = look.finish()?;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use machinist::{
-    machine_config::{Content, File, MachineConfig, Origin, Owner, Unit},
+    machine_config::{Content, File, MachineConfig, Origin, Overwrite, Owner, Unit},
     plan::{
         self, ActionKind, Capabilities, DriftKind, FileFacts, Observed, OperationKind, Plan,
         Policies, UnitFacts,
@@ -150,6 +150,13 @@ fn a_directory_with_content_of_others_is_neither_replaced_nor_removed() {
     let refused =
         plan::between(&nothing, &to, &observed, &Policies::default(), OFFLINE).unwrap_err();
     assert_eq!(refused[0].reason, Reason::ForeignContent);
+    let to = MachineConfig {
+        overwrite: Overwrite::Except(BTreeSet::new()),
+        ..to
+    };
+    let refused =
+        plan::between(&nothing, &to, &observed, &Policies::default(), OFFLINE).unwrap_err();
+    assert_eq!(refused[0].reason, Reason::KindDiffers);
 
     let from = files(r#""directories": [{"path": "/opt/d", "mode": 493}]"#);
     let plan = tree.plan(&from, &nothing);

@@ -1,6 +1,6 @@
 //! Configs over one file and one directory, and what a machine may hold there before.
 
-use machinist::machine_config::{self, MachineConfig, Rules};
+use machinist::machine_config::{self, MachineConfig, Overwrite, Rules};
 
 /// What the machine holds before any config, as the lines of a golden `before.txt`.
 pub(crate) const FOUND: [&str; 8] = [
@@ -50,7 +50,9 @@ pub(crate) fn config(file: &str, directory: &str) -> MachineConfig {
     );
     let documents = machine_config::parse(&text, "test", &Rules::default()).unwrap();
     let order = machine_config::Order::AsGiven;
-    let (config, _) = machine_config::merge(documents, "worker", order).unwrap();
+    let (mut config, _) = machine_config::merge(documents, "worker", order).unwrap();
+    // Each of the configs on the way was accepted once.
+    config.overwrite = Overwrite::Any;
     config
 }
 

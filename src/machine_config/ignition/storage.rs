@@ -113,6 +113,9 @@ fn read_file(
         ..FilePart::default()
     };
     file.node.mode = read_mode(&mut object, reading);
+    if dialect.is_two() || reading.overwrites {
+        file.node.overwrite.get_or_insert(true);
+    }
     let append = is_there(
         &mut object,
         Known::new("append").two(Some(2)),
@@ -240,19 +243,19 @@ pub(super) fn allowed(path: AbsPath) -> Result<AbsPath, String> {
     }
 }
 
-/// Owner and origin. `overwrite` is read and means nothing: what the config names, it owns.
+/// Owner, origin and whether it may replace an object of another kind.
 fn read_node(object: &mut Object<'_>, dialect: Dialect, reading: &mut Reading<'_>) -> NodePart {
     if dialect.is_two() {
         read_filesystem(object, reading);
     }
     let overwrite = Known::new("overwrite").two(Some(2));
-    if let Some(field) = is_there(object, overwrite, dialect, reading) {
-        field.flag(&mut reading.problems);
-    }
+    let overwrite = is_there(object, overwrite, dialect, reading);
+    let overwrite = overwrite.and_then(|field| field.flag(&mut reading.problems));
     NodePart {
         mode: None,
         user: read_owner(object, "user", dialect, reading),
         group: read_owner(object, "group", dialect, reading),
+        overwrite,
         origin: object.field.origin(&reading.problems),
     }
 }

@@ -81,7 +81,12 @@ fn add(
             let Some(bytes) = local::bytes_at(field, &from, reading) else {
                 return;
             };
-            add_file(parts, &path, Content::new(bytes), executable, origin)
+            let node = NodePart {
+                origin,
+                overwrite: reading.overwrites.then_some(true),
+                ..NodePart::default()
+            };
+            add_file(parts, &path, Content::new(bytes), executable, node)
         }
         LocalKind::Link(target) => add_link(parts, &path, target, origin),
         LocalKind::Other(what) => {
@@ -103,16 +108,13 @@ fn add_file(
     path: &AbsPath,
     content: Content,
     executable: bool,
-    origin: Origin,
+    node: NodePart,
 ) -> bool {
     let file = match parts.files.entry(path.clone()) {
         Entry::Occupied(place) if place.get().content.is_some() => return false,
         Entry::Occupied(place) => place.into_mut(),
         Entry::Vacant(place) => place.insert(FilePart {
-            node: NodePart {
-                origin,
-                ..NodePart::default()
-            },
+            node,
             ..FilePart::default()
         }),
     };

@@ -34,8 +34,8 @@ pub(super) struct Located {
 
 /// An observation in the making.
 pub(super) struct Look<'a> {
-    root: &'a Root,
-    seen: Observed,
+    pub(super) root: &'a Root,
+    pub(super) seen: Observed,
     to: &'a MachineConfig,
     absent: HashSet<AbsPath>,
     digests: Option<&'a Digests>,

@@ -6,8 +6,9 @@ use std::{
 };
 
 use crate::{
-    machine_config::MachineConfig,
+    machine_config::{Directory, MachineConfig},
     path::AbsPath,
+    plan::is_layout,
     root::{Kind, Root, RootError},
 };
 
@@ -18,6 +19,8 @@ const MOST_LINKS: usize = 40;
 pub(super) struct Places<'a> {
     root: &'a Root,
     planned: Option<(&'a MachineConfig, &'a MachineConfig)>,
+    /// Entries of the two configs by the place where they lie today, where that is not their path.
+    entries: HashMap<AbsPath, &'a AbsPath>,
     /// By text: parents are asked for, which are not at hand as paths.
     known: HashMap<Arc<str>, AbsPath>,
     /// Places that are no directories today: below them there is nothing to look at.
@@ -30,6 +33,7 @@ impl<'a> Places<'a> {
         Self {
             root,
             planned: None,
+            entries: HashMap::new(),
             known: HashMap::new(),
             bare: HashSet::new(),
         }
@@ -37,13 +41,30 @@ impl<'a> Places<'a> {
 
     /// The tree as it will be: links and directories of `to` are there, links that only `from` had
     /// are gone.
-    pub(super) fn planned(root: &'a Root, from: &'a MachineConfig, to: &'a MachineConfig) -> Self {
-        Self {
+    ///
+    /// # Errors
+    /// The tree cannot be read.
+    pub(super) fn planned(
+        root: &'a Root,
+        from: &'a MachineConfig,
+        to: &'a MachineConfig,
+    ) -> Result<Self, RootError> {
+        let mut today = Self::today(root);
+        let mut entries = HashMap::new();
+        let all = to.links.keys().chain(to.directories.keys());
+        for path in all.chain(to.files.keys()).chain(from.links.keys()) {
+            let place = today.of(path)?;
+            if place != *path {
+                entries.insert(place, path);
+            }
+        }
+        Ok(Self {
             root,
             planned: Some((from, to)),
+            entries,
             known: HashMap::new(),
             bare: HashSet::new(),
-        }
+        })
     }
 
     /// Where the object called `path` lies; the last component is kept, link or not.
@@ -56,6 +77,11 @@ impl<'a> Places<'a> {
         };
         self.directory(&parent, 0)?;
         Ok(self.known_place(path).unwrap_or_else(|| path.clone()))
+    }
+
+    /// Where the object called `path` lies, and where it leads if it is a link.
+    pub(super) fn end(&mut self, path: &AbsPath) -> Result<AbsPath, RootError> {
+        self.directory(path, 0)
     }
 
     /// The place of a path in a directory that was resolved before.
@@ -105,10 +131,23 @@ impl<'a> Places<'a> {
     ) -> Result<Option<String>, RootError> {
         let mut link_goes = false;
         if let Some((from, to)) = self.planned {
-            if let Some(link) = to.links.get(path).filter(|link| !link.hard) {
+            // The config may name the object by any path that leads there.
+            let names = [Some(path), Some(at), self.entries.get(at).copied()];
+            let mut links = names
+                .iter()
+                .flatten()
+                .filter_map(|name| to.links.get(*name));
+            if let Some(link) = links.find(|link| !link.hard) {
                 return Ok(Some(link.target.clone()));
             }
-            link_goes = to.directories.contains_key(path) || from.links.contains_key(path);
+            // A directory without mode and owner leaves a link of the layout in place.
+            let stays = |directory: &Directory| is_layout(at) && directory.leaves_all();
+            link_goes = names.into_iter().flatten().any(|name| {
+                let directory = to.directories.get(name);
+                directory.is_some_and(|directory| !stays(directory))
+                    || to.files.contains_key(name)
+                    || from.links.contains_key(name)
+            });
         }
         let found = match self.bare.contains(above) {
             true => None,

@@ -1,0 +1,183 @@
+//! Objects of another kind than the config asks for: which of them it may replace.
+//!
+//! A file or a symbolic link replaces a file or a link where `overwrite` is true. A directory replaces
+//! nothing, and nothing replaces a directory or an object of the operating system's layout. What the base
+//! config put at a path is ours, and its kind changes freely.
+
+use super::{
+    FileFacts, Observed,
+    desired::{Layout, Wanted},
+    difference::{Act, Step, Steps},
+    observed::ObjectKind,
+};
+use crate::{
+    machine_config::{MachineConfig, Overwrite, Refusal},
+    path::AbsPath,
+    reason::Reason,
+};
+
+/// Where a symbolic link leads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinkEnd {
+    /// The canonical path.
+    pub path: AbsPath,
+    /// What exists there; none where nothing does.
+    pub kind: Option<ObjectKind>,
+    /// How many objects are below a directory; none where they were not counted.
+    pub below: Option<usize>,
+}
+
+/// Whether the object at this canonical path belongs to the layout that all operating systems share: a direct
+/// child of `/`, `/usr` or `/var`.
+pub fn is_layout(path: &AbsPath) -> bool {
+    matches!(path.directory(), "/" | "/usr" | "/var")
+}
+
+/// The rules for one update.
+pub(super) struct Kinds<'a> {
+    pub(super) to: &'a MachineConfig,
+    pub(super) after: &'a Layout,
+    pub(super) steps: &'a Steps,
+    pub(super) observed: &'a Observed,
+}
+
+impl Kinds<'_> {
+    /// Why the object at `target` cannot be replaced by one of another kind; none where it can, or need not.
+    pub(super) fn refusal(&self, target: &AbsPath) -> Option<Refusal> {
+        let (step, facts) = (
+            self.steps.at.get(target)?,
+            self.observed.objects.get(target)?,
+        );
+        let wanted = match &step.act {
+            Act::Put(object) => object.kind(),
+            Act::Copy(..) => ObjectKind::File,
+            Act::Metadata(_) | Act::Remove | Act::Restore(_) => return None,
+        };
+        let Wanted { asked, object, .. } = self.after.objects.get(target)?;
+        let layout = is_layout(target) || self.observed.layout_targets.contains(target);
+        let same_kind = wanted == facts.kind;
+        if (same_kind && !(layout && leads_elsewhere(wanted, step)))
+            || self.put_by_base(target, facts)
+        {
+            return None;
+        }
+        let may = match &self.to.overwrite {
+            Overwrite::Any => true,
+            Overwrite::Except(paths) => {
+                let replaces = wanted != ObjectKind::Directory && !paths.contains(asked);
+                replaces && matches!(facts.kind, ObjectKind::File | ObjectKind::Link)
+            }
+        };
+        if may && !layout {
+            return None;
+        }
+        let resolved = match asked == target {
+            true => String::new(),
+            false => format!(" ({target})"),
+        };
+        let there = describe(target, facts, self.observed);
+        let why = match layout {
+            true => "; it belongs to the operating system's layout and is never replaced",
+            false => "",
+        };
+        let wanted_kind = match same_kind {
+            true => "a symbolic link to another place",
+            false => noun(wanted),
+        };
+        let message =
+            format!("{asked}{resolved} is to be {wanted_kind}, but {there} exists there{why}");
+        let refusal = Refusal::new(Reason::KindDiffers, message).at(&step.entry.origin);
+        let expected = match object.is_without_content() {
+            true => None,
+            false => self.expected(target, wanted, facts, layout),
+        };
+        Some(match expected {
+            Some(expected) => refusal.expected(expected),
+            None => refusal,
+        })
+    }
+
+    /// Whether the config before put the object there, and did not find it or only change its mode and owner.
+    fn put_by_base(&self, target: &AbsPath, facts: &FileFacts) -> bool {
+        let observed = self.observed;
+        let original = observed.originals.get(target);
+        let original = original.and_then(|place| observed.objects.get(place));
+        let directory = ObjectKind::Directory;
+        let found =
+            original.is_some_and(|found| found.kind == directory && facts.kind == directory);
+        let found = found || observed.adopted.contains(target);
+        self.steps.ours.contains(target) && !found && !observed.modes.contains_key(target)
+    }
+
+    fn expected(
+        &self,
+        target: &AbsPath,
+        wanted: ObjectKind,
+        facts: &FileFacts,
+        layout: bool,
+    ) -> Option<String> {
+        let end = self.observed.link_ends.get(target);
+        let leads = end.filter(|end| end.kind == Some(wanted));
+        match (leads, wanted, facts.kind) {
+            (Some(end), ..) => Some(format!("the path it leads to, {}", end.path)),
+            (_, ObjectKind::File | ObjectKind::Link, ObjectKind::File | ObjectKind::Link)
+                if !layout =>
+            {
+                Some("overwrite: true, to replace it".to_owned())
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Whether a link gets another target.
+fn leads_elsewhere(wanted: ObjectKind, step: &Step) -> bool {
+    wanted == ObjectKind::Link && step.fields.contains(&"target")
+}
+
+fn noun(kind: ObjectKind) -> &'static str {
+    match kind {
+        ObjectKind::File => "a regular file",
+        ObjectKind::Directory => "a directory",
+        ObjectKind::Link => "a symbolic link",
+        ObjectKind::Other => "a device, socket or FIFO",
+    }
+}
+
+/// What exists at a path: its kind, how much it holds, and where a link leads.
+pub(super) fn describe(path: &AbsPath, facts: &FileFacts, observed: &Observed) -> String {
+    match facts.kind {
+        ObjectKind::File => format!("a regular file of {} bytes", facts.size),
+        ObjectKind::Directory => directory(below(path, observed)),
+        ObjectKind::Other => noun(facts.kind).to_owned(),
+        ObjectKind::Link => {
+            let text = facts.target.as_deref().unwrap_or_default();
+            let end = match observed.link_ends.get(path) {
+                None => String::new(),
+                Some(LinkEnd { path, kind, below }) => match kind {
+                    None => format!(" ({path}, where nothing exists)"),
+                    Some(ObjectKind::Directory) => format!(" ({path}, {})", directory(*below)),
+                    Some(kind) => format!(" ({path}, {})", noun(*kind)),
+                },
+            };
+            format!("a symbolic link to {text}{end}")
+        }
+    }
+}
+
+fn directory(below: Option<usize>) -> String {
+    match below {
+        Some(0) => "an empty directory".to_owned(),
+        Some(1) => "a directory with 1 object below it".to_owned(),
+        Some(count) => format!("a directory with {count} objects below it"),
+        None => "a directory".to_owned(),
+    }
+}
+
+/// How many objects are below a directory that was listed.
+fn below(directory: &AbsPath, observed: &Observed) -> Option<usize> {
+    observed.children.get(directory)?;
+    let listed = observed.children.range(directory.clone()..);
+    let listed = listed.filter(|(path, _)| path.is_under(directory));
+    Some(listed.map(|(_, names)| names.len()).sum())
+}

@@ -1,0 +1,92 @@
+//! Where symbolic links lead that exist where a config wants something else, and which objects the links of
+//! an ostree host's layout lead to.
+
+use crate::{
+    path::AbsPath,
+    plan::{Asked, LinkEnd, ObjectKind, is_layout},
+    root::{Kind, Root, RootError},
+};
+
+use super::{list_if_there, look::Look, places::Places};
+
+/// Most objects that are counted below one directory.
+const MOST_COUNTED: usize = 10_000;
+
+/// Exists on a host that ostree has booted.
+const OSTREE: &str = "/run/ostree-booted";
+
+/// The directories whose children are the layout.
+const LAYOUT: [&str; 3] = ["/", "/usr", "/var"];
+
+impl Look<'_> {
+    /// Follows the links that exist where another kind of object is asked for, and those of the layout.
+    pub(super) fn kinds<'p>(
+        &mut self,
+        asked: impl Iterator<Item = &'p Asked>,
+    ) -> Result<(), RootError> {
+        let (root, mut differ) = (self.root, false);
+        let mut places = Places::today(root);
+        for asked in asked {
+            let (Some(kind), Some(facts)) = (asked.kind, self.seen.objects.get(&asked.path)) else {
+                continue;
+            };
+            differ |= kind != facts.kind;
+            let link = facts.kind == ObjectKind::Link;
+            if !link || (kind == ObjectKind::Link && !is_layout(&asked.path)) {
+                continue;
+            }
+            // A link of another user may lead where looking takes for ever.
+            let count = facts.uid == 0;
+            let end = places.end(&asked.path)?;
+            let end = link_end(root, end, count)?;
+            self.seen.link_ends.insert(asked.path.clone(), end);
+        }
+        let ostree = AbsPath::new(OSTREE).ok();
+        let ostree = ostree.map(|path| root.stat(&path)).transpose()?.flatten();
+        if differ && ostree.is_some() {
+            for directory in LAYOUT
+                .into_iter()
+                .filter_map(|path| AbsPath::new(path).ok())
+            {
+                for entry in list_if_there(root, &directory)? {
+                    if entry.kind == Kind::Link
+                        && let Ok(path) = directory.join(&entry.name)
+                    {
+                        self.seen.layout_targets.insert(places.end(&path)?);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn link_end(root: &Root, path: AbsPath, count: bool) -> Result<LinkEnd, RootError> {
+    let kind = root.stat(&path)?.map(|stat| match stat.kind {
+        Kind::File => ObjectKind::File,
+        Kind::Directory => ObjectKind::Directory,
+        Kind::Link => ObjectKind::Link,
+        _ => ObjectKind::Other,
+    });
+    let below = match kind {
+        Some(ObjectKind::Directory) if count => count_below(root, &path)?,
+        _ => None,
+    };
+    Ok(LinkEnd { path, kind, below })
+}
+
+/// How many objects are below a directory; none where there are too many.
+fn count_below(root: &Root, directory: &AbsPath) -> Result<Option<usize>, RootError> {
+    let (mut todo, mut count) = (vec![directory.clone()], 0);
+    while let Some(directory) = todo.pop() {
+        let listing = root.listing(&directory)?;
+        count += listing.entries.len() + listing.unreadable_names;
+        if count > MOST_COUNTED {
+            return Ok(None);
+        }
+        let below = listing.entries.iter();
+        let below = below.filter(|entry| entry.kind == Kind::Directory);
+        todo.extend(below.filter_map(|entry| directory.join(&entry.name).ok()));
+    }
+    Ok(Some(count))
+}

@@ -1,0 +1,80 @@
+//! What an entry may replace, where golden updates cannot show it.
+
+use std::collections::BTreeSet;
+
+use machinist::{
+    machine_config::{MachineConfig, from_canonical_json, from_portable_json, to_portable_json},
+    plan::{self, Policies},
+    reason::Reason,
+    update::observe::Known,
+};
+
+use super::support::{OFFLINE, Tree, config, path};
+
+const LINK: &str = "/etc/resolv.conf";
+
+/// A file at [`LINK`], by an Ignition 3 config without `overwrite`.
+fn file() -> MachineConfig {
+    config(&format!(
+        r#"{{"ignition": {{"version": "3.4.0"}}, "storage": {{"files": [
+            {{"path": "{LINK}", "mode": 420, "contents": {{"source": "data:,x"}}}}]}}}}"#
+    ))
+}
+
+fn link(to: &str) -> MachineConfig {
+    config(&format!(
+        r#"{{"ignition": {{"version": "3.4.0"}}, "storage": {{"links": [
+            {{"path": "{LINK}", "overwrite": true, "target": "{to}"}}]}}}}"#
+    ))
+}
+
+fn reasons(tree: &Tree, from: &MachineConfig, to: &MachineConfig, known: Known<'_>) -> Vec<Reason> {
+    let observed = tree.observed(from, to, known);
+    let plan = plan::between(from, to, &observed, &Policies::default(), OFFLINE);
+    let refusals = plan.err().unwrap_or_default();
+    refusals.iter().map(|refusal| refusal.reason).collect()
+}
+
+#[test]
+fn a_config_that_is_handed_over_may_replace_what_it_may_where_it_was_read() {
+    let (tree, nothing) = (Tree::new(), MachineConfig::default());
+    tree.link(LINK, "elsewhere");
+    let known = Known::default;
+    let read = file();
+    assert_eq!(
+        reasons(&tree, &nothing, &read, known()),
+        [Reason::KindDiffers]
+    );
+    let portable = to_portable_json(&read).unwrap();
+    let handed_over = from_portable_json(&portable).unwrap();
+    let refused = reasons(&tree, &nothing, &handed_over, known());
+    assert_eq!(refused, [Reason::KindDiffers]);
+    // The store holds what the machine was on: a rollback to it needs no permission.
+    let canonical = machinist::machine_config::to_canonical_json(&read);
+    let mut stored = from_canonical_json(&canonical).unwrap();
+    stored.files.clone_from(&read.files);
+    assert_eq!(reasons(&tree, &nothing, &stored, known()), []);
+}
+
+#[test]
+fn what_the_base_config_found_as_asked_is_not_its_own() {
+    let tree = Tree::new();
+    tree.link(LINK, "elsewhere");
+    let (from, to) = (link("elsewhere"), file());
+    assert_eq!(reasons(&tree, &from, &to, Known::default()), []);
+    let found = Known {
+        adopted: BTreeSet::from([path(LINK)]),
+        ..Known::default()
+    };
+    assert_eq!(reasons(&tree, &from, &to, found), [Reason::KindDiffers]);
+}
+
+#[test]
+fn a_socket_is_never_replaced() {
+    let (tree, nothing) = (Tree::new(), MachineConfig::default());
+    std::fs::create_dir_all(tree.at("/etc")).unwrap();
+    let socket = std::os::unix::net::UnixListener::bind(tree.at(LINK)).unwrap();
+    let refused = reasons(&tree, &nothing, &link("x"), Known::default());
+    assert_eq!(refused, [Reason::KindDiffers]);
+    drop(socket);
+}
