@@ -13,6 +13,8 @@ mod storage;
 mod systemd;
 mod trees;
 
+pub use self::storage::place_fault;
+
 use std::{
     borrow::Cow,
     collections::{BTreeMap, btree_map::Entry},

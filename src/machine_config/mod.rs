@@ -44,6 +44,7 @@ pub use entry::{
     Owner, Release, Unit, UnitName, User,
 };
 pub use files::{ENDINGS, Gathering, Refused, documents_from_files, is_config_name};
+pub use ignition::place_fault;
 pub use kernel_arguments::{KernelArgument, KernelCommandLine, kernel_argument_fault};
 pub use local::{Local, LocalEntry, LocalError, LocalKind, NoLocal};
 pub use manifest::{NoContent, to_machine_config, to_machine_config_yaml};

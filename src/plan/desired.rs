@@ -11,7 +11,9 @@ use super::{
     hard_links, is_layout, keys, units,
 };
 use crate::{
-    machine_config::{Content, EntryKind, FILE_MODE, MachineConfig, Origin, Owner, Refusal},
+    machine_config::{
+        Content, EntryKind, FILE_MODE, MachineConfig, Origin, Owner, Refusal, place_fault,
+    },
     path::AbsPath,
     reason::Reason,
 };
@@ -107,6 +109,10 @@ impl Layout {
         let place = Place {
             observed,
             before,
+            from: match side {
+                Side::Before => None,
+                Side::After(from) => Some(from),
+            },
             users: accounts.users.clone(),
             groups: accounts.groups.clone(),
             gone: accounts.gone.clone(),
@@ -174,9 +180,20 @@ impl Layout {
         }
     }
 
-    /// Adds one object; two entries for one object are refused.
+    /// Adds one object. Two entries for one object are one where they want the same by two names; else they
+    /// are refused.
     pub(super) fn add(&mut self, place: &Place<'_>, asked: &AbsPath, entry: Entry, object: Object) {
-        let there = match self.objects.entry(place.of(asked)) {
+        let canonical = place.of(asked);
+        if canonical != *asked
+            && !place.kept(asked)
+            && let Some(why) = place_fault(&canonical)
+        {
+            let message = format!("{asked} is {canonical} on this machine: {why}");
+            let refusal = Refusal::new(Reason::PathInvalid, message).at(&entry.origin);
+            self.refusals.push(refusal);
+            return;
+        }
+        let there = match self.objects.entry(canonical) {
             MapEntry::Vacant(free) => {
                 let asked = asked.clone();
                 free.insert(Wanted {
@@ -192,6 +209,7 @@ impl Layout {
         match there.get() {
             // What enables a unit may be spelled out as a link as well.
             there if there.object.same_link(&object) => {}
+            there if there.asked != *asked && there.object == object => {}
             there => {
                 let (reason, message) = if there.asked == *asked {
                     (
@@ -284,6 +302,8 @@ impl Layout {
 pub(super) struct Place<'a> {
     pub(super) observed: &'a Observed,
     pub(super) before: bool,
+    /// The config before, for the config to reach.
+    pub(super) from: Option<&'a MachineConfig>,
     /// Who is made by this very config, and who goes.
     pub(super) users: BTreeMap<String, Account>,
     pub(super) groups: BTreeMap<String, u32>,
@@ -299,6 +319,15 @@ impl Place<'_> {
             &self.observed.canonical
         };
         canonical.get(path).unwrap_or(path).clone()
+    }
+
+    /// Whether the machine is on a config that has an entry of this path.
+    fn kept(&self, path: &AbsPath) -> bool {
+        self.from.is_none_or(|from| {
+            from.files.contains_key(path)
+                || from.directories.contains_key(path)
+                || from.links.contains_key(path)
+        })
     }
 
     /// Whether a link of the layout that leads to a directory exists there: a directory that is wanted there

@@ -136,7 +136,7 @@ fn observe_sides(
     let after = plan::asked(to, Some(from), &seen);
     let mut look = Look::new(root, seen, to, (known.digests, known.labels));
     let before = look.locate(before.unwrap_or_default(), Places::today(root))?;
-    let after = look.locate(after, Places::planned(root, from, to))?;
+    let after = look.locate(after, Places::planned(root, from, to)?)?;
     look.asked(before.paths.iter().chain(&after.paths))?;
     look.kinds(before.paths.iter().chain(&after.paths))?;
     look.originals()?;

@@ -223,6 +223,11 @@ fn read_path(object: &mut Object<'_>, reading: &mut Reading<'_>) -> Option<AbsPa
     }
 }
 
+/// Why nothing is written at this place; none where something may be.
+pub fn place_fault(path: &AbsPath) -> Option<String> {
+    allowed(path.clone()).err()
+}
+
 /// The path, unless nothing is written there; then why.
 pub(super) fn allowed(path: AbsPath) -> Result<AbsPath, String> {
     if path == AbsPath::root() {
