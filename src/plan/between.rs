@@ -15,7 +15,7 @@ use super::{
     kinds::Kinds,
     labels,
     machine::Machine,
-    normalise, os,
+    normalise, os, reach,
     verdict::{Judge, Needed},
 };
 use crate::{
@@ -224,6 +224,7 @@ fn warnings(
     if !capabilities.chown && !capabilities.live && !steps.at.is_empty() {
         all.push("this process may not change owners (CAP_CHOWN): they are recorded, not set, and not compared".to_owned());
     }
+    all.extend(reach::warnings(after, observed, capabilities.chown));
     all.extend(labels::pending(&observed.labels_pending));
     all.extend(os::warning(to, observed));
     let mut seen = BTreeSet::new();

@@ -36,6 +36,7 @@ mod os;
 mod partial;
 mod policy;
 mod preset;
+mod reach;
 pub mod recovery;
 mod soft;
 mod space;

@@ -42,6 +42,17 @@ impl Object {
         }
     }
 
+    /// Mode and owner of a directory as it will be, from those that it has now.
+    pub(super) fn attributes_from(&self, now: Option<Attributes>) -> Option<Attributes> {
+        let (mode, uid, gid) = self.given();
+        let now = now.unwrap_or_else(|| defaults(self));
+        (self.kind() == ObjectKind::Directory).then(|| Attributes {
+            mode: mode.unwrap_or(now.mode),
+            uid: uid.unwrap_or(now.uid),
+            gid: gid.unwrap_or(now.gid),
+        })
+    }
+
     /// Mode, user and group where they are given.
     fn given(&self) -> (Option<u32>, Option<u32>, Option<u32>) {
         match *self {

@@ -1,0 +1,113 @@
+//! What would be in place and of no use: a file that its owner cannot reach, keys that sshd does not read.
+
+use super::{
+    Account, Attributes, Observed,
+    desired::{Layout, Wanted},
+    observed::ObjectKind,
+};
+use crate::{machine_config::EntryKind, path::AbsPath};
+
+const OTHERS_SEARCH: u32 = 0o001;
+const GROUP_SEARCH: u32 = 0o010;
+const OWNER_SEARCH: u32 = 0o100;
+/// The write permissions of group and others.
+const OTHERS_WRITE: u32 = 0o022;
+
+/// One sentence for each entry that its owner could not use.
+pub(super) fn warnings(layout: &Layout, observed: &Observed, owners: bool) -> Vec<String> {
+    let reach = Reach {
+        layout,
+        observed,
+        owners,
+    };
+    let entries = layout.objects.iter();
+    entries
+        .filter_map(|(path, wanted)| reach.warning(path, wanted))
+        .collect()
+}
+
+struct Reach<'a> {
+    layout: &'a Layout,
+    observed: &'a Observed,
+    /// Whether owners can be set here. Where they cannot, those that exist mean nothing.
+    owners: bool,
+}
+
+impl Reach<'_> {
+    fn warning(&self, path: &AbsPath, wanted: &Wanted) -> Option<String> {
+        let keys = wanted.entry.kind == EntryKind::SSHKey;
+        let uid = wanted.object.owner().0;
+        if uid == 0 && !keys {
+            return None;
+        }
+        let account = self.account(uid);
+        let asked = &wanted.asked;
+        if let Some((above, found)) = self.blocked(path, uid, account.map(|(_, account)| account)) {
+            let owner = account.map_or_else(|| format!("user {uid}"), |(name, _)| name.to_owned());
+            let Attributes { mode, uid, gid } = found;
+            return Some(format!(
+                "{asked} belongs to {owner}, who cannot reach it: {above} has mode {mode:04o} and owner {uid}:{gid}"
+            ));
+        }
+        let (_, account) = account.filter(|_| keys)?;
+        let (at, found) = self.unsafe_for_sshd(path, account)?;
+        let Attributes { mode, uid, gid } = found;
+        Some(format!(
+            "sshd does not read {asked}: {at} has mode {mode:04o} and owner {uid}:{gid}, and it must belong to {} or root and be writable by its owner alone (StrictModes)",
+            wanted.entry.name
+        ))
+    }
+
+    /// The directory above `path` that keeps a user out. Only what is sure: the groups of a user are not known,
+    /// so that a directory which any other group may search keeps nobody out.
+    fn blocked(
+        &self,
+        path: &AbsPath,
+        uid: u32,
+        account: Option<&Account>,
+    ) -> Option<(AbsPath, Attributes)> {
+        let all = path.ancestors().filter_map(|above| {
+            let attributes = self.attributes(&above)?;
+            Some((above, attributes))
+        });
+        all.into_iter().find(|(_, found)| {
+            let own_group = account.is_some_and(|account| account.gid == found.gid);
+            let search = match found.uid == uid {
+                true => OWNER_SEARCH,
+                false if own_group => GROUP_SEARCH,
+                false => GROUP_SEARCH | OTHERS_SEARCH,
+            };
+            found.mode & search == 0 && uid != 0
+        })
+    }
+
+    /// What sshd's StrictModes objects to: the file, or a directory from it up to the home.
+    fn unsafe_for_sshd(&self, file: &AbsPath, account: &Account) -> Option<(AbsPath, Attributes)> {
+        let home = account.home.as_ref()?;
+        let home = self.observed.canonical.get(home).unwrap_or(home);
+        let above = file.ancestors().take_while(|above| above.is_under(home));
+        let found = above.filter_map(|above| Some((self.attributes(&above)?, above)));
+        let mut found = found.map(|(attributes, above)| (above, attributes));
+        found.find(|(_, found)| {
+            let owners = [0, account.uid];
+            !owners.contains(&found.uid) || found.mode & OTHERS_WRITE != 0
+        })
+    }
+
+    /// Mode and owner of a directory as the update leaves it; none where none exists yet.
+    fn attributes(&self, directory: &AbsPath) -> Option<Attributes> {
+        let facts = self.observed.objects.get(directory);
+        let facts = facts.filter(|facts| self.owners && facts.kind == ObjectKind::Directory);
+        let now = facts.map(|facts| facts.attributes());
+        match self.layout.objects.get(directory) {
+            Some(wanted) => wanted.object.attributes_from(now),
+            None => now,
+        }
+    }
+
+    fn account(&self, uid: u32) -> Option<(&String, &Account)> {
+        let planned = self.layout.accounts.users.iter();
+        let mut all = planned.chain(&self.observed.users);
+        all.find(|(_, account)| account.uid == uid)
+    }
+}
