@@ -112,8 +112,8 @@ pub enum AgentError {
     /// Nothing can be served.
     #[error(transparent)]
     Bind(#[from] admin::BindError),
-    /// The status socket cannot be made.
-    #[error("cannot serve the status socket")]
+    /// The status socket or the control socket cannot be made.
+    #[error("cannot serve the agent's sockets")]
     Socket(#[source] RootError),
     /// What runs on this machine cannot be looked at.
     #[error("cannot look whether another daemon changes this machine")]

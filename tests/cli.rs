@@ -155,7 +155,7 @@ async fn status_asks_the_agent_below_its_root() {
     let (_pulse, liveness) = admin::pulse(Duration::from_secs(60));
     let metrics = Metrics::new(receiver.clone());
     let served = admin::Served::new(receiver, liveness, metrics);
-    let routes = admin::socket_routes(served, None);
+    let routes = admin::status_routes(served);
     let listener = root
         .bind_unix(&admin::SOCKET.parse().unwrap(), admin::SOCKET_MODE)
         .unwrap();

@@ -2,12 +2,13 @@
 
 use std::{
     io::{self, Read, Write},
+    os::unix::net::UnixStream,
     path::PathBuf,
     time::Duration,
 };
 
 use super::{
-    SOCKET,
+    CONTROL_SOCKET, SOCKET,
     control::{BY, LARGEST, NAME, PATH, Taken, WantedConfig},
 };
 use crate::{
@@ -27,9 +28,14 @@ const LONGEST_ANSWER: u64 = 32 << 20;
 /// The agent's status could not be had.
 #[derive(Debug, thiserror::Error)]
 pub enum AskError {
-    /// Nobody serves the socket.
+    /// No process serves the socket.
     #[error("no agent is running below {}", .0.display())]
     NoAgent(PathBuf),
+    /// The control socket is closed to this process's user.
+    #[error(
+        "the agent's socket is closed to this user: root and the agent's own user may command it"
+    )]
+    Closed(#[source] RootError),
     /// The socket cannot be reached.
     #[error("cannot reach the agent")]
     Reach(#[source] RootError),
@@ -45,15 +51,24 @@ pub enum AskError {
 }
 
 /// The status document of the agent that runs below `root`, as it sent it. Blocks.
+///
+/// Who may open the control socket reads it there and nowhere else: pods with `/run/machinist` mounted may have
+/// replaced the status socket. Other users, and pods without the state directory, read the status socket.
 pub fn ask_status(root: &Root) -> Result<String, AskError> {
     let question = b"GET /status HTTP/1.0\r\nHost: machinist\r\n\r\n";
-    ask(root, question, LONGEST_ANSWER).map(|answer| answer.body)
+    let stream = match connect(root, CONTROL_SOCKET) {
+        Err(AskError::Closed(_)) => connect(root, SOCKET)?,
+        Err(AskError::NoAgent(_)) if !has_control(root)? => connect(root, SOCKET)?,
+        connected => connected?,
+    };
+    ask(stream, question, LONGEST_ANSWER).map(|answer| answer.body)
 }
 
 /// The config that the agent below `root` follows, before a person held the machine on another. Blocks.
 pub fn ask_wanted(root: &Root) -> Result<WantedConfig, AskError> {
     let question = format!("GET {PATH} HTTP/1.0\r\nHost: machinist\r\n\r\n");
-    let answer = ask(root, question.as_bytes(), LARGEST as u64)?;
+    let stream = connect(root, CONTROL_SOCKET)?;
+    let answer = ask(stream, question.as_bytes(), LARGEST as u64)?;
     let name = answer
         .name
         .ok_or_else(|| AskError::Understand(format!("it has no {NAME}")))?;
@@ -72,7 +87,8 @@ pub fn ask_for_config(root: &Root, by: &str, name: &str, config: &[u8]) -> Resul
     )
     .into_bytes();
     question.extend(config);
-    let answer = ask(root, &question, LONGEST_ANSWER)?;
+    let stream = connect(root, CONTROL_SOCKET)?;
+    let answer = ask(stream, &question, LONGEST_ANSWER)?;
     serde_json::from_str(&answer.body).map_err(|error| AskError::Understand(error.to_string()))
 }
 
@@ -84,15 +100,27 @@ struct Good {
     name: Option<String>,
 }
 
-fn ask(root: &Root, question: &[u8], longest: u64) -> Result<Good, AskError> {
-    let socket = AbsPath::new(SOCKET).map_err(|bad| AskError::Understand(bad.to_string()))?;
-    let stream = root.connect_unix(&socket).map_err(|error| {
-        let nobody = error.is_not_found() || error.kind() == io::ErrorKind::ConnectionRefused;
-        match nobody {
-            true => AskError::NoAgent(root.display().to_owned()),
-            false => AskError::Reach(error),
-        }
-    })?;
+fn connect(root: &Root, socket: &str) -> Result<UnixStream, AskError> {
+    let socket = AbsPath::new(socket).map_err(|bad| AskError::Understand(bad.to_string()))?;
+    root.connect_unix(&socket)
+        .map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
+                AskError::NoAgent(root.display().to_owned())
+            }
+            io::ErrorKind::PermissionDenied => AskError::Closed(error),
+            _ => AskError::Reach(error),
+        })
+}
+
+/// Whether an agent has ever served a control socket in this tree.
+fn has_control(root: &Root) -> Result<bool, AskError> {
+    let socket =
+        AbsPath::new(CONTROL_SOCKET).map_err(|bad| AskError::Understand(bad.to_string()))?;
+    let dir = socket.parent().unwrap_or_else(AbsPath::root);
+    root.is_dir(&dir).map_err(AskError::Reach)
+}
+
+fn ask(stream: UnixStream, question: &[u8], longest: u64) -> Result<Good, AskError> {
     let more = Duration::from_secs(question.len() as u64 / LARGE);
     stream
         .set_read_timeout(Some(PATIENCE + more))
@@ -102,12 +130,16 @@ fn ask(root: &Root, question: &[u8], longest: u64) -> Result<Good, AskError> {
     good(&answer)
 }
 
-/// HTTP/1.0, so that the end of the answer is the end of the connection.
+/// HTTP/1.0, so that the end of the answer is the end of the connection. An agent that refuses answers
+/// before it has read the whole question, and closes the connection.
 fn exchange(mut stream: impl Read + Write, question: &[u8], longest: u64) -> io::Result<String> {
-    stream.write_all(question)?;
-    let mut answer = String::new();
-    stream.take(longest).read_to_string(&mut answer)?;
-    Ok(answer)
+    let written = stream.write_all(question);
+    let mut answer = Vec::new();
+    let read = stream.take(longest).read_to_end(&mut answer);
+    if answer.is_empty() {
+        written.and(read)?;
+    }
+    String::from_utf8(answer).map_err(|_| io::ErrorKind::InvalidData.into())
 }
 
 fn good(answer: &str) -> Result<Good, AskError> {
@@ -127,7 +159,7 @@ fn good(answer: &str) -> Result<Good, AskError> {
         Some("404") => Err(AskError::Refused(
             "it applies no configs (see `jobs` in its settings)".to_owned(),
         )),
-        Some("403" | "409" | "503") => Err(AskError::Refused(body.trim_end().to_owned())),
+        Some("403" | "409" | "413" | "503") => Err(AskError::Refused(body.trim_end().to_owned())),
         _ => Err(AskError::Understand(first.to_owned())),
     }
 }

@@ -1,19 +1,24 @@
-//! What a person may ask the running agent for, over the socket below the root.
+//! What a person may ask the running agent for, over the control socket.
+//!
+//! A request is judged by the peer's credentials before a byte of its body is read, and one body at a time
+//! is in memory.
 //!
 //! The question is answered at once – it was passed on, or why not –, and what becomes of it is read
 //! from the status. So nothing is held open while an update runs, and a command that is stopped stops
 //! nothing.
 
+use std::{future::poll_fn, pin::Pin, sync::Arc};
+
 use axum::{
-    body::Bytes,
+    body::{Body, HttpBody},
     extract::{ConnectInfo, State},
     http::{HeaderMap, StatusCode, header::CONTENT_TYPE},
     response::{IntoResponse, Response},
 };
 use serde::{Deserialize, Serialize};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 
-use super::guard::Peer;
+use super::{CONTROL_SOCKET, guard::Peer};
 
 /// Where it is asked.
 pub(super) const PATH: &str = "/config";
@@ -65,17 +70,25 @@ pub struct Taken {
 /// Passes questions on, from those who may ask.
 #[derive(Clone, Debug)]
 pub struct Control {
-    /// Where questions go.
-    pub to: mpsc::Sender<Question>,
-    /// The agent's own user; it may ask beside root.
-    pub own_uid: u32,
+    to: mpsc::Sender<Question>,
+    own_uid: u32,
+    /// The permit to hold a request's body in memory.
+    body: Arc<Semaphore>,
+}
+
+/// Answers a command that came over the status socket.
+pub(super) async fn elsewhere() -> Response {
+    refuse(
+        StatusCode::FORBIDDEN,
+        &format!("this socket takes no commands; they go to {CONTROL_SOCKET}"),
+    )
 }
 
 pub(super) async fn ask(
     ConnectInfo(peer): ConnectInfo<Peer>,
     State(control): State<Control>,
     headers: HeaderMap,
-    config: Bytes,
+    body: Body,
 ) -> Response {
     if !control.hears(peer) {
         return refuse(
@@ -87,11 +100,19 @@ pub(super) async fn ask(
     let (Some(by), Some(name)) = (header(BY), header(NAME)) else {
         return refuse(StatusCode::BAD_REQUEST, "the question names no config");
     };
+    let Ok(_permit) = control.body.try_acquire() else {
+        let busy = "the agent is reading another config; try again";
+        return refuse(StatusCode::SERVICE_UNAVAILABLE, busy);
+    };
+    let config = match read(body, LARGEST).await {
+        Ok(config) => config,
+        Err(refusal) => return refusal,
+    };
     let (reply, answer) = oneshot::channel();
     let ask = Ask {
         by: by.to_owned(),
         name: name.to_owned(),
-        config: config.to_vec(),
+        config,
         reply,
     };
     match control.answer(Question::Take(ask), answer).await {
@@ -124,7 +145,39 @@ pub(super) async fn wanted(
     }
 }
 
+/// Reads a request's body of at most `longest` bytes.
+async fn read(mut body: Body, longest: usize) -> Result<Vec<u8>, Response> {
+    let too_large = || {
+        let why = format!("a config may have at most {longest} bytes");
+        refuse(StatusCode::PAYLOAD_TOO_LARGE, &why)
+    };
+    // Memory is used as the bytes come, and not copied on the way.
+    let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
+    if announced > longest {
+        return Err(too_large());
+    }
+    let mut config = Vec::with_capacity(announced);
+    while let Some(frame) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
+        let frame = frame.map_err(|error| refuse(StatusCode::BAD_REQUEST, &error.to_string()))?;
+        let data = frame.into_data().unwrap_or_default();
+        if config.len() + data.len() > longest {
+            return Err(too_large());
+        }
+        config.extend_from_slice(&data);
+    }
+    Ok(config)
+}
+
 impl Control {
+    /// Passes questions of root and of the agent's own user to `to`.
+    pub fn new(to: mpsc::Sender<Question>, own_uid: u32) -> Self {
+        Self {
+            to,
+            own_uid,
+            body: Arc::new(Semaphore::new(1)),
+        }
+    }
+
     fn hears(&self, peer: Peer) -> bool {
         let heard = |uid| uid == 0 || uid == self.own_uid;
         peer.uid.is_some_and(heard)
@@ -153,3 +206,6 @@ impl Control {
 fn refuse(code: StatusCode, why: &str) -> Response {
     (code, why.to_owned()).into_response()
 }
+
+#[cfg(test)]
+mod tests;

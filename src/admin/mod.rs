@@ -1,5 +1,5 @@
 //! What the agent answers about itself: probes and metrics on a loopback port, the status document on
-//! a socket below the root.
+//! the status socket, commands on the control socket.
 //!
 //! | path | answers 200 while | else |
 //! |---|---|---|
@@ -7,8 +7,8 @@
 //! | `/readyz`, `/readyz?verbose` | no gate with effect `hold` is closed | 503, naming it |
 //! | `/readyz/agent` | the agent itself works, whatever the gates say | 503 |
 //! | `/metrics` | always | |
-//! | `/status` (socket only) | always: the status document as JSON | |
-//! | `POST /config` (socket only) | root, or the agent's own user, gives a config to hold the machine on | 403, 409, 503 and why |
+//! | `/status` (both sockets) | always: the status document as JSON | |
+//! | `POST /config` (control socket only) | root, or the agent's own user, gives a config to hold the machine on | 403, 409, 503 and why |
 
 mod client;
 mod control;
@@ -22,7 +22,7 @@ pub use control::{Ask, Control, Question, Taken, WantedConfig};
 pub use guard::{Guarded, Peer};
 pub use port::{BindError, bind};
 pub use pulse::{Liveness, Pulse, pulse};
-pub use routes::{Freshen, Served, port_routes, socket_routes};
+pub use routes::{Freshen, Served, control_routes, port_routes, status_routes};
 
 use std::time::Duration;
 
@@ -33,12 +33,18 @@ use axum::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// The status socket, below the root.
+/// The status socket, below the root. Pods get its directory mounted, so that it only answers reads.
 pub const SOCKET: &str = "/run/machinist/agent.sock";
 
-/// Who may connect: everybody. The status holds no secrets; who asks for a change is judged by the
-/// credentials that the kernel tells of the connection.
+/// Every user may connect: the status holds no secrets.
 pub const SOCKET_MODE: u32 = 0o666;
+
+/// The control socket, below the root, in the state directory: a container with `/run/machinist` mounted
+/// does not reach it, whatever its user is.
+pub const CONTROL_SOCKET: &str = "/var/lib/machinist/control/agent.sock";
+
+/// Its directory has 0700.
+pub const CONTROL_MODE: u32 = 0o600;
 
 /// How long answers under way may take when the agent stops. They are written from memory; who has
 /// not read them by then is not reading.

@@ -9,14 +9,14 @@ use std::{
 
 use axum::{
     Router,
-    extract::{DefaultBodyLimit, RawQuery, State},
+    extract::{RawQuery, State},
     http::{
         HeaderValue, StatusCode,
         header::{CONNECTION, CONTENT_TYPE},
     },
     middleware::map_response,
     response::{IntoResponse, Response},
-    routing::get,
+    routing::{any, get},
 };
 use tokio::sync::watch;
 
@@ -104,22 +104,29 @@ pub fn port_routes(served: Served) -> Router {
         .with_state(served)
 }
 
-/// What the socket below the root answers.
-///
-/// Without `control` nothing can be asked for.
-pub fn socket_routes(served: Served, control: Option<Control>) -> Router {
-    let routes = Router::new()
-        .route("/status", get(status))
-        .with_state(served);
+/// What the status socket answers: every user may read, nobody may command.
+pub fn status_routes(served: Served) -> Router {
+    readable(served)
+        .route(control::PATH, any(control::elsewhere))
+        .layer(map_response(close))
+}
+
+/// What the control socket answers. Without `control` nothing can be asked for.
+pub fn control_routes(served: Served, control: Option<Control>) -> Router {
     let asking = control.map(|control| {
         Router::new()
             .route(control::PATH, get(control::wanted).post(control::ask))
-            .layer(DefaultBodyLimit::max(control::LARGEST))
             .with_state(control)
     });
-    routes
+    readable(served)
         .merge(asking.unwrap_or_default())
         .layer(map_response(close))
+}
+
+fn readable(served: Served) -> Router {
+    Router::new()
+        .route("/status", get(status))
+        .with_state(served)
 }
 
 type Answer = (StatusCode, String);

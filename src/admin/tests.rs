@@ -179,7 +179,7 @@ async fn the_status_comes_over_the_socket_below_the_root() {
     let listener = root.bind_unix(&socket, SOCKET_MODE).unwrap();
     listener.set_nonblocking(true).unwrap();
     let listener = UnixListener::from_std(listener).unwrap();
-    let routes = socket_routes(agent.served.clone(), None);
+    let routes = status_routes(agent.served.clone());
     tokio::spawn(serve(listener, routes, agent.stop.clone()));
     let asking = root.clone();
     let answer = tokio::task::spawn_blocking(move || ask_status(&asking))
@@ -208,55 +208,4 @@ async fn a_client_that_says_nothing_does_not_hold_up_the_end() {
         .await
         .expect("the server ends within a second")
         .unwrap();
-}
-
-#[tokio::test]
-async fn only_root_and_the_agents_own_user_may_ask_for_a_config() {
-    use axum::{
-        body::Bytes,
-        extract::{ConnectInfo, State},
-        http::HeaderMap,
-    };
-    let (to, mut asks) = tokio::sync::mpsc::channel::<Question>(1);
-    let control = Control { to, own_uid: 1000 };
-    let answering = tokio::spawn(async move {
-        let mut taken = Vec::new();
-        while let Some(question) = asks.recv().await {
-            match question {
-                Question::Take(ask) => {
-                    taken.push(ask.name);
-                    let _ = ask.reply.send(Ok(Taken { asked: 7 }));
-                }
-                Question::Wanted(reply) => {
-                    let config = b"secret".to_vec();
-                    let name = "wanted".to_owned();
-                    taken.push(name.clone());
-                    let _ = reply.send(Ok(WantedConfig { name, config }));
-                }
-            }
-        }
-        taken
-    });
-    let mut headers = HeaderMap::new();
-    headers.insert("machinist-by", "apply".parse().unwrap());
-    headers.insert("machinist-config", "a-config".parse().unwrap());
-    for (uid, code) in [
-        (Some(0), 200),
-        (Some(1000), 200),
-        (Some(1001), 403),
-        (None, 403),
-    ] {
-        let peer = ConnectInfo(Peer { uid });
-        let state = State(control.clone());
-        let answer = control::ask(peer, state.clone(), headers.clone(), Bytes::new()).await;
-        assert_eq!(answer.status().as_u16(), code, "{uid:?}");
-        let answer = control::wanted(peer, state).await;
-        assert_eq!(answer.status().as_u16(), code, "{uid:?}");
-    }
-    drop(control);
-    assert_eq!(
-        answering.await.unwrap().len(),
-        4,
-        "others are not passed on"
-    );
 }

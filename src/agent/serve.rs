@@ -1,8 +1,11 @@
 //! What the agent shows of itself: the status, the probes, the word to the service manager.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    os::unix::net::UnixListener as BlockingListener,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use tokio::{
@@ -24,7 +27,7 @@ use crate::{
         measure::{self, Signals},
         probe,
     },
-    root::Root,
+    root::{Root, RootError},
     shutdown::Tasks,
     status::{Mode, Status},
     systemd::{Notifier, Systemd},
@@ -90,42 +93,53 @@ pub(super) fn control(
     settings: &Settings,
 ) -> (Option<Control>, mpsc::Receiver<Question>) {
     let (to, asks) = mpsc::channel(QUESTIONS);
-    let control = Some(Control { to, own_uid });
+    let control = Some(Control::new(to, own_uid));
     (control.filter(|_| settings.does(Job::Config)), asks)
 }
 
-/// The port and the socket below the root. Who connects already waits until they are open.
+/// The port and the two sockets below the root. Who connects already waits until they are open.
 pub(super) struct Doors {
     /// The port's address as it is reached.
     pub(super) address: String,
     port: TcpListener,
-    socket: UnixListener,
+    status: UnixListener,
+    control: UnixListener,
 }
 
-/// Takes the port and the socket: what can fail.
+/// Takes the port and the sockets: what can fail.
 pub(super) async fn bind(root: &Root, settings: &Settings) -> Result<Doors, AgentError> {
     let port = admin::bind(settings.admin).await?;
     let address = port
         .local_addr()
         .map_err(|e| AgentError::System("read the port's address", e))?;
     tracing::info!("probes and metrics at http://{address}");
+    Ok(Doors {
+        address: address.to_string(),
+        port,
+        status: bind_status(root)?,
+        control: bind_control(root)?,
+    })
+}
+
+fn bind_status(root: &Root) -> Result<UnixListener, AgentError> {
     let socket = AbsPath::new(admin::SOCKET)?;
     if let Some(dir) = socket.parent() {
         root.make_dirs(&dir, 0o755).map_err(AgentError::Socket)?;
     }
-    let listener = root
-        .bind_unix(&socket, admin::SOCKET_MODE)
-        .map_err(AgentError::Socket)?;
+    asynchronous(root.bind_unix(&socket, admin::SOCKET_MODE))
+}
+
+fn bind_control(root: &Root) -> Result<UnixListener, AgentError> {
+    let socket = AbsPath::new(admin::CONTROL_SOCKET)?;
+    asynchronous(root.bind_unix_private(&socket, admin::CONTROL_MODE))
+}
+
+fn asynchronous(bound: Result<BlockingListener, RootError>) -> Result<UnixListener, AgentError> {
+    let listener = bound.map_err(AgentError::Socket)?;
     let asynchronous = listener
         .set_nonblocking(true)
         .and_then(|()| UnixListener::from_std(listener));
-    let socket = asynchronous.map_err(|e| AgentError::System("serve the status socket", e))?;
-    let address = address.to_string();
-    Ok(Doors {
-        address,
-        port,
-        socket,
-    })
+    asynchronous.map_err(|e| AgentError::System("serve a socket", e))
 }
 
 impl Doors {
@@ -136,10 +150,18 @@ impl Doors {
             admin::serve(self.port, admin::port_routes(served.clone()), tasks.token()),
         );
         tasks.spawn(
-            "socket",
+            "status socket",
             admin::serve(
-                self.socket,
-                admin::socket_routes(served, control),
+                self.status,
+                admin::status_routes(served.clone()),
+                tasks.token(),
+            ),
+        );
+        tasks.spawn(
+            "control socket",
+            admin::serve(
+                self.control,
+                admin::control_routes(served, control),
                 tasks.token(),
             ),
         );

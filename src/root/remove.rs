@@ -104,7 +104,11 @@ impl Root {
     }
 
     fn unlink(&self, p: &AbsPath) -> io::Result<()> {
-        let slot = self.slot(p)?;
+        self.unlink_in(&self.slot(p)?, p)
+    }
+
+    /// The same in a directory that is open already.
+    pub(super) fn unlink_in(&self, slot: &walk::Slot<'_>, p: &AbsPath) -> io::Result<()> {
         let unlink = || {
             Ok(rustix::fs::unlinkat(
                 &slot.dir,

@@ -18,11 +18,17 @@ use rustix::{
     net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType},
 };
 
-use super::{Act, Kind, Root, RootError, Stat, walk};
+use super::{
+    Act, Kind, Root, RootError, Stat,
+    walk::{self, Slot},
+};
 use crate::path::AbsPath;
 
 /// Connections that may wait for the server; the kernel caps it at `net.core.somaxconn`.
 const BACKLOG: i32 = 128;
+
+/// The mode of a directory for this process's user alone.
+const PRIVATE: u32 = 0o700;
 
 /// A socket that is held open by its name, so that an address that fits can name it.
 #[derive(Debug)]
@@ -49,9 +55,43 @@ impl Root {
         mode: u32,
         group: Option<u32>,
     ) -> Result<UnixListener, RootError> {
-        self.clear_dead_socket(p)?;
+        self.slot(p)
+            .map_err(|error| self.failed("bind the socket", p, error))
+            .and_then(|slot| self.bind_in(&slot, p, mode, group))
+    }
+
+    /// The same in a directory that only this process's user may enter: made where it is missing, closed again
+    /// where somebody opened it, refused where it is a link or belongs to another user. What is judged is
+    /// what the socket is bound in, whatever takes the directory's name meanwhile.
+    pub fn bind_unix_private(&self, p: &AbsPath, mode: u32) -> Result<UnixListener, RootError> {
+        let dir = p.parent().unwrap_or_else(AbsPath::root);
+        self.make_dirs(&dir, PRIVATE)?;
+        let failed = |error| self.failed("keep for this user alone", &dir, error);
+        let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW;
+        let opened = self.open_raw(dir.relative(), flags, 0).map_err(failed)?;
+        let found = walk::statx_of(&opened).map_err(failed)?;
+        if found.stx_uid != rustix::process::geteuid().as_raw() {
+            return Err(failed(io::ErrorKind::PermissionDenied.into()));
+        }
+        if Stat::of(&found).mode != PRIVATE {
+            self.set_mode(&dir, &opened, PRIVATE).map_err(failed)?;
+        }
+        let slot = Slot {
+            dir: opened,
+            name: p.file_name(),
+        };
+        self.bind_in(&slot, p, mode, None)
+    }
+
+    fn bind_in(
+        &self,
+        slot: &Slot<'_>,
+        p: &AbsPath,
+        mode: u32,
+        group: Option<u32>,
+    ) -> Result<UnixListener, RootError> {
+        self.clear_dead_socket(slot, p)?;
         let bind = || {
-            let slot = self.slot(p)?;
             let socket = stream_socket()?;
             // A socket's own mode becomes its file's mode at bind (less the umask), so that there
             // is no moment at which more people may connect than `mode` says.
@@ -62,7 +102,7 @@ impl Root {
                 || Act::MakeSocket,
                 || Ok(rustix::net::bind(&socket, &address)?),
             )?;
-            self.restore_socket_mode(p, mode, group.filter(|_| self.can_chown()))?;
+            self.restore_socket_mode(slot, p, mode, group.filter(|_| self.can_chown()))?;
             rustix::net::listen(&socket, BACKLOG)?;
             Ok(UnixListener::from(socket))
         };
@@ -102,8 +142,14 @@ impl Root {
 
     /// Gives back what the umask took away, through a handle: a link put in its place meanwhile
     /// would otherwise lead the change elsewhere. The group comes first: it takes bits away.
-    fn restore_socket_mode(&self, p: &AbsPath, mode: u32, group: Option<u32>) -> io::Result<()> {
-        let made = self.handle(p)?;
+    fn restore_socket_mode(
+        &self,
+        slot: &Slot<'_>,
+        p: &AbsPath,
+        mode: u32,
+        group: Option<u32>,
+    ) -> io::Result<()> {
+        let made = slot.handle()?;
         if Stat::of(&walk::statx_of(&made)?).kind != Kind::Socket {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
@@ -124,9 +170,9 @@ impl Root {
         )
     }
 
-    fn clear_dead_socket(&self, p: &AbsPath) -> Result<(), RootError> {
+    fn clear_dead_socket(&self, slot: &Slot<'_>, p: &AbsPath) -> Result<(), RootError> {
         let failed = |error| self.failed("bind the socket", p, error);
-        let old = match self.handle(p) {
+        let old = match slot.handle() {
             Err(error) if walk::is_absent(&error) => return Ok(()),
             old => old.map_err(failed)?,
         };
@@ -139,7 +185,9 @@ impl Root {
             });
         }
         match connect(&old) {
-            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => self.remove_file(p),
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => self
+                .unlink_in(slot, p)
+                .map_err(|error| self.failed("remove", p, error)),
             Ok(_) => Err(RootError::SocketServed {
                 path: self.host_path(p),
             }),

@@ -32,6 +32,17 @@ impl Slot<'_> {
     pub(super) fn proc_path(&self) -> PathBuf {
         proc_path(&self.dir).join(self.name)
     }
+
+    /// What has the name, not opened for anything; no link is followed.
+    pub(super) fn handle(&self) -> io::Result<OwnedFd> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        Ok(rustix::fs::openat(
+            &self.dir,
+            self.name,
+            flags,
+            Mode::empty(),
+        )?)
+    }
 }
 
 /// The magic link that leads to an open object, whatever has become of its name.

@@ -2,8 +2,10 @@
 
 use std::{
     fs,
-    io::Write as _,
-    os::unix::net::UnixStream,
+    io::{Read as _, Write as _},
+    os::unix::{fs::MetadataExt as _, net::UnixStream},
+    path::Path,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -173,15 +175,65 @@ fn idle_connections_keep_nobody_from_the_status() {
     }
     let began = Instant::now();
     for _ in 0..5 {
-        let asked = place.machinist(&["status"]);
-        assert_eq!(code(&asked), 0, "{}", err(&asked));
+        assert_eq!(agent.status()["phase"], "Idle");
     }
     assert!(
         began.elapsed() < Duration::from_secs(5),
         "{:?}",
         began.elapsed()
     );
-    drop(agent);
+}
+
+#[test]
+fn the_status_socket_takes_no_commands_and_their_size_costs_no_memory() {
+    const SIZE: usize = 700 << 20;
+    let place = Place::with_file("/etc/one", "zero");
+    let agent = place.settled();
+    let before = agent.peak_memory();
+    let socket = place.at("/run/machinist/agent.sock");
+    let answers: Vec<String> = thread::scope(|scope| {
+        let posts: Vec<_> = (0..16)
+            .map(|_| scope.spawn(|| post(&socket, SIZE)))
+            .collect();
+        posts.into_iter().map(|post| post.join().unwrap()).collect()
+    });
+    let growth = agent.peak_memory() - before;
+    assert!(growth < 16 << 20, "grew by {growth} bytes");
+    for answer in answers {
+        // One that was ended for the next one of the same user has no answer.
+        let refused = answer.contains(" 403 ") && answer.contains("takes no commands");
+        assert!(answer.is_empty() || refused, "{answer}");
+    }
+    assert_eq!(place.read("/etc/one").as_deref(), Some("zero"));
+
+    // Commands go to a socket that no other user can reach.
+    let mode = |path| fs::metadata(place.at(path)).unwrap().mode() & 0o7777;
+    assert_eq!(mode("/var/lib/machinist/control"), 0o700);
+    assert_eq!(mode("/var/lib/machinist/control/agent.sock"), 0o600);
+    file(&place, "one");
+    until("the config", || {
+        place.read("/etc/one").as_deref() == Some("one")
+    });
+    agent.rests();
+    let back = place.machinist(&["rollback", "--yes"]);
+    assert_eq!(code(&back), 0, "{}", err(&back));
+    assert_eq!(place.read("/etc/one").as_deref(), Some("zero"));
+}
+
+/// Posts a config of `size` bytes for as long as the agent reads, and returns its answer.
+fn post(socket: &Path, size: usize) -> String {
+    let mut stream = UnixStream::connect(socket).unwrap();
+    let head = format!(
+        "POST /config HTTP/1.0\r\nHost: test\r\nMachinist-By: apply\r\nMachinist-Config: a\r\nContent-Length: {size}\r\n\r\n"
+    );
+    let chunk = vec![b'x'; 1 << 20];
+    let mut written = stream.write_all(head.as_bytes());
+    for _ in 0..size / chunk.len() {
+        written = written.and_then(|()| stream.write_all(&chunk));
+    }
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    String::from_utf8(answer).unwrap()
 }
 
 #[test]

@@ -310,6 +310,14 @@ impl Agent {
         });
     }
 
+    /// The most memory that the agent has had, in bytes.
+    pub(crate) fn peak_memory(&self) -> usize {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
+        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let kib = peak.and_then(|text| text.trim().strip_suffix(" kB"));
+        kib.unwrap().parse::<usize>().unwrap() << 10
+    }
+
     pub(crate) fn pid(&self) -> nix::unistd::Pid {
         nix::unistd::Pid::from_raw(self.child.id().try_into().unwrap())
     }

@@ -167,12 +167,13 @@ fn whatever_becomes_of_guard_agent_socket_and_power_the_machine_comes_back() {
     let pid = |unit: &str| machine.property(unit, "MainPID");
     assert_ne!(pid("machinist-guard"), "0");
     // The guard is killed: somebody has the lock before it is back. The agent is killed as well, and
-    // its socket is gone.
+    // its sockets are gone.
     machine.exec(&["kill", "-KILL", &pid("machinist-guard")]);
     machine.wait("the guard to be back", wait::seconds(10), || {
         pid("machinist-guard") != "0"
     });
-    machine.exec(&["rm", "/run/machinist/agent.sock"]);
+    let control = "/var/lib/machinist/control/agent.sock";
+    machine.exec(&["rm", "/run/machinist/agent.sock", control]);
     machine.exec(&["kill", "-KILL", &pid("machinist")]);
     let second = machine.wait_new_boot(&first, wait::seconds(60));
     // The power goes as soon as the journal says that it goes back.

@@ -228,7 +228,15 @@ pub(crate) const OUTSIDE: &[Outside] = &[
     ),
     outside(
         "std::os",
-        &["root", "systemd", "hardware", "proxy", "telemetry"],
+        &[
+            "root",
+            "systemd",
+            "hardware",
+            "proxy",
+            "telemetry",
+            "admin",
+            "agent::serve",
+        ],
         "descriptors, and sockets that the root opened",
     ),
     outside("std::io::stdin", &["cli"], "who is asked"),

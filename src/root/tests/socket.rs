@@ -96,3 +96,36 @@ fn a_socket_is_looked_at_and_reached_as_one_object() {
             .is_none()
     );
 }
+
+#[test]
+fn a_private_socket_is_bound_in_the_directory_that_was_closed() {
+    let place = Place::new();
+    let (dir, path) = (place.directory("/var/control"), at("/var/control/sock"));
+    let mode = |p: &str| std::fs::metadata(place.real(p)).unwrap().mode() & 0o7777;
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+    std::fs::set_permissions(place.real(dir.as_str()), open).unwrap();
+    // Another directory takes the name after this one was closed.
+    place.directory("/var/other");
+    let (old, new) = (place.real("/var/control"), place.real("/var/other"));
+    let aside = place.real("/var/aside");
+    let exchange = move |op: &Op| {
+        if matches!(op.act, Act::MakeSocket) {
+            std::fs::rename(&old, &aside).unwrap();
+            std::fs::rename(&new, &old).unwrap();
+        }
+        None
+    };
+    let root = place.root.clone().with_fault(Arc::new(exchange));
+    root.bind_unix_private(&path, 0o600).unwrap();
+    assert_eq!(
+        (mode("/var/aside"), mode("/var/aside/sock")),
+        (0o700, 0o600)
+    );
+    assert!(!place.real("/var/control/sock").exists());
+
+    place.link("/var/link", "aside");
+    place
+        .root
+        .bind_unix_private(&at("/var/link/sock"), 0o600)
+        .unwrap_err();
+}
