@@ -56,6 +56,8 @@ pub struct DirectorySource {
     pub dir: AbsPath,
     /// How the user calls it; messages name files below it.
     pub shown: String,
+    /// Whether what others than root may write is refused.
+    pub root_alone: bool,
     /// The users and groups that may be managed.
     pub rules: Rules,
     /// What else is refused.
@@ -111,7 +113,7 @@ impl DirectorySource {
             Ok(found) => found,
             Err(refusal) => return (Err(vec![refusal].into()), Used::default()),
         };
-        let mut local = LocalFiles::new(self.tree.clone());
+        let mut local = LocalFiles::new(self.tree.clone()).root_alone(self.root_alone);
         for (name, _) in &files {
             local.text(name, self.dir.clone());
         }
@@ -150,9 +152,17 @@ impl DirectorySource {
         })
     }
 
+    fn check(&self, path: &AbsPath) -> Result<(), RootError> {
+        match self.root_alone {
+            true => self.tree.check_trusted(path),
+            false => Ok(()),
+        }
+    }
+
     /// The files with their names, those of them that cannot be read, and the names that are no config's.
     fn files(&self) -> Result<(Texts, Vec<Refusal>, Vec<String>), Refusal> {
-        let entries = match self.tree.list(&self.dir) {
+        let listed = self.check(&self.dir);
+        let entries = match listed.and_then(|()| self.tree.list(&self.dir)) {
             Ok(entries) => entries,
             Err(error) if error.is_not_found() => {
                 let refusal =
@@ -181,7 +191,8 @@ impl DirectorySource {
                 .join(&entry.name)
                 .map_err(|error| self.refusal(Reason::SourceUnreadable, &error.to_string()))?;
             let shown = format!("{}/{}", self.shown, entry.name);
-            match self.tree.read(&path, LARGEST_FILE) {
+            let trusted = self.check(&path);
+            match trusted.and_then(|()| self.tree.read(&path, LARGEST_FILE)) {
                 Ok(bytes) => files.push((shown, bytes)),
                 // What it brought must not leave the machine because a share is away.
                 Err(error) if error.is_not_found() && self.tree.read_link(&path).is_ok() => {

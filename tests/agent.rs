@@ -37,5 +37,7 @@ mod secrets;
 mod shape;
 #[path = "agent/trouble.rs"]
 mod trouble;
+#[path = "agent/trusted.rs"]
+mod trusted;
 #[path = "agent/uninstall.rs"]
 mod uninstall;

@@ -29,6 +29,10 @@ pub enum PoliciesError {
 pub fn policies(root: &Root, settings: &Settings, own_uid: u32) -> Result<Policies, PoliciesError> {
     let update = &settings.update;
     let soft = update.soft_reboot == SoftReboot::Auto;
+    if root.obeys_root_alone() {
+        root.check_trusted(&update.policies)
+            .map_err(PoliciesError::Read)?;
+    }
     let (text, stat) = match root.read_with_stat(&update.policies, LARGEST) {
         Err(error) if error.is_not_found() && !update.policies_chosen => {
             return Ok(Policies::default().with_soft_reboots(soft));

@@ -186,6 +186,7 @@ pub fn source(
         tree,
         dir,
         shown,
+        root_alone: root.obeys_root_alone(),
         rules,
         judge: judge(settings),
     })

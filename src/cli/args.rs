@@ -129,6 +129,7 @@ impl Global {
     /// Where the settings come from, flags included.
     pub fn settings_place(&self, root: &Root, flags: Fragment) -> anyhow::Result<Place> {
         let pool = agent::pool::known(root);
+        let root_alone = root.obeys_root_alone();
         let (root, dir) = match &self.config {
             Some(own) => (open_config(own)?, AbsPath::root()),
             None => (root.clone(), AbsPath::new(SettingsFile::DEFAULT_DIR)?),
@@ -140,6 +141,7 @@ impl Global {
             environment: environment()?,
             flags: self.log_flags(flags),
             own_uid: nix::unistd::geteuid().as_raw(),
+            root_alone,
         })
     }
 

@@ -12,7 +12,7 @@ use crate::{
     path::AbsPath,
     plan::{Plan, Policies},
     reason::Reason,
-    root::Root,
+    root::{Root, RootError},
     source::{DirectorySource, LocalFiles, POOL},
 };
 
@@ -133,7 +133,16 @@ impl Context {
             let whole = agent::plain(&whole)?;
             local.text(&shown, whole.parent().unwrap_or_else(AbsPath::root));
             match read(&slash, &whole, &shown) {
-                Ok(bytes) => files.push((shown, bytes)),
+                Ok(bytes) => {
+                    if let Err(RootError::Untrusted { path, writer }) = slash.check_trusted(&whole)
+                    {
+                        let path = path.display();
+                        super::output::warn(&format!(
+                            "{shown}: others may change it: {path}: {writer}"
+                        ));
+                    }
+                    files.push((shown, bytes));
+                }
                 Err(refusal) => missing.push(refusal.file(shown)),
             }
         }

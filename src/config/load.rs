@@ -34,10 +34,13 @@ impl SettingsFile {
 
     /// Finds `machinist.yaml` and `machinist.yaml.d/*.yaml` in `dir`, in order of precedence. Hidden
     /// files are left out: editors and ConfigMap mounts put their own there. Links are followed, below
-    /// the root only.
-    pub fn find(root: &Root, dir: &AbsPath) -> Result<Vec<Self>, FindError> {
+    /// the root only. Where `root_alone` says so, what others may write is an error.
+    pub fn find(root: &Root, dir: &AbsPath, root_alone: bool) -> Result<Vec<Self>, FindError> {
         let mut paths = vec![dir.join("machinist.yaml")?];
         let drop_ins = dir.join("machinist.yaml.d")?;
+        if root_alone {
+            root.check_trusted(&drop_ins)?;
+        }
         match root.list(&drop_ins) {
             Err(error) if error.is_not_found() => {}
             listed => {
@@ -50,13 +53,16 @@ impl SettingsFile {
         }
         let mut found = Vec::new();
         for path in paths {
-            found.extend(Self::read(root, &path)?);
+            found.extend(Self::read(root, &path, root_alone)?);
         }
         Ok(found)
     }
 
     /// One file; none where there is none.
-    fn read(root: &Root, path: &AbsPath) -> Result<Option<Self>, FindError> {
+    fn read(root: &Root, path: &AbsPath, root_alone: bool) -> Result<Option<Self>, FindError> {
+        if root_alone {
+            root.check_trusted(path)?;
+        }
         let (content, stat) = match root.read_with_stat(path, LARGEST_FILE) {
             Err(error) if error.is_not_found() => return Ok(None),
             read => read?,
@@ -107,6 +113,8 @@ pub struct Place {
     pub flags: Fragment,
     /// The uid whose files are trusted beside root's.
     pub own_uid: u32,
+    /// Whether what others than root may write is refused.
+    pub root_alone: bool,
 }
 
 impl Place {
@@ -115,12 +123,12 @@ impl Place {
         let of_pool = match &self.pool {
             Some(name) => {
                 let path = self.dir.join(&pool::file_name(name));
-                SettingsFile::read(&self.root, &path.map_err(FindError::Path)?)?
+                SettingsFile::read(&self.root, &path.map_err(FindError::Path)?, self.root_alone)?
             }
             None => None,
         };
         Ok(load(Inputs {
-            files: SettingsFile::find(&self.root, &self.dir)?,
+            files: SettingsFile::find(&self.root, &self.dir, self.root_alone)?,
             of_pool,
             environment: self.environment.clone(),
             flags: self.flags.clone(),

@@ -260,7 +260,7 @@ fn files_are_found_below_the_root_in_name_order() {
     let directory = tempfile::tempdir().unwrap();
     let root = Root::open(directory.path()).unwrap();
     let dir: AbsPath = "/etc/machinist".parse().unwrap();
-    assert!(SettingsFile::find(&root, &dir).unwrap().is_empty());
+    assert!(SettingsFile::find(&root, &dir, false).unwrap().is_empty());
     let drop_ins = dir.join("machinist.yaml.d").unwrap();
     root.make_dirs(&drop_ins, 0o755).unwrap();
     for name in ["20-b.yaml", "10-a.yaml", ".hidden.yaml", "note.txt"] {
@@ -271,7 +271,7 @@ fn files_are_found_below_the_root_in_name_order() {
     root.replace(&real, b"owners: set", 0o644).unwrap();
     let link = dir.join("machinist.yaml").unwrap();
     root.build_link(&link, "/real.yaml").unwrap();
-    let found = SettingsFile::find(&root, &dir).unwrap();
+    let found = SettingsFile::find(&root, &dir, false).unwrap();
     let names: Vec<_> = found
         .iter()
         .map(|file| file.name.rsplit('/').next().unwrap())

@@ -72,6 +72,14 @@ pub enum RootError {
         /// The mount point.
         path: PathBuf,
     },
+    /// Others may change what only root may say.
+    #[error("{} is not obeyed: {writer}, and a machine obeys what root alone may write", path.display())]
+    Untrusted {
+        /// The object, which may be a directory or a link on the way.
+        path: PathBuf,
+        /// Who may write it, as a sentence.
+        writer: String,
+    },
     /// Somebody answers on the socket that was to be bound.
     #[error("cannot bind {}: somebody serves it already", path.display())]
     SocketServed {
@@ -106,6 +114,7 @@ impl RootError {
             Self::WrongKind { .. } => io::ErrorKind::InvalidInput,
             Self::NotText { .. } => io::ErrorKind::InvalidData,
             Self::MountPoint { .. } => io::ErrorKind::ResourceBusy,
+            Self::Untrusted { .. } => io::ErrorKind::PermissionDenied,
             Self::SocketServed { .. } => io::ErrorKind::AddrInUse,
         }
     }
@@ -161,6 +170,7 @@ impl RootError {
         use io::ErrorKind as K;
         match (self, self.kind()) {
             (Self::MountPoint { .. }, _) => Reason::MountPointInTheWay,
+            (Self::Untrusted { .. }, _) => Reason::SourceUnreadable,
             (_, K::StorageFull | K::QuotaExceeded) => Reason::NoSpace,
             (_, K::ReadOnlyFilesystem) => Reason::ReadOnly,
             (

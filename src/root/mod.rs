@@ -31,6 +31,7 @@ mod sync;
 #[cfg(test)]
 mod tests;
 mod tree;
+mod trust;
 mod turns;
 mod walk;
 mod watch;

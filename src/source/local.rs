@@ -14,7 +14,7 @@ use crate::{
     machine_config::{Local, LocalEntry, LocalError, LocalKind},
     path::AbsPath,
     reason::Reason,
-    root::{Kind, Root, RootError},
+    root::{Kind, Root, RootError, Stat},
 };
 
 /// The directories that texts stand in.
@@ -24,6 +24,7 @@ pub struct LocalFiles {
     /// By the text's name as the user knows it.
     dirs: BTreeMap<String, AbsPath>,
     used: RefCell<Used>,
+    root_alone: bool,
 }
 
 /// What was asked for, whether it was there or not.
@@ -42,7 +43,25 @@ impl LocalFiles {
             tree,
             dirs: BTreeMap::new(),
             used: RefCell::default(),
+            root_alone: false,
         }
+    }
+
+    /// Whether what others than root may write is refused.
+    #[must_use]
+    pub fn root_alone(mut self, root_alone: bool) -> Self {
+        self.root_alone = root_alone;
+        self
+    }
+
+    fn stat(&self, shown: &str, path: &AbsPath) -> Result<Option<Stat>, LocalError> {
+        let trusted = match self.root_alone {
+            true => self.tree.check_trusted(path),
+            false => Ok(()),
+        };
+        trusted
+            .and_then(|()| self.tree.stat(path))
+            .map_err(|e| failed(shown, &e))
     }
 
     /// Says in which directory a text stands.
@@ -84,7 +103,7 @@ impl LocalFiles {
 
     fn expect(&self, path: &AbsPath, place: &AbsPath, kind: Kind) -> Result<(), LocalError> {
         let shown = path.relative();
-        let message = match self.tree.stat(place).map_err(|e| failed(shown, &e))? {
+        let message = match self.stat(shown, place)? {
             Some(stat) if stat.kind == kind => return Ok(()),
             Some(stat) => format!(
                 "{shown} is a {}, not a {}",
@@ -115,11 +134,12 @@ impl LocalFiles {
                 .map_err(|error| LocalError::new(Reason::PathInvalid, error.to_string()))?;
             let kind = match entry.kind {
                 Kind::Directory => {
+                    self.stat(shown, &path)?;
                     self.entries(shown, top, &path, found)?;
                     continue;
                 }
                 Kind::File => {
-                    let stat = self.tree.stat(&path).map_err(|e| failed(shown, &e))?;
+                    let stat = self.stat(shown, &path)?;
                     LocalKind::File {
                         executable: stat.is_some_and(|stat| stat.mode & 0o111 != 0),
                     }

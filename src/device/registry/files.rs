@@ -22,7 +22,10 @@ const DATA: &str = "..data";
 pub fn read_files(root: &Root, dirs: &[AbsPath], user: u32) -> Files {
     let mut files = Files::new();
     for dir in dirs {
-        match root.stat(dir) {
+        // Of the directory itself the kind counts as well: it may be a volume.
+        let above = dir.parent().filter(|_| root.obeys_root_alone());
+        let trusted = above.map_or(Ok(()), |above| root.check_trusted(&above));
+        match trusted.and_then(|()| root.stat(dir)) {
             Ok(Some(stat)) => {
                 let fault = owner_fault(&stat, user);
                 read_dir(root, dir, (user, fault.as_deref()), &mut files);
