@@ -4,11 +4,12 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use super::{Exit, Format, Global, Printed, print, print_data};
+use super::{Exit, Format, Global, Printed, output::fresh, print, print_data};
 use crate::{
     agent,
+    path::AbsPath,
     readiness::report::finished,
-    root::Root,
+    root::{Meta, Root},
     status::{UpdateStatus, render_history, timeline},
     update::store,
 };
@@ -55,9 +56,18 @@ pub(super) fn run(global: &Global, args: &HistoryArgs) -> anyhow::Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// Writes a file of the caller's own file system.
+/// Writes a file of the caller's own file system. Its directory may be one in which others write: the file
+/// is new, and takes the name when it is whole.
 fn write(file: &Path, text: &str) -> anyhow::Result<()> {
     let slash = Root::open(Path::new("/"))?;
     let whole = agent::plain(&std::path::absolute(file)?)?;
-    Ok(slash.replace(&whole, text.as_bytes(), 0o644)?)
+    let dir = whole.parent().unwrap_or_else(AbsPath::root);
+    let new = dir.join(&fresh(&format!(".{}.", whole.file_name())))?;
+    let written = slash
+        .build_file(&new, text.as_bytes(), &Meta::unowned(0o644))
+        .and_then(|()| slash.move_over(&new, &whole));
+    if written.is_err() {
+        slash.remove_file(&new)?;
+    }
+    Ok(written?)
 }

@@ -68,6 +68,12 @@ pub fn print_data<T: Serialize>(
     Ok(print(&page)?)
 }
 
+/// A name that others can hardly have taken, for a file that is made where they may write.
+pub(super) fn fresh(prefix: &str) -> String {
+    let now = jiff::Timestamp::now().as_nanosecond();
+    format!("{prefix}{}-{now}", std::process::id())
+}
+
 /// Where sentences are broken.
 const WIDTH: usize = 80;
 

@@ -12,11 +12,11 @@ use anyhow::Context as _;
 use clap::{ArgGroup, Args};
 use tokio::sync::watch;
 
-use super::{Exit, Printed, print_data, short};
+use super::{Exit, Printed, output::fresh, print_data, short};
 use crate::{
     device::{registry, vendor},
     path::AbsPath,
-    root::Root,
+    root::{Meta, Root},
     shutdown::{GRACE, Tasks},
     vendor::check::{Check, Ended, Finding, Patience, Verdict},
 };
@@ -93,9 +93,10 @@ struct Own<'a> {
 
 impl<'a> Own<'a> {
     fn make(root: &'a Root) -> anyhow::Result<Self> {
-        let name = format!("machinist-vendor-check-{}", std::process::id());
-        let dir = crate::agent::plain(&std::env::temp_dir().join(name))?;
-        root.make_dirs(&dir, 0o700)?;
+        let dir = crate::agent::plain(&std::env::temp_dir())?;
+        let dir = dir.join(&fresh("machinist-vendor-check-"))?;
+        // One that is there already is somebody else's.
+        root.build_dir(&dir, &Meta::unowned(0o700))?;
         Ok(Self { root, dir })
     }
 }

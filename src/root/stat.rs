@@ -144,6 +144,18 @@ pub struct Meta {
     pub chown: bool,
 }
 
+impl Meta {
+    /// A mode, and the owner that the process gives.
+    pub const fn unowned(mode: u32) -> Self {
+        Self {
+            mode,
+            uid: 0,
+            gid: 0,
+            chown: false,
+        }
+    }
+}
+
 /// One name in a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
