@@ -11,7 +11,10 @@ use tracing_subscriber::{
     EnvFilter, Layer, Registry, filter::filter_fn, layer::SubscriberExt, util::SubscriberInitExt,
 };
 
-use crate::config::{Log, LogFormat, LogLevel};
+use crate::{
+    config::{Log, LogFormat, LogLevel},
+    words,
+};
 
 /// The names of fields that people search the journal by. Written lower case in code.
 pub mod field {
@@ -105,13 +108,32 @@ fn output(format: LogFormat, environment: &Environment) -> Result<Output, Teleme
 }
 
 /// A line's message says it all to people; the spans' fields are for those who search.
+///
+/// One event is one line, whatever devices, vendors or servers say in it.
 fn text(colours: bool) -> Output {
     tracing_subscriber::fmt::layer()
         .with_ansi(colours)
         .with_target(false)
-        .with_writer(io::stderr)
+        .with_writer(move || Line { colours })
         .with_filter(filter_fn(|about| about.is_event()))
         .boxed()
+}
+
+/// stderr, which takes an event at a time.
+struct Line {
+    colours: bool,
+}
+
+impl io::Write for Line {
+    fn write(&mut self, event: &[u8]) -> io::Result<usize> {
+        let line = words::log_line(&String::from_utf8_lossy(event), self.colours);
+        io::stderr().write_all(line.as_bytes())?;
+        Ok(event.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stderr().flush()
+    }
 }
 
 /// The levels as an administrator filters them with `journalctl -p`: `info` is `info`, not `notice`.

@@ -22,6 +22,79 @@ pub(crate) fn few<T: AsRef<str>>(all: impl ExactSizeIterator<Item = T>, most: us
     text
 }
 
+/// Whether a character steers a terminal, or the order in which text is shown, instead of being shown itself.
+fn steers(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// Text that comes from elsewhere – devices, vendors, names, the API server – as it may be shown in one line:
+/// nothing in it steers the terminal or looks like a line of its own.
+pub fn printable(text: &str) -> String {
+    let shown = |c: char| {
+        if steers(c) && c != '\t' {
+            '\u{FFFD}'
+        } else {
+            c
+        }
+    };
+    text.chars().map(shown).collect()
+}
+
+/// A whole page for a terminal: lines and colours stay.
+pub(crate) fn page(text: &str) -> String {
+    let mut page = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(c) = rest.chars().next() {
+        let length = match c {
+            '\x1b' => colour(rest).unwrap_or(0),
+            '\n' => 1,
+            _ => 0,
+        };
+        if length > 0 {
+            page.push_str(&rest[..length]);
+            rest = &rest[length..];
+            continue;
+        }
+        let end = rest[c.len_utf8()..].find(['\x1b', '\n']);
+        let end = end.map_or(rest.len(), |end| end + c.len_utf8());
+        page += &printable(&rest[..end]);
+        rest = &rest[end..];
+    }
+    page
+}
+
+/// The length of the colour (ECMA-48 SGR) that `text` begins with.
+fn colour(text: &str) -> Option<usize> {
+    let parameters = text.strip_prefix("\x1b[")?;
+    let end = parameters.find(|c: char| !c.is_ascii_digit() && c != ';')?;
+    parameters[end..].starts_with('m').then_some(end + 3)
+}
+
+/// One event of a log: the line's end alone ends the line.
+pub(crate) fn log_line(event: &str, colours: bool) -> String {
+    let line = event.trim_end_matches('\n').replace('\n', "\\n");
+    let line = if colours {
+        page(&line)
+    } else {
+        printable(&line)
+    };
+    line + "\n"
+}
+
+/// JSON, or YAML, in which what steers a terminal is written as an escape.
+pub(crate) fn data(text: &str) -> String {
+    let mut data = String::with_capacity(text.len());
+    for c in text.chars() {
+        match steers(c) && !matches!(c, '\n' | '\t') {
+            // Writing to a String never fails.
+            true => drop(write!(data, "\\u{:04x}", u32::from(c))),
+            false => data.push(c),
+        }
+    }
+    data
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -31,5 +104,41 @@ mod tests {
         assert_eq!(few(["a", "b"].iter(), 2), "a, b");
         assert_eq!(few(["a", "b", "c", "d"].iter(), 2), "a, b and 2 more");
         assert_eq!(few(std::iter::empty::<&str>(), 2), "");
+    }
+
+    /// Colours, other sequences of ESC and of C1, line ends, and what turns the order of text around.
+    const HOSTILE: &str = "a\x1b[31mred\x1b[2J\x1b]0;t\x07\u{9b}2J\r\nforged\u{202e}txt\u{2066}\u{200f}\u{2028}\x7f\x1b";
+
+    #[test]
+    fn nothing_that_steers_is_left() {
+        let line = printable(HOSTILE);
+        assert!(!line.chars().any(steers), "{line:?}");
+        assert_eq!(printable("größer\tas it is – ✓"), "größer\tas it is – ✓");
+        let shown = page(HOSTILE);
+        assert!(shown.contains("a\x1b[31mred\u{fffd}[2J"), "{shown:?}");
+        let plain = shown.replace("\x1b[31m", "").replace('\n', "");
+        assert!(!plain.chars().any(steers), "{shown:?}");
+        assert_eq!(page("\x1b[1;32mgood\x1b[0m\n"), "\x1b[1;32mgood\x1b[0m\n");
+    }
+
+    #[test]
+    fn an_event_of_the_log_is_one_line() {
+        for colours in [false, true] {
+            let line = log_line(&format!("{HOSTILE}\n"), colours);
+            assert_eq!(line.matches('\n').count(), 1, "{line:?}");
+            assert!(
+                line.ends_with('\n') && line.contains("\\nforged"),
+                "{line:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn json_means_the_same_with_escapes() {
+        let json = serde_json::to_string_pretty(&[HOSTILE]).unwrap();
+        let shown = data(&json);
+        assert!(!shown.chars().any(|c| steers(c) && c != '\n'), "{shown:?}");
+        let read: [String; 1] = serde_json::from_str(&shown).unwrap();
+        assert_eq!(read, [HOSTILE]);
     }
 }

@@ -35,6 +35,8 @@ mod refuses;
 mod secrets;
 #[path = "agent/shape.rs"]
 mod shape;
+#[path = "agent/terminal.rs"]
+mod terminal;
 #[path = "agent/trouble.rs"]
 mod trouble;
 #[path = "agent/trusted.rs"]

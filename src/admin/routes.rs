@@ -28,6 +28,7 @@ use crate::{
     metrics::{self, Metrics},
     readiness::Effect,
     status::Status,
+    words::printable,
 };
 
 /// What the answers are made of. Cheap to clone.
@@ -175,11 +176,13 @@ async fn ready(State(served): State<Served>, RawQuery(query): RawQuery) -> Answe
             let _ = writeln!(
                 body,
                 "{mark}{} {}: {}",
-                gate.name, gate.reason, gate.message
+                gate.name,
+                gate.reason,
+                printable(&gate.message)
             );
         }
     }
-    body.push_str(&status.summary());
+    body.push_str(&printable(&status.summary()));
     body.push('\n');
     match status.ready {
         true => (StatusCode::OK, body),

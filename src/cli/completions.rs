@@ -3,7 +3,7 @@
 use clap::{Args, CommandFactory};
 use clap_complete::Shell;
 
-use super::{Cli, Exit, print};
+use super::{Cli, Exit, output::print_raw};
 
 /// Arguments of `completions`.
 #[derive(Debug, Args)]
@@ -20,6 +20,6 @@ pub struct CompletionsArgs {
 pub(super) fn run(args: CompletionsArgs) -> anyhow::Result<Exit> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), "machinist", &mut script);
-    print(&String::from_utf8(script)?)?;
+    print_raw(&String::from_utf8(script)?)?;
     Ok(Exit::Done)
 }

@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use super::{Exit, print};
+use super::{Exit, output::print_raw};
 
 /// The definitions as they are shipped; the kustomization beside them names the same files.
 const CRDS: &[&str] = &[
@@ -27,6 +27,6 @@ Examples:
 pub struct CrdsArgs {}
 
 pub(super) fn run(_: &CrdsArgs) -> anyhow::Result<Exit> {
-    print(&CRDS.join("---\n"))?;
+    print_raw(&CRDS.join("---\n"))?;
     Ok(Exit::Done)
 }

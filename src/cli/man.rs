@@ -3,7 +3,7 @@
 use anyhow::Context;
 use clap::{Args, CommandFactory};
 
-use super::{Cli, Exit, print};
+use super::{Cli, Exit, output::print_raw};
 
 /// Arguments of `man`.
 #[derive(Debug, Args)]
@@ -30,6 +30,6 @@ pub(super) fn run(args: &ManArgs) -> anyhow::Result<Exit> {
     };
     let mut page = Vec::new();
     clap_mangen::Man::new(about).render(&mut page)?;
-    print(&String::from_utf8(page)?)?;
+    print_raw(&String::from_utf8(page)?)?;
     Ok(Exit::Done)
 }

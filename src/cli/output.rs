@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
-use crate::status::sentences;
+use crate::{clock::Clock, status::sentences, words};
 
 /// How data is printed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -37,6 +37,11 @@ pub struct Printed {
 /// Writes text to stdout; colours only reach a terminal whose user wants them. A reader that has seen
 /// enough (`| head`) is no error.
 pub fn print(text: &str) -> io::Result<()> {
+    print_raw(&words::page(text))
+}
+
+/// The same for what is as it must be: scripts, configs.
+pub(super) fn print_raw(text: &str) -> io::Result<()> {
     let stdout = io::stdout();
     // In one piece: a plan has thousands of lines, and each colour would be a write of its own.
     let plain = match anstream::AutoStream::choice(&stdout) {
@@ -61,16 +66,16 @@ pub fn print_data<T: Serialize>(
     text: impl FnOnce(&T) -> String,
 ) -> anyhow::Result<()> {
     let page = match format {
-        Format::Text => text(data),
-        Format::Json => serde_json::to_string_pretty(data)? + "\n",
-        Format::Yaml => serde_saphyr::to_string(data)?,
+        Format::Text => words::page(&text(data)),
+        Format::Json => words::data(&(serde_json::to_string_pretty(data)? + "\n")),
+        Format::Yaml => words::data(&serde_saphyr::to_string(data)?),
     };
-    Ok(print(&page)?)
+    Ok(print_raw(&page)?)
 }
 
 /// A name that others can hardly have taken, for a file that is made where they may write.
 pub(super) fn fresh(prefix: &str) -> String {
-    let now = jiff::Timestamp::now().as_nanosecond();
+    let now = Clock::system().now().as_nanosecond();
     format!("{prefix}{}-{now}", std::process::id())
 }
 
@@ -102,7 +107,7 @@ pub(super) fn wrapped(first: &str, others: &str, sentence: &str) -> String {
 
 /// Writes an error to stderr. When even that fails there is nobody left to tell.
 pub(super) fn complain(text: &str) {
-    let _ = writeln!(anstream::stderr(), "machinist: {text}");
+    let _ = writeln!(anstream::stderr(), "machinist: {}", words::page(text));
 }
 
 /// A failure, each of its reasons by itself. What already ends with its code does not say it twice.
@@ -122,7 +127,11 @@ pub(super) fn failed(message: &str, code: crate::reason::Reason) -> String {
 
 /// Writes a warning to stderr.
 pub(super) fn warn(text: &str) {
-    let _ = writeln!(anstream::stderr(), "machinist: warning: {text}");
+    let _ = writeln!(
+        anstream::stderr(),
+        "machinist: warning: {}",
+        words::page(text)
+    );
 }
 
 /// Writes text to stderr as it is.

@@ -5,7 +5,7 @@ use clap::Args;
 use super::{
     Exit, Format, Global, Wanted,
     config::{Context, complain_of},
-    print,
+    output::print_raw,
 };
 use crate::machine_config::{Order, to_machine_config_yaml};
 
@@ -50,9 +50,9 @@ pub(super) fn run(global: &Global, args: &RenderArgs) -> anyhow::Result<Exit> {
     match args.output {
         Format::Json => {
             let value: serde_json::Value = serde_saphyr::from_str(&manifest)?;
-            print(&(serde_json::to_string_pretty(&value)? + "\n"))?;
+            print_raw(&(serde_json::to_string_pretty(&value)? + "\n"))?;
         }
-        Format::Text | Format::Yaml => print(&manifest)?,
+        Format::Text | Format::Yaml => print_raw(&manifest)?,
     }
     Ok(Exit::Done)
 }

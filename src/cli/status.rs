@@ -2,6 +2,7 @@
 
 use anyhow::Context;
 use clap::Args;
+use serde_json::Value;
 
 use super::{
     Exit, Format, Global, Printed, fleet,
@@ -11,6 +12,7 @@ use super::{
 use crate::{
     admin::{AskError, ask_status},
     clock::Clock,
+    plan::printable,
     root::Root,
     status::{Status, render},
 };
@@ -82,13 +84,54 @@ fn page(answer: &str) -> anyhow::Result<String> {
     Ok(render(&parse(answer)?, Clock::system().now()))
 }
 
+/// The status, in which nothing that was said elsewhere steers a terminal.
 fn parse(answer: &str) -> anyhow::Result<Status> {
-    serde_json::from_str(answer).context(
+    let mut document = serde_json::from_str(answer).context("the agent's answer is no JSON")?;
+    make_printable(&mut document);
+    serde_json::from_value(document).context(
         "the agent's status has another shape than this binary knows; see it with status -o json",
     )
+}
+
+fn make_printable(value: &mut Value) {
+    match value {
+        Value::String(text) => *text = printable(text),
+        Value::Array(all) => all.iter_mut().for_each(make_printable),
+        Value::Object(all) => all.values_mut().for_each(make_printable),
+        _ => {}
+    }
 }
 
 /// The status of the agent that runs below `root`.
 pub(super) fn ask(root: &Root) -> anyhow::Result<Status> {
     parse(&ask_status(root)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::status::Mode;
+
+    #[test]
+    fn the_page_shows_no_character_of_others_that_steers() {
+        let now = Clock::system().now();
+        let hostile = "x\u{1b}[31m\u{1b}[2J\nready\u{202e}\u{9b}";
+        let mut status = Status::starting(hostile, Mode::Machine, now);
+        status.source = hostile.to_owned();
+        status.phase = hostile.to_owned();
+        status.config.current = hostile.to_owned();
+        status.device_problems = vec![hostile.to_owned()];
+        status.holders_unknown = Some(hostile.to_owned());
+        let text = page(&serde_json::to_string(&status).unwrap()).unwrap();
+        assert!(text.contains("[2J"), "{text}");
+        for one in [
+            "x\u{1b}[31m",
+            "\u{1b}[2J",
+            "\nready\u{202e}",
+            "\u{202e}",
+            "\u{9b}",
+        ] {
+            assert!(!text.contains(one), "{one:?} in {text:?}");
+        }
+    }
 }

@@ -16,6 +16,7 @@ use super::{Exit, Printed, output::fresh, print_data, short};
 use crate::{
     device::{registry, vendor},
     path::AbsPath,
+    plan::printable,
     root::{Meta, Root},
     shutdown::{GRACE, Tasks},
     vendor::check::{Check, Ended, Finding, Patience, Verdict},
@@ -216,7 +217,8 @@ fn page(found: &[Finding]) -> String {
             seen => format!(": {seen}"),
         };
         // Writing to a String cannot fail.
-        let _ = writeln!(text, "{word:<8} {}{seen}", one.rule);
+        let line = printable(&format!("{}{seen}", one.rule));
+        let _ = writeln!(text, "{word:<8} {line}");
     }
     text
 }

@@ -24,6 +24,7 @@ use super::node::{Condition, Notice};
 use crate::{
     clock::Clock,
     crd::{self, ConfigVersion, MachineConfigNodeStatus, REASON_LIMIT, State, names},
+    plan::printable,
     readiness::{Effect, Gates},
     reason::Reason,
     status::Status,
@@ -187,7 +188,7 @@ fn annotations(report: &UpdateReport, degraded: bool) -> BTreeMap<&'static str, 
             State::Done => String::new(),
             _ => why(report),
         };
-        let reason = crd::cut(&reason, REASON_LIMIT).to_owned();
+        let reason = crd::cut(&printable(&reason), REASON_LIMIT).to_owned();
         all.insert(protocol::REASON, Some(reason));
     }
     // The new name counts as taken on only when the pods may come back, in one write with Done.
@@ -243,7 +244,7 @@ fn blocked_by(report: &UpdateReport) -> Option<String> {
     let named = report.blockers.iter();
     let named = named.map(|it| format!("{} ({})", it.place(), it.reason));
     let named = named.collect::<Vec<_>>().join(", ");
-    (!named.is_empty()).then(|| crd::cut(&named, REASON_LIMIT).to_owned())
+    (!named.is_empty()).then(|| crd::cut(&printable(&named), REASON_LIMIT).to_owned())
 }
 
 /// The condition: what holds, with its words; what only warns, by name, since its numbers move all the
@@ -278,7 +279,7 @@ fn ready(report: &UpdateReport, gates: &Gates) -> Condition {
         kind: names::condition::READY,
         status: if holding.is_empty() { "True" } else { "False" },
         reason: blocked.or(held).unwrap_or(Reason::Ok).to_string(),
-        message: crd::cut(&message, REASON_LIMIT).to_owned(),
+        message: crd::cut(&printable(&message), REASON_LIMIT).to_owned(),
         names: report.blockers.iter().map(Blocker::place).collect(),
     }
 }
@@ -292,7 +293,7 @@ fn progress(
 ) -> Option<MachineConfigNodeStatus> {
     let config = &report.config;
     let desired = config.desired.as_ref().or(config.current.as_ref())?;
-    let degraded = damper.is_degraded().then(|| why(report));
+    let degraded = damper.is_degraded().then(|| printable(&why(report)));
     let conditions = conditions(
         report,
         is_settled(report),

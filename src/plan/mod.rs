@@ -55,6 +55,7 @@ pub use drift::{Drift, DriftKind, drift};
 pub use kinds::{LinkEnd, is_layout};
 pub use linkset::{UNIT_DIR, resolve};
 
+pub use crate::words::printable;
 pub use labels::Labels;
 pub use model::{
     Action, ActionKind, Capabilities, Change, ChangeKind, ConfigRef, Cost, ObjectSummary, Plan,
@@ -67,5 +68,4 @@ pub use operation::{Node, NodeKind, Operation, OperationKind};
 pub use os::{Base, HostKind, Image, NotByDigest, OsCapabilities, OsFacts, is_lower};
 pub use policy::{Policies, same_images};
 pub use preset::DIRECTORIES as PRESET_DIRECTORIES;
-pub use text::printable;
 pub use unit_tree::{UNIT_DIRECTORIES, is_dependency_directory, named_in};

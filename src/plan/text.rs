@@ -5,7 +5,10 @@ use std::fmt::{self, Write as _};
 use anstyle::{AnsiColor, Style};
 
 use super::{Action, Change, ChangeKind, Cost, ObjectSummary, Plan, actions::Need, desired::noun};
-use crate::machine_config::{EntryKind, Refusal};
+use crate::{
+    machine_config::{EntryKind, Refusal},
+    words::printable,
+};
 
 /// Most reasons shown for one action; a reboot may have thousands.
 const MOST_REASONS: usize = 3;
@@ -181,19 +184,6 @@ impl Page {
         }
         self.text.push('\n');
     }
-}
-
-/// Contents and names come from elsewhere: nothing in them may steer the terminal.
-pub fn printable(text: &str) -> String {
-    text.chars()
-        .map(|c| {
-            if c.is_control() && c != '\t' {
-                '\u{FFFD}'
-            } else {
-                c
-            }
-        })
-        .collect()
 }
 
 /// What may be said of content that is not shown.

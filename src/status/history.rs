@@ -5,6 +5,7 @@ use std::fmt::{self, Write};
 use anstyle::{AnsiColor, Style};
 
 use super::{Outcome, UpdateStatus, text::ago};
+use crate::plan::printable;
 
 const GOOD: Style = AnsiColor::Green.on_default();
 const BAD: Style = AnsiColor::Red.on_default().bold();
@@ -36,7 +37,8 @@ fn write(out: &mut String, update: &UpdateStatus) -> fmt::Result {
     writeln!(out, "{began}  {style}{outcome}{style:#}{reason}, in {took}")?;
     writeln!(out, "  id    {}", update.id)?;
     let from = update.from.as_deref().unwrap_or("nothing");
-    writeln!(out, "  from  {from}\n  to    {}", update.to)?;
+    let (from, to) = (printable(from), printable(&update.to));
+    writeln!(out, "  from  {from}\n  to    {to}")?;
     let phases = update.phases.iter().map(|phase| {
         let end = phase.finished.or(update.finished).unwrap_or(phase.started);
         format!("{} {}", phase.name, ago(phase.started, end))
@@ -47,7 +49,7 @@ fn write(out: &mut String, update: &UpdateStatus) -> fmt::Result {
         let state = Some(&action.state).filter(|state| *state != "Done");
         let state = state.map(|state| format!(" ({})", state.to_lowercase()));
         let (unit, state) = (unit.unwrap_or_default(), state.unwrap_or_default());
-        format!("{}{unit}{state}", action.kind)
+        printable(&format!("{}{unit}{state}", action.kind))
     });
     list(out, "did", actions)
 }

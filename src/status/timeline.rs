@@ -133,6 +133,7 @@ fn seconds(from: Timestamp, to: Timestamp) -> f64 {
 }
 
 fn escaped(text: &str) -> String {
+    let text = crate::plan::printable(text);
     text.replace('&', "&amp;").replace('<', "&lt;")
 }
 

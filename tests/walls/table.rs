@@ -32,7 +32,7 @@ pub(crate) const WALLS: &[Wall] = &[
         "",
     ),
     wall("machine_config", "digest path reason", ""),
-    wall("plan", "digest machine_config path reason", ""),
+    wall("plan", "digest machine_config path reason words", ""),
     wall("update::phase", "", ""),
     wall("update::journal", "digest path plan reason", ""),
     wall(
@@ -122,11 +122,11 @@ pub(crate) const WALLS: &[Wall] = &[
         "machine_config path readiness reason root telemetry window",
         "names of units",
     ),
-    wall("telemetry", "config", "what is logged, and how"),
+    wall("telemetry", "config words", "what is logged, and how"),
     wall("metrics", "status", ""),
     wall(
         "admin",
-        "config metrics path readiness reason root status",
+        "config metrics path readiness reason root status words",
         "",
     ),
     wall("agent cli", "*", "they join the others"),

@@ -1,6 +1,6 @@
 //! What an event says.
 
-use crate::crd;
+use crate::{crd, plan::printable};
 
 /// The API server's own limit for a note, in bytes.
 const NOTE: usize = 1024;
@@ -12,7 +12,7 @@ pub(super) fn noted(note: &str, left_out: u32) -> String {
         count => format!(" ({count} others were left out before this)"),
     };
     let room = NOTE.saturating_sub(more.len());
-    format!("{}{more}", crd::cut(note, room))
+    format!("{}{more}", crd::cut(&printable(note), room))
 }
 
 #[cfg(test)]
@@ -26,5 +26,9 @@ mod tests {
         let long = noted(&"x".repeat(2 * NOTE), 3);
         assert_eq!(long.len(), NOTE);
         assert!(long.ends_with("left out before this)"));
+        assert_eq!(
+            noted("a\x1b[2J\nb\u{202e}", 0),
+            "a\u{fffd}[2J\u{fffd}b\u{fffd}"
+        );
     }
 }

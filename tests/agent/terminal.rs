@@ -1,0 +1,37 @@
+//! Names and texts of others in what is printed and logged.
+
+use std::fs;
+
+use crate::harness::Place;
+
+#[test]
+fn names_of_others_steer_no_terminal_and_make_no_lines_of_their_own() {
+    let place = Place::new();
+    let name = "10-a\u{1b}[2J\u{9b}1m\nmachinist: all is well\u{202e}.yaml";
+    fs::write(place.source().join(name), "kind: [").unwrap();
+    let shown = place.source().join(name).display().to_string();
+    let asked = [
+        place.with_source(&["plan"]),
+        place.with_source(&["render"]),
+        place.machinist(&["render", &shown]),
+        place.with_source(&["plan", "-o", "json"]),
+        place.with_source(&["plan", "-o", "yaml"]),
+    ];
+    for output in &asked {
+        for said in [&output.stdout, &output.stderr] {
+            let said = String::from_utf8(said.clone()).unwrap();
+            let steers = |c: char| c != '\n' && (c.is_control() || c == '\u{202e}');
+            assert!(!said.chars().any(steers), "{said:?}");
+            assert!(
+                !said.lines().any(|line| line.starts_with("machinist: all")),
+                "{said:?}"
+            );
+        }
+    }
+    let agent = place.start();
+    agent.says("all is well");
+    for line in agent.lines("all is well") {
+        assert!(!line.contains(['\u{1b}', '\u{9b}', '\u{202e}']), "{line:?}");
+        assert!(!line.starts_with("machinist: all"), "{line:?}");
+    }
+}
