@@ -276,7 +276,7 @@ async fn build(
     let made = Updater::beside_the_guard(&root, systemd.clone(), listener, conduct, ends.desired);
     let (driver, update) = made.await.map_err(Box::new)?;
     let driver = driver.listening(ends.words).bringing(host);
-    let doors = serve::bind(&root, &settings).await?;
+    let doors = serve::bind(&root, &settings)?;
     status.send_modify(|status| Arc::make_mut(status).admin.clone_from(&doors.address));
     let (control, asks) = serve::control(place.own_uid, &settings);
 

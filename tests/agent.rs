@@ -21,6 +21,8 @@ mod crash;
 mod drift;
 #[path = "agent/ends.rs"]
 mod ends;
+#[path = "agent/floods.rs"]
+mod floods;
 #[path = "agent/follows.rs"]
 mod follows;
 #[path = "agent/harness.rs"]

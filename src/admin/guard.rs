@@ -32,6 +32,13 @@ const LARGE: usize = 8 << 20;
 /// monitoring system and two people.
 const MOST: usize = 16;
 
+/// How many connections all users together may have where the kernel does not say whose they are. One that asks
+/// at once is answered long before as many others have come after it.
+const MOST_UNKNOWN: usize = 512;
+
+/// How many users are known beside those who are connected.
+const MOST_USERS: usize = 64;
+
 /// Who is at the other end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
@@ -63,7 +70,50 @@ impl Known for TcpStream {
 #[derive(Debug)]
 pub struct Guarded<L> {
     listener: L,
-    open: BTreeMap<Option<u32>, VecDeque<Weak<CancellationToken>>>,
+    open: BTreeMap<Option<u32>, Open>,
+}
+
+/// The connections of one user, the oldest first.
+#[derive(Debug, Default)]
+struct Open {
+    /// Those that have ended are taken out later.
+    tokens: VecDeque<Weak<CancellationToken>>,
+    /// How many have not ended.
+    alive: Arc<()>,
+}
+
+impl Open {
+    fn alive(&self) -> usize {
+        Arc::strong_count(&self.alive) - 1
+    }
+
+    fn admit(&mut self, most: usize) -> Place {
+        while self.alive() >= most
+            && let Some(oldest) = self.tokens.pop_front()
+        {
+            if let Some(oldest) = oldest.upgrade() {
+                oldest.cancel();
+                break;
+            }
+        }
+        // Now and then: each time would be work for all of them, for each connection of a flood.
+        if self.tokens.len() > 4 * most {
+            self.tokens.retain(|one| one.strong_count() > 0);
+        }
+        let token = Arc::new(CancellationToken::new());
+        self.tokens.push_back(Arc::downgrade(&token));
+        Place {
+            token,
+            _alive: Arc::clone(&self.alive),
+        }
+    }
+}
+
+/// The place of a connection in the count, given back when this is dropped.
+#[derive(Debug)]
+struct Place {
+    token: Arc<CancellationToken>,
+    _alive: Arc<()>,
 }
 
 impl<L> Guarded<L> {
@@ -76,20 +126,12 @@ impl<L> Guarded<L> {
     }
 
     /// Counts one more connection of `peer`, and ends the oldest when there are too many.
-    fn admit(&mut self, peer: Peer) -> Arc<CancellationToken> {
-        self.open.retain(|_, theirs| {
-            theirs.retain(|one| one.strong_count() > 0);
-            !theirs.is_empty()
-        });
-        let theirs = self.open.entry(peer.uid).or_default();
-        if theirs.len() >= MOST
-            && let Some(oldest) = theirs.pop_front().and_then(|oldest| oldest.upgrade())
-        {
-            oldest.cancel();
+    fn admit(&mut self, peer: Peer) -> Place {
+        if self.open.len() > MOST_USERS {
+            self.open.retain(|_, theirs| theirs.alive() > 0);
         }
-        let token = Arc::new(CancellationToken::new());
-        theirs.push_back(Arc::downgrade(&token));
-        token
+        let most = peer.uid.map_or(MOST_UNKNOWN, |_| MOST);
+        self.open.entry(peer.uid).or_default().admit(most)
     }
 }
 
@@ -103,13 +145,13 @@ where
     async fn accept(&mut self) -> (Self::Io, Peer) {
         let (stream, _) = self.listener.accept().await;
         let peer = stream.peer();
-        let token = self.admit(peer);
+        let place = self.admit(peer);
         let connection = Connection {
             stream,
             overdue: Box::pin(tokio::time::sleep(LONGEST)),
             read: 0,
-            evicted: Box::pin(CancellationToken::clone(&token).cancelled_owned()),
-            _counted: token,
+            evicted: Box::pin(CancellationToken::clone(&place.token).cancelled_owned()),
+            _place: place,
         };
         (connection, peer)
     }
@@ -139,8 +181,7 @@ pub struct Connection<S> {
     /// Bytes since it was last given more time.
     read: usize,
     evicted: Pin<Box<WaitForCancellationFutureOwned>>,
-    /// The place in the count, given back when this is dropped.
-    _counted: Arc<CancellationToken>,
+    _place: Place,
 }
 
 impl<S> Connection<S> {
@@ -206,17 +247,27 @@ mod tests {
         let peer = |uid| Peer { uid: Some(uid) };
         let other = guarded.admit(peer(1));
         let mut mine: Vec<_> = (0..MOST).map(|_| guarded.admit(peer(0))).collect();
-        assert!(mine.iter().all(|one| !one.is_cancelled()));
+        assert!(mine.iter().all(|one| !one.token.is_cancelled()));
         // One that has ended is not counted.
         mine.pop();
         mine.push(guarded.admit(peer(0)));
-        assert!(mine.iter().all(|one| !one.is_cancelled()));
+        assert!(mine.iter().all(|one| !one.token.is_cancelled()));
         mine.push(guarded.admit(peer(0)));
-        let ended: Vec<_> = mine.iter().map(|one| one.is_cancelled()).collect();
+        let ended: Vec<_> = mine.iter().map(|one| one.token.is_cancelled()).collect();
         assert!(
             ended[0] && ended[1..].iter().all(|ended| !ended),
             "{ended:?}"
         );
-        assert!(!other.is_cancelled());
+        assert!(!other.token.is_cancelled());
+
+        // Who has come and gone leaves nothing behind.
+        for _ in 0..100 * MOST {
+            drop(guarded.admit(peer(2)));
+        }
+        assert!(guarded.open[&Some(2)].tokens.len() <= 4 * MOST + 1);
+        for user in 0..10_000 {
+            drop(guarded.admit(peer(user)));
+        }
+        assert!(guarded.open.len() <= MOST_USERS + 1);
     }
 }

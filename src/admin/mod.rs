@@ -20,7 +20,7 @@ mod routes;
 pub use client::{AskError, ask_for_config, ask_status, ask_wanted};
 pub use control::{Ask, Control, Question, Taken, WantedConfig};
 pub use guard::{Guarded, Peer};
-pub use port::{BindError, bind};
+pub use port::{BindError, bind, wait};
 pub use pulse::{Liveness, Pulse, pulse};
 pub use routes::{Freshen, Served, control_routes, port_routes, status_routes};
 

@@ -152,12 +152,12 @@ async fn a_default_port_makes_way_and_a_chosen_one_does_not() {
         listen,
         chosen: true,
     };
-    assert!(matches!(bind(chosen).await, Err(BindError::Chosen(at, _)) if at == listen));
+    assert!(matches!(bind(chosen), Err(BindError::Chosen(at, _)) if at == listen));
     let default = Admin {
         listen,
         chosen: false,
     };
-    let other = bind(default).await.unwrap().local_addr().unwrap();
+    let other = bind(default).unwrap().local_addr().unwrap();
     assert!(other.port() > listen.port() && other.ip() == listen.ip());
 }
 

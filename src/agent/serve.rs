@@ -17,7 +17,7 @@ use super::{AgentError, Origin, Setup};
 use crate::{
     admin::{self, Control, Question, Served},
     clock::Clock,
-    config::{Job, Settings},
+    config::{Admin, Job, Settings},
     metrics::Metrics,
     path::AbsPath,
     plan::Capabilities,
@@ -99,26 +99,40 @@ pub(super) fn control(
 
 /// The port and the two sockets below the root. Who connects already waits until they are open.
 pub(super) struct Doors {
-    /// The port's address as it is reached.
+    /// The port's address as it is reached, or will be.
     pub(super) address: String,
-    port: TcpListener,
+    port: Result<TcpListener, Admin>,
     status: UnixListener,
     control: UnixListener,
 }
 
 /// Takes the port and the sockets: what can fail.
-pub(super) async fn bind(root: &Root, settings: &Settings) -> Result<Doors, AgentError> {
-    let port = admin::bind(settings.admin).await?;
-    let address = port
-        .local_addr()
-        .map_err(|e| AgentError::System("read the port's address", e))?;
-    tracing::info!("probes and metrics at http://{address}");
+pub(super) fn bind(root: &Root, settings: &Settings) -> Result<Doors, AgentError> {
+    let (port, address) = bind_port(settings.admin)?;
     Ok(Doors {
-        address: address.to_string(),
+        address,
         port,
         status: bind_status(root)?,
         control: bind_control(root)?,
     })
+}
+
+/// A chosen address that another program has is waited for: whoever may take a port must not keep the machine
+/// from being looked after.
+fn bind_port(chosen: Admin) -> Result<(Result<TcpListener, Admin>, String), AgentError> {
+    let port = match admin::bind(chosen) {
+        Ok(port) => port,
+        Err(error) => {
+            let at = error.taken().ok_or(error)?;
+            tracing::warn!("probes and metrics wait: another program listens on {at}");
+            return Ok((Err(chosen), at.to_string()));
+        }
+    };
+    let at = port
+        .local_addr()
+        .map_err(|e| AgentError::System("read the port's address", e))?;
+    tracing::info!("probes and metrics at http://{at}");
+    Ok((Ok(port), at.to_string()))
 }
 
 fn bind_status(root: &Root) -> Result<UnixListener, AgentError> {
@@ -145,10 +159,18 @@ fn asynchronous(bound: Result<BlockingListener, RootError>) -> Result<UnixListen
 impl Doors {
     /// Answers from now on. The status must have been published: nobody is shown a placeholder.
     pub(super) fn open(self, served: Served, control: Option<Control>, tasks: &Tasks) {
-        tasks.spawn(
-            "port",
-            admin::serve(self.port, admin::port_routes(served.clone()), tasks.token()),
-        );
+        let (port, routes, stop) = (self.port, admin::port_routes(served.clone()), tasks.token());
+        tasks.spawn("port", async move {
+            let port = match port {
+                Ok(port) => port,
+                Err(chosen) => tokio::select! {
+                    () = stop.cancelled() => return,
+                    // Safe to drop: what was not accepted yet is closed with the listener.
+                    port = admin::wait(chosen) => port,
+                },
+            };
+            admin::serve(port, routes, stop).await;
+        });
         tasks.spawn(
             "status socket",
             admin::serve(

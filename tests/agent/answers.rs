@@ -200,7 +200,7 @@ fn a_second_terminal_sees_the_status_for_people_and_for_scripts() {
 }
 
 #[test]
-fn a_taken_port_gives_the_next_one_and_a_chosen_one_is_refused() {
+fn a_taken_port_gives_the_next_one() {
     let place = Place::with_file("/etc/one", "zero");
     // Somebody has the usual port, be it this test or whoever runs beside it.
     let ours = TcpListener::bind("127.0.0.1:10480");
@@ -211,18 +211,6 @@ fn a_taken_port_gives_the_next_one_and_a_chosen_one_is_refused() {
     assert_eq!(agent.status()["admin"], address.as_str());
     assert_eq!(agent.get("/livez").0, 200);
     drop(ours);
-
-    let other = Place::with_file("/etc/one", "zero");
-    let refused = other.with_source(&["run", "--admin", &address]);
-    assert_eq!(code(&refused), 1);
-    assert!(
-        err(&refused).contains(&format!(
-            "cannot listen on {address}, which admin.listen asks for"
-        )),
-        "{}",
-        err(&refused)
-    );
-    assert!(!other.at("/etc/one").exists());
     agent.signal(nix::sys::signal::SIGTERM);
     assert_eq!(agent.ended().0.code(), Some(0));
 }
