@@ -74,8 +74,9 @@ pub fn start(log: Log, environment: &Environment) -> Result<(), TelemetryError> 
 }
 
 /// The client of the API server calls each request that fails an error, a hundred in an hour without
-/// a server. Whoever asked says once what there is to be said.
-const QUIET: &str = "kube_client=off";
+/// a server. Whoever asked says once what there is to be said. HTTP/2 warns of each frame of vendors and plugins
+/// that it did not expect: any of them could fill the disk with lines.
+const QUIET: &str = "kube_client=off,h2=error";
 
 fn filter(log: Log, given: Option<&str>) -> Result<EnvFilter, TelemetryError> {
     let directives = match (given, log.level) {
@@ -218,7 +219,9 @@ mod tests {
         };
         let quiet = filter(log, None).unwrap().to_string();
         assert!(
-            quiet.contains("warn") && quiet.contains("kube_client=off"),
+            ["warn", "kube_client=off", "h2=error"]
+                .iter()
+                .all(|one| quiet.contains(one)),
             "{quiet}"
         );
         let level = LogLevel::Debug;

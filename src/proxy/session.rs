@@ -348,7 +348,14 @@ impl Session {
         }
         if passed(self.bind_at) {
             self.bind_at = None;
-            tracing::warn!(vendor = %self.vendor.name, "kubelet.sock in {} is not ours any more; it is made again", self.directory.path);
+            let told = format!(
+                "kubelet.sock in {} is not ours any more; it is made again",
+                self.directory.path
+            );
+            // Whoever may write there could take it away again and again.
+            if let Some(unsaid) = self.told.refused.take(&told) {
+                tracing::warn!(vendor = %self.vendor.name, unsaid, "{told}");
+            }
             self.serve()?;
         }
         // Grace may be over for any of them; those for which it is not are found unchanged.
