@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::{
     Action, ActionKind, Capabilities, Change, ChangeKind, ConfigRef, Cost, Database, Observed,
-    Plan, Policies,
+    Operation, Plan, Policies,
     accounts::Accounts,
     actions::{self, Need},
     attributes,
@@ -97,18 +97,8 @@ fn plan(
     drop(before);
     let (mut operations, in_the_way) = normalise::operations(&steps, &after, observed);
     refusals.extend(in_the_way);
-    refusals.extend(hard_links::refusals(&steps, observed));
-    refusals.extend(too_large(to));
-    homes::furnish(&mut operations, &after, observed);
-    labels::add(&mut operations, observed);
-    refusals.extend(homes::add_entries(&mut operations, &after));
-    let kinds = Kinds {
-        to,
-        after: &after,
-        steps: &steps,
-        observed,
-    };
-    refusals.extend(host::refusals(&operations, &kinds, capabilities));
+    let completed = complete(&mut operations, to, &steps, &after, observed, capabilities);
+    refusals.extend(completed);
     if !refusals.is_empty() {
         return Err(in_order(refusals));
     }
@@ -144,6 +134,31 @@ fn plan(
     drop((after, steps));
     plan.add_changes(changes, capabilities);
     Ok(plan)
+}
+
+/// Adds homes, labels and the entries of new users to the operations, and returns what speaks against them.
+fn complete(
+    operations: &mut Vec<Operation>,
+    to: &MachineConfig,
+    steps: &Steps,
+    after: &Layout,
+    observed: &Observed,
+    capabilities: Capabilities,
+) -> Vec<Refusal> {
+    let mut refusals = Vec::new();
+    refusals.extend(hard_links::refusals(steps, observed));
+    refusals.extend(too_large(to));
+    homes::furnish(operations, after, observed);
+    labels::add(operations, observed);
+    refusals.extend(homes::add_entries(operations, after));
+    let kinds = Kinds {
+        to,
+        after,
+        steps,
+        observed,
+    };
+    refusals.extend(host::refusals(operations, &kinds, capabilities));
+    refusals
 }
 
 /// Leaves what concerns one path, as the config spells it.

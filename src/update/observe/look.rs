@@ -343,10 +343,9 @@ impl<'a> Look<'a> {
             .collect();
         // What is staged on these two mounts lies in places of machinist's own.
         let mut own = BTreeSet::new();
-        for place in [Some(paths::state_dir()), AbsPath::new("/etc").ok()] {
-            if let Some(place) = place {
-                own.insert(self.root.mount(&place)?.id);
-            }
+        let places = [Some(paths::state_dir()), AbsPath::new("/etc").ok()];
+        for place in places.into_iter().flatten() {
+            own.insert(self.root.mount(&place)?.id);
         }
         for top in tops {
             let mount = self.root.mount(&top)?;
