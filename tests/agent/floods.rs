@@ -1,15 +1,18 @@
 //! What other programs of the machine do to the port: they flood it, or have it first.
 
 use std::{
-    collections::VecDeque,
     io::{Read as _, Write as _},
-    net::{TcpListener, TcpStream},
+    net::{SocketAddrV4, TcpListener, TcpStream},
     sync::atomic::{AtomicBool, Ordering},
     thread,
     time::Duration,
 };
 
+use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
+
 use crate::harness::{Place, until};
+
+const FLAGS: SocketFlags = SocketFlags::NONBLOCK.union(SocketFlags::CLOEXEC);
 
 /// Asks as a kubelet does; none where the connection was ended.
 fn probe(address: &str) -> Option<String> {
@@ -25,29 +28,31 @@ fn probe(address: &str) -> Option<String> {
     Some(answer)
 }
 
-/// Opens connections without end, says a part of a question, and keeps as many open as it may.
-fn flood(address: &str, stop: &AtomicBool) {
-    let mut open = VecDeque::new();
+/// Opens connections without end, many at a time, and asks with each for a part of a question.
+fn flood(address: SocketAddrV4, stop: &AtomicBool) {
+    let (family, kind) = (AddressFamily::INET, SocketType::STREAM);
     while !stop.load(Ordering::Relaxed) {
-        if let Ok(mut stream) = TcpStream::connect(address) {
-            let _ = stream.write_all(b"GET /liv");
-            open.push_back(stream);
+        let sockets = (0..200).map(|_| socket_with(family, kind, FLAGS, None));
+        let open: Vec<_> = sockets.filter_map(Result::ok).collect();
+        for one in &open {
+            let _ = connect(one, &address);
         }
-        if open.len() > 100 {
-            open.pop_front();
+        for one in &open {
+            let _ = rustix::io::write(one, b"GET /liv");
         }
     }
 }
 
 #[test]
 fn probes_are_answered_while_another_program_floods_the_port() {
-    const PROBES: usize = 200;
+    const PROBES: usize = 100;
     let place = Place::with_file("/etc/one", "zero");
     let agent = place.settled();
     let (address, stop) = (agent.address(), AtomicBool::new(false));
+    let at = address.parse().unwrap();
     let answered = thread::scope(|scope| {
-        for _ in 0..4 {
-            scope.spawn(|| flood(&address, &stop));
+        for _ in 0..2 {
+            scope.spawn(|| flood(at, &stop));
         }
         let answers = (0..PROBES).filter_map(|_| probe(&address));
         let answered = answers
