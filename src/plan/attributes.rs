@@ -2,14 +2,25 @@
 
 use super::{NodeKind, Observed, Operation, OperationKind};
 
-/// One sentence for each file that loses them because its owner changes: only what root or the new owner
+/// One sentence for each object that loses them because its owner changes: only what root or the new owner
 /// gave a file passes to the next one.
 pub(super) fn dropped(operations: &[Operation], observed: &Observed) -> Vec<String> {
     let of = |operation: &Operation| {
-        let OperationKind::Put(node) = &operation.kind else {
-            return None;
-        };
         let target = &operation.target;
+        let node = match &operation.kind {
+            OperationKind::Put(node) => node,
+            OperationKind::Metadata(wanted) => {
+                let facts = observed.objects.get(target)?;
+                return (facts.access_list && facts.uid != wanted.uid).then(|| {
+                    format!(
+                        "{target} goes from user {} to user {}: its access control list is removed and comes \
+                         back only if this update is undone",
+                        facts.uid, wanted.uid
+                    )
+                });
+            }
+            _ => return None,
+        };
         let source = match &node.kind {
             NodeKind::File(_) => target,
             NodeKind::Copy { place, .. } => place,

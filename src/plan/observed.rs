@@ -116,7 +116,9 @@ pub struct FileFacts {
     pub label: Option<String>,
     /// The label is neither the one that machinist gave it nor the policy's.
     pub relabelled: bool,
-    /// It belongs to another user than root and has an access control list or attributes of users.
+    /// Of an object of another user than root: whether it has an access control list.
+    pub access_list: bool,
+    /// Of a file of another user than root: whether it has any attributes that a new file would take over.
     pub attributes: bool,
 }
 

@@ -1,6 +1,6 @@
 //! Extended attributes: which ones a new file takes over from the file that it replaces.
 
-use std::{io, path::Path};
+use std::{collections::BTreeMap, io, path::Path};
 
 use rustix::{
     fs::{Mode, XattrFlags},
@@ -17,10 +17,12 @@ const PASSED_ON: &[&str] = &[
     "security.selinux",
     "security.SMACK64",
     ACCESS_LIST,
-    "system.posix_acl_default",
+    DEFAULT_LIST,
 ];
 
 const ACCESS_LIST: &str = "system.posix_acl_access";
+/// What new objects in a directory get.
+const DEFAULT_LIST: &str = "system.posix_acl_default";
 
 /// What became of an object's extended attributes.
 #[derive(Debug, Default)]
@@ -66,18 +68,69 @@ impl Root {
         copy().map_err(|error| self.failed_pair((act, word), from, to, error))
     }
 
-    /// Whether the object at `p`, a link itself, has attributes that [`Root::copy_meta_extras`] would pass
-    /// on, other than a label. False where nothing exists.
-    pub fn has_meta_extras(&self, p: &AbsPath) -> Result<bool, RootError> {
+    /// Whether the object at `p`, a link itself, has an access control list, and whether it has any attributes
+    /// that [`Root::copy_meta_extras`] would pass on, other than a label. Neither where nothing exists.
+    pub fn has_meta_extras(&self, p: &AbsPath) -> Result<(bool, bool), RootError> {
         let names = self.handle(p).and_then(|handle| {
             let path = walk::proc_path(&handle);
             attribute_names(&path)
         });
         match names {
-            Ok(names) => Ok(names.iter().any(|name| !name.starts_with("security."))),
-            Err(error) if walk::is_absent(&error) => Ok(false),
+            Ok(names) => Ok((
+                names.iter().any(|name| name.starts_with("system.")),
+                names.iter().any(|name| !name.starts_with("security.")),
+            )),
+            Err(error) if walk::is_absent(&error) => Ok((false, false)),
             Err(error) => Err(self.failed("read the extended attributes of", p, error)),
         }
+    }
+
+    /// The access control lists of the object at `p`, by the names of their attributes.
+    pub fn access_lists(&self, p: &AbsPath) -> Result<BTreeMap<String, Vec<u8>>, RootError> {
+        let read = || -> io::Result<BTreeMap<String, Vec<u8>>> {
+            let handle = self.handle(p)?;
+            let path = walk::proc_path(&handle);
+            let names = attribute_names(&path)?.into_iter();
+            let lists = names.filter(|name| [ACCESS_LIST, DEFAULT_LIST].contains(&name.as_str()));
+            lists
+                .map(|name| {
+                    let value = grown(|buffer| rustix::fs::getxattr(&path, &*name, buffer))?;
+                    Ok((name, value))
+                })
+                .collect()
+        };
+        read().map_err(|error| self.failed("read the access control lists of", p, error))
+    }
+
+    /// Gives the object at `p` these access control lists, and takes away those that are not among them.
+    pub fn set_access_lists(
+        &self,
+        p: &AbsPath,
+        lists: &BTreeMap<String, Vec<u8>>,
+    ) -> Result<(), RootError> {
+        let set = || -> io::Result<()> {
+            let handle = self.handle(p)?;
+            let path = walk::proc_path(&handle);
+            for name in [ACCESS_LIST, DEFAULT_LIST] {
+                let value = lists.get(name).map_or(&[][..], Vec::as_slice);
+                let act = || Act::SetAttribute(name.to_owned(), value.to_vec());
+                let set = || match value {
+                    [] => match rustix::fs::removexattr(&path, name) {
+                        Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(()),
+                        removed => Ok(removed?),
+                    },
+                    value => Ok(rustix::fs::setxattr(
+                        &path,
+                        name,
+                        value,
+                        XattrFlags::empty(),
+                    )?),
+                };
+                self.tapped(p, act, set)?;
+            }
+            Ok(())
+        };
+        set().map_err(|error| self.failed("set the access control lists of", p, error))
     }
 
     fn copy_attribute(

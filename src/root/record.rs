@@ -43,7 +43,7 @@ pub enum Act {
     SetMode(u32),
     /// Owner and group were set.
     SetOwner(u32, u32),
-    /// The extended attribute of this name was set to this value.
+    /// The extended attribute of this name was set to this value, or removed where that is empty.
     SetAttribute(String, Vec<u8>),
     /// The name was moved to this one, replacing what was there.
     Rename(AbsPath),

@@ -7,7 +7,10 @@ use machinist::{
 };
 use rustix::fs::{XattrFlags, getxattr, setxattr};
 
-use crate::sandbox::{Sandbox, Written, at, conduct, config};
+use crate::{
+    by_hand::ByHand,
+    sandbox::{Sandbox, Written, at, conduct, config},
+};
 
 const LIST: &str = "system.posix_acl_access";
 
@@ -120,4 +123,57 @@ fn attributes_that_change_hands_between_two_users_are_dropped() {
     let Some(sandbox) = machine(1000) else { return };
     sandbox.applied(&wanted(1002));
     assert_eq!(attributes(&sandbox), [""; 0]);
+}
+
+/// A directory of user 1000 that this user's access control lists let user 1001 write to.
+fn directory() -> Option<Sandbox> {
+    let sandbox = machine(0)?;
+    let directory = sandbox.path("/srv/app");
+    std::fs::create_dir_all(&directory).unwrap();
+    for name in [LIST, "system.posix_acl_default"] {
+        setxattr(&directory, name, &list_for_1001(), XattrFlags::empty()).unwrap();
+    }
+    std::os::unix::fs::chown(&directory, Some(1000), Some(1000)).unwrap();
+    Some(sandbox)
+}
+
+fn lists(sandbox: &Sandbox) -> [Option<Vec<u8>>; 2] {
+    [LIST, "system.posix_acl_default"].map(|name| {
+        let mut value = vec![0; 256];
+        let length = getxattr(sandbox.path("/srv/app"), name, &mut value[..]).ok()?;
+        value.truncate(length);
+        Some(value)
+    })
+}
+
+#[test]
+fn a_directory_that_goes_to_root_in_place_loses_its_lists_until_an_undo() {
+    let Some(sandbox) = directory() else { return };
+    let before = lists(&sandbox);
+    assert!(before.iter().all(Option::is_some));
+    let wanted = config("wanted").dir("/srv/app", 0o775);
+    let warnings = plan(&sandbox, &wanted).warnings;
+    let said = |warning: &String| warning.starts_with("/srv/app goes from user 1000 to user 0");
+    assert!(warnings.iter().any(said), "{warnings:?}");
+    let mut hand = ByHand::open(&sandbox.root());
+    hand.stage(&wanted).unwrap();
+    hand.commit().unwrap();
+    assert_eq!(lists(&sandbox), [None, None]);
+    hand.undo().unwrap();
+    assert_eq!(lists(&sandbox), before);
+    drop(hand);
+    sandbox.applied(&wanted);
+    assert_eq!(lists(&sandbox), [None, None]);
+}
+
+#[test]
+fn a_directory_that_stays_its_owners_keeps_its_lists() {
+    let Some(sandbox) = directory() else { return };
+    let before = lists(&sandbox);
+    let mut wanted = config("wanted").dir("/srv/app", 0o775);
+    let directory = wanted.0.directories.get_mut(&at("/srv/app")).unwrap();
+    (directory.user, directory.group) = (Some(Owner::Id(1000)), Some(Owner::Id(0)));
+    sandbox.applied(&wanted);
+    assert_eq!(lists(&sandbox)[1], before[1]);
+    assert!(lists(&sandbox)[0].is_some());
 }

@@ -1,5 +1,7 @@
 //! One operation of a transaction, as it is written down.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -36,6 +38,9 @@ pub struct OperationRecord {
     /// Mode and owner before machinist set them, of an original that is kept from here on, or of a copy of one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attributes: Option<Attributes>,
+    /// Access control lists that go with a change of owner in place: only an undo brings them back.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub lists: BTreeMap<String, Vec<u8>>,
     /// Where the original is kept of which the new file is a copy: it is not needed any more after that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub copy_of: Option<AbsPath>,

@@ -202,8 +202,8 @@ impl<'a> Look<'a> {
         let mount = above.unwrap_or(path).clone();
         let mut facts = facts(&stat, target, mount.clone());
         self.label(path, &mut facts)?;
-        if stat.uid != 0 && stat.kind == Kind::File {
-            facts.attributes = self.root.has_meta_extras(path)?;
+        if stat.uid != 0 && matches!(stat.kind, Kind::File | Kind::Directory) {
+            (facts.access_list, facts.attributes) = self.root.has_meta_extras(path)?;
         }
         self.seen.objects.insert(path.clone(), facts);
         Ok(Some(mount))
@@ -396,6 +396,7 @@ fn facts(stat: &Stat, target: Option<String>, mount: AbsPath) -> FileFacts {
         mount,
         label: None,
         relabelled: false,
+        access_list: false,
         attributes: false,
     }
 }

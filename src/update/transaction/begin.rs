@@ -6,6 +6,7 @@ use jiff::Timestamp;
 
 use super::{
     TransactionError,
+    commit::loses_lists,
     finish::{modes, originals},
     holders, kept, kind_name, object_at,
     ours::{is_ours, ours_below, released},
@@ -279,6 +280,7 @@ const fn plain(target: AbsPath, kind: OperationRecordKind) -> OperationRecord {
         brought: None,
         stays: false,
         attributes: None,
+        lists: BTreeMap::new(),
         copy_of: None,
     }
 }
@@ -325,7 +327,12 @@ fn metadata(
         original: (!file && !is_ours(journal, &target)).then_some(slot),
         file,
     };
-    Ok(plain(target, kind))
+    let lists = match loses_lists(&kind) {
+        true => root.access_lists(&target)?,
+        false => BTreeMap::new(),
+    };
+    let record = plain(target, kind);
+    Ok(OperationRecord { lists, ..record })
 }
 
 /// The owner asked for, where it cannot be set. A hard link has that of its file.

@@ -1,5 +1,7 @@
 //! Swapping the staged objects in, one rename each.
 
+use std::collections::BTreeMap;
+
 use super::{
     SyncPoints, TransactionError,
     aside::{self, Way},
@@ -53,7 +55,17 @@ fn forward(root: &Root, record: &OperationRecord) -> Result<(), TransactionError
         ),
         OperationRecordKind::Metadata {
             after, chown, file, ..
-        } => set_attributes(root, &record.target, *after, (*chown, *file)),
+        } => {
+            let (target, how) = (&record.target, (*chown, *file));
+            if !loses_lists(&record.kind) {
+                return set_attributes(root, target, *after, how);
+            }
+            let none = BTreeMap::new();
+            root.set_access_lists(target, &none)?;
+            set_attributes(root, target, *after, how)?;
+            // The owner before may have given it one in between.
+            Ok(root.set_access_lists(target, &none)?)
+        }
         OperationRecordKind::Entries { slot, edits } => {
             entries::forward(root, &record.target, slot, edits)
         }
@@ -78,6 +90,21 @@ pub(super) fn swap(
         (false, false) => {}
     }
     Ok(())
+}
+
+/// Whether an object goes from one user to another in place, so that access control lists which the first one
+/// wrote may not stay.
+pub(super) fn loses_lists(kind: &OperationRecordKind) -> bool {
+    let OperationRecordKind::Metadata {
+        before,
+        after,
+        chown,
+        ..
+    } = kind
+    else {
+        return false;
+    };
+    *chown && before.1 != 0 && before.1 != after.1
 }
 
 /// Sets mode and owner of a directory, or of a file, in place.

@@ -3,7 +3,7 @@
 use super::{
     SyncPoints, TransactionError,
     aside::{self, Way},
-    commit::{set_attributes, swap},
+    commit::{loses_lists, set_attributes, swap},
     entries,
     judge::{Verdict, judge},
     kept, object_at,
@@ -80,10 +80,20 @@ fn backward(root: &Root, record: &OperationRecord) -> Result<(), TransactionErro
             chown,
             file,
             ..
-        } => set_attributes(root, &record.target, *before, (*chown, *file)),
+        } => {
+            bring_lists_back(root, record)?;
+            set_attributes(root, &record.target, *before, (*chown, *file))
+        }
         OperationRecordKind::Entries { slot, edits } => {
             entries::backward(root, &record.target, slot, edits)
         }
+    }
+}
+
+fn bring_lists_back(root: &Root, record: &OperationRecord) -> Result<(), TransactionError> {
+    match loses_lists(&record.kind) {
+        true => Ok(root.set_access_lists(&record.target, &record.lists)?),
+        false => Ok(()),
     }
 }
 
@@ -111,6 +121,7 @@ fn reclaim(
             .stat(&record.target)?
             .is_some_and(|stat| stat.kind == kind)
         {
+            bring_lists_back(root, record)?;
             set_attributes(root, &record.target, *before, (*chown, *file))?;
         }
         return Ok(Some(record.target.clone()));
