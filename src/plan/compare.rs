@@ -147,7 +147,7 @@ impl FileFacts {
     }
 
     /// Whether two objects are the same to everybody who looks at them. Files without a digest, which are too
-    /// large to be read for this, are taken to differ.
+    /// large to be read for this, and links whose target is no text are taken to differ.
     pub(super) fn looks_like(&self, other: &Self) -> bool {
         self.kind == other.kind
             && (self.kind == ObjectKind::Link || self.mode == other.mode)
@@ -155,6 +155,7 @@ impl FileFacts {
             && self.size == other.size
             && self.digest == other.digest
             && (self.kind != ObjectKind::File || self.digest.is_some())
+            && (self.kind != ObjectKind::Link || self.target.is_some())
             && self.target == other.target
     }
 }

@@ -100,7 +100,7 @@ pub struct FileFacts {
     /// Digest of a regular file's content; none for other kinds and parents, and for a large file whose size
     /// no config asks for.
     pub digest: Option<Digest>,
-    /// A link's text.
+    /// What a link leads to; none where that is no text.
     pub target: Option<String>,
     /// Its inode number: on one mount, whether two paths are names of one object.
     pub inode: u64,

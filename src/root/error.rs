@@ -124,6 +124,12 @@ impl RootError {
         self.kind() == io::ErrorKind::NotFound
     }
 
+    /// Whether nothing is there, or something above it is no directory.
+    pub fn is_absent(&self) -> bool {
+        use io::ErrorKind as K;
+        matches!(self.kind(), K::NotFound | K::NotADirectory)
+    }
+
     /// Whether nobody listens on the socket.
     pub fn is_refused(&self) -> bool {
         self.kind() == io::ErrorKind::ConnectionRefused

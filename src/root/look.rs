@@ -80,9 +80,29 @@ impl Root {
 
     /// Like [`Root::list`], with the number of names that are not UTF-8.
     pub fn listing(&self, dir: &AbsPath) -> Result<Listing, RootError> {
+        self.listing_up_to(dir, usize::MAX)
+    }
+
+    /// Like [`Root::listing`], for directories that other users fill: it ends after `most` names.
+    pub fn listing_up_to(&self, dir: &AbsPath, most: usize) -> Result<Listing, RootError> {
         self.open_raw(dir.relative(), OFlags::RDONLY | OFlags::DIRECTORY, 0)
-            .and_then(names)
+            .and_then(|fd| names(fd, most))
             .map_err(|error| self.failed("list", dir, error))
+    }
+
+    /// Where the link at `p` leads; none where that is no text, or no link is there any more. For links that
+    /// other users make.
+    pub fn link_text(&self, p: &AbsPath) -> Result<Option<String>, RootError> {
+        match self.read_link(p) {
+            Ok(text) => Ok(Some(text)),
+            Err(RootError::NotText { .. }) => Ok(None),
+            Err(error) => match error.kind() {
+                io::ErrorKind::NotFound
+                | io::ErrorKind::NotADirectory
+                | io::ErrorKind::InvalidInput => Ok(None),
+                _ => Err(error),
+            },
+        }
     }
 
     /// The path that leads to the same object without links in its parents; the last component is
@@ -135,13 +155,17 @@ impl Root {
     }
 }
 
-fn names(dir: OwnedFd) -> io::Result<Listing> {
+fn names(dir: OwnedFd, most: usize) -> io::Result<Listing> {
     let mut found = Listing::default();
     let mut stream = Dir::new(dir)?;
     while let Some(entry) = stream.read() {
         let entry = entry?;
         let name = match entry.file_name().to_str() {
             Ok("." | "..") => continue,
+            _ if found.entries.len() + found.unreadable_names >= most => {
+                found.more = true;
+                break;
+            }
             Ok(name) => name.to_owned(),
             Err(_) => {
                 found.unreadable_names += 1;

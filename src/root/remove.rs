@@ -7,12 +7,29 @@ use std::{
 };
 
 use rustix::{
-    fs::{AtFlags, Dir, Mode, OFlags},
+    fs::{AtFlags, Dir, Mode, OFlags, RenameFlags},
     io::Errno,
 };
 
 use super::{Act, Kind, Root, RootError, Stat, walk};
 use crate::path::AbsPath;
+
+/// Levels of directories that are open at once. What is deeper is moved up: users can make trees of any depth,
+/// and neither descriptors nor the stack are without end.
+const DEEPEST: usize = 128;
+
+/// How often the top of a tree is looked through for what was moved there: somebody who holds a directory of it
+/// open may go on making others.
+const MOST_PASSES: usize = 1000;
+
+/// Where in a tree something is removed.
+#[derive(Clone, Copy)]
+struct Within<'a> {
+    mount: u64,
+    depth: usize,
+    /// The top of the tree; none for that itself.
+    top: Option<&'a OwnedFd>,
+}
 
 impl Root {
     /// Removes the name `p` of anything but a directory. Nothing there is as good as removed.
@@ -52,7 +69,12 @@ impl Root {
             .map_err(|error| self.failed("look at", p, error))?
             .stx_mnt_id;
         let name = CString::new(slot.name).map_err(|bad| self.failed("remove", p, bad.into()))?;
-        self.remove_at(&slot.dir, &name, p, mount)
+        let within = Within {
+            mount,
+            depth: 0,
+            top: None,
+        };
+        self.remove_at(&slot.dir, &name, p, within)
     }
 
     /// Works on descriptors, so that a directory exchanged for a link meanwhile is not followed,
@@ -62,7 +84,7 @@ impl Root {
         dir: &OwnedFd,
         name: &CStr,
         p: &AbsPath,
-        mount: u64,
+        within: Within<'_>,
     ) -> Result<(), RootError> {
         let failed = |error: io::Error| self.failed("remove", p, error);
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -74,7 +96,7 @@ impl Root {
                 .map_err(failed)?,
         };
         let stat = Stat::of(&raw);
-        if raw.stx_mnt_id != mount || stat.mount_point || self.pretended_mount_at(p) {
+        if raw.stx_mnt_id != within.mount || stat.mount_point || self.pretended_mount_at(p) {
             return Err(RootError::MountPoint {
                 path: self.host_path(p),
             });
@@ -83,22 +105,42 @@ impl Root {
             let unlink = || Ok(rustix::fs::unlinkat(dir, name, AtFlags::empty())?);
             return self.tapped(p, || Act::Unlink, unlink).map_err(failed);
         }
-        self.empty(dir, name, p, mount)?;
+        if let Some(top) = within.top.filter(|_| within.depth >= DEEPEST) {
+            return lift(dir, name, top).map_err(failed);
+        }
+        self.empty(dir, name, p, within)?;
         let remove = || Ok(rustix::fs::unlinkat(dir, name, AtFlags::REMOVEDIR)?);
         self.tapped(p, || Act::RemoveDir, remove).map_err(failed)
     }
 
-    fn empty(&self, dir: &OwnedFd, name: &CStr, p: &AbsPath, mount: u64) -> Result<(), RootError> {
+    fn empty(
+        &self,
+        dir: &OwnedFd,
+        name: &CStr,
+        p: &AbsPath,
+        within: Within<'_>,
+    ) -> Result<(), RootError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let failed = |error: io::Error| self.failed("list", p, error);
         let inner =
             rustix::fs::openat(dir, name, flags, Mode::empty()).map_err(|e| failed(e.into()))?;
-        for below in raw_names(&inner).map_err(failed)? {
-            // Only shown and recorded, never resolved.
-            let shown = p
-                .join(&below.to_string_lossy())
-                .map_err(|bad| failed(io::Error::other(bad)))?;
-            self.remove_at(&inner, &below, &shown, mount)?;
+        let below = Within {
+            depth: within.depth + 1,
+            top: Some(within.top.unwrap_or(&inner)),
+            ..within
+        };
+        for _ in 0..MOST_PASSES {
+            let names = raw_names(&inner).map_err(failed)?;
+            for name in &names {
+                // Only shown and recorded, never resolved. What is too deep for a path is shown as its directory.
+                let shown = p.join(&name.to_string_lossy());
+                let shown = shown.unwrap_or_else(|_| p.clone());
+                self.remove_at(&inner, name, &shown, below)?;
+            }
+            // What was too deep is at the top now.
+            if names.is_empty() || within.top.is_some() {
+                break;
+            }
         }
         Ok(())
     }
@@ -130,6 +172,19 @@ impl Root {
         };
         self.tapped(p, || Act::RemoveDir, remove)
     }
+}
+
+/// Moves a directory to the top of its tree, under a name that is free there. Not recorded: no tree of a test
+/// instrument is that deep.
+fn lift(dir: &OwnedFd, name: &CStr, top: &OwnedFd) -> io::Result<()> {
+    for number in 0_u64.. {
+        let flags = RenameFlags::NOREPLACE;
+        match rustix::fs::renameat_with(dir, name, top, format!(".{number}"), flags) {
+            Err(Errno::EXIST) => {}
+            moved => return Ok(moved?),
+        }
+    }
+    Ok(())
 }
 
 fn raw_names(dir: &OwnedFd) -> io::Result<Vec<CString>> {

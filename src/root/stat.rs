@@ -172,4 +172,6 @@ pub struct Listing {
     pub entries: Vec<Entry>,
     /// How many names are not UTF-8 and therefore missing above.
     pub unreadable_names: usize,
+    /// There are more names than were asked for, and which of them are missing is chance.
+    pub more: bool,
 }

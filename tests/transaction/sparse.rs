@@ -1,5 +1,6 @@
-//! Files of a size that nobody wants, in place of managed ones: a sparse file costs its owner nothing, and
-//! hours to whoever reads it.
+//! What a user can put in the place of a managed object, or beside it, to hold up others: files of any size,
+//! which cost nothing as sparse ones and hours to whoever reads them, trees of any depth, names and links
+//! that are no text.
 
 use std::{fs::File, sync::mpsc, time::Duration};
 
@@ -149,4 +150,67 @@ fn a_managed_file_that_is_large_is_still_compared() {
     sandbox.write("/etc/large", &text);
     let changed = ("/etc/large".to_owned(), DriftKind::Content);
     assert_eq!(drift(&sandbox), [changed]);
+}
+
+#[test]
+fn a_link_that_is_no_text_is_drift_and_is_replaced() {
+    use std::os::unix::ffi::OsStrExt as _;
+    let sandbox = Sandbox::new();
+    let odd = std::ffi::OsStr::from_bytes(b"\xff\xfe");
+    let put = |path: &str| {
+        std::fs::remove_file(sandbox.path(path)).ok();
+        std::os::unix::fs::symlink(odd, sandbox.path(path)).unwrap();
+    };
+    put("/etc/found");
+    let wanted = |text: &str| {
+        config(text)
+            .file("/etc/managed", text, 0o644)
+            .file("/etc/other", text, 0o644)
+            .link("/etc/found", text)
+            .file("/etc/way/f", text, 0o644)
+    };
+    sandbox.applied(&wanted("one"));
+    put("/etc/managed");
+    let changed = ("/etc/managed".to_owned(), DriftKind::Content);
+    assert_eq!(drift(&sandbox), [changed]);
+    sandbox.applied(&wanted("two"));
+    assert_eq!(drift(&sandbox), []);
+    // The link that was found comes back.
+    sandbox.applied(&config("empty"));
+    let back = std::fs::read_link(sandbox.path("/etc/found")).unwrap();
+    assert_eq!(back.as_os_str(), odd);
+}
+
+#[test]
+fn a_deep_tree_and_odd_names_in_a_directory_of_ours_hold_up_no_undo() {
+    use std::os::unix::ffi::OsStrExt as _;
+    let sandbox = Sandbox::new();
+    let mut hand = ByHand::open(&sandbox.root());
+    let wanted = config("wanted").file("/etc/new/dir/file", "ours", 0o644);
+    hand.stage(&wanted).unwrap();
+    hand.commit().unwrap();
+    let odd = std::ffi::OsStr::from_bytes(b"\xff");
+    let directory = sandbox.path("/etc/new/dir");
+    std::os::unix::fs::symlink(odd, directory.join("link")).unwrap();
+    std::fs::write(directory.join(odd), "").unwrap();
+    // Deeper than a path can be long: each piece is made where it is not too deep, and moved.
+    let name = "n".repeat(250);
+    let piece = |inner: Option<std::path::PathBuf>| {
+        let top = sandbox
+            .path("/piece")
+            .with_extension(inner.is_some().to_string());
+        let deep = (0..10).fold(top.clone(), |at, _| at.join(&name));
+        std::fs::create_dir_all(&deep).unwrap();
+        if let Some(inner) = inner {
+            std::fs::rename(inner, deep.join("inner")).unwrap();
+        }
+        top
+    };
+    let tree = piece(Some(piece(None)));
+    std::fs::rename(tree, directory.join("deep")).unwrap();
+    hand.undo().unwrap();
+    assert!(!sandbox.path("/etc/new").exists());
+    let kept = machinist::path::AbsPath::new("/var/lib/machinist/drifted").unwrap();
+    sandbox.root().remove_tree(&kept).unwrap();
+    assert!(!sandbox.path("/var/lib/machinist/drifted").exists());
 }

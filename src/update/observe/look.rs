@@ -195,7 +195,7 @@ impl<'a> Look<'a> {
             return Ok(None);
         };
         let target = match stat.kind {
-            Kind::Link => Some(self.root.read_link(path)?),
+            Kind::Link => self.root.link_text(path)?,
             _ => None,
         };
         let above = above.filter(|_| !stat.mount_point);
@@ -304,9 +304,14 @@ impl<'a> Look<'a> {
         let mut todo = vec![directory.clone()];
         let mut count = 0;
         while let Some(directory) = todo.pop() {
-            let listing = self.root.listing(&directory)?;
+            let left = MOST_CHILDREN - count;
+            let listing = match self.root.listing_up_to(&directory, left) {
+                // Somebody else has removed or exchanged it meanwhile.
+                Err(error) if error.is_absent() => return Ok(()),
+                listing => listing?,
+            };
             count += listing.entries.len();
-            if count > MOST_CHILDREN || listing.unreadable_names > 0 {
+            if listing.more || listing.unreadable_names > 0 {
                 return Ok(());
             }
             for entry in listing

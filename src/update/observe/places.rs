@@ -154,7 +154,13 @@ impl<'a> Places<'a> {
             false => self.root.stat(at)?.map(|stat| stat.kind),
         };
         match found {
-            Some(Kind::Link) if !link_goes => return self.root.read_link(at).map(Some),
+            Some(Kind::Link) if !link_goes => {
+                let text = self.root.link_text(at)?;
+                if text.is_none() {
+                    self.bare.insert(at.clone());
+                }
+                return Ok(text);
+            }
             Some(Kind::Directory) => {}
             _ => {
                 self.bare.insert(at.clone());

@@ -5,7 +5,7 @@ use crate::{
     digest::Digest,
     path::AbsPath,
     plan::MOST_BYTES,
-    root::{Kind, Root},
+    root::{Kind, Root, RootError},
     update::{
         journal::{HISTORY, Transaction},
         store::paths,
@@ -14,6 +14,13 @@ use crate::{
 
 /// Longest name below `drifted/`, in bytes: a component has at most 255, and a number follows.
 const LONGEST_NAME: usize = 200;
+
+/// Most names of a directory that are looked at: more than an update brings. A directory with more in it
+/// differs from every recorded one.
+const MOST_NAMES: usize = 200_000;
+
+/// Most levels of directories that are looked at.
+const DEEPEST: usize = 256;
 
 /// How many updates' worth of others' changes is kept in one place. As many as `history` tells of: what
 /// is older, nobody can place any more. An editor that fights for one file fills no disk with it.
@@ -30,46 +37,76 @@ pub(super) fn holder(slot: &AbsPath) -> AbsPath {
 /// Stands for everything in a directory: names, kinds, contents. Once more was read than a config can hold,
 /// size and time stand for the content of a file: somebody else may have put files of any size there.
 pub(super) fn content(root: &Root, dir: &AbsPath) -> Result<Digest, TransactionError> {
-    let (mut lines, mut budget) = (String::new(), MOST_BYTES);
-    list(root, dir, &mut lines, &mut budget)?;
+    let mut lines = String::new();
+    let mut budget = Budget {
+        bytes: MOST_BYTES,
+        names: MOST_NAMES,
+    };
+    list(root, dir, &mut lines, (&mut budget, DEEPEST))?;
     Ok(Digest::of(lines.as_bytes()))
+}
+
+/// What may still be read of a directory.
+struct Budget {
+    bytes: u64,
+    names: usize,
 }
 
 fn list(
     root: &Root,
     dir: &AbsPath,
     into: &mut String,
-    budget: &mut u64,
+    (budget, levels): (&mut Budget, usize),
 ) -> Result<(), TransactionError> {
-    let listing = root.listing(dir)?;
+    let listing = match root.listing_up_to(dir, budget.names) {
+        Err(error) if error.is_absent() => return Ok(()),
+        listing => listing?,
+    };
+    if listing.more {
+        into.push_str("more\n");
+        budget.names = 0;
+        return Ok(());
+    }
+    budget.names -= listing.entries.len() + listing.unreadable_names;
     // A name that cannot be shown can at least be counted.
     into.push_str(&format!("{}\n", listing.unreadable_names));
     for entry in listing.entries {
-        let path = dir.join(&entry.name)?;
+        let path = dir.join(&entry.name).ok().filter(|_| levels > 0);
+        let Some(path) = path else {
+            into.push_str("more\n");
+            continue;
+        };
         let what = match entry.kind {
             Kind::File => file(root, &path, budget)?,
-            Kind::Link => root.read_link(&path)?,
+            Kind::Link => root
+                .link_text(&path)?
+                .unwrap_or_else(|| "no text".to_owned()),
             _ => String::new(),
         };
         into.push_str(&format!("{:?} {:?} {what:?}\n", entry.name, entry.kind));
         if entry.kind == Kind::Directory {
-            list(root, &path, into, budget)?;
+            list(root, &path, into, (budget, levels - 1))?;
             into.push_str("..\n");
         }
     }
     Ok(())
 }
 
-fn file(root: &Root, path: &AbsPath, budget: &mut u64) -> Result<String, TransactionError> {
+fn file(root: &Root, path: &AbsPath, budget: &mut Budget) -> Result<String, TransactionError> {
     let Some(stat) = root.stat(path)? else {
         return Ok(String::new());
     };
-    let digest = match stat.size <= *budget {
-        true => root.digest_within(path, stat.size)?,
+    let digest = match stat.size <= budget.bytes {
+        true => match root.digest_within(path, stat.size) {
+            // Somebody else has removed or exchanged it meanwhile.
+            Err(RootError::WrongKind { .. }) => None,
+            Err(error) if error.is_absent() => None,
+            digest => digest?,
+        },
         false => None,
     };
     if let Some(digest) = digest {
-        *budget -= stat.size;
+        budget.bytes -= stat.size;
         return Ok(digest.hex());
     }
     Ok(format!("{} {:?}", stat.size, stat.mtime))
