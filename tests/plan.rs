@@ -20,6 +20,8 @@ mod oracle;
 mod os;
 #[path = "plan/properties.rs"]
 mod properties;
+#[path = "plan/registries.rs"]
+mod registries;
 #[path = "plan/rules.rs"]
 mod rules;
 #[path = "plan/soft.rs"]

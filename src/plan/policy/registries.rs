@@ -1,9 +1,10 @@
 //! Whether a change of `registries.conf` can alter which image a name means.
 //!
 //! OpenShift's rule (machine-config-operator, `isSafeContainerRegistryConfChanges`): only what cannot may be
-//! taken up without a drain. The file's form is containers-registries.conf(5), version 2.
+//! taken up without a drain. Where this asks for a drain and OpenShift's daemon does not is in docs/policies.md. The
+//! file's form is containers-registries.conf(5), version 2.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, btree_map::Entry};
 
 use toml_edit::{DocumentMut, Item, TableLike};
 
@@ -12,17 +13,19 @@ use toml_edit::{DocumentMut, Item, TableLike};
 struct Registries {
     /// Where short names are looked for, in this order.
     search: Vec<String>,
-    /// By prefix, or by location where there is none.
-    registries: BTreeMap<String, Registry>,
+    /// By prefix, or by location where there is none. A name that is given twice has a first and a last entry: which
+    /// of them a runtime takes depends on whether it reads drop-ins.
+    registries: BTreeMap<String, [Registry; 2]>,
     /// All that the rule does not know, as it is written.
     rest: BTreeMap<String, String>,
 }
 
-#[derive(Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 struct Registry {
     location: String,
     blocked: bool,
     insecure: bool,
+    digest_only: bool,
     /// By location.
     mirrors: BTreeMap<String, Mirror>,
     /// Mirrors are asked in this order.
@@ -30,7 +33,7 @@ struct Registry {
     rest: BTreeMap<String, String>,
 }
 
-#[derive(Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 struct Mirror {
     /// Only names with a digest go there, and a digest is one content wherever it lies.
     digest_only: bool,
@@ -47,12 +50,14 @@ pub fn same_images(old: &str, new: &str) -> bool {
 
 impl Registries {
     fn means_the_same_as(&self, old: &Self) -> bool {
-        let kept = |(name, registry): (&String, &Registry)| {
+        let kept = |(name, [first, last]): (&String, &[Registry; 2])| {
             let now = self.registries.get(name);
-            now.is_some_and(|now| now.means_the_same_as(registry))
+            now.is_some_and(|[now_first, now_last]| {
+                now_first.means_the_same_as(first) && now_last.means_the_same_as(last)
+            })
         };
-        let new = |(name, registry): (&String, &Registry)| {
-            old.registries.contains_key(name) || registry.is_harmless_under(name)
+        let new = |(name, both): (&String, &[Registry; 2])| {
+            old.registries.contains_key(name) || both.iter().all(|one| one.is_harmless_under(name))
         };
         self.search.starts_with(&old.search)
             && self.rest == old.rest
@@ -66,22 +71,28 @@ impl Registry {
         let same = |(location, mirror): (&String, &Mirror)| {
             let now = self.mirrors.get(location);
             // Fewer names may go there, never more.
-            now.is_some_and(|now| {
-                now.rest == mirror.rest && (now.digest_only || !mirror.digest_only)
+            now.is_some_and(|now| match mirror.digest_only {
+                true => now.digest_only,
+                false => now.rest == mirror.rest,
             })
         };
         let new = |(location, mirror): (&String, &Mirror)| {
             old.mirrors.contains_key(location) || mirror.digest_only
         };
-        let (mut now, known) = (self.order.iter(), &old.order);
-        let in_order = known.iter().all(|known| now.any(|one| one == known));
         self.location == old.location
             && self.blocked == old.blocked
             && self.insecure == old.insecure
             && self.rest == old.rest
-            && in_order
             && old.mirrors.iter().all(same)
             && self.mirrors.iter().all(new)
+            && self.is_asked_in_the_order_of(old)
+    }
+
+    /// Mirrors for digests may be asked in any order: all of them have the same content.
+    fn is_asked_in_the_order_of(&self, old: &Self) -> bool {
+        let by_tag = |location: &&String| !self.mirrors[*location].digest_only;
+        let now = self.order.iter().filter(by_tag);
+        now.eq(old.order.iter().filter(by_tag))
     }
 
     /// A registry that nobody spoke of before, and of which only mirrors for digests are said.
@@ -90,8 +101,21 @@ impl Registry {
             && !self.blocked
             && !self.insecure
             && self.rest.is_empty()
-            && !self.mirrors.is_empty()
+            && (self.digest_only || !self.mirrors.is_empty())
             && self.mirrors.values().all(|mirror| mirror.digest_only)
+    }
+}
+
+impl Mirror {
+    /// A location that is given twice is asked for what either entry allows.
+    fn join(&mut self, other: Self) {
+        self.digest_only &= other.digest_only;
+        for (key, value) in other.rest {
+            let known = self.rest.entry(key).or_default();
+            if *known != value {
+                known.push_str(&value);
+            }
+        }
     }
 }
 
@@ -113,15 +137,13 @@ fn read(text: &str) -> Option<Registries> {
             "registry" => {
                 for table in tables(item)? {
                     let (name, registry) = registry(table)?;
-                    // Said twice, nobody can tell which one counts.
-                    if all.registries.insert(name, registry).is_some() {
-                        return None;
+                    match all.registries.entry(name) {
+                        Entry::Vacant(free) => drop(free.insert([registry.clone(), registry])),
+                        Entry::Occupied(mut known) => known.get_mut()[1] = registry,
                     }
                 }
             }
-            _ => {
-                all.rest.insert(key.to_owned(), written(item));
-            }
+            _ => keep(&mut all.rest, key, item),
         }
     }
     Some(all)
@@ -129,37 +151,40 @@ fn read(text: &str) -> Option<Registries> {
 
 fn registry(table: &dyn TableLike) -> Option<(String, Registry)> {
     let (mut prefix, mut location) = (None, None);
-    let (mut blocked, mut insecure, mut by_digest) = (false, false, false);
-    let (mut mirrors, mut rest) = (None, BTreeMap::new());
+    let (mut blocked, mut insecure, mut digest_only) = (false, false, false);
+    let (mut listed, mut rest) = (None, BTreeMap::new());
     for (key, item) in table.iter() {
         match key {
-            "prefix" => prefix = Some(item.as_str()?.to_owned()),
-            "location" => location = Some(item.as_str()?.to_owned()),
+            "prefix" => prefix = text(item)?,
+            "location" => location = text(item)?,
             "blocked" => blocked = item.as_bool()?,
             "insecure" => insecure = item.as_bool()?,
-            "mirror-by-digest-only" => by_digest = item.as_bool()?,
-            "mirror" => mirrors = Some(tables(item)?),
-            _ => {
-                rest.insert(key.to_owned(), written(item));
-            }
+            "mirror-by-digest-only" => digest_only = item.as_bool()?,
+            "mirror" => listed = Some(tables(item)?),
+            _ => keep(&mut rest, key, item),
         }
     }
-    let name = prefix.clone().or_else(|| location.clone())?;
-    let mut registry = Registry {
+    let name = prefix.or_else(|| location.clone())?;
+    let (mut mirrors, mut order) = (BTreeMap::new(), Vec::new());
+    for table in listed.into_iter().flatten() {
+        let (location, mirror) = mirror(table, digest_only)?;
+        match mirrors.entry(location) {
+            Entry::Vacant(free) => {
+                order.push(free.key().clone());
+                free.insert(mirror);
+            }
+            Entry::Occupied(mut known) => known.get_mut().join(mirror),
+        }
+    }
+    let registry = Registry {
         location: location.unwrap_or_else(|| name.clone()),
         blocked,
         insecure,
-        mirrors: BTreeMap::new(),
-        order: Vec::new(),
+        digest_only,
+        mirrors,
+        order,
         rest,
     };
-    for table in mirrors.into_iter().flatten() {
-        let (location, mirror) = mirror(table, by_digest)?;
-        registry.order.push(location.clone());
-        if registry.mirrors.insert(location, mirror).is_some() {
-            return None;
-        }
-    }
     Some((name, registry))
 }
 
@@ -167,15 +192,64 @@ fn mirror(table: &dyn TableLike, by_digest: bool) -> Option<(String, Mirror)> {
     let (mut location, mut digest_only) = (None, by_digest);
     let mut rest = BTreeMap::new();
     for (key, item) in table.iter() {
-        match key {
-            "location" => location = Some(item.as_str()?.to_owned()),
-            "pull-from-mirror" => digest_only = item.as_str()? == "digest-only",
-            _ => {
-                rest.insert(key.to_owned(), written(item));
+        match (key, item.as_str()) {
+            ("location", _) => location = text(item)?,
+            ("pull-from-mirror", Some("")) => {}
+            ("pull-from-mirror", Some("digest-only")) => digest_only = true,
+            ("pull-from-mirror", Some("all")) => digest_only = false,
+            ("pull-from-mirror", _) => {
+                digest_only = false;
+                keep(&mut rest, key, item);
             }
+            _ => keep(&mut rest, key, item),
         }
     }
     Some((location?, Mirror { digest_only, rest }))
+}
+
+/// A text that is given; an empty one counts as absent.
+#[expect(
+    clippy::option_option,
+    reason = "the outer one is a value of another type"
+)]
+fn text(item: &Item) -> Option<Option<String>> {
+    let text = item.as_str()?;
+    Some((!text.is_empty()).then(|| text.to_owned()))
+}
+
+/// Keeps a value by its meaning, so that neither comments nor quotes count. Empty and false values mean nothing.
+fn keep(rest: &mut BTreeMap<String, String>, key: &str, item: &Item) {
+    if let Some(value) = value(item) {
+        rest.insert(key.to_owned(), value);
+    }
+}
+
+fn value(item: &Item) -> Option<String> {
+    if let Some(table) = item.as_table_like() {
+        let fields = table.iter();
+        let fields: BTreeMap<_, _> = fields
+            .filter_map(|(key, item)| Some((key, value(item)?)))
+            .collect();
+        return (!fields.is_empty()).then(|| format!("{fields:?}"));
+    }
+    if let Some(items) = item.as_array() {
+        let items: Vec<_> = items
+            .iter()
+            .map(|item| value(&Item::Value(item.clone())))
+            .collect();
+        return (!items.is_empty()).then(|| format!("{items:?}"));
+    }
+    match (item.as_str(), item.as_bool()) {
+        (Some(""), _) | (_, Some(false)) => None,
+        (Some(text), _) => Some(format!("{text:?}")),
+        (_, Some(true)) => Some("true".to_owned()),
+        _ => {
+            let integer = item.as_integer().map(|number| number.to_string());
+            let float = || item.as_float().map(|number| number.to_string());
+            let date = || item.as_datetime().map(ToString::to_string);
+            integer.or_else(float).or_else(date)
+        }
+    }
 }
 
 /// `[[x]]`, or a list of tables in one line.
@@ -189,96 +263,5 @@ fn tables(item: &Item) -> Option<Vec<&dyn TableLike>> {
         .collect()
 }
 
-fn written(item: &Item) -> String {
-    format!("{item:?}")
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const OLD: &str = r#"
-        unqualified-search-registries = ["registry.one", "registry.two"]
-        short-name-mode = "enforcing"
-        [[registry]]
-        prefix = "example.org/team"
-        location = "example.org/team"
-        mirror-by-digest-only = true
-        [[registry.mirror]]
-        location = "mirror.one/team"
-        [[registry]]
-        location = "example.net"
-        [[registry.mirror]]
-        location = "mirror.two"
-        [[registry.mirror]]
-        location = "mirror.three"
-        insecure = true
-    "#;
-
-    const DIGESTS: &str = "[[registry]]\nlocation = \"new.io\"\nmirror-by-digest-only = true\n[[registry.mirror]]\nlocation = \"m\"";
-
-    /// The cases of OpenShift's `TestIsDrainRequired`, and what the form allows beside them.
-    #[test]
-    fn only_what_cannot_change_an_image_is_safe() {
-        let search = r#"["registry.one", "registry.two"]"#;
-        let more = |text: &str| format!("{OLD}\n{text}");
-        let safe = [
-            OLD.to_owned(),
-            format!("# a word\n{OLD}"),
-            OLD.replace(
-                search,
-                r#"["registry.one", "registry.two", "registry.three"]"#,
-            ),
-            more(DIGESTS),
-            more("[[registry.mirror]]\nlocation = \"m\"\npull-from-mirror = \"digest-only\""),
-            OLD.replace(
-                "location = \"mirror.two\"",
-                "location = \"mirror.two\"\npull-from-mirror = \"digest-only\"",
-            ),
-        ];
-        for new in safe {
-            assert!(same_images(OLD, &new), "{new}");
-        }
-        let unsafe_ones = [
-            OLD.replace(search, r#"["registry.two", "registry.one"]"#),
-            OLD.replace(search, r#"["registry.one"]"#),
-            OLD.replace("enforcing", "permissive"),
-            OLD.replace("prefix = \"example.org/team\"", "prefix = \"example.org\""),
-            OLD.replace(
-                "location = \"example.org/team\"",
-                "location = \"example.org/other\"",
-            ),
-            OLD.replace("mirror-by-digest-only = true", ""),
-            OLD.replace("location = \"mirror.two\"", "location = \"mirror.four\""),
-            OLD.replace("insecure = true", ""),
-            OLD.replace(
-                "location = \"example.net\"",
-                "location = \"example.net\"\nblocked = true",
-            ),
-            OLD.replace(
-                "location = \"example.net\"",
-                "location = \"example.net\"\ninsecure = true",
-            ),
-            more("[[registry.mirror]]\nlocation = \"m\""),
-            more("[[registry]]\nlocation = \"new.io\""),
-            more(&DIGESTS.replace("mirror-by-digest-only = true", "")),
-            more(&DIGESTS.replace(
-                "mirror-by-digest-only = true",
-                "mirror-by-digest-only = true\nblocked = true",
-            )),
-            OLD.replace("mirror.two", "x")
-                .replace("mirror.three", "mirror.two")
-                .replace("\"x\"", "\"mirror.three\""),
-            more("[[registry]]\nlocation = \"example.net\""),
-            String::new(),
-            "no = = toml".to_owned(),
-        ];
-        for new in unsafe_ones {
-            assert!(!same_images(OLD, &new), "{new}");
-        }
-        assert!(
-            !same_images("no = = toml", OLD),
-            "nobody knows what it meant"
-        );
-    }
-}
+mod tests;
