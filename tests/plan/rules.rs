@@ -354,20 +354,43 @@ fn keys_go_where_sshd_reads_a_directory_and_no_link_is_followed() {
         r#"{"ignition": {"version": "3.4.0"}, "passwd": {"users": [{"name": "core", "sshAuthorizedKeys": ["ssh-ed25519 BBBB ours"]}]}}"#,
     );
     let nothing = MachineConfig::default();
-    let tree = Tree::new();
-    tree.write("/usr/lib/passwd", "core:x:1000:1000::/home/core:/bin/sh\n");
-    tree.write(
-        "/etc/ssh/sshd_config.d/40-keys.conf",
-        "AuthorizedKeysCommand /usr/libexec/ssh-key-dir\n",
-    );
-    tree.write("/var/home/core/.keep", "");
-    tree.link("/home", "var/home");
-    tree.apply(&tree.plan(&nothing, &keys));
-    let file = tree.at("/var/home/core/.ssh/authorized_keys.d/ignition");
-    assert_eq!(
-        std::fs::read_to_string(file).unwrap(),
-        "ssh-ed25519 BBBB ours\n"
-    );
+    // As Fedora CoreOS and its relatives ship it, and as people write it.
+    for line in [
+        "AuthorizedKeysCommand /usr/libexec/ssh-key-dir",
+        "AuthorizedKeysCommand /usr/libexec/ssh-key-dir %u",
+        "AuthorizedKeysFile .ssh/authorized_keys .ssh/authorized_keys.d/*",
+        "  authorizedkeysfile\t%h/.ssh/authorized_keys.d/ignition",
+        "AuthorizedKeysFile=\".ssh/authorized_keys.d/ignition\"",
+    ] {
+        let tree = Tree::new();
+        tree.write("/usr/lib/passwd", "core:x:1000:1000::/home/core:/bin/sh\n");
+        tree.write("/etc/ssh/sshd_config.d/40-keys.conf", &format!("{line}\n"));
+        tree.write("/var/home/core/.keep", "");
+        tree.link("/home", "var/home");
+        tree.apply(&tree.plan(&nothing, &keys));
+        let file = tree.at("/var/home/core/.ssh/authorized_keys.d/ignition");
+        let found = std::fs::read_to_string(file);
+        assert_eq!(
+            found.unwrap_or_default(),
+            "ssh-ed25519 BBBB ours\n",
+            "{line}"
+        );
+    }
+    for line in [
+        "#AuthorizedKeysCommand /usr/libexec/ssh-key-dir %u",
+        "AuthorizedKeysFile .ssh/keys",
+    ] {
+        let tree = Tree::new();
+        tree.write("/etc/passwd", "core:x:1000:1000::/home/core:/bin/sh\n");
+        tree.write("/etc/ssh/sshd_config", &format!("{line}\n"));
+        tree.write("/home/core/.keep", "");
+        tree.apply(&tree.plan(&nothing, &keys));
+        let file = tree.at("/home/core/.ssh/authorized_keys");
+        assert!(
+            std::fs::read_to_string(file).unwrap().contains("BBBB ours"),
+            "{line}"
+        );
+    }
 
     let tree = Tree::new();
     tree.write("/etc/passwd", "core:x:1000:1000::/home/core:/bin/sh\n");

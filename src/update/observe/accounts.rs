@@ -61,13 +61,23 @@ fn sshd_reads_keys_directory(root: &Root) -> Result<bool, RootError> {
             texts.push(text_if_there(root, path.as_str(), LONGEST_DATABASE)?);
         }
     }
-    let reads = |line: &str| {
-        let line = line.trim();
-        let (key, value) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
-        (key.eq_ignore_ascii_case("AuthorizedKeysFile")
-            && value.contains("authorized_keys.d/ignition"))
-            || (key.eq_ignore_ascii_case("AuthorizedKeysCommand")
-                && value.trim().ends_with("/ssh-key-dir"))
-    };
-    Ok(texts.iter().flat_map(|text| text.lines()).any(reads))
+    Ok(texts
+        .iter()
+        .flat_map(|text| text.lines())
+        .any(names_keys_directory))
+}
+
+/// A line of sshd_config(5) that has keys of that directory read; the helper may be given the user's name.
+fn names_keys_directory(line: &str) -> bool {
+    let words = line.split([' ', '\t', '=', '"']);
+    let mut words = words.filter(|word| !word.is_empty());
+    let key = words.next().unwrap_or_default();
+    if key.eq_ignore_ascii_case("AuthorizedKeysFile") {
+        return words.any(|file| {
+            let directory = file.strip_suffix("/ignition").or(file.strip_suffix("/*"));
+            directory.is_some_and(|directory| directory.ends_with(".ssh/authorized_keys.d"))
+        });
+    }
+    let command = words.next().unwrap_or_default();
+    key.eq_ignore_ascii_case("AuthorizedKeysCommand") && command.ends_with("/ssh-key-dir")
 }
