@@ -64,7 +64,7 @@ struct NodeCancelled {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 enum Outcome {
-    /// The update is given up, and the pods may come.
+    /// The update is given up, and nothing of the machine was changed.
     Cancelled,
     /// The agent has not answered, or was not waited for; the question stands.
     Asked,

@@ -7,7 +7,7 @@ use super::{
     by_hand::{DryRun, merge},
 };
 use crate::crd::{
-    State,
+    DrainRequest, State,
     names::{annotation, protocol},
 };
 
@@ -19,6 +19,7 @@ pub async fn handed_over(cluster: &Cluster, name: &str, config: &str) -> Result<
         protocol::STATE: State::Done.as_str(),
         protocol::REASON: "",
         protocol::POST_CONFIG_ACTION: "",
+        protocol::DESIRED_DRAIN: DrainRequest::Uncordon(config.to_owned()).to_string(),
         annotation::BLOCKED_BY: null,
         annotation::CANCEL: null,
         annotation::CANCELLED: null,

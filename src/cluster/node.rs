@@ -115,6 +115,15 @@ impl OwnNode {
         self.sight.subscribe()
     }
 
+    /// The Node as a test has it.
+    #[cfg(test)]
+    pub(crate) fn show(&self, view: NodeView) {
+        self.sight.send_modify(|sight| {
+            sight.asked = true;
+            sight.node = Some(Arc::new(view));
+        });
+    }
+
     /// A live read, as the API server has it now and no cache; none where there is no such Node.
     pub async fn read(&self) -> Result<Option<Arc<NodeView>>, ClusterError> {
         let get = |client| async move { nodes(client).get_opt(&self.name).await };

@@ -230,12 +230,16 @@ fn barred(report: &UpdateReport) -> String {
     bar.map_or_else(String::new, |it| format!("{}: {}", it.reason, it.message))
 }
 
-/// The config whose update is given up as a person asked, once nothing of it is left and the pods may come.
+/// The config whose update is given up as a person asked, once no step of it goes on. Its cordon may still wait for
+/// gates: they may stay closed for as long as they like.
 pub fn cancelled(report: &UpdateReport) -> Option<&str> {
     let barred = report.barred.as_ref().filter(|it| it.stands)?;
-    let over = barred.bar.reason == Reason::Cancelled
-        && report.cordoned.is_none()
-        && matches!(report.phase, Phase::Idle | Phase::Failed);
+    let resting = match report.phase {
+        Phase::Idle | Phase::Failed => report.cordoned.is_none(),
+        Phase::Uncordoning => true,
+        _ => false,
+    };
+    let over = barred.bar.reason == Reason::Cancelled && resting;
     let desired = report.config.desired.as_ref().filter(|_| over)?;
     Some(&desired.name)
 }

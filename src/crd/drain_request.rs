@@ -20,6 +20,20 @@ impl DrainRequest {
             _ => None,
         }
     }
+
+    /// The same under another name, for a controller that fulfilled the plain one before.
+    #[must_use]
+    pub fn again(&self) -> Self {
+        match self {
+            Self::Drain(config) => Self::Drain(format!("{config}-1")),
+            Self::Uncordon(config) => Self::Uncordon(format!("{config}-1")),
+        }
+    }
+
+    /// Whether it asks for the same as a plain request, under its name or the other one.
+    pub fn is_again(&self, plain: &Self) -> bool {
+        self == plain || *self == plain.again()
+    }
 }
 
 impl fmt::Display for DrainRequest {

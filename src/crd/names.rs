@@ -93,7 +93,7 @@ pub mod annotation {
     /// A person cancels the update to the config of this name. It stays while the Node names that config,
     /// and is taken away by the agent when it does not any more, or when it came too late.
     pub const CANCEL: &str = "machinist.dev/cancel";
-    /// The agent's answer: the update to the config of this name is given up, and the pods may come.
+    /// The agent's answer: the update to the config of this name is given up, and nothing of the machine was changed.
     pub const CANCELLED: &str = "machinist.dev/cancelled";
     /// The agent's other answer, as `config: why`; it takes the question away in the same request.
     pub const CANCEL_REFUSED: &str = "machinist.dev/cancel-refused";

@@ -153,6 +153,12 @@ pub trait Node: Send + Sync + 'static {
     /// where waiting helps nobody.
     fn drain(&self, order: DrainOrder) -> Asked<'_, Emptied>;
 
+    /// Ends a drain of which nothing came, at once and whatever gates are closed: whoever evicts pods must cease. The
+    /// cordon is lifted, or left to [`Node::uncordon`].
+    fn take_back(&self, _on: String) -> Asked<'_, ()> {
+        Box::pin(async { Ok(()) })
+    }
+
     /// Looks afresh whether a step may be taken, towards the config of this name or, without one, back.
     /// That the node is to be on another config by now, which will be heard of soon, is an error of the
     /// kind that passes.

@@ -43,6 +43,8 @@ struct Knobs {
     held: Vec<Blocker>,
     stop_units: BTreeSet<String>,
     earliest: Option<jiff::Timestamp>,
+    /// How often a drain was taken back.
+    taken_back: usize,
     /// What the Node names, where that is looked at.
     desired: Option<String>,
 }
@@ -134,6 +136,11 @@ impl NodeDouble {
     /// These units use devices.
     pub(crate) fn stops(&self, units: &[&str]) {
         self.with(|knobs| knobs.stop_units = units.iter().map(|unit| (*unit).to_owned()).collect());
+    }
+
+    /// How often a drain was taken back.
+    pub(crate) fn taken_back(&self) -> usize {
+        self.with(|knobs| knobs.taken_back)
     }
 
     /// To whom devices were lent, in order.
@@ -238,6 +245,13 @@ impl Node for NodeDouble {
                     }
                 }
             }
+        })
+    }
+
+    fn take_back(&self, _on: String) -> Asked<'_, ()> {
+        Box::pin(async move {
+            self.with(|knobs| knobs.taken_back += 1);
+            Ok(())
         })
     }
 

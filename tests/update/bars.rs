@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use machinist::{
+    cluster::publish::cancelled,
     reason::Reason,
     update::{
         journal::Outcome,
@@ -120,6 +121,33 @@ async fn an_agent_that_starts_in_the_midst_of_a_drain_gives_back_what_was_cancel
     let mut driver = start(&sandbox, &script, &node, barred(&one(), Reason::Cancelled));
     driver.until("given back", rests).await;
     assert!(!node.is_cordoned());
+    driver.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cancelled_drain_is_taken_back_and_answered_while_gates_are_closed() {
+    let (sandbox, script) = (machine(), Script::new());
+    let node = NodeDouble::of(&sandbox);
+    node.blocks(true);
+    node.fails("uncordon", u32::MAX, true);
+    let mut driver = start(&sandbox, &script, &node, one().desired());
+    driver
+        .until("draining", |report| !report.blockers.is_empty())
+        .await;
+    assert_eq!(node.taken_back(), 0);
+    let begun = tokio::time::Instant::now();
+    driver.bars(&one(), Reason::Cancelled);
+    driver
+        .until("answered", |report| cancelled(report) == Some("one"))
+        .await;
+    assert!(begun.elapsed() < Duration::from_secs(5));
+    let taken_back = || async {
+        while node.taken_back() == 0 {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    let taken_back = tokio::time::timeout(Duration::from_secs(60), taken_back());
+    assert!(taken_back.await.is_ok() && node.is_cordoned());
     driver.stop().await;
 }
 

@@ -279,4 +279,4 @@ fn options(
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -100,6 +100,10 @@ impl<P: Pods> Node for Chosen<P> {
         Box::pin(async move { self.node().await?.permit(step, to).await })
     }
 
+    fn take_back(&self, on: String) -> Asked<'_, ()> {
+        Box::pin(async move { self.node().await?.take_back(on).await })
+    }
+
     fn uncordon(&self, on: String) -> Asked<'_, ()> {
         Box::pin(async move { self.node().await?.uncordon(on).await })
     }

@@ -1,17 +1,24 @@
 //! OpenShift's machine-config-controller takes the pods away: it is asked by one annotation of the Node
-//! and answers by another (reference: `desiredDrain`, `lastAppliedDrain`).
+//! and answers by another (reference: `desiredDrain`, `lastAppliedDrain`). It acts when the two differ, and reads no more
+//! of a request than what stands before the first `-`.
 //!
 //! It cordons, evicts and uncordons; we never do. It asks budgets for ever and forces nothing, so
 //! `drain.forceAfter` means nothing here.
 
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
 use tokio::{sync::watch, time::Instant};
 
 use super::Ours;
 use crate::{
     clock::Clock,
-    crd::DrainRequest,
+    crd::{DrainRequest, NodeView},
     reason::Reason,
     update::node::{
         Asked, Blocker, DrainOrder, DrainProgress, Emptied, Lending, Node, NodeError, Permit, Step,
@@ -24,11 +31,17 @@ pub(in crate::agent) struct ByController {
     ours: Ours,
     /// What the Node is to ask for; written by whoever keeps its annotations.
     asks: watch::Sender<Option<DrainRequest>>,
+    /// The node was cordoned before the drain: that cordon belongs to a person.
+    cordoned_before: AtomicBool,
 }
 
 impl ByController {
     pub(in crate::agent) fn new(ours: Ours, asks: watch::Sender<Option<DrainRequest>>) -> Self {
-        Self { ours, asks }
+        Self {
+            ours,
+            asks,
+            cordoned_before: AtomicBool::new(false),
+        }
     }
 
     pub(super) fn ours(&self) -> &Ours {
@@ -38,11 +51,7 @@ impl ByController {
     /// Asks, and waits until that is what the controller did last.
     async fn fulfilled(&self, request: DrainRequest) {
         let mut sights = self.ours.node.sights();
-        self.asks.send_if_modified(|asks| {
-            let news = asks.as_ref() != Some(&request);
-            *asks = Some(request.clone());
-            news
-        });
+        self.ask(request.clone());
         let done = sights.wait_for(|sight| {
             let node = sight.node.as_ref();
             node.is_some_and(|node| node.last_applied_drain().as_ref() == Some(&request))
@@ -50,6 +59,70 @@ impl ByController {
         if done.await.is_err() {
             // Nobody looks any more: the agent ends.
             std::future::pending().await
+        }
+    }
+
+    fn ask(&self, request: DrainRequest) {
+        self.asks.send_if_modified(|asks| {
+            let news = asks.as_ref() != Some(&request);
+            *asks = Some(request);
+            news
+        });
+    }
+
+    /// What is asked for now, by this process or by the one before it.
+    fn asked(&self, view: &NodeView) -> Option<DrainRequest> {
+        self.asks.borrow().clone().or_else(|| view.desired_drain())
+    }
+
+    /// The request for a drain. Where the controller's last act has the same name and the node is schedulable again,
+    /// another name is needed: the controller does not look at a request that it has fulfilled.
+    fn drain_request(&self, to: &str) -> DrainRequest {
+        let plain = DrainRequest::Drain(to.to_owned());
+        let Some(view) = self.seen() else {
+            return plain;
+        };
+        let last = view.last_applied_drain();
+        match self.asked(&view) {
+            Some(asked) if asked.is_again(&plain) && last.as_ref() != Some(&asked) => asked,
+            _ if last.as_ref() == Some(&plain) && !view.is_cordoned() => plain.again(),
+            _ => plain,
+        }
+    }
+
+    /// The request to lift the cordon. After a drain that was taken back, the controller's last act may have the name
+    /// of this very request: it needs another one then. A person's cordon gets none, and stays.
+    fn uncordon_request(&self, on: &str) -> DrainRequest {
+        let plain = DrainRequest::Uncordon(on.to_owned());
+        let Some(view) = self.seen() else {
+            return plain;
+        };
+        let (asked, last) = (self.asked(&view), view.last_applied_drain());
+        let kept = self.cordoned_before.load(Relaxed) || view.keeps_cordon();
+        match asked {
+            Some(asked) if asked.is_again(&plain) => asked,
+            asked if last.as_ref() == Some(&plain) && asked != last && !kept => plain.again(),
+            _ => plain,
+        }
+    }
+
+    fn seen(&self) -> Option<Arc<NodeView>> {
+        self.ours.node.sights().borrow().node.clone()
+    }
+
+    /// Whether the cordon of the update to be over is asked away already.
+    fn is_uncordon_asked(&self, on: &str) -> bool {
+        let plain = DrainRequest::Uncordon(on.to_owned());
+        let asked = self.seen().and_then(|view| self.asked(&view));
+        asked.is_some_and(|asked| asked.is_again(&plain))
+    }
+
+    fn note_cordon_before(&self) {
+        if let Some(view) = self.seen() {
+            let drains = matches!(self.asked(&view), Some(DrainRequest::Drain(_)));
+            if !drains {
+                self.cordoned_before.store(view.is_cordoned(), Relaxed);
+            }
         }
     }
 
@@ -69,7 +142,8 @@ impl ByController {
                 since,
             }],
         };
-        let mut fulfilled = std::pin::pin!(self.fulfilled(DrainRequest::Drain(order.to.clone())));
+        self.note_cordon_before();
+        let mut fulfilled = std::pin::pin!(self.fulfilled(self.drain_request(&order.to)));
         loop {
             order.progress.send_replace(told());
             tokio::select! {
@@ -115,12 +189,24 @@ impl Node for ByController {
         Box::pin(self.look_afresh(step, to))
     }
 
+    fn take_back(&self, on: String) -> Asked<'_, ()> {
+        Box::pin(async move {
+            let asked = self.seen().and_then(|view| self.asked(&view));
+            if let Some(DrainRequest::Drain(_)) = asked {
+                self.ask(self.uncordon_request(&on));
+            }
+            Ok(())
+        })
+    }
+
     fn uncordon(&self, on: String) -> Asked<'_, ()> {
         Box::pin(async move {
-            self.ours.fit().await;
-            // Whatever it does not count in time is in the log.
-            let _ = self.ours.counted_by_the_node().await;
-            self.fulfilled(DrainRequest::Uncordon(on)).await;
+            if !self.is_uncordon_asked(&on) {
+                self.ours.fit().await;
+                // Whatever it does not count in time is in the log.
+                let _ = self.ours.counted_by_the_node().await;
+            }
+            self.fulfilled(self.uncordon_request(&on)).await;
             Ok(())
         })
     }
@@ -129,3 +215,6 @@ impl Node for ByController {
         self.ours.is_control_plane()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -235,6 +235,14 @@ impl<S: Services, A: Audience> Updater<S, A> {
         stop: &CancellationToken,
     ) -> Result<Option<Event>, UpdateError> {
         let on = self.config_name();
+        if self.is_drain_to_be_taken_back() {
+            let asked = self
+                .answer(stop, |node, _| node.take_back(on.clone()))
+                .await?;
+            let Answer::Done(()) = asked else {
+                return Ok(asked.map(|()| Event::Uncordoned { failed: false }));
+            };
+        }
         if let Some(ended) = self.lend_again(stop).await? {
             return Ok(ended);
         }
@@ -247,6 +255,13 @@ impl<S: Services, A: Audience> Updater<S, A> {
             self.close_cordon().await?;
         }
         Ok(event)
+    }
+
+    /// Whether pods were asked to leave for a config that nothing was changed for.
+    fn is_drain_to_be_taken_back(&self) -> bool {
+        let base = self.journal.base.as_ref().map(|base| base.digest);
+        let cordon = self.journal.cordon.as_ref().map(|cordon| cordon.to.digest);
+        self.journal.failure.is_none() && cordon.is_some() && cordon != base
     }
 
     /// Pods may come: nothing is left of the cordon but what history tells.

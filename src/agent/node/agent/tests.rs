@@ -43,7 +43,7 @@ async fn cluster(dir: &Path) -> Cluster {
     Cluster::connect(access).await.unwrap()
 }
 
-fn gates(devices: bool) -> Arc<Status> {
+pub(in crate::agent::node) fn gates(devices: bool) -> Arc<Status> {
     let gate = |name: GateName, open, reason| Gate {
         name: name.into(),
         open,
@@ -62,7 +62,10 @@ fn gates(devices: bool) -> Arc<Status> {
     Arc::new(status)
 }
 
-async fn ours(dir: &Path, statuses: watch::Receiver<Arc<Status>>) -> (Ours, Cluster) {
+pub(in crate::agent::node) async fn ours(
+    dir: &Path,
+    statuses: watch::Receiver<Arc<Status>>,
+) -> (Ours, Cluster) {
     let cluster = cluster(dir).await;
     let ours = Ours {
         node: OwnNode::new(cluster.clone(), "a"),
