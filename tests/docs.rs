@@ -21,6 +21,7 @@ use std::{
 use clap::CommandFactory as _;
 use machinist::{
     cli::Cli,
+    cluster::publish::passes,
     crd::EventReason,
     readiness::{Effect, GateName},
     reason::Reason,
@@ -305,6 +306,22 @@ fn each_command_has_a_manual_page_with_all_its_flags() {
             "{name}"
         );
     }
+}
+
+#[test]
+fn the_table_of_degraded_nodes_names_the_codes_that_pass() {
+    let page = page("docs/openshift.md");
+    let (_, page) = page.split_once("## When a node is degraded").unwrap();
+    let (table, _) = page.split_once("\n## ").unwrap();
+    let named: BTreeSet<String> = rows(table)
+        .iter()
+        .filter(|cells| cells[1] == "yes")
+        .flat_map(|cells| cells[0].split(", "))
+        .map(str::to_owned)
+        .collect();
+    let passing = Reason::ALL.iter().filter(|code| passes(**code));
+    let passing: BTreeSet<String> = passing.map(ToString::to_string).collect();
+    assert_eq!(named, passing);
 }
 
 #[test]

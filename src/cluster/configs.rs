@@ -315,7 +315,8 @@ fn parse(
     let object = format!("MachineConfig {name}");
     let read = machine_config::parse(text, &object, rules)
         .and_then(|documents| machine_config::merge(documents, name, Order::AsGiven));
-    let (mut config, warnings) = read.map_err(|refusals| without_lines(refusals, &object))?;
+    let (config, warnings) = read.map_err(|refusals| without_lines(refusals, &object))?;
+    let mut config = config.without_lines();
     for warning in warnings {
         tracing::warn!("{warning}");
     }

@@ -35,6 +35,7 @@ const ABSENT: Duration = Duration::from_secs(600);
 #[derive(Default)]
 struct Written {
     uid: String,
+    desired: Option<String>,
     spec: Option<Value>,
     status: Option<MachineConfigNodeStatus>,
     generation: Option<i64>,
@@ -82,14 +83,14 @@ pub async fn keep(
             }
             _ => None,
         };
-        let uid = written.uid.clone();
+        let (uid, desired) = (written.uid.clone(), written.desired.clone());
         tokio::select! {
             () = stop.cancelled() => return,
             // Safe to drop, all of them: what changed is compared anew. After a failure only time
             // passes.
             () = changed(&mut told), if wait.is_none() => {}
             () = changed(&mut pool), if wait.is_none() && speaks => {}
-            () = another(&mut sights, &uid), if wait.is_none() && speaks => {}
+            () = another(&mut sights, &uid, desired.as_deref()), if wait.is_none() && speaks => {}
             () = sleep(wait.unwrap_or_default()), if wait.is_some() => {}
         }
     }
@@ -101,9 +102,10 @@ async fn changed<T>(of: &mut watch::Receiver<T>) {
     }
 }
 
-/// The Node is there and is not the one that was written about.
-async fn another(sights: &mut watch::Receiver<Sight>, uid: &str) {
-    let other = sights.wait_for(|it| it.node.as_ref().is_some_and(|node| node.uid != uid));
+/// The Node is there and is not the one that was written about, or is to have another config.
+async fn another(sights: &mut watch::Receiver<Sight>, uid: &str, desired: Option<&str>) {
+    let is_other = |node: &NodeView| node.uid != uid || node.desired_config() != desired;
+    let other = sights.wait_for(|it| it.node.as_deref().is_some_and(is_other));
     if other.await.is_err() {
         std::future::pending().await
     }
@@ -124,6 +126,11 @@ impl Written {
                 status: read(cluster, &view.name).await?,
                 ..Self::default()
             };
+        }
+        // The report names it only when the config is read.
+        self.desired = view.desired_config().map(str::to_owned);
+        if let (Some(version), Some(desired)) = (&mut status.config_version, &self.desired) {
+            version.desired.clone_from(desired);
         }
         let version = status.config_version.as_ref();
         let desired = version.map_or("", |version| version.desired.as_str());

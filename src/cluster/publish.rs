@@ -17,7 +17,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-pub use damper::Damper;
+pub use damper::{Damper, Fault, Look, passes};
 pub use steps::conditions;
 
 use super::node::{Condition, Notice};
@@ -64,12 +64,12 @@ pub async fn publish(
         let report = Arc::clone(&update.borrow_and_update());
         let gates = status.borrow_and_update().gates.clone();
         let does = *duties.borrow_and_update();
-        let degraded = damper.look(failing(&report), is_settled(&report), Instant::now());
-        send(&to.notice, notice(&report, &gates, degraded, does));
+        let fault = damper.look(look(&report), Instant::now());
+        send(&to.notice, notice(&report, &gates, fault, does));
         let before = to.progress.borrow().clone().unwrap_or_default();
         let progress = does
             .config
-            .then(|| progress(&report, &damper, &before, &clock));
+            .then(|| progress(&report, fault, &before, &clock));
         send(&to.progress, progress.flatten());
         tokio::select! {
             () = stop.cancelled() => return,
@@ -139,17 +139,35 @@ fn is_unreconcilable(report: &UpdateReport) -> bool {
     by_itself || by_the_machine
 }
 
-/// The value of the state annotation; none before there is a config to speak of.
-///
-/// Done comes at once: rollouts wait for it. Degraded waits until it is sure.
-pub fn state(report: &UpdateReport, degraded: bool) -> Option<State> {
+/// What the damper looks at.
+pub fn look(report: &UpdateReport) -> Look {
+    let fault = failing(report).map(|code| Fault {
+        code,
+        state: match is_unreconcilable(report) {
+            true => State::Unreconcilable,
+            false => State::Degraded,
+        },
+        text: why(report),
+    });
+    let config = &report.config;
+    let asked = config.desired.as_ref().or(config.current.as_ref());
+    let is_barred = report.barred.as_ref().is_some_and(|barred| barred.stands);
+    Look {
+        config: asked.map(|it| it.digest),
+        refused: !report.refused.is_empty(),
+        at_rest: is_settled(report) || is_barred && report.phase == Phase::Idle,
+        fault,
+    }
+}
+
+/// The value of the state annotation; none before there is a config to speak of. Done comes at once where nothing was
+/// wrong: rollouts wait for it.
+pub fn state(report: &UpdateReport, fault: Option<&Fault>) -> Option<State> {
     let nothing_known = report.config.current.is_none() && report.config.desired.is_none();
-    if is_settled(report) {
+    if let Some(fault) = fault {
+        Some(fault.state)
+    } else if is_settled(report) {
         Some(State::Done)
-    } else if is_unreconcilable(report) {
-        Some(State::Unreconcilable)
-    } else if degraded {
-        Some(State::Degraded)
     } else if nothing_known && failing(report).is_none() {
         None
     } else {
@@ -161,13 +179,13 @@ pub fn state(report: &UpdateReport, degraded: bool) -> Option<State> {
 pub fn notice(
     report: &UpdateReport,
     gates: &Gates,
-    degraded: bool,
+    fault: Option<&Fault>,
     duties: Duties,
 ) -> Option<Notice> {
     gates.iter().next()?;
     let mut notice = Notice::default();
     if duties.config {
-        notice.annotations = annotations(report, degraded);
+        notice.annotations = annotations(report, fault);
         notice.stand_back = lifecycle::stands_back(report);
     }
     if duties.readiness {
@@ -179,14 +197,18 @@ pub fn notice(
     Some(notice)
 }
 
-fn annotations(report: &UpdateReport, degraded: bool) -> BTreeMap<&'static str, Option<String>> {
+fn annotations(
+    report: &UpdateReport,
+    fault: Option<&Fault>,
+) -> BTreeMap<&'static str, Option<String>> {
     use names::{annotation, protocol};
     let mut all = BTreeMap::new();
-    if let Some(state) = state(report, degraded) {
+    if let Some(state) = state(report, fault) {
         all.insert(protocol::STATE, Some(state.to_string()));
-        let reason = match state {
-            State::Done => String::new(),
-            _ => why(report),
+        let reason = match (fault, state) {
+            (Some(fault), _) => fault.text.clone(),
+            (None, State::Done) => String::new(),
+            (None, _) => why(report),
         };
         let reason = crd::cut(&printable(&reason), REASON_LIMIT).to_owned();
         all.insert(protocol::REASON, Some(reason));
@@ -291,13 +313,13 @@ fn ready(report: &UpdateReport, gates: &Gates) -> Condition {
 /// What the MachineConfigNode is to say; none before a config is asked for.
 fn progress(
     report: &UpdateReport,
-    damper: &Damper,
+    fault: Option<&Fault>,
     before: &MachineConfigNodeStatus,
     clock: &Clock,
 ) -> Option<MachineConfigNodeStatus> {
     let config = &report.config;
     let desired = config.desired.as_ref().or(config.current.as_ref())?;
-    let degraded = damper.is_degraded().then(|| printable(&why(report)));
+    let degraded = fault.map(|fault| printable(&fault.text));
     let conditions = conditions(
         report,
         is_settled(report),

@@ -86,6 +86,25 @@ impl PartialEq for Overwrite {
     }
 }
 
+impl MachineConfig {
+    /// The same without lines and columns in what it says of its entries: nobody has the text that they count in.
+    #[must_use]
+    pub fn without_lines(mut self) -> Self {
+        let files = self.files.values_mut().map(|it| &mut it.origin);
+        let directories = self.directories.values_mut().map(|it| &mut it.origin);
+        let links = self.links.values_mut().map(|it| &mut it.origin);
+        let units = self.units.values_mut().map(|it| &mut it.origin);
+        let users = self.users.values_mut().map(|it| &mut it.origin);
+        let groups = self.groups.values_mut().map(|it| &mut it.origin);
+        let os = self.os_origins.0.values_mut();
+        let objects = files.chain(directories).chain(links).chain(units);
+        for origin in objects.chain(users).chain(groups).chain(os) {
+            (origin.line, origin.column) = (None, None);
+        }
+        self
+    }
+}
+
 /// What a person should know of how a config came about. Never part of equality.
 #[derive(Clone, Debug, Default)]
 pub struct Notes(pub Vec<String>);

@@ -262,15 +262,16 @@ fn inputs(
     devices: &DevicesView,
     host: &Signals,
 ) -> Inputs {
-    let failure = update.hindrance().map(|failure| Failure {
+    // What is half done fails by its own doing; that another config could not be read meanwhile is no part of it.
+    let (failed, refused) = match update.unverified || update.unknown {
+        true => (update.failure.clone(), None),
+        false => (None, update.hindrance()),
+    };
+    let in_short = |failure: journal::Failure| Failure {
         reason: failure.code,
         message: in_short(&failure.message),
-    });
-    let (failed, refused) = if update.unverified || update.unknown {
-        (failure, None)
-    } else {
-        (None, failure)
     };
+    let (failed, refused) = (failed.map(in_short), refused.map(in_short));
     let drifted = update.drift.iter();
     let drifted = drifted.filter(|drift| settings.drift.policy(&drift.path) != DriftPolicy::Ignore);
     let mut repaired = update.drift.iter();

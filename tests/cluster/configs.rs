@@ -209,6 +209,10 @@ async fn a_first_config_that_the_node_says_it_is_on_is_compared_with_itself() {
         "{:?}",
         config.before
     );
+    // What a plan says of an entry names no place in a text that only the API server has.
+    let origin = &config.files.values().next().unwrap().origin;
+    assert_eq!((origin.line, origin.column), (None, None));
+    assert!(origin.field.is_some() && origin.file.is_some());
 }
 
 #[tokio::test]

@@ -114,6 +114,34 @@ async fn it_is_made_for_the_node_and_written_on_change_alone() {
 }
 
 #[tokio::test]
+async fn the_desired_config_is_the_nodes_before_the_agent_has_read_it() {
+    let (server, own) = with_node().await;
+    let (told, _tasks) = keeping(&server, &own).await;
+    let mut early = status(Progress::False, EARLY);
+    early.config_version.as_mut().unwrap().desired = "rendered-worker-0".to_owned();
+    told.send_replace(Some(early));
+    let desired = |server: &Server, name: &str| {
+        let object = server.object(OURS);
+        let at = |part: &str| object[part]["configVersion"]["desired"] == name;
+        at("spec") && at("status")
+    };
+    let first = |server: &Server| desired(server, "rendered-worker-1");
+    server.until("the Node's desired config", first).await;
+    server.edit(NODE, |node| {
+        node["metadata"]["annotations"]["machineconfiguration.openshift.io/desiredConfig"] =
+            json!("rendered-worker-2");
+    });
+    let second = |server: &Server| desired(server, "rendered-worker-2");
+    server.until("another desired config", second).await;
+    let old = |it: &super::server::Heard| {
+        it.body
+            .to_string()
+            .contains(r#""desired":"rendered-worker-0""#)
+    };
+    assert!(!server.writes().iter().any(old));
+}
+
+#[tokio::test]
 async fn a_start_of_the_agent_writes_nothing_that_is_there() {
     let (server, own) = with_node().await;
     {

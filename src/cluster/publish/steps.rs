@@ -16,6 +16,12 @@ pub fn conditions(
     before: &[NodeCondition],
     now: Timestamp,
 ) -> Vec<NodeCondition> {
+    let is_true = |kind: Kind| {
+        let mut known = before.iter();
+        known.any(|it| it.kind == kind.as_str() && it.status == Progress::True)
+    };
+    // The boot is proven, so that the report names it no longer; it stays a part of this update.
+    let proven = report.phase == Phase::Uncordoning && is_true(Kind::RebootedNode);
     let one = |kind: &Kind| {
         let known = before.iter().find(|it| it.kind == kind.as_str());
         let status = match (kind, degraded) {
@@ -24,7 +30,7 @@ pub fn conditions(
             (Kind::Updated, _) if settled => Progress::True,
             (Kind::Updated, _) => Progress::False,
             _ if settled => Progress::False,
-            _ => of(*kind, report, known.map(|it| it.status)),
+            _ => of(*kind, report, known.map(|it| it.status), proven),
         };
         let since = known.filter(|it| it.status == status);
         NodeCondition {
@@ -43,7 +49,7 @@ pub fn conditions(
 }
 
 /// How far a step is in an update that goes on.
-fn of(kind: Kind, report: &UpdateReport, known: Option<Progress>) -> Progress {
+fn of(kind: Kind, report: &UpdateReport, known: Option<Progress>, proven: bool) -> Progress {
     // Where a phase is beyond a step, the step is done; steps that this update does not have are not.
     let place = match report.phase {
         Phase::Idle | Phase::Planned => 0,
@@ -65,7 +71,8 @@ fn of(kind: Kind, report: &UpdateReport, known: Option<Progress>) -> Progress {
         }
     };
     let drains = report.cordoned.is_some();
-    let rebooted = report.reboot_needed_in.is_some() && report.reboot_needed_in != report.boot;
+    let rebooted =
+        proven || report.reboot_needed_in.is_some() && report.reboot_needed_in != report.boot;
     // From which place on it is under way, and from which on it is done.
     let (begins, ends, applies) = match kind {
         Kind::UpdatePrepared => (1, 1, true),

@@ -91,3 +91,27 @@ fn a_resource_that_is_lent_without_a_device_is_no_leftover() {
     let status = published(UpdateReport::default(), devices, cluster, 0);
     assert_eq!(status.zero_resources, ["acme.dev/gone"]);
 }
+
+/// After a reboot the API server may be away, so that the desired config cannot be read.
+#[test]
+fn a_config_that_cannot_be_read_fails_no_update_that_is_half_done() {
+    let unread = crate::machine_config::Refusal::new(Reason::ConfigNotFound, "there is none");
+    let mut update = UpdateReport {
+        unverified: true,
+        refused: Arc::new(vec![unread]),
+        ..UpdateReport::default()
+    };
+    let gate = |update: &UpdateReport| {
+        let devices = DevicesView::default();
+        let status = published(update.clone(), devices, ClusterView::default(), 1);
+        status.gates.get(GateName::Config).unwrap().reason
+    };
+    assert_eq!(gate(&update), Reason::UpdateInProgress);
+    update.failure = Some(journal::Failure {
+        code: Reason::VerifyFailed,
+        message: "it differs".to_owned(),
+        again: false,
+        digest: None,
+    });
+    assert_eq!(gate(&update), Reason::UpdateFailed);
+}

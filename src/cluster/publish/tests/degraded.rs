@@ -1,8 +1,8 @@
-//! When a failure has lasted long enough to be told of.
+//! When a failure is shown, and for how long.
 
 use super::*;
 
-/// Whoever waits for a budget has not failed, however long it takes; the journal's word for it is the alert's.
+/// Waiting for a budget is no failure, however long it takes; an alert is raised by the journal's words.
 #[test]
 fn a_budget_in_the_way_for_an_hour_is_no_failure_and_is_named_all_the_time() {
     let start = Instant::now();
@@ -12,56 +12,120 @@ fn a_budget_in_the_way_for_an_hour_is_no_failure_and_is_named_all_the_time() {
     waits.blockers = vec![blocker()];
     for minute in 0..=60 {
         let at = start + Duration::from_secs(60 * minute);
-        let degraded = damper.look(failing(&waits), is_settled(&waits), at);
-        let notice = notice(&waits, &open(), degraded, ALL).unwrap();
+        let shown = damper.look(look(&waits), at);
+        let notice = notice(&waits, &open(), shown, ALL).unwrap();
         assert_eq!(said(&notice, names::protocol::STATE).unwrap(), "Working");
         let blocked = said(&notice, names::annotation::BLOCKED_BY).unwrap();
         assert!(blocked.starts_with("shop/web-0"), "{blocked}");
     }
     waits.blockers.clear();
-    let notice = notice(&waits, &open(), false, ALL).unwrap();
+    let notice = notice(&waits, &open(), None, ALL).unwrap();
     assert_eq!(said(&notice, names::annotation::BLOCKED_BY), None);
 }
 
-/// A failure every minute that goes away in between, one that stays, and one that comes back soon
-/// after.
-#[tokio::test(start_paused = true)]
-async fn degraded_is_said_after_five_minutes_and_taken_back_after_two() {
-    let start = Instant::now();
-    let at = |seconds| start + Duration::from_secs(seconds);
-    let mut damper = Damper::default();
-    let (bad, other) = (Some(Reason::JobFailed), Some(Reason::UnitDied));
-    for minute in 0..10 {
-        assert!(!damper.look(bad, false, at(60 * minute)));
-        assert!(!damper.look(None, false, at(60 * minute + 30)));
+fn failed(phase: Phase, code: Reason, desired: &str) -> UpdateReport {
+    UpdateReport {
+        failure: failure(code, true),
+        ..report(phase, "a", desired)
     }
-    assert!(!damper.look(bad, false, at(1000)));
-    // Another code is another failure.
-    assert!(!damper.look(other, false, at(1200)));
-    assert!(!damper.look(other, false, at(1499)));
-    assert_eq!(damper.turns(), Some(at(1500)));
-    assert!(damper.look(other, false, at(1500)));
-    assert_eq!(damper.turns(), None);
+}
+
+/// What is written over time: report and second in, changes of state and reason out.
+fn written(told: impl IntoIterator<Item = (u64, UpdateReport)>) -> Vec<(u64, State, String)> {
+    let start = Instant::now();
+    let mut damper = Damper::default();
+    let mut all: Vec<(u64, State, String)> = Vec::new();
+    for (second, report) in told {
+        let shown = damper.look(look(&report), start + Duration::from_secs(second));
+        let notice = notice(&report, &open(), shown, ALL).unwrap();
+        let state = state(&report, shown).unwrap();
+        let reason = said(&notice, names::protocol::REASON).unwrap();
+        let is_fault = matches!(state, State::Degraded | State::Unreconcilable);
+        assert!(!is_fault || !reason.is_empty(), "{second}: {report:#?}");
+        if all
+            .last()
+            .is_none_or(|(_, known, why)| (known, why) != (&state, &reason))
+        {
+            all.push((second, state, reason));
+        }
+    }
+    all
+}
+
+fn states(all: &[(u64, State, String)]) -> Vec<(u64, State)> {
+    all.iter()
+        .map(|(second, state, _)| (*second, *state))
+        .collect()
+}
+
+#[test]
+fn a_failure_is_shown_at_once_and_stays_through_retries_of_the_same_config() {
+    // It fails, is tried again for a while without a failure, and fails with other words each time.
+    let told = (0..600).map(|second| match second % 20 {
+        0..10 => {
+            let mut failed = failed(Phase::Failed, Reason::JobFailed, "b");
+            failed.failure.as_mut().unwrap().message = format!("attempt {}", second / 20);
+            (second, failed)
+        }
+        _ => (second, report(Phase::Planned, "a", "b")),
+    });
+    let all = written(told);
+    assert_eq!(all[0].1, State::Degraded);
+    assert!(all.iter().all(|it| it.1 == State::Degraded), "{all:?}");
+    // At most one write a minute.
     assert!(
-        damper.look(None, false, at(1600)),
-        "two minutes of health are wanted"
+        all.len() > 1 && all.windows(2).all(|it| it[1].0 - it[0].0 >= 60),
+        "{all:?}"
     );
-    assert!(damper.look(other, false, at(1610)));
-    assert!(damper.look(None, false, at(1700)));
-    assert!(damper.look(None, false, at(1819)));
-    assert!(!damper.look(None, false, at(1820)));
-    // Done is told at once, and the condition follows when it is sure.
-    assert!(!damper.look(bad, false, at(2000)));
-    assert!(damper.look(bad, false, at(2300)));
-    assert!(!damper.look(None, true, at(2310)) && damper.is_degraded());
-    assert!(!damper.look(None, true, at(2430)) && !damper.is_degraded());
+}
+
+#[test]
+fn another_config_clears_a_failure_at_once() {
+    let all = written([
+        (0, failed(Phase::Failed, Reason::JobFailed, "b")),
+        (5, report(Phase::Planned, "a", "c")),
+        (6, report(Phase::Idle, "c", "c")),
+    ]);
+    use State::{Degraded, Done, Working};
+    assert_eq!(states(&all), [(0, Degraded), (5, Working), (6, Done)]);
+    assert_eq!(all[1].2, "", "the words are of the config before");
+    // A config that could not be read is withdrawn; the one before it is on the disk all the time.
+    let mut unread = report(Phase::Idle, "a", "a");
+    unread.refused = refused(Reason::FieldUnknown);
+    let all = written([(0, unread), (1, report(Phase::Idle, "a", "a"))]);
+    assert_eq!(states(&all), [(0, State::Unreconcilable), (1, Done)]);
+}
+
+#[test]
+fn what_comes_and_goes_every_ten_seconds_changes_the_state_once_each_way() {
+    for code in [Reason::JobFailed, Reason::ApiServerUnreachable] {
+        let comes_and_goes = (0..600).map(|second| match second / 10 % 2 {
+            0 => (second, failed(Phase::Idle, code, "a")),
+            _ => (second, report(Phase::Idle, "a", "a")),
+        });
+        let after = (600..700).map(|second| (second, report(Phase::Idle, "a", "a")));
+        let all = states(&written(comes_and_goes.chain(after)));
+        match passes(code) {
+            false => assert_eq!(all, [(0, State::Degraded), (620, State::Done)]),
+            // It never lasts.
+            true => assert!(all.iter().all(|it| it.1 != State::Degraded), "{all:?}"),
+        }
+    }
+}
+
+#[test]
+fn what_passes_is_shown_when_it_has_lasted() {
+    let told =
+        (0..400).map(|second| (second, failed(Phase::Failed, Reason::ImageUnreachable, "b")));
+    let all = states(&written(told));
+    assert_eq!(all, [(0, State::Working), (300, State::Degraded)]);
 }
 
 /// Nobody says anything meanwhile: the report is the same, and the gates are.
 #[tokio::test(start_paused = true)]
 async fn degraded_comes_and_goes_by_the_passing_of_time_alone() {
     let failing = UpdateReport {
-        failure: failure(Reason::JobFailed, true),
+        failure: failure(Reason::ImageUnreachable, true),
         ..report(Phase::Failed, "a", "b")
     };
     let (update, reports) = watch::channel(Arc::new(failing));
@@ -86,9 +150,9 @@ async fn degraded_comes_and_goes_by_the_passing_of_time_alone() {
     said.wait_for(is("Working")).await.unwrap();
     said.wait_for(is("Degraded")).await.unwrap();
     assert_eq!(begun.elapsed().as_secs(), 300);
-    update.send_replace(Arc::new(report(Phase::Planned, "a", "b")));
-    said.wait_for(is("Working")).await.unwrap();
-    assert_eq!(begun.elapsed().as_secs(), 420);
+    update.send_replace(Arc::new(report(Phase::Idle, "b", "b")));
+    said.wait_for(is("Done")).await.unwrap();
+    assert_eq!(begun.elapsed().as_secs(), 330);
     let progress = progressed.borrow().clone().unwrap();
     let degraded = NodeConditionKind::NodeDegraded.as_str();
     let degraded = progress.conditions.iter().find(|it| it.kind == degraded);
