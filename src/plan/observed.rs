@@ -36,6 +36,11 @@ pub struct Observed {
     pub accounts: AccountFacts,
     /// What systemd and the unit directories say of the units that the configs or policies name.
     pub units: BTreeMap<String, UnitFacts>,
+    /// Files and links of the config to reach that lie in a unit or preset directory by another path, such as
+    /// behind a link of the config: the path in that directory, by the path that the config gives.
+    pub unit_paths: BTreeMap<AbsPath, AbsPath>,
+    /// The same for the config before.
+    pub unit_paths_before: BTreeMap<AbsPath, AbsPath>,
     /// Every unit file and link in the unit directories of systemd, and the drop-ins of `units`.
     pub unit_files: BTreeMap<AbsPath, UnitEntry>,
     /// The same for originals in these directories, by the path they stood at.

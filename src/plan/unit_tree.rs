@@ -111,7 +111,11 @@ impl<'a> UnitTree<'a> {
         side: Side<'a>,
     ) -> Self {
         let mut tree = Self::without_ours(observed, side);
-        for (path, entry) in brought(config) {
+        let names = match side {
+            Side::Before => &observed.unit_paths_before,
+            Side::After(_) => &observed.unit_paths,
+        };
+        for (path, entry) in brought(config, names) {
             tree.put(path, entry, observed);
         }
         for (name, unit) in &config.units {
@@ -143,7 +147,8 @@ impl<'a> UnitTree<'a> {
         let Side::After(from) = side else {
             return tree;
         };
-        for (path, _) in brought(from).filter(|(path, _)| !observed.adopted.contains(path)) {
+        let ours = brought(from, &observed.unit_paths_before);
+        for (path, _) in ours.filter(|(path, _)| !observed.adopted.contains(path)) {
             tree.entries.remove(&path);
             if let Some(entry) = observed.unit_originals.get(&path) {
                 let place = observed.originals.get(&path).unwrap_or(&path);

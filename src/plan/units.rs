@@ -325,7 +325,8 @@ impl Enabling<'_, '_> {
 
     /// Whether the config before had something of its own there.
     fn was_replaced(&self, path: &AbsPath) -> bool {
-        matches!(self.catalogue.side, Side::After(from) if unit_tree::brings(from, path))
+        let names = &self.place.observed.unit_paths_before;
+        matches!(self.catalogue.side, Side::After(from) if unit_tree::brings(from, names, path))
     }
 
     /// What the presets made of the links of a unit that the config has only drop-ins for: those that they

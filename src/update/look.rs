@@ -93,7 +93,8 @@ pub fn unit_names(
         .chain(to.units.keys())
         .map(ToString::to_string);
     let mut names: BTreeSet<String> = named.collect();
-    names.extend([&*from, to].into_iter().flat_map(plan::named_in));
+    let named = |config| plan::named_in(config, &BTreeMap::new());
+    names.extend([&*from, to].into_iter().flat_map(named));
     let behind = observe::behind_aliases(root, &names, &transaction::originals(journal));
     names.extend(behind.map_err(|error| LookError::Observe(error.into()))?);
     names.extend(policies.unit_names());

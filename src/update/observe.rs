@@ -9,6 +9,7 @@ mod labels;
 mod look;
 mod places;
 mod recovery;
+mod unit_paths;
 mod units;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -131,12 +132,15 @@ fn observe_sides(
     if to.speaks_of_accounts() || from.speaks_of_accounts() || !known.entries.is_empty() {
         databases::add(root, known.entries, &mut seen)?;
     }
+    let (mut today, mut planned) = (Places::today(root), Places::planned(root, from, to)?);
+    seen.unit_paths_before = unit_paths::find(from, &mut today)?;
+    seen.unit_paths = unit_paths::find(to, &mut planned)?;
     units::add(root, [from, to], policies, known.live_units, &mut seen)?;
     let before = leaving.map(|from| plan::asked(from, None, &seen));
     let after = plan::asked(to, Some(from), &seen);
     let mut look = Look::new(root, seen, to, (known.digests, known.labels));
-    let before = look.locate(before.unwrap_or_default(), Places::today(root))?;
-    let after = look.locate(after, Places::planned(root, from, to)?)?;
+    let before = look.locate(before.unwrap_or_default(), today)?;
+    let after = look.locate(after, planned)?;
     look.asked(before.paths.iter().chain(&after.paths))?;
     look.kinds(before.paths.iter().chain(&after.paths))?;
     look.originals()?;

@@ -1,6 +1,6 @@
 //! What a config brings to the unit directories: as units, as files or as links.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, collections::BTreeMap};
 
 use super::{Entry, UNIT_DIRECTORIES, is_dependency_directory, is_preset};
 use crate::{
@@ -9,15 +9,23 @@ use crate::{
     plan::linkset::{UNIT_DIR, name, resolve},
 };
 
-/// Entries of the unit and preset directories that a config brings; an unknown text is `None`.
-pub(super) fn brought(config: &MachineConfig) -> impl Iterator<Item = (AbsPath, Entry<'_>)> {
-    let files = config.files.iter().filter(|(path, _)| is_ours(path));
+/// Entries of the unit and preset directories that a config brings; an unknown text is `None`. `names` is
+/// [`Observed::unit_paths`](super::Observed::unit_paths) of the config.
+pub(super) fn brought<'a>(
+    config: &'a MachineConfig,
+    names: &'a BTreeMap<AbsPath, AbsPath>,
+) -> impl Iterator<Item = (AbsPath, Entry<'a>)> {
+    let name =
+        |path: &'a AbsPath| Some(names.get(path).unwrap_or(path)).filter(|path| is_ours(path));
+    let files = config.files.iter();
+    let files = files.filter_map(move |(path, file)| Some((name(path)?, file)));
     // An entry without contents leaves what the machine has.
     let files = files.filter_map(|(path, file)| {
         let content = file.content.as_ref()?;
         Some((path.clone(), Entry::File(text(content))))
     });
-    let links = config.links.iter().filter(|(path, _)| is_ours(path));
+    let links = config.links.iter();
+    let links = links.filter_map(move |(path, link)| Some((name(path)?, link)));
     let links = links.map(|(path, link)| {
         let entry = match link.hard {
             true => Entry::File(hard_text(config, &link.target)),
@@ -56,8 +64,12 @@ fn hard_text<'a>(config: &'a MachineConfig, target: &str) -> Option<Cow<'a, str>
 }
 
 /// Whether a config brings a file or link of its own to this path of the unit directories.
-pub(in crate::plan) fn brings(config: &MachineConfig, path: &AbsPath) -> bool {
-    brought(config).any(|(brought, _)| brought == *path)
+pub(in crate::plan) fn brings(
+    config: &MachineConfig,
+    names: &BTreeMap<AbsPath, AbsPath>,
+    path: &AbsPath,
+) -> bool {
+    brought(config, names).any(|(brought, _)| brought == *path)
 }
 
 /// Where the administrator's file of this unit is.
@@ -80,16 +92,16 @@ fn is_ours(path: &AbsPath) -> bool {
 }
 
 /// The units that the files and links of a config name, beside those in its list of units.
-pub fn named_in(config: &MachineConfig) -> Vec<String> {
-    let mut names = Vec::new();
-    for (path, entry) in brought(config) {
+pub fn named_in(config: &MachineConfig, names: &BTreeMap<AbsPath, AbsPath>) -> Vec<String> {
+    let mut found = Vec::new();
+    for (path, entry) in brought(config, names) {
         let directory = path.directory().rsplit('/').next().unwrap_or_default();
-        names.push(path.file_name().to_owned());
-        names.extend(directory.strip_suffix(".d").map(str::to_owned));
+        found.push(path.file_name().to_owned());
+        found.extend(directory.strip_suffix(".d").map(str::to_owned));
         if let Entry::Link(text) = entry {
-            names.push(resolve(&path, text).file_name().to_owned());
+            found.push(resolve(&path, text).file_name().to_owned());
         }
     }
-    names.retain(|name| name::shape(name).is_some());
-    names
+    found.retain(|name| name::shape(name).is_some());
+    found
 }

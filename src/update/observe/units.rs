@@ -21,7 +21,7 @@ pub(super) fn add(
 ) -> Result<(), RootError> {
     seen.unit_files = entries(root)?;
     originals(root, seen)?;
-    let mut todo: Vec<String> = names(configs, policies, live).into_iter().collect();
+    let mut todo: Vec<String> = names(configs, policies, live, seen).into_iter().collect();
     while let Some(name) = todo.pop() {
         if seen.units.contains_key(&name) {
             continue;
@@ -184,10 +184,12 @@ fn names(
     configs: [&MachineConfig; 2],
     policies: &Policies,
     live: Option<&BTreeMap<String, UnitFacts>>,
+    seen: &Observed,
 ) -> BTreeSet<String> {
     let mut names: BTreeSet<String> = policies.unit_names();
-    for config in configs {
-        names.extend(plan::named_in(config));
+    let paths = [&seen.unit_paths_before, &seen.unit_paths];
+    for (config, paths) in configs.into_iter().zip(paths) {
+        names.extend(plan::named_in(config, paths));
         for (name, unit) in &config.units {
             names.insert(name.to_string());
             names.extend(name.template().map(String::from));
