@@ -199,13 +199,14 @@ fn blockers(page: &mut Page<'_>, status: &Status) -> fmt::Result {
     )
 }
 
-const DRIFT: [DriftKind; 6] = [
+const DRIFT: [DriftKind; 7] = [
     DriftKind::Content,
     DriftKind::Mode,
     DriftKind::Owner,
     DriftKind::Label,
     DriftKind::Missing,
     DriftKind::Unit,
+    DriftKind::Unreachable,
 ];
 
 fn gates(page: &mut Page<'_>, status: &Status) -> fmt::Result {

@@ -28,3 +28,5 @@ mod rules;
 mod soft;
 #[path = "plan/support.rs"]
 mod support;
+#[path = "plan/unreachable.rs"]
+mod unreachable;

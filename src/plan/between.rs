@@ -83,6 +83,7 @@ fn plan(
     }
     steps.make_homes(&after, observed);
     let mut refusals = after.refusals.clone();
+    refusals.extend(steps.refusals.drain(..).map(|(_, refusal)| refusal));
     if only.is_none() {
         let os = os::refusals(
             &os_changes,
@@ -168,6 +169,7 @@ fn narrow(only: &AbsPath, after: &mut Layout, steps: &mut Steps) {
     let place = objects.find(|(_, wanted)| wanted.asked == *only);
     let place = place.map_or(only, |(path, _)| path).clone();
     steps.at.retain(|path, _| place.is_under(path));
+    steps.refusals.retain(|(path, _)| place.is_under(path));
     let about = |warning: &String| warning.starts_with(place.as_str());
     steps.warnings.retain(about);
     after.warnings.retain(about);

@@ -9,7 +9,11 @@ use super::{
     observed::ObjectKind,
     partial::{Reached, changed_by},
 };
-use crate::{machine_config::EntryKind, path::AbsPath};
+use crate::{
+    machine_config::{EntryKind, Refusal},
+    path::AbsPath,
+    reason::Reason,
+};
 
 /// One path and what happens there.
 #[derive(Clone, Debug, PartialEq)]
@@ -41,6 +45,8 @@ pub(super) enum Act {
 pub(super) struct Steps {
     pub(super) at: BTreeMap<AbsPath, Step>,
     pub(super) warnings: Vec<String>,
+    /// By the path that is about.
+    pub(super) refusals: Vec<(AbsPath, Refusal)>,
     pub(super) adopted: BTreeSet<AbsPath>,
     /// Where the config before had something.
     pub(super) ours: BTreeSet<AbsPath>,
@@ -156,6 +162,10 @@ impl Steps {
         owners: bool,
     ) {
         let had = before.objects.get(path);
+        if let Some((at, why)) = observed.unreachable_at(path) {
+            self.unreachable(path, wanted, had, (at, why));
+            return;
+        }
         let Some(facts) = observed.objects.get(path) else {
             let act = Reached {
                 had,
@@ -214,6 +224,24 @@ impl Steps {
             self.warn_of_drift(had, wanted, facts, owners);
         }
         self.put(path, &wanted.entry, act, ChangeKind::Modify, fields);
+    }
+
+    /// An entry that is the config's already stays as it is, so that it stops nothing else; another cannot be
+    /// planned.
+    fn unreachable(
+        &mut self,
+        path: &AbsPath,
+        wanted: &Wanted,
+        had: Option<&Wanted>,
+        (at, (reason, text)): (&AbsPath, &(Reason, String)),
+    ) {
+        let message = format!("{} cannot be looked at: {at}: {text}", wanted.asked);
+        if had.is_some_and(|had| had.object == wanted.object) {
+            self.warnings.push(format!("{message}; it stays as it is"));
+            return;
+        }
+        let refusal = Refusal::new(*reason, message).at(&wanted.entry.origin);
+        self.refusals.push((path.clone(), refusal));
     }
 
     /// Warns when the object differs from what the config before gave it.

@@ -45,6 +45,8 @@ pub enum DriftKind {
     Missing,
     /// A link that enables, disables or masks a unit.
     Unit,
+    /// Nothing is known of it: its file system does not answer.
+    Unreachable,
 }
 
 impl DriftKind {
@@ -57,6 +59,7 @@ impl DriftKind {
             Self::Label => "label",
             Self::Missing => "missing",
             Self::Unit => "unit",
+            Self::Unreachable => "unreachable",
         }
     }
 }
@@ -69,6 +72,7 @@ impl fmt::Display for Drift {
             (_, Some(entry)) => write!(f, "{path} has another entry for {entry}"),
             (kind, None) => match kind {
                 DriftKind::Missing => write!(f, "{path} is missing"),
+                DriftKind::Unreachable => write!(f, "{path} cannot be looked at"),
                 DriftKind::Unit => write!(f, "{path} is not as the unit's enablement asks"),
                 kind => write!(f, "{path} has another {}", kind.as_str()),
             },
@@ -85,6 +89,7 @@ pub fn drift(config: &MachineConfig, observed: &Observed, owners: bool) -> Vec<D
     let mut drifts: Vec<Drift> = Vec::new();
     for (path, wanted) in &layout.objects {
         let fields = match observed.objects.get(path) {
+            None if observed.unreachable_at(path).is_some() => vec!["unreachable"],
             None => vec!["missing"],
             Some(facts) => differences(wanted, facts, owners),
         };
@@ -138,6 +143,7 @@ fn of_accounts(edits: &[Edit]) -> Vec<Drift> {
 
 fn kind(entry: EntryKind, field: &str) -> DriftKind {
     match (entry, field) {
+        (_, "unreachable") => DriftKind::Unreachable,
         (EntryKind::Enablement | EntryKind::Mask, _) => DriftKind::Unit,
         (_, "missing") => DriftKind::Missing,
         (_, "mode") => DriftKind::Mode,

@@ -25,6 +25,13 @@ impl Steps {
         owners: bool,
         directories: &mut Vec<(AbsPath, Entry)>,
     ) {
+        if let Some((at, (_, text))) = observed.unreachable_at(path) {
+            self.warnings.push(format!(
+                "{} leaves the config, but cannot be looked at: {at}: {text}; it stays as it is",
+                wanted.asked
+            ));
+            return;
+        }
         let facts = observed.objects.get(path);
         if wanted.entry.kind == EntryKind::SSHKey {
             self.keys_leave(path, wanted, facts, observed);

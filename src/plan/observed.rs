@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use super::{Base, Database, Edit, Entries, Labels, LinkEnd, Node, OsFacts};
-use crate::{digest::Digest, machine_config::KernelCommandLine, path::AbsPath};
+use crate::{digest::Digest, machine_config::KernelCommandLine, path::AbsPath, reason::Reason};
 
 /// The facts a plan is made from, for every path and unit that the two configs name.
 ///
@@ -26,6 +26,9 @@ pub struct Observed {
     pub link_ends: BTreeMap<AbsPath, LinkEnd>,
     /// What the links of an ostree host's layout lead to. Looked at only where a kind differs.
     pub layout_targets: BTreeSet<AbsPath>,
+    /// Objects that cannot be looked at, because their file system does not answer this process, with the
+    /// reason and what failed. Nothing is known of what is below them.
+    pub unreachable: BTreeMap<AbsPath, (Reason, String)>,
     /// The mounts that hold the paths, by mount point.
     pub mounts: BTreeMap<AbsPath, MountFacts>,
     /// Accounts of the root's own passwd files, by name.
@@ -74,6 +77,14 @@ pub struct Observed {
     /// Why nobody would settle an interrupted update before ordinary services start; none where the
     /// units for that are installed and enabled ([`super::recovery`]).
     pub recovery_missing: Option<String>,
+}
+
+impl Observed {
+    /// The object at or above `path` that cannot be looked at, and why.
+    pub(super) fn unreachable_at(&self, path: &AbsPath) -> Option<(&AbsPath, &(Reason, String))> {
+        let mut all = self.unreachable.iter();
+        all.find(|(above, _)| path.is_under(above))
+    }
 }
 
 /// What a plan must know to make, change and remove users and groups.

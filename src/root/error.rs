@@ -130,6 +130,16 @@ impl RootError {
         matches!(self.kind(), K::NotFound | K::NotADirectory)
     }
 
+    /// Whether the object is on a file system that does not answer this process: a FUSE mount of another
+    /// user, one whose server ended, or a network file system that has lost its server's object.
+    pub fn is_unreachable(&self) -> bool {
+        let number = self.raw_os_error().map(Errno::from_raw_os_error);
+        matches!(
+            number,
+            Some(Errno::ACCESS | Errno::NOTCONN | Errno::CONNABORTED | Errno::STALE)
+        )
+    }
+
     /// Whether nobody listens on the socket.
     pub fn is_refused(&self) -> bool {
         self.kind() == io::ErrorKind::ConnectionRefused

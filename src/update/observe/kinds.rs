@@ -62,7 +62,11 @@ impl Look<'_> {
 }
 
 fn link_end(root: &Root, path: AbsPath, count: bool) -> Result<LinkEnd, RootError> {
-    let kind = root.stat(&path)?.map(|stat| match stat.kind {
+    let stat = match root.stat(&path) {
+        Err(error) if error.is_unreachable() => None,
+        stat => stat?,
+    };
+    let kind = stat.map(|stat| match stat.kind {
         Kind::File => ObjectKind::File,
         Kind::Directory => ObjectKind::Directory,
         Kind::Link => ObjectKind::Link,
@@ -79,7 +83,10 @@ fn link_end(root: &Root, path: AbsPath, count: bool) -> Result<LinkEnd, RootErro
 fn count_below(root: &Root, directory: &AbsPath) -> Result<Option<usize>, RootError> {
     let (mut todo, mut count) = (vec![directory.clone()], 0);
     while let Some(directory) = todo.pop() {
-        let listing = root.listing(&directory)?;
+        let listing = match root.listing(&directory) {
+            Err(error) if error.is_unreachable() => return Ok(None),
+            listing => listing?,
+        };
         count += listing.entries.len() + listing.unreadable_names;
         if count > MOST_COUNTED {
             return Ok(None);

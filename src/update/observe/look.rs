@@ -1,6 +1,9 @@
 //! Looks at single objects, each once, and at the mounts that hold them.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashSet},
+    error::Error as _,
+};
 
 use crate::{
     machine_config::MachineConfig,
@@ -135,7 +138,13 @@ impl<'a> Look<'a> {
                 continue;
             };
             let names = paths.iter().map(|path| path.file_name());
-            let stats = self.root.stat_each(&parent, names)?;
+            let stats = match self.root.stat_each(&parent, names) {
+                Err(error) if error.is_unreachable() => {
+                    self.unreachable(&parent, &error);
+                    continue;
+                }
+                stats => stats?,
+            };
             for (path, stat) in paths.into_iter().zip(stats) {
                 let file = stat.as_ref().filter(|stat| stat.kind == Kind::File);
                 files.extend(file.map(|stat| self.question(path, stat)));
@@ -179,8 +188,22 @@ impl<'a> Look<'a> {
             },
             None => None,
         };
-        let stat = self.root.stat(path)?;
-        self.note(path, stat, above.as_ref())
+        match self.root.stat(path) {
+            Err(error) if error.is_unreachable() => {
+                self.unreachable(path, &error);
+                self.absent.insert(path.clone());
+                Ok(None)
+            }
+            stat => self.note(path, stat?, above.as_ref()),
+        }
+    }
+
+    /// Takes down that nothing can be known of `path` and what is below it.
+    fn unreachable(&mut self, path: &AbsPath, error: &RootError) {
+        let cause = error.source().map(ToString::to_string);
+        let text = cause.unwrap_or_else(|| error.to_string());
+        let why = (error.reason(), text);
+        self.seen.unreachable.insert(path.clone(), why);
     }
 
     /// Takes up what is at `path`, in a directory of the mount `above`. Gives the mount that holds it.
@@ -306,8 +329,8 @@ impl<'a> Look<'a> {
         while let Some(directory) = todo.pop() {
             let left = MOST_CHILDREN - count;
             let listing = match self.root.listing_up_to(&directory, left) {
-                // Somebody else has removed or exchanged it meanwhile.
-                Err(error) if error.is_absent() => return Ok(()),
+                // Somebody else has removed or exchanged it meanwhile, or it does not answer.
+                Err(error) if error.is_absent() || error.is_unreachable() => return Ok(()),
                 listing => listing?,
             };
             count += listing.entries.len();

@@ -151,7 +151,10 @@ impl<'a> Places<'a> {
         }
         let found = match self.bare.contains(above) {
             true => None,
-            false => self.root.stat(at)?.map(|stat| stat.kind),
+            false => match self.root.stat(at) {
+                Err(error) if error.is_unreachable() => None,
+                stat => stat?.map(|stat| stat.kind),
+            },
         };
         match found {
             Some(Kind::Link) if !link_goes => {

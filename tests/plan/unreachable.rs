@@ -1,0 +1,69 @@
+//! Paths on a file system that does not answer, such as a FUSE mount of another user.
+
+use machinist::{
+    machine_config::MachineConfig,
+    plan::{self, Observed, Plan, Policies},
+    reason::Reason,
+    update::observe::Known,
+};
+
+use super::support::{OFFLINE, Tree, config, path, show};
+
+fn files(behind: &str, other: &str) -> MachineConfig {
+    config(&format!(
+        r#"{{"ignition": {{"version": "3.4.0"}}, "storage": {{"files": [
+            {{"path": "/srv/u/a", "mode": 420, "contents": {{"source": "data:,{behind}"}}}},
+            {{"path": "/etc/f", "mode": 420, "contents": {{"source": "data:,{other}"}}}}]}}}}"#
+    ))
+}
+
+/// The machine on `from`, with a mount over `/srv/u`.
+fn observed(tree: &Tree, from: &MachineConfig, to: &MachineConfig) -> Observed {
+    let mut observed = tree.observed(from, to, Known::default());
+    let mount = path("/srv/u");
+    observed.objects.retain(|at, _| !at.is_under(&mount));
+    let why = (Reason::PermissionMissing, "Permission denied".to_owned());
+    observed.unreachable.insert(mount, why);
+    observed
+}
+
+fn changes(plan: &Plan) -> Vec<&str> {
+    let changes = plan.changes.iter();
+    changes.map(|change| change.name.as_str()).collect()
+}
+
+#[test]
+fn what_cannot_be_looked_at_stops_no_plan_of_other_paths() {
+    let (tree, from) = (Tree::new(), files("a", "one"));
+    tree.apply(&tree.plan(&MachineConfig::default(), &from));
+    let to = files("a", "two");
+    let seen = observed(&tree, &from, &to);
+    let plan = plan::between(&from, &to, &seen, &Policies::default(), OFFLINE);
+    let plan = plan.unwrap_or_else(|refusals| panic!("{}", show(&refusals)));
+    assert_eq!(changes(&plan), ["/etc/f"]);
+    let told = plan.warnings.iter();
+    assert!(
+        told.clone()
+            .any(|told| told.contains("/srv/u/a cannot be looked at")),
+        "{told:?}"
+    );
+    // It leaves: nothing can be done there now, and the rest leaves.
+    let nothing = MachineConfig::default();
+    let seen = observed(&tree, &from, &nothing);
+    let plan = plan::between(&from, &nothing, &seen, &Policies::default(), OFFLINE).unwrap();
+    assert_eq!(changes(&plan), ["/etc/f"]);
+}
+
+#[test]
+fn a_change_of_what_cannot_be_looked_at_is_refused_and_the_rest_can_be_repaired() {
+    let (tree, from) = (Tree::new(), files("a", "one"));
+    tree.apply(&tree.plan(&MachineConfig::default(), &from));
+    let to = files("b", "two");
+    let seen = observed(&tree, &from, &to);
+    let refused = plan::between(&from, &to, &seen, &Policies::default(), OFFLINE).unwrap_err();
+    assert_eq!(refused.len(), 1, "{}", show(&refused));
+    assert_eq!(refused[0].reason, Reason::PermissionMissing);
+    let (other, policies) = (path("/etc/f"), Policies::default());
+    let plan = plan::only(&from, &to, &seen, &policies, OFFLINE, &other).unwrap();
+    assert_eq!(changes(&plan), ["/etc/f"]);
+}
