@@ -18,6 +18,8 @@ mod kinds;
 mod oracle;
 #[path = "plan/os.rs"]
 mod os;
+#[path = "plan/paths.rs"]
+mod paths;
 #[path = "plan/properties.rs"]
 mod properties;
 #[path = "plan/registries.rs"]

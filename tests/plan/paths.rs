@@ -1,0 +1,210 @@
+//! Random configs on random machines where kinds differ and one object has several names: a plan that was
+//! carried out leaves nothing to do, and nothing of somebody else is lost with a directory or the layout.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use machinist::{
+    machine_config::{Content, Directory, File, Link, MachineConfig, Origin, Overwrite, Owner},
+    path::AbsPath,
+    plan::{self, Policies},
+    update::observe::Known,
+};
+
+use super::support::{Dice, OFFLINE, Tree, from_environment, path, show};
+
+/// Several of them name one object, through links of the machine or of the config.
+const NAMES: [&str; 20] = [
+    "/data",
+    "/data/a",
+    "/data/d",
+    "/data/d/b",
+    "/etc/x",
+    "/etc/x/y",
+    "/home",
+    "/home/a",
+    "/home/d",
+    "/var/home/a",
+    "/var/home/d/b",
+    "/lib",
+    "/lib/a",
+    "/usr/lib/a",
+    "/srv/l",
+    "/srv/l/a",
+    "/srv/l/d/b",
+    "/srv/m",
+    "/srv/m/a",
+    "/srv/n/a",
+];
+
+const TARGETS: [&str; 8] = [
+    "/data",
+    "l",
+    "m",
+    "../data/d",
+    "/srv/m",
+    "/nowhere",
+    "a",
+    "/home/d",
+];
+
+/// A machine that somebody has used.
+fn machine(dice: &mut Dice) -> Tree {
+    let tree = Tree::new();
+    tree.link("/home", "var/home");
+    tree.link("/lib", "usr/lib");
+    tree.write("/usr/lib/found", "found");
+    tree.write("/var/home/found", "found");
+    for name in [
+        "/data/a",
+        "/data/d/b",
+        "/etc/x/y",
+        "/srv/m/a",
+        "/var/home/d/b",
+    ] {
+        if dice.one_in(3) {
+            tree.write(name, *dice.pick(&["found", "one", ""]));
+        }
+    }
+    for name in ["/srv/l", "/etc/x", "/srv/m", "/srv/n", "/var/home/d"] {
+        let exists = std::fs::symlink_metadata(tree.at(name)).is_ok();
+        match dice.below(6) {
+            _ if exists => {}
+            0 | 1 => tree.link(name, *dice.pick::<&str>(&TARGETS)),
+            2 => tree.write(name, "found"),
+            3 => std::fs::create_dir_all(tree.at(name)).unwrap(),
+            _ => {}
+        }
+    }
+    tree
+}
+
+fn config(dice: &mut Dice) -> MachineConfig {
+    let mut config = MachineConfig::default();
+    for name in NAMES {
+        let name = path(name);
+        if name
+            .ancestors()
+            .any(|above| config.files.contains_key(&above))
+        {
+            continue;
+        }
+        // Few, so that most configs do not contradict themselves or the machine.
+        match dice.below(40) {
+            0 | 1 => drop(config.files.insert(name, file(dice))),
+            2 | 3 => drop(config.directories.insert(name, directory(dice))),
+            4 => drop(config.links.insert(name, link(dice))),
+            _ => {}
+        }
+    }
+    let except = config.files.keys().chain(config.links.keys()).cloned();
+    let except = except.filter(|_| dice.one_in(3)).collect();
+    config.overwrite = match dice.one_in(4) {
+        true => Overwrite::Any,
+        false => Overwrite::Except(except),
+    };
+    config
+}
+
+fn file(dice: &mut Dice) -> File {
+    let text = *dice.pick(&["one", "two", ""]);
+    let content = (!dice.one_in(3)).then(|| Content::new(text.as_bytes().to_vec()));
+    let given = content.is_some();
+    File {
+        mode: (given || dice.one_in(2)).then(|| *dice.pick(&[0o644, 0o600])),
+        user: given.then_some(Owner::ROOT),
+        group: given.then_some(Owner::ROOT),
+        content,
+        origin: Origin::default(),
+    }
+}
+
+fn directory(dice: &mut Dice) -> Directory {
+    let owner = dice.one_in(2).then_some(Owner::ROOT);
+    Directory {
+        mode: (!dice.one_in(3)).then(|| *dice.pick(&[0o755, 0o700])),
+        user: owner.clone(),
+        group: owner,
+        origin: Origin::default(),
+    }
+}
+
+fn link(dice: &mut Dice) -> Link {
+    Link {
+        hard: false,
+        target: (*dice.pick(&TARGETS)).to_owned(),
+        user: Owner::ROOT,
+        group: Owner::ROOT,
+        origin: Origin::default(),
+    }
+}
+
+/// What was lost: everything of `before` that is gone or another kind, and whose own path no operation names.
+fn lost(
+    before: &BTreeMap<String, String>,
+    tree: &Tree,
+    targets: &BTreeSet<AbsPath>,
+) -> Vec<String> {
+    let kind = |what: &str| what.split(' ').next().map(str::to_owned);
+    let after = tree.dump();
+    let gone = before.iter().filter(|(name, what)| {
+        let now = after.get(*name).map(String::as_str);
+        let same = now.is_some_and(|now| kind(now) == kind(what));
+        !same && !targets.contains(&path(&format!("/{name}")))
+    });
+    gone.map(|(name, what)| format!("{name} {what}")).collect()
+}
+
+#[test]
+fn a_plan_with_several_names_and_kinds_leaves_nothing_to_do_and_loses_nothing() {
+    let seed = from_environment("PLAN_SEED", 1);
+    let (mut done, mut refused) = (0_u64, 0_u64);
+    for round in 0..from_environment("PLAN_ROUNDS", 150) {
+        let mut dice = Dice(seed.wrapping_mul(15_485_863).wrapping_add(round));
+        let tree = machine(&mut dice);
+        let found = tree.dump();
+        let mut from = MachineConfig::default();
+        for step in 0..3 {
+            let to = config(&mut dice);
+            let told = || {
+                format!(
+                    "PLAN_SEED={seed}, round {round}, step {step}:\n{found:#?}\nfrom {from:#?}\nto {to:#?}"
+                )
+            };
+            let observed = tree.observed(&from, &to, Known::default());
+            let planned = plan::between(&from, &to, &observed, &Policies::default(), OFFLINE);
+            let Ok(plan) = planned else {
+                refused += 1;
+                continue;
+            };
+            done += 1;
+            tree.apply(&plan);
+            let observed = tree.observed(&to, &to, Known::default());
+            let again = plan::between(&to, &to, &observed, &Policies::default(), OFFLINE);
+            let again = again.unwrap_or_else(|refusals| panic!("{}\n{}", told(), show(&refusals)));
+            assert!(
+                again.operations.is_empty(),
+                "{}\nfirst {:#?}\nagain {:#?}",
+                told(),
+                plan.operations,
+                again.operations
+            );
+            assert_eq!(plan::drift(&to, &observed, false), [], "{}", told());
+            if step == 0 {
+                let operations = plan.operations.iter();
+                let targets = operations
+                    .map(|operation| operation.target.clone())
+                    .collect();
+                assert_eq!(lost(&found, &tree, &targets), [""; 0], "{}", told());
+            }
+            for layout in [("home", "link var/home"), ("lib", "link usr/lib")] {
+                let now = tree.dump();
+                assert_eq!(now[layout.0], layout.1, "{}", told());
+            }
+            from = to;
+        }
+    }
+    assert!(
+        done * 3 > refused,
+        "{done} plans were carried out, {refused} refused"
+    );
+}
