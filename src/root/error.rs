@@ -140,6 +140,11 @@ impl RootError {
         )
     }
 
+    /// Whether the path passes more links than the kernel follows.
+    pub fn is_loop(&self) -> bool {
+        self.raw_os_error().map(Errno::from_raw_os_error) == Some(Errno::LOOP)
+    }
+
     /// Whether nobody listens on the socket.
     pub fn is_refused(&self) -> bool {
         self.kind() == io::ErrorKind::ConnectionRefused

@@ -78,3 +78,15 @@ fn a_socket_is_never_replaced() {
     assert_eq!(refused, [Reason::KindDiffers]);
     drop(socket);
 }
+
+#[test]
+fn a_link_that_leads_below_itself_is_refused_and_not_an_error() {
+    let (tree, nothing) = (Tree::new(), MachineConfig::default());
+    tree.link("/srv/l", "l/x");
+    let to = config(
+        r#"{"ignition": {"version": "3.4.0"}, "storage": {"files": [
+            {"path": "/srv/l/a", "mode": 420, "contents": {"source": "data:,x"}}]}}"#,
+    );
+    let refused = reasons(&tree, &nothing, &to, Known::default());
+    assert_eq!(refused, [Reason::ForeignContent]);
+}

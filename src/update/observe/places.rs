@@ -152,7 +152,8 @@ impl<'a> Places<'a> {
         let found = match self.bare.contains(above) {
             true => None,
             false => match self.root.stat(at) {
-                Err(error) if error.is_unreachable() => None,
+                // A link that leads below itself leads nowhere.
+                Err(error) if error.is_unreachable() || error.is_loop() => None,
                 stat => stat?.map(|stat| stat.kind),
             },
         };
