@@ -31,7 +31,7 @@ pub(super) struct Builder<'a> {
 
 impl Builder<'_> {
     /// One change for each entry that differs, with what it needs.
-    pub(super) fn changes(&self) -> Vec<(Change, Needed)> {
+    fn changes(&self) -> Vec<(Change, Needed)> {
         let mut enablement: BTreeMap<&str, Vec<(&AbsPath, &Step)>> = BTreeMap::new();
         let mut changes = Vec::with_capacity(self.steps.at.len());
         for (path, step) in &self.steps.at {
@@ -97,14 +97,7 @@ impl Builder<'_> {
         let after = after.map(Box::new);
         let what = match step.change {
             ChangeKind::Remove if self.lifts_mask(path, entry) => "lifted".to_owned(),
-            _ => match self.observed.objects.get(path) {
-                Some(facts)
-                    if step.fields.contains(&"kind") && step.change == ChangeKind::Modify =>
-                {
-                    format!("replaces {}", kinds::describe(path, facts, self.observed))
-                }
-                _ => describe(step),
-            },
+            _ => kinds::replaced(path, step, self.observed).unwrap_or_else(|| describe(step)),
         };
         let diff = self.diff(path, step);
         let (change, needed) = change(entry, step.change, &step.fields, &what, verdict);
@@ -159,8 +152,16 @@ impl Builder<'_> {
         change(&entry, kind, &["enabled"], &what, verdict)
     }
 
+    /// The changes of objects, of users and groups, and of the operating system.
+    pub(super) fn all_changes(&self, os: &[OsChange]) -> Vec<(Change, Needed)> {
+        let mut changes = self.changes();
+        changes.extend(self.account_changes());
+        changes.extend(os.iter().map(|change| self.os_change(change)));
+        changes
+    }
+
     /// The same for entries of users and groups.
-    pub(super) fn account_changes(&self) -> Vec<(Change, Needed)> {
+    fn account_changes(&self) -> Vec<(Change, Needed)> {
         let told = self.after.accounts.changes.iter().map(|told| {
             let entry = &told.entry;
             let verdict = self.judge.verdict(Subject {
@@ -176,7 +177,7 @@ impl Builder<'_> {
     }
 
     /// The same for the operating system.
-    pub(super) fn os_change(&self, os: &OsChange) -> (Change, Needed) {
+    fn os_change(&self, os: &OsChange) -> (Change, Needed) {
         let verdict = self.judge.verdict(Subject {
             kind: os.entry.kind,
             name: &os.entry.name,

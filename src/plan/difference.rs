@@ -12,7 +12,6 @@ use super::{
 use crate::{
     machine_config::{EntryKind, Refusal},
     path::AbsPath,
-    reason::Reason,
 };
 
 /// One path and what happens there.
@@ -78,7 +77,7 @@ pub(super) fn steps(before: &Layout, after: &Layout, observed: &Observed, owners
     };
     let hard = |wanted: &Wanted| matches!(wanted.object, Object::Hard { .. });
     for (path, wanted) in after.objects.iter().filter(|(_, wanted)| !hard(wanted)) {
-        steps.wanted(path, wanted, before, observed, owners);
+        steps.plan_entry(path, wanted, before, observed, owners);
     }
     for (path, entry) in &after.absent {
         if observed.objects.contains_key(path) {
@@ -114,7 +113,7 @@ pub(super) fn steps(before: &Layout, after: &Layout, observed: &Observed, owners
     }
     // Last, because they follow the files that they are names of.
     for (path, wanted) in after.objects.iter().filter(|(_, wanted)| hard(wanted)) {
-        steps.wanted(path, wanted, before, observed, owners);
+        steps.plan_entry(path, wanted, before, observed, owners);
     }
     steps.remove_directories(leaving_directories, observed);
     steps.tidy_unit_directories(observed);
@@ -153,7 +152,7 @@ impl Steps {
         );
     }
 
-    fn wanted(
+    pub(super) fn wanted(
         &mut self,
         path: &AbsPath,
         wanted: &Wanted,
@@ -162,10 +161,6 @@ impl Steps {
         owners: bool,
     ) {
         let had = before.objects.get(path);
-        if let Some((at, why)) = observed.unreachable_at(path) {
-            self.unreachable(path, wanted, had, (at, why));
-            return;
-        }
         let Some(facts) = observed.objects.get(path) else {
             let act = Reached {
                 had,
@@ -224,24 +219,6 @@ impl Steps {
             self.warn_of_drift(had, wanted, facts, owners);
         }
         self.put(path, &wanted.entry, act, ChangeKind::Modify, fields);
-    }
-
-    /// An entry that is the config's already stays as it is, so that it stops nothing else; another cannot be
-    /// planned.
-    fn unreachable(
-        &mut self,
-        path: &AbsPath,
-        wanted: &Wanted,
-        had: Option<&Wanted>,
-        (at, (reason, text)): (&AbsPath, &(Reason, String)),
-    ) {
-        let message = format!("{} cannot be looked at: {at}: {text}", wanted.asked);
-        if had.is_some_and(|had| had.object == wanted.object) {
-            self.warnings.push(format!("{message}; it stays as it is"));
-            return;
-        }
-        let refusal = Refusal::new(*reason, message).at(&wanted.entry.origin);
-        self.refusals.push((path.clone(), refusal));
     }
 
     /// Warns when the object differs from what the config before gave it.

@@ -5,7 +5,7 @@
 //! config put at a path is ours, and its kind changes freely.
 
 use super::{
-    FileFacts, Observed,
+    ChangeKind, FileFacts, Observed,
     desired::{Layout, Wanted},
     difference::{Act, Step, Steps},
     observed::ObjectKind,
@@ -41,7 +41,21 @@ pub(super) struct Kinds<'a> {
     pub(super) observed: &'a Observed,
 }
 
-impl Kinds<'_> {
+impl<'a> Kinds<'a> {
+    pub(super) const fn new(
+        to: &'a MachineConfig,
+        after: &'a Layout,
+        steps: &'a Steps,
+        observed: &'a Observed,
+    ) -> Self {
+        Self {
+            to,
+            after,
+            steps,
+            observed,
+        }
+    }
+
     /// Why the object at `target` cannot be replaced by one of another kind; none where it can, or need not.
     pub(super) fn refusal(&self, target: &AbsPath) -> Option<Refusal> {
         let (step, facts) = (
@@ -142,6 +156,13 @@ fn noun(kind: ObjectKind) -> &'static str {
         ObjectKind::Link => "a symbolic link",
         ObjectKind::Other => "a device, socket or FIFO",
     }
+}
+
+/// What a step replaces by an object of another kind; none where the kind stays.
+pub(super) fn replaced(path: &AbsPath, step: &Step, observed: &Observed) -> Option<String> {
+    let facts = observed.objects.get(path)?;
+    let replaces = step.change == ChangeKind::Modify && step.fields.contains(&"kind");
+    replaces.then(|| format!("replaces {}", describe(path, facts, observed)))
 }
 
 /// What exists at a path: its kind, how much it holds, and where a link leads.

@@ -44,6 +44,7 @@ mod text;
 mod unit_check;
 mod unit_tree;
 mod units;
+mod unreachable;
 mod verdict;
 
 pub use actions::{cost, in_order};

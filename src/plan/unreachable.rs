@@ -1,0 +1,40 @@
+//! Entries on a file system that does not answer.
+
+use super::{
+    Observed,
+    desired::{Layout, Wanted},
+    difference::Steps,
+};
+use crate::{machine_config::Refusal, path::AbsPath};
+
+impl Steps {
+    /// The refusals of entries that cannot be planned.
+    pub(super) fn refusals(&self) -> Vec<Refusal> {
+        let refusals = self.refusals.iter();
+        refusals.map(|(_, refusal)| refusal.clone()).collect()
+    }
+
+    /// Where nothing can be looked at, an entry that is the config's already stays as it is, so that it stops
+    /// nothing else; another cannot be planned.
+    pub(super) fn plan_entry(
+        &mut self,
+        path: &AbsPath,
+        wanted: &Wanted,
+        before: &Layout,
+        observed: &Observed,
+        owners: bool,
+    ) {
+        let Some((at, (reason, text))) = observed.unreachable_at(path) else {
+            self.wanted(path, wanted, before, observed, owners);
+            return;
+        };
+        let message = format!("{} cannot be looked at: {at}: {text}", wanted.asked);
+        let had = before.objects.get(path);
+        if had.is_some_and(|had| had.object == wanted.object) {
+            self.warnings.push(format!("{message}; it stays as it is"));
+            return;
+        }
+        let refusal = Refusal::new(*reason, message).at(&wanted.entry.origin);
+        self.refusals.push((path.clone(), refusal));
+    }
+}
