@@ -100,6 +100,8 @@ reasons! {
     RecoveryMissing,
     /// Two paths of the config lead to one object.
     SameObject,
+    /// An unprivileged user could lead this path elsewhere; the message names the link and its owner.
+    UnsafePath,
     // Update
     /// The machine changed between planning and staging, three times.
     ObservedChanged,
@@ -145,6 +147,8 @@ reasons! {
     RebootInhibited,
     /// The reboot was cancelled after it had been accepted.
     RebootCancelled,
+    /// A path could not be put back or removed safely, and was left as its user made it.
+    LeftBehind,
     /// Undoing failed; a person must look.
     UndoFailed,
     /// The config was withdrawn or replaced by another while it was being applied.

@@ -112,7 +112,7 @@ async fn the_status_names_who_has_a_device_when_it_is_asked_and_after_an_allocat
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_kubelet_that_is_not_there_is_a_state_and_one_that_comes_back_is_asked_anew() {
+async fn a_kubelet_that_is_absent_is_a_state_and_one_that_comes_back_is_asked_anew() {
     let machine = with_ttys();
     let agent = with_devices(&machine).await;
     agent.handle.ask_holders().await;

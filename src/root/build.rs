@@ -12,7 +12,7 @@ use rustix::{
     io::Errno,
 };
 
-use super::{Act, Meta, Root, RootError, walk};
+use super::{Act, Kind, Meta, Root, RootError, Stat, walk};
 use crate::path::AbsPath;
 
 /// As many parts as one writev(2) takes: `IOV_MAX`.
@@ -103,8 +103,21 @@ impl Root {
     pub fn set_file_meta(&self, file: &AbsPath, meta: &Meta) -> Result<(), RootError> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK;
         self.open_raw(file.relative(), flags, 0)
-            .and_then(|fd| self.own(file, fd, meta))
+            .and_then(|fd| {
+                self.refuse_other_names(file, &fd)?;
+                self.own(file, fd, meta)
+            })
             .map_err(|error| self.failed("set mode and owner of", file, error))
+    }
+
+    /// In a directory that a user controls, another name of a file may be anywhere.
+    fn refuse_other_names(&self, file: &AbsPath, fd: &OwnedFd) -> io::Result<()> {
+        let stat = Stat::of(&walk::statx_of(fd)?);
+        let plain = stat.kind == Kind::File && stat.nlink == 1;
+        match plain || !self.is_in_users_directory(file) {
+            true => Ok(()),
+            false => Err(Errno::MLINK.into()),
+        }
     }
 
     pub(super) fn create_new(&self, at: &AbsPath, mode: u32) -> io::Result<OwnedFd> {

@@ -5,7 +5,7 @@ use std::{io, path::PathBuf};
 use rustix::io::Errno;
 
 use super::Kind;
-use crate::reason::Reason;
+use crate::{path::AbsPath, reason::Reason};
 
 /// Why something below a root could not be done.
 #[derive(Debug, thiserror::Error)]
@@ -80,6 +80,14 @@ pub enum RootError {
         /// Who may write it, as a sentence.
         writer: String,
     },
+    /// A user other than root could lead this path elsewhere.
+    #[error("{path} is not safe to use: {why}")]
+    Unsafe {
+        /// The object on the way.
+        path: AbsPath,
+        /// Whose link or directory it is, and what is wrong with it.
+        why: String,
+    },
     /// Somebody answers on the socket that was to be bound.
     #[error("cannot bind {}: somebody serves it already", path.display())]
     SocketServed {
@@ -116,7 +124,13 @@ impl RootError {
             Self::MountPoint { .. } => io::ErrorKind::ResourceBusy,
             Self::Untrusted { .. } => io::ErrorKind::PermissionDenied,
             Self::SocketServed { .. } => io::ErrorKind::AddrInUse,
+            Self::Unsafe { .. } => io::ErrorKind::PermissionDenied,
         }
+    }
+
+    /// Whether an unprivileged user could lead root elsewhere by this path.
+    pub const fn is_unsafe(&self) -> bool {
+        matches!(self, Self::Unsafe { .. })
     }
 
     /// Whether the object, or a directory on the way to it, is absent.
@@ -161,17 +175,21 @@ impl RootError {
         matches!(number, Some(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP))
     }
 
+    /// Whether the kernel lacked something for the call, or the disk gave an error.
+    pub fn is_starved(&self) -> bool {
+        matches!(
+            self.raw_os_error().map(Errno::from_raw_os_error),
+            Some(Errno::NFILE | Errno::MFILE | Errno::NOMEM | Errno::IO)
+        )
+    }
+
     /// Whether the same call may succeed later without anybody changing what was asked for. A disk
     /// that gives errors or has become read-only, and a file that was made immutable, are put right
     /// while the machine runs.
     pub fn again(&self) -> bool {
         use io::ErrorKind as K;
-        let starved = matches!(
-            self.raw_os_error().map(Errno::from_raw_os_error),
-            Some(Errno::NFILE | Errno::MFILE | Errno::NOMEM | Errno::IO)
-        );
-        starved
-            || self.reason() == Reason::Immutable
+        self.is_starved()
+            || matches!(self.reason(), Reason::Immutable | Reason::UnsafePath)
             || matches!(
                 self.kind(),
                 K::WouldBlock
@@ -192,6 +210,7 @@ impl RootError {
         match (self, self.kind()) {
             (Self::MountPoint { .. }, _) => Reason::MountPointInTheWay,
             (Self::Untrusted { .. }, _) => Reason::SourceUnreadable,
+            (Self::Unsafe { .. }, _) => Reason::UnsafePath,
             (_, K::StorageFull | K::QuotaExceeded) => Reason::NoSpace,
             (_, K::ReadOnlyFilesystem) => Reason::ReadOnly,
             (

@@ -12,8 +12,10 @@
 mod attributes;
 mod build;
 mod commit;
+mod control;
 mod copy;
 mod error;
+mod found;
 mod label;
 mod lock;
 mod look;
@@ -27,6 +29,7 @@ mod remove;
 pub mod replay;
 mod socket;
 mod stat;
+mod step;
 mod sync;
 #[cfg(test)]
 mod tests;
@@ -35,6 +38,7 @@ mod trust;
 mod turns;
 mod walk;
 mod watch;
+mod way;
 
 use std::{
     fmt, io,
@@ -50,6 +54,7 @@ use rustix::{
 
 pub use self::{
     attributes::Extras,
+    control::{Control, Own},
     error::RootError,
     lock::Lock,
     mount::Mount,
@@ -57,9 +62,11 @@ pub use self::{
     record::{Act, FaultHook, Op, Recording},
     socket::UnixAddress,
     stat::{Entry, Identity, Kind, Listing, Meta, Stat},
+    step::{Followed, Step},
     sync::SyncPoint,
     tree::{Node, Object, Tree},
     watch::{Watch, WatchEvent, WatchId, WatchKind},
+    way::Way,
 };
 use crate::path::AbsPath;
 
@@ -72,6 +79,10 @@ struct Inner {
     dir: Arc<OwnedFd>,
     shown: PathBuf,
     can_chown: bool,
+    /// Directories that stay the ones they were when they were judged, the innermost first.
+    pins: Vec<walk::Pin>,
+    /// What is mounted, for one pass over many paths.
+    crossings: Option<found::Crossings>,
     taps: Option<record::Taps>,
 }
 
@@ -85,6 +96,8 @@ impl Root {
                 dir: Arc::new(opened),
                 shown,
                 can_chown: effective_chown(),
+                pins: Vec::new(),
+                crossings: None,
                 taps: None,
             }))),
             Err(errno) => Err(plain_call("open the root", shown, errno.into())),

@@ -4,6 +4,7 @@ use std::{
     io,
     os::fd::{AsFd, AsRawFd as _, OwnedFd},
     path::PathBuf,
+    sync::Arc,
 };
 
 use rustix::{
@@ -18,6 +19,15 @@ use crate::path::AbsPath;
 /// rename or mount anywhere on the machine raced with a `..` in a link (openat2(2)). The race
 /// window is microseconds; a thousand losses in a row mean something other than a race.
 const RESOLVE_TRIES: usize = 1000;
+
+/// A directory that stays the one it was when it was judged.
+#[derive(Clone)]
+pub(super) struct Pin {
+    pub(super) at: AbsPath,
+    pub(super) dir: Arc<OwnedFd>,
+    /// A user other than root may change it.
+    pub(super) users: bool,
+}
 
 /// A directory and one name in it: what the calls that act on names take.
 #[derive(Debug)]
@@ -87,15 +97,41 @@ impl Root {
         mode: u32,
         how: ResolveFlags,
     ) -> io::Result<OwnedFd> {
+        let (dir, path, how) = match self.pin(path) {
+            Some((dir, below)) => (
+                dir,
+                below,
+                ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS,
+            ),
+            None => (&*self.0.dir, path, how),
+        };
         let mut tries = 0;
         loop {
             tries += 1;
             let mode = Mode::from_raw_mode(mode);
-            match rustix::fs::openat2(&*self.0.dir, path, flags | OFlags::CLOEXEC, mode, how) {
+            match rustix::fs::openat2(dir, path, flags | OFlags::CLOEXEC, mode, how) {
                 Err(Errno::AGAIN | Errno::INTR) if tries < RESOLVE_TRIES => {}
                 answer => return Ok(answer?),
             }
         }
+    }
+
+    /// The pinned directory that `path` is in, and the rest of the path.
+    fn pin<'p>(&self, path: &'p str) -> Option<(&OwnedFd, &'p str)> {
+        self.0.pins.iter().find_map(|pin| {
+            let below = match path.strip_prefix(pin.at.relative())? {
+                "" => ".",
+                rest => rest.strip_prefix('/')?,
+            };
+            Some((&*pin.dir, below))
+        })
+    }
+
+    /// Whether the directory that holds `p` is pinned, and a user other than root may change it.
+    pub(super) fn is_in_users_directory(&self, p: &AbsPath) -> bool {
+        let mut pins = self.0.pins.iter();
+        let innermost = pins.find(|pin| p.is_under(&pin.at) && *p != pin.at);
+        innermost.is_some_and(|pin| pin.users)
     }
 
     /// The object itself, not opened for anything: a FIFO or a device notices nothing.

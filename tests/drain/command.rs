@@ -240,7 +240,7 @@ async fn who_cordons_a_node_that_an_update_holds_is_told_how_it_stays() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_several_nodes_none_is_touched_while_one_is_not_there() {
+async fn of_several_nodes_none_is_touched_while_one_is_absent() {
     let api = Api::with([]).await;
     let output = machinist(&api, &["cordon", "b", "a", "-o", "json"]).await;
     assert_eq!(output.status.code(), Some(1));

@@ -89,7 +89,7 @@ fn facts<H: Host + 'static>() -> Vec<Fact<H>> {
         a_rollback_survives_a_power_cut,
         a_rollback_that_is_taken_back_leads_nowhere,
         a_rollback_takes_the_place_of_what_was_staged,
-        a_rollback_to_what_is_not_there_is_refused,
+        a_rollback_to_what_is_absent_is_refused,
         an_image_is_the_one_of_its_digest_though_a_newer_one_has_its_name,
         an_image_is_fetched_with_its_version_or_refused_by_name,
         a_step_that_fails_leaves_booted_and_fallback_and_succeeds_later,
@@ -403,7 +403,7 @@ async fn a_rollback_takes_the_place_of_what_was_staged<H: Host>(s: Scene<H>) -> 
     is("the booted one", &s.now().await?.booted, &s.fallback()?)
 }
 
-async fn a_rollback_to_what_is_not_there_is_refused<H: Host>(s: Scene<H>) -> Seen {
+async fn a_rollback_to_what_is_absent_is_refused<H: Host>(s: Scene<H>) -> Seen {
     let nobody = DeploymentId::new(format!("{}-nobody", s.first.booted.id));
     let refused = s.agent.roll_back(&nobody).await;
     let error = refused.err().ok_or("it was accepted")?;

@@ -108,7 +108,7 @@ const SEEN_BY: &[(Breaks, &str)] = &[
     ),
     (
         Breaks::RollsBackToAnything,
-        "a_rollback_to_what_is_not_there_is_refused",
+        "a_rollback_to_what_is_absent_is_refused",
     ),
     (
         Breaks::PullsByName,

@@ -17,7 +17,7 @@ pub fn who_change_their_minds(fleet: &Fleet) {
     let from = fleet.cluster.audit().len();
     fleet.ask("first", "rendered-first-x", "x\n", Value::Null);
     lent::wait_blocked(fleet);
-    name_what_is_not_there(fleet);
+    name_what_is_absent(fleet);
     name_it_anew(fleet);
     assert_eq!(fleet.deeds("first", from), [Deed::Cordon]);
     lift_the_cordon_twice(fleet);
@@ -26,7 +26,7 @@ pub fn who_change_their_minds(fleet: &Fleet) {
     as_before(fleet);
 }
 
-fn name_what_is_not_there(fleet: &Fleet) {
+fn name_what_is_absent(fleet: &Fleet) {
     fleet.annotate("first", &format!("{GROUP}/desiredConfig=nosuch"));
     fleet.wait_node("first", "what is wrong with its name", |node| {
         protocol(node, "reason").contains("ConfigNotFound")

@@ -1,0 +1,211 @@
+//! Who controls the directories of a path. A link, a mount or a file there may have been put in place by
+//! that user, so root follows and reads only what leads nowhere else.
+
+use super::{Kind, Stat};
+use crate::path::AbsPath;
+
+/// Who may change what a directory holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Control {
+    /// Root alone.
+    Root,
+    /// Everybody may add names, and the sticky bit keeps users from moving those of others.
+    Sticky,
+    /// A user, in everything below `top`. A directory that a group or everybody may write names no user.
+    User {
+        /// The user, once an object shows who that is.
+        uid: Option<u32>,
+        /// The directory at which control passed.
+        top: AbsPath,
+    },
+}
+
+/// What makes an object the config's own.
+#[derive(Clone, Copy, Debug)]
+pub struct Own<'a> {
+    /// The owners that its entry has, or had.
+    pub users: &'a [u32],
+    /// How many names of it the config knows.
+    pub names: u32,
+}
+
+/// What the rule needs to know of one object on the way.
+#[derive(Clone, Debug)]
+pub(super) struct Found {
+    pub(super) stat: Stat,
+    /// Somebody other than the trusted users may add and remove names here.
+    pub(super) shared: bool,
+    /// The file system, where the object is the top of another mount than its directory.
+    pub(super) mount: Option<Crossed>,
+}
+
+/// A mount that a path enters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Crossed {
+    /// The program behind the file system may answer whatever it likes.
+    pub(super) fuse: bool,
+    /// Who mounted a FUSE file system.
+    pub(super) user: u32,
+}
+
+/// The users whose objects are as good as root's: root, this process, and the owner of the root directory.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Trusted(pub(super) [u32; 3]);
+
+impl Trusted {
+    pub(super) fn has(self, uid: u32) -> bool {
+        self.0.contains(&uid)
+    }
+
+    /// Who controls the directory `found` at `at`, in a directory that `above` controls.
+    pub(super) fn enter(
+        self,
+        above: &Control,
+        at: &AbsPath,
+        found: &Found,
+    ) -> Result<Control, String> {
+        let uid = found.stat.uid;
+        self.crossing(above, at, found)?;
+        match above {
+            Control::Root | Control::Sticky if !self.has(uid) => Ok(Control::User {
+                uid: Some(uid),
+                top: at.clone(),
+            }),
+            Control::Root | Control::Sticky => Ok(match (found.shared, found.stat.mode & 0o1000) {
+                (false, _) => Control::Root,
+                (true, 0) => Control::User {
+                    uid: None,
+                    top: at.clone(),
+                },
+                (true, _) => Control::Sticky,
+            }),
+            Control::User { uid: None, top } => Ok(Control::User {
+                uid: (!self.has(uid)).then_some(uid),
+                top: top.clone(),
+            }),
+            Control::User {
+                uid: Some(user), ..
+            } if self.has(uid) || uid == *user => Ok(above.clone()),
+            Control::User {
+                uid: Some(user),
+                top,
+            } => Err(format!(
+                "{at} belongs to user {uid}, in {top}, which user {user} controls"
+            )),
+        }
+    }
+
+    fn crossing(self, above: &Control, at: &AbsPath, found: &Found) -> Result<(), String> {
+        let Some(mount) = &found.mount else {
+            return Ok(());
+        };
+        let below = !matches!(above, Control::Root);
+        if mount.fuse && (below || !self.has(mount.user)) {
+            let user = mount.user;
+            return Err(format!("{at} is a FUSE file system mounted by user {user}"));
+        }
+        if below && !self.has(found.stat.uid) {
+            let uid = found.stat.uid;
+            return Err(format!(
+                "{at} is a mount whose top belongs to user {uid}, in a directory that a user controls"
+            ));
+        }
+        Ok(())
+    }
+
+    /// Whether root may follow the link `found` at `at`: freely (none), or only through objects of the user
+    /// that controls it.
+    pub(super) fn follow(
+        self,
+        above: &Control,
+        at: &AbsPath,
+        found: &Found,
+    ) -> Result<Option<Bound>, String> {
+        let uid = found.stat.uid;
+        match above {
+            Control::Root if self.has(uid) => Ok(None),
+            Control::User {
+                uid: Some(user),
+                top,
+            } => Ok(Some(Bound {
+                link: at.clone(),
+                owner: uid,
+                user: *user,
+                top: top.clone(),
+            })),
+            Control::Root => Err(format!("the link {at} belongs to user {uid}")),
+            Control::Sticky | Control::User { uid: None, .. } => Err(format!(
+                "the link {at}, which belongs to user {uid}, is in a directory that others may write"
+            )),
+        }
+    }
+
+    /// Whether the object at `at` itself may be replaced, read or changed.
+    pub(super) fn target(
+        self,
+        above: &Control,
+        at: &AbsPath,
+        stat: &Stat,
+        own: &Own<'_>,
+    ) -> Result<(), String> {
+        let uid = stat.uid;
+        let known = self.has(uid) || own.users.contains(&uid);
+        match above {
+            Control::Root => return Ok(()),
+            Control::User { uid: None, .. } => {}
+            Control::User {
+                uid: Some(user), ..
+            } if known || uid == *user => {}
+            Control::Sticky if known => {}
+            Control::User { top, .. } => {
+                return Err(format!(
+                    "{at} belongs to user {uid}, in {top}, which another user controls"
+                ));
+            }
+            Control::Sticky => {
+                return Err(format!(
+                    "{at} belongs to user {uid}, in a directory that everybody may write"
+                ));
+            }
+        }
+        if stat.kind == Kind::File && stat.nlink > own.names {
+            return Err(format!(
+                "{at} has {} hard links, in a directory that user {uid} or another user controls",
+                stat.nlink
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// Where a link that a user controls may lead.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Bound {
+    pub(super) link: AbsPath,
+    pub(super) owner: u32,
+    pub(super) user: u32,
+    pub(super) top: AbsPath,
+}
+
+impl Bound {
+    /// Whether the link may pass the object at `at`, which belongs to `uid`; none for what is not there.
+    pub(super) fn passes(&self, at: &AbsPath, uid: Option<u32>) -> Result<(), String> {
+        if at.is_under(&self.top) && uid.is_none_or(|uid| uid == self.user) {
+            return Ok(());
+        }
+        Err(self.refusal(&at.to_string()))
+    }
+
+    pub(super) fn refusal(&self, to: &str) -> String {
+        let Self {
+            link,
+            owner,
+            user,
+            top,
+        } = self;
+        format!(
+            "the link {link}, which belongs to user {owner}, leads to {to}; user {user} controls {top}, and \
+             a link there may pass only objects of that user below it"
+        )
+    }
+}

@@ -1,0 +1,156 @@
+//! What the rule for directories that users control needs to know of one object.
+
+use std::{
+    collections::BTreeMap,
+    io,
+    os::fd::OwnedFd,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use rustix::{
+    fs::{AtFlags, Mode, OFlags},
+    io::Errno,
+};
+
+use super::{
+    Kind, Root, Stat,
+    control::{Crossed, Found, Trusted},
+    walk,
+};
+
+/// The mounts that were crossed, by their ids.
+pub(super) type Crossings = Arc<Mutex<BTreeMap<u64, Crossed>>>;
+
+impl Root {
+    /// This root for one pass over many paths: what is mounted is asked for once. A mount that comes meanwhile has
+    /// an id of its own.
+    #[must_use]
+    pub fn for_one_pass(&self) -> Self {
+        let inner = super::Inner {
+            crossings: Some(Arc::default()),
+            ..super::Inner::clone(&self.0)
+        };
+        Self(Arc::new(inner))
+    }
+
+    pub(super) fn trusted(&self) -> io::Result<Trusted> {
+        let own = rustix::process::geteuid().as_raw();
+        let top = walk::statx_of(&*self.0.dir)?.stx_uid;
+        Ok(Trusted([0, own, top]))
+    }
+
+    /// The object called `name` in a directory of the mount `above`, not followed and not opened for anything.
+    pub(super) fn found(
+        &self,
+        dir: &OwnedFd,
+        name: &str,
+        above: u64,
+    ) -> io::Result<(OwnedFd, Found, u64)> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let open = |more| rustix::fs::openat(dir, name, flags | more, Mode::empty());
+        // Asked for a directory, the kernel mounts what is to be mounted on first use.
+        let handle = match open(OFlags::DIRECTORY) {
+            Err(Errno::NOTDIR | Errno::LOOP) => open(OFlags::empty())?,
+            opened => opened?,
+        };
+        let (raw, id) = mount_of(&handle)?;
+        let mount = match id == above {
+            true => None,
+            false => Some(self.crossed(id)?),
+        };
+        // What a FUSE file system says may take for ever, and is not asked for.
+        let stat = match &mount {
+            Some(Crossed { fuse: true, .. }) => Stat::of(&raw),
+            _ => Stat::of(&walk::statx_of(&handle)?),
+        };
+        let fuse = mount.as_ref().is_some_and(|mount| mount.fuse);
+        let shared = stat.kind == Kind::Directory && !fuse && may_be_written(&handle, &stat);
+        let found = Found {
+            stat,
+            shared,
+            mount,
+        };
+        Ok((handle, found, id))
+    }
+
+    fn crossed(&self, id: u64) -> io::Result<Crossed> {
+        let Some(known) = &self.0.crossings else {
+            return crossed(id);
+        };
+        let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(mount) = known.get(&id) {
+            return Ok(mount.clone());
+        }
+        let mount = crossed(id)?;
+        known.insert(id, mount.clone());
+        Ok(mount)
+    }
+}
+
+/// What is known of an object without asking the file system anew, and the mount it is on. A FUSE file system
+/// that does not let root in says nothing, and is told apart by its mount alone.
+pub(super) fn mount_of(handle: &OwnedFd) -> io::Result<(rustix::fs::Statx, u64)> {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let raw = rustix::fs::statx(handle, "", flags, Stat::WANTED)?;
+    Ok((raw, raw.stx_mnt_id))
+}
+
+/// What is mounted under this mount id, as proc_pid_mountinfo(5) has it.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "/proc describes the mounts of this process, not the tree"
+)]
+fn crossed(id: u64) -> io::Result<Crossed> {
+    // Without /proc nothing is known, which is not the same as an object that is not there.
+    let text = std::fs::read_to_string("/proc/self/mountinfo").map_err(io::Error::other)?;
+    let id = id.to_string();
+    let line = text
+        .lines()
+        .find(|line| line.split(' ').next() == Some(&id));
+    let rest = line.and_then(|line| line.split_once(" - "));
+    let Some((_, rest)) = rest else {
+        // Gone since, or hidden: nothing is known of it.
+        return Ok(Crossed {
+            fuse: true,
+            user: u32::MAX,
+        });
+    };
+    let kind = rest.split(' ').next().unwrap_or_default();
+    let options = rest.split(' ').nth(2).unwrap_or_default();
+    let user = options
+        .split(',')
+        .find_map(|option| option.strip_prefix("user_id=")?.parse().ok());
+    Ok(Crossed {
+        fuse: kind == "fuse" || kind == "fuseblk" || kind.starts_with("fuse."),
+        user: user.unwrap_or(0),
+    })
+}
+
+/// Whether a user other than root may add and remove names in a directory, by its mode or its access control
+/// list. The group bits of the mode are the most that the list gives.
+fn may_be_written(handle: &OwnedFd, stat: &Stat) -> bool {
+    match stat.mode & 0o022 {
+        0 => false,
+        0o020 if stat.gid == 0 => list_lets_others_write(handle),
+        _ => true,
+    }
+}
+
+/// Reads the list as acl(5) has it in memory: a version, then entries of a tag, permissions and an id.
+fn list_lets_others_write(handle: &OwnedFd) -> bool {
+    const USER: u16 = 0x02;
+    const GROUP: u16 = 0x08;
+    const WRITE: u16 = 0x02;
+    let Ok(list) =
+        super::attributes::attribute(&walk::proc_path(handle), "system.posix_acl_access")
+    else {
+        return false;
+    };
+    let entries = list.get(4..).unwrap_or_default().chunks_exact(8);
+    entries.into_iter().any(|entry| {
+        let tag = u16::from_le_bytes([entry[0], entry[1]]);
+        let rights = u16::from_le_bytes([entry[2], entry[3]]);
+        let id = u32::from_le_bytes([entry[4], entry[5], entry[6], entry[7]]);
+        matches!(tag, USER | GROUP) && id != 0 && rights & WRITE != 0
+    })
+}

@@ -1,0 +1,230 @@
+//! Walking a path object by object, each through the descriptor of the one before, by the rule of
+//! [`Control`]; and a root on which the directory found stays the one that was judged.
+
+use std::{io, os::fd::OwnedFd, sync::Arc};
+
+use rustix::io::Errno;
+
+use super::{
+    Control, Identity, Root, RootError, Stat,
+    control::{Bound, Trusted},
+    found::mount_of,
+    step::{Followed, Step, refused},
+    walk::{self, Pin},
+};
+use crate::path::AbsPath;
+
+/// As many links as the kernel follows in one path (path_resolution(7)).
+const MOST_LINKS: usize = 40;
+
+/// The directory that holds an object, and how it was reached.
+#[derive(Clone, Debug)]
+pub struct Way {
+    /// The path of the object without links in its parents.
+    pub path: AbsPath,
+    /// Who controls the directory that holds it.
+    pub control: Control,
+    /// Which directory that is.
+    pub holder: Identity,
+    /// The links that were followed.
+    pub links: Vec<AbsPath>,
+    dir: Arc<OwnedFd>,
+}
+
+impl Way {
+    /// This way under the name that the caller has for it, for [`Root::pinned`].
+    #[must_use]
+    pub fn spelled(self, path: &AbsPath) -> Self {
+        let path = path.clone();
+        Self { path, ..self }
+    }
+
+    /// Whether both lead to the same name in the same directory, as it is now: an overlay may have numbered it
+    /// anew since.
+    pub fn is_same(&self, other: &Self) -> bool {
+        let now = |way: &Self| {
+            let stat = Stat::of(&walk::statx_of(&*way.dir).ok()?);
+            Some((stat.identity.ino, stat.device))
+        };
+        self.path == other.path && now(self).is_some_and(|here| now(other) == Some(here))
+    }
+}
+
+/// One directory on the way.
+struct Entered {
+    dir: Arc<OwnedFd>,
+    path: AbsPath,
+    control: Control,
+    stat: Stat,
+    mount: u64,
+}
+
+struct Walker<'a> {
+    root: &'a Root,
+    trusted: Trusted,
+    entered: Vec<Entered>,
+    links: Vec<AbsPath>,
+}
+
+impl Root {
+    /// Walks to the directory that holds `p`, which is not looked at itself.
+    ///
+    /// # Errors
+    /// [`RootError::is_unsafe`] where an unprivileged user could lead root elsewhere; not found where a
+    /// directory on the way is missing.
+    pub fn walk(&self, p: &AbsPath) -> Result<Way, RootError> {
+        let mut walker = Walker::new(self).map_err(|error| self.failed("walk to", p, error))?;
+        walker.to(p)
+    }
+
+    /// This root, with the directories of `ways` under their paths, whatever stands there by now. Below them no
+    /// link is followed.
+    pub fn pinned(&self, ways: &[&Way]) -> Self {
+        let mut inner = super::Inner::clone(&self.0);
+        for way in ways {
+            // The root itself is a descriptor already.
+            let at = way.path.parent().filter(|at| *at != AbsPath::root());
+            inner.pins.extend(at.map(|at| Pin {
+                at,
+                dir: Arc::clone(&way.dir),
+                users: way.control != Control::Root,
+            }));
+        }
+        // The innermost directory counts.
+        inner
+            .pins
+            .sort_by_key(|pin| std::cmp::Reverse(pin.at.as_str().len()));
+        Self(Arc::new(inner))
+    }
+}
+
+impl<'a> Walker<'a> {
+    fn new(root: &'a Root) -> io::Result<Self> {
+        let dir = root.0.dir.clone();
+        let stat = Stat::of(&walk::statx_of(&*dir)?);
+        let (_, mount) = mount_of(&dir)?;
+        let top = Entered {
+            dir,
+            path: AbsPath::root(),
+            control: Control::Root,
+            stat,
+            mount,
+        };
+        Ok(Self {
+            trusted: root.trusted()?,
+            root,
+            entered: vec![top],
+            links: Vec::new(),
+        })
+    }
+
+    fn to(&mut self, p: &AbsPath) -> Result<Way, RootError> {
+        let mut todo: Vec<(String, Option<Bound>)> = match p.parent() {
+            Some(parent) => parent
+                .components()
+                .rev()
+                .map(|part| (part.to_owned(), None))
+                .collect(),
+            None => Vec::new(),
+        };
+        while let Some((part, bound)) = todo.pop() {
+            match part.as_str() {
+                "" | "." => {}
+                ".." => self.up(bound.as_ref())?,
+                part => self.down(p, part, bound.as_ref(), &mut todo)?,
+            }
+        }
+        let here = self.here();
+        let path = match p.parent() {
+            Some(_) => here
+                .path
+                .join(p.file_name())
+                .map_err(|bad| self.root.failed("walk to", p, io::Error::other(bad)))?,
+            None => p.clone(),
+        };
+        Ok(Way {
+            path,
+            control: here.control.clone(),
+            holder: here.stat.identity,
+            dir: Arc::clone(&here.dir),
+            links: std::mem::take(&mut self.links),
+        })
+    }
+
+    fn here(&self) -> &Entered {
+        &self.entered[self.entered.len() - 1]
+    }
+
+    /// To the directory that was entered before this one: never asked of the kernel, which might answer with
+    /// another one since.
+    fn up(&mut self, bound: Option<&Bound>) -> Result<(), RootError> {
+        if self.entered.len() > 1 {
+            self.entered.pop();
+        }
+        self.pass(bound, Some(self.here().stat.uid))
+    }
+
+    fn pass(&self, bound: Option<&Bound>, uid: Option<u32>) -> Result<(), RootError> {
+        let at = &self.here().path;
+        match bound.map(|bound| bound.passes(at, uid)) {
+            Some(Err(why)) => Err(refused(at, why)),
+            _ => Ok(()),
+        }
+    }
+
+    fn down(
+        &mut self,
+        p: &AbsPath,
+        part: &str,
+        bound: Option<&Bound>,
+        todo: &mut Vec<(String, Option<Bound>)>,
+    ) -> Result<(), RootError> {
+        let here = self.here();
+        let failed = |error| self.root.failed("walk to", p, error);
+        let at = here
+            .path
+            .join(part)
+            .map_err(io::Error::other)
+            .map_err(failed)?;
+        let (handle, found, mount) = self
+            .root
+            .found(&here.dir, part, here.mount)
+            .map_err(|error| self.root.not_let_in(&at, error))?;
+        let step = self
+            .root
+            .judged(self.trusted, &here.control, &at, &handle, &found)?;
+        if let Some(Err(why)) = bound.map(|bound| bound.passes(&at, Some(found.stat.uid))) {
+            return Err(refused(&at, why));
+        }
+        match step {
+            Step::Directory(control) => self.entered.push(Entered {
+                dir: Arc::new(handle),
+                path: at,
+                control,
+                stat: found.stat,
+                mount,
+            }),
+            Step::Link(Followed {
+                target,
+                bound: inner,
+            }) => {
+                self.links.push(at);
+                if self.links.len() > MOST_LINKS {
+                    return Err(self.root.failed("walk to", p, Errno::LOOP.into()));
+                }
+                // What bound the link that led here binds the rest of the way as well.
+                let inner = inner.or_else(|| bound.cloned());
+                if target.starts_with('/') {
+                    self.entered.truncate(1);
+                    self.pass(inner.as_ref(), Some(self.here().stat.uid))?;
+                }
+                let parts = target.split('/').rev();
+                todo.extend(parts.map(|part| (part.to_owned(), inner.clone())));
+            }
+            Step::Other | Step::Absent => {
+                return Err(self.root.failed("walk to", p, Errno::NOTDIR.into()));
+            }
+        }
+        Ok(())
+    }
+}
