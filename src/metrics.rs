@@ -199,7 +199,7 @@ fn blockers(page: &mut Page<'_>, status: &Status) -> fmt::Result {
     )
 }
 
-const DRIFT: [DriftKind; 7] = [
+const DRIFT: [DriftKind; 8] = [
     DriftKind::Content,
     DriftKind::Mode,
     DriftKind::Owner,
@@ -207,6 +207,7 @@ const DRIFT: [DriftKind; 7] = [
     DriftKind::Missing,
     DriftKind::Unit,
     DriftKind::Unreachable,
+    DriftKind::Unsafe,
 ];
 
 fn gates(page: &mut Page<'_>, status: &Status) -> fmt::Result {

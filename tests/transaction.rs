@@ -33,3 +33,5 @@ mod sandbox;
 mod sparse;
 #[path = "transaction/strangers.rs"]
 mod strangers;
+#[path = "transaction/users.rs"]
+mod users;

@@ -1,6 +1,6 @@
 //! Which paths a plan depends on: what an observation must look at.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     Edit, ObjectKind, Observed,
@@ -26,6 +26,10 @@ pub struct Asked {
     pub only_seen: bool,
     /// Bytes of the file that the config wants there; none for everything else.
     pub size: Option<u64>,
+    /// The user who is to own it; none where the config does not say.
+    pub owner: Option<u32>,
+    /// How many names the config has for its object.
+    pub names: u32,
 }
 
 impl Asked {
@@ -37,6 +41,8 @@ impl Asked {
             edited: false,
             only_seen: false,
             size: None,
+            owner: None,
+            names: 1,
         }
     }
 }
@@ -53,8 +59,10 @@ pub fn asked(
     let layout = Layout::of(config, observed, from.map_or(Side::Before, Side::After));
     let targets = config.links.values().filter(|link| link.hard);
     let targets = targets.filter_map(|link| AbsPath::new(link.target.as_str()).ok());
+    let names = layout.names_of_files();
     let targets = targets.map(|path| Asked {
         only_seen: true,
+        names: names.get(&path).map_or(1, |more| more + 1),
         ..Asked::of(path, Some(ObjectKind::File))
     });
     let beside = layout
@@ -81,6 +89,10 @@ pub fn asked(
                 Object::File { content, .. } => Some(content.size()),
                 _ => None,
             },
+            owner: wanted.object.uid(),
+            names: names
+                .get(wanted.object.file(&path))
+                .map_or(1, |more| more + 1),
             ..Asked::of(path, Some(wanted.object.kind()))
         }
     });
@@ -102,6 +114,17 @@ impl Layout {
             .into_iter()
             .map(|it| (it.path(), ObjectKind::File));
         homes.chain(databases)
+    }
+
+    /// How many hard links it asks for, by the files that they are names of.
+    fn names_of_files(&self) -> BTreeMap<AbsPath, u32> {
+        let mut names = BTreeMap::new();
+        for wanted in self.objects.values() {
+            if let Object::Hard { target, .. } = &wanted.object {
+                *names.entry(target.clone()).or_default() += 1;
+            }
+        }
+        names
     }
 
     /// Every path that it says something of.

@@ -15,7 +15,7 @@ use super::{
     kinds::Kinds,
     labels,
     machine::Machine,
-    normalise, os, reach,
+    normalise, os, reach, unsafe_paths,
     verdict::{Judge, Needed},
 };
 use crate::{
@@ -72,9 +72,10 @@ fn plan(
     capabilities: Capabilities,
     only: Option<&AbsPath>,
 ) -> Result<Plan, Vec<Refusal>> {
-    let before = Layout::of(from, observed, Side::Before);
+    let mut before = Layout::of(from, observed, Side::Before);
     let mut after = Layout::of(to, observed, Side::After(from));
     let named = after.named();
+    unsafe_paths::take_out(&mut before, &mut after, observed, only);
     let mut steps = steps(&before, &after, observed, capabilities.chown);
     let mut os_changes = os::changes(from, to, observed, capabilities.os);
     if let Some(only) = only {

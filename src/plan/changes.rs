@@ -99,6 +99,10 @@ impl Builder<'_> {
             ChangeKind::Remove if self.lifts_mask(path, entry) => "lifted".to_owned(),
             _ => kinds::replaced(path, step, self.observed).unwrap_or_else(|| describe(step)),
         };
+        let what = match asked == path {
+            true => what,
+            false => format!("{what}; lies at {path}"),
+        };
         let diff = self.diff(path, step);
         let (change, needed) = change(entry, step.change, &step.fields, &what, verdict);
         let change = Change {

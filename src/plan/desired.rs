@@ -403,6 +403,25 @@ pub(super) fn noun(kind: EntryKind) -> &'static str {
 }
 
 impl Object {
+    /// The file that an object at `path` is a name of.
+    pub(super) const fn file<'a>(&'a self, path: &'a AbsPath) -> &'a AbsPath {
+        match self {
+            Self::Hard { target, .. } => target,
+            _ => path,
+        }
+    }
+
+    /// The user who is to own it; none where that is left as it is.
+    pub(super) const fn uid(&self) -> Option<u32> {
+        match self {
+            Self::File { uid, .. } | Self::Directory { uid, .. } | Self::Link { uid, .. } => {
+                Some(*uid)
+            }
+            Self::Partial { uid, .. } => *uid,
+            Self::Hard { .. } => None,
+        }
+    }
+
     /// A link that root owns, as units are enabled and masked with.
     pub(super) fn link(target: impl Into<String>) -> Self {
         Self::Link {

@@ -47,6 +47,8 @@ pub enum DriftKind {
     Unit,
     /// Nothing is known of it: its file system does not answer.
     Unreachable,
+    /// A user could lead the path elsewhere, so nothing is read there.
+    Unsafe,
 }
 
 impl DriftKind {
@@ -60,6 +62,7 @@ impl DriftKind {
             Self::Missing => "missing",
             Self::Unit => "unit",
             Self::Unreachable => "unreachable",
+            Self::Unsafe => "unsafe",
         }
     }
 }
@@ -74,6 +77,10 @@ impl fmt::Display for Drift {
                 DriftKind::Missing => write!(f, "{path} is missing"),
                 DriftKind::Unreachable => write!(f, "{path} cannot be looked at"),
                 DriftKind::Unit => write!(f, "{path} is not as the unit's enablement asks"),
+                DriftKind::Unsafe => write!(
+                    f,
+                    "{path} is not safe to look at: a user could lead it elsewhere"
+                ),
                 kind => write!(f, "{path} has another {}", kind.as_str()),
             },
         }
@@ -89,6 +96,7 @@ pub fn drift(config: &MachineConfig, observed: &Observed, owners: bool) -> Vec<D
     let mut drifts: Vec<Drift> = Vec::new();
     for (path, wanted) in &layout.objects {
         let fields = match observed.objects.get(path) {
+            _ if observed.unsafe_after.contains_key(path) => vec!["unsafe"],
             None if observed.unreachable_at(path).is_some() => vec!["unreachable"],
             None => vec!["missing"],
             Some(facts) => differences(wanted, facts, owners),
@@ -144,6 +152,7 @@ fn of_accounts(edits: &[Edit]) -> Vec<Drift> {
 fn kind(entry: EntryKind, field: &str) -> DriftKind {
     match (entry, field) {
         (_, "unreachable") => DriftKind::Unreachable,
+        (_, "unsafe") => DriftKind::Unsafe,
         (EntryKind::Enablement | EntryKind::Mask, _) => DriftKind::Unit,
         (_, "missing") => DriftKind::Missing,
         (_, "mode") => DriftKind::Mode,

@@ -45,6 +45,7 @@ mod unit_check;
 mod unit_tree;
 mod units;
 mod unreachable;
+mod unsafe_paths;
 mod verdict;
 
 pub use actions::{cost, in_order};

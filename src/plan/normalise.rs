@@ -59,7 +59,11 @@ fn add_parents(
     for above in path.ancestors() {
         let made = || {
             let parent = layout.parents.get(&above).cloned();
-            parent.unwrap_or_else(|| original(acts.get(&above), observed).unwrap_or(PARENT))
+            let original = || original(acts.get(&above), observed);
+            parent
+                .or_else(original)
+                .or_else(|| users_own(path, step, observed))
+                .unwrap_or(PARENT)
         };
         match (acts.get(&above), observed.objects.get(&above)) {
             (Some(Act::Put(Object::Directory { .. }) | Act::Metadata(_)), _) => return Ok(()),
@@ -82,6 +86,24 @@ fn add_parents(
         }
     }
     Ok(())
+}
+
+/// The user's own directory, where what it is made for belongs to the user who controls the ones above it.
+fn users_own(path: &AbsPath, step: &Step, observed: &Observed) -> Option<Object> {
+    let user = *observed.users_directories.get(path)?;
+    let Act::Put(
+        Object::File { uid, gid, .. }
+        | Object::Directory { uid, gid, .. }
+        | Object::Link { uid, gid, .. },
+    ) = &step.act
+    else {
+        return None;
+    };
+    (*uid == user).then_some(Object::Directory {
+        mode: 0o755,
+        uid: user,
+        gid: *gid,
+    })
 }
 
 /// The directory that stood there before machinist, where one would come back.

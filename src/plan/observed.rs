@@ -74,6 +74,12 @@ pub struct Observed {
     /// Paths that stood as asked when a config first named them ([`super::Plan::adopted`]): nothing
     /// was written there, so nothing is removed when they leave the config.
     pub adopted: BTreeSet<AbsPath>,
+    /// The users who control the directories of canonical paths, where one is known that is not root.
+    pub users_directories: BTreeMap<AbsPath, u32>,
+    /// Canonical paths of the config before that a user could lead elsewhere, and why.
+    pub unsafe_before: BTreeMap<AbsPath, String>,
+    /// The same of the config to reach.
+    pub unsafe_after: BTreeMap<AbsPath, String>,
     /// Why nobody would settle an interrupted update before ordinary services start; none where the
     /// units for that are installed and enabled ([`super::recovery`]).
     pub recovery_missing: Option<String>,
@@ -84,6 +90,13 @@ impl Observed {
     pub(super) fn unreachable_at(&self, path: &AbsPath) -> Option<(&AbsPath, &(Reason, String))> {
         let mut all = self.unreachable.iter();
         all.find(|(above, _)| path.is_under(above))
+    }
+
+    /// Where paths of both configs really lie that lie elsewhere than they say.
+    pub fn moved(self) -> BTreeMap<AbsPath, AbsPath> {
+        let mut moved = self.canonical_before;
+        moved.extend(self.canonical);
+        moved
     }
 }
 

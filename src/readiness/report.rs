@@ -18,6 +18,7 @@ use crate::{
     config::{DriftPolicy, Job, Settings},
     metrics::Metrics,
     path::AbsPath,
+    plan::{Drift, DriftKind},
     readiness::measure::Signals,
     reason::Reason,
     status::{
@@ -275,13 +276,16 @@ fn inputs(
     let drifted = update.drift.iter();
     let drifted = drifted.filter(|drift| settings.drift.policy(&drift.path) != DriftPolicy::Ignore);
     let mut repaired = update.drift.iter();
-    let repairs = |path| settings.drift.policy(path) == DriftPolicy::Repair;
+    // What a user has made unsafe is not put back, and holds nothing up.
+    let repairs = |drift: &Drift| {
+        drift.kind != DriftKind::Unsafe && settings.drift.policy(&drift.path) == DriftPolicy::Repair
+    };
     Inputs {
         config: ConfigState {
             unverified: update.unverified.then(|| config(update).desired),
             failed,
             drifted: drifted.map(|drift| drift.path.to_string()).collect(),
-            drift_holds: repaired.any(|drift| repairs(&drift.path)),
+            drift_holds: repaired.any(repairs),
             refused,
         },
         boot: Boot {

@@ -67,6 +67,8 @@ pub struct Looked {
     pub from: Arc<MachineConfig>,
     /// The canonical paths that the config to reach speaks of; none where it is refused.
     pub named: BTreeSet<AbsPath>,
+    /// Where paths of both configs really lie that lie elsewhere than they say.
+    pub moved: BTreeMap<AbsPath, AbsPath>,
 }
 
 /// The config the disk is on: that of the newest open transaction, else the verified one.
@@ -218,9 +220,16 @@ fn look_from(
         Some(only) => plan::only(&from, to, &observed, policies, capabilities, only),
         None => plan::between(&from, to, &observed, policies, capabilities),
     };
-    let named = plan.as_mut().map(|plan| std::mem::take(&mut plan.named));
-    let named = named.unwrap_or_default();
-    Ok(Looked { plan, from, named })
+    let named = plan
+        .as_mut()
+        .map(|plan| std::mem::take(&mut plan.named))
+        .unwrap_or_default();
+    Ok(Looked {
+        plan,
+        from,
+        named,
+        moved: observed.moved(),
+    })
 }
 
 /// The config to reach, as the version before meant it where that stored it: absent contents were empty, and

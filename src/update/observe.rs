@@ -145,7 +145,12 @@ fn observe_sides(
     look.kinds(before.paths.iter().chain(&after.paths))?;
     look.originals()?;
     look.directories(&before.paths, &after.paths)?;
+    let (unsafe_before, unsafe_after) = (look.barred(&before), look.barred(&after));
+    let users_directories = look.users_directories();
     let mut seen = look.finish()?;
+    seen.users_directories = users_directories;
+    seen.unsafe_before = unsafe_before;
+    seen.unsafe_after = unsafe_after;
     seen.canonical_before = before.moved;
     seen.canonical = after.moved;
     Ok(seen)

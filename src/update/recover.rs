@@ -125,7 +125,8 @@ fn bring_to_an_end(
     match (tx.direction, tx.mark) {
         (Direction::Undo, _) if tx.reverted => {}
         (Direction::Undo, _) => {
-            kept_aside(&transaction::undo(root, tx).map_err(RecoverError::of(&tx.id))?);
+            let undone = transaction::undo(root, tx).map_err(RecoverError::of(&tx.id))?;
+            undone.log();
             done.units_changed |= touches_units(tx);
             done.reversed.push(tx.id.clone());
             tx.reverted = true;
@@ -143,7 +144,7 @@ fn bring_to_an_end(
                     tx.committed_boot = boot.map(str::to_owned);
                     done.committed.push(tx.id.clone());
                 }
-                Err(error @ TransactionError::Changed { .. }) => return Ok(Some(error)),
+                Err(error) if error.is_others_doing() => return Ok(Some(error)),
                 Err(error) => return Err(RecoverError::of(&tx.id)(error)),
             }
         }
@@ -174,7 +175,8 @@ fn reverse(
     let Some(tx) = journal.transactions.get_mut(index) else {
         return Ok(());
     };
-    kept_aside(&transaction::undo(store.root(), tx).map_err(RecoverError::of(&tx.id))?);
+    let undone = transaction::undo(store.root(), tx).map_err(RecoverError::of(&tx.id))?;
+    undone.log();
     tx.reverted = true;
     tx.committed_boot = store::boot_id(store.root()).map_err(StoreError::from)?;
     Ok(())

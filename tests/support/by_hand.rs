@@ -76,6 +76,7 @@ impl ByHand {
                 to: store.keep_config(&to.0).unwrap(),
                 drifted: &|_| false,
                 named: &named,
+                moved: &looked.moved,
                 offline: !self.live,
                 chown: capabilities.chown,
                 now: Timestamp::now(),

@@ -8,6 +8,7 @@ use crate::{
     digest::Digest,
     path::AbsPath,
     plan::{Attributes, Edit},
+    root::Identity,
 };
 
 /// One operation with what is needed to tell whether it is done.
@@ -16,6 +17,12 @@ use crate::{
 pub struct OperationRecord {
     /// The canonical path of the object.
     pub target: AbsPath,
+    /// The path that the config asked for, where it leads to the target by links that a user controls.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asked: Option<AbsPath>,
+    /// The directory that holds the target.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<Identity>,
     /// What is done.
     #[serde(flatten)]
     pub kind: OperationRecordKind,

@@ -9,7 +9,7 @@ use crate::{
     machine_config::MachineConfig,
     path::AbsPath,
     plan::{Asked, FileFacts, MountFacts, ObjectKind, Observed},
-    root::{Kind, Root, RootError, Stat},
+    root::{Control, Kind, Own, Root, RootError, Stat},
     update::store::paths,
 };
 
@@ -17,7 +17,7 @@ use super::{
     LONGEST_TEXT,
     contents::{self, Question},
     digests::{Digests, Stamp},
-    places::Places,
+    places::{Places, Risks},
     text_if_there,
 };
 
@@ -33,6 +33,8 @@ const MOST_CHILDREN: usize = 10_000;
 pub(super) struct Located {
     pub(super) paths: Vec<Asked>,
     pub(super) moved: BTreeMap<AbsPath, AbsPath>,
+    /// Why paths may not be touched.
+    pub(super) barred: BTreeMap<AbsPath, String>,
 }
 
 /// An observation in the making.
@@ -44,6 +46,10 @@ pub(super) struct Look<'a> {
     digests: Option<&'a Digests>,
     /// Labels that were given to what is owned.
     given: BTreeMap<AbsPath, String>,
+    /// Who controls the directories of paths, where that is not root.
+    controlled: BTreeMap<AbsPath, Control>,
+    /// Why the objects at paths may not be touched.
+    foreign: BTreeMap<AbsPath, String>,
 }
 
 impl<'a> Look<'a> {
@@ -63,6 +69,8 @@ impl<'a> Look<'a> {
             absent: HashSet::new(),
             digests,
             given,
+            controlled: BTreeMap::new(),
+            foreign: BTreeMap::new(),
         }
     }
 
@@ -75,6 +83,7 @@ impl<'a> Look<'a> {
         let mut located = Located {
             paths: Vec::with_capacity(asked.len()),
             moved: BTreeMap::new(),
+            barred: BTreeMap::new(),
         };
         for asked in asked {
             let path = match &asked.home {
@@ -86,6 +95,12 @@ impl<'a> Look<'a> {
             }
             located.paths.push(Asked { path, ..asked });
         }
+        let Risks { controlled, barred } = places.risks();
+        self.controlled.extend(controlled);
+        located
+            .paths
+            .retain(|asked| !barred.contains_key(&asked.path));
+        located.barred = barred;
         Ok(located)
     }
 
@@ -99,6 +114,7 @@ impl<'a> Look<'a> {
             let some = asked.clone().filter(|asked| some(asked));
             some.map(|asked| &asked.path).collect()
         };
+        self.look_for_foreign(asked.clone())?;
         let edited = paths(&|asked| asked.edited);
         let mut only_seen = paths(&|asked| asked.only_seen);
         if !only_seen.is_empty() {
@@ -125,7 +141,7 @@ impl<'a> Look<'a> {
     ) -> Result<Vec<Question>, RootError> {
         let mut files = Vec::new();
         let mut by_directory: BTreeMap<&str, Vec<&AbsPath>> = BTreeMap::new();
-        for path in paths {
+        for path in paths.filter(|path| !self.foreign.contains_key(*path)) {
             by_directory.entry(path.directory()).or_default().push(path);
         }
         for mut paths in by_directory.into_values() {
@@ -152,6 +168,62 @@ impl<'a> Look<'a> {
             }
         }
         Ok(files)
+    }
+
+    /// Finds the objects in users' directories that are not the entries' to replace or read.
+    fn look_for_foreign<'p>(
+        &mut self,
+        asked: impl Iterator<Item = &'p Asked>,
+    ) -> Result<(), RootError> {
+        let mut own: BTreeMap<&AbsPath, (Vec<u32>, u32)> = BTreeMap::new();
+        for asked in asked.filter(|asked| self.controlled.contains_key(&asked.path)) {
+            let (users, names) = own.entry(&asked.path).or_default();
+            users.extend(asked.owner);
+            *names = asked.names.max(*names);
+        }
+        for (path, (users, names)) in own {
+            let Some(control) = self.controlled.get(path) else {
+                continue;
+            };
+            let own = Own {
+                users: &users,
+                names,
+            };
+            let why = match self.root.stat(path) {
+                Ok(None) => None,
+                Ok(Some(stat)) => self.root.foreign_target(path, &stat, control, &own)?,
+                Err(error) if error.is_starved() => return Err(error),
+                // What cannot be looked at in a user's directory is that user's doing.
+                Err(error) => Some(crate::telemetry::chain(&error)),
+            };
+            if let Some(why) = why {
+                self.foreign.insert(path.clone(), why);
+            }
+        }
+        Ok(())
+    }
+
+    /// The users who control the directories of paths.
+    pub(super) fn users_directories(&self) -> BTreeMap<AbsPath, u32> {
+        let users = self.controlled.iter().filter_map(|(path, control)| {
+            let uid = match control {
+                Control::User { uid, .. } => *uid,
+                Control::Root | Control::Sticky => None,
+            };
+            Some((path.clone(), uid?))
+        });
+        users.collect()
+    }
+
+    /// Why nothing may be done at some of these paths.
+    pub(super) fn barred(&self, located: &Located) -> BTreeMap<AbsPath, String> {
+        let mut barred = located.barred.clone();
+        let foreign = located.paths.iter().filter_map(|asked| {
+            let why = self.foreign.get(&asked.path)?;
+            Some((asked.path.clone(), why.clone()))
+        });
+        barred.extend(foreign);
+        barred
     }
 
     fn question(&self, path: &AbsPath, stat: &Stat) -> Question {

@@ -1,7 +1,7 @@
-//! Where paths really lie, today or in the tree as planned.
+//! Where paths really lie, today or in the tree as planned, and who could lead them elsewhere.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
     sync::Arc,
 };
 
@@ -9,34 +9,50 @@ use crate::{
     machine_config::{Directory, MachineConfig},
     path::AbsPath,
     plan::is_layout,
-    root::{Kind, Root, RootError},
+    root::{Control, Followed, Root, RootError, Step},
 };
 
 /// As many links as the kernel follows in one path (path_resolution(7)).
 const MOST_LINKS: usize = 40;
 
+/// A directory on the way of a path.
+#[derive(Clone)]
+struct Place {
+    at: AbsPath,
+    control: Arc<Control>,
+    /// Why nothing below it may be touched.
+    barred: Option<Arc<str>>,
+}
+
 /// Resolves the links in the parents of paths, each directory once.
 pub(super) struct Places<'a> {
-    root: &'a Root,
+    root: Root,
     planned: Option<(&'a MachineConfig, &'a MachineConfig)>,
     /// Entries of the two configs by the place where they lie today, where that is not their path.
     entries: HashMap<AbsPath, &'a AbsPath>,
     /// By text: parents are asked for, which are not at hand as paths.
-    known: HashMap<Arc<str>, AbsPath>,
+    known: HashMap<Arc<str>, Place>,
     /// Places that are no directories today: below them there is nothing to look at.
     bare: HashSet<AbsPath>,
+    /// Who controls the directories that are not root's, by the paths in them.
+    controlled: BTreeMap<AbsPath, Control>,
+    /// Why paths may not be touched.
+    barred: BTreeMap<AbsPath, String>,
+}
+
+/// What is known of the paths that a user could lead elsewhere, at their places.
+#[derive(Default)]
+pub(super) struct Risks {
+    /// Who controls the directory that holds a path, where that is not root.
+    pub(super) controlled: BTreeMap<AbsPath, Control>,
+    /// Why a path may not be touched.
+    pub(super) barred: BTreeMap<AbsPath, String>,
 }
 
 impl<'a> Places<'a> {
     /// The tree as it is.
-    pub(super) fn today(root: &'a Root) -> Self {
-        Self {
-            root,
-            planned: None,
-            entries: HashMap::new(),
-            known: HashMap::new(),
-            bare: HashSet::new(),
-        }
+    pub(super) fn today(root: &Root) -> Self {
+        Self::new(root, None)
     }
 
     /// The tree as it will be: links and directories of `to` are there, links that only `from` had
@@ -45,90 +61,152 @@ impl<'a> Places<'a> {
     /// # Errors
     /// The tree cannot be read.
     pub(super) fn planned(
-        root: &'a Root,
+        root: &Root,
         from: &'a MachineConfig,
         to: &'a MachineConfig,
     ) -> Result<Self, RootError> {
         let mut today = Self::today(root);
-        let mut entries = HashMap::new();
+        let mut places = Self::new(root, Some((from, to)));
         let all = to.links.keys().chain(to.directories.keys());
         for path in all.chain(to.files.keys()).chain(from.links.keys()) {
             let place = today.of(path)?;
             if place != *path {
-                entries.insert(place, path);
+                places.entries.insert(place, path);
             }
         }
-        Ok(Self {
-            root,
-            planned: Some((from, to)),
-            entries,
+        Ok(places)
+    }
+
+    fn new(root: &Root, planned: Option<(&'a MachineConfig, &'a MachineConfig)>) -> Self {
+        Self {
+            root: root.for_one_pass(),
+            planned,
+            entries: HashMap::new(),
             known: HashMap::new(),
             bare: HashSet::new(),
-        })
+            controlled: BTreeMap::new(),
+            barred: BTreeMap::new(),
+        }
+    }
+
+    /// What was found of the paths that were asked for.
+    pub(super) fn risks(self) -> Risks {
+        Risks {
+            controlled: self.controlled,
+            barred: self.barred,
+        }
     }
 
     /// Where the object called `path` lies; the last component is kept, link or not.
     pub(super) fn of(&mut self, path: &AbsPath) -> Result<AbsPath, RootError> {
-        if let Some(place) = self.known_place(path) {
-            return Ok(place);
-        }
         let Some(parent) = path.parent() else {
             return Ok(path.clone());
         };
-        self.directory(&parent, 0)?;
-        Ok(self.known_place(path).unwrap_or_else(|| path.clone()))
+        let holder = self.directory(&parent, 0)?;
+        Ok(self.place_in(&holder, path))
     }
 
     /// Where the object called `path` lies, and where it leads if it is a link.
     pub(super) fn end(&mut self, path: &AbsPath) -> Result<AbsPath, RootError> {
-        self.directory(path, 0)
-    }
-
-    /// The place of a path in a directory that was resolved before.
-    fn known_place(&self, path: &AbsPath) -> Option<AbsPath> {
-        let directory = self.known.get(path.directory())?;
-        Some(match directory.as_str() == path.directory() {
-            true => path.clone(),
-            false => child(directory, path.file_name()),
-        })
+        Ok(self.directory(path, 0)?.at)
     }
 
     /// Like [`Places::of`], but no link below `top` is followed.
     pub(super) fn below(&mut self, top: &AbsPath, path: &AbsPath) -> Result<AbsPath, RootError> {
-        let rest = path.components().skip(top.components().count());
-        let start = self.directory(top, 0)?;
-        Ok(rest.fold(start, |at, name| child(&at, name)))
+        let rest: Vec<&str> = path.components().skip(top.components().count()).collect();
+        let mut holder = self.directory(top, 0)?;
+        for name in rest.iter().take(rest.len().saturating_sub(1)) {
+            let at = child(&holder.at, name);
+            let entered = match self.step(&holder, &at)? {
+                Found::Directory(control) => (control, None),
+                Found::Barred(why) => (Arc::clone(&holder.control), Some(why)),
+                // The plan finds a link where it needs a directory.
+                Found::Link(_) | Found::Bare => {
+                    self.bare.insert(at.clone());
+                    (Arc::clone(&holder.control), None)
+                }
+            };
+            holder = Place {
+                at,
+                control: entered.0,
+                barred: holder.barred.or(entered.1),
+            };
+        }
+        Ok(self.place_in(&holder, path))
     }
 
-    fn directory(&mut self, path: &AbsPath, links: usize) -> Result<AbsPath, RootError> {
+    /// The place of `path` in the directory that holds it.
+    fn place_in(&mut self, holder: &Place, path: &AbsPath) -> AbsPath {
+        let place = match holder.at.as_str() == path.directory() {
+            true => path.clone(),
+            false => child(&holder.at, path.file_name()),
+        };
+        if let Some(why) = &holder.barred {
+            self.barred.insert(place.clone(), why.to_string());
+        }
+        if *holder.control != Control::Root {
+            let control = Control::clone(&holder.control);
+            self.controlled.insert(place.clone(), control);
+        }
+        place
+    }
+
+    fn directory(&mut self, path: &AbsPath, links: usize) -> Result<Place, RootError> {
         if let Some(known) = self.known.get(path.as_str()) {
             return Ok(known.clone());
         }
         let Some(parent) = path.parent() else {
-            return Ok(path.clone());
+            return Ok(Place {
+                at: path.clone(),
+                control: Arc::new(Control::Root),
+                barred: None,
+            });
         };
         let above = self.directory(&parent, links)?;
-        let at = child(&above, path.file_name());
-        let found = match self.link_at(path, &above, &at)? {
-            Some(target) if links < MOST_LINKS => self.follow(&at, &target, links + 1)?,
-            // A loop. The plan finds a link where it needs a directory.
-            Some(_) => {
-                self.bare.insert(at.clone());
-                at
-            }
-            None => at,
-        };
+        let found = self.enter(path, above, links)?;
         self.known.insert(path.shared(), found.clone());
         Ok(found)
     }
 
-    /// The text of the link that is, or will be, at `at`, which the config calls `path`.
-    fn link_at(
-        &mut self,
-        path: &AbsPath,
-        above: &AbsPath,
-        at: &AbsPath,
-    ) -> Result<Option<String>, RootError> {
+    /// The directory that `path` names in `above`, where it really lies.
+    fn enter(&mut self, path: &AbsPath, above: Place, links: usize) -> Result<Place, RootError> {
+        let at = child(&above.at, path.file_name());
+        if above.barred.is_some() {
+            return Ok(Place { at, ..above });
+        }
+        let link = match self.found(path, &above, &at)? {
+            Found::Directory(control) => {
+                return Ok(Place {
+                    at,
+                    control,
+                    barred: None,
+                });
+            }
+            Found::Link(link) if links < MOST_LINKS => link,
+            // A loop. The plan finds a link where it needs a directory.
+            Found::Link(_) | Found::Bare => {
+                self.bare.insert(at.clone());
+                return Ok(Place { at, ..above });
+            }
+            Found::Barred(why) => return Ok(self.bar(at, &above, why)),
+        };
+        match self.follow(&above, &link, links + 1)? {
+            Ok(led) => Ok(led),
+            Err(why) => Ok(self.bar(at, &above, why.into())),
+        }
+    }
+
+    fn bar(&mut self, at: AbsPath, above: &Place, why: Arc<str>) -> Place {
+        self.bare.insert(at.clone());
+        Place {
+            at,
+            control: Arc::clone(&above.control),
+            barred: Some(why),
+        }
+    }
+
+    /// What is, or will be, at `at`, which the config calls `path`.
+    fn found(&mut self, path: &AbsPath, above: &Place, at: &AbsPath) -> Result<Found, RootError> {
         let mut link_goes = false;
         if let Some((from, to)) = self.planned {
             // The config may name the object by any path that leads there.
@@ -138,7 +216,8 @@ impl<'a> Places<'a> {
                 .flatten()
                 .filter_map(|name| to.links.get(*name));
             if let Some(link) = links.find(|link| !link.hard) {
-                return Ok(Some(link.target.clone()));
+                let planned = Followed::planned(link.target.clone(), at, &above.control);
+                return Ok(planned.map_or_else(|why| Found::Barred(why.into()), Found::Link));
             }
             // A directory without mode and owner leaves a link of the layout in place.
             let stays = |directory: &Directory| is_layout(at) && directory.leaves_all();
@@ -149,46 +228,77 @@ impl<'a> Places<'a> {
                     || from.links.contains_key(name)
             });
         }
-        let found = match self.bare.contains(above) {
-            true => None,
-            false => match self.root.stat(at) {
-                // A link that leads below itself leads nowhere.
-                Err(error) if error.is_unreachable() || error.is_loop() => None,
-                stat => stat?.map(|stat| stat.kind),
-            },
-        };
-        match found {
-            Some(Kind::Link) if !link_goes => {
-                let text = self.root.link_text(at)?;
-                if text.is_none() {
-                    self.bare.insert(at.clone());
-                }
-                return Ok(text);
-            }
-            Some(Kind::Directory) => {}
-            _ => {
-                self.bare.insert(at.clone());
-            }
-        }
-        Ok(None)
+        Ok(match self.step(above, at)? {
+            Found::Link(_) if link_goes => Found::Bare,
+            found => found,
+        })
     }
 
-    fn follow(&mut self, at: &AbsPath, target: &str, links: usize) -> Result<AbsPath, RootError> {
-        let above = |path: &AbsPath| path.parent().unwrap_or_else(AbsPath::root);
-        let mut here = if target.starts_with('/') {
-            AbsPath::root()
-        } else {
-            above(at)
-        };
-        for part in target.split('/') {
-            here = match part {
-                "" | "." => here,
-                ".." => above(&here),
-                part => self.directory(&child(&here, part), links)?,
-            };
+    fn step(&self, above: &Place, at: &AbsPath) -> Result<Found, RootError> {
+        if above.barred.is_some() || self.bare.contains(&above.at) {
+            return Ok(Found::Bare);
         }
-        Ok(here)
+        Ok(match self.root.step(&above.at, &above.control, at) {
+            Ok(Step::Directory(control)) if control == *above.control => {
+                Found::Directory(Arc::clone(&above.control))
+            }
+            Ok(Step::Directory(control)) => Found::Directory(Arc::new(control)),
+            Ok(Step::Link(link)) => Found::Link(link),
+            Ok(Step::Other | Step::Absent) => Found::Bare,
+            Err(RootError::Unsafe { why, .. }) => Found::Barred(why.into()),
+            // A link that is no text, or that leads below itself, leads nowhere.
+            Err(RootError::NotText { .. }) => Found::Bare,
+            Err(error) if error.is_unreachable() || error.is_loop() => Found::Bare,
+            Err(error) => return Err(error),
+        })
     }
+
+    /// Where a link in `above` leads, or why it may not be followed.
+    fn follow(
+        &mut self,
+        above: &Place,
+        link: &Followed,
+        links: usize,
+    ) -> Result<Result<Place, String>, RootError> {
+        let mut here = match link.target.starts_with('/') {
+            true => self.directory(&AbsPath::root(), links)?,
+            false => above.clone(),
+        };
+        if link.target.starts_with('/')
+            && let Err(why) = link.passes(&self.root, &here.at)
+        {
+            return Ok(Err(why));
+        }
+        for part in link
+            .target
+            .split('/')
+            .filter(|part| !matches!(*part, "" | "."))
+        {
+            let passed = match part {
+                ".." => here.at.parent().unwrap_or_else(AbsPath::root),
+                part => child(&here.at, part),
+            };
+            // A link on the way counts itself, not only what it leads to.
+            if let Err(why) = link.passes(&self.root, &passed) {
+                return Ok(Err(why));
+            }
+            here = self.directory(&passed, links)?;
+            if let Err(why) = link.passes(&self.root, &here.at) {
+                return Ok(Err(why));
+            }
+        }
+        Ok(Ok(here))
+    }
+}
+
+/// What is at one name.
+enum Found {
+    Directory(Arc<Control>),
+    Link(Followed),
+    /// No directory, nor a link that leads to one.
+    Bare,
+    /// Why it may not be passed.
+    Barred(Arc<str>),
 }
 
 /// `directory` with one more component; a component that no path may have leads nowhere else.

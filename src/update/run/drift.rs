@@ -139,7 +139,13 @@ impl DriftWatch {
         }
         let mut watch = root.watch()?;
         let mut blind = None;
-        for (dir, names) in &self.names {
+        let walks = root.for_one_pass();
+        // Where a user could lead the path elsewhere nothing is watched: the slow pass tells of it.
+        let safe = |dir: &AbsPath| {
+            let inside = dir.join("x").ok();
+            inside.is_some_and(|path| !walks.walk(&path).is_err_and(|error| error.is_unsafe()))
+        };
+        for (dir, names) in self.names.iter().filter(|(dir, _)| safe(dir)) {
             let holds = names.values().any(|part| *part == Part::Owned);
             // One that is missing is seen to come in the directory above it.
             let watched = match holds {

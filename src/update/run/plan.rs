@@ -31,6 +31,8 @@ pub(super) struct Planned {
     pub(super) from: Arc<MachineConfig>,
     /// The canonical paths that `to` speaks of.
     pub(super) named: BTreeSet<AbsPath>,
+    /// Where paths of both configs really lie that lie elsewhere than they say.
+    pub(super) moved: BTreeMap<AbsPath, AbsPath>,
     pub(super) to: Arc<MachineConfig>,
     pub(super) digest: Digest,
     /// How many changes the plan told. Once they are told, only what is to be done is kept of it.
@@ -48,8 +50,18 @@ pub(super) struct Refused(pub(super) Vec<Refusal>);
 fn passes(reason: Reason) -> bool {
     matches!(
         reason,
-        Reason::NoSpace | Reason::ReadOnly | Reason::Immutable | Reason::RecoveryMissing
+        Reason::NoSpace
+            | Reason::ReadOnly
+            | Reason::Immutable
+            | Reason::RecoveryMissing
+            | Reason::UnsafePath
     )
+}
+
+/// Whether nothing but what a user made of a path is in the way.
+fn unsafe_alone(refusals: &[Refusal]) -> bool {
+    let mut refusals = refusals.iter();
+    refusals.all(|refusal| refusal.reason == Reason::UnsafePath)
 }
 
 /// The desired config was taken away between two looks.
@@ -103,7 +115,13 @@ impl<S: Services, A: Audience> Updater<S, A> {
             }
         };
         self.bring_host_part().await?;
-        let Some(Looked { plan, from, named }) = self.look(&to).await? else {
+        let Some(Looked {
+            plan,
+            from,
+            named,
+            moved,
+        }) = self.look(&to).await?
+        else {
             // Else it would be tried again at once, without a pause.
             self.remember_failure(digest);
             return Ok(Event::StepFailed);
@@ -113,25 +131,12 @@ impl<S: Services, A: Audience> Updater<S, A> {
                 plan,
                 from,
                 named,
+                moved,
                 to,
                 digest,
                 changes: 0,
             },
-            Err(refusals) => {
-                let refusals = self.with_cause(refusals);
-                let code = refusals
-                    .first()
-                    .map_or(Reason::ConfigRefused, |refusal| refusal.reason);
-                self.planned = None;
-                let passes = refusals.iter().all(|refusal| passes(refusal.reason));
-                self.failed(&Refused(refusals), code, passes);
-                self.remember_failure(digest);
-                let reboot_pending = !self.journal.transactions.is_empty();
-                return Ok(match passes && !reboot_pending {
-                    true => Event::StepFailed,
-                    false => Event::PlanRefused { reboot_pending },
-                });
-            }
+            Err(refusals) => return Ok(self.refused(refusals, digest)),
         };
         let mut planned = planned;
         planned.changes = planned.plan.changes.len();
@@ -146,6 +151,31 @@ impl<S: Services, A: Audience> Updater<S, A> {
         }
         self.planned = Some(planned);
         Ok(Event::PlanReady)
+    }
+
+    /// What becomes of a plan that is refused: of a repair only that path is left, where a user made it unsafe.
+    fn refused(&mut self, refusals: Vec<Refusal>, digest: Digest) -> Event {
+        if self.repair.is_some() && unsafe_alone(&refusals) {
+            let reason = Reason::LeftBehind;
+            for refusal in refusals {
+                tracing::warn!(%reason, "is not put back: {refusal}");
+            }
+            self.repair = None;
+            return Event::Withdrawn;
+        }
+        let refusals = self.with_cause(refusals);
+        let code = refusals
+            .first()
+            .map_or(Reason::ConfigRefused, |refusal| refusal.reason);
+        self.planned = None;
+        let passes = refusals.iter().all(|refusal| passes(refusal.reason));
+        self.failed(&Refused(refusals), code, passes);
+        self.remember_failure(digest);
+        let reboot_pending = !self.journal.transactions.is_empty();
+        match passes && !reboot_pending {
+            true => Event::StepFailed,
+            false => Event::PlanRefused { reboot_pending },
+        }
     }
 
     /// Observes and plans. None: the machine could not be looked at, and the failure is recorded.

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::{Audience, DriftAct, Updater};
 use crate::{
     path::AbsPath,
-    plan::{ActionKind, Plan},
+    plan::{ActionKind, DriftKind, Plan},
     reason::Reason,
     update::{
         phase::{Event, Phase},
@@ -58,7 +58,10 @@ impl<S: Services, A: Audience> Updater<S, A> {
             return None;
         }
         let now = Instant::now();
-        let drifted: Vec<AbsPath> = self.drift.found.keys().cloned().collect();
+        // Where a user could lead the path elsewhere nothing is written; its drift stays told.
+        let found = self.drift.found.iter();
+        let safe = found.filter(|(_, drift)| drift.kind != DriftKind::Unsafe);
+        let drifted: Vec<AbsPath> = safe.map(|(path, _)| path.clone()).collect();
         for path in drifted {
             if self.conduct.drift.act(&path) != DriftAct::Repair {
                 continue;

@@ -171,6 +171,7 @@ fn stage(
             to: store.keep_config(&planned.to)?,
             drifted: &drifted,
             named: &planned.named,
+            moved: &planned.moved,
             offline: how.offline,
             chown: how.chown,
             now: Timestamp::now(),

@@ -191,9 +191,7 @@ fn revert(
             continue;
         }
         if tx.mark >= Mark::Staged {
-            for path in transaction::undo(store.root(), tx)? {
-                tracing::warn!(%path, "changed by somebody else meanwhile; their version is kept below drifted/");
-            }
+            transaction::undo(store.root(), tx)?.log();
         }
         let tx = &mut journal.transactions[index];
         tx.reverted = true;

@@ -86,7 +86,7 @@ fn drop_the_new(
 }
 
 /// The third place, in the staging directory of the slot.
-fn beside(slot: &AbsPath) -> Result<AbsPath, TransactionError> {
+pub(super) fn beside(slot: &AbsPath) -> Result<AbsPath, TransactionError> {
     let staging = slot.parent().unwrap_or_else(AbsPath::root);
     Ok(staging.join(&format!("{}.aside", slot.file_name()))?)
 }

@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use super::{
     TransactionError,
     commit::loses_lists,
+    approach::{Approach, approach, forget_links_that_go, lasting_parent, refuse_foreign},
     finish::{modes, originals},
     holders, kept, kind_name, object_at,
     ours::{is_ours, ours_below, released},
@@ -38,6 +39,8 @@ pub struct Beginning<'a> {
     pub drifted: &'a dyn Fn(&AbsPath) -> bool,
     /// The canonical paths that the config after speaks of.
     pub named: &'a BTreeSet<AbsPath>,
+    /// Where paths of both configs really lie that lie elsewhere than they say.
+    pub moved: &'a BTreeMap<AbsPath, AbsPath>,
     /// No manager runs below the root.
     pub offline: bool,
     /// Whether owners are set, or only recorded.
@@ -52,12 +55,30 @@ pub fn begin(
     journal: &Journal,
     from: &Beginning<'_>,
 ) -> Result<Transaction, TransactionError> {
+    let root = &root.for_one_pass();
     let id = new_id(journal, from, &kept::originals(root)?);
     let mut places = Places::new(root, &id, holders::known(journal))?;
     let mut operations = Vec::with_capacity(from.plan.operations.len());
+    let mut followed = Vec::with_capacity(from.plan.operations.len());
     for (index, operation) in from.plan.operations.iter().enumerate() {
-        operations.push(record(root, journal, from, operation, index, &mut places)?);
+        let Approach { way, asked, links } = approach(root, from.moved, &operation.target)?;
+        let parent = lasting_parent(root, &way)?;
+        let pinned = root.pinned(&[&way]);
+        refuse_foreign(
+            &pinned,
+            &way,
+            operation,
+            is_ours(journal, &operation.target),
+        )?;
+        let record = record(&pinned, journal, from, operation, index, &mut places)?;
+        operations.push(OperationRecord {
+            asked,
+            parent,
+            ..record
+        });
+        followed.push(links);
     }
+    forget_links_that_go(&mut operations, &followed);
     let staging = places.used();
     Ok(Transaction {
         id,
@@ -177,7 +198,7 @@ fn record(
         .transpose()?;
     let mut below = Vec::new();
     let mut recorded_owner = None;
-    let (copy_of, attributes) = attributes(root, journal, operation, keep)?;
+    let (copy_of, attributes) = attributes(places.root(), journal, operation, keep)?;
     if let OperationKind::Put(node) = &operation.kind {
         recorded_owner = owner_to_record(node, from.chown);
         list_below(&target, node, from.chown, &mut below)?;
@@ -273,6 +294,8 @@ fn entries(
 const fn plain(target: AbsPath, kind: OperationRecordKind) -> OperationRecord {
     OperationRecord {
         target,
+        asked: None,
+        parent: None,
         kind,
         below: Vec::new(),
         ours_before: Vec::new(),

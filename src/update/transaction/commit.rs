@@ -8,6 +8,7 @@ use super::{
     entries,
     judge::{Verdict, judge},
     kept,
+    reach::{Barred, reach},
 };
 use crate::{
     path::AbsPath,
@@ -21,22 +22,43 @@ use crate::{
 /// [`TransactionError::Changed`] nothing is lost: what is in place stays in place and [`super::undo`]
 /// brings the old objects back.
 pub fn commit(root: &Root, tx: &Transaction) -> Result<(), TransactionError> {
+    let root = &root.for_one_pass();
     let sync = SyncPoints::of(root, tx)?;
     for record in &tx.operations {
-        let target = record.target.clone();
-        aside::settle(root, record, Way::Forward)?;
-        match judge(root, record)? {
-            Verdict::Done => {}
-            // Somebody uses a directory that is about to go.
-            Verdict::NotDone if kept::holds_other(root, &target, record.held)? => {
-                return Err(TransactionError::Changed { target });
-            }
-            Verdict::NotDone => forward(root, record)?,
-            Verdict::Foreign => return Err(TransactionError::Changed { target }),
-            Verdict::Unreachable => return Err(TransactionError::MountMissing { target }),
-        }
+        commit_one(root, record)?;
     }
     sync.sync()
+}
+
+fn commit_one(root: &Root, record: &OperationRecord) -> Result<(), TransactionError> {
+    let target = &record.target;
+    let reached = match reach(root, record) {
+        Ok(reached) => reached,
+        // Without the directory of what is staged the whole file system is away.
+        Err(Barred::Missing) if judge(root, record)? == Verdict::Unreachable => {
+            let target = target.clone();
+            return Err(TransactionError::MountMissing { target });
+        }
+        Err(barred) => return Err(barred.into_error(target)),
+    };
+    settle_and_commit(&reached.root, record).map_err(|error| reached.blame(target, error))?;
+    let confirmed = reached.confirm(root, record);
+    confirmed.map_err(|barred| barred.into_error(target))
+}
+
+fn settle_and_commit(root: &Root, record: &OperationRecord) -> Result<(), TransactionError> {
+    let target = record.target.clone();
+    aside::settle(root, record, Way::Forward)?;
+    match judge(root, record)? {
+        Verdict::Done => Ok(()),
+        // Somebody uses a directory that is about to go.
+        Verdict::NotDone if kept::holds_other(root, &target, record.held)? => {
+            Err(TransactionError::Changed { target })
+        }
+        Verdict::NotDone => forward(root, record),
+        Verdict::Foreign => Err(TransactionError::Changed { target }),
+        Verdict::Unreachable => Err(TransactionError::MountMissing { target }),
+    }
 }
 
 fn forward(root: &Root, record: &OperationRecord) -> Result<(), TransactionError> {

@@ -183,15 +183,13 @@ pub(super) fn holder_of_staging(dir: &AbsPath) -> AbsPath {
     dir.parent().unwrap_or_else(AbsPath::root)
 }
 
-/// Removes the staging directories of a transaction, and `.machinist` where nothing is left in it. The
-/// state directory's own subdirectories stay.
-pub(super) fn clear(root: &Root, tx: &Transaction) -> Result<(), TransactionError> {
-    for dir in &tx.staging {
-        let holder = holder_of_staging(dir);
-        if holders::is_private(root, &holder)? {
-            root.remove_tree(dir)?;
-            sweep(root, &holder)?;
-        }
+/// Removes a staging directory, and `.machinist` where nothing is left in it. The state directory's own
+/// subdirectories stay.
+pub(super) fn clear(root: &Root, dir: &AbsPath) -> Result<(), TransactionError> {
+    let holder = holder_of_staging(dir);
+    if holders::is_private(root, &holder)? {
+        root.remove_tree(dir)?;
+        sweep(root, &holder)?;
     }
     Ok(())
 }

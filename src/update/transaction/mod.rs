@@ -15,6 +15,7 @@
 //! [`Mark::Staged`]: super::journal::Mark::Staged
 //! [`Mark::Committed`]: super::journal::Mark::Committed
 
+mod approach;
 mod aside;
 mod begin;
 mod commit;
@@ -25,6 +26,7 @@ mod judge;
 mod kept;
 mod ours;
 mod places;
+mod reach;
 mod stage;
 mod taken;
 mod tidy;
@@ -38,7 +40,7 @@ pub use holders::is_holder_name;
 pub use stage::{Stop, stage};
 pub use taken::{copy_original, take_original};
 pub use tidy::{Released, release, tidy};
-pub use undo::{drop_staging, undo};
+pub use undo::{LeftBehind, Undone, drop_staging, undo};
 
 use std::collections::BTreeMap;
 
@@ -112,6 +114,15 @@ impl TransactionError {
             Self::NotThePlan { .. } | Self::NoContent { .. } | Self::Path(_) => false,
             Self::Root(error) => error.again(),
             Self::Store(error) => error.again(),
+        }
+    }
+
+    /// Whether somebody else's change of the tree is in the way: the same commit would not succeed.
+    pub fn is_others_doing(&self) -> bool {
+        match self {
+            Self::Changed { .. } => true,
+            Self::Root(error) => error.is_unsafe(),
+            _ => false,
         }
     }
 

@@ -67,6 +67,10 @@ impl<'a> Places<'a> {
         Ok(place)
     }
 
+    pub(super) const fn root(&self) -> &'a Root {
+        self.root
+    }
+
     pub(super) fn used(self) -> Vec<AbsPath> {
         self.used
     }

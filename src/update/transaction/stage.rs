@@ -5,7 +5,10 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
 };
 
-use super::{SyncPoints, TransactionError, holders, kept, kind_name, object_at, taken::copy_file};
+use super::{
+    SyncPoints, TransactionError, holders, kept, kind_name, object_at, reach::staging,
+    taken::copy_file,
+};
 use crate::{
     path::AbsPath,
     plan::{Node, NodeKind, Operation, OperationKind},
@@ -39,6 +42,7 @@ pub fn stage(
         root.remove_tree(dir)?;
         root.make_dirs(dir, 0o700)?;
     }
+    let root = &staging(root, &tx.staging)?;
     let points = SyncPoints::of(root, tx)?;
     let few = planned.iter().map(weight).sum::<u64>() < FEW && !planned.iter().any(owns_links);
     if planned.len() != tx.operations.len() {

@@ -5,6 +5,7 @@ use super::{
     commit::set_attributes,
     finish::{forget_labels, original_place},
     holders, kept,
+    reach::{clear_staging, reach_to_tidy, staging},
 };
 use crate::{
     path::AbsPath,
@@ -43,6 +44,7 @@ fn tidy_after(
         sync.add(dir)?;
     }
     for tx in verified() {
+        let root = &staging(root, &tx.staging)?;
         kept::sync(root, tx)?;
         for record in &tx.operations {
             drifted.extend(keep_pre_image(root, journal, tx, record)?);
@@ -68,7 +70,7 @@ fn tidy_after(
     }
     forget_labels(journal);
     for tx in verified() {
-        kept::clear(root, tx)?;
+        clear_staging(root, &tx.staging)?;
         kept::prune(root, tx);
     }
     holders::forget_gone(root, journal)?;
@@ -177,19 +179,22 @@ pub fn release(root: &Root, path: &AbsPath, place: &AbsPath) -> Result<Released,
     let Some(kept) = root.stat(place)? else {
         return Ok(Released::Back);
     };
-    let there = root.stat(path)?;
+    let Some(reached) = reach_to_tidy(root, path)? else {
+        return Ok(Released::Kept);
+    };
+    let there = reached.stat(path)?;
     let meta = |stat: &Stat| (stat.kind, stat.mode, stat.uid, stat.gid, stat.size);
     let same = match (there.as_ref().map(|there| there.kind), kept.kind) {
         (Some(Kind::Directory), Kind::Directory) => root.list(place)?.is_empty(),
         (Some(Kind::File), Kind::File) => {
             there.as_ref().map(meta) == Some(meta(&kept))
                 && kept.size <= MOST_BYTES
-                && root.digest_within(path, MOST_BYTES)? == Some(root.digest(place)?)
+                && reached.digest_within(path, MOST_BYTES)? == Some(root.digest(place)?)
         }
         (Some(Kind::Link), Kind::Link) => {
-            let text = root.link_text(path)?;
+            let text = reached.link_text(path)?;
             text.is_some() && text == root.link_text(place)?
-        }
+        },
         _ => false,
     };
     if !same {
@@ -219,6 +224,9 @@ fn remove_idle(root: &Root, journal: &mut Journal, dir: &AbsPath) -> Result<(), 
         // It is back already: a crash came after that.
         return Ok(());
     }
+    let Some(root) = &reach_to_tidy(root, dir)? else {
+        return Ok(());
+    };
     let there = root.stat(dir)?.map(|stat| stat.kind);
     if there == Some(Kind::Directory) {
         root.remove_empty_dir(dir)?;

@@ -7,20 +7,56 @@ use super::{
     entries,
     judge::{Verdict, judge},
     kept, object_at,
+    reach::{Barred, clear_staging, is_machines, reach, staging},
 };
 use crate::{
     path::AbsPath,
+    reason::Reason,
     root::{Kind, Root},
     update::journal::{Mark, OperationRecord, OperationRecordKind, Transaction},
 };
 
+/// What an undo did not simply exchange back.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Undone {
+    /// Targets that somebody had changed: their version is kept below `drifted/<transaction>/`.
+    pub kept: Vec<AbsPath>,
+    /// Targets whose directory a user has moved, removed or made unsafe: left as it is, with the object before
+    /// kept below `drifted/<transaction>/`.
+    pub left_behind: Vec<LeftBehind>,
+}
+
+/// An operation that was set aside.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeftBehind {
+    /// Its target.
+    pub path: AbsPath,
+    /// Why.
+    pub why: String,
+}
+
+impl Undone {
+    /// Says whose work was moved out of the way, and what was left.
+    pub fn log(&self) {
+        for path in &self.kept {
+            tracing::warn!(%path, "somebody had changed this file; their version is kept below drifted/");
+        }
+        for LeftBehind { path, why } in &self.left_behind {
+            let reason = Reason::LeftBehind;
+            tracing::warn!(%path, %reason, "could not be brought back safely and is left as it is: {why}");
+        }
+    }
+}
+
 /// Exchanges everything back in reverse order and makes it durable. Repeating it changes nothing.
 ///
 /// The direction must be in the journal before the first call. A target that is no longer what we
-/// committed is first saved below `drifted/<transaction>/`; those paths are returned, for an event.
-pub fn undo(root: &Root, tx: &Transaction) -> Result<Vec<AbsPath>, TransactionError> {
+/// committed is first saved below `drifted/<transaction>/`. What a user has put out of reach is left behind:
+/// no user can keep the rest of the config from going back.
+pub fn undo(root: &Root, tx: &Transaction) -> Result<Undone, TransactionError> {
+    let root = &root.for_one_pass();
     let sync = SyncPoints::of(root, tx)?;
-    let mut drifted = Vec::new();
+    let mut undone = Undone::default();
     for record in tx.operations.iter().rev() {
         if matches!(record.kind, OperationRecordKind::Entries { .. }) {
             // Each entry is judged by itself: one may be done, and the next one somebody else's.
@@ -29,25 +65,109 @@ pub fn undo(root: &Root, tx: &Transaction) -> Result<Vec<AbsPath>, TransactionEr
             }
             continue;
         }
-        aside::settle(root, record, Way::Back)?;
-        match judge(root, record)? {
-            Verdict::NotDone => {}
-            // Somebody uses a directory of ours.
-            Verdict::Done if kept::holds_other(root, &record.target, record.brought)? => {
-                drifted.extend(reclaim(root, tx, record)?);
-            }
-            Verdict::Done => backward(root, record)?,
-            Verdict::Unreachable if tx.mark < Mark::Staged => {}
-            Verdict::Unreachable => {
-                return Err(TransactionError::MountMissing {
-                    target: record.target.clone(),
-                });
-            }
-            Verdict::Foreign => drifted.extend(reclaim(root, tx, record)?),
-        }
+        undo_one(root, tx, record, &mut undone)?;
     }
     sync.sync()?;
-    Ok(drifted)
+    Ok(undone)
+}
+
+fn undo_one(
+    root: &Root,
+    tx: &Transaction,
+    record: &OperationRecord,
+    undone: &mut Undone,
+) -> Result<(), TransactionError> {
+    let reached = match reach(root, record) {
+        Ok(reached) => reached,
+        // The file system is away, or nothing was staged yet.
+        Err(Barred::Missing) if judge(root, record)? == Verdict::Unreachable => {
+            return match tx.mark < Mark::Staged {
+                true => Ok(()),
+                false => Err(TransactionError::MountMissing {
+                    target: record.target.clone(),
+                }),
+            };
+        }
+        Err(Barred::Error(TransactionError::Root(error))) if is_machines(&error) => {
+            return Err(error.into());
+        }
+        Err(barred) => {
+            let error = barred.into_error(&record.target);
+            return leave_behind(root, tx, record, &error, undone);
+        }
+    };
+    let back = bring_back(&reached.root, tx, record);
+    let back = back.map_err(|error| reached.blame(&record.target, error));
+    let back = back.and_then(|kept| {
+        undone.kept.extend(kept);
+        let confirmed = reached.confirm(root, record);
+        confirmed.map_err(|barred| barred.into_error(&record.target))
+    });
+    match back {
+        Err(error) if reached.is_users() && error.is_others_doing() => {
+            leave_behind(&reached.root, tx, record, &error, undone)
+        }
+        // Where a user can move what was staged, its absence is that user's doing.
+        Err(error @ TransactionError::MountMissing { .. }) if reached.is_users() => {
+            leave_behind(&reached.root, tx, record, &error, undone)
+        }
+        back => back,
+    }
+}
+
+/// Exchanges one operation back. Gives the target where somebody's version of it was kept.
+fn bring_back(
+    root: &Root,
+    tx: &Transaction,
+    record: &OperationRecord,
+) -> Result<Option<AbsPath>, TransactionError> {
+    aside::settle(root, record, Way::Back)?;
+    match judge(root, record)? {
+        Verdict::NotDone => Ok(None),
+        // Somebody uses a directory of ours.
+        Verdict::Done if kept::holds_other(root, &record.target, record.brought)? => {
+            reclaim(root, tx, record)
+        }
+        Verdict::Done => backward(root, record).map(|()| None),
+        Verdict::Unreachable if tx.mark < Mark::Staged => Ok(None),
+        Verdict::Unreachable => Err(TransactionError::MountMissing {
+            target: record.target.clone(),
+        }),
+        Verdict::Foreign => reclaim(root, tx, record),
+    }
+}
+
+/// Sets one operation aside: nothing is touched at its target, and what stood there before is kept.
+fn leave_behind(
+    root: &Root,
+    tx: &Transaction,
+    record: &OperationRecord,
+    error: &TransactionError,
+    undone: &mut Undone,
+) -> Result<(), TransactionError> {
+    if tx.mark < Mark::Staged {
+        return Ok(());
+    }
+    if let OperationRecordKind::Exchange { slot, before, .. } = &record.kind {
+        let root = staging(root, &tx.staging)?;
+        let mut taken_out = false;
+        for place in [slot.clone(), aside::beside(slot)?] {
+            if before.is_some() && object_at(&root, &place)? == *before {
+                kept::set_aside(&root, tx, slot, &place, &record.target)?;
+                taken_out = true;
+            }
+        }
+        let put_in = before.is_none() && object_at(&root, slot)?.is_none();
+        if !taken_out && !put_in {
+            // The commit never got here.
+            return Ok(());
+        }
+    }
+    undone.left_behind.push(LeftBehind {
+        path: record.target.clone(),
+        why: crate::telemetry::chain(error),
+    });
+    Ok(())
 }
 
 /// Removes the staging directories of a transaction of which nothing was committed, or all undone,
@@ -57,7 +177,7 @@ pub fn drop_staging(root: &Root, tx: &Transaction) -> Result<(), TransactionErro
     for dir in &tx.staging {
         sync.add(dir)?;
     }
-    kept::clear(root, tx)?;
+    clear_staging(root, &tx.staging)?;
     sync.sync()
 }
 

@@ -1,0 +1,45 @@
+//! Paths that a user could lead elsewhere: refused in a config to reach, left alone in the config before.
+
+use super::{Observed, desired::Layout};
+use crate::{machine_config::Refusal, path::AbsPath, reason::Reason};
+
+/// Refuses each entry of the config to reach at an unsafe path (of `only` alone, where one is given), and takes
+/// such paths out of the config before, so that nothing is done there.
+pub(super) fn take_out(
+    before: &mut Layout,
+    after: &mut Layout,
+    observed: &Observed,
+    only: Option<&AbsPath>,
+) {
+    for (path, why) in &observed.unsafe_after {
+        after.refuse_unsafe(path, why, only);
+    }
+    for (path, why) in &observed.unsafe_before {
+        let wanted = before.objects.remove(path);
+        let absent = before.absent.remove(path);
+        if (wanted.is_some() || absent.is_some()) && !after.speaks_of(path) {
+            let asked = wanted.map_or_else(|| path.clone(), |wanted| wanted.asked);
+            after.warnings.push(format!(
+                "{asked} leaves the config and is left as it is, because it is not safe to touch: {why}"
+            ));
+        }
+    }
+}
+
+impl Layout {
+    fn refuse_unsafe(&mut self, path: &AbsPath, why: &str, only: Option<&AbsPath>) {
+        let wanted = self.objects.get(path);
+        let asked = wanted.map_or(path, |wanted| &wanted.asked);
+        if only.is_some_and(|only| only != asked) {
+            return;
+        }
+        let message = format!("{asked} is not safe to write: {why}");
+        let refusal = Refusal::new(Reason::UnsafePath, message);
+        let entry = wanted.map(|wanted| &wanted.entry);
+        self.refusals
+            .push(match entry.or_else(|| self.absent.get(path)) {
+                Some(entry) => refusal.at(&entry.origin),
+                None => refusal,
+            });
+    }
+}

@@ -1,0 +1,128 @@
+//! How the target of a new operation is reached: what the journal says of it, so that it is reached the same
+//! way later.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::TransactionError;
+use crate::{
+    path::AbsPath,
+    plan::{Operation, OperationKind},
+    root::{Control, Identity, Own, Root, Way},
+    update::journal::OperationRecord,
+};
+
+/// How an operation's target is reached.
+pub(super) struct Approach {
+    pub(super) way: Way,
+    pub(super) asked: Option<AbsPath>,
+    /// The links on the way of the asked path.
+    pub(super) links: Vec<AbsPath>,
+}
+
+/// Walks to the target, and by the path that the config asked for where users' links lead from there to it.
+pub(super) fn approach(
+    root: &Root,
+    moved: &BTreeMap<AbsPath, AbsPath>,
+    target: &AbsPath,
+) -> Result<Approach, TransactionError> {
+    let way = root
+        .walk(target)
+        .map_err(|error| match error.is_absent() {
+            true => TransactionError::Changed {
+                target: target.clone(),
+            },
+            false => error.into(),
+        })?;
+    if way.control != Control::Root
+        && let Some(asked) = asked(moved, target)?
+        // Links that the config is only about to bring lead nowhere yet.
+        && let Ok(led) = root.walk(&asked)
+        && led.is_same(&way)
+    {
+        let (asked, links) = (Some(asked), led.links);
+        return Ok(Approach { way, asked, links });
+    }
+    Ok(Approach {
+        way,
+        asked: None,
+        links: Vec::new(),
+    })
+}
+
+/// Finds an object that a user has put at the target since it was planned.
+pub(super) fn refuse_foreign(
+    root: &Root,
+    way: &Way,
+    operation: &Operation,
+    ours: bool,
+) -> Result<(), TransactionError> {
+    if way.control == Control::Root {
+        return Ok(());
+    }
+    let Some(stat) = root.stat(&operation.target)? else {
+        return Ok(());
+    };
+    let wanted = match &operation.kind {
+        OperationKind::Put(node) => Some(node.uid),
+        OperationKind::Metadata(wanted) => Some(wanted.uid),
+        OperationKind::Remove | OperationKind::Restore(_) | OperationKind::Entries(_) => None,
+    };
+    let users: Vec<u32> = wanted.into_iter().chain(ours.then_some(stat.uid)).collect();
+    // Other names of a file stay what they are when this one is exchanged.
+    let names = u32::MAX;
+    let own = Own {
+        users: &users,
+        names,
+    };
+    let foreign = root.foreign_target(&operation.target, &stat, &way.control, &own)?;
+    match foreign {
+        None => Ok(()),
+        Some(why) => {
+            tracing::warn!("{why}");
+            Err(TransactionError::Changed {
+                target: operation.target.clone(),
+            })
+        }
+    }
+}
+
+/// Which directory holds the target, where a user may exchange it and it can be told apart over boots. An
+/// overlay numbers its directories anew when they are first written to.
+pub(super) fn lasting_parent(root: &Root, way: &Way) -> Result<Option<Identity>, TransactionError> {
+    if way.control == Control::Root {
+        return Ok(None);
+    }
+    let overlay = root.mount(&way.path)?.fs_type == "overlay";
+    Ok((!overlay).then_some(way.holder))
+}
+
+/// Forgets an asked path where the transaction itself changes a link on its way.
+pub(super) fn forget_links_that_go(operations: &mut [OperationRecord], followed: &[Vec<AbsPath>]) {
+    let targets: BTreeSet<AbsPath> = operations
+        .iter()
+        .map(|record| record.target.clone())
+        .collect();
+    let changes = |link: &AbsPath| {
+        targets.contains(link) || link.ancestors().any(|above| targets.contains(&above))
+    };
+    for (record, links) in operations.iter_mut().zip(followed) {
+        if links.iter().any(changes) {
+            record.asked = None;
+        }
+    }
+}
+
+/// The path by which a config asks for what lies at `target`, or below it.
+fn asked(
+    moved: &BTreeMap<AbsPath, AbsPath>,
+    target: &AbsPath,
+) -> Result<Option<AbsPath>, TransactionError> {
+    for (asked, place) in moved.iter().filter(|(_, place)| place.is_under(target)) {
+        let below = place.as_str().strip_prefix(target.as_str());
+        let above = below.and_then(|below| asked.as_str().strip_suffix(below));
+        if let Some(above) = above.filter(|above| *above != target.as_str()) {
+            return Ok(Some(AbsPath::new(above)?));
+        }
+    }
+    Ok(None)
+}

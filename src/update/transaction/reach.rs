@@ -1,0 +1,179 @@
+//! Reaching the directory of one operation: walked once by the rule for directories that users control, and
+//! the same directory from then on, whatever its path leads to meanwhile.
+
+use super::{TransactionError, kept};
+use crate::{
+    path::AbsPath,
+    reason::Reason,
+    root::{Control, Root, RootError, Way},
+    update::journal::{OperationRecord, OperationRecordKind},
+};
+
+/// The directory that holds a target, and the one that holds what is staged and kept for it.
+pub(super) struct Reached {
+    /// The tree, with these two directories fixed.
+    pub(super) root: Root,
+    way: Way,
+}
+
+/// Why the directory of an operation is not used.
+pub(super) enum Barred {
+    /// It is not there.
+    Missing,
+    /// It is not safe, or another one than was recorded.
+    Error(TransactionError),
+}
+
+impl Barred {
+    /// As the error of a commit.
+    pub(super) fn into_error(self, target: &AbsPath) -> TransactionError {
+        match self {
+            Self::Missing => changed(target),
+            Self::Error(error) => error,
+        }
+    }
+}
+
+/// Walks to the target of an operation.
+pub(super) fn reach(root: &Root, record: &OperationRecord) -> Result<Reached, Barred> {
+    let way = way(root, record)?;
+    let slot = match &record.kind {
+        OperationRecordKind::Exchange { slot, .. } | OperationRecordKind::Entries { slot, .. } => {
+            Some(slot)
+        }
+        OperationRecordKind::Metadata { original, .. } => original.as_ref(),
+    };
+    let holder = slot
+        .map(|slot| holder_way(root, slot))
+        .transpose()?
+        .flatten();
+    let ways: Vec<&Way> = holder.iter().chain([&way]).collect();
+    Ok(Reached {
+        root: root.pinned(&ways),
+        way,
+    })
+}
+
+/// Walks to the target: by its canonical path, on which no link may stand, and by the asked one, which must
+/// lead to the same directory.
+fn way(root: &Root, record: &OperationRecord) -> Result<Way, Barred> {
+    let target = &record.target;
+    let way = walk(root, target)?;
+    let recorded = record.parent.is_none_or(|parent| parent == way.holder);
+    let asked = record.asked.as_ref();
+    let asked = asked.map(|asked| walk(root, asked)).transpose()?;
+    if !way.links.is_empty() || !recorded || asked.is_some_and(|asked| !asked.is_same(&way)) {
+        return Err(Barred::Error(changed(target)));
+    }
+    Ok(way)
+}
+
+fn walk(root: &Root, path: &AbsPath) -> Result<Way, Barred> {
+    root.walk(path).map_err(|error| match error.is_absent() {
+        true => Barred::Missing,
+        false => Barred::Error(error.into()),
+    })
+}
+
+/// The way into the directory that holds staging and originals of a slot; none where it is not there.
+fn holder_way(root: &Root, slot: &AbsPath) -> Result<Option<Way>, Barred> {
+    let inside = kept::holder(slot)
+        .join("x")
+        .map_err(|bad| Barred::Error(bad.into()))?;
+    match walk(root, &inside) {
+        Ok(way) => Ok(Some(way.spelled(&inside))),
+        Err(Barred::Missing) => Ok(None),
+        Err(barred) => Err(barred),
+    }
+}
+
+/// The tree with the directories fixed that hold what is staged, each reached by the rule. One that a user
+/// has moved is not reached any more.
+pub(super) fn staging(root: &Root, dirs: &[AbsPath]) -> Result<Root, TransactionError> {
+    let mut ways = Vec::new();
+    for dir in dirs {
+        ways.extend(staging_way(root, dir)?);
+    }
+    Ok(root.pinned(&ways.iter().collect::<Vec<_>>()))
+}
+
+/// Removes the staging directories that are reached by the rule.
+pub(super) fn clear_staging(root: &Root, dirs: &[AbsPath]) -> Result<(), TransactionError> {
+    for dir in dirs {
+        if let Some(way) = staging_way(root, dir)? {
+            kept::clear(&root.pinned(&[&way]), dir)?;
+        }
+    }
+    Ok(())
+}
+
+fn staging_way(root: &Root, dir: &AbsPath) -> Result<Option<Way>, TransactionError> {
+    match holder_way(root, &dir.join("x")?) {
+        Ok(way) => Ok(way),
+        Err(Barred::Error(TransactionError::Root(error))) if error.is_unsafe() => {
+            let reason = Reason::LeftBehind;
+            let why = crate::telemetry::chain(&error);
+            tracing::warn!(path = %dir, %reason, "is left as it is: {why}");
+            Ok(None)
+        }
+        Err(barred) => Err(barred.into_error(dir)),
+    }
+}
+
+/// The tree with the directory fixed that holds `path`; none where a user could lead it elsewhere, or a link is
+/// on the way by now: then nothing is done there.
+pub(super) fn reach_to_tidy(root: &Root, path: &AbsPath) -> Result<Option<Root>, TransactionError> {
+    let why = match root.walk(path) {
+        Ok(way) if way.links.is_empty() => return Ok(Some(root.pinned(&[&way]))),
+        Ok(_) => "a link is on its way".to_owned(),
+        Err(error) if error.is_absent() => return Ok(Some(root.clone())),
+        Err(error) if is_machines(&error) => return Err(error.into()),
+        Err(error) => crate::telemetry::chain(&error),
+    };
+    let reason = Reason::LeftBehind;
+    tracing::warn!(%path, %reason, "is left as it is: {why}");
+    Ok(None)
+}
+
+impl Reached {
+    /// Whether a user other than root could move what was reached.
+    pub(super) fn is_users(&self) -> bool {
+        self.way.control != Control::Root
+    }
+
+    /// Looks once more, after the operation: a directory that was moved meanwhile is somebody else's change.
+    pub(super) fn confirm(&self, root: &Root, record: &OperationRecord) -> Result<(), Barred> {
+        if !self.is_users() {
+            return Ok(());
+        }
+        match way(root, record)?.is_same(&self.way) {
+            true => Ok(()),
+            false => Err(Barred::Error(changed(&record.target))),
+        }
+    }
+
+    /// What an error means here: what a user can cause in a directory of theirs is a change by that user.
+    pub(super) fn blame(&self, target: &AbsPath, error: TransactionError) -> TransactionError {
+        match &error {
+            TransactionError::Root(cause) if self.is_users() && !is_machines(cause) => {
+                tracing::warn!(path = %target, "{}", crate::telemetry::chain(&error));
+                changed(target)
+            }
+            _ => error,
+        }
+    }
+}
+
+/// Whether the error is one of the machine, which no user of a directory can cause.
+pub(super) fn is_machines(error: &RootError) -> bool {
+    error.is_starved()
+        || matches!(
+            error.reason(),
+            Reason::ReadOnly | Reason::NoSpace | Reason::Immutable
+        )
+}
+
+fn changed(target: &AbsPath) -> TransactionError {
+    let target = target.clone();
+    TransactionError::Changed { target }
+}
