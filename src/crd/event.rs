@@ -89,6 +89,8 @@ reasons! {
     FailedServiceReload: Warning, "Act";
     /// The config before is back, since the new one did not work.
     RolledBack: Warning, "Undo";
+    /// A path was left as a user made it, because it is not safe to touch; the note says which and why.
+    LeftBehind: Warning, "Update";
     /// Somebody changed a managed file, link or unit.
     ConfigDriftDetected: Warning, "Watch";
     /// The node takes pods again.

@@ -113,7 +113,6 @@ fn plan(
         judge: Judge { policies, machine },
     };
     let mut changes = builder.changes();
-    changes.extend(builder.account_changes());
     changes.extend(os_changes.iter().map(|change| builder.os_change(change)));
     let mut plan = Plan {
         from: ConfigRef::of(from),
@@ -123,6 +122,7 @@ fn plan(
         written: std::mem::take(&mut steps.written),
         named,
         let_go: after.accounts.let_go.clone(),
+        left_behind: after.left_behind.clone(),
         // Said with the whole config, not with each repair of one path.
         warnings: only.map_or_else(|| to.notes.0.clone(), |_| Vec::new()),
         ..Plan::default()
@@ -174,6 +174,7 @@ fn narrow(only: &AbsPath, after: &mut Layout, steps: &mut Steps) {
     let about = |warning: &String| warning.starts_with(place.as_str());
     steps.warnings.retain(about);
     after.warnings.retain(about);
+    after.left_behind.clear();
     // A user is one thing in six files: with an entry in one of them all are put right.
     if Database::at(&place).is_none() {
         after.accounts = Accounts::default();
@@ -233,6 +234,7 @@ fn warnings(
     observed: &Observed,
 ) -> Vec<String> {
     let mut all: Vec<String> = after.warnings.clone();
+    all.extend(after.left_behind.iter().cloned());
     all.extend(steps.warnings.iter().cloned());
     all.extend(
         changes

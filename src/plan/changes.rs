@@ -53,6 +53,7 @@ impl Builder<'_> {
                 .into_iter()
                 .map(|(unit, links)| self.enablement(unit, &links)),
         );
+        changes.extend(self.account_changes());
         changes
     }
 

@@ -86,6 +86,8 @@ pub(super) struct Layout {
     pub(super) refusals: Vec<Refusal>,
     /// What the operator should know.
     pub(super) warnings: Vec<String>,
+    /// Paths of the config before that are left as a user made them.
+    pub(super) left_behind: Vec<String>,
 }
 
 /// Which of the two configs a layout is made of.

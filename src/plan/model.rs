@@ -55,6 +55,9 @@ pub struct Plan {
     /// either back or not to come back any more.
     #[serde(skip)]
     pub let_go: Vec<EditPlace>,
+    /// Paths that leave the config and are left as a user made them, each with the reason.
+    #[serde(skip)]
+    pub left_behind: Vec<String>,
 }
 
 impl Plan {

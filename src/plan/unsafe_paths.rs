@@ -19,7 +19,7 @@ pub(super) fn take_out(
         let absent = before.absent.remove(path);
         if (wanted.is_some() || absent.is_some()) && !after.speaks_of(path) {
             let asked = wanted.map_or_else(|| path.clone(), |wanted| wanted.asked);
-            after.warnings.push(format!(
+            after.left_behind.push(format!(
                 "{asked} leaves the config and is left as it is, because it is not safe to touch: {why}"
             ));
         }

@@ -127,6 +127,7 @@ fn bring_to_an_end(
         (Direction::Undo, _) => {
             let undone = transaction::undo(root, tx).map_err(RecoverError::of(&tx.id))?;
             undone.log();
+            tx.left_behind.extend(undone.lines());
             done.units_changed |= touches_units(tx);
             done.reversed.push(tx.id.clone());
             tx.reverted = true;
@@ -177,6 +178,7 @@ fn reverse(
     };
     let undone = transaction::undo(store.root(), tx).map_err(RecoverError::of(&tx.id))?;
     undone.log();
+    tx.left_behind.extend(undone.lines());
     tx.reverted = true;
     tx.committed_boot = store::boot_id(store.root()).map_err(StoreError::from)?;
     Ok(())

@@ -14,6 +14,8 @@ use crate::{
 
 #[path = "users/exchanged.rs"]
 mod exchanged;
+#[path = "users/hostile.rs"]
+mod hostile;
 #[path = "users/judged.rs"]
 mod judged;
 #[path = "users/race.rs"]

@@ -76,6 +76,9 @@ fn news(before: &UpdateReport, now: &UpdateReport) -> Vec<(EventReason, String)>
         && let Some(update) = newest
     {
         news.extend(ended(update));
+        if !update.left_behind.is_empty() {
+            news.push((EventReason::LeftBehind, update.left_behind.join("; ")));
+        }
     }
     if entered(Phase::Idle)
         && matches!(before.phase, Phase::Verifying | Phase::Uncordoning)
@@ -218,7 +221,20 @@ mod tests {
             reason: None,
             phases: Vec::new(),
             actions: Vec::new(),
+            left_behind: Vec::new(),
         }
+    }
+
+    #[test]
+    fn what_an_update_left_behind_is_told_once() {
+        let before = at(Phase::Undoing);
+        let mut now = at(Phase::Failed);
+        let mut ended = update("1", 200);
+        ended.left_behind = vec!["/home/bob/a: why".to_owned()];
+        now.updates = vec![ended];
+        let told = reasons(&before, &now);
+        assert!(told.contains(&EventReason::LeftBehind), "{told:?}");
+        assert!(!reasons(&now, &now).contains(&EventReason::LeftBehind));
     }
 
     #[test]

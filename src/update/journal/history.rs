@@ -31,6 +31,9 @@ pub struct UpdateRecord {
     /// What was to be done after the commit, and how far it came.
     #[serde(default)]
     pub actions: Vec<ActionRecord>,
+    /// Paths that were left as a user made them, each with the reason.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left_behind: Vec<String>,
 }
 
 /// How an update ended.

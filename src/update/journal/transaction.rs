@@ -40,6 +40,9 @@ pub struct Transaction {
     /// `Staged` on.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub holders: BTreeMap<AbsPath, Identity>,
+    /// Paths that were left as a user made them, each with the reason.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left_behind: Vec<String>,
     /// What is done to the tree, in commit order.
     pub operations: Vec<OperationRecord>,
     /// Paths that stood as asked already and that this config names first.
@@ -234,6 +237,7 @@ impl Transaction {
             reason: self.undo_reason.as_ref().map(|failure| failure.code),
             phases: self.phases.clone(),
             actions: self.actions.clone(),
+            left_behind: self.left_behind.clone(),
         }
     }
 }

@@ -15,7 +15,7 @@ use crate::{
         ports::Services,
         recover,
         store::Store,
-        transaction::{self, TransactionError},
+        transaction::{self, TransactionError, Undone},
     },
 };
 
@@ -190,10 +190,13 @@ fn revert(
         if tx.reverted {
             continue;
         }
-        if tx.mark >= Mark::Staged {
-            transaction::undo(store.root(), tx)?.log();
-        }
+        let undone = match tx.mark >= Mark::Staged {
+            true => transaction::undo(store.root(), tx)?,
+            false => Undone::default(),
+        };
+        undone.log();
         let tx = &mut journal.transactions[index];
+        tx.left_behind.extend(undone.lines());
         tx.reverted = true;
         tx.committed_boot = boot.map(str::to_owned);
         tx.reboot = None;

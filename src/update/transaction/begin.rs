@@ -106,6 +106,7 @@ pub fn begin(
         counted_boot: None,
         reboot: None,
         undo_reason: None,
+        left_behind: from.plan.left_behind.clone(),
         reverted: false,
         booted_into: false,
         offline: from.offline,

@@ -36,6 +36,14 @@ pub struct LeftBehind {
 }
 
 impl Undone {
+    /// What was left behind, for the journal.
+    pub fn lines(&self) -> impl Iterator<Item = String> {
+        let left = self.left_behind.iter();
+        left.map(|LeftBehind { path, why }| {
+            format!("{path} could not be brought back safely: {why}")
+        })
+    }
+
     /// Says whose work was moved out of the way, and what was left.
     pub fn log(&self) {
         for path in &self.kept {

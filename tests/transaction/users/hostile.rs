@@ -1,0 +1,158 @@
+//! A user who does anything at any time in a home that a config has entries in: nothing outside changes, every undo
+//! succeeds, and the rest of the config comes and goes as if that user were not there.
+
+use std::fs;
+
+use super::*;
+use crate::{
+    random::Dice,
+    sandbox::{difference, from_environment, long},
+};
+
+const PATHS: [&str; 7] = [
+    "/home/bob/a",
+    "/home/bob/a/app",
+    "/home/bob/a/d",
+    "/home/bob/a/d/f",
+    "/home/bob/b",
+    "/home/bob/b/f",
+    "/home/bob/.machinist",
+];
+
+const LEADS: [&str; 6] = [
+    "/etc",
+    "../../../etc/systemd",
+    "..",
+    "/home/bob/b",
+    "b",
+    "a",
+];
+
+/// What stands at a path after an act of bob's.
+const MAKES: [fn(&Sandbox, &mut Dice, &str); 8] = [
+    |_, _, _| {},
+    |sandbox, dice, path| {
+        add(sandbox, &Link(path, BOB, LEADS[dice.below(LEADS.len())]));
+    },
+    |sandbox, _, path| add(sandbox, &Link(path, 0, "/etc/systemd")),
+    |sandbox, _, path| add(sandbox, &Dir(path, BOB, 0o755)),
+    |sandbox, _, path| add(sandbox, &Dir(path, BOB, 0o700)),
+    |sandbox, _, path| {
+        fs::write(sandbox.path(path), "theirs\n").unwrap();
+        std::os::unix::fs::lchown(sandbox.path(path), Some(BOB), Some(BOB)).unwrap();
+    },
+    |sandbox, _, path| {
+        nix::unistd::mkfifo(&sandbox.path(path), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    },
+    |sandbox, _, path| add(sandbox, &Hard(path, "/etc/shadow")),
+];
+
+/// One act of bob's: he moves or removes what is at a path, and makes something else of it.
+fn act(sandbox: &Sandbox, dice: &mut Dice, story: &mut String) {
+    let path = PATHS[dice.below(PATHS.len())];
+    let real = sandbox.path(path);
+    // Only where his directories are still directories of his home.
+    let parent = real.parent().unwrap();
+    let home = sandbox.path("/home/bob").canonicalize().unwrap();
+    let safe = parent.canonicalize().is_ok_and(|at| at.starts_with(&home));
+    if !safe || !parent.is_dir() {
+        return;
+    }
+    let away = sandbox.path(&format!("/home/bob/away{}", dice.below(1 << 20)));
+    let there = real.symlink_metadata();
+    match dice.one_in(2) {
+        true => drop(fs::rename(&real, away)),
+        false if there.is_ok_and(|meta| meta.is_dir()) => fs::remove_dir_all(&real).unwrap(),
+        false => drop(fs::remove_file(&real)),
+    }
+    let made = dice.below(MAKES.len());
+    *story += &format!("{path}: {made}; ");
+    if real.symlink_metadata().is_err() {
+        MAKES[made](sandbox, dice, path);
+    }
+}
+
+fn acts(sandbox: &Sandbox, dice: &mut Dice, story: &mut String) {
+    for _ in 0..dice.below(3) {
+        act(sandbox, dice, story);
+    }
+}
+
+fn wanted(dice: &mut Dice) -> Written {
+    let mut wanted = config("wanted").file("/etc/plain", "ours\n", 0o644);
+    for path in ["/home/bob/a/app", "/home/bob/a/d/f", "/home/bob/b/f"] {
+        if !dice.one_in(3) {
+            wanted = wanted.file(path, "ours\n", 0o644);
+            let owner = dice.one_in(2).then_some(Owner::Id(BOB));
+            let file = wanted.0.files.get_mut(&at(path)).unwrap();
+            file.user.clone_from(&owner);
+            file.group = owner;
+        }
+    }
+    match dice.one_in(2) {
+        true => wanted.dir("/home/bob/b", 0o711),
+        false => wanted,
+    }
+}
+
+/// One update among bob's acts. Gives whether it was committed.
+fn round(sandbox: &Sandbox, dice: &mut Dice, before: &Tree, story: &mut String) -> bool {
+    let same = |story: &str| {
+        let now = outside(sandbox);
+        assert!(now == *before, "{story}\n{}", difference(before, &now));
+    };
+    acts(sandbox, dice, story);
+    let mut hand = ByHand::open(&sandbox.root());
+    if let Err(refusals) = hand.stage(&wanted(dice)) {
+        *story += &format!("refused: {:?}; ", refusals.first().map(|it| it.reason));
+        same(story);
+        return false;
+    }
+    *story += "staged; ";
+    acts(sandbox, dice, story);
+    let done = hand.commit();
+    *story += &format!("{done:?}; ");
+    acts(sandbox, dice, story);
+    if done.is_err() || dice.one_in(2) {
+        hand.undo()
+            .unwrap_or_else(|error| panic!("{story}: {error:?}"));
+        same(story);
+        return done.is_ok();
+    }
+    hand.close();
+    *story += "closed; ";
+    drop(hand);
+    assert_eq!(
+        sandbox.read("/etc/plain").as_deref(),
+        Some("ours\n"),
+        "{story}"
+    );
+    acts(sandbox, dice, story);
+    apply(sandbox, &config("nothing")).unwrap_or_else(|why| panic!("{story}: {why:?}"));
+    same(story);
+    true
+}
+
+#[test]
+fn whatever_a_user_does_at_home_nothing_else_changes_and_every_undo_succeeds() {
+    if !plays_users() {
+        return;
+    }
+    let rounds = from_environment("ROUNDS").unwrap_or(if long() { 5_000 } else { 60 });
+    let seed = from_environment("SEED").unwrap_or(1);
+    let mut committed = 0;
+    for seed in seed..seed + rounds {
+        let mut dice = Dice(seed);
+        let sandbox = machine(&[
+            Dir("/home/bob/a", BOB, 0o755),
+            Dir("/home/bob/b", BOB, 0o755),
+        ]);
+        let before = outside(&sandbox);
+        let mut story = format!("ROUNDS=1 SEED={seed}: ");
+        for _ in 0..2 {
+            committed += u64::from(round(&sandbox, &mut dice, &before, &mut story));
+        }
+    }
+    println!("{committed} updates committed");
+    assert!(committed > rounds / 4, "{committed}");
+}
