@@ -8,6 +8,7 @@
 mod edits;
 mod plain;
 mod spec;
+mod yaml;
 
 use std::{collections::BTreeMap, fmt};
 
@@ -41,7 +42,7 @@ impl Kind {
                 part.starts_with(|c: char| c.is_ascii_alphabetic())
                     && is_word(part, &['-', '_', '.'])
             };
-            vendor.len() <= 253 && class.len() <= 63 && part(vendor) && part(class)
+            part(vendor) && part(class)
         });
         if good {
             Ok(Self(given.to_owned()))

@@ -313,17 +313,11 @@ pub(crate) const OUTSIDE: &[Outside] = &[
     ),
     outside("data_url", &["machine_config"], ""),
     outside("flate2", &["machine_config"], ""),
-    outside("granit_parser", &["machine_config"], ""),
+    outside("granit_parser", &["device::cdi", "machine_config"], ""),
     outside(
         "serde_saphyr",
-        &[
-            "agent::policies",
-            "cli",
-            "config",
-            "device::cdi",
-            "device::document",
-        ],
-        "YAML of our own documents, and CDI specs",
+        &["agent::policies", "cli", "config", "device::document"],
+        "YAML of our own documents",
     ),
     outside("sha2", &["digest", "machine_config", "device::name"], ""),
     // Things that happen at the same time.

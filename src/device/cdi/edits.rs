@@ -1,25 +1,54 @@
 //! `containerEdits` as a spec writes them.
 
-use serde::Deserialize;
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Deserializer};
+
+const HOOKS: [&str; 6] = [
+    "prestart",
+    "createRuntime",
+    "createContainer",
+    "startContainer",
+    "poststart",
+    "poststop",
+];
 
 /// What a runtime changes of a container.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub(super) struct Edits {
+    #[serde(deserialize_with = "without_nulls")]
     pub(super) env: Vec<String>,
     pub(super) device_nodes: Vec<Node>,
     pub(super) net_devices: Vec<NetDevice>,
     pub(super) mounts: Vec<Mount>,
     pub(super) hooks: Vec<Hook>,
     pub(super) intel_rdt: Option<Rdt>,
+    #[serde(deserialize_with = "without_nulls")]
     pub(super) additional_gids: Vec<u32>,
+}
+
+/// A list of plain values. The library leaves a null out of one.
+pub(super) fn without_nulls<'de, D, T>(from: D) -> Result<Vec<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    let all = Vec::<Option<T>>::deserialize(from)?;
+    Ok(all.into_iter().flatten().collect())
+}
+
+/// A text of which the library does not tell "empty" from "not there".
+fn not_empty<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
+    let text = String::deserialize(from)?;
+    Ok(Some(text).filter(|text| !text.is_empty()))
 }
 
 /// Shapes whose names are checked.
 macro_rules! shapes {
     ($($name:ident { $($(#[$meta:meta])* $field:ident: $type:ty),+ $(,)? })+) => {$(
-        #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-        #[serde(rename_all = "camelCase", deny_unknown_fields)]
+        #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+        #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
         pub(super) struct $name { $($(#[$meta])* pub(super) $field: $type),+ }
     )+};
 }
@@ -27,12 +56,14 @@ macro_rules! shapes {
 shapes! {
     Node {
         path: String,
+        #[serde(deserialize_with = "not_empty")]
         host_path: Option<String>,
-        #[serde(rename = "type")]
+        #[serde(rename = "type", deserialize_with = "not_empty")]
         kind: Option<String>,
         major: Option<i64>,
         minor: Option<i64>,
         file_mode: Option<u32>,
+        #[serde(deserialize_with = "not_empty")]
         permissions: Option<String>,
         uid: Option<u32>,
         gid: Option<u32>,
@@ -41,34 +72,35 @@ shapes! {
     Mount {
         host_path: String,
         container_path: String,
-        #[serde(default)]
+        #[serde(deserialize_with = "without_nulls")]
         options: Vec<String>,
-        #[serde(rename = "type")]
+        #[serde(rename = "type", deserialize_with = "not_empty")]
         kind: Option<String>,
     }
     Hook {
         hook_name: String,
         path: String,
-        #[serde(default)]
+        #[serde(deserialize_with = "without_nulls")]
         args: Vec<String>,
-        #[serde(default)]
+        #[serde(deserialize_with = "without_nulls")]
         env: Vec<String>,
-        timeout: Option<u32>,
+        timeout: Option<i64>,
     }
     Rdt {
         #[serde(rename = "closID")]
-        clos_id: Option<String>,
+        clos_id: String,
         #[serde(rename = "l3CacheSchema")]
-        l3_cache_schema: Option<String>,
+        l3_cache_schema: String,
         #[serde(rename = "memBwSchema")]
-        mem_bw_schema: Option<String>,
+        mem_bw_schema: String,
+        #[serde(deserialize_with = "list_that_is_there")]
         schemata: Option<Vec<String>>,
-        enable_monitoring: Option<bool>,
-        #[serde(rename = "enableCMT")]
-        enable_cmt: Option<bool>,
-        #[serde(rename = "enableMBM")]
-        enable_mbm: Option<bool>,
+        enable_monitoring: bool,
     }
+}
+
+fn list_that_is_there<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Vec<String>>, D::Error> {
+    without_nulls(from).map(Some)
 }
 
 impl Edits {
@@ -84,8 +116,7 @@ impl Edits {
 
     pub(super) fn needed(&self) -> &'static str {
         let rdt = self.intel_rdt.as_ref();
-        let newest_rdt =
-            rdt.is_some_and(|rdt| rdt.schemata.is_some() || rdt.enable_monitoring.is_some());
+        let newest_rdt = rdt.is_some_and(|rdt| rdt.schemata.is_some() || rdt.enable_monitoring);
         if !self.net_devices.is_empty() || newest_rdt {
             "1.1.0"
         } else if rdt.is_some() || !self.additional_gids.is_empty() {
@@ -100,6 +131,93 @@ impl Edits {
             "0.4.0"
         } else {
             "0.3.0"
+        }
+    }
+
+    /// What the library refuses of it.
+    pub(super) fn check(&self) -> Result<(), String> {
+        check_env(&self.env)?;
+        self.device_nodes.iter().try_for_each(Node::check)?;
+        self.hooks.iter().try_for_each(Hook::check)?;
+        let no_place =
+            |mount: &Mount| mount.host_path.is_empty() || mount.container_path.is_empty();
+        if self.mounts.iter().any(no_place) {
+            return Err("a mount has no hostPath or no containerPath".to_owned());
+        }
+        if let Some(rdt) = &self.intel_rdt {
+            rdt.check()?;
+        }
+        let (mut hosts, mut names) = (BTreeSet::new(), BTreeSet::new());
+        let is_free = |device: &NetDevice| {
+            let NetDevice {
+                host_interface_name: host,
+                name,
+            } = device;
+            let named = !host.is_empty() && !name.is_empty();
+            named && hosts.insert(host.clone()) && names.insert(name.clone())
+        };
+        match self.net_devices.iter().all(is_free) {
+            true => Ok(()),
+            false => Err("a network device has no name, or that of another one".to_owned()),
+        }
+    }
+}
+
+fn check_env(env: &[String]) -> Result<(), String> {
+    let wrong = env.iter().find(|text| text.find('=').unwrap_or(0) == 0);
+    wrong.map_or(Ok(()), |text| {
+        Err(format!("{text:?} sets no variable: NAME=VALUE does"))
+    })
+}
+
+impl Node {
+    fn check(&self) -> Result<(), String> {
+        let path = &self.path;
+        if path.is_empty() {
+            return Err("a device node has no path".to_owned());
+        }
+        if let Some(kind) = &self.kind
+            && !["b", "c", "u", "p"].contains(&kind.as_str())
+        {
+            return Err(format!(
+                "the device node {path:?} has the type {kind:?}: b, c, u or p may be"
+            ));
+        }
+        match self.permissions.as_deref() {
+            Some(other) if other != "none" && !other.chars().all(|c| "rwm".contains(c)) => {
+                Err(format!(
+                    "the device node {path:?} has the permissions {other:?}: letters of rwm, or none, may be"
+                ))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Hook {
+    fn check(&self) -> Result<(), String> {
+        let name = &self.hook_name;
+        if !HOOKS.contains(&name.as_str()) {
+            return Err(format!(
+                "{name:?} is no name of a hook: {} are",
+                HOOKS.join(", ")
+            ));
+        }
+        if self.path.is_empty() {
+            return Err(format!("the hook {name} has no path"));
+        }
+        check_env(&self.env)
+    }
+}
+
+impl Rdt {
+    /// The class is a directory's name; `/` is the class of all others.
+    fn check(&self) -> Result<(), String> {
+        let id = self.clos_id.as_str();
+        let wrong = id.len() >= 4096 || matches!(id, "." | "..") || id.contains(['/', '\n']);
+        match id != "/" && wrong {
+            true => Err(format!("{id:?} is no closID")),
+            false => Ok(()),
         }
     }
 }

@@ -1,11 +1,15 @@
-//! One spec file, read strictly: what is not in the specification is refused, so that nothing is offered that
-//! the runtime would refuse.
+//! One spec file, read as the library reads it that runtimes use: what it refuses is not offered, and what it
+//! accepts is.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use serde::Deserialize;
 
-use super::{Kind, edits::Edits, is_word};
+use super::{
+    Kind,
+    edits::{Edits, without_nulls},
+    is_word, yaml,
+};
 use crate::{device::Refusal, path::AbsPath, reason::Reason};
 
 /// Specs of machines with hundreds of partitions have some hundred KiB.
@@ -32,6 +36,8 @@ pub struct SpecDevice {
     pub name: String,
     /// The nodes on the host that it comes with, those for the whole file left out.
     pub nodes: Vec<AbsPath>,
+    /// Why a node of it cannot be looked at.
+    pub unusable: Option<String>,
     /// Where it is written.
     pub(super) place: String,
     /// What a container gets with any device of the file, and before that of the device itself.
@@ -40,24 +46,22 @@ pub struct SpecDevice {
     pub(super) own: Edits,
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 struct Written {
     cdi_version: String,
     kind: String,
-    #[serde(default)]
-    annotations: BTreeMap<String, String>,
+    annotations: BTreeMap<String, Option<String>>,
+    #[serde(deserialize_with = "without_nulls")]
     devices: Vec<WrittenDevice>,
-    #[serde(default)]
     container_edits: Edits,
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 struct WrittenDevice {
     name: String,
-    #[serde(default)]
-    annotations: BTreeMap<String, String>,
+    annotations: BTreeMap<String, Option<String>>,
     container_edits: Edits,
 }
 
@@ -70,12 +74,7 @@ pub fn parse(file: &str, text: &str) -> Result<Spec, Refusal> {
             text.len()
         )));
     }
-    let json = text.trim_start().starts_with('{');
-    let read: Result<Written, String> = if json {
-        serde_json::from_str(text).map_err(|error| error.to_string())
-    } else {
-        serde_saphyr::from_str(text).map_err(|error| error.to_string())
-    };
+    let read: Result<Written, String> = yaml::read(text);
     read.and_then(|written| checked(file, written))
         .map_err(refused)
 }
@@ -84,7 +83,8 @@ fn checked(file: &str, written: Written) -> Result<Spec, String> {
     let kind = Kind::new(&written.kind).map_err(|error| error.to_string())?;
     let needs = needed(&written);
     let place = |version: &str| VERSIONS.iter().position(|known| *known == version);
-    let Some(said) = place(&written.cdi_version) else {
+    let version = written.cdi_version.as_str();
+    let Some(said) = place(version.strip_prefix('v').unwrap_or(version)) else {
         let (given, known) = (&written.cdi_version, VERSIONS.join(", "));
         return Err(format!("cdiVersion {given:?} is not known: {known} are"));
     };
@@ -97,6 +97,7 @@ fn checked(file: &str, written: Written) -> Result<Spec, String> {
     if written.devices.is_empty() {
         return Err("it has no devices".to_owned());
     }
+    written.container_edits.check()?;
     let of_all = Arc::new(written.container_edits);
     let mut devices: Vec<SpecDevice> = Vec::new();
     for device in written.devices {
@@ -110,15 +111,22 @@ fn checked(file: &str, written: Written) -> Result<Spec, String> {
         if device.container_edits.is_empty() {
             return Err(format!("{name:?} has no containerEdits"));
         }
-        let nodes = device.container_edits.device_nodes.iter().map(|node| {
-            let path = node.host_path.as_ref().unwrap_or(&node.path);
-            AbsPath::new(path.as_str()).map_err(|error| format!("a node of {name:?}: {error}"))
-        });
-        let nodes = nodes.collect::<Result<_, _>>()?;
+        device
+            .container_edits
+            .check()
+            .map_err(|why| format!("{name:?}: {why}"))?;
+        let (mut nodes, mut unusable) = (Vec::new(), None);
+        for node in &device.container_edits.device_nodes {
+            match AbsPath::new(node.host_path.as_ref().unwrap_or(&node.path).as_str()) {
+                Ok(path) => nodes.push(path),
+                Err(error) => unusable = Some(format!("a node of {kind}={name}: {error}")),
+            }
+        }
         devices.push(SpecDevice {
             place: format!("{file}: {kind}={name}"),
             name,
             nodes,
+            unusable,
             of_all: Arc::clone(&of_all),
             own: device.container_edits,
         });
@@ -190,7 +198,6 @@ containerEdits:
                 "came with cdiVersion 0.7.0",
             ),
             ("name: \"0\"", "name: \"-\"", "no name of a device"),
-            ("hostPath: /dev/acme/gpu0", "hostPath: gpu0", "gpu0"),
             ("acme.dev/gpu", "gpu", "no kind of CDI device"),
         ] {
             assert!(GPU.contains(from), "{from}");
@@ -199,5 +206,55 @@ containerEdits:
             assert!(told.starts_with("gpu.yaml") && told.contains(why), "{told}");
         }
         assert!(parse("x", &" ".repeat(LARGEST + 1)).is_err());
+    }
+
+    /// A spec with one device and these edits for it.
+    fn with(version: &str, edits: &str) -> Result<Spec, Refusal> {
+        let text = format!(
+            r#"{{"cdiVersion": "{version}", "kind": "acme.dev/gpu", "devices": [{{"name": "0", "containerEdits": {edits}}}]}}"#
+        );
+        parse("gpu.json", &text)
+    }
+
+    #[test]
+    fn nulls_octal_numbers_and_versions_with_a_v_are_accepted_as_by_the_library() {
+        let null = r#"{"cdiVersion":"0.6.0","kind":"acme.dev/gpu","annotations":null,"containerEdits":null,"devices":[{"name":"0","containerEdits":{"deviceNodes":[{"path":"/dev/gpu0"}],"hooks":null}}]}"#;
+        let octal = "cdiVersion: 0.6.0\nkind: acme.dev/gpu\ndevices:\n- name: \"0\"\n  containerEdits:\n    deviceNodes:\n    - path: /dev/gpu0\n      fileMode: 0666\n";
+        for text in [null, octal] {
+            assert_eq!(parse("gpu", text).unwrap().devices.len(), 1, "{text}");
+        }
+        let octal = parse("gpu", octal).unwrap();
+        assert_eq!(octal.devices[0].own.device_nodes[0].file_mode, Some(0o666));
+        assert!(with("v0.6.0", r#"{"env": ["A=1"]}"#).is_ok());
+        assert!(with("vv0.6.0", r#"{"env": ["A=1"]}"#).is_err());
+    }
+
+    #[test]
+    fn edits_that_the_library_refuses_are_refused() {
+        for edits in [
+            r#"{"env": ["FOO"]}"#,
+            r#"{"env": ["=1"]}"#,
+            r#"{"deviceNodes": [{"path": "/dev/gpu0", "permissions": "rwx"}]}"#,
+            r#"{"deviceNodes": [{"path": "/dev/gpu0", "type": "d"}]}"#,
+            r#"{"deviceNodes": [{"path": ""}]}"#,
+            r#"{"deviceNodes": [null]}"#,
+            r#"{"mounts": [{"hostPath": "/a"}]}"#,
+            r#"{"hooks": [{"hookName": "never", "path": "/a"}]}"#,
+            r#"{"hooks": [{"hookName": "prestart", "path": "/a", "env": ["A"]}]}"#,
+            r#"{"intelRdt": {"closID": "a/b"}}"#,
+            r#"{"intelRdt": {"enableCMT": true}}"#,
+            r#"{"netDevices": [{"hostInterfaceName": "a", "name": "b"}, {"hostInterfaceName": "c", "name": "b"}]}"#,
+            "{}",
+        ] {
+            assert!(with("1.1.0", edits).is_err(), "{edits}");
+        }
+    }
+
+    #[test]
+    fn a_node_that_cannot_be_looked_at_spoils_its_own_device_alone() {
+        let spec = with("0.6.0", r#"{"deviceNodes": [{"path": "gpu0"}]}"#).unwrap();
+        assert!(spec.devices[0].nodes.is_empty());
+        let why = spec.devices[0].unusable.as_deref().unwrap();
+        assert!(why.contains("gpu0"), "{why}");
     }
 }

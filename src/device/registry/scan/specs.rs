@@ -49,7 +49,7 @@ impl Specs {
             for name in all.unwrap_or_default() {
                 let is_spec = name.ends_with(".json") || name.ends_with(".yaml");
                 // Specs of claims are our own, and say nothing that may be lent.
-                if !is_spec || name.starts_with('.') || uid_of(&name).is_some() {
+                if !is_spec || uid_of(&name).is_some() {
                     continue;
                 }
                 if specs.files.len() >= MOST_FILES {

@@ -29,7 +29,10 @@ impl Finder<'_> {
         let contested = contested.map(|(name, why)| (device_id(&name), why));
         self.seen.contested.extend(contested);
         for (name, device) in offered.devices {
-            let mut sighted = Sighted::default();
+            let mut sighted = Sighted {
+                wrong: device.unusable.clone(),
+                ..Sighted::default()
+            };
             let mut recipe = self.declaration.recipe.clone();
             let named = format!("{kind}={name}");
             for node in &device.nodes {

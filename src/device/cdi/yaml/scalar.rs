@@ -1,0 +1,124 @@
+//! What a scalar means: YAML 1.2 with the octal numbers of YAML 1.1, and in a field for true or false its words, too.
+
+/// A scalar with its spelling, which is what a field for text gets.
+#[derive(Debug)]
+pub(super) struct Scalar {
+    pub(super) text: String,
+    pub(super) meaning: Meaning,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Meaning {
+    Null,
+    Flag(bool),
+    Integer(i128),
+    Float(f64),
+    /// `<<`, which merges another map into this one.
+    Merge,
+    Text,
+}
+
+impl Scalar {
+    /// What `text` means; `tag` is the tag it has, in its short form.
+    pub(super) fn new(text: String, plain: bool, tag: Option<String>) -> Result<Self, String> {
+        let meaning = match tag.as_deref() {
+            None if plain => Meaning::of(&text),
+            None | Some("!!str") => Meaning::Text,
+            Some("!!binary") => return Err("the tag !!binary is not supported".to_owned()),
+            Some(tag) if tag.starts_with("!!") => tagged(&text, tag)?,
+            Some(_) => Meaning::Text,
+        };
+        Ok(Self { text, meaning })
+    }
+
+    /// As true or false, which YAML 1.1 had more words for.
+    pub(super) fn flag(&self) -> Option<bool> {
+        match (self.meaning, self.text.as_str()) {
+            (Meaning::Flag(flag), _) => Some(flag),
+            (Meaning::Text, "y" | "Y" | "yes" | "Yes" | "YES" | "on" | "On" | "ON") => Some(true),
+            (Meaning::Text, "n" | "N" | "no" | "No" | "NO" | "off" | "Off" | "OFF") => Some(false),
+            _ => None,
+        }
+    }
+
+    /// As an integer: what a floating-point number has behind its point is cut off.
+    pub(super) fn integer(&self) -> Option<i128> {
+        match self.meaning {
+            Meaning::Integer(number) => Some(number),
+            // Every floating-point number of this size has a place in the integer.
+            #[allow(clippy::cast_possible_truncation, reason = "the size was compared")]
+            Meaning::Float(number) if number.abs() <= 1e19 => Some(number as i128),
+            _ => None,
+        }
+    }
+}
+
+/// What a scalar with one of YAML's own tags means.
+fn tagged(text: &str, tag: &str) -> Result<Meaning, String> {
+    let meaning = Meaning::of(text);
+    match (tag, meaning) {
+        ("!!null", Meaning::Null)
+        | ("!!bool", Meaning::Flag(_))
+        | ("!!int", Meaning::Integer(_))
+        | ("!!float", Meaning::Float(_) | Meaning::Integer(_)) => Ok(meaning),
+        _ => Err(format!("{text:?} is no value of the type {tag}")),
+    }
+}
+
+impl Meaning {
+    fn of(text: &str) -> Self {
+        match text {
+            "" | "~" | "null" | "Null" | "NULL" => return Self::Null,
+            "true" | "True" | "TRUE" => return Self::Flag(true),
+            "false" | "False" | "FALSE" => return Self::Flag(false),
+            "<<" => return Self::Merge,
+            ".nan" | ".NaN" | ".NAN" => return Self::Float(f64::NAN),
+            ".inf" | ".Inf" | ".INF" | "+.inf" | "+.Inf" | "+.INF" => {
+                return Self::Float(f64::INFINITY);
+            }
+            "-.inf" | "-.Inf" | "-.INF" => return Self::Float(f64::NEG_INFINITY),
+            _ => {}
+        }
+        if !text.starts_with(|c: char| c.is_ascii_digit() || matches!(c, '+' | '-' | '.')) {
+            return Self::Text;
+        }
+        let digits = text.replace('_', "");
+        integer(&digits)
+            .map(Self::Integer)
+            .or_else(|| float(&digits).map(Self::Float))
+            .unwrap_or(Self::Text)
+    }
+}
+
+/// An integer of 64 bits, with or without a sign.
+fn integer(text: &str) -> Option<i128> {
+    let (negative, digits) = match text.as_bytes().first()? {
+        b'-' => (true, &text[1..]),
+        b'+' => (false, &text[1..]),
+        _ => (false, text),
+    };
+    let (base, digits) = match digits.as_bytes() {
+        [b'0', b'x' | b'X', ..] => (16, &digits[2..]),
+        [b'0', b'o' | b'O', ..] => (8, &digits[2..]),
+        [b'0', b'b' | b'B', ..] => (2, &digits[2..]),
+        [b'0', _, ..] => (8, &digits[1..]),
+        _ => (10, digits),
+    };
+    if !digits.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
+        return None;
+    }
+    let size = u64::from_str_radix(digits, base).ok().map(i128::from)?;
+    // A sign makes it a signed number.
+    match text.starts_with(['-', '+']) {
+        true if negative => Some(-size).filter(|number| *number >= i64::MIN.into()),
+        true => Some(size).filter(|number| *number <= i64::MAX.into()),
+        false => Some(size),
+    }
+}
+
+/// A decimal floating-point number.
+fn float(text: &str) -> Option<f64> {
+    let known = |c: char| c.is_ascii_digit() || matches!(c, '.' | 'e' | 'E' | '+' | '-');
+    let number: f64 = text.chars().all(known).then(|| text.parse().ok())??;
+    number.is_finite().then_some(number)
+}

@@ -1,0 +1,90 @@
+use super::{
+    read,
+    scalar::{Meaning, Scalar},
+};
+use serde::Deserialize;
+
+#[derive(Debug, Default, Deserialize, PartialEq)]
+#[serde(deny_unknown_fields, default)]
+struct Shape {
+    text: String,
+    number: i64,
+    flag: bool,
+    list: Vec<Option<u32>>,
+}
+
+#[test]
+fn scalars_mean_what_they_mean_to_the_library() {
+    for (text, meaning) in [
+        ("~", Meaning::Null),
+        ("", Meaning::Null),
+        ("TRUE", Meaning::Flag(true)),
+        ("yes", Meaning::Text),
+        ("0666", Meaning::Integer(0o666)),
+        ("0o17", Meaning::Integer(15)),
+        ("-0x1_F", Meaning::Integer(-31)),
+        ("08", Meaning::Float(8.0)),
+        ("1.5e1", Meaning::Float(15.0)),
+        ("18446744073709551615", Meaning::Integer(u64::MAX.into())),
+        (
+            "+18446744073709551615",
+            Meaning::Float(18_446_744_073_709_551_615.0),
+        ),
+        ("1a", Meaning::Text),
+        ("--1", Meaning::Text),
+    ] {
+        let scalar = Scalar::new(text.to_owned(), true, None).unwrap();
+        assert_eq!(scalar.meaning, meaning, "{text}");
+    }
+    let quoted = Scalar::new("5".to_owned(), false, None).unwrap();
+    assert_eq!(quoted.meaning, Meaning::Text);
+    let tagged = Scalar::new("5".to_owned(), false, Some("!!int".to_owned())).unwrap();
+    assert_eq!(tagged.meaning, Meaning::Integer(5));
+}
+
+#[test]
+fn only_the_first_document_counts_and_maps_are_merged() {
+    let read = read::<Shape>(
+        "text: 0.6\nflag: on\n<<: [{text: other, number: 017}, {number: 3}]\nlist: [1, ~]\n---\n: [}",
+    );
+    let shape = Shape {
+        text: "0.6".into(),
+        number: 15,
+        flag: true,
+        list: vec![Some(1), None],
+    };
+    assert_eq!(read.unwrap(), shape);
+}
+
+#[test]
+fn what_cannot_be_is_told_with_its_line() {
+    for (text, why) in [
+        (
+            "text: a\ntext: b",
+            "line 2: the key \"text\" is there twice",
+        ),
+        ("text: a\nother: ~", "line 2: unknown field `other`"),
+        ("number: '5'", "line 1: \"5\" stands where an integer"),
+        ("list: [-1]", "line 1: \"-1\" stands where an integer"),
+        ("list: a", "line 1: \"a\" stands where a list"),
+        ("text: [", "line 1: "),
+        ("", "it is empty"),
+    ] {
+        let told = read::<Shape>(text).unwrap_err();
+        assert!(
+            told.starts_with(why) || (why == "line 1: " && told.starts_with("line")),
+            "{told}"
+        );
+    }
+}
+
+#[test]
+fn aliases_that_repeat_too_much_are_refused() {
+    let mut text = "list: &l0 [1, 1, 1, 1, 1, 1, 1, 1]\n".to_owned();
+    for level in 1..12 {
+        let alias = format!("*l{}, ", level - 1).repeat(8);
+        text += &format!("x{level}: &l{level} [{alias}]\n");
+    }
+    let told = read::<Shape>(&text).unwrap_err();
+    assert!(told.contains("aliases repeat more than"), "{told}");
+}
