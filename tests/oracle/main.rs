@@ -10,6 +10,7 @@
     reason = "a test ends at the first surprise and says so; it is not part of the crate's rooms"
 )]
 
+mod cdi;
 mod ignition;
 #[allow(dead_code, reason = "not every oracle needs all of it")]
 mod support;

@@ -1,7 +1,12 @@
-//! The YAML of spec files, read as the library reads it that runtimes use: JSON is read as YAML, only the first
-//! document counts, and what a scalar means depends on the field it is for.
+//! The YAML of spec files, read as the library of the runtimes reads it: JSON is read as YAML, only the first
+//! document counts, and the type of a scalar depends on its field.
+//!
+//! The library decodes YAML 1.1 in Go's way: `0666` is octal, `08` is 8.0, `on` is true in one field and a text in
+//! the next, and a null in a list of texts disappears. No Rust library has these rules, `serde_saphyr` included,
+//! which reads our own documents. So the parser is a library, and what its events mean is decided here.
 
 mod decode;
+mod dialect;
 mod scalar;
 
 use std::{collections::HashMap, rc::Rc};
@@ -9,7 +14,7 @@ use std::{collections::HashMap, rc::Rc};
 use granit_parser::{Event, Parser, ScalarStyle, Tag};
 use serde::de::DeserializeOwned;
 
-use self::{decode::Decoder, scalar::Scalar};
+use self::{decode::Decoder, dialect::Dialect, scalar::Scalar};
 
 /// How deep values may nest; a valid spec nests six levels.
 const DEEPEST: usize = 64;
@@ -50,14 +55,17 @@ fn first_document(text: &str) -> Result<Rc<Node>, String> {
     };
     let mut parser = Parser::new_from_str_with_options(text, options);
     let mut builder = Builder::default();
+    let mut dialect = Dialect::new(text);
     while let Some(event) = parser.next_event() {
         let (event, span) = event.map_err(|error| {
             let line = error.marker().line();
             format!("line {line}: {}", error.info())
         })?;
         let line = span.start.line();
-        let ended = builder
-            .on(event, line)
+        let is_key = matches!(event, Event::Scalar(..)) && builder.expects_key();
+        let ended = dialect
+            .check(&event, &span, is_key)
+            .and_then(|()| builder.on(event, line))
             .map_err(|why| format!("line {line}: {why}"))?;
         if ended {
             break;
@@ -116,6 +124,12 @@ impl Builder {
             _ => {}
         }
         Ok(false)
+    }
+
+    /// Whether a key of a map comes next.
+    fn expects_key(&self) -> bool {
+        let open = self.open.last();
+        open.is_some_and(|open| open.is_map && open.items.len().is_multiple_of(2))
     }
 
     fn begin(&mut self, line: usize, anchor: usize, is_map: bool) {

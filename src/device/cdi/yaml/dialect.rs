@@ -1,0 +1,132 @@
+//! What the parser accepts and the library refuses: its parser is one of YAML 1.1.
+
+use granit_parser::{Event, ScalarStyle, Span, StructureStyle};
+
+/// Follows the events of one document through its text.
+pub(super) struct Dialect<'t> {
+    text: &'t str,
+    /// For each collection that is open, whether it is in flow style.
+    open: Vec<bool>,
+    /// Where the last scalar, alias or bracket ends.
+    end: usize,
+}
+
+impl<'t> Dialect<'t> {
+    pub(super) const fn new(text: &'t str) -> Self {
+        Self {
+            text,
+            open: Vec::new(),
+            end: 0,
+        }
+    }
+
+    /// Whether the library takes this event, which may be a map's key.
+    pub(super) fn check(
+        &mut self,
+        event: &Event<'_>,
+        span: &Span,
+        is_key: bool,
+    ) -> Result<(), String> {
+        if is_key && span.start.line() != span.end.line() {
+            return Err("a key goes over several lines".to_owned());
+        }
+        let offset = |mark: granit_parser::Marker| mark.byte_offset().unwrap_or_default();
+        let (start, end) = (offset(span.start), offset(span.end));
+        let (in_flow, before) = (self.in_flow(), self.end);
+        let is_value = match event {
+            Event::DocumentStart(_, Some(version)) if (version.major, version.minor) != (1, 1) => {
+                let (major, minor) = (version.major, version.minor);
+                return Err(format!("%YAML {major}.{minor} is not supported: 1.1 is"));
+            }
+            Event::DocumentStart(is_written, _) => {
+                if *is_written {
+                    self.end = end;
+                }
+                false
+            }
+            Event::Scalar(_, style, ..) => {
+                self.end = end;
+                if *style == ScalarStyle::DoubleQuoted
+                    && let Some(written) = self.text.get(start..end)
+                {
+                    check_escapes(written)?;
+                }
+                true
+            }
+            Event::Alias(_) => {
+                self.end = end;
+                true
+            }
+            Event::SequenceStart(style, ..) | Event::MappingStart(style, ..) => {
+                let flow = *style == StructureStyle::Flow;
+                self.open.push(flow);
+                if flow {
+                    self.end = end;
+                }
+                true
+            }
+            Event::SequenceEnd | Event::MappingEnd => {
+                if self.open.pop() == Some(true) {
+                    self.end = end;
+                }
+                false
+            }
+            _ => false,
+        };
+        let between = self.text.get(before..start).unwrap_or_default();
+        match is_value && !in_flow && has_tab(between, before == 0) {
+            true => Err("a tab cannot indent a value".to_owned()),
+            false => Ok(()),
+        }
+    }
+
+    fn in_flow(&self) -> bool {
+        self.open.last() == Some(&true)
+    }
+}
+
+/// Whether a tab indents what comes after `between`, at the beginning of a line or after the dash of an item.
+fn has_tab(between: &str, from_line_start: bool) -> bool {
+    let mut lines = between.split('\n').enumerate();
+    lines.any(|(number, line)| {
+        let mut rest = line;
+        if number == 0 && !from_line_start {
+            let Some(dash) = line.find(['-', '?']) else {
+                return false;
+            };
+            rest = &line[dash..];
+        }
+        loop {
+            let after = rest.trim_start_matches([' ', '\t']);
+            if rest[..rest.len() - after.len()].contains('\t') {
+                return true;
+            }
+            match after.strip_prefix(['-', '?']) {
+                Some(next) => rest = next,
+                None => return false,
+            }
+        }
+    })
+}
+
+/// Refuses `\/`, and characters that are written as two halves, as JSON allows both.
+fn check_escapes(written: &str) -> Result<(), String> {
+    let mut rest = written;
+    while let Some(at) = rest.find('\\') {
+        let escape = &rest[at + 1..];
+        let digits = escape.strip_prefix('u').and_then(|code| code.get(..4));
+        let code = digits.and_then(|digits| u32::from_str_radix(digits, 16).ok());
+        if escape.starts_with('/') {
+            return Err("the escape \\/ is not supported".to_owned());
+        }
+        if code.is_some_and(|code| (0xd800..0xe000).contains(&code)) {
+            return Err(
+                "a character is escaped as two halves: \\U and 8 digits are one".to_owned(),
+            );
+        }
+        let mut after = escape.chars();
+        after.next();
+        rest = after.as_str();
+    }
+    Ok(())
+}
