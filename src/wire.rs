@@ -61,6 +61,45 @@ fn fields(mut wire: &[u8]) -> impl Iterator<Item = Result<(u32, &[u8]), Malforme
     })
 }
 
+/// The encoded message with the texts at `path`, the numbers of nested fields, replaced where `with` gives another.
+/// All other bytes stay.
+pub fn replaced(
+    mut wire: &[u8],
+    path: &[u32],
+    with: &impl Fn(&[u8]) -> Option<Vec<u8>>,
+) -> Option<Vec<u8>> {
+    let (first, deeper) = path.split_first()?;
+    let mut out = Vec::with_capacity(wire.len());
+    while !wire.is_empty() {
+        let whole = wire;
+        let (number, body) = field(&mut wire)?;
+        let raw = &whole[..whole.len() - wire.len()];
+        let is_text = raw.first().is_some_and(|key| key & 7 == 2);
+        let new = match (number == *first && is_text, deeper.is_empty()) {
+            (false, _) => None,
+            (true, true) => with(body),
+            (true, false) => Some(replaced(body, deeper, with)?),
+        };
+        match new {
+            Some(new) => {
+                put_varint(u64::from(number) << 3 | 2, &mut out);
+                put_varint(new.len() as u64, &mut out);
+                out.extend(new);
+            }
+            None => out.extend_from_slice(raw),
+        }
+    }
+    Some(out)
+}
+
+fn put_varint(mut number: u64, out: &mut Vec<u8>) {
+    while let low @ 0x80.. = number {
+        out.push(low.to_le_bytes()[0] | 0x80);
+        number >>= 7;
+    }
+    out.push(number.to_le_bytes()[0]);
+}
+
 fn field<'a>(wire: &mut &'a [u8]) -> Option<(u32, &'a [u8])> {
     let key = varint(wire)?;
     let mut body: &[u8] = &[];

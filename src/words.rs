@@ -22,8 +22,9 @@ pub(crate) fn few<T: AsRef<str>>(all: impl ExactSizeIterator<Item = T>, most: us
     text
 }
 
-/// Whether a character steers a terminal, or the order in which text is shown, instead of being shown itself.
-fn steers(c: char) -> bool {
+/// Whether `c` can make a line look like another one: control characters, and those that end a line or change its
+/// direction.
+pub(crate) fn is_misleading(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
@@ -32,7 +33,7 @@ fn steers(c: char) -> bool {
 /// nothing in it steers the terminal or looks like a line of its own.
 pub fn printable(text: &str) -> String {
     let shown = |c: char| {
-        if steers(c) && c != '\t' {
+        if is_misleading(c) && c != '\t' {
             '\u{FFFD}'
         } else {
             c
@@ -86,7 +87,7 @@ pub(crate) fn log_line(event: &str, colours: bool) -> String {
 pub(crate) fn data(text: &str) -> String {
     let mut data = String::with_capacity(text.len());
     for c in text.chars() {
-        match steers(c) && !matches!(c, '\n' | '\t') {
+        match is_misleading(c) && !matches!(c, '\n' | '\t') {
             // Writing to a String never fails.
             true => drop(write!(data, "\\u{:04x}", u32::from(c))),
             false => data.push(c),
@@ -98,6 +99,16 @@ pub(crate) fn data(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn control_characters_and_directions_are_misleading_and_letters_are_not() {
+        for bad in [
+            '\n', '\u{1b}', '\u{7f}', '\u{9b}', '\u{202e}', '\u{2067}', '\u{2028}',
+        ] {
+            assert!(is_misleading(bad), "{bad:?}");
+        }
+        assert!(!"Az 0-é漢".chars().any(is_misleading));
+    }
 
     #[test]
     fn what_is_not_shown_is_counted() {
@@ -137,7 +148,7 @@ mod tests {
     fn json_means_the_same_with_escapes() {
         let json = serde_json::to_string_pretty(&[HOSTILE]).unwrap();
         let shown = data(&json);
-        assert!(!shown.chars().any(|c| steers(c) && c != '\n'), "{shown:?}");
+        assert!(!shown.chars().any(|c| is_misleading(c) && c != '\n'), "{shown:?}");
         let read: [String; 1] = serde_json::from_str(&shown).unwrap();
         assert_eq!(read, [HOSTILE]);
     }

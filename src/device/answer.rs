@@ -84,10 +84,11 @@ pub trait Answerer: Debug + Send + Sync + 'static {
     /// What the container gets that holds exactly these, which the resource has and lends.
     fn allocate<'a>(&'a self, resource: &'a Resource, wanted: Wanted<'a>) -> Asked<'a, Answer>;
 
-    /// Whether what a recipe of the source's says may still be handed out: what its paths lead to may be another
-    /// thing than when the recipe was taken. Sources without recipes have nothing to say.
-    fn vouch<'a>(&'a self, _resource: &'a Resource, _grant: &'a Grant) -> Asked<'a, ()> {
-        Box::pin(std::future::ready(Ok(())))
+    /// What a recipe of the source's says, if it may still be handed out: its paths may lead to another thing than
+    /// when the recipe was taken. The source of a mount is the object that was looked at, with links resolved.
+    /// Sources without recipes have nothing to say.
+    fn vouch<'a>(&'a self, _resource: &'a Resource, grant: Grant) -> Asked<'a, Grant> {
+        Box::pin(std::future::ready(Ok(grant)))
     }
 
     /// Which devices are best; whoever asks checks the answer.

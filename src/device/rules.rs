@@ -72,11 +72,52 @@ pub fn is_variable(key: &str) -> bool {
     has_length(key) && !key.starts_with(|c: char| c.is_ascii_digit()) && key.chars().all(plain)
 }
 
-/// Whether `key` can be set as an annotation of a container. Runtimes read CDI devices from
+/// Whether `key` can be set as an annotation of a container by a declaration. Runtimes read CDI devices from
 /// annotations: that would be a way around the allow-list.
 pub fn is_annotation(key: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | '/');
     has_length(key) && key.chars().all(plain) && !key.starts_with("cdi.k8s.io/")
+}
+
+/// Domains whose annotations the kubelet, runtimes and their plugins obey: devices, mounts, user namespaces,
+/// CPU sets, limits. That would be a way around the allow-lists. Names below these domains count, too.
+const OBEYED_DOMAINS: [&str; 7] = [
+    "kubernetes.io",
+    "k8s.io",
+    "openshift.io",
+    "crio.io",
+    "nri.io",
+    "noderesource.dev",
+    "containerd.io",
+];
+/// The same, as others write domains.
+const OBEYED_PREFIXES: [&str; 10] = [
+    "io.kubernetes.",
+    "io.containerd.",
+    "io.cri-containerd",
+    "io.katacontainers.",
+    "io.podman.",
+    "org.systemd.",
+    "org.criu.",
+    "run.oci.",
+    "module.wasm.",
+    "dev.gvisor.",
+];
+
+/// Whether a vendor can set `key` as an annotation of a container: one that no runtime obeys.
+pub fn is_vendor_annotation(key: &str) -> bool {
+    is_annotation(key) && !is_obeyed(key)
+}
+
+fn is_obeyed(key: &str) -> bool {
+    let key = key.to_ascii_lowercase();
+    let domain = key.split('/').next().unwrap_or_default();
+    let is_below = |obeyed: &str| {
+        let above = domain.strip_suffix(obeyed);
+        above.is_some_and(|above| above.is_empty() || above.ends_with('.'))
+    };
+    OBEYED_DOMAINS.iter().any(|obeyed| is_below(obeyed))
+        || OBEYED_PREFIXES.iter().any(|obeyed| key.starts_with(obeyed))
 }
 
 fn has_length(key: &str) -> bool {
@@ -125,6 +166,37 @@ mod tests {
         ] {
             let path = AbsPath::new(from).unwrap();
             assert_eq!(may_write(&path, "acme.dev", &further), expected, "{from}");
+        }
+    }
+
+    #[test]
+    fn annotations_that_runtimes_obey_cannot_be_set_by_vendors() {
+        for good in [
+            "acme.dev/made-by",
+            "plain",
+            "my-kubernetes.io/x",
+            "io.acme.x",
+        ] {
+            assert!(is_vendor_annotation(good), "{good}");
+        }
+        for bad in [
+            "cdi.k8s.io/acme",
+            "CDI.k8s.io/acme",
+            "io.kubernetes.cri-o.Devices",
+            "io.kubernetes.cri.untrusted-workload",
+            "io.containerd.runc.v2.group",
+            "devices.nri.io/container.main",
+            "cpu-load-balancing.crio.io",
+            "cpu-quota.crio.io/main",
+            "target.workload.openshift.io/management",
+            "org.systemd.property.DeviceAllow",
+            "run.oci.mount_context_type",
+            "io.katacontainers.config.hypervisor.path",
+            "container.apparmor.security.beta.kubernetes.io/main",
+            "a b",
+            "",
+        ] {
+            assert!(!is_vendor_annotation(bad), "{bad}");
         }
     }
 

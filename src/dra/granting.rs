@@ -82,15 +82,15 @@ impl Granting {
         let late = |_| PrepareError::TooLate(claim.clone());
         let by = self.answerers.of(&resource.source);
         if !resource.asks.allocate {
-            let grant = batch.grant().map_err(|source| Refused::Grant {
+            let mut grant = batch.grant().map_err(|source| Refused::Grant {
                 claim: Box::new(claim.clone()),
                 request: batch.request.clone(),
                 source: Box::new(source),
             })?;
             // What stood at its paths when they were looked at may be something else by now.
             if let Ok(by) = by {
-                let vouched = timeout_at(until, by.vouch(resource, &grant)).await;
-                vouched.map_err(late)?.map_err(unanswered)?;
+                let vouched = timeout_at(until, by.vouch(resource, grant)).await;
+                grant = vouched.map_err(late)?.map_err(unanswered)?;
             }
             return Ok(grant);
         }

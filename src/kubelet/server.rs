@@ -131,11 +131,11 @@ impl DevicePlugin for Plugin {
     async fn allocate(&self, request: Request<Relayed>) -> Result<Response<Relayed>, Status> {
         let _under_way = self.board.allocating();
         let (inventory, resource) = self.now()?;
-        let mut answers = Relayed::default();
         let Relayed(wire) = request.into_inner();
         let asked = api::AllocateRequest::decode(wire.clone()).map_err(unread)?;
         // One container is all that kubelets ask for at a time.
         let wire = (asked.container_requests.len() == 1).then_some(&wire[..]);
+        let mut answers = Vec::with_capacity(asked.container_requests.len());
         for asked in asked.container_requests {
             let wanted = Wanted {
                 ids: &asked.devices_ids,
@@ -147,9 +147,9 @@ impl DevicePlugin for Plugin {
                 let (name, why) = (&self.resource, status.message());
                 tracing::warn!(resource = %name, "an allocation of {name} is refused: {why}");
             });
-            answers = answers.followed_by(&answer?);
+            answers.push(answer?);
         }
-        Ok(Response::new(answers))
+        Ok(Response::new(Relayed::joined(answers)))
     }
 
     async fn pre_start_container(
@@ -212,10 +212,10 @@ impl Plugin {
         let ids = wanted.ids;
         if !resource.asks.allocate {
             let grant = allocation::grant(inventory, resource, ids);
-            let grant = grant.map_err(|error| refusal(&error))?;
+            let mut grant = grant.map_err(|error| refusal(&error))?;
             // What stood at its paths when they were looked at may be something else by now.
             if let Ok(by) = self.answerers.of(&resource.source) {
-                by.vouch(resource, &grant).await.map_err(unanswered)?;
+                grant = by.vouch(resource, grant).await.map_err(unanswered)?;
             }
             return Ok(to_wire(grant));
         }

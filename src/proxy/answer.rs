@@ -12,6 +12,7 @@ use crate::{
         Resource,
         allocation::Wish,
         answer::{Answer, AnswerError, Answerer, Asked, Wanted},
+        registry::is_stable_name,
         source::Source,
     },
     kubelet::{api::v1beta1 as api, relayed::Relayed},
@@ -145,10 +146,14 @@ impl Proxy {
     ) -> Result<Answer, AnswerError> {
         let (root, name, bytes) = (self.root.clone(), resource.name.clone(), answer.clone());
         let Route { vendor, looks, .. } = route;
-        let judge = move || policy::judge(&bytes, &vendor, &name, |path| real(&root, path));
+        let look = move |path: &AbsPath| policy::Seen {
+            leads_to: real(&root, path),
+            is_stable: is_stable_name(&root, path),
+        };
+        let judge = move || policy::judge(&bytes, &vendor, &name, look);
         let judged = looks.look(judge).await;
         let refused = match judged {
-            Ok(Ok(())) => return Ok(Answer::Wire(answer.into())),
+            Ok(Ok(links)) => return Ok(Answer::Wire(policy::resolved(&answer, &links))),
             Ok(Err(refused)) => refused.to_string(),
             Err(no_look) => no_look.to_string(),
         };

@@ -16,6 +16,7 @@ use crate::{
     },
     path::AbsPath,
     root::{Kind, Root, RootError, UnixAddress},
+    words::is_misleading,
 };
 
 /// The kubelet's own limit.
@@ -185,7 +186,7 @@ pub(super) fn words(status: &Status) -> String {
 
 /// The same for any text of a plugin's.
 pub(super) fn plain(text: &str) -> String {
-    let plain = |c: char| if c.is_control() { ' ' } else { c };
+    let plain = |c: char| if is_misleading(c) { ' ' } else { c };
     text.chars().take(LONGEST_WORDS).map(plain).collect()
 }
 

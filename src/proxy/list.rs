@@ -11,6 +11,7 @@ use crate::{
     },
     kubelet::api::v1beta1 as api,
     wire::{Apart, Found, Malformed},
+    words::is_misleading,
 };
 
 /// The field of `ListAndWatchResponse`.
@@ -31,7 +32,7 @@ pub(super) type Devices = BTreeMap<String, Device>;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct List {
     pub(super) devices: Arc<Devices>,
-    /// Devices that are none: the id is empty or too long, or the whole is.
+    /// Devices that are none: the id is empty, too long or no plain text, or the whole is too long.
     pub(super) refused: usize,
     /// Devices beyond what the vendor may have; the last ones by id are left out.
     pub(super) cut: usize,
@@ -95,7 +96,7 @@ impl Reading {
                     return;
                 }
             };
-            if one.id.is_empty() || one.id.len() > LONGEST_ID {
+            if one.id.is_empty() || one.id.len() > LONGEST_ID || one.id.contains(is_misleading) {
                 *refused += 1;
             } else {
                 let device = device(&one);

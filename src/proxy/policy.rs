@@ -3,7 +3,9 @@
 //!
 //! A file that names no device nodes allows all below `/dev`, and one that names no CDI kinds allows those
 //! of the resource's own domain; mounts come from the usual prefixes and from those that the file adds.
-//! Links are resolved first: what counts is where a path leads.
+//! Links are resolved first: what counts is where a path leads. Only links that udev makes count by their own names.
+
+use std::collections::BTreeMap;
 
 use prost::{Message as _, bytes::Bytes};
 
@@ -11,12 +13,12 @@ use super::dial::plain;
 use crate::{
     device::{
         ResourceName,
-        rules::{may_mount, may_write, mountable},
+        rules::{is_vendor_annotation, may_mount, may_write, mountable},
         vendor::Vendor,
     },
     kubelet::api::v1beta1 as api,
     path::AbsPath,
-    wire::{Part, Weight, parts},
+    wire::{Part, Weight, parts, replaced},
 };
 
 /// Annotations by which runtimes are told of CDI devices.
@@ -51,17 +53,31 @@ pub(super) enum Refused {
     Mount { path: String, expected: String },
     #[error("the mount of {path} must be read-only: the host runs what lies there")]
     Writable { path: String },
+    #[error("the annotation {0:?} is not allowed: runtimes obey it")]
+    Annotation(String),
     #[error("the CDI device {name:?} is not among the kinds of the vendor's file ({expected})")]
     Cdi { name: String, expected: String },
 }
 
-/// Whether the answer may be passed on. `real` says where a path of the host leads.
+/// What a path of the host is.
+#[derive(Clone, Debug)]
+pub(super) struct Seen {
+    /// Where it leads.
+    pub(super) leads_to: AbsPath,
+    /// It is a link that udev makes.
+    pub(super) is_stable: bool,
+}
+
+/// The sources of mounts that lead elsewhere, and where.
+pub(super) type Links = BTreeMap<String, AbsPath>;
+
+/// Says where the answer's mounts lead, when it may be passed on. `look` looks at a path of the host.
 pub(super) fn judge(
     answer: &Bytes,
     vendor: &Vendor,
     resource: &ResourceName,
-    real: impl Fn(&AbsPath) -> AbsPath,
-) -> Result<(), Refused> {
+    look: impl Fn(&AbsPath) -> Seen,
+) -> Result<Links, Refused> {
     match parts(answer, &ANSWER) {
         Ok(found) if found > MOST_PARTS => return Err(Refused::TooMuch(found)),
         Ok(_) => {}
@@ -72,13 +88,20 @@ pub(super) fn judge(
     if copy.container_responses.is_empty() {
         return Err(Refused::Empty);
     }
+    let mut links = Links::new();
     for container in &copy.container_responses {
         for node in &container.devices {
-            judge_node(&node.host_path, vendor, &real)?;
+            judge_node(&node.host_path, vendor, &look)?;
         }
         for mount in &container.mounts {
-            judge_mount(mount, vendor, resource, &real)?;
+            let path = clean(&mount.host_path)?;
+            let seen = look(&path);
+            judge_mount(mount, (&path, &seen), vendor, resource)?;
+            if seen.leads_to != path {
+                links.insert(mount.host_path.clone(), seen.leads_to);
+            }
         }
+        judge_annotations(container.annotations.keys())?;
         let annotated = container.annotations.iter();
         let annotated = annotated.filter(|(key, _)| key.starts_with(CDI_PREFIX));
         let annotated = annotated.flat_map(|(_, value)| value.split(',').map(str::trim));
@@ -87,7 +110,16 @@ pub(super) fn judge(
             judge_cdi(name, vendor, resource)?;
         }
     }
-    Ok(())
+    Ok(links)
+}
+
+/// Those by which runtimes are told of CDI devices are held against the kinds of the file instead.
+fn judge_annotations<'a>(keys: impl Iterator<Item = &'a String>) -> Result<(), Refused> {
+    let mut keys = keys.filter(|key| !key.starts_with(CDI_PREFIX));
+    match keys.find(|key| !is_vendor_annotation(key)) {
+        Some(key) => Err(Refused::Annotation(plain(key))),
+        None => Ok(()),
+    }
 }
 
 /// Runtimes clean paths; a plugin may write `/usr/lib//x/`.
@@ -110,19 +142,21 @@ fn is_node(path: &AbsPath) -> bool {
     *path != dev && path.is_under(&dev)
 }
 
-/// By its own name or by that of what it leads to, and always below `/dev`.
-fn is_lent(path: &AbsPath, leads_to: &AbsPath, vendor: &Vendor) -> bool {
-    let named = vendor.devices.is_empty() || vendor.may_lend(path) || vendor.may_lend(leads_to);
-    is_node(path) && is_node(leads_to) && named
+/// By the name of what it leads to, or by its own where that is a link of udev's, and always below `/dev`.
+fn is_lent(path: &AbsPath, seen: &Seen, vendor: &Vendor) -> bool {
+    let named = vendor.devices.is_empty()
+        || vendor.may_lend(&seen.leads_to)
+        || seen.is_stable && vendor.may_lend(path);
+    is_node(path) && is_node(&seen.leads_to) && named
 }
 
 fn judge_node(
     given: &str,
     vendor: &Vendor,
-    real: impl Fn(&AbsPath) -> AbsPath,
+    look: impl Fn(&AbsPath) -> Seen,
 ) -> Result<(), Refused> {
     let path = clean(given)?;
-    if is_lent(&path, &real(&path), vendor) {
+    if is_lent(&path, &look(&path), vendor) {
         return Ok(());
     }
     let globs: Vec<_> = vendor.devices.iter().map(|glob| glob.as_str()).collect();
@@ -137,18 +171,16 @@ fn judge_node(
 /// Some plugins mount a directory of nodes, such as `/dev/dri/by-path`: the same rule as for nodes.
 fn judge_mount(
     mount: &api::Mount,
+    (path, seen): (&AbsPath, &Seen),
     vendor: &Vendor,
     resource: &ResourceName,
-    real: impl Fn(&AbsPath) -> AbsPath,
 ) -> Result<(), Refused> {
-    let given = mount.host_path.as_str();
-    let path = clean(given)?;
-    let leads_to = real(&path);
+    let (given, leads_to) = (mount.host_path.as_str(), &seen.leads_to);
     let (domain, further) = (resource.domain(), &vendor.mounts);
-    if is_lent(&path, &leads_to, vendor) || may_write(&leads_to, domain, further) {
+    if is_lent(path, seen, vendor) || may_write(leads_to, domain, further) {
         return Ok(());
     }
-    if may_mount(&leads_to, domain, further) {
+    if may_mount(leads_to, domain, further) {
         let path = plain(given);
         return match mount.read_only {
             true => Ok(()),
@@ -177,6 +209,23 @@ fn judge_cdi(name: &str, vendor: &Vendor, resource: &ResourceName) -> Result<(),
     };
     let name = plain(name);
     Err(Refused::Cdi { name, expected })
+}
+
+/// Where a mount of an answer has its source: a container response, its mount, and the path on the host.
+const SOURCES: [u32; 3] = [1, 2, 2];
+
+/// The answer with the sources of its mounts as they were judged: a link may be turned before the runtime follows it.
+/// All else stays byte for byte.
+pub(super) fn resolved(answer: &[u8], links: &Links) -> Vec<u8> {
+    let leads_to = |source: &[u8]| {
+        let source = std::str::from_utf8(source).ok()?;
+        Some(links.get(source)?.as_str().as_bytes().to_vec())
+    };
+    match links.is_empty() {
+        true => answer.to_vec(),
+        // What was read as a message before is one.
+        false => replaced(answer, &SOURCES, &leads_to).unwrap_or_default(),
+    }
 }
 
 #[cfg(test)]

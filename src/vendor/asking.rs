@@ -14,11 +14,14 @@ use super::{
     recipe::{self, Texts},
     room::Desk,
 };
-use crate::device::{
-    Inventory, Resource,
-    allocation::{self, Grant, Wish},
-    answer::{Answer, AnswerError, Answerer, Asked, Wanted},
-    source::Source,
+use crate::{
+    device::{
+        Inventory, Resource,
+        allocation::{self, Grant, Wish},
+        answer::{Answer, AnswerError, Answerer, Asked, Wanted},
+        source::Source,
+    },
+    words::is_misleading,
 };
 
 /// A vendor's own words are shown in the pod's events; no more of them.
@@ -106,7 +109,8 @@ impl VendorsHandle {
 
 /// A vendor's words as they are shown: not too long, one line.
 fn words(given: &str) -> String {
-    let line = given.chars().map(|c| if c.is_control() { ' ' } else { c });
+    let line = given.chars();
+    let line = line.map(|c| if is_misleading(c) { ' ' } else { c });
     let mut left = LONGEST_WORDS;
     line.take_while(|c| {
         let fits = left >= c.len_utf8();
@@ -207,8 +211,8 @@ impl Asking<'_> {
         ids: &[String],
     ) -> Option<Result<Answer, AnswerError>> {
         let grant = from_recipes(resource, ids)?;
-        let vouched = self.vouch(handle, resource, &grant).await;
-        Some(vouched.map(|()| Answer::Grant(grant)))
+        let vouched = self.vouch(handle, resource, grant).await;
+        Some(vouched.map(Answer::Grant))
     }
 
     /// Looks at a recipe's paths as they are now.
@@ -216,11 +220,11 @@ impl Asking<'_> {
         &self,
         handle: &VendorsHandle,
         resource: &Resource,
-        grant: &Grant,
-    ) -> Result<(), AnswerError> {
+        grant: Grant,
+    ) -> Result<Grant, AnswerError> {
         let (root, vendor) = (handle.root.clone(), self.desk.vendor.borrow().clone());
-        let (name, grant) = (resource.name.clone(), grant.clone());
-        let look = move || Bounds::new(Some(&root), &vendor, name.domain()).granted(&grant);
+        let name = resource.name.clone();
+        let look = move || Bounds::new(Some(&root), &vendor, name.domain()).granted(grant);
         let seen = self.look(look).await?;
         seen.map_err(|why| self.refused(format!("its recipe is not used: {why}")))
     }
@@ -281,7 +285,7 @@ impl Answerer for VendorsHandle {
         })
     }
 
-    fn vouch<'a>(&'a self, resource: &'a Resource, grant: &'a Grant) -> Asked<'a, ()> {
+    fn vouch<'a>(&'a self, resource: &'a Resource, grant: Grant) -> Asked<'a, Grant> {
         Box::pin(async move {
             let asking = self.asking(&resource.source).await?;
             asking.vouch(self, resource, grant).await

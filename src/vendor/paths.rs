@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use crate::{
     device::{
         allocation::Grant,
-        registry::{Node, Prefixes, follow},
+        registry::{Node, Prefixes, is_stable_name},
         rules,
         vendor::Vendor,
     },
@@ -25,7 +25,7 @@ pub(super) struct Bounds<'a> {
     domain: &'a str,
     prefixes: Option<Prefixes>,
     nodes: HashMap<AbsPath, Node>,
-    mounts: HashMap<AbsPath, Result<(), String>>,
+    mounts: HashMap<AbsPath, Result<AbsPath, String>>,
 }
 
 impl<'a> Bounds<'a> {
@@ -49,15 +49,31 @@ impl<'a> Bounds<'a> {
             ));
         }
         if !self.nodes.contains_key(path) {
-            let found = self.root.map_or(Node::Device, |root| Node::at(root, path));
+            let found = self.look_at_node(path);
             self.nodes.insert(path.clone(), found);
         }
         let found = self.nodes.get(path);
         found.map_or(Ok(()), |found| found.verdict(path, present))
     }
 
-    /// Whether a container may get the directory or file; says in words why not.
-    pub(super) fn mount(&mut self, path: &AbsPath) -> Result<(), String> {
+    fn look_at_node(&self, path: &AbsPath) -> Node {
+        let Some(root) = self.root else {
+            return Node::Device(path.clone());
+        };
+        let found = Node::at(root, path);
+        match &found {
+            Node::Device(real) if !self.vendor.may_lend(real) && !is_stable_name(root, path) => {
+                let name = &self.vendor.name;
+                Node::Other(format!(
+                    "a link to {real}, which is not among the nodes that vendor {name} may hand out"
+                ))
+            }
+            _ => found,
+        }
+    }
+
+    /// Where the directory or file is, links followed, when a container may get it; says in words why not.
+    pub(super) fn mount(&mut self, path: &AbsPath) -> Result<AbsPath, String> {
         if let Some(known) = self.mounts.get(path) {
             return known.clone();
         }
@@ -66,18 +82,16 @@ impl<'a> Bounds<'a> {
         verdict
     }
 
-    /// Whether a container may write there: only in the vendor's own directory and in what the machine's owner
-    /// named. The rest is software that the host runs.
-    pub(super) fn writable(&self, path: &AbsPath) -> Result<(), String> {
-        let real = self.root.and_then(|root| follow(root, path).ok().flatten());
-        let real = real.map_or_else(|| path.clone(), |(real, _)| real);
-        if rules::may_write(&real, self.domain, &self.vendor.mounts) {
+    /// Whether a container may write at `path`, which is `real` when links are followed: only in the vendor's own
+    /// directory and in what the machine's owner named. The rest is software that the host runs.
+    pub(super) fn writable(&self, path: &AbsPath, real: &AbsPath) -> Result<(), String> {
+        if rules::may_write(real, self.domain, &self.vendor.mounts) {
             return Ok(());
         }
         Err(format!("{path} must not be writable in containers"))
     }
 
-    fn look_at_mount(&mut self, path: &AbsPath) -> Result<(), String> {
+    fn look_at_mount(&mut self, path: &AbsPath) -> Result<AbsPath, String> {
         let (name, further) = (&self.vendor.name, &self.vendor.mounts);
         if !rules::may_mount(path, self.domain, further) {
             return Err(format!(
@@ -86,7 +100,7 @@ impl<'a> Bounds<'a> {
             ));
         }
         let Some(root) = self.root else {
-            return Ok(());
+            return Ok(path.clone());
         };
         let prefixes = self
             .prefixes
@@ -94,20 +108,23 @@ impl<'a> Bounds<'a> {
         prefixes.look_at(root, path, &format!("vendor {name}"))
     }
 
-    /// Whether a container may get all of this, as it is now; says in words why not.
-    pub(super) fn granted(&mut self, grant: &Grant) -> Result<(), String> {
+    /// All of this with the sources of its mounts resolved, when a container may get it as it is now; says in words
+    /// why not.
+    pub(super) fn granted(&mut self, mut grant: Grant) -> Result<Grant, String> {
         let path = |given: &str| AbsPath::new(given).map_err(|error| error.to_string());
         for node in &grant.nodes {
             self.node(&path(&node.host)?, true)?;
         }
-        for mount in &grant.mounts {
+        for mount in &mut grant.mounts {
             let from = path(&mount.host)?;
-            self.mount(&from)?;
+            let real = self.mount(&from)?;
             if !mount.read_only {
-                self.writable(&from)?;
+                self.writable(&from, &real)?;
             }
+            mount.host = real.to_string();
         }
-        grant.cdi.iter().try_for_each(|name| self.cdi(name))
+        grant.cdi.iter().try_for_each(|name| self.cdi(name))?;
+        Ok(grant)
     }
 
     /// Whether a container may get the CDI device; says in words why not.

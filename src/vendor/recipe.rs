@@ -15,6 +15,7 @@ use crate::{
         template::Template,
     },
     path::AbsPath,
+    words::is_misleading,
 };
 
 /// Why something of a vendor's is not used: the code for programs, the sentence for people.
@@ -33,7 +34,8 @@ pub(super) enum Texts<'a> {
 #[derive(Debug, Default)]
 pub(super) struct Checked {
     nodes: Vec<(DeviceNode, String)>,
-    mounts: Vec<MountRecipe>,
+    /// With where each is when links are followed.
+    mounts: Vec<(MountRecipe, AbsPath)>,
     env: BTreeMap<String, String>,
     annotations: BTreeMap<String, String>,
     cdi: Vec<String>,
@@ -71,7 +73,7 @@ pub(super) fn check(
         checked.mounts.push(check_mount(bounds, &mount, fill)?);
     }
     let places = checked.nodes.iter().map(|(node, _)| &node.inside);
-    let places = places.chain(checked.mounts.iter().map(|mount| &mount.to));
+    let places = places.chain(checked.mounts.iter().map(|(mount, _)| &mount.to));
     let mut seen = BTreeSet::new();
     for place in places {
         if !seen.insert(place) {
@@ -79,7 +81,7 @@ pub(super) fn check(
         }
     }
     checked.env = check_texts(given.env, rules::is_variable, fill)?;
-    checked.annotations = check_texts(given.annotations, rules::is_annotation, fill)?;
+    checked.annotations = check_texts(given.annotations, rules::is_vendor_annotation, fill)?;
     for device in given.cdi {
         let device = fill(&device)?;
         bounds.cdi(&device).map_err(forbidden)?;
@@ -98,7 +100,7 @@ fn forbidden(message: String) -> Fault {
 
 /// A path that can be shown: what a terminal would obey is no part of one.
 fn path(given: String) -> Result<AbsPath, Fault> {
-    if given.contains(char::is_control) {
+    if given.contains(is_misleading) {
         return Err(forbidden(format!("{given:?} holds a control character")));
     }
     AbsPath::new(given).map_err(|error| forbidden(error.to_string()))
@@ -155,21 +157,22 @@ fn check_mount(
     bounds: &mut Bounds<'_>,
     given: &api::Mount,
     fill: impl Fn(&str) -> Result<String, Fault>,
-) -> Result<MountRecipe, Fault> {
+) -> Result<(MountRecipe, AbsPath), Fault> {
     let from = path(fill(&given.from)?)?;
-    bounds.mount(&from).map_err(forbidden)?;
+    let real = bounds.mount(&from).map_err(forbidden)?;
     if given.writable {
-        bounds.writable(&from).map_err(forbidden)?;
+        bounds.writable(&from, &real).map_err(forbidden)?;
     }
     let to = path(fill(&given.to)?)?;
     if to == AbsPath::root() {
         return Err(forbidden("/ is no place to mount on".to_owned()));
     }
-    Ok(MountRecipe {
+    let mount = MountRecipe {
         from,
         to,
         read_only: !given.writable,
-    })
+    };
+    Ok((mount, real))
 }
 
 fn check_texts(
@@ -215,7 +218,7 @@ impl Checked {
         }
         let recipe = Recipe {
             nodes: recipes,
-            mounts: self.mounts,
+            mounts: self.mounts.into_iter().map(|(mount, _)| mount).collect(),
             env: all(self.env)?,
             annotations: all(self.annotations)?,
             cdi,
@@ -230,8 +233,8 @@ impl Checked {
             inside: node.inside.to_string(),
             permissions,
         };
-        let mount = |mount: MountRecipe| MountGrant {
-            host: mount.from.to_string(),
+        let mount = |(mount, real): (MountRecipe, AbsPath)| MountGrant {
+            host: real.to_string(),
             inside: mount.to.to_string(),
             read_only: mount.read_only,
         };

@@ -22,6 +22,7 @@ use crate::{
         vendor::Vendor,
     },
     root::Root,
+    words::is_misleading,
 };
 
 const MOST_ATTRIBUTES: usize = 32;
@@ -251,7 +252,7 @@ fn capacity(given: BTreeMap<String, String>) -> Result<Pairs<Quantity>, Fault> {
 
 /// A line for people: short, without anything that a terminal would obey.
 fn is_plain(text: &str) -> bool {
-    text.len() <= LONGEST_TEXT && !text.chars().any(char::is_control)
+    text.len() <= LONGEST_TEXT && !text.chars().any(is_misleading)
 }
 
 #[cfg(test)]

@@ -73,12 +73,12 @@ pub(crate) const WALLS: &[Wall] = &[
     ),
     wall(
         "vendor",
-        "authority backoff device device::registry path rate root shutdown telemetry wire",
+        "authority backoff device device::registry path rate root shutdown telemetry wire words",
         "what is offered, and what is asked of whoever offers it",
     ),
     wall(
         "proxy",
-        "backoff device device::registry kubelet path rate root shutdown telemetry wire",
+        "backoff device device::registry kubelet path rate root shutdown telemetry wire words",
         "the kubelet's wire contract, from its other side",
     ),
     wall(

@@ -67,24 +67,26 @@ fn hosts(recipe: &Recipe) -> impl Iterator<Item = String> {
     nodes.chain(recipe.mounts.iter().map(|mount| mount.from.to_string()))
 }
 
+/// Where each of the mounts is when links are followed; an error in words where something may not be handed out.
 fn look(
     root: &Root,
     prefixes: impl FnOnce() -> Prefixes,
     (nodes, mounts): (Vec<String>, Vec<String>),
-) -> Result<(), String> {
+) -> Result<BTreeMap<String, String>, String> {
     let path = |given: String| AbsPath::new(given).map_err(|error| error.to_string());
     for node in nodes {
         let node = path(node)?;
         Node::at(root, &node).verdict(&node, true)?;
     }
     if mounts.is_empty() {
-        return Ok(());
+        return Ok(BTreeMap::new());
     }
     let prefixes = prefixes();
-    for mount in mounts {
-        prefixes.look_at(root, &path(mount)?, "a declaration")?;
-    }
-    Ok(())
+    let found = mounts.into_iter().map(|mount| {
+        let real = prefixes.look_at(root, &path(mount.clone())?, "a declaration")?;
+        Ok((mount, real.to_string()))
+    });
+    found.collect()
 }
 
 /// Its recipes answer everything else.
@@ -101,20 +103,26 @@ impl Answerer for Declared {
         is_not_asked(resource)
     }
 
-    fn vouch<'a>(&'a self, resource: &'a Resource, grant: &'a Grant) -> Asked<'a, ()> {
+    fn vouch<'a>(&'a self, resource: &'a Resource, mut grant: Grant) -> Asked<'a, Grant> {
         Box::pin(async move {
             let (root, further) = (self.root.clone(), self.further.clone());
-            let (name, paths) = (resource.name.clone(), own_paths(resource, grant));
+            let (name, paths) = (resource.name.clone(), own_paths(resource, &grant));
             let looking = move || {
                 let prefixes = || Prefixes::of(&root, name.domain(), &further);
                 look(&root, prefixes, paths)
             };
             let seen = self.looks(&resource.name).look(looking).await;
             let seen = seen.unwrap_or_else(|no_look| Err(no_look.to_string()));
-            seen.map_err(|why| AnswerError::Refused {
+            let real = seen.map_err(|why| AnswerError::Refused {
                 by: resource.source.clone(),
                 why,
-            })
+            })?;
+            for mount in &mut grant.mounts {
+                if let Some(real) = real.get(&mount.host) {
+                    mount.host.clone_from(real);
+                }
+            }
+            Ok(grant)
         })
     }
 
@@ -165,7 +173,7 @@ mod tests {
                 inside: host.to_owned(),
                 permissions: "rw".to_owned(),
             });
-            let refused = declared.vouch(&resource, &grant).await.unwrap_err();
+            let refused = declared.vouch(&resource, grant).await.unwrap_err();
             let whole = format!(
                 "what comes from /etc/machinist/devices.d/x.yaml cannot be handed out: {why}"
             );

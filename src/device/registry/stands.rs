@@ -1,6 +1,6 @@
 //! What stands at a path now. A look is good for the moment only: whoever hands a path out looks again.
 
-use super::follow;
+use super::{files::owner_fault, follow};
 use crate::{
     device::rules,
     path::AbsPath,
@@ -11,8 +11,8 @@ use crate::{
 /// What stands where a device node should be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Node {
-    /// A device node below `/dev`.
-    Device,
+    /// A device node below `/dev`, and where it is when links are followed.
+    Device(AbsPath),
     /// Nothing.
     Absent,
     /// Something else, in words that follow "it is".
@@ -27,8 +27,8 @@ impl Node {
             Ok(Some((real, _))) if !real.as_str().starts_with("/dev/") => {
                 Self::Other(format!("a link to {real}, outside /dev"))
             }
-            Ok(Some((_, stat))) => match stat.kind {
-                Kind::CharDevice | Kind::BlockDevice => Self::Device,
+            Ok(Some((real, stat))) => match stat.kind {
+                Kind::CharDevice | Kind::BlockDevice => Self::Device(real),
                 kind => Self::Other(format!("a {}, not a device", kind.as_str())),
             },
             Err(error) => Self::Other(format!("unreadable ({})", chain(&error))),
@@ -40,9 +40,33 @@ impl Node {
         match self {
             Self::Other(why) => Err(format!("{path} is {why}")),
             Self::Absent if present => Err(format!("{path} does not exist")),
-            Self::Absent | Self::Device => Ok(()),
+            Self::Absent | Self::Device(_) => Ok(()),
         }
     }
+}
+
+/// Whether `path` is a link that udev makes, such as `/dev/serial/by-id/usb-FTDI`: root decides alone where it leads,
+/// so that its name says which device it is.
+pub fn is_stable_name(root: &Root, path: &AbsPath) -> bool {
+    let Some(dir) = path.parent() else {
+        return false;
+    };
+    let is_below_dev = dir.parent().and_then(|above| above.parent());
+    if !dir.file_name().starts_with("by-") || is_below_dev.is_none_or(|dev| dev.as_str() != "/dev")
+    {
+        return false;
+    }
+    let own = nix::unistd::geteuid().as_raw();
+    let stat = |path: &AbsPath| root.stat(path).ok().flatten();
+    let is_link =
+        stat(path).is_some_and(|stat| stat.kind == Kind::Link && [0, own].contains(&stat.uid));
+    let above = std::iter::once(dir.clone()).chain(dir.parent());
+    is_link
+        && above.into_iter().all(|dir| {
+            stat(&dir).is_some_and(|stat| {
+                stat.kind == Kind::Directory && owner_fault(&stat, own).is_none()
+            })
+        })
 }
 
 /// Mount prefixes, and where they lead: on some hosts `/opt` is a link itself.
@@ -57,9 +81,9 @@ impl Prefixes {
         Self(named.iter().filter_map(leads_to).collect())
     }
 
-    /// Whether a container may get what stands at `path`, which is allowed by its name; says in words why not.
-    /// `who` must not mount what lies elsewhere.
-    pub fn look_at(&self, root: &Root, path: &AbsPath, who: &str) -> Result<(), String> {
+    /// Where what a container may get at `path`, which is allowed by its name, is when links are followed; says in
+    /// words why it may not. `who` must not mount what lies elsewhere.
+    pub fn look_at(&self, root: &Root, path: &AbsPath, who: &str) -> Result<AbsPath, String> {
         let (real, stat) = match follow(root, path) {
             Ok(Some(found)) => found,
             Ok(None) => return Err(format!("{path} does not exist")),
@@ -69,10 +93,51 @@ impl Prefixes {
             return Err(format!("{path} is a {}", stat.kind.as_str()));
         }
         if self.0.iter().any(|prefix| real.is_under(prefix)) {
-            return Ok(());
+            return Ok(real);
         }
         Err(format!(
             "{path} leads to {real}, which {who} must not mount into containers"
         ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[allow(
+        clippy::disallowed_methods,
+        reason = "plays the outside world that makes files"
+    )]
+    fn a_name_is_stable_where_root_alone_turns_the_link() {
+        use std::{
+            fs::Permissions,
+            os::unix::fs::{PermissionsExt as _, symlink},
+        };
+        let dir = tempfile::tempdir().unwrap();
+        let root = Root::open(dir.path()).unwrap();
+        for (made, mode) in [
+            ("serial/by-id", 0o755),
+            ("disk/by-path", 0o777),
+            ("acme", 0o755),
+        ] {
+            let made = dir.path().join("dev").join(made);
+            std::fs::create_dir_all(&made).unwrap();
+            symlink("../../ttyUSB0", made.join("link")).unwrap();
+            std::fs::write(made.join("file"), "").unwrap();
+            std::fs::set_permissions(made, Permissions::from_mode(mode)).unwrap();
+        }
+        for (path, expected) in [
+            ("/dev/serial/by-id/link", true),
+            ("/dev/serial/by-id/file", false),
+            ("/dev/serial/by-id/gone", false),
+            ("/dev/disk/by-path/link", false),
+            ("/dev/acme/link", false),
+            ("/dev", false),
+        ] {
+            let path = AbsPath::new(path).unwrap();
+            assert_eq!(is_stable_name(&root, &path), expected, "{path}");
+        }
     }
 }

@@ -24,16 +24,20 @@ fn vendor(devices: &[&str], mounts: &[&str], cdi: &[&str]) -> Vendor {
     }
 }
 
-/// A machine with one link that leads out and one that does not.
-fn real(path: &AbsPath) -> AbsPath {
+/// A machine with links that lead out and some that do not.
+fn look(path: &AbsPath) -> Seen {
     let leads_to = match path.as_str() {
         "/opt/acme/link" => "/etc/shadow",
         "/dev/acme-link" => "/etc/shadow",
+        "/dev/acme-disk" => "/dev/sda",
         "/dev/serial/by-id/acme" => "/dev/ttyUSB0",
         "/lib/acme" => "/usr/lib/acme",
         other => other,
     };
-    leads_to.parse().unwrap()
+    Seen {
+        leads_to: leads_to.parse().unwrap(),
+        is_stable: path.as_str().starts_with("/dev/serial/by-id/"),
+    }
 }
 
 fn judged(vendor: &Vendor, change: impl FnOnce(&mut api::ContainerAllocateResponse)) -> String {
@@ -44,8 +48,8 @@ fn judged(vendor: &Vendor, change: impl FnOnce(&mut api::ContainerAllocateRespon
     };
     let name = ResourceName::new("acme.dev/gpu").unwrap();
     let bytes = answer.encode_to_vec().into();
-    match judge(&bytes, vendor, &name, real) {
-        Ok(()) => "passed on".to_owned(),
+    match judge(&bytes, vendor, &name, look) {
+        Ok(_) => "passed on".to_owned(),
         Err(refused) => refused.to_string(),
     }
 }
@@ -105,6 +109,8 @@ fn nodes_are_those_of_the_file_or_all_below_dev() {
     let some = vendor(&["/dev/acme*", "/dev/serial/by-id/*"], &[], &[]);
     assert_eq!(node(&some, "/dev/acme0"), "passed on");
     assert_eq!(node(&some, "/dev/serial/by-id/acme"), "passed on");
+    // A link counts as what it leads to, unless udev made it.
+    assert_ne!(node(&some, "/dev/acme-disk"), "passed on");
     assert_eq!(
         node(&some, "/dev/sda"),
         "the node /dev/sda is not among the devices of the vendor's file (/dev/acme*, /dev/serial/by-id/*)"
@@ -142,6 +148,45 @@ fn mounts_come_from_the_prefixes_wherever_links_lead() {
 }
 
 #[test]
+fn a_mount_through_a_link_is_handed_over_as_what_was_judged() {
+    let mut one = api::ContainerAllocateResponse::default();
+    for host_path in ["/lib/acme", "/opt/acme", "/usr/lib//x"] {
+        one.mounts.push(api::Mount {
+            host_path: host_path.to_owned(),
+            container_path: "/lib/acme".to_owned(),
+            read_only: true,
+        });
+    }
+    let answer = api::AllocateResponse {
+        container_responses: vec![one],
+    };
+    let name = ResourceName::new("acme.dev/gpu").unwrap();
+    let bytes = answer.encode_to_vec().into();
+    let links = judge(&bytes, &vendor(&[], &[], &[]), &name, look).unwrap();
+    let real = "/usr/lib/acme".parse().unwrap();
+    assert_eq!(links, [("/lib/acme".to_owned(), real)].into());
+}
+
+#[test]
+fn annotations_that_runtimes_obey_are_refused() {
+    let any = vendor(&[], &[], &[]);
+    let with = |key: &str| {
+        judged(&any, |one| {
+            one.annotations.insert(key.to_owned(), "x".to_owned());
+        })
+    };
+    assert_eq!(with("acme.dev/made-by"), "passed on");
+    for key in [
+        "io.kubernetes.cri-o.Devices",
+        "org.systemd.property.DeviceAllow",
+        "a\nb",
+    ] {
+        let told = with(key);
+        assert!(told.contains("is not allowed: runtimes obey it"), "{told}");
+    }
+}
+
+#[test]
 fn cdi_names_are_held_against_the_kinds_in_field_and_annotation() {
     let name = |vendor: &Vendor, name: &str| {
         let field = judged(vendor, |one| {
@@ -172,7 +217,7 @@ fn an_answer_for_nobody_and_one_that_is_no_message_are_refused() {
             &Bytes::from_static(bytes),
             &vendor(&[], &[], &[]),
             &name,
-            real,
+            look,
         )
     };
     assert_eq!(judged(b""), Err(Refused::Empty));
@@ -188,5 +233,35 @@ fn an_answer_of_nothing_but_small_parts_is_refused_before_it_is_read() {
     assert_eq!(
         told,
         "the plugin's answer has 4097 parts; at most 4096 are read"
+    );
+}
+
+#[test]
+fn sources_of_mounts_are_replaced_and_unknown_fields_stay() {
+    let mount = |host_path: &str| api::Mount {
+        host_path: host_path.to_owned(),
+        container_path: "/opt/link".to_owned(),
+        read_only: true,
+    };
+    let answer = |first: &str| {
+        let one = api::ContainerAllocateResponse {
+            mounts: vec![mount(first), mount("/opt/b")],
+            ..Default::default()
+        };
+        let mut bytes = api::AllocateResponse {
+            container_responses: vec![one],
+        }
+        .encode_to_vec();
+        bytes.extend_from_slice(&[0x78, 0x2a]);
+        bytes
+    };
+    let links = [(
+        "/opt/link".to_owned(),
+        AbsPath::new("/usr/lib/acme").unwrap(),
+    )]
+    .into();
+    assert_eq!(
+        resolved(&answer("/opt/link"), &links),
+        answer("/usr/lib/acme")
     );
 }
