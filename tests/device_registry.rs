@@ -91,6 +91,36 @@ fn a_file_is_checked_against_the_machine_without_an_agent() {
 }
 
 #[test]
+fn two_names_of_one_node_are_one_device_where_sysfs_does_not_list_it() {
+    use std::os::unix::fs::MetadataExt as _;
+    let machine = Machine::new();
+    machine.plug("one");
+    if std::fs::metadata(machine.path("dev/one")).unwrap().rdev() == 0 {
+        eprintln!("skipped: making a device node needs root");
+        return;
+    }
+    std::fs::create_dir_all(machine.path("dev/same")).unwrap();
+    // Another node of the same number, and a link to the first one.
+    std::fs::hard_link(machine.path("dev/one"), machine.path("dev/other")).unwrap();
+    symlink("../one", machine.path("dev/same/link")).unwrap();
+    machine.plug("two");
+    machine.write(
+        "all.yaml",
+        "apiVersion: machinist.dev/v1\nkind: DeviceDeclaration\nmetadata: {name: x}\nspec:\n  \
+         resource: acme.dev/x\n  match: [{path: '/dev/o*'}, {path: /dev/same/link}, {path: /dev/two}]\n",
+    );
+    let root = Root::open(machine.root()).unwrap();
+    let found = list(&root, Allowances::default());
+    let resource = found.resources.values().next().unwrap();
+    assert_eq!(resource.devices.keys().collect::<Vec<_>>(), ["one", "two"]);
+    let told = found.problems.iter().map(ToString::to_string);
+    let told: Vec<_> = told
+        .filter(|one| one.contains("is one by another name"))
+        .collect();
+    assert_eq!(told.len(), 2, "{:?}", found.problems);
+}
+
+#[test]
 fn only_device_nodes_below_dev_are_lent_and_files_of_others_are_not_read() {
     let machine = Machine::new();
     machine.plug("tty0");

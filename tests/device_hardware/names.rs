@@ -1,8 +1,9 @@
 //! What devices are called, and devices that have several names.
 
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{MetadataExt as _, symlink};
 
 use machinist::device::status::DevicesStatus;
+use nix::sys::stat::{major, minor};
 
 use crate::Hardware;
 
@@ -10,10 +11,11 @@ use crate::Hardware;
 fn with_links(names: &[&str]) -> Hardware {
     let hardware = Hardware::new();
     hardware.node("virtual/acme/a0", "a0", "acme");
-    for number in ["1:3", "0:0"] {
-        let link = hardware.machine.path("sys/dev/char").join(number);
-        symlink("../../devices/virtual/acme/a0", link).unwrap();
-    }
+    let node = std::fs::metadata(hardware.machine.path("dev/a0")).unwrap();
+    let (major, minor) = (major(node.rdev()), minor(node.rdev()));
+    let link = hardware.machine.path("sys/dev/char");
+    let link = link.join(format!("{major}:{minor}"));
+    symlink("../../devices/virtual/acme/a0", link).unwrap();
     for name in names {
         hardware.by_id("acme", name, "../a0");
     }

@@ -32,7 +32,7 @@ impl Machine {
             };
             let machine = Self { dir };
             std::fs::create_dir_all(machine.path("dev")).unwrap();
-            if make_node(&machine.path("dev/probe")).is_ok() {
+            if make_node(&machine.path("dev/probe"), "probe").is_ok() {
                 std::fs::remove_file(machine.path("dev/probe")).unwrap();
                 for dir in ["etc/machinist/devices.d", "proc/sys/kernel/random"] {
                     std::fs::create_dir_all(machine.path(dir)).unwrap();
@@ -59,7 +59,7 @@ impl Machine {
     pub(crate) fn plug(&self, name: &str) {
         let node = self.path("dev").join(name);
         std::fs::create_dir_all(node.parent().unwrap()).unwrap();
-        make_node(&node).unwrap();
+        make_node(&node, name).unwrap();
     }
 
     pub(crate) fn unplug(&self, name: &str) {
@@ -127,10 +127,14 @@ impl Machine {
     }
 }
 
-fn make_node(path: &Path) -> nix::Result<()> {
+/// Each name has a number of its own, of a driver that no machine has.
+fn make_node(path: &Path, name: &str) -> nix::Result<()> {
     use nix::sys::stat::{Mode, SFlag, makedev, mknod};
     let mode = Mode::from_bits_truncate(0o666);
-    mknod(path, SFlag::S_IFCHR, mode, makedev(1, 3))
+    let minor = name.bytes().fold(1_u64, |minor, byte| {
+        (minor * 31 + u64::from(byte)) % 0xf_fffb
+    });
+    mknod(path, SFlag::S_IFCHR, mode, makedev(240, minor))
         .or_else(|_| mknod(path, SFlag::S_IFCHR, mode, makedev(0, 0)))
 }
 

@@ -20,6 +20,7 @@ use crate::{
     reason::Reason,
     root::Kind,
     telemetry::chain,
+    words::is_misleading,
 };
 
 /// A device before it is known whether others belong to it.
@@ -29,14 +30,34 @@ struct Candidate {
     sighted: Sighted,
     /// Its directory in sysfs.
     sysfs: Option<AbsPath>,
-    /// Those of all its nodes, by which it is known under another name.
-    places: Vec<AbsPath>,
+    /// What its nodes are to the kernel, by which it is known under another name.
+    places: Vec<Identity>,
     /// The USB port it hangs on.
     port: Option<String>,
     /// The PCI function it belongs to.
     address: Option<String>,
     /// All its nodes were looked at and are devices.
     looked_at: bool,
+}
+
+/// What a node is to the kernel, whatever its name.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Identity {
+    /// Its directory in sysfs.
+    Sysfs(AbsPath),
+    /// Whether it is a block device, and its number: sysfs does not list every device.
+    Number(bool, (u32, u32)),
+}
+
+impl Identity {
+    fn of(sysfs: Option<&AbsPath>, kind: Kind, number: (u32, u32)) -> Option<Self> {
+        match sysfs {
+            Some(sysfs) => Some(Self::Sysfs(sysfs.clone())),
+            // No driver has this number; a node of it is no device at all.
+            None if number == (0, 0) => None,
+            None => Some(Self::Number(kind == Kind::BlockDevice, number)),
+        }
+    }
 }
 
 pub(super) struct Finder<'a> {
@@ -47,8 +68,8 @@ pub(super) struct Finder<'a> {
     candidates: Vec<Candidate>,
     /// The device that each node is part of.
     nodes: BTreeMap<AbsPath, String>,
-    /// The same for their directories in sysfs.
-    places: BTreeMap<AbsPath, String>,
+    /// The same by what the nodes are to the kernel.
+    places: BTreeMap<Identity, String>,
     seen: Sightings,
 }
 
@@ -114,7 +135,9 @@ impl<'a> Finder<'a> {
             dirs.entry(nearest_dir(&root, dir)).or_insert(Depth::Names);
             let found = names(&root, dir);
             whole &= found.is_ok();
-            found.unwrap_or_default()
+            let mut found = found.unwrap_or_default();
+            found.retain(|name| !name.contains(is_misleading));
+            found
         });
         self.seen.cut |= cut;
         for together in paths.chunk_by(|one, two| one.is_beside(two)) {
@@ -187,7 +210,9 @@ impl<'a> Finder<'a> {
             },
             port: facts.and_then(|facts| Some(facts.usb.as_ref()?.port.clone())),
             address: facts.and_then(|facts| Some(facts.pci.as_ref()?.address.clone())),
-            places: place.sysfs.iter().cloned().collect(),
+            places: Identity::of(place.sysfs.as_ref(), kind, number)
+                .into_iter()
+                .collect(),
             sysfs: place.sysfs,
             looked_at: true,
         };

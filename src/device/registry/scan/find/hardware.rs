@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Candidate, Finder};
+use super::{Candidate, Finder, Identity};
 use crate::{
     device::{
         Pairs,
@@ -14,6 +14,7 @@ use crate::{
         sighting::Sighted,
     },
     path::AbsPath,
+    words::is_misleading,
 };
 
 /// Gives a function away whole, to a program that drives it itself.
@@ -47,7 +48,7 @@ impl Finder<'_> {
                     ..Sighted::default()
                 },
                 sysfs: Some(facts.sysfs.clone()),
-                places: vec![facts.sysfs.clone()],
+                places: vec![Identity::Sysfs(facts.sysfs.clone())],
                 port: facts.usb.as_ref().map(|usb| usb.port.clone()),
                 address: facts.pci.as_ref().map(|pci| pci.address.clone()),
                 looked_at: false,
@@ -107,7 +108,9 @@ impl Finder<'_> {
     fn function(&self, facts: &Arc<PciFacts>) -> Candidate {
         let belongs = |node: &&NodeFacts| node.usb.is_none() && node.pci.as_ref() == Some(facts);
         let all = self.sysfs.nodes.values().filter(belongs);
-        let places = all.clone().map(|node| node.sysfs.clone()).collect();
+        let places = all.clone();
+        let places = places.map(|node| Identity::Sysfs(node.sysfs.clone()));
+        let places = places.collect();
         let nodes: Vec<_> = all
             .map(|node| DeviceNode {
                 host: node.stable().clone(),
@@ -195,8 +198,11 @@ fn interface_of<'a>(usb: &UsbFacts, facts: &'a NodeFacts) -> &'a str {
 
 fn attributes(usb: Option<&UsbFacts>, pci: Option<&PciFacts>) -> Pairs<String> {
     let mut all = Pairs::default();
+    // Its maker writes what a device says of itself.
     let mut add = |key: &str, value: &str| {
-        all.insert(key.to_owned(), value.to_owned());
+        if !value.contains(is_misleading) {
+            all.insert(key.to_owned(), value.to_owned());
+        }
     };
     if let Some(usb) = usb {
         add("usbPath", &usb.port);
