@@ -9,14 +9,17 @@
 //! sender still has in its own, and places stay what they were.
 
 use std::{
+    future::Future as _,
     io,
     pin::Pin,
     task::{Context, Poll, ready},
+    time::Duration,
 };
 
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::UnixStream,
+    time::{Instant, Sleep, sleep_until},
 };
 
 /// How much is read at once. Most messages are smaller.
@@ -28,6 +31,14 @@ const HEAD: usize = 9;
 /// The largest frame that the reader allows; a larger one is its matter.
 const LARGEST: usize = 16 * 1024;
 
+/// What a frame costs that carries nothing or little: each of them has to be looked at, and most are answered.
+const EACH: Duration = Duration::from_millis(2);
+/// So many at once cost nothing.
+const BURST: u32 = 1000;
+/// A frame of data of this size costs nothing: what it carries is measured elsewhere.
+const LARGE: usize = 1024;
+
+const DATA: u8 = 0x0;
 const HEADERS: u8 = 0x1;
 const END_HEADERS: u8 = 0x4;
 const PADDED: u8 = 0x8;
@@ -41,13 +52,16 @@ const NAME_CODED: &[u8] = &[0xb8, 0x3b, 0x53, 0x39, 0xec, 0x32, 0x7d, 0x7f];
 /// A string of one letter.
 const INSTEAD: &[u8] = &[1, b'a'];
 
-/// A connection; what is read of it has no path for an authority.
+/// A connection; what is read of it has no path for an authority, and no more frames than anybody needs.
 #[derive(Debug)]
 pub struct Unaddressed {
     stream: UnixStream,
     frames: Frames,
     /// What came and was not read yet.
     ready: Vec<u8>,
+    /// When the frames that were read are paid for; see [`EACH`].
+    paid: Instant,
+    wait: Option<Pin<Box<Sleep>>>,
 }
 
 impl Unaddressed {
@@ -57,7 +71,24 @@ impl Unaddressed {
             stream,
             frames: Frames::new(),
             ready: Vec::new(),
+            paid: Instant::now(),
+            wait: None,
         }
+    }
+
+    /// Waits until there may be further frames. A flood of pings, settings or empty frames stays in the socket.
+    fn poll_pace(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let (now, count) = (Instant::now(), std::mem::take(&mut self.frames.small));
+        let rested = now.checked_sub(EACH * BURST).unwrap_or(now);
+        self.paid = self.paid.max(rested) + EACH * count;
+        if self.paid > now && self.wait.is_none() {
+            self.wait = Some(Box::pin(sleep_until(self.paid)));
+        }
+        if let Some(wait) = &mut self.wait {
+            ready!(wait.as_mut().poll(cx));
+            self.wait = None;
+        }
+        Poll::Ready(())
     }
 
     /// The connection itself, to ask who is there.
@@ -77,6 +108,7 @@ impl AsyncRead for Unaddressed {
         while this.ready.is_empty() {
             let mut room = [0; PIECE];
             let mut came = ReadBuf::new(&mut room);
+            ready!(this.poll_pace(cx));
             ready!(Pin::new(&mut this.stream).poll_read(cx, &mut came))?;
             if came.filled().is_empty() {
                 return Poll::Ready(Ok(()));
@@ -115,6 +147,8 @@ struct Frames {
     pass: usize,
     /// A frame's head, and of header frames what follows it.
     held: Vec<u8>,
+    /// How many small frames came since somebody asked.
+    small: u32,
 }
 
 impl Frames {
@@ -122,6 +156,7 @@ impl Frames {
         Self {
             pass: PREFACE,
             held: Vec::new(),
+            small: 0,
         }
     }
 
@@ -139,6 +174,9 @@ impl Frames {
             let (now, later) = came.split_at(wanted.min(came.len()));
             self.held.extend_from_slice(now);
             came = later;
+            if self.held.len() == HEAD && (self.held[3] != DATA || self.length() < LARGE) {
+                self.small += 1;
+            }
             if self.held.len() == HEAD && !self.is_block() {
                 self.pass = self.length();
                 out.append(&mut self.held);

@@ -123,12 +123,12 @@ mod tests {
     #[test]
     fn nothing_that_steers_is_left() {
         let line = printable(HOSTILE);
-        assert!(!line.chars().any(steers), "{line:?}");
+        assert!(!line.chars().any(is_misleading), "{line:?}");
         assert_eq!(printable("größer\tas it is – ✓"), "größer\tas it is – ✓");
         let shown = page(HOSTILE);
         assert!(shown.contains("a\x1b[31mred\u{fffd}[2J"), "{shown:?}");
         let plain = shown.replace("\x1b[31m", "").replace('\n', "");
-        assert!(!plain.chars().any(steers), "{shown:?}");
+        assert!(!plain.chars().any(is_misleading), "{shown:?}");
         assert_eq!(page("\x1b[1;32mgood\x1b[0m\n"), "\x1b[1;32mgood\x1b[0m\n");
     }
 

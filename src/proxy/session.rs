@@ -35,7 +35,7 @@ use crate::{
     },
     kubelet::api::v1beta1::registration_server::RegistrationServer,
     kubelet::guests::{self, guests},
-    rate::{Complaints, until},
+    rate::{Complaints, Rate, until},
     root::{RootError, Stat, UnixAddress},
     telemetry::chain,
 };
@@ -51,6 +51,8 @@ const HEADERS: u32 = 16 * 1024;
 const EVENTS: usize = 16;
 /// Our socket is made again no more often than this when somebody keeps removing it.
 const BIND_AGAIN: Duration = Duration::from_secs(1);
+/// How often plugins that come and go cause a line in the log, over time.
+const LINE_EACH: Duration = Duration::from_secs(10);
 
 /// What a vendor's task is told.
 #[derive(Debug)]
@@ -130,6 +132,8 @@ pub(super) struct Session {
     stop: CancellationToken,
     server: Option<DropGuard>,
     bind_at: Option<Instant>,
+    /// Lines about plugins that come and go, and about our socket.
+    log: Rate,
 }
 
 /// What was said already, so that it is not said again.
@@ -176,6 +180,7 @@ impl Session {
             stop,
             server: None,
             bind_at: None,
+            log: Rate::every(LINE_EACH, 50),
         };
         session.restore();
         let cold = session.known.is_cold();
@@ -348,13 +353,9 @@ impl Session {
         }
         if passed(self.bind_at) {
             self.bind_at = None;
-            let told = format!(
-                "kubelet.sock in {} is not ours any more; it is made again",
-                self.directory.path
-            );
-            // Whoever may write there could take it away again and again.
-            if let Some(unsaid) = self.told.refused.take(&told) {
-                tracing::warn!(vendor = %self.vendor.name, unsaid, "{told}");
+            let (name, path) = (&self.vendor.name, &self.directory.path);
+            if self.log.take() {
+                tracing::warn!(vendor = %name, "somebody replaces kubelet.sock in {path}; it is made again");
             }
             self.serve()?;
         }

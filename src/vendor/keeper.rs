@@ -35,9 +35,12 @@ use crate::{
         source::Source,
         vendor::Vendor,
     },
-    rate::{Complaints, until},
+    rate::{Complaints, Rate, until},
     root::Root,
 };
+
+/// How often a vendor that comes and goes causes a line in the log, over time.
+const LINE_EACH: Duration = Duration::from_secs(10);
 
 /// What the keeper works with.
 pub(super) struct Surroundings {
@@ -98,6 +101,8 @@ pub(super) struct Keeper {
     /// Sessions granted so far.
     sessions: u64,
     complaints: Complaints,
+    /// Lines about the beginning and the end of sessions.
+    lines: Rate,
     /// Sessions and messages that were refused.
     refused: u64,
     /// Why the last of them was, or why the last session ended.
@@ -212,6 +217,7 @@ impl Keeper {
             quiesced,
             sessions: 0,
             complaints: Complaints::default(),
+            lines: Rate::every(LINE_EACH, 20),
             refused: 0,
             last: None,
             vain: BTreeMap::new(),
@@ -295,7 +301,9 @@ impl Keeper {
             return;
         }
         let (name, grace) = (self.name(), self.grace());
-        tracing::warn!(vendor = %name, "the session of vendor {name} is over: {why}; its devices stay for {} s", grace.as_secs());
+        if self.lines.take() {
+            tracing::warn!(vendor = %name, "the session of vendor {name} is over: {why}; its devices stay for {} s", grace.as_secs());
+        }
         self.live = None;
         self.last = Some(format!("the session of vendor {name} is over: {why}"));
         self.questions.forget(why);

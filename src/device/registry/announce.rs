@@ -1,14 +1,63 @@
 //! Changes in words, for the log.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use crate::{
-    device::inventory::{Device, Health, Inventory, Resource},
+    device::{
+        inventory::{Device, Health, Inventory, Resource},
+        source::Source,
+    },
+    rate::Rate,
     words,
 };
 
-/// One line for each thing that became different.
-pub(super) fn announce(old: &Inventory, new: &Inventory) {
+/// How often a source may cause a line, over time.
+const EACH: Duration = Duration::from_secs(10);
+/// As many lines as a source may cause at once.
+const BURST: u32 = 100;
+
+/// Says what changed. A source whose devices change all the time fills the log only so fast.
+#[derive(Debug, Default)]
+pub(super) struct Announcer {
+    rates: BTreeMap<String, Rate>,
+}
+
+impl Announcer {
+    /// One line for each thing that became different.
+    pub(super) fn announce(&mut self, old: &Inventory, new: &Inventory) {
+        whole(old, new);
+        for (name, resource) in &new.resources {
+            let before = old.resources.get(name);
+            let rate = self.rate(&resource.source);
+            let Some(before) = before else {
+                let devices = resource.devices.len();
+                let source = &resource.source;
+                if rate.take() {
+                    tracing::info!(resource = %name, "{name} is declared in {source}: {devices} device(s)");
+                }
+                continue;
+            };
+            vanished(before, resource, rate);
+            changed(before, resource, rate);
+        }
+        for (name, before) in &old.resources {
+            if !new.resources.contains_key(name) && self.rate(&before.source).take() {
+                tracing::info!(resource = %name, "{name} is gone: nobody declares it any more");
+            }
+        }
+        let all = || old.resources.values().chain(new.resources.values());
+        self.rates
+            .retain(|source, _| all().any(|one| one.source.to_string() == *source));
+    }
+
+    fn rate(&mut self, source: &Source) -> &mut Rate {
+        let rate = self.rates.entry(source.to_string());
+        rate.or_insert_with(|| Rate::every(EACH, BURST))
+    }
+}
+
+/// What concerns all resources.
+fn whole(old: &Inventory, new: &Inventory) {
     for problem in new
         .problems
         .iter()
@@ -23,29 +72,10 @@ pub(super) fn announce(old: &Inventory, new: &Inventory) {
             None => tracing::info!("devices are lent again"),
         }
     }
-    for (name, resource) in &new.resources {
-        let before = old.resources.get(name);
-        if before.is_none() {
-            let devices = resource.devices.len();
-            let source = &resource.source;
-            tracing::info!(resource = %name, "{name} is declared in {source}: {devices} device(s)");
-        }
-        if let Some(before) = before {
-            vanished(before, resource);
-            changed(before, resource);
-        }
-    }
-    for name in old
-        .resources
-        .keys()
-        .filter(|name| !new.resources.contains_key(name))
-    {
-        tracing::info!(resource = %name, "{name} is gone: nobody declares it any more");
-    }
 }
 
 /// Each device whose health changed; of many at once how many of each.
-fn changed(before: &Resource, now: &Resource) {
+fn changed(before: &Resource, now: &Resource, rate: &mut Rate) {
     let name = &now.name;
     let is_news = |(id, device): &(&String, &Device)| {
         let known = before.devices.get(*id);
@@ -53,7 +83,7 @@ fn changed(before: &Resource, now: &Resource) {
     };
     let news: Vec<_> = now.devices.iter().filter(is_news).collect();
     if news.len() <= words::IN_A_LINE {
-        for (id, device) in news {
+        for (id, device) in news.into_iter().filter(|_| rate.take()) {
             let (health, why) = (device.health, why(device));
             tracing::info!(resource = %name, "{id} of {name} is {health}: {why}");
         }
@@ -63,7 +93,7 @@ fn changed(before: &Resource, now: &Resource) {
     for one in news {
         by_health.entry(one.1.health).or_default().push(one);
     }
-    for (health, devices) in by_health {
+    for (health, devices) in by_health.into_iter().filter(|_| rate.take()) {
         let (count, why) = (devices.len(), why(devices[0].1));
         let shown = words::few(devices.into_iter().map(|(id, _)| id), words::IN_A_LINE);
         tracing::info!(resource = %name, "{count} device(s) of {name} are {health}, the first because {why:?}: {shown}");
@@ -75,13 +105,35 @@ fn why(device: &Device) -> &str {
 }
 
 /// What left the list; that its resource left is told by itself.
-fn vanished(before: &Resource, now: &Resource) {
+fn vanished(before: &Resource, now: &Resource, rate: &mut Rate) {
     let ids = before.devices.keys();
     let gone: Vec<_> = ids.filter(|id| !now.devices.contains_key(*id)).collect();
-    if gone.is_empty() {
+    if gone.is_empty() || !rate.take() {
         return;
     }
     let (name, count) = (&now.name, gone.len());
     let shown = words::few(gone.into_iter(), words::IN_A_LINE);
     tracing::info!(resource = %name, "{count} device(s) of {name} are offered no more: {shown}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::inventory::tests::resource;
+
+    #[test]
+    fn a_source_that_changes_all_the_time_causes_so_many_lines_and_no_other_source_fewer() {
+        let mut announcer = Announcer::default();
+        let (one, other) = (Source::Vendor("one".into()), Source::Vendor("other".into()));
+        let said = (0..10_000).filter(|_| announcer.rate(&one).take()).count();
+        assert!((100..=101).contains(&said), "{said}");
+        assert!(announcer.rate(&other).take());
+        // Who is gone is forgotten.
+        let mut inventory = Inventory::default();
+        let mut left = resource(1, &[]);
+        left.source = one;
+        inventory.resources.insert(left.name.clone(), left.into());
+        announcer.announce(&inventory, &inventory);
+        assert!(announcer.rates.keys().eq(["vendor one"]), "{announcer:?}");
+    }
 }

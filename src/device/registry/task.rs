@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Ask, RegistrySettings, Standing,
-    announce::announce,
+    announce::Announcer,
     declaration_dirs, files,
     looking::{Looked, Looking, Next},
     saved::{self, Keeper},
@@ -97,6 +97,7 @@ pub(super) struct Task {
     due: Due,
     /// How often the list is saved: each time all of it, and to the disk.
     saves: Rate,
+    announcer: Announcer,
     forgot: bool,
 }
 
@@ -139,6 +140,7 @@ impl Task {
             gone: BTreeSet::new(),
             due: Due::default(),
             saves: Rate::every(SAVE_EACH, 10),
+            announcer: Announcer::default(),
         }
     }
 
@@ -445,7 +447,7 @@ impl Task {
         }
         // Whoever lends reads it: what is said of it is said after.
         self.publish.send_replace(Arc::clone(&now));
-        announce(&before, &now);
+        self.announcer.announce(&before, &now);
         let at = || (Instant::now() + saved::DELAY).max(self.saves.ready());
         self.due.save.get_or_insert_with(at);
     }

@@ -59,7 +59,9 @@ impl Session {
         }
         let name = &self.vendor.name;
         let endpoint = connection.endpoint.clone();
-        tracing::info!(vendor = %name, resource = %resource, "{resource} is registered by a plugin of {name} on {endpoint}");
+        if self.log.take() {
+            tracing::info!(vendor = %name, resource = %resource, "{resource} is registered by a plugin of {name} on {endpoint}");
+        }
         self.shared.board.set(name, None, None);
         self.known.add(&resource, &endpoint);
         self.follow(resource, connection);
@@ -190,11 +192,14 @@ impl Session {
         let before = self.told.cut.insert(resource.clone(), (cut, refused));
         let most = self.vendor.limits.devices;
         let told = format!(
-            "{cut} devices of {resource} are beyond spec.limits.devices ({most}), {refused} have an id that is empty or too long; they are left out"
+            "{cut} devices of {resource} are beyond spec.limits.devices ({most}), {refused} have an id that is empty, too long or no plain text; they are left out"
         );
         let vendor = &self.vendor.name;
-        if cut + refused > 0 && before.unwrap_or_default() != (cut, refused) {
-            tracing::warn!(vendor = %vendor, resource = %resource, cut, refused, "{told}");
+        if cut + refused > 0
+            && before.unwrap_or_default() != (cut, refused)
+            && let Some(unsaid) = self.told.refused.take(&told)
+        {
+            tracing::warn!(vendor = %vendor, resource = %resource, cut, refused, unsaid, "{told}");
         }
         let problem = (cut + refused > 0).then_some(Problem::Refused(told));
         self.shared.board.set(vendor, Some(resource), problem);
@@ -231,7 +236,9 @@ impl Session {
             return;
         };
         let name = &self.vendor.name;
-        tracing::info!(vendor = %name, resource = %resource, "the plugin of {resource} on {endpoint} ended: {why}");
+        if self.log.take() {
+            tracing::info!(vendor = %name, resource = %resource, "the plugin of {resource} on {endpoint} ended: {why}");
+        }
         if line.is_empty() {
             self.shared.board.set(name, Some(resource), None);
             self.lines.remove(resource);

@@ -49,7 +49,9 @@ impl Keeper {
         }
         let (name, process) = (self.name(), opening.process);
         let word = if resumed { "resumes" } else { "begins" };
-        tracing::info!(vendor = %name, session = self.sessions, process, "vendor {name} {word} its session");
+        if self.lines.take() {
+            tracing::info!(vendor = %name, session = self.sessions, process, "vendor {name} {word} its session");
+        }
         self.tell(self.welcome());
         self.only(&opening.hello.resources).await;
         if self.live.is_none() {
@@ -121,7 +123,9 @@ impl Keeper {
         self.end(Status::resource_exhausted(why));
         self.lapse_later(why);
         let name = self.name();
-        tracing::warn!(vendor = %name, "the session of vendor {name} is ended: {why}");
+        if self.lines.take() {
+            tracing::warn!(vendor = %name, "the session of vendor {name} is ended: {why}");
+        }
     }
 
     /// Deals with one message.
