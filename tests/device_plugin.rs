@@ -273,6 +273,38 @@ async fn a_second_agent_does_not_serve_while_the_first_one_does() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_others_put_in_the_place_of_the_lock_keeps_no_device_from_being_offered() {
+    use nix::sys::stat::Mode;
+    for kind in ["fifo", "link", "directory", "full directory", "socket"] {
+        let machine = Machine::new();
+        machine.plug("fuse");
+        machine.declare("fuse.yaml", "acme.dev/fuse", "/dev/fuse", 1);
+        let kubelet = KubeletDouble::start(machine.root()).await;
+        let lock = machine.path("var/lib/kubelet/device-plugins/m.lock");
+        match kind {
+            "fifo" => nix::unistd::mkfifo(&lock, Mode::S_IRUSR).unwrap(),
+            "link" => std::os::unix::fs::symlink("nowhere", &lock).unwrap(),
+            "socket" => drop(std::os::unix::net::UnixListener::bind(&lock).unwrap()),
+            directory => {
+                std::fs::create_dir(&lock).unwrap();
+                if directory.starts_with("full") {
+                    std::fs::write(lock.join("file"), "theirs").unwrap();
+                }
+            }
+        }
+        let agent = machine.agent();
+        kubelet
+            .until(kind, |books| has(books, "acme.dev/fuse", &["fuse=Healthy"]))
+            .await;
+        assert!(
+            std::fs::symlink_metadata(&lock).unwrap().is_file(),
+            "{kind}"
+        );
+        agent.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_broken_declaration_is_told_with_its_place_and_harms_no_other() {
     let machine = Machine::new();
     machine.plug("fuse");

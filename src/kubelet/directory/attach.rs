@@ -5,12 +5,15 @@ use std::time::Duration;
 use super::{DIRECTORY, Directory, FAULT_PAUSE, LOCK};
 use crate::{
     path::AbsPath,
-    root::{Lock, RootError, Watch, WatchEvent, WatchKind},
+    root::{Kind, Lock, RootError, Watch, WatchEvent, WatchKind},
 };
 
 /// How often the lock is tried while another agent has it. A lock's release is no event, and this
 /// state is a mistake that a person has to end.
 const LOCK_PAUSE: Duration = Duration::from_secs(5);
+/// Where a directory goes that stands in the lock's place.
+const FOREIGN: &str = "m.lock.foreign";
+
 /// What the directory is good for at the moment.
 pub(super) enum Attached {
     /// It is watched and locked.
@@ -40,6 +43,7 @@ impl Directory {
         let Some(lock) = Self::path(LOCK) else {
             return Ok(Attached::Later(FAULT_PAUSE));
         };
+        self.clear(&lock)?;
         match self.root.lock(&lock)? {
             Some(held) => Ok(Attached::Ours(watch, held)),
             None => {
@@ -49,6 +53,29 @@ impl Directory {
                 }
                 Ok(Attached::Later(LOCK_PAUSE))
             }
+        }
+    }
+
+    /// Removes what stands in the lock's place and is no file of ours: others who may write in the directory could
+    /// keep every device from being offered by it. What cannot be removed, such as a directory with something in it,
+    /// is moved aside.
+    fn clear(&self, lock: &AbsPath) -> Result<(), RootError> {
+        let Some(stat) = self.root.stat(lock)? else {
+            return Ok(());
+        };
+        let owner = lock.parent().and_then(|dir| self.root.stat(&dir).ok()?);
+        let owner = owner.map_or(0, |dir| dir.uid);
+        if stat.kind == Kind::File && [0, owner].contains(&stat.uid) {
+            return Ok(());
+        }
+        let (kind, user) = (stat.kind.as_str(), stat.uid);
+        tracing::warn!("{lock} is a {kind} of user {user}, not our lock: it is removed");
+        if stat.kind != Kind::Directory {
+            return self.root.remove_file(lock);
+        }
+        match (self.root.remove_empty_dir(lock)?, Self::path(FOREIGN)) {
+            (false, Some(aside)) => self.root.move_new(lock, &aside),
+            _ => Ok(()),
         }
     }
 
