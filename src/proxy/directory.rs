@@ -117,6 +117,12 @@ impl Directory {
     /// for. By the kubelet's own two steps, since some take a renamed file for none.
     pub(super) fn bind(&mut self) -> Result<UnixListener, RootError> {
         let mode = if self.group == 0 { 0o600 } else { 0o660 };
+        // A link or a file with its name would keep every plugin out.
+        match self.root.stat(&self.socket)?.map(|stat| stat.kind) {
+            None | Some(Kind::Socket) => {}
+            Some(Kind::Directory) => drop(self.root.remove_empty_dir(&self.socket)?),
+            Some(_) => self.root.remove_file(&self.socket)?,
+        }
         let listener = self.root.bind_unix(&self.socket, mode)?;
         self.root
             .own_link(&self.socket, &meta(&self.root, mode, self.group))?;

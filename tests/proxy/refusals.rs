@@ -317,6 +317,10 @@ async fn a_socket_that_somebody_replaces_is_made_again() {
     std::fs::rename(&other, directory.join("kubelet.sock")).unwrap();
     assert!(UnixStream::connect(directory.join("kubelet.sock")).is_err());
     stage.until_open("acme").await;
+    // By a link, which nobody binds over.
+    std::os::unix::fs::symlink("other", &other).unwrap();
+    std::fs::rename(&other, directory.join("kubelet.sock")).unwrap();
+    stage.until_open("acme").await;
     let _plugin = Plugin::start(&directory, GPU, "a.sock", &["a"], None).await;
     kubelet
         .until("listed", |books| has(books, GPU, &["a=Healthy"]))
