@@ -148,7 +148,10 @@ mod tests {
     fn json_means_the_same_with_escapes() {
         let json = serde_json::to_string_pretty(&[HOSTILE]).unwrap();
         let shown = data(&json);
-        assert!(!shown.chars().any(|c| is_misleading(c) && c != '\n'), "{shown:?}");
+        assert!(
+            !shown.chars().any(|c| is_misleading(c) && c != '\n'),
+            "{shown:?}"
+        );
         let read: [String; 1] = serde_json::from_str(&shown).unwrap();
         assert_eq!(read, [HOSTILE]);
     }

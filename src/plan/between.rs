@@ -83,16 +83,11 @@ fn plan(
         os_changes.clear();
     }
     steps.make_homes(&after, observed);
-    let mut refusals = after.refusals.clone();
-    refusals.extend(steps.refusals.drain(..).map(|(_, refusal)| refusal));
+    let mut refusals = steps.refusals();
+    refusals.extend(after.refusals.iter().cloned());
     if only.is_none() {
-        let os = os::refusals(
-            &os_changes,
-            [from, to],
-            [&before, &after],
-            observed,
-            capabilities.os,
-        );
+        let (configs, layouts) = ([from, to], [&before, &after]);
+        let os = os::refusals(&os_changes, configs, layouts, observed, capabilities.os);
         refusals.extend(os);
     }
     // Thousands of files are large trees.
@@ -112,8 +107,7 @@ fn plan(
         observed,
         judge: Judge { policies, machine },
     };
-    let mut changes = builder.changes();
-    changes.extend(os_changes.iter().map(|change| builder.os_change(change)));
+    let changes = builder.all_changes(&os_changes);
     let mut plan = Plan {
         from: ConfigRef::of(from),
         to: ConfigRef::of(to),
@@ -153,12 +147,7 @@ fn complete(
     homes::furnish(operations, after, observed);
     labels::add(operations, observed);
     refusals.extend(homes::add_entries(operations, after));
-    let kinds = Kinds {
-        to,
-        after,
-        steps,
-        observed,
-    };
+    let kinds = Kinds::new(to, after, steps, observed);
     refusals.extend(host::refusals(operations, &kinds, capabilities));
     refusals
 }

@@ -25,14 +25,12 @@ pub(super) fn approach(
     moved: &BTreeMap<AbsPath, AbsPath>,
     target: &AbsPath,
 ) -> Result<Approach, TransactionError> {
-    let way = root
-        .walk(target)
-        .map_err(|error| match error.is_absent() {
-            true => TransactionError::Changed {
-                target: target.clone(),
-            },
-            false => error.into(),
-        })?;
+    let way = root.walk(target).map_err(|error| match error.is_absent() {
+        true => TransactionError::Changed {
+            target: target.clone(),
+        },
+        false => error.into(),
+    })?;
     if way.control != Control::Root
         && let Some(asked) = asked(moved, target)?
         // Links that the config is only about to bring lead nowhere yet.

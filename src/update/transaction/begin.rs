@@ -6,8 +6,8 @@ use jiff::Timestamp;
 
 use super::{
     TransactionError,
-    commit::loses_lists,
     approach::{Approach, approach, forget_links_that_go, lasting_parent, refuse_foreign},
+    commit::loses_lists,
     finish::{modes, originals},
     holders, kept, kind_name, object_at,
     ours::{is_ours, ours_below, released},

@@ -194,7 +194,7 @@ pub fn release(root: &Root, path: &AbsPath, place: &AbsPath) -> Result<Released,
         (Some(Kind::Link), Kind::Link) => {
             let text = reached.link_text(path)?;
             text.is_some() && text == root.link_text(place)?
-        },
+        }
         _ => false,
     };
     if !same {
