@@ -40,7 +40,15 @@ impl UnitFile {
         let mut file = Self::default();
         let mut faults = Vec::new();
         let mut section: Option<String> = None;
-        for (line, joined) in logical_lines(text) {
+        // Editors of other systems write one, and an export keeps it.
+        let bare = text.strip_prefix(BYTE_ORDER_MARK);
+        if bare.is_some() {
+            faults.push(UnitFault {
+                line: 1,
+                what: "a byte order mark (U+FEFF) precedes the text; save it as UTF-8 without one",
+            });
+        }
+        for (line, joined) in logical_lines(bare.unwrap_or(text)) {
             let mut fault = |what| faults.push(UnitFault { line, what });
             let trimmed = joined.trim_matches(WHITE);
             if trimmed.is_empty() {
@@ -111,6 +119,9 @@ impl Entry {
         self.section == section && self.key == key
     }
 }
+
+/// What marks a text as Unicode for programs that do not assume it.
+const BYTE_ORDER_MARK: char = '\u{feff}';
 
 /// What systemd takes for white space.
 const WHITE: [char; 4] = [' ', '\t', '\n', '\r'];
@@ -202,6 +213,18 @@ mod tests {
         assert_eq!(lines, [1, 3, 4, 5, 6]);
         assert_eq!(file.values("Install", "A"), ["b"]);
         assert!(UnitFile::parse(text).is_err());
+    }
+
+    #[test]
+    fn a_byte_order_mark_is_the_only_fault_of_its_unit() {
+        let (file, faults) = UnitFile::read("\u{feff}[Service]\nExecStart=/bin/a");
+        let found: Vec<_> = faults.iter().map(ToString::to_string).collect();
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(
+            found[0].starts_with("line 1: a byte order mark"),
+            "{found:?}"
+        );
+        assert_eq!(file.values("Service", "ExecStart"), ["/bin/a"]);
     }
 
     #[test]
