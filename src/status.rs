@@ -3,6 +3,7 @@
 //! The JSON shape is a promise: a field may be added, never renamed or removed, and a field without a
 //! value is `null`, never left out. [`render`] makes the page for people.
 
+mod config_rows;
 mod explain;
 mod history;
 mod sentences;
@@ -118,6 +119,9 @@ pub struct ConfigStatus {
     /// `sha256:…` of the desired config; empty when none was read.
     #[serde(default)]
     pub desired_digest: String,
+    /// What is odd in the desired config and does not keep it from being accepted.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
     /// What is not as the verified config says.
     pub drift: Vec<DriftStatus>,
     /// Files in place whose SELinux labels could not be set ([`Reason::LabelPending`]).

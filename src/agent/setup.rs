@@ -5,7 +5,7 @@ use std::{path::PathBuf, sync::Arc};
 use super::{AgentError, host_part::HostPart};
 use crate::{
     config::{DriftPolicy, Job, Owners, Reboot, Settings, Source},
-    machine_config::Rules,
+    machine_config::{Rules, TextSource},
     os,
     path::AbsPath,
     plan::{Capabilities, Policies},
@@ -152,6 +152,7 @@ pub(super) fn rules(settings: &Settings) -> Rules {
     Rules {
         users: settings.users_allowed.iter().cloned().collect(),
         groups: settings.groups_allowed.iter().cloned().collect(),
+        source: TextSource::File,
     }
 }
 

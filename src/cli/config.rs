@@ -8,7 +8,7 @@ use crate::{
     agent::{self, Origin},
     cluster::Surroundings,
     config::{Fragment, Place, Settings, Source},
-    machine_config::{self, Gathering, MachineConfig, Order, Refusal, Refused, Rules},
+    machine_config::{self, Gathering, MachineConfig, Order, Refusal, Refused, Rules, TextSource},
     path::AbsPath,
     plan::{Plan, Policies},
     reason::Reason,
@@ -97,6 +97,13 @@ impl Context {
     fn the_nodes(&self) -> anyhow::Result<MachineConfig> {
         let WantedConfig { name, config } = admin::ask_wanted(&self.root)?;
         let mut config = machine_config::from_portable_json(config.as_slice())?;
+        let status = super::beside::agent(self)?;
+        let warnings = status.filter(|status| status.config.desired == name);
+        config.notes.0.extend(
+            warnings
+                .into_iter()
+                .flat_map(|status| status.config.warnings),
+        );
         config.name = name;
         Ok(config)
     }
@@ -149,6 +156,7 @@ impl Context {
         let rules = Rules {
             users: self.settings.users_allowed.iter().cloned().collect(),
             groups: self.settings.groups_allowed.iter().cloned().collect(),
+            source: TextSource::File,
         };
         let all: Vec<_> = files.iter().map(|(name, _)| name.as_str()).collect();
         let gathering = Gathering {

@@ -16,7 +16,7 @@ use super::{Cluster, ClusterError, Why, node::OwnNode};
 use crate::{
     backoff::{Backoff, jitter},
     crd::{NodeView, names},
-    machine_config::{self, Before, Declared, MachineConfig, Order, Refusal, Rules},
+    machine_config::{self, Before, Declared, MachineConfig, Order, Refusal, Rules, TextSource},
     metrics::{Metrics, SourceRead},
     plan::Policies,
     reason::Reason,
@@ -313,7 +313,11 @@ fn parse(
     rules: &Rules,
 ) -> Result<(MachineConfig, crate::digest::Digest), Vec<Refusal>> {
     let object = format!("MachineConfig {name}");
-    let read = machine_config::parse(text, &object, rules)
+    let rules = Rules {
+        source: TextSource::ApiServer,
+        ..rules.clone()
+    };
+    let read = machine_config::parse(text, &object, &rules)
         .and_then(|documents| machine_config::merge(documents, name, Order::AsGiven));
     let (config, warnings) = read.map_err(|refusals| without_lines(refusals, &object))?;
     let mut config = config.without_lines();

@@ -55,6 +55,8 @@ impl Weight {
 reasons! {
     /// The config cannot be had on this machine; nothing was touched.
     FailedToReconcile: Warning, "Plan";
+    /// The config is accepted, and something in it has no effect or looks like a mistake.
+    ConfigWarning: Warning, "Plan";
     /// The node was made unschedulable for an update.
     Cordon: Normal, "Cordon";
     /// Somebody made the node schedulable during an update; it was cordoned once more.

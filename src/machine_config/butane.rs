@@ -20,11 +20,12 @@ pub(super) fn read(field: &Field<'_>, reading: &mut Reading<'_>) -> Parts {
         return parts;
     };
     let version = object.need("version", &mut reading.problems);
-    let Some(version) = read_version(&variant, version, reading) else {
+    let Some((kind, minor)) = read_version(&variant, version, reading) else {
         return parts;
     };
+    let dialect = Dialect::Butane(minor);
     object.get("metadata");
-    if version == Variant::OpenShift
+    if kind == Variant::OpenShift
         && let Some(mut section) = object.object("openshift", &mut reading.problems)
     {
         read_kernel(
@@ -38,8 +39,8 @@ pub(super) fn read(field: &Field<'_>, reading: &mut Reading<'_>) -> Parts {
     }
     let known = ["ignition", "bootDevice", "grub", "kernelArguments"].map(Known::new);
     let why = "it concerns the first boot or the boot loader";
-    ignition::refuse_known(&mut object, &known, Dialect::Butane, why, reading);
-    ignition::read_sections(&mut object, Dialect::Butane, &mut parts, reading);
+    ignition::refuse_known(&mut object, &known, dialect, why, reading);
+    ignition::read_sections(&mut object, dialect, &mut parts, reading);
     object.finish(&mut reading.problems);
     parts
 }
@@ -50,13 +51,28 @@ enum Variant {
     OpenShift,
 }
 
-/// The variant, when its version is one that is read: those whose output is Ignition 3.0–3.6. A version
-/// that is missing or no text is refused, and the rest judged all the same.
+impl Variant {
+    /// The minor version of Ignition 3 that Butane makes of a minor version of the variant.
+    const fn ignition(self, minor: u8) -> u8 {
+        match (self, minor) {
+            (Self::Fcos, 0..=2) => minor,
+            (Self::Fcos, _) => minor - 1,
+            (Self::OpenShift, ..=13) => 2,
+            (Self::OpenShift, 14..=18) => 4,
+            (Self::OpenShift, 19..=21) => 5,
+            (Self::OpenShift, _) => 6,
+        }
+    }
+}
+
+/// The variant, and the minor version of Ignition 3 that Butane makes of it, when its version is one that is
+/// read: those whose output is Ignition 3.0–3.6. A version that is missing or no text is refused, and the rest
+/// judged as if it said the newest.
 fn read_version(
     variant: &Field<'_>,
     version: Option<Field<'_>>,
     reading: &mut Reading<'_>,
-) -> Option<Variant> {
+) -> Option<(Variant, u8)> {
     let problems = &mut reading.problems;
     let (kind, major, minors, accepted) = match variant.text(problems)? {
         "fcos" => (Variant::Fcos, 1, 0..=7, "1.0.0 to 1.7.0"),
@@ -68,18 +84,20 @@ fn read_version(
             return None;
         }
     };
+    let newest = (kind, ignition::NEWEST);
     let Some(version) = version else {
-        return Some(kind);
+        return Some(newest);
     };
     let Some(text) = version.text(problems) else {
-        return Some(kind);
+        return Some(newest);
     };
     let number = text
         .strip_suffix(".0")
         .and_then(|text| text.split_once('.'))
         .and_then(|(high, low)| Some((high.parse::<u8>().ok()?, low.parse::<u8>().ok()?)));
-    if number.is_some_and(|(high, low)| high == major && minors.contains(&low)) {
-        return Some(kind);
+    let number = number.filter(|(high, low)| *high == major && minors.contains(low));
+    if let Some((_, low)) = number {
+        return Some((kind, kind.ignition(low)));
     }
     let message = format!("version {text:?} of this variant is not read");
     version.refuse(

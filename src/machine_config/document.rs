@@ -8,6 +8,7 @@ use super::{
     problems::Problems,
     reader::{Field, Object},
     source, tree,
+    warning::Warning,
 };
 use crate::reason::Reason;
 
@@ -30,6 +31,19 @@ pub struct Rules {
     pub users: BTreeSet<String>,
     /// The groups that a config may make, change or remove.
     pub groups: BTreeSet<String>,
+    /// Where the texts come from.
+    pub source: TextSource,
+}
+
+/// Where a text comes from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TextSource {
+    /// A file that a person wrote: a key that is not known is a mistake.
+    #[default]
+    File,
+    /// An object that the API server accepted: a key that is not known has no effect there, and is a warning
+    /// here.
+    ApiServer,
 }
 
 /// OpenShift's rule: the one user `core`, and no group.
@@ -38,6 +52,7 @@ impl Default for Rules {
         Self {
             users: BTreeSet::from(["core".to_owned()]),
             groups: BTreeSet::new(),
+            source: TextSource::File,
         }
     }
 }
@@ -59,6 +74,8 @@ pub struct Document {
     /// Where it begins.
     pub origin: Origin,
     pub(super) parts: Parts,
+    /// What is odd in it.
+    pub(super) warnings: Vec<Warning>,
 }
 
 /// What reading one text needs at hand.
@@ -98,7 +115,7 @@ pub(super) fn parse_with(
 ) -> (Vec<Document>, Vec<Refusal>) {
     let file_name = origin_file.rsplit('/').next().unwrap_or_default();
     let mut reading = Reading {
-        problems: Problems::new(origin_file),
+        problems: Problems::new(origin_file, rules.source),
         rules,
         budget: source::MOST_DECODED,
         text: origin_file,
@@ -123,6 +140,10 @@ pub(super) fn parse_with(
         if let Some(field) = Field::root(root) {
             documents.extend(read_document(&field, &mut reading));
         }
+    }
+    // Those of what is no document, such as a list around some.
+    if let Some(first) = documents.first_mut() {
+        first.warnings.extend(reading.problems.take_warnings());
     }
     (documents, reading.problems.into_refusals())
 }
@@ -185,6 +206,7 @@ fn bare(
     Document {
         origin: field.origin(&reading.problems),
         parts: read(field, reading),
+        warnings: reading.problems.take_warnings(),
         name,
         named: false,
         role: None,
@@ -205,6 +227,7 @@ fn butane_document(
     Document {
         origin: field.origin(&reading.problems),
         parts: butane::read(field, reading),
+        warnings: reading.problems.take_warnings(),
         name: metadata.name,
         named: true,
         role: metadata.role,
@@ -245,6 +268,7 @@ fn machine_config(mut object: Object<'_>, reading: &mut Reading<'_>) -> Document
         generated: metadata.generated,
         origin,
         parts,
+        warnings: reading.problems.take_warnings(),
     }
 }
 

@@ -6,8 +6,10 @@
 
 mod accounts;
 mod contents;
+mod keys;
 mod layout;
 mod local;
+mod mode;
 mod passwd;
 mod storage;
 mod systemd;
@@ -24,12 +26,14 @@ use super::{
     document::Reading,
     parts::Parts,
     reader::{Field, Object},
+    unknown::Schema,
 };
 use crate::reason::Reason;
+pub(super) use keys::versions;
 
 /// The newest minor versions that are read. Of Ignition 2 these are the ones that OpenShift
 /// translates for its users; what 2.3 brought concerns disks.
-const NEWEST: u8 = 6;
+pub(super) const NEWEST: u8 = 6;
 const NEWEST_OF_TWO: u8 = 2;
 
 const ACCEPTED: &str = "2.0.0, 2.1.0, 2.2.0, 3.0.0, 3.1.0, 3.2.0, 3.3.0, 3.4.0, 3.5.0 or 3.6.0";
@@ -41,8 +45,17 @@ pub(super) enum Dialect {
     Two(u8),
     /// Ignition 3 with this minor version.
     Three(u8),
-    /// Butane: snake case, and content without data URLs.
-    Butane,
+    /// Butane, which becomes Ignition 3 with this minor version: snake case, and content without data URLs.
+    Butane(u8),
+}
+
+impl std::fmt::Display for Dialect {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Two(minor) => write!(f, "2.{minor}.0"),
+            Self::Three(minor) | Self::Butane(minor) => write!(f, "3.{minor}.0"),
+        }
+    }
 }
 
 impl Dialect {
@@ -50,9 +63,18 @@ impl Dialect {
         matches!(self, Self::Two(_))
     }
 
+    pub(super) fn is_butane(self) -> bool {
+        matches!(self, Self::Butane(_))
+    }
+
+    /// Whether set-id and sticky bits have an effect; versions before 3.6 never set them.
+    fn has_special_modes(self) -> bool {
+        matches!(self, Self::Three(6..) | Self::Butane(6..))
+    }
+
     /// A field's name, given as Ignition spells it.
     pub(super) fn key(self, camel: &'static str) -> Cow<'static, str> {
-        if self != Self::Butane {
+        if !self.is_butane() {
             return camel.into();
         }
         let mut snake = String::with_capacity(camel.len() + 2);
@@ -99,7 +121,7 @@ impl Known {
         match dialect {
             Dialect::Two(minor) => self.two.map(|since| (since, minor)),
             Dialect::Three(minor) => self.three.map(|since| (since, minor)),
-            Dialect::Butane => self.three.map(|_| (0, 0)),
+            Dialect::Butane(_) => self.three.map(|_| (0, 0)),
         }
     }
 }
@@ -121,6 +143,7 @@ pub(super) fn read(field: &Field<'_>, reading: &mut Reading<'_>) -> Parts {
     refuse_known(&mut object, &known, dialect, why, reading);
     read_sections(&mut object, dialect, &mut parts, reading);
     object.finish(&mut reading.problems);
+    reading.problems.enter_schema(None);
     parts
 }
 
@@ -148,6 +171,10 @@ fn read_head(object: &mut Object<'_>, reading: &mut Reading<'_>) -> Option<Diale
         Known::new("timeouts").two(Some(1)),
     ];
     refuse_known(&mut ignition, &known, dialect, why, reading);
+    reading.problems.enter_schema(Some(Schema {
+        dialect,
+        root: object.field.path.to_string(),
+    }));
     ignition.finish(&mut reading.problems);
     Some(dialect)
 }
@@ -188,7 +215,7 @@ fn read_version(version: &str, field: &Field<'_>, reading: &mut Reading<'_>) -> 
 }
 
 /// Refuses by name what the format knows and machinist does not do. Empty values say nothing, and
-/// exports are full of them; a field newer than the stated version is not known to it.
+/// exports are full of them.
 pub(super) fn refuse_known(
     object: &mut Object<'_>,
     known: &[Known],
@@ -197,7 +224,7 @@ pub(super) fn refuse_known(
     reading: &mut Reading<'_>,
 ) {
     for known in known {
-        let Some(field) = is_there(object, *known, dialect, reading) else {
+        let Some(field) = is_there(object, *known, dialect) else {
             continue;
         };
         if !field.is_hollow() {
@@ -209,25 +236,10 @@ pub(super) fn refuse_known(
     }
 }
 
-/// The field, where the stated version knows it; it is refused where only a newer one does. What no
-/// version of the format has is left for [`Object::finish`].
-fn is_there<'n>(
-    object: &mut Object<'n>,
-    known: Known,
-    dialect: Dialect,
-    reading: &mut Reading<'_>,
-) -> Option<Field<'n>> {
+/// The field, where the stated version knows it. All others are left for [`Object::finish`].
+fn is_there<'n>(object: &mut Object<'n>, known: Known, dialect: Dialect) -> Option<Field<'n>> {
     let (since, minor) = known.since(dialect)?;
-    let key = dialect.key(known.name);
-    let field = object.get(key.clone())?;
-    if minor >= since {
-        return Some(field);
-    }
-    let major = if dialect.is_two() { 2 } else { 3 };
-    let message = format!("{key} came with Ignition {major}.{since}.0");
-    let reason = Reason::FieldUnknown;
-    field.refuse(&mut reading.problems, reason, message, None);
-    None
+    (minor >= since).then(|| object.get(dialect.key(known.name)))?
 }
 
 /// Adds an entry under its key, or refuses the second one of a document.

@@ -12,6 +12,9 @@ use crate::path::AbsPath;
 /// The Ignition version that is written: the one into which OpenShift turns every config itself.
 const IGNITION: &str = "3.5.0";
 
+/// The version that is written for set-id and sticky bits, which have no effect in the ones before.
+const IGNITION_WITH_SPECIAL_MODES: &str = "3.6.0";
+
 /// A config that is at hand without what one of its files holds cannot be written out.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the content of {path} is not at hand")]
@@ -55,6 +58,15 @@ pub fn to_machine_config(config: &MachineConfig) -> Result<Value, NoContent> {
         "metadata": metadata,
         "spec": spec,
     }))
+}
+
+fn version(config: &MachineConfig) -> &'static str {
+    let files = config.files.values().map(|file| file.mode);
+    let mut modes = files.chain(config.directories.values().map(|directory| directory.mode));
+    match modes.any(|mode| mode.is_some_and(|mode| mode > 0o777)) {
+        true => IGNITION_WITH_SPECIAL_MODES,
+        false => IGNITION,
+    }
 }
 
 /// The release that the config is for, and whether it may be a lower one.
@@ -129,7 +141,7 @@ fn ignition(config: &MachineConfig) -> Result<Value, NoContent> {
     insert(&mut passwd, "users", users.collect());
     insert(&mut passwd, "groups", groups.collect());
     let mut root = Map::new();
-    root.insert("ignition".into(), json!({"version": IGNITION}));
+    root.insert("ignition".into(), json!({"version": version(config)}));
     insert(&mut root, "storage", Value::Object(storage));
     if !units.is_empty() {
         root.insert("systemd".into(), json!({"units": units}));

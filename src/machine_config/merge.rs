@@ -67,6 +67,7 @@ pub(super) fn together(
                 default_images = images;
             }
         }
+        notes.extend(document.warnings.iter().map(ToString::to_string));
         notes.extend(covered(&parts, &document.parts));
         lay_over(&mut parts, document.parts);
     }

@@ -28,7 +28,9 @@ mod trail;
 mod tree;
 mod unit_check;
 mod unit_file;
+mod unknown;
 mod unread;
+mod warning;
 
 pub use account::{Group, PasswordHash, UserAccount};
 pub use canonical::{
@@ -38,7 +40,7 @@ pub use canonical::{
 pub use declared::{Before, Declared, declared};
 pub use defaults::{DIRECTORY_MODE, FILE_MODE};
 pub use disk_layout::DiskLayout;
-pub use document::{Document, Rules, parse};
+pub use document::{Document, Rules, TextSource, parse};
 pub use entry::{
     Content, Directory, EntryKind, File, Link, MachineConfig, Notes, Origin, Origins, Overwrite,
     Owner, Release, Unit, UnitName, User,

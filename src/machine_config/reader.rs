@@ -1,6 +1,6 @@
 //! Reads fields of a located tree; what is wrong with them goes to [`Problems`].
 
-use std::{borrow::Cow, cmp::Reverse, rc::Rc};
+use std::{borrow::Cow, rc::Rc};
 
 use super::{
     Origin, Refusal, disk_layout,
@@ -15,7 +15,7 @@ use crate::reason::Reason;
 #[derive(Clone, Debug)]
 pub(super) struct Field<'n> {
     node: &'n Node,
-    path: Trail<'n>,
+    pub(super) path: Trail<'n>,
 }
 
 impl<'n> Field<'n> {
@@ -53,6 +53,12 @@ impl<'n> Field<'n> {
         let mut refusal = Refusal::new(reason, message).at(&self.origin(problems));
         refusal.expected = expected.map(Box::from);
         problems.push(refusal);
+    }
+
+    /// A warning about this field.
+    pub(super) fn warn(&self, problems: &mut Problems, message: impl Into<String>) {
+        let origin = self.origin(problems);
+        problems.warn(&origin, message);
     }
 
     /// A refusal of one line (from 1) of a text, placed there when the text stands line by line.
@@ -186,7 +192,7 @@ fn hollow(node: &Node) -> bool {
 pub(super) struct Object<'n> {
     pub(super) field: Field<'n>,
     entries: &'n [(Key, Rc<Node>)],
-    known: Vec<Cow<'static, str>>,
+    pub(super) known: Vec<Cow<'static, str>>,
 }
 
 impl<'n> Object<'n> {
@@ -253,38 +259,11 @@ impl<'n> Object<'n> {
     /// Says that fields which nobody asked for are all right.
     pub(super) fn ignore_rest(self) {}
 
-    /// Refuses the fields that nobody asked for.
-    pub(super) fn finish(self, problems: &mut Problems) {
-        for (key, _) in self.entries {
-            if self.known.iter().any(|known| *known == key.text) {
-                continue;
-            }
-            let path = self.field.path.key(&key.text);
-            let origin = problems.origin(key.place, Some(&path.to_string()));
-            let mut refusal = Refusal::new(Reason::FieldUnknown, "this field is not known");
-            refusal.expected = self.nearest(&key.text).map(Into::into);
-            problems.push(refusal.at(&origin));
-        }
-    }
-
-    /// The field that was probably meant, or all that are known.
-    fn nearest(&self, key: &str) -> Option<String> {
-        let plain = |text: &str| text.replace(['_', '-'], "").to_lowercase();
-        let key = plain(key);
-        let shared = |known: &&Cow<'static, str>| {
-            let known = plain(known);
-            let same = known.bytes().zip(key.bytes()).take_while(|(a, b)| a == b);
-            same.count()
-        };
-        // Half of what was written, so that `kernelArgs` finds its field and `x` finds none.
-        let meant = self
-            .known
-            .iter()
-            .max_by_key(|known| (shared(known), Reverse(known.len())))?;
-        if 2 * shared(&meant) > key.len() {
-            Some(meant.to_string())
-        } else {
-            Some(format!("one of {}", self.known.join(", ")))
-        }
+    /// Where a key of the map is written.
+    pub(super) fn origin_of(&self, key: &str, problems: &Problems) -> Origin {
+        let entry = self.entries.iter().find(|(have, _)| have.text == key);
+        let place = entry.map_or(self.field.node.place, |(key, _)| key.place);
+        let path = self.field.path.key(key).to_string();
+        problems.origin(place, Some(&path))
     }
 }

@@ -86,12 +86,9 @@ impl Refusal {
         let stem = name.rsplit_once('.').map_or(name, |(stem, _)| stem);
         (stem != config).then_some(config)
     }
-}
 
-/// `machine.d/10-x.yaml:4:7: spec.config.storage.files[0].path: "etc/x" is … (expected …) [PathInvalid]`,
-/// with the document's name before the field where the file is called otherwise.
-impl fmt::Display for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    /// Writes where it was found, with a separator after it.
+    pub(super) fn fmt_place(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(file) = &self.file {
             write!(f, "{file}:")?;
             match (self.line, self.column) {
@@ -106,6 +103,15 @@ impl fmt::Display for Refusal {
         if let Some(field) = &self.field {
             write!(f, "{field}: ")?;
         }
+        Ok(())
+    }
+}
+
+/// `machine.d/10-x.yaml:4:7: spec.config.storage.files[0].path: "etc/x" is … (expected …) [PathInvalid]`,
+/// with the document's name before the field where the file is called otherwise.
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.fmt_place(f)?;
         f.write_str(&self.message)?;
         if let Some(expected) = &self.expected {
             write!(f, "; expected {expected}")?;

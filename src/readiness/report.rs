@@ -248,6 +248,7 @@ fn config(update: &UpdateReport) -> ConfigStatus {
             .as_ref()
             .map(|config| config.digest.to_string())
             .unwrap_or_default(),
+        warnings: update.warnings.clone(),
         drift: update.drift.iter().map(DriftStatus::from).collect(),
         labels_pending: update
             .labels_pending

@@ -129,6 +129,7 @@ fn full() -> Status {
         current: "machine-1".to_owned(),
         desired: "machine-2".to_owned(),
         digest: "sha256:00ff".to_owned(),
+        warnings: vec!["a.yaml:9:5: filesystem has no effect in 3.5.0".to_owned()],
         drift: vec![DriftStatus {
             path: "/etc/chrony.conf".to_owned(),
             kind: DriftKind::Content,

@@ -5,16 +5,15 @@ use std::fmt::{self, Write};
 use anstyle::{AnsiColor, Style};
 use jiff::{SignedDuration, Timestamp};
 
-use super::{DriftStatus, FailureStatus, Status, UpdateStatus, sentences::sentences};
+use super::{FailureStatus, Status, UpdateStatus, config_rows::config_rows, sentences::sentences};
 use crate::{
     plan::printable,
     readiness::{Effect, Gate},
-    reason::Reason,
 };
 
 const GOOD: Style = AnsiColor::Green.on_default();
 const BAD: Style = AnsiColor::Red.on_default().bold();
-const DOUBT: Style = AnsiColor::Yellow.on_default();
+pub(super) const DOUBT: Style = AnsiColor::Yellow.on_default();
 const HEAD: Style = Style::new().bold();
 
 /// Where sentences are broken.
@@ -40,15 +39,6 @@ fn write(out: &mut String, status: &Status, now: Timestamp) -> fmt::Result {
     devices(out, status)?;
     vendors(out, status)?;
     updates(out, &status.updates, now)
-}
-
-/// `content`, and whose entry where a file holds those of many.
-fn differs(drift: &DriftStatus) -> String {
-    let kind = drift.kind.as_str();
-    match &drift.entry {
-        Some(entry) => format!("{kind} of {entry}"),
-        None => kind.to_owned(),
-    }
 }
 
 fn head(out: &mut String, status: &Status, now: Timestamp) -> fmt::Result {
@@ -85,14 +75,7 @@ fn head(out: &mut String, status: &Status, now: Timestamp) -> fmt::Result {
     for (name, value) in rows {
         folded(out, &format!("  {name:<8} "), &value)?;
     }
-    for drift in &status.config.drift {
-        let (path, what) = (&drift.path, differs(drift));
-        writeln!(out, "  {DOUBT}{:<8}{DOUBT:#} {path} ({what})", "drift")?;
-    }
-    for path in &status.config.labels_pending {
-        let reason = Reason::LabelPending;
-        writeln!(out, "  {DOUBT}{:<8}{DOUBT:#} {path} ({reason})", "label")?;
-    }
+    config_rows(out, &status.config)?;
     for block in &status.blockers {
         let name = match block.namespace.as_str() {
             "" => block.name.clone(),
@@ -128,7 +111,7 @@ fn failed(failure: &FailureStatus) -> Vec<(&'static str, String)> {
 }
 
 /// One sentence after `head`, broken between words; lines after the first begin below the first word.
-fn folded(out: &mut String, head: &str, text: &str) -> fmt::Result {
+pub(super) fn folded(out: &mut String, head: &str, text: &str) -> fmt::Result {
     let indent = width(head);
     let mut column = indent;
     out.push_str(head);

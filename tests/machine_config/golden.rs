@@ -1,6 +1,6 @@
 //! `tests/golden/input/NN-name/`: every file but `expected.txt` is input, in the order of the names,
 //! and directories hold what Butane reads beside it; `expected.txt` is what comes of it. `allowed.txt`
-//! names further users and groups, as `user ann`. `MACHINIST_BLESS=1` writes it anew, to be looked at.
+//! names further users and groups, as `user ann`, and says `from api-server` of texts that come from there. `MACHINIST_BLESS=1` writes it anew, to be looked at.
 
 use std::{fmt::Write as _, fs, path::Path};
 
@@ -9,7 +9,7 @@ use serde_json::Value;
 use machinist::{
     machine_config::{
         self, CanonicalError, Gathering, MachineConfig, NoLocal, Order, Owner, Refusal, Rules,
-        documents_from_files, merge,
+        TextSource, documents_from_files, merge,
     },
     path::AbsPath,
     root::Root,
@@ -46,6 +46,10 @@ fn rules(case: &Path) -> Rules {
         match line.split_once(' ') {
             Some(("user", name)) => rules.users.insert(name.to_owned()),
             Some(("group", name)) => rules.groups.insert(name.to_owned()),
+            Some(("from", "api-server")) => {
+                rules.source = TextSource::ApiServer;
+                true
+            }
             _ => panic!("{}: {line}", case.display()),
         };
     }
@@ -154,7 +158,7 @@ fn summary(config: &MachineConfig, warnings: &[String]) -> String {
     if config.fips {
         text.push_str("fips\n");
     }
-    for warning in warnings {
+    for warning in warnings.iter().chain(&config.notes.0) {
         let _ = writeln!(text, "warning: {warning}");
     }
     text
@@ -315,6 +319,7 @@ fn users_beyond_core_need_a_rule_that_allows_them() {
     let rules = Rules {
         users: ["bob".to_owned()].into(),
         groups: Default::default(),
+        ..Rules::default()
     };
     assert!(documents_from_files(files, &rules, &NoLocal).is_ok());
 }

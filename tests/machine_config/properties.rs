@@ -53,10 +53,14 @@ fn bytes() -> impl Strategy<Value = Vec<u8>> {
 }
 
 fn file() -> impl Strategy<Value = ModelFile> {
-    let mode = prop_oneof![Just(0o644), Just(0o600), Just(0o4755), 0_u32..0o4000]
-        .prop_filter("looks like octal", |mode| {
-            !matches!(mode, 400..=777 | 1777) || [420, 493, 448, 416, 488, 511].contains(mode)
-        });
+    let mode = prop_oneof![Just(0o644), Just(0o600), Just(0o4755), 0_u32..0o4000].prop_filter(
+        "looks like octal",
+        |mode| {
+            // What may be taken for the other base; 420 and the like are not.
+            let octal = mode.to_string().bytes().all(|digit| digit < b'8');
+            *mode < 100 || !octal || [420, 416, 511, 2541].contains(mode)
+        },
+    );
     (bytes(), mode, owner(), owner()).prop_map(|(bytes, mode, user, group)| ModelFile {
         bytes,
         mode,
@@ -169,7 +173,8 @@ fn base64(bytes: &[u8]) -> String {
 }
 
 fn ignition(model: &Model, choices: &mut Choices) -> Value {
-    let two = choices.next(4) == 0;
+    let special = model.files.values().any(|file| file.mode > 0o777);
+    let two = choices.next(4) == 0 && !special;
     let mut files: Vec<Value> = Vec::new();
     for (path, file) in &model.files {
         let mut entry = json!({"path": path, "contents": contents(&file.bytes, choices)});
@@ -215,6 +220,7 @@ fn ignition(model: &Model, choices: &mut Choices) -> Value {
     }
     let version = match two {
         true => "2.2.0".to_owned(),
+        false if special => "3.6.0".to_owned(),
         false => format!("3.{}.0", choices.next(7)),
     };
     json!({

@@ -11,7 +11,7 @@ use crate::{
     plan::ActionKind,
     reason::Reason,
     update::{
-        journal::{ActionState, Outcome, UpdateRecord},
+        journal::{ActionState, ConfigName, Outcome, UpdateRecord},
         phase::Phase,
         run::UpdateReport,
     },
@@ -65,6 +65,7 @@ fn news(before: &UpdateReport, now: &UpdateReport) -> Vec<(EventReason, String)>
         news.push((EventReason::Reboot, note));
     }
     news.extend(refusal(before, now));
+    news.extend(warnings(before, now));
     if let Some(failure) = &now.failure
         && failure.code == Reason::RebootInhibited
         && before.failure.as_ref() != Some(failure)
@@ -116,6 +117,16 @@ fn refusal(before: &UpdateReport, now: &UpdateReport) -> Option<(EventReason, St
     of_the_plan.then(|| (EventReason::FailedToReconcile, failure.message.clone()))
 }
 
+/// One note on a config that is new here and has warnings.
+fn warnings(before: &UpdateReport, now: &UpdateReport) -> Option<(EventReason, String)> {
+    let digest = |config: &Option<ConfigName>| config.as_ref().map(|config| config.digest);
+    let desired = digest(&now.config.desired);
+    let known = [&before.config.desired, &now.config.current];
+    let news = !known.into_iter().any(|config| digest(config) == desired);
+    (news && !now.warnings.is_empty())
+        .then(|| (EventReason::ConfigWarning, now.warnings.join("; ")))
+}
+
 fn ended(update: &UpdateRecord) -> Vec<(EventReason, String)> {
     let reboots = |kind| matches!(kind, ActionKind::Reboot | ActionKind::SoftReboot);
     let rebooted = update.actions.iter().any(|action| reboots(action.kind));
@@ -155,10 +166,7 @@ mod tests {
     use jiff::Timestamp;
 
     use super::*;
-    use crate::{
-        digest::Digest,
-        update::journal::{ConfigName, Failure},
-    };
+    use crate::{digest::Digest, update::journal::Failure};
 
     fn at(phase: Phase) -> UpdateReport {
         UpdateReport {
@@ -235,6 +243,20 @@ mod tests {
         let told = reasons(&before, &now);
         assert!(told.contains(&EventReason::LeftBehind), "{told:?}");
         assert!(!reasons(&now, &now).contains(&EventReason::LeftBehind));
+    }
+
+    #[test]
+    fn warnings_are_one_event_for_each_config_that_is_new_here() {
+        let before = at(Phase::Idle);
+        let mut now = at(Phase::Planned);
+        now.config.desired = Some(config("c"));
+        now.warnings = vec!["a".to_owned(), "b".to_owned()];
+        let event = (EventReason::ConfigWarning, "a; b".to_owned());
+        assert_eq!(news(&before, &now), [event]);
+        assert_eq!(news(&now, &now), []);
+        // A restart reads the config that the machine is on once more.
+        now.config.current = Some(config("c"));
+        assert_eq!(news(&before, &now), []);
     }
 
     #[test]

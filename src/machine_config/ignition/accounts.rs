@@ -43,7 +43,7 @@ struct Fields<'r, 'o, 'n, 'p> {
 impl<'n> Fields<'_, '_, 'n, '_> {
     /// The field, unless it says nothing.
     fn get(&mut self, known: Known) -> Option<Field<'n>> {
-        is_there(self.object, known, self.dialect, self.reading).filter(|field| !field.is_hollow())
+        is_there(self.object, known, self.dialect).filter(|field| !field.is_hollow())
     }
 
     fn of(&mut self, name: &str) -> Option<Field<'n>> {

@@ -41,6 +41,13 @@ pub(super) fn read(
         return None;
     };
     let bytes = read_bytes(&given, gzip, reading)?;
+    if let Some(what) = broken_script(&bytes) {
+        let (Given::Source(field) | Given::Inline(field) | Given::Local(field)) = &given;
+        field.warn(
+            &mut reading.problems,
+            format!("the kernel cannot start this script: {what}"),
+        );
+    }
     if let Some((wanted, hash)) = hash
         && let Err(bad) = source::verify(&bytes, wanted)
     {
@@ -69,7 +76,7 @@ fn read_given<'n>(
         .map(Given::Source)
         .into_iter()
         .collect();
-    if dialect == Dialect::Butane {
+    if dialect.is_butane() {
         given.extend(contents.get("inline").map(Given::Inline));
         given.extend(contents.get("local").map(Given::Local));
     }
@@ -126,6 +133,18 @@ fn read_bytes(given: &Given<'_>, gzip: bool, reading: &mut Reading<'_>) -> Optio
             refuse_source(field, bad, reading);
             None
         }
+    }
+}
+
+/// What keeps a script from being started, though an editor hardly shows it.
+fn broken_script(bytes: &[u8]) -> Option<&'static str> {
+    let bare = bytes.strip_prefix(b"\xef\xbb\xbf");
+    let script = bare.unwrap_or(bytes).strip_prefix(b"#!")?;
+    let first = script.split(|byte| *byte == b'\n').next()?;
+    match (bare, first.last()) {
+        (Some(_), _) => Some("a byte order mark (U+FEFF) precedes #!"),
+        (None, Some(b'\r')) => Some("its first line ends in CR LF"),
+        _ => None,
     }
 }
 

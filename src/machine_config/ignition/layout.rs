@@ -151,7 +151,7 @@ pub(super) fn read(
         return;
     }
     for section in SECTIONS {
-        let Some(field) = is_there(storage, section.known, dialect, reading) else {
+        let Some(field) = is_there(storage, section.known, dialect) else {
             continue;
         };
         let entries = field.items(&mut reading.problems);
@@ -173,7 +173,7 @@ fn check(field: &Field<'_>, holds: &[Shape], dialect: Dialect, reading: &mut Rea
         return;
     };
     for shape in holds {
-        let Some(field) = is_there(&mut object, shape.known, dialect, reading) else {
+        let Some(field) = is_there(&mut object, shape.known, dialect) else {
             continue;
         };
         match (shape.holds, shape.is_list) {

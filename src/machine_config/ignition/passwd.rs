@@ -72,7 +72,7 @@ fn read_user(
         Some(CORE) => of_core(&mut object, dialect, reading),
         _ => of_others(&mut object, dialect, reading),
     };
-    if dialect == Dialect::Butane {
+    if dialect.is_butane() {
         let why = "a hash is written into the config, not into a file beside it";
         let known = [Known::new("passwordHashLocal")];
         refuse_known(&mut object, &known, dialect, why, reading);
@@ -89,7 +89,7 @@ fn read_user(
             keys.extend(read_keys(&field, text, reading));
         }
     }
-    if dialect == Dialect::Butane {
+    if dialect.is_butane() {
         for field in object.items("ssh_authorized_keys_local", &mut reading.problems) {
             if let Some(text) = local::text(&field, reading) {
                 let lines = read_keys(&field, &text, reading);
@@ -150,7 +150,7 @@ fn read_create(
     reading: &mut Reading<'_>,
 ) -> Option<UserAccount> {
     let create = Known::new("create").three(None);
-    let create = is_there(object, create, dialect, reading)?;
+    let create = is_there(object, create, dialect)?;
     let mut inside = create.object(&mut reading.problems)?;
     // Its fields are as old as it is itself.
     let mut asked = read_account(&mut inside, Dialect::Two(1), reading).unwrap_or_default();

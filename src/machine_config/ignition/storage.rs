@@ -9,7 +9,7 @@ use super::{
         parts::{FilePart, LinkPart, NodePart, Parts},
         reader::{Field, Object},
     },
-    Dialect, Known, contents, insert, is_there, layout, trees,
+    Dialect, Known, contents, insert, is_there, layout, mode, trees,
 };
 use crate::{path::AbsPath, reason::Reason};
 
@@ -26,13 +26,6 @@ const FORBIDDEN: [(&str, &str); 6] = [
 
 /// The directory that holds what is staged, wherever a mount needs one.
 const STAGING: &str = ".machinist";
-
-/// Modes as people write them in octal. None of these digits, read as a decimal number, is a mode
-/// that anybody wants (644 would be 1204), so they are a slip; 420 and its like are not among them.
-const USUAL_MODES: [&str; 22] = [
-    "400", "440", "444", "500", "550", "555", "600", "640", "644", "660", "664", "666", "700",
-    "710", "711", "740", "750", "755", "770", "775", "777", "1777",
-];
 
 pub(super) fn read(
     mut storage: Object<'_>,
@@ -57,7 +50,7 @@ pub(super) fn read(
             insert(&mut parts.links, path, link, &field, reading);
         }
     }
-    if dialect == Dialect::Butane {
+    if dialect.is_butane() {
         trees::read(&mut storage, parts, reading);
         refuse_targetless(parts, reading);
     }
@@ -78,7 +71,7 @@ fn items<'n>(
     dialect: Dialect,
     reading: &mut Reading<'_>,
 ) -> Vec<Field<'n>> {
-    match is_there(object, known, dialect, reading) {
+    match is_there(object, known, dialect) {
         Some(list) => list.items(&mut reading.problems),
         None => Vec::new(),
     }
@@ -112,16 +105,11 @@ fn read_file(
         node: read_node(&mut object, dialect, reading),
         ..FilePart::default()
     };
-    file.node.mode = read_mode(&mut object, reading);
+    file.node.mode = mode::read(&mut object, dialect, reading);
     if dialect.is_two() || reading.overwrites {
         file.node.overwrite.get_or_insert(true);
     }
-    let append = is_there(
-        &mut object,
-        Known::new("append").two(Some(2)),
-        dialect,
-        reading,
-    );
+    let append = is_there(&mut object, Known::new("append").two(Some(2)), dialect);
     file.content = object
         .object("contents", &mut reading.problems)
         .and_then(|object| contents::read(object, dialect, reading));
@@ -172,7 +160,7 @@ fn read_directory(
     let mut object = field.object(&mut reading.problems)?;
     let path = read_path(&mut object, reading);
     let mut node = read_node(&mut object, dialect, reading);
-    node.mode = read_mode(&mut object, reading);
+    node.mode = mode::read(&mut object, dialect, reading);
     object.finish(&mut reading.problems);
     Some((path?, node))
 }
@@ -190,7 +178,7 @@ fn read_link(
     let target = match object.get("target") {
         Some(field) => read_target(&field, reading),
         // A tree may give it.
-        None if dialect == Dialect::Butane => Some(String::new()),
+        None if dialect.is_butane() => Some(String::new()),
         None => object
             .need("target", &mut reading.problems)
             .map(|_| String::new()),
@@ -254,7 +242,7 @@ fn read_node(object: &mut Object<'_>, dialect: Dialect, reading: &mut Reading<'_
         read_filesystem(object, reading);
     }
     let overwrite = Known::new("overwrite").two(Some(2));
-    let overwrite = is_there(object, overwrite, dialect, reading);
+    let overwrite = is_there(object, overwrite, dialect);
     let overwrite = overwrite.and_then(|field| field.flag(&mut reading.problems));
     NodePart {
         mode: None,
@@ -290,7 +278,7 @@ fn read_owner(
 ) -> Option<Owner> {
     let mut owner = object.object(key, &mut reading.problems)?;
     let name = Known::new("name").two(Some(1));
-    let name = is_there(&mut owner, name, dialect, reading);
+    let name = is_there(&mut owner, name, dialect);
     let problems = &mut reading.problems;
     let id = owner.get("id").and_then(|field| {
         let number = field.integer(problems)?;
@@ -321,29 +309,4 @@ fn read_owner(
     });
     owner.finish(problems);
     id.map(Owner::Id).or(name)
-}
-
-fn read_mode(object: &mut Object<'_>, reading: &mut Reading<'_>) -> Option<u32> {
-    let field = object.get("mode")?;
-    let number = field.integer(&mut reading.problems)?;
-    let digits = field.spelling();
-    let mut refuse = |message: String, expected: String| {
-        let reason = Reason::ValueInvalid;
-        field.refuse(&mut reading.problems, reason, message, Some(&expected));
-        None
-    };
-    if USUAL_MODES.contains(&digits) {
-        let meant = u32::from_str_radix(digits, 8).unwrap_or_default();
-        return refuse(
-            format!("{digits} is a decimal number and would be mode {number:04o}"),
-            format!("{meant} (or 0{digits} in YAML) for mode {meant:04o}"),
-        );
-    }
-    match u32::try_from(number) {
-        Ok(mode) if mode <= 0o7777 => Some(mode),
-        _ => refuse(
-            format!("{digits} is no mode"),
-            "0 to 4095 (07777 in octal)".to_owned(),
-        ),
-    }
 }

@@ -62,7 +62,7 @@ fn read_enabled(
     dialect: Dialect,
     reading: &mut Reading<'_>,
 ) -> Option<bool> {
-    let enabled = is_there(object, Known::new("enabled").two(Some(1)), dialect, reading);
+    let enabled = is_there(object, Known::new("enabled").two(Some(1)), dialect);
     let enabled = enabled.and_then(|field| field.flag(&mut reading.problems));
     if !dialect.is_two() {
         return enabled;
@@ -142,7 +142,7 @@ fn read_text(
 ) -> Option<String> {
     let contents = object.get("contents");
     let local = match dialect {
-        Dialect::Butane => object.get("contents_local"),
+        Dialect::Butane(_) => object.get("contents_local"),
         _ => None,
     };
     match (contents, local) {
@@ -171,6 +171,10 @@ fn check_text(field: &Field<'_>, text: &str, what: &str, reading: &mut Reading<'
     if text.contains('\0') {
         let message = format!("{what} holds a NUL byte");
         field.refuse(&mut reading.problems, reason, message, None);
+    }
+    if text.contains("\r\n") {
+        let message = format!("the lines of {what} end in CR LF; systemd reads them all the same");
+        field.warn(&mut reading.problems, message);
     }
     for fault in UnitFile::read(text).1 {
         let message = format!("{what}'s {fault}");

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::HandoverError;
 use crate::{
     digest::Digest,
-    machine_config::{self, MachineConfig, Order, Refusal, Rules},
+    machine_config::{self, MachineConfig, Order, Refusal, Rules, TextSource},
     path::AbsPath,
     reason::Reason,
     root::{Kind, Root, Stat},
@@ -136,7 +136,11 @@ pub fn parse(text: &[u8], shown: &str, rules: &Rules) -> Result<Found, HandoverE
     if name.is_empty() {
         return Err(refuse("metadata.name is missing".to_owned()));
     }
-    let (mut config, warnings) = machine_config::parse(&object.to_string(), shown, rules)
+    let rules = Rules {
+        source: TextSource::ApiServer,
+        ..rules.clone()
+    };
+    let (mut config, warnings) = machine_config::parse(&object.to_string(), shown, &rules)
         .and_then(|documents| machine_config::merge(documents, &name, Order::AsGiven))
         .map_err(HandoverError::Refused)?;
     config.name = name;

@@ -33,6 +33,8 @@ pub struct UpdateReport {
     pub failure: Option<Failure>,
     /// Refusals of what was read last; the machine keeps the last good config.
     pub refused: Arc<Vec<Refusal>>,
+    /// What is odd in the desired config and does not keep it from being accepted.
+    pub warnings: Vec<String>,
     /// What is not as the config asks.
     pub drift: Vec<Drift>,
     /// Files in place whose labels could not be set.
@@ -116,6 +118,10 @@ impl<S: Services, A: Audience> Updater<S, A> {
                     .config()
                     .map(|(config, digest)| ConfigName::new(config.name.clone(), digest)),
             },
+            warnings: desired
+                .config()
+                .map(|(config, _)| config.notes.0.clone())
+                .unwrap_or_default(),
             barred: desired.bar().map(|bar| Barred {
                 bar: Arc::clone(bar),
                 stands: self.bar_stands(),

@@ -1,5 +1,6 @@
 // Program ignition prints what the Ignition library makes of configs: one JSON verdict for each case on
-// standard input, in the same order. A case is one JSON object, see the type Case.
+// standard input, in the same order. A case is one JSON object, see the type Case. With the argument "schema" it
+// prints the keys that each version of the format knows.
 package main
 
 import (
@@ -16,6 +17,10 @@ type Case struct {
 }
 
 func main() {
+	if len(os.Args) > 1 && os.Args[1] == "schema" {
+		schema(os.Stdout)
+		return
+	}
 	in := bufio.NewReaderSize(os.Stdin, 1<<20)
 	out := bufio.NewWriter(os.Stdout)
 	decoder, encoder := json.NewDecoder(in), json.NewEncoder(out)

@@ -12,6 +12,7 @@ pub(super) fn read(case: &Case) -> Result<MachineConfig, Vec<Refusal>> {
     let rules = Rules {
         users: names(),
         groups: names(),
+        ..Rules::default()
     };
     let gathering = Gathering {
         shown: "the case",

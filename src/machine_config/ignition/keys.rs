@@ -1,0 +1,88 @@
+//! Which version of Ignition knows which key.
+
+use super::Dialect;
+
+/// A line for each key: the object it is in, the key, and the minor versions of Ignition 2 and 3 that know it.
+/// `tests/oracle/ignition` generates it from the types of the Ignition library.
+const KEYS: &str = include_str!("keys.txt");
+
+/// The versions that know a key at some place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) struct Versions {
+    two: Option<(u8, u8)>,
+    three: Option<(u8, u8)>,
+}
+
+/// The versions that know `key` in the object at `place`, such as `storage.files[]`.
+pub(in super::super) fn versions(place: &str, key: &str) -> Option<Versions> {
+    let place = if place.is_empty() { "." } else { place };
+    let line = KEYS.lines().find_map(|line| {
+        let rest = line.strip_prefix(place)?.strip_prefix(' ')?;
+        rest.strip_prefix(key)?.strip_prefix(' ')
+    })?;
+    let (two, three) = line.split_once(' ')?;
+    let span = |text: &str| {
+        let (first, last) = text.split_once('-')?;
+        Some((first.parse().ok()?, last.parse().ok()?))
+    };
+    Some(Versions {
+        two: span(two),
+        three: span(three),
+    })
+}
+
+impl Versions {
+    /// Whether the version of a document is among them.
+    pub(in super::super) fn contain(self, dialect: Dialect) -> bool {
+        let (span, minor) = match dialect {
+            Dialect::Two(minor) => (self.two, minor),
+            Dialect::Three(minor) => (self.three, minor),
+            Dialect::Butane(_) => return false,
+        };
+        span.is_some_and(|(first, last)| (first..=last).contains(&minor))
+    }
+
+    /// Whether another minor version of the same major one knows the key.
+    pub(in super::super) fn of_same_major(self, dialect: Dialect) -> bool {
+        match dialect {
+            Dialect::Two(_) => self.two.is_some(),
+            Dialect::Three(_) => self.three.is_some(),
+            Dialect::Butane(_) => false,
+        }
+    }
+}
+
+impl std::fmt::Display for Versions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let spans = [(2, self.two), (3, self.three)];
+        let mut separator = "";
+        for (major, span) in spans {
+            if let Some((first, last)) = span {
+                write!(f, "{separator}{major}.{first}.0")?;
+                if first != last {
+                    write!(f, " to {major}.{last}.0")?;
+                }
+                separator = " and ";
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_known_by_the_versions_of_its_place() {
+        let shown = |place, key| versions(place, key).map(|known| known.to_string());
+        let both = "2.1.0 to 2.4.0 and 3.0.0 to 3.6.0";
+        assert_eq!(shown("storage", "links").as_deref(), Some(both));
+        assert_eq!(shown("", "networkd").as_deref(), Some("2.0.0 to 2.4.0"));
+        assert_eq!(shown("storage", "link"), None);
+        assert_eq!(shown("storage.files", "path"), None);
+        let luks = versions("storage", "luks").unwrap();
+        assert!(!luks.contain(Dialect::Three(1)) && luks.contain(Dialect::Three(2)));
+        assert!(luks.of_same_major(Dialect::Three(1)) && !luks.of_same_major(Dialect::Two(2)));
+    }
+}

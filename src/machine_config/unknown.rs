@@ -1,0 +1,196 @@
+//! Keys that the version of a document does not know.
+
+use std::{borrow::Cow, cmp::Reverse};
+
+use super::{
+    Refusal,
+    ignition::{Dialect, versions},
+    problems::Problems,
+    reader::{Field, Object},
+};
+use crate::reason::Reason;
+
+/// Keys that name an entry, and by themselves ask for nothing.
+const IDENTITY: [&str; 7] = [
+    "path",
+    "name",
+    "filesystem",
+    "kind",
+    "apiVersion",
+    "metadata",
+    "ignition",
+];
+
+/// Keys that hold what an entry is about. One that is misspelled leaves the rest of its entry without a meaning.
+const SUBSTANCE: [&str; 5] = ["contents", "source", "inline", "target", "units"];
+
+/// The Ignition config that is being read.
+#[derive(Clone, Debug)]
+pub(super) struct Schema {
+    pub(super) dialect: Dialect,
+    /// The path of its root in the document.
+    pub(super) root: String,
+}
+
+impl Schema {
+    /// The place of an object as the table of keys has it: without the root, and without indexes.
+    fn place(&self, object: &Field<'_>) -> String {
+        let path = object.path.to_string();
+        let path = path.strip_prefix(&self.root).unwrap_or(&path);
+        let mut place = String::with_capacity(path.len());
+        for c in path.trim_start_matches('.').chars() {
+            if !(c.is_ascii_digit() && place.ends_with('[')) {
+                place.push(c);
+            }
+        }
+        place
+    }
+}
+
+impl Object<'_> {
+    /// Judges the keys that were not asked for. A warning where another version of Ignition knows the key, where
+    /// nothing is said in it, and where the API server accepted the config; else a refusal.
+    pub(super) fn finish(self, problems: &mut Problems) {
+        let unknown = |key: &str| !self.known.iter().any(|known| *known == key);
+        for (key, field) in self.entries().filter(|(key, _)| unknown(key)) {
+            let origin = self.origin_of(key, problems);
+            let slip = self.slip(key);
+            if let Some(message) = self.of_another_version(key, slip.is_some(), problems) {
+                problems.warn(&origin, message);
+                continue;
+            }
+            let meant = slip.or_else(|| self.longer(key));
+            let question = meant.map_or(String::new(), |meant| format!("; did you mean {meant}?"));
+            if field.is_hollow() || self.may_be_ignored(key, slip, problems) {
+                let message = format!("this field is not known and has no effect{question}");
+                problems.warn(&origin, message);
+                continue;
+            }
+            let message = format!("this field is not known{question}");
+            let mut refusal = Refusal::new(Reason::FieldUnknown, message).at(&origin);
+            if meant.is_none() {
+                refusal = refusal.expected(format!("one of {}", self.known.join(", ")));
+            }
+            problems.push(refusal);
+        }
+    }
+
+    /// The warning about a key that another version knows. One of the other major version that resembles a key
+    /// of this one is taken for a misspelled key.
+    fn of_another_version(&self, key: &str, slip: bool, problems: &Problems) -> Option<String> {
+        let schema = problems.schema()?;
+        let versions = versions(&schema.place(&self.field), key)?;
+        let dialect = schema.dialect;
+        if versions.contain(dialect) || (slip && !versions.of_same_major(dialect)) {
+            return None;
+        }
+        Some(format!(
+            "{key} is a field of Ignition {versions} and has no effect in {dialect}"
+        ))
+    }
+
+    /// Whether an unknown key with a value may be left out of account.
+    fn may_be_ignored(&self, key: &str, slip: Option<&str>, problems: &Problems) -> bool {
+        // Ignition reads keys whatever their case, so this one has an effect there.
+        let same_but_case = slip.is_some_and(|meant| meant.eq_ignore_ascii_case(key));
+        if same_but_case && problems.schema().is_some() {
+            return false;
+        }
+        let replaces = slip.is_some_and(|meant| SUBSTANCE.contains(&meant) && !self.says(meant));
+        problems.ignores_unknown_keys()
+            && (problems.in_rendered_config() || !(self.says_nothing() || replaces))
+    }
+
+    fn says(&self, key: &str) -> bool {
+        self.entries()
+            .any(|(have, field)| have == key && !field.is_hollow())
+    }
+
+    /// Whether no known key but those that name the entry has a value.
+    fn says_nothing(&self) -> bool {
+        let known = |key: &str| self.known.iter().any(|known| *known == key);
+        !self
+            .entries()
+            .any(|(key, field)| known(key) && !IDENTITY.contains(&key) && !field.is_hollow())
+    }
+
+    /// The known key that `key` differs from by two letters at most, or by one where it is short.
+    fn slip(&self, key: &str) -> Option<&str> {
+        let key = plain(key);
+        let most = if key.len() > 4 { 2 } else { 1 };
+        let near = self.known.iter().filter_map(|known| {
+            let known_key = plain(known);
+            if known_key.len().abs_diff(key.len()) > most {
+                return None;
+            }
+            let distance = distance(&known_key, &key);
+            (distance <= most).then_some((distance, known))
+        });
+        near.min_by_key(|(distance, _)| *distance)
+            .map(|(_, known)| known.as_ref())
+    }
+
+    /// The known key that shares more than half of `key` with it, such as `kernelArguments` for `kernelArgs`.
+    fn longer(&self, key: &str) -> Option<&str> {
+        let key = plain(key);
+        let shared = |known: &&Cow<'static, str>| {
+            let known = plain(known);
+            let same = known.bytes().zip(key.bytes()).take_while(|(a, b)| a == b);
+            same.count()
+        };
+        let meant = self
+            .known
+            .iter()
+            .max_by_key(|known| (shared(known), Reverse(known.len())))?;
+        (2 * shared(&meant) > key.len()).then_some(meant)
+    }
+}
+
+/// A key without what the spellings of the formats differ in.
+fn plain(key: &str) -> String {
+    key.replace(['_', '-'], "").to_lowercase()
+}
+
+/// How many letters must be inserted, removed, replaced or exchanged with the next one to turn one text into the
+/// other.
+fn distance(one: &str, other: &str) -> usize {
+    let (one, other): (Vec<char>, Vec<char>) = (one.chars().collect(), other.chars().collect());
+    let mut rows = vec![vec![0; other.len() + 1]; one.len() + 1];
+    for line in 0..=one.len() {
+        for column in 0..=other.len() {
+            rows[line][column] = match (line, column) {
+                (0, rest) | (rest, 0) => rest,
+                (i, j) => {
+                    let replaced = rows[i - 1][j - 1] + usize::from(one[i - 1] != other[j - 1]);
+                    let exchanged =
+                        i > 1 && j > 1 && one[i - 1] == other[j - 2] && one[i - 2] == other[j - 1];
+                    let exchanged = exchanged.then(|| rows[i - 2][j - 2] + 1);
+                    let moved = rows[i - 1][j].min(rows[i][j - 1]) + 1;
+                    replaced.min(moved).min(exchanged.unwrap_or(usize::MAX))
+                }
+            };
+        }
+    }
+    rows[one.len()][other.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn letters_that_differ_are_counted() {
+        for (one, other, letters) in [
+            ("contents", "content", 1),
+            ("contents", "contants", 1),
+            ("enabled", "enable", 1),
+            ("links", "luks", 2),
+            ("", "ab", 2),
+            ("mask", "mask", 0),
+            ("mask", "maks", 1),
+        ] {
+            assert_eq!(distance(one, other), letters, "{one} {other}");
+            assert_eq!(distance(other, one), letters, "{other} {one}");
+        }
+    }
+}

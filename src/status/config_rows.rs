@@ -1,0 +1,41 @@
+//! What is to be known of a config beside its name, for people.
+
+use std::fmt::{self, Write};
+
+use super::{
+    ConfigStatus, DriftStatus,
+    text::{DOUBT, folded},
+};
+use crate::{plan::printable, reason::Reason};
+
+/// How many warnings are shown; `machinist plan` shows all.
+const MAX_WARNINGS: usize = 5;
+
+/// Rows for drift, labels and warnings.
+pub(super) fn config_rows(out: &mut String, config: &ConfigStatus) -> fmt::Result {
+    for drift in &config.drift {
+        let (path, what) = (&drift.path, differs(drift));
+        writeln!(out, "  {DOUBT}{:<8}{DOUBT:#} {path} ({what})", "drift")?;
+    }
+    for path in &config.labels_pending {
+        let reason = Reason::LabelPending;
+        writeln!(out, "  {DOUBT}{:<8}{DOUBT:#} {path} ({reason})", "label")?;
+    }
+    let head = format!("  {DOUBT}{:<8}{DOUBT:#} ", "warning");
+    for warning in config.warnings.iter().take(MAX_WARNINGS) {
+        folded(out, &head, &printable(warning))?;
+    }
+    match config.warnings.len().saturating_sub(MAX_WARNINGS) {
+        0 => Ok(()),
+        more => writeln!(out, "{head}and {more} more: machinist plan shows all"),
+    }
+}
+
+/// `content`, and whose entry where a file holds those of many.
+fn differs(drift: &DriftStatus) -> String {
+    let kind = drift.kind.as_str();
+    match &drift.entry {
+        Some(entry) => format!("{kind} of {entry}"),
+        None => kind.to_owned(),
+    }
+}
