@@ -53,6 +53,8 @@ reasons! {
     HashMismatch,
     /// Two entries describe one object.
     EntryDuplicate,
+    /// MachineConfigs of several roles are in one place, and it is not said which roles this machine has.
+    RolesMixed,
     /// The source directory is missing, unmounted or holds no config.
     SourceEmpty,
     /// The source cannot be read.

@@ -62,6 +62,8 @@ pub struct DirectorySource {
     pub rules: Rules,
     /// What else is refused.
     pub judge: Judge,
+    /// The roles of the machine; none where the settings name none.
+    pub roles: Vec<String>,
 }
 
 /// What a config may not bring because of what it would do to machinist itself.
@@ -122,7 +124,11 @@ impl DirectorySource {
             rules: &self.rules,
             local: &local,
             pool: POOL,
-            order: Order::AsGiven,
+            order: match self.roles.len() {
+                0 | 1 => Order::AsGiven,
+                _ => Order::WorkerFirst,
+            },
+            roles: &self.roles,
         };
         let read = self.judge.judged(gathering.config(files, missing));
         let used = local.used();

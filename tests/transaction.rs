@@ -3,6 +3,8 @@
 #![allow(
     clippy::unwrap_used,
     clippy::disallowed_methods,
+    clippy::expect_used,
+    clippy::print_stdout,
     dead_code,
     reason = "a test may panic, and plays everybody else who writes into the tree"
 )]

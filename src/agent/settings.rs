@@ -16,8 +16,9 @@ use crate::{
 const DEBOUNCE: Duration = Duration::from_millis(50);
 
 /// Keys that are read once, at the start.
-const AT_START: [&str; 15] = [
+const AT_START: [&str; 16] = [
     "source",
+    "source.role",
     "jobs",
     "owners",
     "cluster.node",

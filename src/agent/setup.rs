@@ -190,6 +190,7 @@ pub fn source(
         root_alone: root.obeys_root_alone(),
         rules,
         judge: judge(settings),
+        roles: settings.source_roles.clone(),
     })
 }
 

@@ -183,18 +183,24 @@ fn environment() -> Result<Vec<(String, String)>, NoText> {
 /// The config that `plan`, `apply` and `render` are about.
 #[derive(Clone, Debug, Args)]
 pub struct Wanted {
-    /// MachineConfig, Ignition or Butane files, merged in this order
+    /// MachineConfig, Ignition or Butane files; a later one wins. Those without a name of their own count
+    /// in this order, MachineConfigs as in OpenShift: role worker first, then by name
     #[arg(value_name = "FILE")]
     pub files: Vec<PathBuf>,
     /// Where configs come from: dir:PATH, or auto [default: source of the settings, auto]
     #[arg(long, value_name = "SOURCE", value_parser = Source::from_flag, conflicts_with = "files")]
     pub source: Option<Source>,
+    /// The roles of the machine, such as worker,infra; MachineConfigs of others are left out
+    /// [default: source.role of the settings]
+    #[arg(long, value_name = "ROLE", value_delimiter = ',')]
+    pub role: Vec<String>,
 }
 
 impl Wanted {
     /// What the flags say about settings.
     pub fn flags(&self) -> Fragment {
-        source_flag(Fragment::default(), self.source.as_ref())
+        let flags = source_flag(Fragment::default(), self.source.as_ref());
+        role_flag(flags, &self.role)
     }
 }
 
@@ -210,6 +216,13 @@ pub(super) fn source_flag(flags: Fragment, source: Option<&Source>) -> Fragment 
     match source {
         Some(source) => flags.with_flag("--source", "source", source.to_string()),
         None => flags,
+    }
+}
+
+pub(super) fn role_flag(flags: Fragment, roles: &[String]) -> Fragment {
+    match roles {
+        [] => flags,
+        roles => flags.with_flag("--role", "source.role", roles.join(",")),
     }
 }
 

@@ -81,7 +81,7 @@ impl Context {
             self.same_as_the_agents(&source)?;
             return Ok(source.read());
         }
-        self.files(wanted, Order::AsGiven)
+        self.files(wanted)
     }
 
     /// Whether the settings leave it to the running agent where configs come from, and that is a cluster.
@@ -125,11 +125,7 @@ impl Context {
     }
 
     /// The files that the arguments name, merged.
-    pub(super) fn files(
-        &self,
-        wanted: &Wanted,
-        order: Order,
-    ) -> anyhow::Result<Result<MachineConfig, Refused>> {
+    pub(super) fn files(&self, wanted: &Wanted) -> anyhow::Result<Result<MachineConfig, Refused>> {
         let slash = Root::open(std::path::Path::new("/"))?;
         let (mut files, mut missing) = (Vec::new(), Vec::new());
         let mut local = LocalFiles::new(slash.clone());
@@ -164,7 +160,8 @@ impl Context {
             rules: &rules,
             local: &local,
             pool: POOL,
-            order,
+            order: Order::WorkerFirst,
+            roles: &self.settings.source_roles,
         };
         let merged = agent::judge(&self.settings).judged(gathering.config(files, missing));
         Ok(merged.map(|(config, warnings)| {

@@ -7,7 +7,7 @@ use super::{
     config::{Context, complain_of},
     output::print_raw,
 };
-use crate::machine_config::{Order, to_machine_config_yaml};
+use crate::machine_config::to_machine_config_yaml;
 
 /// Flags of `render`.
 #[derive(Debug, Args)]
@@ -37,7 +37,7 @@ pub(super) fn run(global: &Global, args: &RenderArgs) -> anyhow::Result<Exit> {
     let context = Context::open(global, args.wanted.flags(), false)?;
     let rendered = match args.wanted.files.is_empty() {
         true => context.source()?.read(),
-        false => context.files(&args.wanted, Order::WorkerFirst)?,
+        false => context.files(&args.wanted)?,
     };
     let config = match rendered {
         Ok(config) => config,

@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::{
     Exit, Global,
-    args::{owners_flag, source_flag},
+    args::{owners_flag, role_flag, source_flag},
     config::Context,
     daemon, print, start_logging,
 };
@@ -29,6 +29,10 @@ pub struct RunArgs {
     /// Where configs come from: dir:PATH, cluster or auto [default: source of the settings, auto]
     #[arg(long, value_name = "SOURCE", value_parser = Source::from_flag)]
     pub source: Option<Source>,
+    /// The roles of the machine, such as worker,infra; MachineConfigs of others in the directory are left
+    /// out [default: source.role of the settings]
+    #[arg(long, value_name = "ROLE", value_delimiter = ',')]
+    pub role: Vec<String>,
     /// How the API server is reached [default: cluster.kubeconfig of the settings, the pod's account]
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<String>,
@@ -50,6 +54,7 @@ impl RunArgs {
     /// What the flags say about settings.
     pub fn flags(&self) -> Fragment {
         let flags = source_flag(Fragment::default(), self.source.as_ref());
+        let flags = role_flag(flags, &self.role);
         let flags = owners_flag(flags, self.owners);
         let flags = given(
             flags,

@@ -110,6 +110,8 @@ impl Fragment {
             };
             let key = match above {
                 "" => name,
+                // `source` is a word, or a section with the word in `from`.
+                "source" if name == "from" => above.to_owned(),
                 above => format!("{above}.{name}"),
             };
             match node.shape {

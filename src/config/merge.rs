@@ -10,6 +10,7 @@ use super::{
     fragment::{Fragment, Node, Shape},
     problem::SettingsError,
     reader::{Misfit, Reader, Setting},
+    roles::Roles,
     settings::{
         Actions, Admin, Cluster, Devices, Drain, Drift, DriftRule, Log, Readiness, Settings, Update,
     },
@@ -41,6 +42,7 @@ impl Settings {
         let mut read = Reader::new(fragments);
         let jobs = |jobs: &Vec<Job>| distinct(jobs, "at least one job, each once");
         let source = read.take("source", Source::Auto);
+        let roles = read.take("source.role", Roles::default());
         let jobs = read.take_if("jobs", Job::ALL.to_vec(), jobs);
         let owners = read.take("owners", Owners::Auto);
         let users = read.take("users.allowed", vec![UserName("core".to_owned())]);
@@ -48,6 +50,7 @@ impl Settings {
         let devices = Devices::read(&mut read);
         let mut settings = Self {
             source,
+            source_roles: roles.0,
             jobs,
             owners,
             cluster: Cluster::read(&mut read),

@@ -13,6 +13,7 @@ mod own;
 mod pool;
 mod problem;
 mod reader;
+mod roles;
 mod settings;
 mod value;
 mod window;

@@ -21,6 +21,9 @@ use crate::{path::AbsPath, readiness::Policy, window::Windows};
 pub struct Settings {
     /// `source`: where the desired config comes from. Default `auto`.
     pub source: Source,
+    /// `source.role`: the roles of the machine, by which MachineConfigs of a directory are chosen. Default
+    /// none: all of them must have the same.
+    pub source_roles: Vec<String>,
     /// `jobs`: what the agent does here. Default all three.
     pub jobs: Vec<Job>,
     /// `owners`: whose files the agent makes. Default `auto`.

@@ -1,7 +1,7 @@
 //! Many files, each with its documents, and the one config they make together.
 
 use super::{
-    Document, Local, MachineConfig, Order, Refusal, Rules, document, merge, source, tree,
+    Document, Local, MachineConfig, Order, Refusal, Rules, document, merge, roles, source, tree,
     unread::Unread,
 };
 use crate::reason::Reason;
@@ -30,6 +30,8 @@ pub struct Gathering<'a> {
     pub pool: &'a str,
     /// In which order they are merged.
     pub order: Order,
+    /// The roles of the machine; none where no one has said which it has.
+    pub roles: &'a [String],
 }
 
 impl std::fmt::Debug for Gathering<'_> {
@@ -77,17 +79,31 @@ impl Gathering<'_> {
             read.unread.know_nothing_of_one();
         }
         read.refusals.extend(missing);
+        let left_out = match roles::select(&mut read.documents, self.roles) {
+            Ok(left_out) => left_out,
+            Err(mixed) => {
+                // Merged with one another they would contradict each other in what is no mistake.
+                read.refusals.push(mixed);
+                return Err(read.refusals.into());
+            }
+        };
         if read.documents.is_empty() {
             if read.refusals.is_empty() {
-                let message = "there is no config here; nothing is taken away because of it";
+                let message = match &left_out {
+                    Some(left_out) => format!("there is no config for this machine: {left_out}"),
+                    None => {
+                        "there is no config here; nothing is taken away because of it".to_owned()
+                    }
+                };
                 let refusal = Refusal::new(Reason::SourceEmpty, message);
                 read.refusals.push(refusal.file(self.shown));
             }
             return Err(read.refusals.into());
         }
-        let (config, warnings, contradictions) =
+        let (mut config, warnings, contradictions) =
             merge::together(read.documents, self.pool, self.order, &read.unread);
         read.refusals.extend(contradictions);
+        config.notes.0.extend(left_out);
         if read.refusals.is_empty() {
             read.warnings.extend(warnings);
             return Ok((config, read.warnings));

@@ -21,8 +21,8 @@ const RENDERED: &str = "rendered-";
 pub enum Order {
     /// As given: the files of a directory by name, and the documents of a file as they stand.
     AsGiven,
-    /// Those with role `worker` by name, then all others by name, so that a pool of one's own
-    /// overrides the workers' whatever the names are.
+    /// MachineConfigs of role `worker` by name, then all others by name, so that a pool of one's own
+    /// overrides the workers' whatever the names are. What has no name of its own keeps its place.
     WorkerFirst,
 }
 
@@ -54,8 +54,7 @@ pub(super) fn together(
 ) -> (MachineConfig, Vec<String>, Vec<Refusal>) {
     let mut refusals = same_names(&documents);
     if order == Order::WorkerFirst {
-        let rank = |document: &Document| document.role.as_deref() != Some("worker");
-        documents.sort_by(|a, b| (rank(a), &a.name).cmp(&(rank(b), &b.name)));
+        worker_first(&mut documents);
     }
     let mut parts = Parts::default();
     let (mut default_images, mut notes) = ([None, None], Vec::new());
@@ -93,6 +92,20 @@ pub(super) fn together(
     refusals.sort_by(|a, b| (&a.file, a.line, a.column).cmp(&(&b.file, b.line, b.column)));
     config.name = canonical::rendered_name(pool, &canonical::digest(&config.with_defaults()));
     (config, warnings, refusals)
+}
+
+/// Sorts the documents that have a name of their own among the places that they have.
+fn worker_first(documents: &mut Vec<Document>) {
+    let rank = |document: &Document| document.role.as_deref() != Some("worker");
+    let places: Vec<bool> = documents.iter().map(|document| document.named).collect();
+    let (mut named, others): (Vec<_>, Vec<_>) =
+        documents.drain(..).partition(|document| document.named);
+    named.sort_by(|a, b| (rank(a), &a.name).cmp(&(rank(b), &b.name)));
+    let (mut named, mut others) = (named.into_iter(), others.into_iter());
+    documents.extend(places.iter().filter_map(|is_named| match is_named {
+        true => named.next(),
+        false => others.next(),
+    }));
 }
 
 /// Files whose content an earlier document gives too, and otherwise. That is how configs are layered, and how two

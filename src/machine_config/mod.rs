@@ -22,6 +22,7 @@ mod parts;
 mod problems;
 mod reader;
 mod refusal;
+mod roles;
 mod scalar;
 mod source;
 mod trail;

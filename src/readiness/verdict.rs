@@ -81,7 +81,11 @@ fn config(state: &ConfigState) -> Verdict {
     match &state.refused {
         Some(refused) => {
             let message = format!("the last good config stays: {}", refused.message);
-            Verdict::note(Reason::ConfigRefused, message)
+            let reason = match refused.reason {
+                Reason::RolesMixed => Reason::RolesMixed,
+                _ => Reason::ConfigRefused,
+            };
+            Verdict::note(reason, message)
         }
         None => Verdict::fine("nothing is half applied"),
     }

@@ -1,6 +1,7 @@
 //! `tests/golden/input/NN-name/`: every file but `expected.txt` is input, in the order of the names,
 //! and directories hold what Butane reads beside it; `expected.txt` is what comes of it. `allowed.txt`
-//! names further users and groups, as `user ann`, and says `from api-server` of texts that come from there. `MACHINIST_BLESS=1` writes it anew, to be looked at.
+//! names further users and groups, as `user ann`, the roles of the machine, as `role worker`, and says
+//! `from api-server` of texts that come from there. `MACHINIST_BLESS=1` writes it anew, to be looked at.
 
 use std::{fmt::Write as _, fs, path::Path};
 
@@ -46,6 +47,7 @@ fn rules(case: &Path) -> Rules {
         match line.split_once(' ') {
             Some(("user", name)) => rules.users.insert(name.to_owned()),
             Some(("group", name)) => rules.groups.insert(name.to_owned()),
+            Some(("role", _)) => true,
             Some(("from", "api-server")) => {
                 rules.source = TextSource::ApiServer;
                 true
@@ -56,6 +58,14 @@ fn rules(case: &Path) -> Rules {
     rules
 }
 
+fn roles(case: &Path) -> Vec<String> {
+    let allowed = fs::read_to_string(case.join("allowed.txt")).unwrap_or_default();
+    let roles = allowed
+        .lines()
+        .filter_map(|line| line.strip_prefix("role "));
+    roles.map(str::to_owned).collect()
+}
+
 fn result(
     directory: &Path,
     files: Vec<(String, Vec<u8>)>,
@@ -64,12 +74,17 @@ fn result(
     for (name, _) in &files {
         local.text(name, AbsPath::root());
     }
+    let roles = roles(directory);
     let gathering = Gathering {
         shown: "all",
         rules: &rules(directory),
         local: &local,
         pool: "worker",
-        order: Order::AsGiven,
+        order: match roles.len() {
+            0 | 1 => Order::AsGiven,
+            _ => Order::WorkerFirst,
+        },
+        roles: &roles,
     };
     let config = gathering.config(files, Vec::new());
     config.map_err(|refused| refused.refusals)
@@ -309,6 +324,39 @@ fn a_pool_of_its_own_overrides_the_workers_whatever_the_names() {
     };
     assert_eq!(winner(Order::WorkerFirst), b"own");
     assert_eq!(winner(Order::AsGiven), b"middle");
+}
+
+#[test]
+fn what_has_no_name_of_its_own_keeps_its_place() {
+    let text = |name: &str| {
+        let config = format!(
+            r#"{{"ignition":{{"version":"3.2.0"}},"storage":{{"files":[{{"path":"/etc/y","contents":{{"source":"data:,{name}"}}}}]}}}}"#
+        );
+        (name.to_owned(), config.into_bytes())
+    };
+    let content = |files: Vec<(String, Vec<u8>)>, path: &str| {
+        let (documents, _) = documents_from_files(files, &Rules::default(), &NoLocal).unwrap();
+        let (config, _) = merge(documents, "worker", Order::WorkerFirst).unwrap();
+        let file = &config.files[&path.parse().unwrap()];
+        let bytes = file.content.as_ref().unwrap().bytes().unwrap().to_vec();
+        String::from_utf8(bytes).unwrap()
+    };
+    assert_eq!(
+        content(vec![text("a.ign"), text("b.ign")], "/etc/y"),
+        "b.ign"
+    );
+    assert_eq!(
+        content(vec![text("b.ign"), text("a.ign")], "/etc/y"),
+        "a.ign"
+    );
+    let manifests = [
+        file_manifest("99-x", "worker", "99"),
+        file_manifest("10-x", "worker", "10"),
+    ];
+    let [late, early] = manifests;
+    let files = vec![late, text("b.ign"), early, text("a.ign")];
+    assert_eq!(content(files.clone(), "/etc/y"), "a.ign");
+    assert_eq!(content(files, "/etc/x"), "99");
 }
 
 #[test]

@@ -90,6 +90,7 @@ fn without_effect(config: &Value) -> BTreeSet<String> {
         local: &NoLocal,
         pool: "worker",
         order: Order::AsGiven,
+        roles: &[],
     };
     let files = vec![("a.ign".to_owned(), config.to_string().into_bytes())];
     let notes = match gathering.config(files, Vec::new()) {

@@ -62,14 +62,14 @@ fn machine(dice: &mut Dice) -> Tree {
         "/var/home/d/b",
     ] {
         if dice.one_in(3) {
-            tree.write(name, *dice.pick(&["found", "one", ""]));
+            tree.write(name, dice.pick(&["found", "one", ""]));
         }
     }
     for name in ["/srv/l", "/etc/x", "/srv/m", "/srv/n", "/var/home/d"] {
         let exists = std::fs::symlink_metadata(tree.at(name)).is_ok();
         match dice.below(6) {
             _ if exists => {}
-            0 | 1 => tree.link(name, *dice.pick::<&str>(&TARGETS)),
+            0 | 1 => tree.link(name, dice.pick::<&str>(&TARGETS)),
             2 => tree.write(name, "found"),
             3 => std::fs::create_dir_all(tree.at(name)).unwrap(),
             _ => {}

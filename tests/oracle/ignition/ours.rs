@@ -20,6 +20,7 @@ pub(super) fn read(case: &Case) -> Result<MachineConfig, Vec<Refusal>> {
         local: &NoLocal,
         pool: "worker",
         order: Order::AsGiven,
+        roles: &[],
     };
     let files = case
         .texts

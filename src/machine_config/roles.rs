@@ -1,0 +1,77 @@
+//! Which MachineConfigs of several roles are for this machine.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Document, Refusal, problems::RENDERED};
+use crate::{reason::Reason, words};
+
+/// As many MachineConfigs as a line names.
+const MAX_NAMED: usize = 5;
+
+/// Removes the documents of other roles than `roles`, and says which. Documents without a role are for every
+/// role; a rendered config is always for the machine that it was rendered for.
+///
+/// # Errors
+/// Without `roles`, the documents have several.
+pub(super) fn select(
+    documents: &mut Vec<Document>,
+    roles: &[String],
+) -> Result<Option<String>, Refusal> {
+    if roles.is_empty() {
+        return match mixed(documents) {
+            Some(refusal) => Err(refusal),
+            None => Ok(None),
+        };
+    }
+    let is_ours = |document: &Document| match role(document) {
+        Some(role) => roles.iter().any(|ours| ours == role),
+        None => true,
+    };
+    let others = documents.iter().filter(|document| !is_ours(document));
+    let others: Vec<String> = others.map(shown).collect();
+    documents.retain(is_ours);
+    Ok((!others.is_empty()).then(|| {
+        format!(
+            "left out, because their role is not {}: {}",
+            roles.join(" or "),
+            words::few(others.iter(), MAX_NAMED)
+        )
+    }))
+}
+
+/// The role by which a document is chosen.
+fn role(document: &Document) -> Option<&str> {
+    let role = document.role.as_deref().filter(|role| !role.is_empty());
+    role.filter(|_| !document.name.starts_with(RENDERED))
+}
+
+/// The refusal of documents that have several roles, with a file of each.
+fn mixed(documents: &[Document]) -> Option<Refusal> {
+    let mut files: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for document in documents {
+        if let Some(role) = role(document) {
+            let file = document.origin.file.as_deref().unwrap_or(&document.name);
+            files.entry(role).or_default().insert(file);
+        }
+    }
+    if files.len() < 2 {
+        return None;
+    }
+    let each = files.iter().map(|(role, files)| {
+        let files = words::few(files.iter(), MAX_NAMED);
+        format!("{role} ({files})")
+    });
+    let each: Vec<String> = each.collect();
+    let message = format!(
+        "these are MachineConfigs of several roles: {}",
+        each.join("; ")
+    );
+    let refusal = Refusal::new(Reason::RolesMixed, message);
+    Some(refusal.expected("the roles of this machine in --role or in the setting source.role"))
+}
+
+fn shown(document: &Document) -> String {
+    let role = document.role.as_deref().unwrap_or_default();
+    let file = document.origin.file.as_deref().unwrap_or_default();
+    format!("{} ({file}, role {role})", document.name)
+}
