@@ -94,7 +94,8 @@ reasons! {
     DowngradeRefused,
     /// The config names the kubelet of a host that has it from packages.
     KubeletNotManaged,
-    /// The process lacks a capability that a live root needs.
+    /// The process lacks a capability that a live root needs, or can make no directory of its own on the file system of
+    /// a path.
     PermissionMissing,
     /// A part of the config could not be compared with the machine; a warning.
     NotChecked,

@@ -160,7 +160,6 @@ impl Builder<'_> {
     /// The changes of objects, of users and groups, and of the operating system.
     pub(super) fn all_changes(&self, os: &[OsChange]) -> Vec<(Change, Needed)> {
         let mut changes = self.changes();
-        changes.extend(self.account_changes());
         changes.extend(os.iter().map(|change| self.os_change(change)));
         changes
     }

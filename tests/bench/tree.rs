@@ -81,6 +81,7 @@ impl Machinist {
             environment: Vec::new(),
             flags: Fragment::default(),
             own_uid: rustix::process::geteuid().as_raw(),
+            root_alone: false,
         };
         Self {
             settings: place.read().unwrap(),

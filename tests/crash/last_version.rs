@@ -131,6 +131,8 @@ impl Fixture {
             (at(&entry.path), node)
         });
         let sandbox = Sandbox::holding(&Tree(nodes.collect()), MOUNTS);
+        // Its packages are this version's.
+        sandbox.write_recovery_units();
         let root = sandbox.root();
         let new = self.objects.iter().map(|entry| {
             let now = identity(&root, &at(&entry.path));

@@ -78,7 +78,9 @@ fn readyz_is_503_while_a_gate_holds_and_names_it_in_the_same_words_as_status_and
         (&clock["open"], &clock["effect"]),
         (&json!(false), &json!("warn"))
     );
-    assert!(words.starts_with("ready; warnings: TimeSync ("), "{words}");
+    // The machine's disk may be full as well: it is the host's.
+    assert!(words.starts_with("ready; warnings: "), "{words}");
+    assert!(words.contains("TimeSync ("), "{words}");
 
     // A unit that fails after the update.
     let start = std::time::Instant::now();

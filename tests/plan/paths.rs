@@ -62,7 +62,7 @@ fn machine(dice: &mut Dice) -> Tree {
         "/var/home/d/b",
     ] {
         if dice.one_in(3) {
-            tree.write(name, dice.pick(&["found", "one", ""]));
+            tree.write(name, dice.pick::<&str>(&["found", "one", ""]));
         }
     }
     for name in ["/srv/l", "/etc/x", "/srv/m", "/srv/n", "/var/home/d"] {

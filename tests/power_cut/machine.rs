@@ -15,7 +15,7 @@ use machinist::{
         replay::{self, Effort, Inodes, Model},
     },
     update::{
-        journal::{Journal, Mark, ObjectId, OperationRecordKind},
+        journal::{Journal, Mark, OperationRecordKind},
         recover::{self, RecoverError},
         store::Store,
     },
@@ -269,12 +269,12 @@ impl State<'_> {
             .map(|(path, id)| (self.inodes[&path], id))
             .collect();
         each_id(&mut journal, |id| {
-            let number = self.numbers.get(&(id.ino, id.birth)).copied();
+            let number = self.numbers.get(&id).copied();
             // An object that did not survive keeps a number that nobody has.
             let gone = || (u64::MAX - number.unwrap_or_default() as u64, Some((0, 0)));
-            (id.ino, id.birth) = number
+            number
                 .and_then(|number| now.get(&number).copied())
-                .unwrap_or_else(gone);
+                .unwrap_or_else(gone)
         });
         std::fs::write(&path, journal.encode().unwrap()).unwrap();
         sandbox
@@ -396,7 +396,7 @@ impl State<'_> {
 /// Tells recovered machines apart by everything that decides what happens next.
 fn signature(tree: &Tree, journal: &Journal) -> u64 {
     let mut journal = journal.clone();
-    each_id(&mut journal, |id| (id.ino, id.birth) = (0, None));
+    each_id(&mut journal, |_| (0, None));
     let mut tree = tree.clone();
     tree.0.remove(&at("/var/lib/machinist/journal"));
     // What lies in the spare is never read.
@@ -404,14 +404,20 @@ fn signature(tree: &Tree, journal: &Journal) -> u64 {
     hash(&(tree, format!("{journal:?}")))
 }
 
-pub(crate) fn each_id(journal: &mut Journal, mut with: impl FnMut(&mut ObjectId)) {
-    let operations = journal
-        .transactions
-        .iter_mut()
-        .flat_map(|tx| &mut tx.operations);
-    for record in operations {
-        if let OperationRecordKind::Exchange { before, after, .. } = &mut record.kind {
-            before.iter_mut().chain(after).for_each(&mut with);
+pub(crate) fn each_id(journal: &mut Journal, with: impl Fn(Id) -> Id) {
+    for tx in &mut journal.transactions {
+        for record in &mut tx.operations {
+            if let OperationRecordKind::Exchange { before, after, .. } = &mut record.kind {
+                for id in before.iter_mut().chain(after) {
+                    (id.ino, id.birth) = with((id.ino, id.birth));
+                }
+            }
+            if let Some(parent) = &mut record.parent {
+                (parent.ino, parent.birth) = with((parent.ino, parent.birth));
+            }
+        }
+        for holder in tx.holders.values_mut() {
+            (holder.ino, holder.birth) = with((holder.ino, holder.birth));
         }
     }
 }

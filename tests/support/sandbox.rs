@@ -202,11 +202,7 @@ impl Sandbox {
 
     /// What a package brings, without which nothing is updated on a running machine.
     fn install_recovery(&self) {
-        let own = concat!(env!("CARGO_MANIFEST_DIR"), "/systemd");
-        for unit in ["machinist-recover.service", "machinist-guard.service"] {
-            let text = std::fs::read_to_string(format!("{own}/{unit}")).unwrap();
-            self.write(&format!("/usr/lib/systemd/system/{unit}"), &text);
-        }
+        self.write_recovery_units();
         self.write("/usr/bin/machinist", "#!/bin/sh\n");
         let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         std::fs::set_permissions(self.path("/usr/bin/machinist"), executable).unwrap();
@@ -214,6 +210,14 @@ impl Sandbox {
         std::fs::create_dir_all(&wants).unwrap();
         let link = wants.join("machinist-recover.service");
         std::os::unix::fs::symlink("../machinist-recover.service", link).unwrap();
+    }
+
+    pub(crate) fn write_recovery_units(&self) {
+        let own = concat!(env!("CARGO_MANIFEST_DIR"), "/systemd");
+        for unit in ["machinist-recover.service", "machinist-guard.service"] {
+            let text = std::fs::read_to_string(format!("{own}/{unit}")).unwrap();
+            self.write(&format!("/usr/lib/systemd/system/{unit}"), &text);
+        }
     }
 
     /// One that holds exactly `tree`.

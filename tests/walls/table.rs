@@ -31,10 +31,14 @@ pub(crate) const WALLS: &[Wall] = &[
         "",
         "",
     ),
-    wall("machine_config", "digest path reason", ""),
+    wall("machine_config", "digest path reason words", ""),
     wall("plan", "digest machine_config path reason words", ""),
     wall("update::phase", "", ""),
-    wall("update::journal", "digest path plan reason", ""),
+    wall(
+        "update::journal",
+        "digest path plan reason root",
+        "which directory it was",
+    ),
     wall(
         "device",
         "machine_config path reason",
@@ -114,8 +118,8 @@ pub(crate) const WALLS: &[Wall] = &[
     ),
     wall(
         "readiness::report readiness::measure readiness::probe",
-        "clock config hardware metrics path readiness readiness::measure reason root status systemd telemetry update update::journal",
-        "",
+        "clock config hardware metrics path plan readiness readiness::measure reason root status systemd telemetry update update::journal",
+        "what drifted",
     ),
     wall(
         "config",

@@ -61,13 +61,14 @@ pub(super) fn read(
 /// The mode that the same digits are in the other base, decimal or octal.
 fn other_base(digits: &str) -> Option<u32> {
     let octal = digits.bytes().all(|digit| matches!(digit, b'0'..=b'7'));
-    let (bare, base) = match digits.strip_prefix('0') {
-        Some(bare) => (bare, 10),
-        None => (digits, 8),
+    let (bare, base, largest) = match digits.strip_prefix('0') {
+        // Nobody writes set-id and sticky bits in decimal.
+        Some(bare) => (bare, 10, 0o777),
+        None => (digits, 8, 0o7777),
     };
     let fits = octal && (3..=4).contains(&bare.len());
     let other = u32::from_str_radix(bare, base).ok().filter(|_| fits)?;
-    (other <= 0o7777).then_some(other)
+    (other <= largest).then_some(other)
 }
 
 /// Whether the digits can only have been meant in the other base.

@@ -138,7 +138,7 @@ fn text(dice: &mut Dice) -> String {
     if dice.one_in(8) {
         text.insert_str(
             0,
-            *dice.pick(&[
+            dice.pick::<&str>(&[
                 "---\n",
                 "%YAML 1.1\n---\n",
                 "%YAML 1.2\n---\n",
@@ -158,11 +158,11 @@ fn text(dice: &mut Dice) -> String {
         let places: Vec<usize> = text.char_indices().map(|(at, _)| at).collect();
         let at = *dice.pick(&places);
         match dice.below(3) {
-            0 => text.insert_str(at, *dice.pick(&LETTERS)),
+            0 => text.insert_str(at, dice.pick::<&str>(&LETTERS)),
             1 => drop(text.remove(at)),
             _ => {
                 text.remove(at);
-                text.insert_str(at, *dice.pick(&LETTERS));
+                text.insert_str(at, dice.pick::<&str>(&LETTERS));
             }
         }
     }
@@ -183,7 +183,10 @@ fn list(dice: &mut Dice, item: impl Fn(&mut Dice) -> Tree) -> Tree {
 }
 
 /// Some of the fields, the first `always` of them at any rate.
-fn map(dice: &mut Dice, always: usize, fields: &[(&str, &dyn Fn(&mut Dice) -> Tree)]) -> Tree {
+/// A key, and what makes its value.
+type Field<'f> = (&'f str, &'f dyn Fn(&mut Dice) -> Tree);
+
+fn map(dice: &mut Dice, always: usize, fields: &[Field<'_>]) -> Tree {
     let mut map = Vec::new();
     for (at, (name, field)) in fields.iter().enumerate() {
         if at < always || dice.one_in(4) {
@@ -326,7 +329,7 @@ fn hook(dice: &mut Dice) -> Tree {
 
 fn rdt(dice: &mut Dice) -> Tree {
     let text = |dice: &mut Dice| {
-        one(
+        Tree::one(
             dice,
             &["a", "\"/\"", "..", "\"a/b\"", "\"\"", "L3:0=f", "~"],
         )
@@ -343,7 +346,7 @@ fn rdt(dice: &mut Dice) -> Tree {
                 false => list(dice, text),
             }),
             ("enableMonitoring", &|dice| {
-                one(
+                Tree::one(
                     dice,
                     &["true", "false", "yes", "off", "~", "1", "\"true\"", "y"],
                 )
