@@ -1,6 +1,8 @@
 //! Paths that a user could lead elsewhere: refused in a config to reach, left alone in the config before.
 
-use super::{Observed, desired::Layout};
+use std::collections::BTreeMap;
+
+use super::{Observed, desired::Layout, observed::ObjectKind};
 use crate::{machine_config::Refusal, path::AbsPath, reason::Reason};
 
 /// Refuses each entry of the config to reach at an unsafe path (of `only` alone, where one is given), and takes
@@ -14,7 +16,8 @@ pub(super) fn take_out(
     for (path, why) in &observed.unsafe_after {
         after.refuse_unsafe(path, why, only);
     }
-    for (path, why) in &observed.unsafe_before {
+    let obstructed = obstructed(before, observed);
+    for (path, why) in observed.unsafe_before.iter().chain(&obstructed) {
         let wanted = before.objects.remove(path);
         let absent = before.absent.remove(path);
         if (wanted.is_some() || absent.is_some()) && !after.speaks_of(path) {
@@ -24,6 +27,21 @@ pub(super) fn take_out(
             ));
         }
     }
+}
+
+/// Paths in a user's directory where the user has put something else in place of a directory on the way.
+fn obstructed(before: &Layout, observed: &Observed) -> BTreeMap<AbsPath, String> {
+    let users = before.objects.keys();
+    let users = users.filter(|path| observed.users_directories.contains_key(path));
+    let obstacle = |path: &AbsPath| {
+        let facts = |above: &AbsPath| observed.objects.get(above);
+        let mut above = path.ancestors();
+        above.find(|above| facts(above).is_some_and(|facts| facts.kind != ObjectKind::Directory))
+    };
+    let why = |path: &AbsPath| Some(format!("{} is no directory any more", obstacle(path)?));
+    users
+        .filter_map(|path| Some((path.clone(), why(path)?)))
+        .collect()
 }
 
 impl Layout {

@@ -20,17 +20,24 @@ pub(super) struct Approach {
 }
 
 /// Walks to the target, and by the path that the config asked for where users' links lead from there to it.
+/// Where one of the operations `before` makes a directory on the way, only as far as that.
 pub(super) fn approach(
     root: &Root,
     moved: &BTreeMap<AbsPath, AbsPath>,
+    before: &[Operation],
     target: &AbsPath,
 ) -> Result<Approach, TransactionError> {
-    let way = root.walk(target).map_err(|error| match error.is_absent() {
-        true => TransactionError::Changed {
-            target: target.clone(),
-        },
-        false => error.into(),
-    })?;
+    let way = match root.walk(target) {
+        Err(error) if error.is_absent() => {
+            let changed = || TransactionError::Changed {
+                target: target.clone(),
+            };
+            let mut makers = before.iter().map(|operation| &operation.target);
+            let maker = makers.find(|made| target.is_under(made));
+            root.walk(maker.ok_or_else(changed)?)?
+        }
+        way => way?,
+    };
     if way.control != Control::Root
         && let Some(asked) = asked(moved, target)?
         // Links that the config is only about to bring lead nowhere yet.
@@ -86,8 +93,13 @@ pub(super) fn refuse_foreign(
 
 /// Which directory holds the target, where a user may exchange it and it can be told apart over boots. An
 /// overlay numbers its directories anew when they are first written to.
-pub(super) fn lasting_parent(root: &Root, way: &Way) -> Result<Option<Identity>, TransactionError> {
-    if way.control == Control::Root {
+pub(super) fn lasting_parent(
+    root: &Root,
+    way: &Way,
+    target: &AbsPath,
+) -> Result<Option<Identity>, TransactionError> {
+    let is_there = way.path.parent() == target.parent();
+    if way.control == Control::Root || !is_there {
         return Ok(None);
     }
     let overlay = root.mount(&way.path)?.fs_type == "overlay";

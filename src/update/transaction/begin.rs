@@ -61,15 +61,11 @@ pub fn begin(
     let mut operations = Vec::with_capacity(from.plan.operations.len());
     let mut followed = Vec::with_capacity(from.plan.operations.len());
     for (index, operation) in from.plan.operations.iter().enumerate() {
-        let Approach { way, asked, links } = approach(root, from.moved, &operation.target)?;
-        let parent = lasting_parent(root, &way)?;
+        let (before, target) = (&from.plan.operations[..index], &operation.target);
+        let Approach { way, asked, links } = approach(root, from.moved, before, target)?;
+        let parent = lasting_parent(root, &way, target)?;
         let pinned = root.pinned(&[&way]);
-        refuse_foreign(
-            &pinned,
-            &way,
-            operation,
-            is_ours(journal, &operation.target),
-        )?;
+        refuse_foreign(&pinned, &way, operation, is_ours(journal, target))?;
         let record = record(&pinned, journal, from, operation, index, &mut places)?;
         operations.push(OperationRecord {
             asked,

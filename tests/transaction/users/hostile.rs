@@ -103,7 +103,8 @@ fn round(sandbox: &Sandbox, dice: &mut Dice, before: &Tree, story: &mut String) 
     };
     acts(sandbox, dice, story);
     let mut hand = ByHand::open(&sandbox.root());
-    if let Err(refusals) = hand.stage(&wanted(dice)) {
+    let next = wanted(dice);
+    if let Err(refusals) = hand.stage(&next) {
         *story += &format!("refused: {:?}; ", refusals.first().map(|it| it.reason));
         same(story);
         return false;
