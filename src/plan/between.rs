@@ -94,6 +94,7 @@ fn plan(
     drop(before);
     let (mut operations, in_the_way) = normalise::operations(&steps, &after, observed);
     refusals.extend(in_the_way);
+    unsafe_paths::leave_obstructed(&mut operations, &mut steps, &mut after, observed);
     let completed = complete(&mut operations, to, &steps, &after, observed, capabilities);
     refusals.extend(completed);
     if !refusals.is_empty() {

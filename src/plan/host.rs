@@ -47,12 +47,7 @@ pub(super) fn refusals(
         found.push(Refusal::new(Reason::ValueInvalid, message));
     }
     let busy = steps.busy();
-    let mount_points: Vec<&AbsPath> = observed
-        .objects
-        .iter()
-        .filter(|(_, facts)| facts.mount_point)
-        .map(|(path, _)| path)
-        .collect();
+    let mount_points = mount_points(observed);
     for operation in operations {
         if let OperationKind::Restore(place) = &operation.kind
             && !observed.objects.contains_key(place)
@@ -82,6 +77,30 @@ pub(super) fn refusals(
         found.extend(recovery::touched(steps));
     }
     found
+}
+
+/// Why an operation cannot be carried out over what stands at its target; none where it can.
+pub(super) fn obstacle(
+    operation: &Operation,
+    steps: &Steps,
+    observed: &Observed,
+    (busy, mount_points): (&BTreeSet<AbsPath>, &[&AbsPath]),
+) -> Option<Refusal> {
+    let host = Host {
+        operation,
+        steps,
+        observed,
+        mount_points,
+    };
+    host.in_the_way()
+        .or_else(|| host.foreign_content(busy))
+        .or_else(|| host.other_names())
+}
+
+pub(super) fn mount_points(observed: &Observed) -> Vec<&AbsPath> {
+    let objects = observed.objects.iter();
+    let mount_points = objects.filter(|(_, facts)| facts.mount_point);
+    mount_points.map(|(path, _)| path).collect()
 }
 
 struct Host<'a> {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Observed, desired::Layout, observed::ObjectKind};
+use super::{Observed, Operation, desired::Layout, difference::Steps, host, observed::ObjectKind};
 use crate::{machine_config::Refusal, path::AbsPath, reason::Reason};
 
 /// Refuses each entry of the config to reach at an unsafe path (of `only` alone, where one is given), and takes
@@ -27,6 +27,37 @@ pub(super) fn take_out(
             ));
         }
     }
+}
+
+/// Leaves alone what leaves the config from a user's directory, where the user has made something of it that
+/// would keep the rest of the config from leaving.
+pub(super) fn leave_obstructed(
+    operations: &mut Vec<Operation>,
+    steps: &mut Steps,
+    after: &mut Layout,
+    observed: &Observed,
+) {
+    if observed.users_directories.is_empty() {
+        return;
+    }
+    let (busy, mount_points) = (steps.busy(), host::mount_points(observed));
+    operations.retain(|operation| {
+        let target = &operation.target;
+        if !observed.users_directories.contains_key(target) || after.speaks_of(target) {
+            return true;
+        }
+        let around = (&busy, mount_points.as_slice());
+        let Some(obstacle) = host::obstacle(operation, steps, observed, around) else {
+            return true;
+        };
+        let step = steps.at.remove(target);
+        let asked = step.map_or_else(|| target.to_string(), |step| step.entry.name.to_string());
+        let why = obstacle.message;
+        after.left_behind.push(format!(
+            "{asked} leaves the config and is left as it is: {why}"
+        ));
+        false
+    });
 }
 
 /// Paths in a user's directory where the user has put something else in place of a directory on the way.

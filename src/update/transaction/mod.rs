@@ -209,6 +209,14 @@ impl<'a> SyncPoints<'a> {
 
     /// The file system of `dir`, or of the nearest directory above it that exists.
     fn add(&mut self, dir: &AbsPath) -> Result<(), TransactionError> {
+        match (self.add_existing(dir), dir.parent()) {
+            // A user has made a link there that leads to itself.
+            (Err(error), Some(parent)) if error.is_loop() => self.add(&parent),
+            (added, _) => Ok(added?),
+        }
+    }
+
+    fn add_existing(&mut self, dir: &AbsPath) -> Result<(), RootError> {
         let mount = self.root.mount(dir)?.id;
         if !self.by_mount.contains_key(&mount) {
             self.by_mount.insert(mount, self.root.sync_point(dir)?);
