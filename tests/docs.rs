@@ -135,6 +135,22 @@ fn every_link_leads_somewhere() {
 }
 
 #[test]
+fn the_differences_from_ignition_are_those_that_the_oracle_finds() {
+    let section = |text: &str, title: &str| {
+        let start = text.find(title).unwrap();
+        let rest = text[start..].split_once("\n|").unwrap().1;
+        rows(&format!(
+            "|{}",
+            rest.split_once("\n\n").unwrap_or((rest, "")).0
+        ))
+    };
+    let found = section(&page("tests/oracle/differences.md"), "## Ignition");
+    let told = section(&page("docs/config.md"), "## Differences from Ignition");
+    assert!(found.len() > 20, "{found:?}");
+    assert_eq!(told, found);
+}
+
+#[test]
 fn every_reason_code_is_explained_in_order_with_its_meaning() {
     let explained: Vec<_> = rows(&page("docs/reasons.md"))
         .into_iter()

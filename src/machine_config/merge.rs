@@ -68,6 +68,7 @@ pub(super) fn together(
         }
         notes.extend(document.warnings.iter().map(ToString::to_string));
         notes.extend(covered(&parts, &document.parts));
+        notes.extend(replaced(&mut parts, &document.parts));
         lay_over(&mut parts, document.parts);
     }
     let [os_image, extensions_image] = default_images;
@@ -119,6 +120,55 @@ fn covered<'a>(below: &'a Parts, above: &'a Parts) -> impl Iterator<Item = Strin
             format!("{path} has the content of {new_place}, which comes after {old_place} and differs from it")
         })
     })
+}
+
+/// Takes away what an earlier document has at a path where a later one has an object of another kind.
+fn replaced(below: &mut Parts, above: &Parts) -> Vec<String> {
+    let mut notes = Vec::new();
+    let mut note = |path: &AbsPath, what: (&str, &NodePart), by: (&str, &NodePart)| {
+        let [earlier, later] = [what, by].map(|(_, part)| conflict::place(&part.origin));
+        let (what, by) = (what.0, by.0);
+        notes.push(format!(
+            "{path} is the {by} of {later}, which comes after the {what} of {earlier} and replaces it"
+        ));
+    };
+    let files = above
+        .files
+        .iter()
+        .map(|(path, part)| (path, ("file", &part.node)));
+    let links = above
+        .links
+        .iter()
+        .map(|(path, part)| (path, ("link", &part.node)));
+    let directories = above.directories.iter();
+    let directories = directories.map(|(path, part)| (path, ("directory", part)));
+    for (path, by) in files.chain(links).chain(directories) {
+        let kinds = [
+            below.files.contains_key(path),
+            below.links.contains_key(path),
+            below.directories.contains_key(path),
+        ];
+        // An earlier document that contradicts itself stays one that is refused.
+        if kinds.iter().filter(|there| **there).count() > 1 {
+            continue;
+        }
+        if by.0 != "file"
+            && let Some(part) = below.files.remove(path)
+        {
+            note(path, ("file", &part.node), by);
+        }
+        if by.0 != "link"
+            && let Some(part) = below.links.remove(path)
+        {
+            note(path, ("link", &part.node), by);
+        }
+        if by.0 != "directory"
+            && let Some(part) = below.directories.remove(path)
+        {
+            note(path, ("directory", &part), by);
+        }
+    }
+    notes
 }
 
 /// Two documents of one name: in a cluster the second would have replaced the first whole.

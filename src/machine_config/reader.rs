@@ -38,6 +38,10 @@ impl<'n> Field<'n> {
         hollow(self.node)
     }
 
+    pub(super) fn is_empty_text(&self) -> bool {
+        matches!(&self.node.value, Value::Scalar { text, .. } if text.is_empty())
+    }
+
     pub(super) fn origin(&self, problems: &Problems) -> Origin {
         problems.origin(self.node.place, Some(&self.path.to_string()))
     }

@@ -18,7 +18,7 @@ const DECLARATION: &str = "apiVersion: machinist.dev/v1\nkind: DeviceDeclaration
     share: {replicas: 2}\n  match: [{subsystem: {name: misc, attributes: {dev: \"10:229\"}}}]\n  \
     health: [{unit: acme.service}]\n";
 const VENDOR: &str = "apiVersion: machinist.dev/v1\nkind: DeviceVendor\nmetadata: {name: acme}\n\
-    spec: {connects: program, resources: [acme.dev/*], devices: [\"/dev/acme*\"], grace: 10s}\n";
+    spec: {connects: program, resources: [acme.dev/*], devices: [\"/dev/acme*\", /dev/fuse, /dev/net/tun], grace: 10s}\n";
 /// The example of the documentation, as a service of the machine.
 const SERVICE: &str = "[Service]\n\
     Environment=MACHINIST_VENDOR_SOCKET=/run/machinist/vendors/acme/agent.sock\n\

@@ -203,7 +203,12 @@ fn ignition(model: &Model, choices: &mut Choices) -> Value {
             .map(|(name, contents)| json!({"name": name, "contents": contents}))
             .collect();
         let mut entry = json!({"name": name, "contents": unit.contents, "enabled": unit.enabled,
-            "mask": unit.mask, "dropins": drop_ins});
+            "dropins": drop_ins});
+        // Only in version 2 does false say nothing.
+        if unit.mask || (two && choices.flip()) {
+            let fields = entry.as_object_mut().unwrap();
+            fields.insert("mask".into(), json!(unit.mask));
+        }
         if drop_ins.is_empty() && choices.flip() {
             entry.as_object_mut().unwrap().remove("dropins");
         }

@@ -41,9 +41,9 @@ struct Fields<'r, 'o, 'n, 'p> {
 }
 
 impl<'n> Fields<'_, '_, 'n, '_> {
-    /// The field, unless it says nothing.
+    /// The field, unless it is an empty text.
     fn get(&mut self, known: Known) -> Option<Field<'n>> {
-        is_there(self.object, known, self.dialect).filter(|field| !field.is_hollow())
+        is_there(self.object, known, self.dialect).filter(|field| !field.is_empty_text())
     }
 
     fn of(&mut self, name: &str) -> Option<Field<'n>> {

@@ -119,7 +119,10 @@ fn read_bytes(given: &Given<'_>, gzip: bool, reading: &mut Reading<'_>) -> Optio
             (field, source::decode(text))
         }
     };
-    let unpacked = packed.and_then(|bytes| match gzip && !bytes.is_empty() {
+    // Of an empty source nothing is fetched, and so nothing is unpacked.
+    let (Given::Source(given) | Given::Inline(given) | Given::Local(given)) = given;
+    let gzip = gzip && !given.is_empty_text();
+    let unpacked = packed.and_then(|bytes| match gzip {
         true => source::gunzip(&bytes, reading.budget),
         false if bytes.len() > reading.budget => Err(source::too_much()),
         false => Ok(bytes),

@@ -28,10 +28,7 @@ pub(super) fn read(
 ) {
     for field in passwd.items("groups", &mut reading.problems) {
         if let Some((name, group)) = read_one_group(&field, dialect, reading) {
-            match parts.groups.get_mut(&name) {
-                Some(before) if dialect.is_two() => before.lay_over(group),
-                _ => insert(&mut parts.groups, name, group, &field, reading),
-            }
+            insert(&mut parts.groups, name, group, &field, reading);
         }
     }
     for field in passwd.items("users", &mut reading.problems) {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{
     super::{
-        Owner, Refusal,
+        Content, Owner, Refusal,
         document::Reading,
         parts::{FilePart, LinkPart, NodePart, Parts},
         reader::{Field, Object},
@@ -106,6 +106,7 @@ fn read_file(
         ..FilePart::default()
     };
     file.node.mode = mode::read(&mut object, dialect, reading);
+    let overwrites = file.node.overwrite == Some(true);
     if dialect.is_two() || reading.overwrites {
         file.node.overwrite.get_or_insert(true);
     }
@@ -113,6 +114,15 @@ fn read_file(
     file.content = object
         .object("contents", &mut reading.problems)
         .and_then(|object| contents::read(object, dialect, reading));
+    // Ignition 2 knows no file without contents.
+    if dialect.is_two() {
+        file.content.get_or_insert_with(|| Content::new(Vec::new()));
+    } else if file.content.is_none() && overwrites {
+        let message = "overwrite is true, and there are no contents to replace what exists";
+        let expected = Some("contents, or overwrite: false");
+        let reason = Reason::ValueInvalid;
+        field.refuse(&mut reading.problems, reason, message, expected);
+    }
     match append {
         Some(append) if dialect.is_two() => append_all(&mut file, &append, &mut object, reading),
         Some(append) => {
@@ -268,7 +278,7 @@ fn read_filesystem(object: &mut Object<'_>, reading: &mut Reading<'_>) {
     }
 }
 
-/// An owner; the id counts where both are given. `root` is 0 on every machine, and one spelling of
+/// An owner, by id or by name. `root` is 0 on every machine, and one spelling of
 /// it gives one digest.
 fn read_owner(
     object: &mut Object<'_>,
@@ -307,6 +317,12 @@ fn read_owner(
             name => Some(Owner::Name(name.to_owned())),
         }
     });
+    if id.is_some() && name.is_some() {
+        let message = format!("{key} has both id and name");
+        let expected = Some("one of them");
+        let reason = Reason::ValueInvalid;
+        owner.field.refuse(problems, reason, message, expected);
+    }
     owner.finish(problems);
     id.map(Owner::Id).or(name)
 }

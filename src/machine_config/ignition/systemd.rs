@@ -52,6 +52,11 @@ fn read_unit(
             insert(&mut unit.drop_ins, name, drop_in, &field, reading);
         }
     }
+    // Ignition 2 cannot tell an empty text and false from what is not said.
+    if dialect.is_two() {
+        unit.contents = unit.contents.filter(|text| !text.is_empty());
+        unit.mask = unit.mask.filter(|mask| *mask);
+    }
     object.finish(&mut reading.problems);
     Some((name?, unit))
 }

@@ -71,5 +71,5 @@ fuzz_target!(|text: &[u8]| {
     let files = vec![("b.yaml".to_owned(), manifest.into_bytes())];
     let (documents, _) = documents_from_files(files, &Rules::default(), &NoLocal).unwrap();
     let (again, _) = merge(documents, "fuzz", Order::AsGiven).unwrap();
-    assert_eq!(again, config);
+    assert_eq!(again, *config.with_defaults());
 });

@@ -8,7 +8,7 @@ use crate::support::wait;
 pub(super) const OFFERED: &str = "acme.dev/accelerator";
 pub(super) const FILE: &str = "/etc/machinist/vendors.d/acme.yaml";
 pub(super) const VENDOR: &str = "apiVersion: machinist.dev/v1\nkind: DeviceVendor\nmetadata: {name: acme}\n\
-    spec: {connects: program, serve: dra, resources: [acme.dev/*], devices: [\"/dev/acme*\"]}\n";
+    spec: {connects: program, serve: dra, resources: [acme.dev/*], devices: [\"/dev/acme*\", /dev/fuse, /dev/net/tun]}\n";
 pub(super) const UNIT: &str = "/etc/systemd/system/program.service";
 pub(super) const SERVICE: &str = "[Service]\n\
     Environment=MACHINIST_VENDOR_SOCKET=/run/machinist/vendors/acme/agent.sock\n\

@@ -28,6 +28,15 @@ pub(super) fn differences(theirs: &Verdict, ours: &MachineConfig) -> Vec<String>
     found
 }
 
+/// The fields of a user or group without those that say what holds anyway.
+fn said(account: &BTreeMap<String, Value>) -> BTreeMap<&str, &Value> {
+    let usual = |field: &str| Value::Bool(field == "shouldExist");
+    let fields = account.iter().map(|(field, value)| (field.as_str(), value));
+    fields
+        .filter(|(field, value)| **value != usual(field))
+        .collect()
+}
+
 fn lines_of_verdict(verdict: &Verdict) -> BTreeMap<String, String> {
     let mut lines = BTreeMap::new();
     let mut put = |kind: &str, name: &str, said: &dyn Debug| {
@@ -72,12 +81,12 @@ fn lines_of_verdict(verdict: &Verdict) -> BTreeMap<String, String> {
     }
     for (name, user) in &verdict.users {
         put("user", name, &user.keys);
-        for (field, value) in &user.account {
+        for (field, value) in said(&user.account) {
             put("user", &format!("{name} {field}"), value);
         }
     }
     for (name, group) in &verdict.groups {
-        put("group", name, group);
+        put("group", name, &said(group));
     }
     lines
 }
@@ -127,15 +136,16 @@ fn lines_of_config(config: &MachineConfig) -> BTreeMap<String, String> {
     }
     for (name, user) in &config.users {
         put("user", name, &user.ssh_authorized_keys);
-        let account = serde_json::to_value(&user.account).unwrap();
-        for (field, value) in account.as_object().into_iter().flatten() {
+        let account: Option<BTreeMap<String, Value>> =
+            serde_json::from_value(serde_json::to_value(&user.account).unwrap()).unwrap();
+        for (field, value) in said(&account.unwrap_or_default()) {
             put("user", &format!("{name} {field}"), value);
         }
     }
     for (name, group) in &config.groups {
         let group = serde_json::to_value(group).unwrap();
         let group: BTreeMap<String, Value> = serde_json::from_value(group).unwrap();
-        put("group", name, &group);
+        put("group", name, &said(&group));
     }
     lines
 }

@@ -1,6 +1,8 @@
 //! Ignition: the same verdict, and the same machine, as `github.com/coreos/ignition/v2` gives.
 
 mod compare;
+mod generate;
+mod listed;
 mod ours;
 mod verdict;
 
@@ -8,7 +10,7 @@ use std::{fs, path::Path};
 
 use verdict::{Case, Verdict};
 
-use crate::support::ask;
+use crate::support::{Dice, ask, rounds, seed};
 
 /// The texts of a directory by name, without those of formats that Ignition does not read.
 fn texts(directory: &Path) -> Vec<(String, String)> {
@@ -81,5 +83,79 @@ fn a_later_entry_without_contents_keeps_those_of_an_earlier_one() {
         assert!(verdict.accepted, "{case:?}: {}", verdict.error);
         let found = compare::differences(verdict, &ours::read(case).unwrap());
         assert!(found.is_empty(), "{case:?}: {found:#?}");
+    }
+}
+
+/// What differs between the library's verdict and ours.
+fn differences(case: &Case, theirs: &Verdict) -> Vec<String> {
+    match (ours::read(case), theirs.accepted) {
+        (Ok(config), true) => compare::differences(theirs, &config),
+        (Ok(_), false) => vec![format!("Ignition refuses it: {}", theirs.error)],
+        (Err(_), false) => Vec::new(),
+        (Err(refusals), true) => refusals
+            .iter()
+            .map(|refusal| format!("machinist refuses it: {refusal}"))
+            .collect(),
+    }
+}
+
+#[test]
+fn generated_configs_are_the_same_machine_to_ignition() {
+    let seed = seed();
+    let rounds = rounds(500, 20_000);
+    let cases: Vec<Case> = (0..rounds)
+        .map(|round| generate::case(&mut Dice::new(seed, round)))
+        .collect();
+    let verdicts: Vec<Verdict> = ask("ignition", &cases);
+    let mut found = Vec::new();
+    let mut accepted = 0;
+    for (round, (case, verdict)) in cases.iter().zip(&verdicts).enumerate() {
+        let mut differs = differences(case, verdict);
+        accepted += u64::from(verdict.accepted && differs.is_empty());
+        differs.retain(|one| !listed::DIFFERENCES.iter().any(|known| known.is(one)));
+        if !differs.is_empty() {
+            found.push(format!("round {round}: {:#?}: {differs:#?}", case.texts));
+        }
+    }
+    println!("oracle: {accepted} of {rounds} configs are accepted and the same to both sides");
+    let shown = &found[..found.len().min(20)];
+    assert!(
+        found.is_empty(),
+        "seed {seed}: {} of {rounds} cases differ\n{}",
+        found.len(),
+        shown.join("\n")
+    );
+    assert!(
+        accepted > rounds / 10,
+        "only {accepted} of {rounds} are accepted"
+    );
+}
+
+/// The list is complete by the test above, and exact by this one.
+#[test]
+fn every_listed_difference_is_one_and_is_explained() {
+    let cases: Vec<Case> = listed::DIFFERENCES
+        .iter()
+        .map(|one| Case {
+            texts: (0..)
+                .zip(one.texts)
+                .map(|(number, text)| (format!("{number}.ign"), (*text).to_owned()))
+                .collect(),
+        })
+        .collect();
+    let verdicts: Vec<Verdict> = ask("ignition", &cases);
+    let explained = include_str!("../differences.md");
+    for ((one, case), verdict) in listed::DIFFERENCES.iter().zip(&cases).zip(&verdicts) {
+        let found = differences(case, verdict);
+        assert!(
+            found.iter().any(|found| one.is(found)),
+            "{}: {found:?}",
+            one.name
+        );
+        assert!(
+            explained.contains(&format!("| {} |", one.name)),
+            "{} is missing in differences.md",
+            one.name
+        );
     }
 }

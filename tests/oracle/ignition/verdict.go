@@ -134,11 +134,11 @@ func node(from types.Node, mode *int) Node {
 
 // owner is a number or a name. Ignition looks at the number only where there is no name.
 func owner(id *int, name *string) any {
-	if name != nil && *name != "" {
-		return *name
-	}
 	if id != nil {
 		return *id
+	}
+	if name != nil && *name != "" {
+		return *name
 	}
 	return nil
 }

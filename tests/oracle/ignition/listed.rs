@@ -1,0 +1,197 @@
+//! Differences from the Ignition library that stay. Each has a row in `differences.md`.
+
+/// A difference, recognised by what the comparison says.
+pub(super) struct Difference {
+    /// Its row in `differences.md`.
+    pub(super) name: &'static str,
+    /// Configs that show it together.
+    pub(super) texts: &'static [&'static str],
+    /// What the comparison says of it.
+    pub(super) told: &'static str,
+}
+
+impl Difference {
+    pub(super) fn is(&self, found: &str) -> bool {
+        found.contains(self.told)
+    }
+}
+
+macro_rules! difference {
+    ($name:literal, $told:literal, $version:literal, $($rest:literal),+) => {
+        Difference {
+            name: $name,
+            texts: &[$(concat!("{\"ignition\":{\"version\":\"", $version, "\"},", $rest, "}")),+],
+            told: $told,
+        }
+    };
+}
+
+pub(super) const DIFFERENCES: &[Difference] = &[
+    difference!(
+        "an Ignition 2.0 or 2.1 file without a mode",
+        "file /etc/without-mode: Ignition (Some(0)",
+        "2.1.0",
+        r#""storage":{"files":[{"filesystem":"root","path":"/etc/without-mode","contents":{"source":"data:,x"}}]}"#
+    ),
+    difference!(
+        "an Ignition 2.1 directory without a mode",
+        "directory /etc/without-mode: Ignition (Some(0)",
+        "2.1.0",
+        r#""storage":{"directories":[{"filesystem":"root","path":"/etc/without-mode"}]}"#
+    ),
+    difference!(
+        "a user twice in one Ignition 2 config",
+        "user ann gecos: Ignition , machinist String(\"Twice\")",
+        "2.2.0",
+        r#""passwd":{"users":[{"name":"ann","gecos":"Twice"},{"name":"ann"}]}"#
+    ),
+    difference!(
+        "an owner by name over an owner by id of an earlier config",
+        "directory /etc/named: Ignition (None, (Number(7), Null)), machinist (None, (String(\"bob\"), Null))",
+        "3.4.0",
+        r#""storage":{"directories":[{"path":"/etc/named","user":{"id":7}}]}"#,
+        r#""storage":{"directories":[{"path":"/etc/named","user":{"name":"bob"}}]}"#
+    ),
+    difference!(
+        "an Ignition 2.0 file without an owner over one with an owner",
+        "file /etc/without-owner: Ignition (Some(420), (Number(0), Number(0))",
+        "2.0.0",
+        r#""storage":{"files":[{"filesystem":"root","path":"/etc/without-owner","mode":420,"user":{"id":7},"contents":{"source":"data:,x"}}]}"#,
+        r#""storage":{"files":[{"filesystem":"root","path":"/etc/without-owner","mode":420,"contents":{"source":"data:,x"}}]}"#
+    ),
+    difference!(
+        "contents that are not packed as they say",
+        "compression is gzip, but the data is not",
+        "3.4.0",
+        r#""storage":{"files":[{"path":"/etc/a","contents":{"source":"data:,x","compression":"gzip"}}]}"#,
+        r#""storage":{"files":[{"path":"/etc/a","contents":{"source":"data:,x","compression":""}}]}"#
+    ),
+    difference!(
+        "`enable` and `enabled` that contradict each other",
+        "enable and enabled contradict each other",
+        "2.2.0",
+        r#""systemd":{"units":[{"name":"a.service","contents":"[Service]\nExecStart=/bin/a\n","enable":true,"enabled":false}]}"#
+    ),
+    difference!(
+        "a drop-in twice in one unit of Ignition 2",
+        "10-a.conf is there twice in one config [EntryDuplicate]",
+        "2.2.0",
+        r#""systemd":{"units":[{"name":"a.service","dropins":[{"name":"10-a.conf","contents":""},{"name":"10-a.conf","contents":""}]}]}"#
+    ),
+    difference!(
+        "a password hash of no known form",
+        "this is no password hash",
+        "3.4.0",
+        r#""passwd":{"users":[{"name":"ann","passwordHash":"text"}]}"#
+    ),
+    difference!(
+        "a sha256 hash in Ignition 2",
+        "unrecognized hash function",
+        "2.2.0",
+        r#""storage":{"files":[{"filesystem":"root","path":"/etc/a","mode":420,"contents":{"source":"data:,","verification":{"hash":"sha256-e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"}}}]}"#
+    ),
+    difference!(
+        "contents that do not match their hash",
+        "[HashMismatch]",
+        "3.4.0",
+        r#""storage":{"files":[{"path":"/etc/a","contents":{"source":"data:,x","verification":{"hash":"sha256-e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"}}}]}"#,
+        r#""storage":{"files":[{"path":"/etc/a","contents":{"source":"data:,","verification":{"hash":"sha256-e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"}}}]}"#
+    ),
+    difference!(
+        "an empty hash",
+        "malformed hash specifier",
+        "3.4.0",
+        r#""storage":{"files":[{"path":"/etc/a","contents":{"source":"data:,x","verification":{"hash":""}}}]}"#
+    ),
+    difference!(
+        "contents from a server",
+        "[SourceRemote]",
+        "3.4.0",
+        r#""storage":{"files":[{"path":"/etc/a","contents":{"source":"http://example.com/a"}}]}"#,
+        r#""storage":{"files":[{"path":"/etc/a","contents":{"source":"data:,x"}}]}"#
+    ),
+    difference!(
+        "a file twice in one Ignition 2 config, the second time to append",
+        "file /etc/twice: Ignition (Some(420), (Null, Null), None)",
+        "2.2.0",
+        r#""storage":{"files":[{"filesystem":"root","path":"/etc/twice","mode":420,"contents":{"source":"data:,x"}},{"filesystem":"root","path":"/etc/twice","mode":420,"append":true,"contents":{"source":"data:,x"}}]}"#
+    ),
+    difference!(
+        "a unit that systemd does not load",
+        "[UnitInvalid]",
+        "3.4.0",
+        r#""systemd":{"units":[{"name":"a.service","contents":"ExecStart=/bin/a\n"}]}"#
+    ),
+    difference!(
+        "a unit name with characters that systemd does not allow",
+        "[UnitNameInvalid]",
+        "3.4.0",
+        r#""systemd":{"units":[{"name":"a b.service","contents":"[Service]\nExecStart=/bin/a\n"}]}"#
+    ),
+    difference!(
+        "`append` to a file whose contents no config gives",
+        "whose contents no config gives, is not supported",
+        "3.4.0",
+        r#""storage":{"files":[{"path":"/etc/a","append":[{"source":"data:,x"}]}]}"#
+    ),
+    difference!(
+        "an entry below a file of the config",
+        "excludes it [EntryDuplicate]",
+        "3.4.0",
+        r#""storage":{"files":[{"path":"/etc/d","contents":{"source":"data:,x"}},{"path":"/etc/d/x","contents":{"source":"data:,x"}}]}"#
+    ),
+    difference!(
+        "an entry below a link of the config",
+        "path includes link in config",
+        "3.4.0",
+        r#""storage":{"links":[{"path":"/etc/d","target":"/srv"}],"files":[{"path":"/etc/d/x","contents":{"source":"data:,x"}}]}"#
+    ),
+    difference!(
+        "the same in Ignition 2",
+        "Please use a link not defined in Storage:Links",
+        "2.2.0",
+        r#""storage":{"links":[{"filesystem":"root","path":"/etc/d","target":"/srv"}],"files":[{"filesystem":"root","path":"/etc/d/x","mode":420,"contents":{"source":"data:,x"}}]}"#
+    ),
+    difference!(
+        "a hard link with an owner",
+        "cannot have an owner of its own",
+        "3.4.0",
+        r#""storage":{"files":[{"path":"/etc/a","contents":{"source":"data:,x"}}],"links":[{"path":"/etc/b","target":"/etc/a","hard":true,"user":{"id":7}}]}"#
+    ),
+    difference!(
+        "a hard link with a relative target",
+        "is no absolute path: it does not start with /; expected the absolute path of a file",
+        "3.4.0",
+        r#""storage":{"files":[{"path":"/etc/a","contents":{"source":"data:,x"}}],"links":[{"path":"/etc/b","target":"a","hard":true}]}"#
+    ),
+    difference!(
+        "a hard link to a directory of the config",
+        "hard link target is a directory",
+        "3.4.0",
+        r#""storage":{"directories":[{"path":"/etc/a"}],"links":[{"path":"/etc/b","target":"/etc/a","hard":true}]}"#
+    ),
+    difference!(
+        "a path with `.`, `..` or an empty component in Ignition 2",
+        "is no absolute path: it holds",
+        "2.2.0",
+        r#""storage":{"directories":[{"filesystem":"root","mode":493,"path":"/etc//b"}]}"#
+    ),
+    difference!(
+        "a link without a target in Ignition 2 and before 3.4",
+        "target is missing [ValueInvalid]",
+        "3.1.0",
+        r#""storage":{"links":[{"path":"/etc/a"}]}"#
+    ),
+    difference!(
+        "a mode whose digits were meant in the other base",
+        "is a decimal number and would be mode",
+        "3.4.0",
+        r#""storage":{"files":[{"path":"/etc/a","mode":755,"contents":{"source":"data:,x"}}]}"#
+    ),
+    difference!(
+        "a home directory or shell that is no absolute path",
+        "is no path that the database can hold",
+        "3.4.0",
+        r#""passwd":{"users":[{"name":"ann","shell":"text"}]}"#
+    ),
+];
