@@ -392,7 +392,13 @@ pub(super) fn read_kernel(
 ) {
     let problems = &mut reading.problems;
     for field in object.items(arguments_key, problems) {
-        if let Some(word) = read_word(&field, problems) {
+        // OpenShift makes no argument of it.
+        if field.is_blank() {
+            field.warn(
+                problems,
+                "an empty kernel argument has no effect".to_owned(),
+            );
+        } else if let Some(word) = read_word(&field, problems) {
             for argument in KernelCommandLine::parse(&word).iter() {
                 let at = field.origin(problems);
                 parts.note_os(EntryKind::KernelArgument, argument.as_str(), at);

@@ -42,6 +42,12 @@ impl<'n> Field<'n> {
         matches!(&self.node.value, Value::Scalar { text, .. } if text.is_empty())
     }
 
+    /// Whether it is a text of nothing but spaces.
+    pub(super) fn is_blank(&self) -> bool {
+        matches!(&self.node.value, Value::Scalar { text, plain, .. }
+            if text.trim().is_empty() && !*plain)
+    }
+
     pub(super) fn origin(&self, problems: &Problems) -> Origin {
         problems.origin(self.node.place, Some(&self.path.to_string()))
     }

@@ -53,6 +53,8 @@ pub struct Observed {
     pub texts: BTreeMap<AbsPath, String>,
     /// Whether sshd reads `~/.ssh/authorized_keys.d/ignition`.
     pub sshd_reads_keys_directory: bool,
+    /// Where sshd takes keys from, where those are files that no config brings keys to.
+    pub sshd_keys_elsewhere: Option<String>,
     /// Kernel arguments of the running kernel.
     pub kernel_arguments: KernelCommandLine,
     /// What this machine was on before the config that it is on for us.

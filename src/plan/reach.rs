@@ -50,6 +50,11 @@ impl Reach<'_> {
             ));
         }
         let (_, account) = account.filter(|_| keys)?;
+        if let Some(elsewhere) = &self.observed.sshd_keys_elsewhere {
+            return Some(format!(
+                "sshd does not read {asked}: its AuthorizedKeysFile is {elsewhere}"
+            ));
+        }
         let (at, found) = self.unsafe_for_sshd(path, account)?;
         let Attributes { mode, uid, gid } = found;
         Some(format!(

@@ -229,7 +229,13 @@ impl Enabling<'_, '_> {
         match wish {
             Wish::Enabled => self.enable(&entry, unit, &[real], true),
             Wish::Preset(Preset::Enable(names)) => self.enable(&entry, unit, &names, false),
-            Wish::Disabled => self.disable(&entry, &real, self.newly_said(name, unit)),
+            Wish::Disabled => {
+                let newly = self.newly_said(name, unit);
+                self.disable(&entry, &real, newly);
+                if !newly {
+                    self.keep_companions_away(&entry, &real);
+                }
+            }
             // A preset disables the unit alone, without those of its `Also=`.
             Wish::Preset(Preset::Disable) => self.disable(&entry, &real, false),
             Wish::Unsaid => {}
@@ -309,6 +315,17 @@ impl Enabling<'_, '_> {
         paths.extend(self.kept_away(&family));
         paths.extend(linkset::enable(name, &find, &stop).links.into_keys());
         self.clear(entry, paths.into_iter());
+    }
+
+    /// The links of companions that were taken away when the unit was disabled and are still gone: they come back
+    /// only when nothing is said of the unit any more.
+    fn keep_companions_away(&mut self, entry: &Entry, name: &str) {
+        let find = |other: &str| self.catalogue.find(other);
+        let stop = |other: &str| self.catalogue.says(other);
+        let family = linkset::family(name, &find, &stop);
+        let mut away = self.kept_away(&family);
+        away.retain(|path| !self.links.contains_key(path));
+        self.clear(entry, away.into_iter());
     }
 
     /// Links of these units that stood there before machinist and were taken away: still to be gone, and

@@ -9,6 +9,7 @@ mod labels;
 mod look;
 mod places;
 mod recovery;
+mod sshd;
 mod unit_paths;
 mod units;
 

@@ -4,6 +4,8 @@
 //! start; whichever comes first finds work, the other finds none. It runs no actions and waits for
 //! nobody: which files the machine sees is settled here, what must be restarted is the agent's.
 
+use std::collections::BTreeSet;
+
 use crate::{
     path::AbsPath,
     reason::Reason,
@@ -202,10 +204,17 @@ pub fn settle(store: &Store, journal: &mut Journal) -> Result<(), RecoverError> 
         Err(StoreError::Config { .. }) => None,
         config => Some(config?),
     };
-    let wanted = |dir: &AbsPath| {
-        let base = base.as_ref();
-        base.is_none_or(|base| base.directories.contains_key(dir))
+    // The journal knows directories by where they lie.
+    let lie = |asked: &AbsPath| {
+        store
+            .root()
+            .canonical(asked)
+            .unwrap_or_else(|_| asked.clone())
     };
+    let named = base.filter(|_| !journal.made.is_empty());
+    let named: Option<BTreeSet<AbsPath>> =
+        named.map(|base| base.directories.keys().map(lie).collect());
+    let wanted = |dir: &AbsPath| named.as_ref().is_none_or(|named| named.contains(dir));
     let drifted =
         transaction::tidy(store.root(), journal, &wanted).map_err(RecoverError::of(&id))?;
     kept_aside(&drifted);

@@ -6,7 +6,7 @@ use crate::{
     root::{Root, RootError},
 };
 
-use super::{LONGEST_DATABASE, text_if_there};
+use super::{LONGEST_DATABASE, sshd, text_if_there};
 
 /// Fills in users, groups and where sshd looks for keys.
 pub(super) fn add(root: &Root, seen: &mut Observed) -> Result<(), RootError> {
@@ -28,7 +28,9 @@ pub(super) fn add(root: &Root, seen: &mut Observed) -> Result<(), RootError> {
             }
         }
     }
-    seen.sshd_reads_keys_directory = sshd_reads_keys_directory(root)?;
+    let sshd = sshd::keys(root)?;
+    seen.sshd_reads_keys_directory = sshd.reads_directory();
+    seen.sshd_keys_elsewhere = sshd.elsewhere();
     Ok(())
 }
 
@@ -46,38 +48,4 @@ fn user(line: &str) -> Option<(String, Account)> {
             .filter(|home| *home != AbsPath::root()),
     };
     Some(((*name).to_owned(), account))
-}
-
-/// Whether sshd takes keys from `~/.ssh/authorized_keys.d/ignition`: named outright, or through the
-/// helper that Fedora CoreOS and its relatives configure for that directory.
-fn sshd_reads_keys_directory(root: &Root) -> Result<bool, RootError> {
-    let mut texts = vec![text_if_there(
-        root,
-        "/etc/ssh/sshd_config",
-        LONGEST_DATABASE,
-    )?];
-    for directory in ["/etc/ssh/sshd_config.d", "/usr/lib/ssh/sshd_config.d"] {
-        for path in super::files_in(root, directory, ".conf")? {
-            texts.push(text_if_there(root, path.as_str(), LONGEST_DATABASE)?);
-        }
-    }
-    Ok(texts
-        .iter()
-        .flat_map(|text| text.lines())
-        .any(names_keys_directory))
-}
-
-/// A line of sshd_config(5) that has keys of that directory read; the helper may be given the user's name.
-fn names_keys_directory(line: &str) -> bool {
-    let words = line.split([' ', '\t', '=', '"']);
-    let mut words = words.filter(|word| !word.is_empty());
-    let key = words.next().unwrap_or_default();
-    if key.eq_ignore_ascii_case("AuthorizedKeysFile") {
-        return words.any(|file| {
-            let directory = file.strip_suffix("/ignition").or(file.strip_suffix("/*"));
-            directory.is_some_and(|directory| directory.ends_with(".ssh/authorized_keys.d"))
-        });
-    }
-    let command = words.next().unwrap_or_default();
-    key.eq_ignore_ascii_case("AuthorizedKeysCommand") && command.ends_with("/ssh-key-dir")
 }

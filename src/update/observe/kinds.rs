@@ -63,7 +63,8 @@ impl Look<'_> {
 
 fn link_end(root: &Root, path: AbsPath, count: bool) -> Result<LinkEnd, RootError> {
     let stat = match root.stat(&path) {
-        Err(error) if error.is_unreachable() => None,
+        // A link that leads below itself leads nowhere.
+        Err(error) if error.is_unreachable() || error.is_loop() => None,
         stat => stat?,
     };
     let kind = stat.map(|stat| match stat.kind {
@@ -84,7 +85,8 @@ fn count_below(root: &Root, directory: &AbsPath) -> Result<Option<usize>, RootEr
     let (mut todo, mut count) = (vec![directory.clone()], 0);
     while let Some(directory) = todo.pop() {
         let listing = match root.listing(&directory) {
-            Err(error) if error.is_unreachable() => return Ok(None),
+            // It does not answer, or somebody has removed or exchanged it meanwhile.
+            Err(error) if error.is_unreachable() || error.is_absent() => return Ok(None),
             listing => listing?,
         };
         count += listing.entries.len() + listing.unreadable_names;

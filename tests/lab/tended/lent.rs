@@ -164,8 +164,10 @@ fn is_given_back_and_begun_again(fleet: &Fleet, pod: &str) {
     let text = said(&cancelled);
     assert!(cancelled.status.success(), "{text}");
     assert_eq!(text, "node/first update to rendered-first-b cancelled\n");
-    let node = fleet.node("first");
-    assert!(node["spec"]["unschedulable"].is_null(), "{node:#}");
+    // The answer waits for no gate that the uncordon may have to wait for.
+    fleet.wait_node("first", "schedulable", |node| {
+        node["spec"]["unschedulable"].is_null()
+    });
     fleet.wait_lent("first", "2");
     assert_eq!(fleet.user(), Some(("first".to_owned(), pod.to_owned())));
     assert_eq!(fleet.first.read("/etc/example.conf"), b"a\n");
