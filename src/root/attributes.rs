@@ -1,6 +1,6 @@
 //! Extended attributes: which ones a new file takes over from the file that it replaces.
 
-use std::{collections::BTreeMap, io, path::Path};
+use std::{collections::BTreeMap, io, os::fd::OwnedFd, path::Path};
 
 use rustix::{
     fs::{Mode, XattrFlags},
@@ -169,6 +169,13 @@ fn attribute_names(path: &Path) -> io::Result<Vec<String>> {
 /// The value of one attribute of what is at `path`, which is not followed.
 pub(super) fn attribute(path: &Path, name: &str) -> io::Result<Vec<u8>> {
     grown(|buffer| rustix::fs::lgetxattr(path, name, buffer))
+}
+
+/// The value of one attribute of the object behind a handle, itself a link or not.
+pub(super) fn attribute_of(handle: &OwnedFd, name: &str) -> io::Result<Vec<u8>> {
+    // Not lgetxattr: it would ask the link of /proc.
+    let path = walk::proc_path(handle);
+    grown(|buffer| rustix::fs::getxattr(&path, name, buffer))
 }
 
 /// Calls with a buffer that doubles until the answer fits; 64 KiB is the kernel's own limit for

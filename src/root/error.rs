@@ -154,9 +154,10 @@ impl RootError {
         )
     }
 
-    /// Whether the path passes more links than the kernel follows.
+    /// Whether the path passes more links than the kernel follows, or is longer than it takes.
     pub fn is_loop(&self) -> bool {
-        self.raw_os_error().map(Errno::from_raw_os_error) == Some(Errno::LOOP)
+        let number = self.raw_os_error().map(Errno::from_raw_os_error);
+        matches!(number, Some(Errno::LOOP | Errno::NAMETOOLONG))
     }
 
     /// Whether nobody listens on the socket.

@@ -141,10 +141,13 @@ fn list_lets_others_write(handle: &OwnedFd) -> bool {
     const USER: u16 = 0x02;
     const GROUP: u16 = 0x08;
     const WRITE: u16 = 0x02;
-    let Ok(list) =
-        super::attributes::attribute(&walk::proc_path(handle), "system.posix_acl_access")
-    else {
-        return false;
+    let list = match super::attributes::attribute_of(handle, "system.posix_acl_access") {
+        Ok(list) => list,
+        Err(error) => {
+            let errno = error.raw_os_error().map(Errno::from_raw_os_error);
+            // What cannot be read may say anything.
+            return !matches!(errno, Some(Errno::NODATA | Errno::OPNOTSUPP));
+        }
     };
     let entries = list.get(4..).unwrap_or_default().chunks_exact(8);
     entries.into_iter().any(|entry| {

@@ -37,10 +37,10 @@ impl Root {
     }
 
     /// Like [`Root::read_nofollow`], for what was a regular file when it was looked at a moment ago: it is
-    /// not looked at once more before it is opened.
-    pub fn read_seen(&self, p: &AbsPath, limit: u64) -> Result<Vec<u8>, RootError> {
+    /// not looked at once more before it is opened. Gives what is known of the very file that was read.
+    pub fn read_seen(&self, p: &AbsPath, limit: u64) -> Result<(Vec<u8>, Stat), RootError> {
         let (file, stat) = self.open_seen("read", p, Last::Keep)?;
-        self.content(p, file, stat.size, limit)
+        Ok((self.content(p, file, stat.size, limit)?, stat))
     }
 
     /// Like [`Root::read`], for text.

@@ -16,7 +16,7 @@ const LIST: &str = "system.posix_acl_access";
 
 /// A list that lets user 1001 read and write, as posix_acl_xattr(5) has it: version, then tag, permissions
 /// and id of each entry.
-fn list_for_1001() -> Vec<u8> {
+pub(super) fn list_for_1001() -> Vec<u8> {
     const NONE: u32 = u32::MAX;
     let entries: [(u16, u16, u32); 5] = [
         (0x01, 6, NONE),

@@ -12,6 +12,8 @@ use crate::{
     sandbox::{Sandbox, Written, at, config, without_staging},
 };
 
+#[path = "users/attacks.rs"]
+mod attacks;
 #[path = "users/exchanged.rs"]
 mod exchanged;
 #[path = "users/hostile.rs"]

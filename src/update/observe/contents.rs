@@ -135,7 +135,9 @@ impl Question {
             return without_text();
         }
         let bytes = match root.read_seen(&self.path, limit) {
-            Ok(bytes) => bytes,
+            // Another file lies there by now.
+            Ok((_, stat)) if Stamp::of(&stat) != self.stamp => return Ok(Answer::default()),
+            Ok((bytes, _)) => bytes,
             Err(RootError::TooLarge { .. }) => return without_text(),
             Err(error) => return Err(error),
         };

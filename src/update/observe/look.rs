@@ -50,6 +50,8 @@ pub(super) struct Look<'a> {
     given: BTreeMap<AbsPath, String>,
     /// Who controls the directories of paths, where that is not root.
     controlled: BTreeMap<AbsPath, Control>,
+    /// The owners that the entries in users' directories have, and how many names the config knows of each.
+    own: BTreeMap<AbsPath, (Vec<u32>, u32)>,
     /// Why the objects at paths may not be touched.
     foreign: BTreeMap<AbsPath, String>,
 }
@@ -72,6 +74,7 @@ impl<'a> Look<'a> {
             digests,
             given,
             controlled: BTreeMap::new(),
+            own: BTreeMap::new(),
             foreign: BTreeMap::new(),
         }
     }
@@ -164,6 +167,14 @@ impl<'a> Look<'a> {
                 stats => stats?,
             };
             for (path, stat) in paths.into_iter().zip(stats) {
+                // By the very answer that the content is read by.
+                if let Some(why) = stat
+                    .as_ref()
+                    .and_then(|stat| self.why_foreign(path, stat).transpose())
+                {
+                    self.foreign.insert(path.clone(), why?);
+                    continue;
+                }
                 let file = stat.as_ref().filter(|stat| stat.kind == Kind::File);
                 files.extend(file.map(|stat| self.question(path, stat)));
                 self.note(path, stat, Some(&mount))?;
@@ -194,21 +205,38 @@ impl<'a> Look<'a> {
         if let Some(facts) = self.seen.objects.get(path) {
             return Ok(Some(facts.mount.clone()));
         }
+        // Not by recursion: a user's link may lead through thousands of components.
+        let known = |above: &AbsPath| self.seen.objects.contains_key(above);
+        let unknown: Vec<AbsPath> = path.ancestors().take_while(|above| !known(above)).collect();
+        for above in unknown.iter().rev() {
+            if self.below_known(above)?.is_none() {
+                return Ok(None);
+            }
+        }
+        self.below_known(path)
+    }
+
+    /// Looks at an object whose parents were looked at.
+    fn below_known(&mut self, path: &AbsPath) -> Result<Option<AbsPath>, RootError> {
         if self.absent.contains(path) {
             return Ok(None);
         }
         let above = match path.parent() {
-            Some(parent) => match self.directory(&parent)? {
-                Some(mount) => Some(mount),
+            Some(parent) => match self.seen.objects.get(&parent) {
+                Some(facts) if facts.kind == ObjectKind::Directory => Some(facts.mount.clone()),
                 // Nothing is below what is not there. Nor below a link: paths are canonical in the tree
                 // as planned, where this one is gone.
-                None => return Ok(None),
+                _ => return Ok(None),
             },
             None => None,
         };
         match self.root.stat(path) {
             Err(error) if error.is_unreachable() => {
                 self.unreachable(path, &error);
+                self.absent.insert(path.clone());
+                Ok(None)
+            }
+            Err(error) if error.is_loop() => {
                 self.absent.insert(path.clone());
                 Ok(None)
             }

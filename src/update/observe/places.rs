@@ -15,6 +15,9 @@ use crate::{
 /// As many links as the kernel follows in one path (path_resolution(7)).
 const MOST_LINKS: usize = 40;
 
+/// Deepest directory that links may lead to. Whoever made the link would have trees built as deep as the stack holds.
+const DEEPEST_DIRECTORIES: usize = 256;
+
 /// A directory on the way of a path.
 #[derive(Clone)]
 struct Place {
@@ -278,6 +281,11 @@ impl<'a> Places<'a> {
                 ".." => here.at.parent().unwrap_or_else(AbsPath::root),
                 part => child(&here.at, part),
             };
+            if passed.components().count() > DEEPEST_DIRECTORIES {
+                return Ok(Err(format!(
+                    "a link leads to a path of more than {DEEPEST_DIRECTORIES} directories"
+                )));
+            }
             // A link on the way counts itself, not only what it leads to.
             if let Err(why) = link.passes(&self.root, &passed) {
                 return Ok(Err(why));

@@ -73,8 +73,9 @@ pub(super) fn refuse_foreign(
         OperationKind::Remove | OperationKind::Restore(_) | OperationKind::Entries(_) => None,
     };
     let users: Vec<u32> = wanted.into_iter().chain(ours.then_some(stat.uid)).collect();
-    // Other names of a file stay what they are when this one is exchanged.
-    let names = u32::MAX;
+    // Other names of our own file stay what they are when this one is exchanged. Of a user's file, the content would
+    // be kept as what comes back, and another name of it may be anywhere.
+    let names = if ours { u32::MAX } else { 1 };
     let own = Own {
         users: &users,
         names,

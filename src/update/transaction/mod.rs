@@ -210,8 +210,10 @@ impl<'a> SyncPoints<'a> {
     /// The file system of `dir`, or of the nearest directory above it that exists.
     fn add(&mut self, dir: &AbsPath) -> Result<(), TransactionError> {
         match (self.add_existing(dir), dir.parent()) {
-            // A user has made a link there that leads to itself.
-            (Err(error), Some(parent)) if error.is_loop() => self.add(&parent),
+            // A user has made a link there that leads to itself, or mounted something that does not let root in.
+            (Err(error), Some(parent)) if error.is_loop() || error.is_unreachable() => {
+                self.add(&parent)
+            }
             (added, _) => Ok(added?),
         }
     }

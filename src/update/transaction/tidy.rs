@@ -10,6 +10,7 @@ use super::{
 use crate::{
     path::AbsPath,
     plan::{Attributes, MOST_BYTES},
+    reason::Reason,
     root::{Kind, Root, Stat},
     update::journal::{Journal, Keep, Mark, OperationRecord, OperationRecordKind, Transaction},
 };
@@ -55,7 +56,9 @@ fn tidy_after(
     // Each list holds what the ones before it held, less what came again.
     for path in verified().next_back().iter().flat_map(|tx| &tx.released) {
         let place = journal.originals.get(path);
-        let handled = place.map(|place| release(root, path, place)).transpose()?;
+        let released = place.map(|place| release(root, path, place));
+        let released = released.map(|released| if_it_answers(path, released, Released::Kept));
+        let handled = released.transpose()?;
         if handled == Some(Released::Back) {
             journal.made.remove(path);
         }
@@ -65,7 +68,8 @@ fn tidy_after(
     }
     for dir in idle {
         if journal.made.remove(&dir) {
-            remove_idle(root, journal, &dir)?;
+            let removed = remove_idle(root, journal, &dir);
+            if_it_answers(&dir, removed, ())?;
         }
     }
     forget_labels(journal);
@@ -76,6 +80,23 @@ fn tidy_after(
     holders::forget_gone(root, journal)?;
     sync.sync()?;
     Ok(drifted)
+}
+
+/// What came of tidying at a path; `left` where a user's file system there does not answer: it is left as it is.
+fn if_it_answers<T>(
+    path: &AbsPath,
+    tidied: Result<T, TransactionError>,
+    left: T,
+) -> Result<T, TransactionError> {
+    match tidied {
+        Err(TransactionError::Root(error)) if error.is_unreachable() => {
+            let reason = Reason::LeftBehind;
+            let why = crate::telemetry::chain(&error);
+            tracing::warn!(%path, %reason, "is left as it is: {why}");
+            Ok(left)
+        }
+        tidied => tidied,
+    }
 }
 
 fn keep_pre_image(

@@ -1,38 +1,40 @@
 //! Objects in users' directories that an entry must not replace or read.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Located, Look};
 use crate::{
     path::AbsPath,
     plan::Asked,
-    root::{Control, Own, RootError},
+    root::{Control, Own, RootError, Stat},
 };
 
 impl Look<'_> {
     /// Finds the objects in users' directories that are not the entries' to replace or read.
     pub(super) fn look_for_foreign<'p>(
         &mut self,
-        asked: impl Iterator<Item = &'p Asked>,
+        asked: impl Iterator<Item = &'p Asked> + Clone,
     ) -> Result<(), RootError> {
         let mut own: BTreeMap<&AbsPath, (Vec<u32>, u32)> = BTreeMap::new();
-        for asked in asked.filter(|asked| self.controlled.contains_key(&asked.path)) {
+        let controlled = |asked: &&Asked| self.controlled.contains_key(&asked.path);
+        for asked in asked.clone().filter(controlled) {
             let (users, names) = own.entry(&asked.path).or_default();
             users.extend(asked.owner);
             *names = asked.names.max(*names);
         }
         for (path, (users, names)) in own {
-            let Some(control) = self.controlled.get(path) else {
-                continue;
-            };
-            let own = Own {
-                users: &users,
-                names,
-            };
-            let why = match self.root.stat(path) {
-                Ok(None) => None,
-                Ok(Some(stat)) => self.root.foreign_target(path, &stat, control, &own)?,
+            let stat = match self.root.stat(path) {
                 Err(error) if error.is_starved() => return Err(error),
+                stat => stat,
+            };
+            let names = match &stat {
+                Ok(Some(stat)) if names > 1 => self.names_of(stat, asked.clone()),
+                _ => names,
+            };
+            self.own.insert(path.clone(), (users, names));
+            let why = match stat {
+                Ok(None) => None,
+                Ok(Some(stat)) => self.why_foreign(path, &stat)?,
                 // What cannot be looked at in a user's directory is that user's doing.
                 Err(error) => Some(crate::telemetry::chain(&error)),
             };
@@ -41,6 +43,35 @@ impl Look<'_> {
             }
         }
         Ok(())
+    }
+
+    /// How many of the asked paths are names of the same object.
+    fn names_of<'p>(&self, object: &Stat, asked: impl Iterator<Item = &'p Asked>) -> u32 {
+        let paths: BTreeSet<&AbsPath> = asked.map(|asked| &asked.path).collect();
+        let same = |path: &&&AbsPath| {
+            let stat = self.root.stat(path).ok().flatten();
+            stat.is_some_and(|stat| {
+                stat.identity == object.identity && stat.device == object.device
+            })
+        };
+        u32::try_from(paths.iter().filter(same).count()).unwrap_or(u32::MAX)
+    }
+
+    /// Why the object at a path may not be replaced or read; none where it may, or nothing was asked of it.
+    pub(super) fn why_foreign(
+        &self,
+        path: &AbsPath,
+        stat: &Stat,
+    ) -> Result<Option<String>, RootError> {
+        let (Some(control), Some((users, names))) = (self.controlled.get(path), self.own.get(path))
+        else {
+            return Ok(None);
+        };
+        let own = Own {
+            users,
+            names: *names,
+        };
+        self.root.foreign_target(path, stat, control, &own)
     }
 
     /// The users who control the directories of paths.

@@ -1,0 +1,76 @@
+//! Attacks that once succeeded.
+
+use machinist::reason::Reason;
+use rustix::fs::{XattrFlags, setxattr};
+
+use super::*;
+
+fn reasons(applied: Result<(), Vec<Refusal>>) -> Vec<Reason> {
+    let refusals = applied.err().unwrap_or_default();
+    refusals.iter().map(|refusal| refusal.reason).collect()
+}
+
+/// A directory of root's that a user may write by its access control list is that user's.
+#[test]
+fn a_directory_that_a_list_lets_a_user_write_is_not_roots() {
+    if !plays_users() {
+        return;
+    }
+    let sandbox = machine(&[Dir("/srv/x", 0, 0o775), Link("/srv/x/conf", 0, "/etc")]);
+    let list = crate::attributes::list_for_1001();
+    let directory = sandbox.path("/srv/x");
+    if setxattr(
+        directory,
+        "system.posix_acl_access",
+        &list,
+        XattrFlags::empty(),
+    )
+    .is_err()
+    {
+        println!("skipped: no access control lists here");
+        return;
+    }
+    let refused = reasons(apply(&sandbox, &with_file("/srv/x/conf/evil", 0)));
+    assert_eq!(refused, [Reason::UnsafePath]);
+    assert_eq!(sandbox.read("/etc/evil"), None);
+}
+
+/// The planner's recursion over it ended the agent, at each start anew.
+#[test]
+fn a_link_through_thousands_of_components_ends_nothing() {
+    if !plays_users() {
+        return;
+    }
+    let sandbox = machine(&[]);
+    apply(&sandbox, &with_file("/home/bob/d/sub/app", BOB)).unwrap();
+    std::fs::rename(
+        sandbox.path("/home/bob/d/sub"),
+        sandbox.path("/home/bob/away"),
+    )
+    .unwrap();
+    add(&sandbox, &Link("/home/bob/d/sub", BOB, &"x/".repeat(2000)));
+    let work = move || {
+        let again = reasons(apply(&sandbox, &with_file("/home/bob/d/sub/app", BOB)));
+        let leaving = apply(&sandbox, &config("nothing"));
+        (again, leaving.is_ok(), sandbox.read("/etc/plain"))
+    };
+    // The agent's threads have this much.
+    let thread = std::thread::Builder::new().stack_size(2 << 20);
+    let (_, left, plain) = thread.spawn(work).unwrap().join().unwrap();
+    assert!(left);
+    assert_eq!(plain, None, "the rest of the config has left");
+}
+
+/// Names that the config has for its file do not make another file with as many names the config's.
+#[test]
+fn a_hard_link_to_a_file_of_roots_is_not_one_of_the_configs_names() {
+    if !plays_users() {
+        return;
+    }
+    let sandbox = machine(&[
+        Dir("/home/bob/d", BOB, 0o755),
+        Hard("/home/bob/d/one", "/etc/shadow"),
+    ]);
+    let wanted = with_file("/home/bob/d/one", BOB).hard("/home/bob/d/other", "/home/bob/d/one");
+    assert_eq!(reasons(apply(&sandbox, &wanted)), [Reason::UnsafePath]);
+}
