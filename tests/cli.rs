@@ -279,7 +279,7 @@ storage:
     ),
     (
         "c.ign",
-        r#"{"ignition":{"version":"3.5.0"},"storage":{"links":[{"path":"/etc/b","target":"/x"}]}}"#,
+        r#"{"ignition":{"version":"3.5.0"},"storage":{"links":[{"path":"/etc/c/below","target":"/x"}]}}"#,
     ),
     (
         "d.yaml",

@@ -115,6 +115,10 @@ fn for_all_users(text: &str) -> impl Iterator<Item = (&str, Words<'_>)> {
 }
 
 #[cfg(test)]
+#[allow(
+    clippy::disallowed_methods,
+    reason = "a test plays the administrator who writes these files"
+)]
 mod tests {
     use super::*;
 
