@@ -285,3 +285,23 @@ fn a_directory_that_stood_before_is_watched_for_its_mode() {
     report(&agent, &drifted, || mode(0o700));
     report(&agent, &json!([]), || mode(0o750));
 }
+
+#[test]
+fn a_file_is_put_back_before_its_other_names() {
+    let place = Place::with_file("/etc/z-file", "ours");
+    let link = r#"{"ignition": {"version": "3.4.0"}, "storage": {"links":
+        [{"path": "/etc/a-name", "target": "/etc/z-file", "hard": true}]}}"#;
+    fs::write(place.source().join("50-link.ign"), link).unwrap();
+    settings(&place, "drift: {default: repair}\n");
+    let agent = place.settled();
+    for name in ["/etc/a-name", "/etc/z-file"] {
+        fs::remove_file(place.at(name)).unwrap();
+    }
+    let whole = |name| place.read(name).as_deref() == Some("ours");
+    until("both repairs", || {
+        whole("/etc/z-file") && whole("/etc/a-name")
+    });
+    until("peace", || {
+        drift(&agent) == json!([]) && agent.status()["phase"] == "Idle"
+    });
+}

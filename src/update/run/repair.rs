@@ -61,7 +61,14 @@ impl<S: Services, A: Audience> Updater<S, A> {
         // Where a user could lead the path elsewhere nothing is written; its drift stays told.
         let found = self.drift.found.iter();
         let safe = found.filter(|(_, drift)| drift.kind != DriftKind::Unsafe);
-        let drifted: Vec<AbsPath> = safe.map(|(path, _)| path.clone()).collect();
+        let mut drifted: Vec<AbsPath> = safe.map(|(path, _)| path.clone()).collect();
+        // A file comes before its other names.
+        let desired = self.desired.borrow().clone();
+        let is_hard = |path: &AbsPath| {
+            let (config, _) = desired.config()?;
+            Some(config.links.get(path)?.hard)
+        };
+        drifted.sort_by_key(|path| is_hard(path).unwrap_or(false));
         for path in drifted {
             if self.conduct.drift.act(&path) != DriftAct::Repair {
                 continue;
