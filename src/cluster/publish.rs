@@ -105,7 +105,14 @@ fn send<T: PartialEq>(to: &watch::Sender<T>, said: T) {
 pub fn failing(report: &UpdateReport) -> Option<Reason> {
     let refused = report.refused.first().map(|refusal| refusal.reason);
     let failed = report.failure.as_ref().map(|failure| failure.code);
-    refused.or(failed).filter(|code| *code != Reason::Withdrawn)
+    // While a boot is judged, what is not well yet is no failure: either it becomes well, or the config is taken back.
+    let judged = matches!(report.phase, Phase::Booted | Phase::Verifying);
+    let no_failure = |code: &Reason| match code {
+        Reason::Withdrawn => true,
+        Reason::MachineUnwell => judged,
+        _ => false,
+    };
+    refused.or(failed).filter(|code| !no_failure(code))
 }
 
 /// The machine is on the config that is asked for, and nothing is left to do.
