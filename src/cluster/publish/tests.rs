@@ -71,7 +71,10 @@ fn the_state_follows_the_protocol() {
         (report(Idle, "a", "a"), Some(Done)),
         // What is not well yet in a boot that is judged.
         (failed(Booted, Reason::MachineUnwell, true), Some(Working)),
-        (failed(Verifying, Reason::MachineUnwell, true), Some(Working)),
+        (
+            failed(Verifying, Reason::MachineUnwell, true),
+            Some(Working),
+        ),
         (failed(Failed, Reason::MachineUnwell, false), Some(Degraded)),
         (report(Idle, "a", ""), Some(Done)),
         (report(Idle, "", ""), None),
