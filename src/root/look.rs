@@ -7,9 +7,6 @@ use rustix::fs::{Dir, FileType, OFlags};
 use super::{Entry, Kind, Listing, Root, RootError, Stat, walk};
 use crate::path::AbsPath;
 
-/// As many links as the kernel follows in one path (path_resolution(7)).
-const MOST_LINKS: usize = 40;
-
 impl Root {
     /// What is at `p`; none when nothing is. A link is described itself, not what it leads to.
     pub fn stat(&self, p: &AbsPath) -> Result<Option<Stat>, RootError> {
@@ -139,7 +136,7 @@ impl Root {
             match self.stat(&next)? {
                 Some(stat) if stat.kind == Kind::Link && !last => {
                     links += 1;
-                    if links > MOST_LINKS {
+                    if links > super::MOST_LINKS {
                         return Err(self.failed("resolve", p, rustix::io::Errno::LOOP.into()));
                     }
                     let target = self.read_link(&next)?;

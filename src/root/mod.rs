@@ -65,6 +65,7 @@ pub use self::{
     step::{Followed, Step},
     sync::SyncPoint,
     tree::{Node, Object, Tree},
+    walk::MOST_LINKS,
     watch::{Watch, WatchEvent, WatchId, WatchKind},
     way::Way,
 };

@@ -7,9 +7,6 @@ use rustix::{fs::StatVfsMountFlags, io::Errno};
 use super::{Kind, Root, RootError, Stat, walk};
 use crate::path::AbsPath;
 
-/// As many links as the kernel follows (path_resolution(7)).
-const MOST_LINKS: usize = 40;
-
 /// Extended attribute of an access control list. Where there is one, the group's bits are the most that anybody
 /// on the list has.
 const ACL: &str = "system.posix_acl_access";
@@ -64,7 +61,7 @@ impl Root {
                 continue;
             }
             links += 1;
-            if links > MOST_LINKS {
+            if links > super::MOST_LINKS {
                 return Err(failed(&next, Errno::LOOP.into()));
             }
             let target = self.read_link(&next)?;

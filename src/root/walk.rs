@@ -20,6 +20,9 @@ use crate::path::AbsPath;
 /// window is microseconds; a thousand losses in a row mean something other than a race.
 const RESOLVE_TRIES: usize = 1000;
 
+/// As many links as the kernel follows in one path (path_resolution(7)).
+pub const MOST_LINKS: usize = 40;
+
 /// A directory that stays the one it was when it was judged.
 #[derive(Clone)]
 pub(super) struct Pin {

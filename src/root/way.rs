@@ -10,12 +10,9 @@ use super::{
     control::{Bound, Trusted},
     found::mount_of,
     step::{Followed, Step, refused},
-    walk::{self, Pin},
+    walk::{self, MOST_LINKS, Pin},
 };
 use crate::path::AbsPath;
-
-/// As many links as the kernel follows in one path (path_resolution(7)).
-const MOST_LINKS: usize = 40;
 
 /// The directory that holds an object, and how it was reached.
 #[derive(Clone, Debug)]

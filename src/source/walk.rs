@@ -2,9 +2,6 @@
 
 use crate::{path::AbsPath, root::Root};
 
-/// As many links as the kernel follows (path_resolution(7)).
-const MOST_LINKS: usize = 40;
-
 /// Why a path leads nowhere that may be looked at.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Lost {
@@ -44,7 +41,7 @@ pub(super) fn follow(
             at = next;
             continue;
         };
-        if links == MOST_LINKS {
+        if links == crate::root::MOST_LINKS {
             return Err(Lost::Circle);
         }
         links += 1;

@@ -57,7 +57,7 @@ async fn answering(node: OwnNode, mut update: watch::Receiver<Arc<UpdateReport>>
         let asked = asked(&sights.borrow_and_update());
         let cancelled = publish::cancelled(&report).map(str::to_owned);
         if cancelled.is_some() && cancelled != told {
-            let note = "nothing of the machine was changed, and its cordon is lifted";
+            let note = "nothing of the machine was changed; its cordon is lifted as soon as the gates allow it";
             let note = format!("{} is cancelled: {note}", report_name(&report));
             events.tell(Subject::Node, EventReason::UpdateCancelled, note);
         }

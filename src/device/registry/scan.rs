@@ -21,8 +21,6 @@ use crate::{
     telemetry::chain,
 };
 
-/// As many links in a row as the kernel follows (path_resolution(7)).
-const MOST_LINKS: usize = 40;
 /// sysfs attributes are one page at most.
 const PAGE: u64 = 4096;
 
@@ -134,7 +132,7 @@ pub(super) fn is_device(root: &Root, path: &AbsPath) -> bool {
 /// The object that `path` leads to, and where it is.
 pub fn follow(root: &Root, path: &AbsPath) -> Result<Option<(AbsPath, Stat)>, RootError> {
     let mut at = root.canonical(path)?;
-    for _ in 0..MOST_LINKS {
+    for _ in 0..crate::root::MOST_LINKS {
         let Some(stat) = root.stat(&at)? else {
             return Ok(None);
         };

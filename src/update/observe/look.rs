@@ -119,7 +119,7 @@ impl<'a> Look<'a> {
             let some = asked.clone().filter(|asked| some(asked));
             some.map(|asked| &asked.path).collect()
         };
-        self.look_for_foreign(asked.clone())?;
+        self.note_owners(asked.clone())?;
         let edited = paths(&|asked| asked.edited);
         let mut only_seen = paths(&|asked| asked.only_seen);
         if !only_seen.is_empty() {
@@ -167,7 +167,7 @@ impl<'a> Look<'a> {
                 stats => stats?,
             };
             for (path, stat) in paths.into_iter().zip(stats) {
-                // By the very answer that the content is read by.
+                // Judged by the answer that the content is read by: a user may exchange the object between two.
                 if let Some(why) = stat
                     .as_ref()
                     .and_then(|stat| self.why_foreign(path, stat).transpose())

@@ -9,11 +9,8 @@ use crate::{
     machine_config::{Directory, MachineConfig},
     path::AbsPath,
     plan::is_layout,
-    root::{Control, Followed, Root, RootError, Step},
+    root::{Control, Followed, MOST_LINKS, Root, RootError, Step},
 };
-
-/// As many links as the kernel follows in one path (path_resolution(7)).
-const MOST_LINKS: usize = 40;
 
 /// Deepest directory that links may lead to. Whoever made the link would have trees built as deep as the stack holds.
 const DEEPEST_DIRECTORIES: usize = 256;

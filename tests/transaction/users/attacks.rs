@@ -56,7 +56,8 @@ fn a_link_through_thousands_of_components_ends_nothing() {
     };
     // The agent's threads have this much.
     let thread = std::thread::Builder::new().stack_size(2 << 20);
-    let (_, left, plain) = thread.spawn(work).unwrap().join().unwrap();
+    let (again, left, plain) = thread.spawn(work).unwrap().join().unwrap();
+    assert_eq!(again, [Reason::UnsafePath]);
     assert!(left);
     assert_eq!(plain, None, "the rest of the config has left");
 }

@@ -10,8 +10,9 @@ use crate::{
 };
 
 impl Look<'_> {
-    /// Finds the objects in users' directories that are not the entries' to replace or read.
-    pub(super) fn look_for_foreign<'p>(
+    /// Notes whose objects may be replaced or read in users' directories, for [`Look::why_foreign`], and finds those
+    /// that cannot be looked at.
+    pub(super) fn note_owners<'p>(
         &mut self,
         asked: impl Iterator<Item = &'p Asked> + Clone,
     ) -> Result<(), RootError> {
@@ -27,20 +28,17 @@ impl Look<'_> {
                 Err(error) if error.is_starved() => return Err(error),
                 stat => stat,
             };
-            let names = match &stat {
-                Ok(Some(stat)) if names > 1 => self.names_of(stat, asked.clone()),
-                _ => names,
+            let names = match stat {
+                Ok(Some(stat)) if names > 1 => self.names_of(&stat, asked.clone()),
+                Ok(_) => names,
+                // What cannot be looked at in a user's directory is that user's doing.
+                Err(error) => {
+                    let why = crate::telemetry::chain(&error);
+                    self.foreign.insert(path.clone(), why);
+                    continue;
+                }
             };
             self.own.insert(path.clone(), (users, names));
-            let why = match stat {
-                Ok(None) => None,
-                Ok(Some(stat)) => self.why_foreign(path, &stat)?,
-                // What cannot be looked at in a user's directory is that user's doing.
-                Err(error) => Some(crate::telemetry::chain(&error)),
-            };
-            if let Some(why) = why {
-                self.foreign.insert(path.clone(), why);
-            }
         }
         Ok(())
     }
