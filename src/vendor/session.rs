@@ -46,9 +46,11 @@ impl Session {
         let _over = Over(Arc::clone(&self.peer.stage));
         let stop = self.stop.clone();
         let last = tokio::select! {
+            // A vendor that is removed loses its session and then its socket: the first reason counts.
+            biased;
             // Safe to drop: what the vendor said and was not heard, it says again when it is back.
-            () = stop.cancelled() => Status::unavailable("the agent stops"),
             last = self.talk() => last,
+            () = stop.cancelled() => Status::unavailable("the agent stops"),
         };
         // Who does not read does not hear it.
         let _ = self.to.try_send(Err(last));
