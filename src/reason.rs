@@ -101,7 +101,7 @@ reasons! {
     NotChecked,
     /// Nothing on this host would settle an update that a power cut interrupts.
     RecoveryMissing,
-    /// Two paths of the config lead to one object.
+    /// Two paths of the config lead to one object, or an alias of a unit is another unit's name.
     SameObject,
     /// An unprivileged user could lead this path elsewhere; the message names the link and its owner.
     UnsafePath,

@@ -1,5 +1,5 @@
-//! Facts about the running machine, for readiness gates and status. What a kernel does not offer
-//! is none, not an error.
+//! Reads facts about the running machine, for readiness gates and status. A fact that the kernel does not offer is
+//! `None`, not an error.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use sysinfo::{MemoryRefreshKind, RefreshKind, System};
 
 use crate::path::AbsPath;
 
-/// What the machine says of itself at one moment.
+/// Facts about the machine at one moment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Facts {
     /// The running kernel's release, such as `6.1.0-18-amd64`.
@@ -22,9 +22,9 @@ pub struct Facts {
     pub pressure: Pressures,
     /// The machine's mounts; none when they cannot be read.
     pub mounts: Option<Vec<Mount>>,
-    /// `vm.overcommit_memory`: 0 guesses, 1 always hands memory out, 2 never more than there is.
+    /// `vm.overcommit_memory`: 0 is a heuristic, 1 always overcommits, 2 never overcommits.
     pub overcommit_memory: Option<u32>,
-    /// `vm.panic_on_oom`: above 0 the machine ends where otherwise a process would.
+    /// `vm.panic_on_oom`: above 0 the kernel panics where it would otherwise kill a process.
     pub panic_on_oom: Option<u32>,
 }
 
@@ -33,7 +33,7 @@ pub struct Facts {
 pub struct Memory {
     /// All that the kernel manages.
     pub total: u64,
-    /// What a new program could have without swapping.
+    /// Memory that a new program could get without swapping.
     pub available: u64,
     /// All swap.
     pub swap_total: u64,
@@ -41,7 +41,7 @@ pub struct Memory {
     pub swap_free: u64,
 }
 
-/// Pressure of each kind; none where the kernel does not measure it.
+/// Pressure of each kind; `None` if the kernel does not measure it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Pressures {
     /// `/proc/pressure/cpu`
@@ -57,11 +57,11 @@ pub struct Pressures {
 pub struct Pressure {
     /// Time in which at least one task stalled.
     pub some: Stall,
-    /// Time in which all tasks stalled; older kernels do not have it for the CPU.
+    /// Time in which all tasks stalled; older kernels do not report it for the CPU.
     pub full: Option<Stall>,
 }
 
-/// Share of time that was lost.
+/// Share of time that tasks lost to stalls.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Stall {
     /// Percent over the last 10 seconds.
@@ -70,28 +70,28 @@ pub struct Stall {
     pub avg60: f64,
     /// Percent over the last 5 minutes.
     pub avg300: f64,
-    /// All of it since boot.
+    /// Total time since boot.
     pub total: Duration,
 }
 
 /// One line of `mountinfo` (proc_pid_mountinfo(5)).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
-    /// Where it is mounted.
+    /// The mount point.
     pub point: String,
-    /// Which part of its file system.
+    /// The directory of the file system that is mounted.
     pub root: String,
-    /// The file system's kind, such as `ext4`.
+    /// The file system's type, such as `ext4`.
     pub kind: String,
-    /// What is mounted, as the kernel was told: a device, a share.
+    /// The source that was passed to mount(2): a device or a share.
     pub source: String,
-    /// Nothing can be written through this mount: the mount or its file system is read-only.
+    /// Whether the mount or its file system is read-only.
     pub read_only: bool,
 }
 
 impl Facts {
-    /// Looks at the machine. `read` gives the text of a file below the machine's root, none when it
-    /// is missing or the kernel refuses it (`EOPNOTSUPP` with `psi=0`).
+    /// Reads the facts. `read` returns the text of a file below the machine's root, or `None` if it is missing or
+    /// the kernel refuses to read it (`EOPNOTSUPP` with `psi=0`).
     pub fn read(read: impl Fn(&AbsPath) -> Option<String>) -> Self {
         let text = |path: &str| read(&AbsPath::new(path).ok()?);
         let pressure = |path| Pressure::parse(&text(path)?);
@@ -108,18 +108,18 @@ impl Facts {
                 memory: pressure("/proc/pressure/memory"),
                 io: pressure("/proc/pressure/io"),
             },
-            // PID 1's mounts: our own may be made read-only by our unit's sandbox.
+            // Reads PID 1's mounts, because the sandbox of machinist's unit may make its own mounts read-only.
             mounts: text("/proc/1/mountinfo").map(|it| Mount::parse_all(&it)),
             overcommit_memory: number("/proc/sys/vm/overcommit_memory"),
             panic_on_oom: number("/proc/sys/vm/panic_on_oom"),
         }
     }
 
-    /// Whether `/` is read-only; none when that is not known. A file system that nobody could ever
-    /// write to, as image-based systems have it, is as it should be.
+    /// Returns whether `/` is read-only; `None` if that is unknown. File systems that are read-only by design, as
+    /// on image-based systems, count as writable here.
     pub fn root_read_only(&self) -> Option<bool> {
         const BY_DESIGN: [&str; 4] = ["overlay", "erofs", "squashfs", "iso9660"];
-        // The last one covers those before it.
+        // A later mount hides earlier ones at the same mount point.
         let mut mounts = self.mounts.iter().flatten().rev();
         let root = mounts.find(|it| it.point == "/")?;
         Some(root.read_only && !BY_DESIGN.contains(&root.kind.as_str()))
@@ -140,7 +140,7 @@ impl Memory {
 }
 
 impl Pressure {
-    /// None when the text is not of the known shape. Lines and keys that are not known are skipped.
+    /// Parses a PSI file; returns `None` if a required value is missing. Skips unknown lines and keys.
     pub fn parse(text: &str) -> Option<Self> {
         let stall = |kind: &str| {
             let mut lines = text.lines().filter_map(|line| line.split_once(' '));
@@ -171,13 +171,13 @@ impl Stall {
 }
 
 impl Mount {
-    /// The mounts in the order of the text; lines that are not of the known shape are skipped.
+    /// Parses the mounts in the order of the text. Skips malformed lines.
     pub fn parse_all(text: &str) -> Vec<Self> {
         text.lines().filter_map(Self::parse).collect()
     }
 
     fn parse(line: &str) -> Option<Self> {
-        // Optional fields of any number stand before the lone dash.
+        // Any number of optional fields precede the lone dash.
         let (mount, file_system) = line.split_once(" - ")?;
         let mut mount = mount.split(' ').skip(3);
         let (root, point, options) = (mount.next()?, mount.next()?, mount.next()?);
@@ -195,7 +195,7 @@ impl Mount {
     }
 }
 
-/// The kernel writes space, tab, line feed and backslash as a backslash and three octal digits.
+/// Decodes the kernel's octal escapes of space, tab, line feed, and backslash: a backslash and three digits.
 fn unescaped(text: &str) -> String {
     let mut parts = text.split('\\');
     let mut plain = parts.next().unwrap_or_default().to_owned();

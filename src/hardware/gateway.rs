@@ -1,9 +1,9 @@
-//! Whether the machine's way out is there: the default gateways, and which of them answer.
+//! Checks which default gateways of the machine are reachable.
 //!
-//! The evidence is the kernel's own, from rtnetlink(7): a gateway answers when it was found on its
-//! link (ARP, or neighbour discovery in IPv6), which is what any packet through it needs. An echo
-//! request would prove less often: many gateways do not answer those. To make the kernel look now, one
-//! empty datagram goes to the discard port; what becomes of it does not matter.
+//! The evidence comes from the kernel (rtnetlink(7)): a gateway answers if the kernel resolved its link address
+//! (ARP, or neighbour discovery in IPv6), which every packet through it needs. An ICMP echo request would prove
+//! less, because many gateways do not answer it. To make the kernel resolve a gateway now, the check sends one
+//! empty datagram to its discard port; it does not matter whether the datagram arrives.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,26 +21,26 @@ use nix::sys::{
     time::TimeVal,
 };
 
-/// linux/rtnetlink.h: requests, their answers, and the types that they list.
+/// linux/rtnetlink.h: requests, the types of their answers.
 const GET_LINK: u16 = 18;
 const NEW_LINK: u16 = 16;
 const GET_ROUTE: u16 = 26;
 const NEW_ROUTE: u16 = 24;
 const GET_NEIGHBOUR: u16 = 30;
 const NEW_NEIGHBOUR: u16 = 28;
-/// linux/netlink.h: the end of a list, an error, "a request for all there is".
+/// linux/netlink.h: the end of a list, an error, the flags of a dump request.
 const DONE: u16 = 3;
 const ERROR: u16 = 2;
 const REQUEST_DUMP: u16 = 0x301;
-/// Header of every message, fixed parts of an interface, of a route and of a neighbour.
+/// Lengths of the message header and of the fixed parts of an interface, a route, and a neighbour.
 const HEADER: usize = 16;
 const LINK: usize = 16;
 const ROUTE: usize = 12;
 const NEIGHBOUR: usize = 12;
-/// The fixed part of one of several next hops: length, flags, weight, interface.
+/// Length of the fixed part of a next hop: length, flags, weight, interface.
 const NEXT_HOP: usize = 8;
-/// Interface attributes: name. Route attributes: interface, gateway, several next hops, a gateway of
-/// another family. Neighbour attributes: address, times.
+/// Interface attributes: name. Route attributes: interface, gateway, several next hops, a gateway of another
+/// address family. Neighbour attributes: address, times.
 const IFLA_IFNAME: u16 = 3;
 const RTA_OIF: u16 = 4;
 const RTA_GATEWAY: u16 = 5;
@@ -48,21 +48,21 @@ const RTA_MULTIPATH: u16 = 9;
 const RTA_VIA: u16 = 18;
 const NDA_DST: u16 = 1;
 const NDA_CACHEINFO: u16 = 3;
-/// linux/rtnetlink.h: the table that `ip route` shows, an ordinary route.
+/// linux/rtnetlink.h: the main table, which `ip route` shows; a unicast route.
 const MAIN_TABLE: u8 = 254;
 const UNICAST: u8 = 1;
-/// linux/neighbour.h: found a moment ago; found some time ago; needs no finding.
+/// linux/neighbour.h: confirmed recently; confirmed some time ago; needs no resolution (NOARP, PERMANENT).
 const REACHABLE: u16 = 0x02;
 const STALE_DELAY_PROBE: u16 = 0x04 | 0x08 | 0x10;
 const FIXED: u16 = 0x40 | 0x80;
-/// Times of the kernel's interface are in hundredths of a second (USER_HZ), on every architecture
-/// that we run on.
+/// The kernel's interface gives times in hundredths of a second (USER_HZ), on every architecture that machinist
+/// supports.
 const TICKS: u32 = 100;
-/// Nobody listens there (RFC 863).
+/// The discard port (RFC 863).
 const DISCARD: u16 = 9;
-/// A dump's answers come in parts of at most this size (NLMSG_GOODSIZE is a page, 32 KiB the most).
+/// A dump's answers arrive in parts of at most this size (NLMSG_GOODSIZE is a page, at most 32 KiB).
 const LARGEST: usize = 64 << 10;
-/// Between two looks at the neighbours.
+/// Interval between two reads of the neighbour table.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// A default gateway and the interface that leads to it.
@@ -72,18 +72,18 @@ struct Gateway {
     interface: u32,
 }
 
-/// What the kernel knows of a neighbour.
+/// An entry of the kernel's neighbour table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Neighbour {
     at: Gateway,
     state: u16,
-    /// Time since it was found last, in ticks.
+    /// Time since the kernel last confirmed it, in ticks.
     confirmed: Option<u32>,
 }
 
-/// The default gateways that answer, or have answered within `recent`, of IPv4 and IPv6: their
-/// addresses, a link-local one with its interface, as `fe80::1%eth0`. Those that have not are asked, and
-/// waited for `patience` long at most.
+/// Returns the addresses of the IPv4 and IPv6 default gateways that are reachable, or were within `recent`. A
+/// link-local address carries its interface, as in `fe80::1%eth0`. Probes the other gateways and waits for them for
+/// at most `patience`.
 pub async fn answering(recent: Duration, patience: Duration) -> io::Result<BTreeSet<String>> {
     let until = tokio::time::Instant::now() + patience;
     let mut asked = BTreeSet::new();
@@ -101,7 +101,8 @@ pub async fn answering(recent: Duration, patience: Duration) -> io::Result<BTree
         }
         for gateway in silent {
             if asked.insert(gateway) {
-                // An interface without an address cannot; that the gateway is silent says it all.
+                // This fails on an interface without an address. The error adds nothing, because the gateway does
+                // not answer then.
                 let _ = ask(gateway);
             }
         }
@@ -110,8 +111,8 @@ pub async fn answering(recent: Duration, patience: Duration) -> io::Result<BTree
 }
 
 impl Gateway {
-    /// The same over a reboot, which may number the interfaces otherwise. A link-local address is one of
-    /// each link, so that the interface belongs to it.
+    /// Names the gateway in a form that stays the same after a reboot, which may renumber the interfaces. A
+    /// link-local address is unique only on its link, so the name includes the interface.
     fn name(&self, links: &BTreeMap<u32, String>) -> String {
         match (self.address, links.get(&self.interface)) {
             (IpAddr::V6(address), Some(link)) if address.is_unicast_link_local() => {
@@ -151,7 +152,7 @@ fn gateways() -> io::Result<BTreeSet<Gateway>> {
     Ok(routes.flatten().collect())
 }
 
-/// The names of the interfaces.
+/// Lists the interface names.
 fn links() -> io::Result<BTreeMap<u32, String>> {
     let messages = list(GET_LINK, NEW_LINK, LINK)?;
     Ok(messages.iter().filter_map(|m| link(m)).collect())
@@ -162,7 +163,7 @@ fn neighbours() -> io::Result<Vec<Neighbour>> {
     Ok(messages.iter().filter_map(|m| neighbour(m)).collect())
 }
 
-/// `struct ifinfomsg` and its attributes.
+/// Parses `struct ifinfomsg` and its attributes.
 fn link(message: &[u8]) -> Option<(u32, String)> {
     let index = number(message.get(4..8)?)?;
     let name = attributes(message.get(LINK..)?)
@@ -172,7 +173,7 @@ fn link(message: &[u8]) -> Option<(u32, String)> {
     Some((index, String::from_utf8_lossy(name).into_owned()))
 }
 
-/// `struct rtmsg` and its attributes: the gateways of a default route, one or several.
+/// Parses `struct rtmsg` and its attributes into the gateways of a default route.
 fn default_route(message: &[u8]) -> Option<Vec<Gateway>> {
     let (to, table, kind) = (*message.get(1)?, *message.get(4)?, *message.get(7)?);
     if to != 0 || table != MAIN_TABLE || kind != UNICAST {
@@ -190,7 +191,7 @@ fn default_route(message: &[u8]) -> Option<Vec<Gateway>> {
     Some(gateways)
 }
 
-/// `struct rtnexthop`, one after the other, each with its attributes.
+/// Parses a sequence of `struct rtnexthop`, each with its attributes.
 fn next_hops(mut bytes: &[u8]) -> Vec<Gateway> {
     let mut found = Vec::new();
     while let Some(head) = bytes.get(..NEXT_HOP) {
@@ -204,7 +205,7 @@ fn next_hops(mut bytes: &[u8]) -> Vec<Gateway> {
     found
 }
 
-/// The gateway that these attributes name.
+/// Returns the gateway that the attributes name.
 fn through(attributes: &[(u16, &[u8])], interface: Option<u32>) -> Option<Gateway> {
     let address = attributes.iter().find_map(|(name, value)| match *name {
         RTA_GATEWAY => address(value),
@@ -218,7 +219,7 @@ fn through(attributes: &[(u16, &[u8])], interface: Option<u32>) -> Option<Gatewa
     })
 }
 
-/// `struct ndmsg` and its attributes.
+/// Parses `struct ndmsg` and its attributes.
 fn neighbour(message: &[u8]) -> Option<Neighbour> {
     let interface = number(message.get(4..8)?)?;
     let state = u16::from_ne_bytes(message.get(8..10)?.try_into().ok()?);
@@ -246,12 +247,12 @@ fn address(bytes: &[u8]) -> Option<IpAddr> {
     four().or_else(sixteen)
 }
 
-/// The first four bytes, in the machine's own order.
+/// Reads the first four bytes in native byte order.
 fn number(bytes: &[u8]) -> Option<u32> {
     Some(u32::from_ne_bytes(bytes.get(..4)?.try_into().ok()?))
 }
 
-/// Name and value of each attribute; what is cut short ends the list.
+/// Parses attributes into type and value. Stops at a truncated attribute.
 fn attributes(mut bytes: &[u8]) -> Vec<(u16, &[u8])> {
     let mut found = Vec::new();
     while let Some(head) = bytes.get(..4) {
@@ -266,7 +267,7 @@ fn attributes(mut bytes: &[u8]) -> Vec<(u16, &[u8])> {
     found
 }
 
-/// Everything of one kind that the kernel knows, without the messages' headers.
+/// Dumps all objects of one kind from the kernel and returns the messages without their headers.
 fn list(request: u16, answer: u16, fixed: usize) -> io::Result<Vec<Vec<u8>>> {
     let socket = socket(
         AddressFamily::Netlink,
@@ -274,7 +275,7 @@ fn list(request: u16, answer: u16, fixed: usize) -> io::Result<Vec<Vec<u8>>> {
         SockFlag::SOCK_CLOEXEC,
         SockProtocol::NetlinkRoute,
     )?;
-    // The kernel answers at once; this only keeps a surprise from hanging us.
+    // The kernel answers immediately; the timeout only guards against hanging forever.
     setsockopt(&socket, ReceiveTimeout, &TimeVal::new(1, 0))?;
     let length = HEADER + fixed;
     let mut message = vec![0; length];
@@ -288,7 +289,7 @@ fn list(request: u16, answer: u16, fixed: usize) -> io::Result<Vec<Vec<u8>>> {
     Ok(found)
 }
 
-/// Reads one datagram of answers; false after the last.
+/// Reads one datagram of answers. Returns false after the last.
 fn take(socket: &OwnedFd, answer: u16, found: &mut Vec<Vec<u8>>) -> io::Result<bool> {
     let mut buffer = vec![0; LARGEST];
     let count = recv(socket.as_raw_fd(), &mut buffer, MsgFlags::empty())?;

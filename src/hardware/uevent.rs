@@ -1,4 +1,4 @@
-//! Devices that come and go, as the kernel tells it (netlink(7), NETLINK_KOBJECT_UEVENT).
+//! Receives the kernel's device events (netlink(7), NETLINK_KOBJECT_UEVENT).
 
 use std::{
     io,
@@ -14,33 +14,33 @@ use nix::{
 };
 use tokio::io::{Interest, unix::AsyncFd};
 
-/// The group to which the kernel itself sends. Group 2 is udevd's, which stays in the host's
-/// network namespace and would be missing in a container.
+/// The multicast group of the kernel. Group 2 is udevd's: its messages stay in the host's network namespace, so
+/// that a container would not receive them.
 const KERNEL_GROUP: u32 = 1;
 
-/// The kernel's own limit for one event (UEVENT_BUFFER_SIZE) is 2 KiB; the rest is room for a
-/// header and for kernels to come.
+/// The kernel limits an event to 2 KiB (UEVENT_BUFFER_SIZE). The rest is reserve for a header and for future
+/// kernels.
 const LARGEST: usize = 8 * 1024;
 
-/// Room for some hundred events while the agent is busy, such as a hub full of sticks at boot.
+/// Holds some hundred events while the agent is busy, for example when a USB hub with many devices appears at boot.
 const QUEUE: usize = 256 * 1024;
 
-/// What the kernel tells of one device.
+/// One device event of the kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Uevent {
     /// `add`, `remove`, `change`, `bind` and so on.
     pub action: String,
-    /// Its place below `/sys`.
+    /// Its path below `/sys`.
     pub device_path: String,
     /// Its class or bus, such as `tty`.
     pub subsystem: Option<String>,
-    /// Its node below `/dev`, without `/dev/`; none for what has no node.
+    /// Its node below `/dev`, without `/dev/`; `None` if the device has no node.
     pub node: Option<String>,
 }
 
 impl Uevent {
-    /// Reads one message: `ACTION@PATH`, then `KEY=value` pairs, each ended by NUL. None for
-    /// anything else, such as what udevd sends.
+    /// Parses one message: `ACTION@PATH`, then `KEY=value` pairs, each terminated by NUL. Returns `None` for
+    /// anything else, such as udevd's messages.
     pub fn parse(message: &[u8]) -> Option<Self> {
         let mut fields = message.split(|byte| *byte == 0).map(std::str::from_utf8);
         let (action, path) = fields.next()?.ok()?.split_once('@')?;
@@ -49,7 +49,7 @@ impl Uevent {
             device_path: path.to_owned(),
             ..Self::default()
         };
-        // A value that is no UTF-8 is of no use here, and no reason to lose the rest.
+        // A value that is not UTF-8 is not needed here; skip it and keep the rest.
         for field in fields.flatten() {
             match field.split_once('=') {
                 Some(("ACTION", action)) => action.clone_into(&mut event.action),
@@ -66,19 +66,19 @@ impl Uevent {
     }
 }
 
-/// What waiting brought.
+/// The result of waiting for an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Heard {
     /// One event.
     Event(Uevent),
-    /// The kernel dropped some: look at everything again.
+    /// The kernel dropped events: the caller must scan all devices again.
     Lost,
 }
 
-/// Why there are no events.
+/// Reasons why no events can be received.
 #[derive(Debug, thiserror::Error)]
 pub enum UeventError {
-    /// Not allowed, or not possible in this network namespace.
+    /// Opening the socket is not permitted, or not possible in this network namespace.
     #[error("cannot listen to the kernel's device events")]
     Listen(#[source] io::Error),
     /// The socket failed.
@@ -86,20 +86,20 @@ pub enum UeventError {
     Read(#[source] io::Error),
 }
 
-/// The kernel's device events. Any user may listen.
+/// Subscription to the kernel's device events. Any user may subscribe.
 #[derive(Debug)]
 pub struct Uevents {
     socket: AsyncFd<OwnedFd>,
 }
 
 impl Uevents {
-    /// Starts to listen. Needs a tokio runtime with I/O.
+    /// Subscribes to the events. Needs a tokio runtime with I/O enabled.
     pub fn listen() -> Result<Self, UeventError> {
         let open = || {
             let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
             let protocol = SockProtocol::NetlinkKObjectUEvent;
             let socket = socket(AddressFamily::Netlink, SockType::Datagram, flags, protocol)?;
-            // A smaller queue only means more rescans.
+            // A smaller receive buffer only causes more rescans.
             let _ = setsockopt(&socket, RcvBuf, &QUEUE);
             bind(socket.as_raw_fd(), &NetlinkAddr::new(0, KERNEL_GROUP))?;
             watch_readable(socket)
@@ -109,14 +109,14 @@ impl Uevents {
         })
     }
 
-    /// Waits for the next event. Safe to drop while waiting: one message is read in one step.
+    /// Waits for the next event. Cancel-safe: one message is read in one step.
     pub async fn next(&self) -> Result<Heard, UeventError> {
         let mut buffer = vec![0; LARGEST];
         loop {
             let mut ready = self.socket.readable().await.map_err(UeventError::Read)?;
             match ready.try_io(|socket| receive(socket.as_raw_fd(), &mut buffer)) {
                 Ok(Ok(Some(heard))) => return Ok(heard),
-                // Not from the kernel, or nothing we know.
+                // Another process sent it, or it is not a device event.
                 Ok(Ok(None)) => {}
                 Ok(Err(error)) => return Err(UeventError::Read(error)),
                 // Readiness was stale.
@@ -136,7 +136,7 @@ fn watch_readable(socket: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
 
 fn receive(socket: i32, buffer: &mut [u8]) -> io::Result<Option<Heard>> {
     match recvfrom::<NetlinkAddr>(socket, buffer) {
-        // Port 0 is the kernel. Other processes may send to the group when they are privileged.
+        // Port 0 is the kernel. Privileged processes may send to the group too.
         Ok((length, Some(from))) if from.pid() == 0 => {
             Ok(Uevent::parse(&buffer[..length]).map(Heard::Event))
         }

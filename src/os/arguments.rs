@@ -1,22 +1,23 @@
-//! Kernel arguments that a config brings and takes away.
+//! Computes how a config changes a deployment's kernel arguments.
 
 use crate::machine_config::KernelCommandLine;
 
-/// What changes of the booted deployment's arguments. They are a list in which order and repetition count:
-/// `console=` may stand there several times, and the last one is `/dev/console`.
+/// Changes to the booted deployment's kernel arguments. Kernel arguments are a list in which order and repetition
+/// count: `console=` may occur several times, and the last one becomes `/dev/console`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KernelArguments {
-    /// Each takes one such argument away, the last one; of what is not there nothing is taken.
+    /// Each entry removes the last argument equal to it. An entry that does not occur removes nothing.
     pub remove: KernelCommandLine,
-    /// Added at the end, in this order, whether there are such or not.
+    /// Arguments to append, in this order, also when equal ones already exist.
     pub append: KernelCommandLine,
 }
 
 impl KernelArguments {
-    /// The arguments of a deployment made from one that has `booted`. All others stay, in their order.
+    /// Returns the kernel arguments of a deployment derived from one with the arguments `booted`. All other
+    /// arguments keep their order.
     ///
-    /// The last one goes because what a config brings stands at the end: one of the same text before it is
-    /// somebody else's.
+    /// It removes the last occurrence because a config's arguments are appended at the end: an equal argument
+    /// before it has another owner.
     pub fn over(&self, booted: &KernelCommandLine) -> KernelCommandLine {
         let mut all = booted.clone();
         for gone in self.remove.iter() {

@@ -1,4 +1,4 @@
-//! What is observed of the operating system, and what is asked of it.
+//! Describes the deployments of the operating system and the deployment that a plan requests.
 
 use std::{collections::BTreeSet, fmt};
 
@@ -8,17 +8,18 @@ use crate::{
     plan::{Image, OsFacts},
 };
 
-/// The name that a provider gives a deployment: the same from the staging until it is gone, across boots.
+/// The identifier that a provider gives a deployment. It stays the same across boots, from staging until the
+/// deployment is removed.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DeploymentId(String);
 
 impl DeploymentId {
-    /// Whatever the provider calls it.
+    /// Wraps the provider's identifier.
     pub fn new(name: impl Into<String>) -> Self {
         Self(name.into())
     }
 
-    /// As the journal keeps it.
+    /// Returns the identifier as the journal stores it.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -30,32 +31,32 @@ impl fmt::Display for DeploymentId {
     }
 }
 
-/// Which build of the kernel runs.
+/// The kernel build that runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KernelType {
-    /// The image's own.
+    /// The kernel that the image ships.
     #[default]
     Default,
     /// `PREEMPT_RT`.
     Realtime,
-    /// With pages of 64 KiB.
+    /// A kernel with 64 KiB pages.
     LargePages,
 }
 
-/// One bootable tree.
+/// A bootable deployment: an OS tree with its kernel and arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Deployment {
-    /// Its name.
+    /// The provider's identifier.
     pub id: DeploymentId,
-    /// The image it was made from; none for one made from packages.
+    /// The image from which it was created; `None` for a deployment that was built from packages.
     pub image: Option<Image>,
-    /// The image's version, where it has one.
+    /// The image's version, if it has one.
     pub version: Option<String>,
-    /// The arguments that its kernel is or would be given, in order.
+    /// The kernel arguments with which it boots, in order.
     pub kernel_arguments: KernelCommandLine,
-    /// Its kernel.
+    /// Its kernel build.
     pub kernel_type: KernelType,
-    /// The extensions in it.
+    /// The extensions that it contains.
     pub extensions: BTreeSet<String>,
 }
 
@@ -64,24 +65,24 @@ pub struct Deployment {
 pub struct Staged {
     /// The deployment.
     pub deployment: Deployment,
-    /// Whether it is finalisation-locked: as long as it is, no boot leads into it.
+    /// Whether it is finalisation-locked: while it is, no boot enters it.
     pub locked: bool,
 }
 
 /// The deployments of a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Deployments {
-    /// The one that runs.
+    /// The running deployment.
     pub booted: Deployment,
-    /// The one that was made ready.
+    /// The deployment that is staged for the next boot.
     pub staged: Option<Staged>,
-    /// The one that [`Provider::roll_back`](super::Provider::roll_back) leads to: what ran before.
+    /// The previous deployment, to which [`Provider::roll_back`](super::Provider::roll_back) returns.
     pub fallback: Option<Deployment>,
 }
 
 impl Deployments {
-    /// What a plan must know of the booted one. Its arguments are not among it: those in force are the
-    /// running kernel's own (`/proc/cmdline`).
+    /// Returns what a plan needs to know about the booted deployment. This leaves out its kernel arguments, because
+    /// the arguments in force are those of the running kernel (`/proc/cmdline`).
     pub fn facts(&self, offered: Option<&str>) -> OsFacts {
         OsFacts {
             image: self.booted.image.as_ref().map(ToString::to_string),
@@ -92,16 +93,16 @@ impl Deployments {
     }
 }
 
-/// What is asked of the operating system, always as seen from the booted deployment: asking the same twice is
-/// asking once, whatever was staged in between.
+/// The deployment that a plan requests, always relative to the booted one: repeating a request has the same result,
+/// whatever was staged in between.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wanted {
-    /// The image; none stays on the booted one's.
+    /// The image; `None` keeps the booted deployment's image.
     pub image: Option<Image>,
-    /// What changes of the booted one's arguments.
+    /// Changes to the booted deployment's kernel arguments.
     pub kernel_arguments: KernelArguments,
-    /// The kernel.
+    /// The kernel build.
     pub kernel_type: KernelType,
-    /// All extensions that are to be there.
+    /// The complete set of extensions.
     pub extensions: BTreeSet<String>,
 }

@@ -1,25 +1,26 @@
-//! Which kind of host a root is.
+//! Detects which kind of host a root directory belongs to.
 
 use crate::{path::AbsPath, plan::HostKind, root::Root};
 
-/// What says that the tree is a deployment: libostree makes the first at boot; images carry the second, which
-/// leads to the repository.
+/// Paths that mark an ostree deployment: libostree creates the first at boot, and images contain the second, a link
+/// to the repository.
 const OF_OSTREE: &[&str] = &["/run/ostree-booted", "/ostree"];
 
 const RPM_OSTREE: &[&str] = &["/usr/bin/rpm-ostree"];
 const BOOTC: &[&str] = &["/usr/bin/bootc"];
 
-/// The databases of dpkg and rpm; Fedora moved the latter below `/usr/lib/sysimage` with release 36.
+/// Databases of dpkg and rpm. Fedora moved the rpm database below `/usr/lib/sysimage` in release 36.
 const OF_PACKAGES: &[&str] = &[
     "/var/lib/dpkg/status",
     "/usr/lib/sysimage/rpm",
     "/var/lib/rpm",
 ];
 
-/// The kind of host below `root`. A host with rpm-ostree and bootc counts as rpm-ostree's, which can change more
-/// of it (extensions, the kernel's type); image-based hosts have an rpm database too, so that packages come last.
+/// Returns the kind of the host below `root`. A host with both rpm-ostree and bootc counts as an rpm-ostree host,
+/// because rpm-ostree can change more (extensions, the kernel type). Image-based hosts contain an rpm database too,
+/// so the check for packages comes last.
 ///
-/// What cannot be looked at is taken not to be there: that ends in a refusal, never in a change.
+/// A path that cannot be read counts as missing: that leads to a refused plan, never to a change.
 pub fn host_kind(root: &Root) -> HostKind {
     let any = |paths: &[&str]| paths.iter().any(|path| is_there(root, path));
     match any(OF_OSTREE) {

@@ -1,12 +1,13 @@
-//! The operating system as a whole: image, kernel arguments, the kernel's type, extensions.
+//! Manages the operating system as a whole: image, kernel arguments, kernel type, and extensions.
 //!
-//! Hosts differ in who changes these: bootc, rpm-ostree, packages. Each kind has a [`Provider`]; what all of
-//! them must keep is in `tests/os/contract.rs`, and a new one is shown by running that suite over it. None is
-//! built in yet, so that [`capabilities`] names the kind of host and a plan refuses the rest by name.
+//! Hosts differ in the program that changes these: bootc, rpm-ostree, or a package manager. Each kind of host has a
+//! [`Provider`]. The contract of all providers is in `tests/os/contract.rs`, and a new provider must pass that
+//! suite. No provider is built in yet, so [`capabilities`] reports only the kind of host, and a plan refuses
+//! everything else with a named reason.
 //!
-//! The words are the field's: a *deployment* is one bootable tree with its kernel and arguments; *booted* is the one
-//! that runs, *staged* the one made ready for the next boot, *fallback* the one before. A staged deployment is
-//! *finalisation-locked* until it is unlocked: no boot leads into it, whoever orders that boot and why.
+//! The terms are ostree's: a *deployment* is a bootable tree with its kernel and arguments; *booted* is the running
+//! one, *staged* the one prepared for the next boot, *fallback* the previous one. A staged deployment is
+//! *finalisation-locked* until it is unlocked: no boot enters it, whatever triggers the boot.
 
 mod arguments;
 mod deployment;
@@ -21,8 +22,8 @@ pub use self::{
 };
 use crate::{plan::OsCapabilities, root::Root};
 
-/// What can be changed of the operating system below `root`. The one place that says it: a provider that is
-/// built in answers here for its kind of host, by its [`Provider::CAN`].
+/// Returns what can be changed in the operating system below `root`. This is the only place that decides it: a
+/// built-in provider is registered here for its kind of host, with its [`Provider::CAN`].
 pub fn capabilities(root: &Root) -> OsCapabilities {
     OsCapabilities::without_provider(host_kind(root))
 }

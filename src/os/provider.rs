@@ -1,4 +1,4 @@
-//! What the update needs of whoever changes the operating system, and nothing more.
+//! Defines the interface between the update and the program that changes the operating system.
 
 use std::{error::Error, fmt, future::Future, time::Duration};
 
@@ -8,10 +8,10 @@ use crate::{
     reason::Reason,
 };
 
-/// How long one step may take. Images are gigabytes: twenty minutes over a slow line are no failure.
+/// Time limit of one step. Images have gigabytes, so twenty minutes over a slow line are not a failure.
 pub const STEP_LIMIT: Duration = Duration::from_secs(60 * 60);
 
-/// One thing that a provider does, as errors name it.
+/// A provider's operation, as error messages name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Step {
     /// [`Provider::observe`].
@@ -41,51 +41,51 @@ impl fmt::Display for Step {
     }
 }
 
-/// Why a step was not done. Whatever it was, the booted deployment and the fallback are as they were.
+/// Reasons why a step failed. In every case the booted deployment and the fallback are unchanged.
 #[derive(Debug, thiserror::Error)]
 pub enum OsError {
-    /// The image is not to be had, or not now.
+    /// The image cannot be fetched, or cannot be fetched now.
     #[error("cannot fetch the OS image {image}")]
     Unreachable {
-        /// Which.
+        /// The image.
         image: Image,
-        /// Whether the registry may have it later: not when it says that there is no such image.
+        /// Whether a retry may succeed; false if the registry reports that the image does not exist.
         again: bool,
-        /// What the registry or the way there answered.
+        /// The error from the registry or the network.
         #[source]
         source: Box<dyn Error + Send + Sync>,
     },
-    /// It took longer than it may.
+    /// The step exceeded its time limit.
     #[error("cannot {step}: it took longer than {} seconds", .limit.as_secs())]
     TimedOut {
-        /// What.
+        /// The step.
         step: Step,
-        /// How long it may take.
+        /// The time limit.
         limit: Duration,
     },
-    /// No deployment of that name is where the step needs it.
+    /// No deployment with this identifier is where the step needs it.
     #[error("cannot {step}: {id} is not there")]
     Gone {
-        /// What.
+        /// The step.
         step: Step,
-        /// Which.
+        /// The deployment.
         id: DeploymentId,
     },
-    /// The host's program refused or failed.
+    /// The host's program refused the step or failed.
     #[error("cannot {step}")]
     Failed {
-        /// What.
+        /// The step.
         step: Step,
-        /// Whether the same may succeed later.
+        /// Whether a retry may succeed.
         again: bool,
-        /// What it answered.
+        /// The program's error.
         #[source]
         source: Box<dyn Error + Send + Sync>,
     },
 }
 
 impl OsError {
-    /// Whether the same may succeed later.
+    /// Returns whether a retry may succeed.
     pub fn again(&self) -> bool {
         match self {
             Self::Unreachable { again, .. } | Self::Failed { again, .. } => *again,
@@ -94,7 +94,7 @@ impl OsError {
         }
     }
 
-    /// The code that status and metrics carry.
+    /// Returns the reason code for status and metrics.
     pub fn reason(&self) -> Reason {
         match self {
             Self::Unreachable { .. } => Reason::ImageUnreachable,
@@ -104,48 +104,49 @@ impl OsError {
     }
 }
 
-/// What is known of an image once it is on the host.
+/// Properties of an image that is stored on the host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Fetched {
-    /// Its version, where it has one; a plan refuses a lower one than the booted.
+    /// The image's version, if it has one. A plan refuses a version lower than the booted one.
     pub version: Option<String>,
 }
 
-/// Who changes the operating system of one kind of host.
+/// Changes the operating system of one kind of host.
 ///
-/// Every step may be repeated, and by another process than the one that began: what was done is read from the host
-/// and never remembered. A step that fails or is broken off has left the booted deployment and the fallback alone.
-/// `tests/os/contract.rs` says all of this as facts that each provider is held against.
+/// Every step is idempotent and may be repeated by another process than the one that began it: a provider reads the
+/// state from the host and keeps none of its own. A step that fails or is interrupted leaves the booted deployment
+/// and the fallback unchanged. `tests/os/contract.rs` checks all of this for each provider.
 pub trait Provider: Send + Sync + 'static {
-    /// What it can change, and of which kind of host.
+    /// The kind of host, and what the provider can change on it.
     const CAN: OsCapabilities;
 
-    /// The deployments as they are.
+    /// Returns the current deployments.
     fn observe(&self) -> impl Future<Output = Result<Deployments, OsError>> + Send;
 
-    /// Brings an image onto the host, so that staging needs no network any more: before anything is drained.
+    /// Downloads an image to the host, so that staging needs no network. The update fetches before it drains the
+    /// node.
     fn fetch(
         &self,
         image: &Image,
         limit: Duration,
     ) -> impl Future<Output = Result<Fetched, OsError>> + Send;
 
-    /// Makes a deployment for the next boot, locked, in the place of any that was staged before, and says its
-    /// name; none where the booted one is as asked: then nothing is staged afterwards. One that is staged already
-    /// as asked stays as it is, its lock included.
+    /// Creates a locked deployment for the next boot, replaces any that was staged before, and returns its
+    /// identifier. Returns `None` if the booted deployment already matches `wanted`; then nothing remains staged. A
+    /// staged deployment that already matches stays unchanged, including its lock.
     fn stage(
         &self,
         wanted: &Wanted,
         limit: Duration,
     ) -> impl Future<Output = Result<Option<DeploymentId>, OsError>> + Send;
 
-    /// Lets the next orderly boot lead into the staged deployment, which must be this one.
+    /// Unlocks the staged deployment, so that the next orderly boot enters it. `staged` must be its identifier.
     fn unlock(&self, staged: &DeploymentId) -> impl Future<Output = Result<(), OsError>> + Send;
 
-    /// Drops what is staged, locked or not. Nothing staged is no error.
+    /// Discards the staged deployment, locked or not. It is not an error if none is staged.
     fn discard(&self) -> impl Future<Output = Result<(), OsError>> + Send;
 
-    /// Lets the next boot lead into `to`, which is the fallback, or the booted one, which takes a rollback back. What
-    /// is staged is dropped.
+    /// Selects `to` for the next boot: the fallback, or the booted deployment, which cancels a rollback. Discards
+    /// the staged deployment.
     fn roll_back(&self, to: &DeploymentId) -> impl Future<Output = Result<(), OsError>> + Send;
 }

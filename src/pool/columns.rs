@@ -1,4 +1,4 @@
-//! The row of `oc get mcp`, from what the nodes publish.
+//! Builds the row of `oc get mcp` from what the nodes publish.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ pub const COLUMNS: [&str; 10] = [
     "AGE",
 ];
 
-/// How many nodes count as what.
+/// The number of nodes in each state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Managed nodes of the pool.
@@ -31,9 +31,9 @@ pub struct Counts {
     pub ready: u32,
     /// Those on the pool's config.
     pub updated: u32,
-    /// Those that take no pods, or are on their way.
+    /// Those that are not ready, or whose update is in progress.
     pub unavailable: u32,
-    /// Those that failed.
+    /// Those that are degraded.
     pub degraded: u32,
 }
 
@@ -53,7 +53,7 @@ impl Counts {
         counts
     }
 
-    /// Nothing is left to do.
+    /// Returns whether no node of the pool has an update left to do.
     pub fn all_updated(&self) -> bool {
         self.updated == self.machines && self.ready == self.machines && self.unavailable == 0
     }
@@ -70,9 +70,9 @@ fn target(pool: &PoolView) -> Option<&str> {
 pub struct Row {
     /// NAME.
     pub name: String,
-    /// CONFIG: the one that the pool comes from while it updates, and is on when it is updated.
+    /// CONFIG: the previous config while the pool updates, and the target once it is updated.
     pub config: String,
-    /// UPDATED; none where nobody says.
+    /// UPDATED; `None` if it is not published.
     pub updated: Option<bool>,
     /// UPDATING.
     pub updating: Option<bool>,
@@ -88,12 +88,12 @@ pub struct Row {
     pub unavailable_machine_count: Option<u32>,
     /// DEGRADEDMACHINECOUNT.
     pub degraded_machine_count: Option<u32>,
-    /// AGE counts from here.
+    /// The creation time, from which AGE is computed.
     pub created: Option<Timestamp>,
 }
 
 impl Row {
-    /// The row that the pool's nodes make.
+    /// Builds the row from the pool's nodes.
     pub fn of(members: &Members<'_>) -> Self {
         let counts = Counts::of(members);
         let conditions = conditions(members, &counts);
@@ -116,7 +116,7 @@ impl Row {
         }
     }
 
-    /// The row that the pool's status has; none where no controller wrote one.
+    /// Builds the row from the pool's status; `None` if no controller has written one.
     pub fn said(pool: &PoolView) -> Option<Self> {
         let status = &pool.status;
         status.is_written().then(|| Self {
@@ -134,7 +134,7 @@ impl Row {
         })
     }
 
-    /// The cells as `oc get mcp` prints them at that time.
+    /// Formats the cells as `oc get mcp` prints them at the time `now`.
     pub fn cells(&self, now: Timestamp) -> [String; 10] {
         let word = |is: Option<bool>| match is {
             Some(true) => "True".to_owned(),
@@ -158,8 +158,8 @@ impl Row {
     }
 }
 
-/// The config that the pool is on, or comes from: its target when all are updated, else what its status
-/// says, else what most of those have that are not updated.
+/// Returns the pool's current or previous config: its target if all nodes are updated, else the config in its
+/// status, else the most frequent current config among the nodes that are not updated.
 fn config(members: &Members<'_>, all_updated: bool) -> String {
     let pool = members.pool;
     let target = target(pool);
@@ -176,12 +176,13 @@ fn config(members: &Members<'_>, all_updated: bool) -> String {
             *counted.entry(current).or_default() += 1;
         }
     }
-    // The first by name among equals: the map is in order, and the last of the greatest is taken.
+    // Picks the first by name among equals: the map is ordered, and `max_by_key` returns the last of the maximal
+    // elements of the reversed iterator.
     let most = counted.into_iter().rev().max_by_key(|(_, count)| *count);
     most.map_or_else(String::new, |(name, _)| name.to_owned())
 }
 
-/// Rows as kubectl prints them: three spaces between columns.
+/// Formats rows as kubectl prints them, with three spaces between columns.
 pub fn table(rows: &[Row], now: Timestamp) -> String {
     let cells: Vec<_> = rows.iter().map(|row| row.cells(now)).collect();
     let head = COLUMNS.map(str::to_owned);
@@ -202,7 +203,7 @@ pub fn table(rows: &[Row], now: Timestamp) -> String {
     text
 }
 
-/// A time span as kubectl writes ages: the finer, the shorter it is.
+/// Formats a duration as kubectl prints ages: the shorter it is, the finer the units.
 pub fn age(from: Timestamp, to: Timestamp) -> String {
     const MINUTE: i64 = 60;
     const HOUR: i64 = 60 * MINUTE;

@@ -1,9 +1,9 @@
-//! What a pool's nodes make of it, as conditions.
+//! Computes a pool's conditions from its nodes.
 
 use super::{Counts, Members, Standing};
 use crate::crd::{PoolView, REASON_LIMIT, cut};
 
-/// One condition of a pool. When it came about is known to whoever keeps it.
+/// One condition of a pool. The caller keeps its transition time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolCondition {
     /// `Updated`, `Updating`, `NodeDegraded` or `Degraded`.
@@ -12,14 +12,14 @@ pub struct PoolCondition {
     pub status: bool,
     /// A stable code.
     pub reason: &'static str,
-    /// One sentence; empty where the code says it all.
+    /// One sentence; empty if the reason code is enough.
     pub message: String,
 }
 
-/// What others say of a pool that makes it degraded, too.
+/// Conditions written by other controllers that also make the pool `Degraded`.
 const OTHERS: [&str; 2] = ["RenderDegraded", "ImageBuildDegraded"];
 
-/// The conditions of a pool, in the order in which they are written.
+/// Returns the conditions of a pool, in the order in which they are written.
 pub fn conditions(members: &Members<'_>, counts: &Counts) -> Vec<PoolCondition> {
     let pool = members.pool;
     let updated = counts.all_updated();
@@ -78,7 +78,7 @@ fn said(pool: &PoolView, kind: &str) -> String {
     found.map_or_else(String::new, |it| it.message.clone())
 }
 
-/// Every node that failed, once, with what it says; none where none did.
+/// Lists each managed node that is degraded once, with its reason; `None` if there is none.
 fn named(members: &Members<'_>) -> Option<String> {
     let mut failed: Vec<_> = members
         .nodes

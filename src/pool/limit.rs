@@ -1,28 +1,28 @@
-//! How many nodes of a pool may be unavailable at once.
+//! Computes how many nodes of a pool may be unavailable at once.
 
 use super::Kind;
 use crate::crd::{IntOrString, PoolView, names::label};
 
-/// A limit, and what speaks against it.
+/// A limit, with a warning if it is risky.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limit {
-    /// So many nodes may be unavailable; at least one.
+    /// The number of nodes that may be unavailable; at least one.
     pub at_most: usize,
-    /// What to tell whoever set it; none where nothing speaks against it.
+    /// A warning for the author of the limit; `None` if the limit is safe.
     pub warning: Option<String>,
 }
 
-/// A limit that cannot be kept.
+/// A limit that cannot be applied.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadLimit {
-    /// It is no number and no share.
+    /// It is neither a number nor a percentage.
     #[error(
         "maxUnavailable of pool {pool} is {given}; expected a number from 0, or a share from \"0%\" to \"100%\""
     )]
     Malformed {
         /// The pool.
         pool: String,
-        /// As it was written.
+        /// The value as written in the pool.
         given: String,
     },
     /// The control plane would lose its quorum.
@@ -32,16 +32,16 @@ pub enum BadLimit {
     Quorum {
         /// The pool.
         pool: String,
-        /// What it comes to.
+        /// The number of nodes that the value allows.
         given: usize,
-        /// How many nodes there are.
+        /// The number of nodes in the pool.
         machines: usize,
-        /// How many may be away.
+        /// The number of unavailable nodes with which the quorum survives.
         bears: usize,
     },
 }
 
-/// The limit of a pool of so many machines: shares are rounded down, nothing is less than one.
+/// Returns the limit of a pool of `machines` nodes. Percentages are rounded down, and the result is at least one.
 pub fn max_unavailable(pool: &PoolView, machines: usize) -> Result<Limit, BadLimit> {
     let at_most = match &pool.spec.max_unavailable {
         None => 1,

@@ -1,4 +1,4 @@
-//! Which of the pools a node belongs to.
+//! Decides to which pool a node belongs.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -6,19 +6,19 @@ use crate::crd::{NodeView, PoolView, names::label};
 
 const WINDOWS: &str = "windows";
 
-/// What sort of pool it is; the first one wins over those after it.
+/// The kind of a pool, in order of precedence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
-    /// Its nodes are the quorum: by its name, or because it selects by such a role.
+    /// Its nodes form the quorum: the pool has a control-plane role's name, or selects by such a role.
     ControlPlane,
-    /// Somebody's own.
+    /// An administrator's own pool.
     Custom,
-    /// For whoever is in no other.
+    /// The pool of the nodes that no other pool selects.
     Worker,
 }
 
 impl Kind {
-    /// The kind of a pool.
+    /// Returns the kind of a pool.
     pub fn of(pool: &PoolView) -> Self {
         const ROLES: [&str; 3] = [
             label::ROLE_MASTER,
@@ -40,20 +40,20 @@ impl Kind {
     }
 }
 
-/// Which pool a node belongs to, and which others would have it, too.
+/// The pool of a node, and the other pools that select it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Membership<'p> {
-    /// The pool; none where none selects the node.
+    /// The pool; `None` if no pool selects the node.
     pub pool: Option<&'p PoolView>,
-    /// Others that select it and should not: whoever wrote them must choose. A node is never frozen
-    /// for that.
+    /// Other pools that select the node and should not, so that an administrator must fix their selectors. The
+    /// node's updates continue regardless.
     pub passed_over: Vec<&'p str>,
 }
 
 impl<'p> Membership<'p> {
-    /// The pool of a node with these labels: the control plane's before all, one's own before `worker`,
-    /// the first by name where several have the same right. Nodes that run Windows are in none, and a
-    /// pool that selects by nothing has no nodes.
+    /// Returns the pool of a node with these labels. A control-plane pool wins over a custom pool, a custom pool
+    /// over `worker`; among equals, the first by name wins. Windows nodes belong to no pool, and a pool with an
+    /// empty selector has no nodes.
     pub fn of(
         labels: &BTreeMap<String, String>,
         pools: impl IntoIterator<Item = &'p PoolView>,
@@ -69,7 +69,8 @@ impl<'p> Membership<'p> {
         found.sort_by_key(|pool| (Kind::of(pool), rank(&pool.name), pool.name.as_str()));
         let mut found = found.into_iter();
         let pool = found.next();
-        // That a node of the control plane or of a pool of one's own is a worker, too, is usual.
+        // A node of the control plane or of a custom pool usually has the worker role too, so this is not a
+        // conflict.
         let others = found.filter(|other| Kind::of(other) != Kind::Worker);
         Self {
             pool,
@@ -77,7 +78,7 @@ impl<'p> Membership<'p> {
         }
     }
 
-    /// What to tell whoever labelled the node; none where everything is clear.
+    /// Returns a warning for the administrator who labelled the node; `None` if the membership is unambiguous.
     pub fn warning(&self, node: &str) -> Option<String> {
         let pool = self.pool.filter(|_| !self.passed_over.is_empty())?;
         let others = self.passed_over.join(", ");
@@ -88,7 +89,7 @@ impl<'p> Membership<'p> {
     }
 }
 
-/// OpenShift's own name of the control plane's pool comes first.
+/// Ranks OpenShift's name for the control-plane pool first.
 fn rank(name: &str) -> u8 {
     match name {
         label::ROLE_MASTER => 0,
@@ -102,22 +103,22 @@ fn rank(name: &str) -> u8 {
 pub struct Members<'a> {
     /// The pool.
     pub pool: &'a PoolView,
-    /// Its nodes, in the order in which they came.
+    /// Its nodes, in input order.
     pub nodes: Vec<&'a NodeView>,
 }
 
-/// All nodes by their pools.
+/// All nodes, grouped by pool.
 #[derive(Clone, Debug, Default)]
 pub struct Split<'a> {
-    /// Every pool, in the order in which they came.
+    /// Every pool, in input order.
     pub pools: Vec<Members<'a>>,
     /// Nodes that are in no pool.
     pub without: Vec<&'a NodeView>,
-    /// What to tell about nodes that several pools select.
+    /// Warnings about nodes that several pools select.
     pub warnings: Vec<String>,
 }
 
-/// Puts each node into its pool.
+/// Assigns each node to its pool.
 pub fn split<'a>(pools: &'a [PoolView], nodes: &'a [NodeView]) -> Split<'a> {
     let empty = |pool| Members {
         pool,

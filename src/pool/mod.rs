@@ -1,7 +1,7 @@
-//! Pools of nodes: who belongs to which, what each node counts as, and what that makes of the pool.
+//! Computes pool membership, the state of each node within its pool, and the counts and conditions of a pool.
 //!
-//! Pure: nodes and pools as data go in, verdicts come out. One pass over the nodes, whatever their
-//! number; the order of what comes in decides nothing.
+//! This module is pure: it takes nodes and pools as data and returns results. It makes one pass over the nodes; the
+//! order of its input does not change the result.
 
 mod columns;
 mod conditions;

@@ -1,32 +1,32 @@
-//! What one node counts as in its pool.
+//! Classifies one node within its pool.
 
 use crate::crd::{
     NodeView, State,
     names::{condition, protocol},
 };
 
-/// What a node counts as. The definitions are OpenShift's, so that both come to the same numbers.
+/// The state of a node within its pool. The definitions are OpenShift's, so that both compute the same numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Standing {
-    /// It has a current config. Others belong to no pool's count: nobody manages them.
+    /// It has a current config. Nodes without one are unmanaged, and no pool counts them.
     pub managed: bool,
-    /// It takes pods, by its conditions and its cordon. A condition that nobody wrote is a good one.
+    /// It is schedulable: it is not cordoned, and its conditions are good. A missing condition counts as good.
     pub ready: bool,
-    /// It has what it is asked for and says so.
+    /// It is on its desired config and image, and its state is `Done`.
     pub done: bool,
-    /// It is done, and what it is asked for is the pool's config.
+    /// It is done, and its config is the pool's target.
     pub updated: bool,
-    /// It does not get to another config than the one it is on.
+    /// It is degraded and has not reached its desired config.
     pub failing: bool,
-    /// It says that something failed.
+    /// It reports the state `Degraded` or `Unreconcilable`.
     pub degraded: bool,
-    /// It takes no pods, or is on its way: it uses up the pool's limit.
+    /// It is not ready, or its update is in progress: it counts against the pool's limit.
     pub unavailable: bool,
 }
 
 impl Standing {
-    /// What `node` counts as in a pool whose nodes are to be on `target`. Without one, each node's own
-    /// desired config is what counts: a pool that nobody renders for has no other.
+    /// Classifies `node` in a pool with the target config `target`. Without a target, which is the case in a pool
+    /// that no controller renders for, it compares the node with its own desired config.
     pub fn of(node: &NodeView, target: Option<&str>) -> Self {
         let (current, desired) = (node.current_config(), node.desired_config());
         let image = |name| node.annotation(name);
@@ -48,7 +48,7 @@ impl Standing {
         }
     }
 
-    /// An update of it is under way.
+    /// Returns whether its update is in progress.
     pub fn updating(&self) -> bool {
         self.managed && !self.done && !self.degraded
     }

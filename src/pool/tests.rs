@@ -18,7 +18,7 @@ fn pool(name: &str, spec: Value) -> PoolView {
     }
 }
 
-/// A pool that selects a role of its own name, as OpenShift's do.
+/// A pool that selects the role of its own name, as OpenShift's pools do.
 fn of_role(name: &str) -> PoolView {
     let label = format!("{ROLE}{name}");
     pool(name, json!({"nodeSelector": {"matchLabels": {label: ""}}}))
@@ -31,7 +31,7 @@ fn with_roles(roles: &[&str]) -> BTreeMap<String, String> {
     labels.collect()
 }
 
-/// A node as it is when all is well; `with` says what is not.
+/// A healthy node; `with` adds conditions.
 fn node(name: &str, current: &str, desired: &str, state: &str) -> NodeView {
     let said = |name: &str, value: &str| (name.to_owned(), value.to_owned());
     NodeView {
@@ -138,7 +138,7 @@ fn a_selector_with_a_mistake_selects_nobody_and_says_field_and_what_is_expected(
             told[0].starts_with(field) && told[0].contains(said),
             "{told:?}"
         );
-        // One mistake does not hide the next.
+        // One mistake does not hide the next one.
         assert!(max_unavailable(&pool, 1).is_err());
     }
 }
@@ -160,7 +160,7 @@ fn the_control_plane_keeps_its_quorum() {
         assert!(matches!(error, BadLimit::Quorum { .. }), "{error}");
     }
     assert_eq!(limit("arbiter", json!(3), 5).unwrap().at_most, 1);
-    // A pool of another name is the control plane's by what it selects.
+    // A pool of another name is a control-plane pool because of its selector.
     let selects = json!({"key": format!("{ROLE}control-plane"), "operator": "Exists"});
     let own = json!({"maxUnavailable": 2, "nodeSelector": {"matchExpressions": [selects]}});
     assert!(max_unavailable(&pool("cp", own), 3).is_err());

@@ -1,8 +1,8 @@
-//! Whether the machine is as well on the new config as it was before: the verdict of a boot, by what
-//! the machine itself can tell.
+//! Compares the health of the machine after an update with its health before, to judge a boot by what the machine
+//! itself can observe.
 //!
-//! Pure: [`faults`] compares what was found before the update with what is found now. Who asks, how
-//! often and for how long is the driver's ([`super::run`]), in the agent and in `machinist guard`.
+//! This module is pure: [`faults`] compares the evidence from before the update with the evidence now.
+//! [`super::run`] collects the evidence, in the agent and in `machinist guard`.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,8 +14,8 @@ use super::{
     ports::Startup,
 };
 
-/// Services that make a machine a node: kubelets and container runtimes, by the units that their
-/// packages bring. Which of them run here, and therefore must run again, is looked at before an update.
+/// Kubelets and container runtimes, by the unit names of their packages. Before an update, the ones that are
+/// running are recorded, and these must run again after it.
 pub const NODE_SERVICES: [&str; 11] = [
     "containerd.service",
     "cri-docker.service",
@@ -30,41 +30,41 @@ pub const NODE_SERVICES: [&str; 11] = [
     "rke2-server.service",
 ];
 
-/// What one look at the machine found.
+/// Health of the machine at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Evidence {
-    /// How far the service manager is; none when it cannot be asked.
+    /// Startup state of the system; `None` if the service manager does not answer.
     pub startup: Option<Startup>,
     /// Units that have failed.
     pub failed_units: BTreeSet<String>,
-    /// The state of each service that ran before.
+    /// `ActiveState` of each service that ran before.
     pub services: BTreeMap<String, String>,
     /// Default gateways that answer.
     pub gateways: BTreeSet<String>,
-    /// Kernel arguments that the config asks for and the kernel was not started with.
+    /// Kernel arguments that the config names and the running kernel lacks.
     pub missing_arguments: Vec<String>,
 }
 
-/// One thing that was better before the update.
+/// One regression since the update.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fault {
-    /// Nobody answers for the units.
+    /// The service manager does not answer.
     ManagerSilent,
-    /// The boot is not over.
+    /// The boot has not finished.
     Starting,
     /// The machine is in rescue or emergency mode.
     Maintenance,
-    /// The machine goes down.
+    /// The system is shutting down.
     Stopping,
-    /// A unit failed that had not failed before.
+    /// A unit has failed that had not failed before.
     UnitFailed(String),
-    /// A service that ran before does not, and its state.
+    /// A service that ran before is not running; with its state.
     ServiceDown(String, String),
-    /// A service that ran before is started again and again.
+    /// A service that ran before restarts repeatedly.
     Restarts(String),
-    /// A gateway that answered before does not.
+    /// A gateway that answered before does not answer.
     GatewaySilent(String),
-    /// The kernel runs without an argument that the config asks for.
+    /// The running kernel lacks an argument of the config.
     ArgumentMissing(String),
 }
 
@@ -86,16 +86,16 @@ impl fmt::Display for Fault {
     }
 }
 
-/// All faults in one sentence.
+/// Joins all faults into one sentence.
 pub fn sentence(faults: &[Fault]) -> String {
     let all: Vec<_> = faults.iter().map(ToString::to_string).collect();
     all.join(", ")
 }
 
-/// What was better before, in a fixed order. None at all: the machine is well.
+/// Returns all regressions in a fixed order. If there is none, the machine is healthy.
 ///
-/// `booted`: a boot is judged. Without one only services and gateways count: what else failed just
-/// now need not have to do with an update, and the units that it restarted were watched one by one.
+/// `booted`: a boot is judged. Without a boot, only services and gateways count: other failures need not be related
+/// to the update, and the units that it restarted were watched individually.
 pub fn faults(
     before: &MachineBefore,
     failed_before: &[String],
@@ -104,7 +104,8 @@ pub fn faults(
 ) -> Vec<Fault> {
     let mut faults = Vec::new();
     if booted {
-        // A machine that was not up before need not be now; one in emergency mode was never asked for.
+        // If the machine was not fully up before the update, an unfinished boot or maintenance mode now is not a
+        // regression.
         faults.extend(match now.startup {
             None => Some(Fault::ManagerSilent),
             Some(Startup::Maintenance) if before.up => Some(Fault::Maintenance),
@@ -130,14 +131,14 @@ pub fn faults(
     faults
 }
 
-/// Whether this is the `ActiveState` of a service that does its work.
+/// Returns whether `state` is the `ActiveState` of a running service.
 pub fn runs(state: &str) -> bool {
     matches!(state, "active" | "reloading" | "refreshing")
 }
 
-/// Whether this boot is to be judged, or the undo after a judgement to be finished: the machine has
-/// booted with an update that is not verified. An update that was committed in this boot is the
-/// agent's, which still has to act on it.
+/// Returns whether this boot must be judged, or the undo after a failed judgement must be finished: the machine has
+/// booted with an unverified update. An update that was committed in this boot is left to the agent, which still
+/// has to carry out its actions.
 pub fn is_due(journal: &Journal, boot: &str) -> bool {
     journal.top().is_some_and(|tx| match tx.direction {
         Direction::Undo => tx.booted_into,

@@ -1,10 +1,11 @@
-//! Taking a machine over from OpenShift's machine-config-daemon, and giving it back.
+//! Adopts a machine from OpenShift's machine-config-daemon, and releases it to that daemon.
 //!
-//! Both sides keep the same three things: the config that the disk is on, what stood at a path before a
-//! config first named it, and that there was nothing. So a hand-over writes no managed file and needs no
-//! reboot; it translates what is kept. Taking over leaves that daemon's own state where it is: it is read
-//! only, and the journal that makes the machine ours is written last, in one piece. Giving back writes
-//! that state first, each file whole, and ends ours last. A crash in between is repeated from the start.
+//! Both machinist and machine-config-daemon keep the config of the disk, the originals of paths that a config
+//! replaced, and notes that a path had no original. So a handover writes no managed file and needs no reboot: it
+//! converts this state. Adoption only reads the daemon's state and leaves it in place; the journal, which makes
+//! machinist the owner, is written last and atomically. Release writes the daemon's state first, each file
+//! atomically, and ends machinist's ownership last. After a crash in between, the handover is repeated from the
+//! start.
 
 mod adopt;
 mod found;
@@ -25,57 +26,57 @@ use crate::{
     root::RootError,
 };
 
-/// Why a machine is not handed over.
+/// Reasons why a machine is not handed over.
 #[derive(Debug, thiserror::Error)]
 pub enum HandoverError {
-    /// That daemon has not managed this machine, or its state is gone.
+    /// The daemon has not managed this machine, or its state is missing.
     #[error("there is no {0}: machine-config-daemon keeps there the config that the machine is on")]
     NotManaged(AbsPath),
-    /// What it began is not at its end.
+    /// The daemon has unfinished work.
     #[error("{path} is there: {what}")]
     Unfinished {
-        /// The file that says so.
+        /// The file that indicates it.
         path: AbsPath,
-        /// What it means.
+        /// The meaning of the file.
         what: &'static str,
     },
-    /// What it keeps cannot be read as a config, or cannot be had here.
+    /// The daemon's state cannot be read as a config, or machinist cannot apply that config here.
     #[error("its config is refused: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     Refused(Vec<Refusal>),
-    /// The machine is ours.
+    /// machinist already owns this machine.
     #[error("this machine is machinist's already, on {0}")]
     Owned(String),
-    /// Something is under way, or waits to be tried again.
+    /// An update is in progress, or waits for a retry.
     #[error("an update is under way ({0}): let it end, or cancel it, first")]
     Open(String),
-    /// The machine is not ours.
+    /// machinist does not own this machine.
     #[error("this machine is not on a config of machinist's: there is nothing to give back")]
     NotOwned,
-    /// The state directory.
+    /// Accessing the state directory failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The config that a person holds the machine on.
+    /// Accessing the held config failed.
     #[error(transparent)]
     Hold(#[from] HoldError),
-    /// Looking at the machine.
+    /// Observing the machine failed.
     #[error(transparent)]
     Look(#[from] LookError),
-    /// The same, for what drifted.
+    /// Observing drift failed.
     #[error("cannot compare the machine with its config")]
     Observe(#[from] ObserveError),
-    /// What stood before.
+    /// An original could not be copied.
     #[error("cannot keep what stood at {path} before")]
     Original {
         /// The path.
         path: AbsPath,
-        /// Why.
+        /// The cause.
         #[source]
         source: TransactionError,
     },
-    /// The config cannot be put into words; a defect.
+    /// The config could not be serialised; this is a defect.
     #[error("cannot write the config as a MachineConfig")]
     Encode(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// A path cannot be formed.
+    /// A path could not be formed.
     #[error(transparent)]
     Path(#[from] BadPath),
     /// A file system call failed.
@@ -84,7 +85,7 @@ pub enum HandoverError {
 }
 
 impl HandoverError {
-    /// The stable code.
+    /// Returns the stable reason code.
     pub fn reason(&self) -> Reason {
         match self {
             Self::NotManaged(_) | Self::NotOwned => Reason::ConfigNotFound,

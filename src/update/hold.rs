@@ -1,6 +1,8 @@
-//! The config that a person chose beside the source: what `rollback`, and `apply FILE` beside a
-//! running agent, ask for. It stays until the source says something new, or a person asks for the
-//! source again; without it the agent would go straight back to what its source says.
+//! Stores a held config: the config that an administrator selected instead of the desired one, with `rollback`, or
+//! with `apply FILE` beside a running agent.
+//!
+//! The hold ends when the config source delivers a new config, or when an administrator returns to the source.
+//! Without a hold, the agent would immediately apply the source's config again.
 
 use std::sync::Arc;
 
@@ -16,43 +18,43 @@ use crate::{
     root::{Root, RootError},
 };
 
-/// As large as a config may be, in base64.
+/// Maximum size of a config in base64.
 const LARGEST: u64 = 768 << 20;
 
-/// A config that is held, and against which word of the source.
+/// A held config, and the source's config that it overrides.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Hold {
     /// The config.
     pub config: Arc<MachineConfig>,
     /// Its digest.
     pub digest: Digest,
-    /// What the source said when a person chose; none where it said nothing readable.
+    /// The source's config at the time of the selection; `None` if the source had no readable config.
     pub over: Option<Digest>,
-    /// Who chose, in one word: `rollback` or `apply`.
+    /// The command that created the hold: `rollback` or `apply`.
     pub by: String,
-    /// When.
+    /// When the hold began.
     pub since: Timestamp,
 }
 
-/// The held config cannot be kept or read.
+/// Reasons why the hold cannot be stored or read.
 #[derive(Debug, thiserror::Error)]
 pub enum HoldError {
     /// A file system call failed.
     #[error(transparent)]
     Root(#[from] RootError),
-    /// The file is none that we wrote.
+    /// The file was not written by machinist.
     #[error("{path} is not what machinist wrote there")]
     Garbled {
         /// The file.
         path: AbsPath,
-        /// What is wrong with it.
+        /// The cause.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
 }
 
 impl HoldError {
-    /// The stable code.
+    /// Returns the stable reason code.
     pub fn reason(&self) -> Reason {
         match self {
             Self::Root(error) => error.reason(),
@@ -61,7 +63,7 @@ impl HoldError {
     }
 }
 
-/// The first line of the file; the config in its stored form is the rest.
+/// The first line of the file; the rest is the config in its stored form.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Head {
@@ -73,8 +75,8 @@ struct Head {
 }
 
 impl Hold {
-    /// What is desired, given what the source says: the held config while the source says what it
-    /// said when it was chosen, or nothing readable. None: the hold is over.
+    /// Returns the desired config, given the source's config: the held config while the source's config is
+    /// unchanged or unreadable. `None` means that the hold has ended.
     pub fn desired(&self, said: &Desired) -> Option<Desired> {
         let over = match said {
             Desired::Config(_, digest) | Desired::Barred(_, digest, _) => {
@@ -85,7 +87,7 @@ impl Hold {
         (!over).then(|| Desired::Config(Arc::clone(&self.config), self.digest))
     }
 
-    /// Makes the hold durable.
+    /// Stores the hold durably.
     pub fn save(&self, root: &Root) -> Result<(), HoldError> {
         let head = Head {
             name: self.config.name.clone(),
@@ -100,7 +102,7 @@ impl Hold {
         Ok(root.replace(&paths::held(), &text, 0o600)?)
     }
 
-    /// The hold that is kept; none where there is none.
+    /// Loads the hold; `None` if there is none.
     pub fn load(root: &Root) -> Result<Option<Self>, HoldError> {
         let text = match root.read_nofollow(&paths::held(), LARGEST) {
             Err(error) if error.is_not_found() => return Ok(None),
@@ -124,7 +126,7 @@ impl Hold {
         }))
     }
 
-    /// Forgets the hold, if there is one.
+    /// Deletes the hold, if there is one.
     pub fn forget(root: &Root) -> Result<(), HoldError> {
         Ok(root.remove_file(&paths::held())?)
     }

@@ -1,15 +1,17 @@
-//! What the driver needs of whoever brings recovery to this machine: in a cluster the agent does it itself.
+//! Defines the interface through which the update installs recovery on the host: in a cluster, the agent does that
+//! itself.
 
 use std::{error::Error, fmt};
 
-/// Brings the units that settle an interrupted update, and the program that they run.
+/// Installs the units that recover an interrupted update, and the program that they run.
 pub trait HostPart: Send + Sync + 'static {
-    /// Makes them what they are to be. True: something was written, and PID 1 does not know of it yet.
+    /// Installs or updates the units and the program. Returns true if it wrote something, so that systemd needs a
+    /// daemon-reload.
     ///
-    /// Blocking. The same again writes nothing; after a crash in the midst it is called again.
+    /// This call blocks. It is idempotent, and is repeated after a crash.
     ///
     /// # Errors
-    /// It is not there whole, and the words say why.
+    /// The units or the program are not completely installed; the error states the cause.
     fn bring(&self) -> Result<bool, Box<dyn Error + Send + Sync>>;
 }
 

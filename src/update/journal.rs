@@ -1,6 +1,7 @@
-//! The record that survives a crash: what the machine is on, what is being done to it.
+//! Defines the journal, which survives a crash: the config that the machine is on, and the transactions in
+//! progress.
 //!
-//! Data and its text form only; [`super::store`] reads and writes it.
+//! This module contains only the data and its text form; [`super::store`] reads and writes it.
 
 mod history;
 mod operation;
@@ -27,79 +28,79 @@ use crate::{
     root::Identity,
 };
 
-/// How many finished updates are kept for `history`.
+/// Number of finished updates that are kept for `history`.
 pub const HISTORY: usize = 20;
 
-/// Everything that must survive.
+/// The persistent state of a machine.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Journal {
-    /// `/etc/machine-id` of the machine this was written on; another one means a cloned image.
+    /// `/etc/machine-id` of the machine on which this was written; a different one means a cloned image.
     pub machine_id: Option<String>,
     /// The last verified config.
     pub base: Option<ConfigName>,
-    /// Paths that the base owns, canonical, with the owner that was asked for where an offline root
-    /// could only record it.
+    /// Canonical paths that the base owns, with the requested owner if an offline root could only record it.
     pub owned: BTreeMap<AbsPath, Option<(u32, u32)>>,
-    /// Directories that machinist made because something it owns lies below them.
+    /// Directories that machinist created because a path that it owns is below them.
     pub made: BTreeSet<AbsPath>,
-    /// What stood at an owned path before machinist first touched it, and where it is kept.
+    /// Originals: objects that existed at an owned path before machinist first changed it, with the path where each
+    /// is kept.
     pub originals: BTreeMap<AbsPath, AbsPath>,
-    /// Directories at the tops of mounts that machinist made for staging and originals.
+    /// Directories that machinist created at mount points, for staging and originals.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub holders: BTreeMap<AbsPath, Identity>,
-    /// Mode and owner before machinist set them, of files whose content is not the config's.
+    /// Mode and owner before machinist changed them, for files whose content the config does not define.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub modes: BTreeMap<AbsPath, Attributes>,
-    /// Paths that stood as asked when a config first named them: they stay when they leave it.
+    /// Paths that already matched when a config first named them. They stay when a config no longer names them.
     pub adopted: BTreeSet<AbsPath>,
-    /// Entries of users and groups that machinist changed: the value before it first did, and the one
-    /// it gave last. They hold password hashes.
+    /// Entries of users and groups that machinist changed: the value before the first change, and the last value
+    /// that machinist wrote. They contain password hashes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub entries: Vec<Edit>,
-    /// SELinux labels of what is owned.
+    /// SELinux labels of owned paths.
     #[serde(skip_serializing_if = "GivenLabels::is_empty")]
     pub labels: GivenLabels,
-    /// Units that had failed before the last update, or at the first start where there was none.
+    /// Units that had already failed before the last update, or at the first start if there was no update.
     pub failed_units: Vec<String>,
-    /// How the machine was before the oldest open transaction, or before the last update.
+    /// State of the machine before the oldest open transaction, or before the last update.
     pub machine_before: Option<MachineBefore>,
-    /// Allocatable devices by resource before the last update that rebooted, and when that was.
+    /// Allocatable devices by resource before the last update that rebooted, and the time of that count.
     pub devices_before: Option<(BTreeMap<String, usize>, Timestamp)>,
-    /// What the node's pods bear for an update; none while they come and go.
+    /// The cordon and drain for an update in progress; `None` while pods can be scheduled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cordon: Option<CordonRecord>,
     /// Unverified transactions, oldest first.
     pub transactions: Vec<Transaction>,
-    /// Why the last update did not succeed; cleared by the next one that does.
+    /// Why the last update failed; cleared by the next successful update.
     pub failure: Option<Failure>,
     /// Finished updates, oldest first, at most [`HISTORY`].
     pub history: Vec<UpdateRecord>,
 }
 
-/// The SELinux labels that objects were to have, where the root has a policy.
+/// The SELinux labels that objects should have, if the root has a policy.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GivenLabels {
-    /// Those they have got.
+    /// Labels that were set.
     pub given: BTreeMap<AbsPath, String>,
-    /// Those that could not be set here ([`Reason::LabelPending`]).
+    /// Labels that could not be set here ([`Reason::LabelPending`]).
     pub pending: BTreeMap<AbsPath, String>,
 }
 
 impl GivenLabels {
-    /// Whether there is none at all.
+    /// Returns whether there are no labels.
     pub fn is_empty(&self) -> bool {
         self.given.is_empty() && self.pending.is_empty()
     }
 
-    /// Keeps those of the paths that fit.
+    /// Keeps the labels of the paths for which `fits` returns true.
     pub fn retain(&mut self, fits: impl Fn(&AbsPath) -> bool) {
         self.given.retain(|path, _| fits(path));
         self.pending.retain(|path, _| fits(path));
     }
 
-    /// Adds others.
+    /// Adds the labels of `others`.
     pub fn extend(&mut self, others: &Self) {
         let clone = |(path, label): (&AbsPath, &String)| (path.clone(), label.clone());
         self.given.extend(others.given.iter().map(clone));
@@ -107,85 +108,87 @@ impl GivenLabels {
     }
 }
 
-/// What the machine had before an update and must have again after it.
+/// State of the machine before an update, which it must reach again after the update.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct MachineBefore {
-    /// Its boot had come to an end, as it should.
+    /// The boot had finished normally.
     pub up: bool,
-    /// Services of a node that ran.
+    /// Node services (kubelet, container runtime) that were running.
     pub running: BTreeSet<String>,
     /// Default gateways that answered.
     pub gateways: BTreeSet<String>,
 }
 
-/// What was asked of a node for an update: recorded before it is asked, forgotten when pods may come again.
+/// The cordon and drain of an update. It is written before the node is cordoned, and deleted once the node is
+/// uncordoned.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CordonRecord {
-    /// The config that it is for.
+    /// The config of the update.
     pub to: ConfigName,
-    /// Since when.
+    /// When the cordon began.
     pub since: Timestamp,
-    /// Seconds in which the pods were asked to go, in every life of the agent together.
+    /// Seconds spent on draining, summed over restarts of the agent.
     pub drained_for: u64,
     /// When each phase before staging began and ended.
     pub phases: Vec<PhaseRecord>,
-    /// What was lent before anything was withheld.
+    /// Allocatable devices before allocation was disabled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lent: Option<LentBefore>,
-    /// To whom devices are lent, as it was asked for last.
+    /// The last requested state of device allocation.
     #[serde(default)]
     pub lending: Lending,
-    /// Units that the update stopped and that are to run again after it: exactly these.
+    /// Units that the update stopped and must start again; no other units.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stopped: Vec<String>,
 }
 
-/// To whom this machine's devices are lent.
+/// Which pods may be allocated this machine's devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Lending {
-    /// To every pod.
+    /// Devices are allocatable to every pod.
     #[default]
     Open,
-    /// To those that hold them, and to those whom the kubelet has admitted: devices stay listed, unhealthy.
+    /// Allocation is disabled: devices stay listed as unhealthy. Pods that hold devices keep them, and pods that
+    /// the kubelet has already admitted still get theirs.
     Withheld,
-    /// To nobody: what was withheld has no holder left whom the drain takes away, and what uses devices
-    /// on the host was stopped.
+    /// Allocation is disabled, no pod that the drain evicts holds a device any more, and host units that use
+    /// devices are stopped.
     Quiesced,
 }
 
-/// What was lent before an update.
+/// The device allocation before an update.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct LentBefore {
     /// Allocatable devices by resource.
     pub counts: BTreeMap<String, usize>,
-    /// Who had how many of which, by `namespace/pod/container`; none where nobody could tell.
+    /// Devices per resource of each container, by `namespace/pod/container`; `None` if the allocation is unknown.
     pub holders: Option<BTreeMap<String, BTreeMap<String, usize>>>,
 }
 
 impl CordonRecord {
-    /// Begins a phase in the record and ends the one before.
+    /// Begins a phase and ends the previous one.
     pub fn enter(&mut self, name: &str, now: Timestamp) {
         transaction::enter(&mut self.phases, name, now);
     }
 }
 
-/// A config by name and content.
+/// Identifies a config by name and content.
 #[derive(Clone, Debug, Eq, Serialize, Deserialize)]
 pub struct ConfigName {
-    /// What people call it.
+    /// The config's name.
     pub name: String,
-    /// What it holds; the key below `configs/`.
+    /// Digest of its content; also its key below `configs/`.
     pub digest: Digest,
-    /// It was stored by a version that tells what is absent in a config from what is empty or usual.
+    /// It was stored by a version that distinguishes absent fields from empty or default ones.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub tells_absent: bool,
 }
 
 impl ConfigName {
-    /// The name of a config of which nothing is known of how it was stored.
+    /// Names a config without claiming anything about the version that stored it.
     pub fn new(name: impl Into<String>, digest: Digest) -> Self {
         Self {
             name: name.into(),
@@ -195,34 +198,33 @@ impl ConfigName {
     }
 }
 
-/// Which version stored it does not matter.
+/// The version that stored a config does not matter for equality.
 impl PartialEq for ConfigName {
     fn eq(&self, other: &Self) -> bool {
         (&self.name, self.digest) == (&other.name, other.digest)
     }
 }
 
-/// Why an update did not succeed.
+/// Describes why an update failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
-    /// The stable code.
+    /// The stable reason code.
     pub code: Reason,
-    /// What happened, with the whole chain of causes.
+    /// The error with its whole chain of causes.
     pub message: String,
-    /// Whether trying the same again may help.
+    /// Whether a retry may succeed.
     pub again: bool,
     /// The config that failed.
     pub digest: Option<Digest>,
 }
 
 impl Journal {
-    /// The transaction being worked on.
+    /// Returns the newest open transaction.
     pub fn top(&self) -> Option<&Transaction> {
         self.transactions.last()
     }
 
-    /// The journal without what entries of users and groups hold, to be shown: password hashes are in
-    /// them.
+    /// Returns the journal with the values of user and group entries hidden, because they contain password hashes.
     #[must_use]
     pub fn without_secrets(mut self) -> Self {
         let open = self
@@ -242,12 +244,12 @@ impl Journal {
         self
     }
 
-    /// The same, to be changed.
+    /// Returns the newest open transaction for modification.
     pub fn top_mut(&mut self) -> Option<&mut Transaction> {
         self.transactions.last_mut()
     }
 
-    /// Adds a finished update and forgets the oldest beyond [`HISTORY`].
+    /// Adds a finished update and drops the oldest ones beyond [`HISTORY`].
     pub fn remember(&mut self, record: UpdateRecord) {
         self.history.push(record);
         let surplus = self.history.len().saturating_sub(HISTORY);

@@ -1,4 +1,4 @@
-//! Looking at the machine and planning: the one way, for the driver, `plan` and `verify`.
+//! Observes the machine and plans; the update, `plan`, and `verify` all use this module.
 
 mod base;
 
@@ -24,22 +24,22 @@ use crate::{
     root::Root,
 };
 
-/// Why the machine could not be looked at.
+/// Reasons why the machine could not be observed.
 #[derive(Debug, thiserror::Error)]
 pub enum LookError {
-    /// The tree.
+    /// Reading the tree failed.
     #[error("cannot look at the machine")]
     Observe(#[source] ObserveError),
-    /// What was applied last.
+    /// Reading the config that was applied last failed.
     #[error("cannot read the config the machine is on")]
     Store(#[source] StoreError),
-    /// The units.
+    /// Querying the units failed.
     #[error("cannot read the state of the units")]
     Services(#[source] ServiceError),
 }
 
 impl LookError {
-    /// Whether the same may succeed later.
+    /// Returns whether a retry may succeed.
     pub fn again(&self) -> bool {
         match self {
             Self::Observe(error) => error.again(),
@@ -48,7 +48,7 @@ impl LookError {
         }
     }
 
-    /// The code that status and metrics carry.
+    /// Returns the reason code for status and metrics.
     pub fn reason(&self) -> Reason {
         match self {
             Self::Observe(error) => error.reason(),
@@ -58,25 +58,25 @@ impl LookError {
     }
 }
 
-/// A plan, or every reason against it; with the config the machine is on.
+/// A plan, or all reasons for its refusal, with the config that the machine is on.
 #[derive(Debug)]
 pub struct Looked {
-    /// What would happen.
+    /// The plan, or the refusals.
     pub plan: Result<Plan, Vec<Refusal>>,
-    /// The config the plan starts from.
+    /// The config from which the plan starts.
     pub from: Arc<MachineConfig>,
-    /// The canonical paths that the config to reach speaks of; none where it is refused.
+    /// The canonical paths that the new config names; empty if the config is refused.
     pub named: BTreeSet<AbsPath>,
-    /// Where paths of both configs really lie that lie elsewhere than they say.
+    /// The canonical paths of those paths in both configs that differ from them.
     pub moved: BTreeMap<AbsPath, AbsPath>,
 }
 
-/// The config the disk is on: that of the newest open transaction, else the verified one.
+/// Returns the config that the disk is on: that of the newest open transaction, else the verified one.
 pub fn current(journal: &Journal) -> Option<&ConfigName> {
     journal.top().map(|tx| &tx.to).or(journal.base.as_ref())
 }
 
-/// Every unit that a config names or a policy acts on. Blocking.
+/// Returns every unit that a config names or a policy acts on. Blocks.
 pub fn unit_names(
     root: &Root,
     journal: &Journal,
@@ -85,7 +85,7 @@ pub fn unit_names(
     remembered: &Remembered,
 ) -> Result<Vec<String>, LookError> {
     let from = match remembered.config(root, current(journal)) {
-        // Planning will say so, or find that it does not matter.
+        // Planning reports this error, unless it does not matter there.
         Err(StoreError::Config { .. }) => Arc::default(),
         from => from.map_err(LookError::Store)?,
     };
@@ -100,12 +100,12 @@ pub fn unit_names(
     let behind = observe::behind_aliases(root, &names, &transaction::originals(journal));
     names.extend(behind.map_err(|error| LookError::Observe(error.into()))?);
     names.extend(policies.unit_names());
-    // A template is no unit that could be asked about.
+    // The service manager cannot be queried about a template.
     let no_template = |name: &String| !name.contains("@.");
     Ok(names.into_iter().filter(no_template).collect())
 }
 
-/// What the manager says of them.
+/// Queries the service manager about these units.
 pub async fn units<S: Services>(
     services: &S,
     names: &[String],
@@ -114,22 +114,22 @@ pub async fn units<S: Services>(
     asked.map_err(LookError::Services)
 }
 
-/// How a plan is made.
+/// The parameters of a plan.
 #[derive(Clone, Copy, Debug)]
 pub struct How<'a> {
-    /// Which change causes which action.
+    /// The policies that map changes to actions.
     pub policies: &'a Policies,
-    /// What this root and this process can do.
+    /// The capabilities of this root and this process.
     pub capabilities: Capabilities,
-    /// What the manager says of the units; none offline.
+    /// The units' states from the service manager; `None` for an offline root.
     pub units: Option<&'a BTreeMap<String, UnitFacts>>,
-    /// The only path that is looked at, as the config spells it; what else differs stays.
+    /// Limits the plan to this path, as the config spells it; other differences are ignored.
     pub only: Option<&'a AbsPath>,
-    /// What need not be read again.
+    /// The cache of stored configs and digests.
     pub remembered: &'a Remembered,
 }
 
-/// Observes once and plans. Blocking.
+/// Observes the machine once and plans. Blocks.
 pub fn look(
     root: &Root,
     journal: &Journal,
@@ -138,7 +138,7 @@ pub fn look(
 ) -> Result<Looked, LookError> {
     let from = match how.remembered.config(root, current(journal)) {
         Err(lost @ StoreError::Config { .. }) => match current(journal) {
-            // The very config whose copy is lost.
+            // The new config is the one whose stored copy is lost.
             Some(name) if name.digest == machine_config::digest(to) => Arc::new(to.clone()),
             _ => {
                 let looked = look_from(root, journal, Arc::default(), to, how, Writes::All)?;
@@ -153,8 +153,8 @@ pub fn look(
     look_from(root, journal, from, to, how, Writes::All)
 }
 
-/// As [`look`], for a config that the disk is said to be on already by somebody else: all that it names is
-/// taken for its own. Blocking.
+/// Works like [`look`], for a config that another daemon has already put on the disk: the plan treats everything
+/// that it names as owned. Blocks.
 pub fn standing(
     root: &Root,
     journal: &Journal,
@@ -165,19 +165,19 @@ pub fn standing(
     look_from(root, journal, from, config, how, nothing)
 }
 
-/// Whether the disk holds what is asked for, and nothing of ours beside it: then it does not matter that
-/// nobody knows the config before.
+/// Returns whether the disk already matches the new config and contains no other owned objects. Then the lost copy
+/// of the previous config does not matter.
 fn is_all_there(journal: &Journal, looked: &Looked) -> bool {
     let asked = |path| looked.named.contains(path);
     let same = looked.plan.as_ref().is_ok_and(Plan::is_empty);
     same && journal.transactions.is_empty() && journal.owned.keys().all(asked)
 }
 
-/// Whether what is planned is carried out.
+/// Whether the plan is carried out.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Writes {
     All,
-    /// It is only looked at: nobody need be there to settle it.
+    /// It is only displayed, so the recovery units need not be installed.
     Nothing,
 }
 
@@ -204,7 +204,7 @@ fn look_from(
         adopted: adopted(journal),
         modes: transaction::modes(journal),
         entries: transaction::kept_entries(journal),
-        // Without a provider nobody can say what is booted.
+        // Without a provider, the booted deployment is unknown.
         os: OsFacts::default(),
         base: base::of(root, journal, to),
         digests: Some(remembered.digests()),
@@ -232,8 +232,9 @@ fn look_from(
     })
 }
 
-/// The config to reach, as the version before meant it where that stored it: absent contents were empty, and
-/// absent modes and owners the usual ones. Unchanged, it stays so.
+/// Returns the new config as an older version would have stored it, if the current config was stored by such a
+/// version: with empty contents and default modes and owners in place of absent ones. This way an unchanged config
+/// stays unchanged.
 fn as_stored<'c>(current: Option<&ConfigName>, to: &'c MachineConfig) -> Cow<'c, MachineConfig> {
     let before = current.filter(|name| !name.tells_absent);
     match (before, to.with_defaults()) {
@@ -244,7 +245,8 @@ fn as_stored<'c>(current: Option<&ConfigName>, to: &'c MachineConfig) -> Cow<'c,
     }
 }
 
-/// What stood as asked when a config first named it, open transactions included, less what they wrote.
+/// Returns the paths that already matched when a config first named them, including open transactions, without
+/// those that a transaction has written since.
 fn adopted(journal: &Journal) -> BTreeSet<AbsPath> {
     let mut all = journal.adopted.clone();
     for tx in &journal.transactions {
@@ -256,8 +258,8 @@ fn adopted(journal: &Journal) -> BTreeSet<AbsPath> {
     all
 }
 
-/// As [`drift`], for paths that were touched and the hard links to them, which were parted then; with all
-/// that was looked at. Blocking.
+/// Works like [`drift`], for modified paths and the hard links to them, which the modification may have separated.
+/// Also returns all paths that it checked. Blocks.
 pub fn drift_around(
     root: &Root,
     name: Option<&ConfigName>,
@@ -276,8 +278,8 @@ pub fn drift_around(
     Ok((all, found.map_err(LookError::Observe)?))
 }
 
-/// What is not as the config asks that the machine is on. Blocking. A fresh `remembered` makes sure that every
-/// file is read.
+/// Returns the drift of the machine from the config that it is on. Blocks. With a new `remembered`, every file is
+/// read.
 pub fn drift(
     root: &Root,
     name: Option<&ConfigName>,
@@ -294,7 +296,7 @@ pub fn drift(
     observe::drift(root, &config, only, capabilities.chown, known).map_err(LookError::Observe)
 }
 
-/// The labels that the journal says were given; none where no policy asks for any.
+/// Returns the labels that the journal records; empty if the root has no SELinux policy.
 fn given_labels(root: &Root) -> Result<BTreeMap<AbsPath, String>, LookError> {
     match observe::has_policy(root).map_err(LookError::Observe)? {
         true => {

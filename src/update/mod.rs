@@ -1,4 +1,4 @@
-//! The life of one update: what is recorded, what is done in which order, what survives a crash.
+//! Implements the life of an update: the journal, the order of its steps, and crash recovery.
 
 pub mod guard;
 pub mod handover;
@@ -22,8 +22,8 @@ use std::error::Error;
 use crate::{digest::Digest, reason::Reason, telemetry};
 use journal::Failure;
 
-/// Longest message of a failure, in bytes: the journal has kept room for it before it was known, and
-/// thousands of paths in one sentence help nobody.
+/// Maximum length of a failure's message in bytes. The journal reserves space for it in advance, and a message with
+/// thousands of paths is not readable.
 const LONGEST_MESSAGE: usize = 4 << 10;
 
 fn bounded(mut message: String) -> String {
@@ -34,7 +34,7 @@ fn bounded(mut message: String) -> String {
     message
 }
 
-/// Puts an error into the form that the journal, status and metrics carry.
+/// Converts an error into the form that the journal, status, and metrics carry.
 fn failure(error: &dyn Error, code: Reason, again: bool, digest: Digest) -> Failure {
     Failure {
         code,

@@ -1,4 +1,4 @@
-//! What the driver needs of the cluster that this machine is a node of, and nothing more.
+//! Defines the interface between the update and the cluster of which this machine is a node.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,81 +16,82 @@ use tokio_util::sync::CancellationToken;
 pub use super::journal::Lending;
 use crate::reason::Reason;
 
-/// Why the cluster, or somebody on this node, did not do what was asked.
+/// Describes why the cluster, or a component on this node, did not carry out a request.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {what}")]
 pub struct NodeError {
-    /// What was to be done, such as `cordon node a`.
+    /// The request, such as `cordon node a`.
     pub what: String,
     /// The Node's name.
     pub node: String,
-    /// The stable code.
+    /// The stable reason code.
     pub reason: Reason,
-    /// Whether the same may succeed later.
+    /// Whether a retry may succeed.
     pub again: bool,
-    /// Nobody answered: whatever was asked may have been done all the same.
+    /// There was no answer, so the request may have been carried out.
     pub unanswered: bool,
-    /// What was answered, if anything was.
+    /// The underlying error, if there was an answer.
     #[source]
     pub source: Option<Box<dyn Error + Send + Sync>>,
 }
 
-/// What is asked of a node, on its way.
+/// A pending request to the node.
 pub type Asked<'a, T> = Pin<Box<dyn Future<Output = Result<T, NodeError>> + Send + 'a>>;
 
-/// How many devices of which resource each container has, by `namespace/pod/container`.
+/// Number of devices per resource of each container, by `namespace/pod/container`.
 pub type Holders = BTreeMap<String, BTreeMap<String, usize>>;
 
-/// What a drain is given.
+/// The parameters of a drain.
 #[derive(Debug)]
 pub struct DrainOrder {
-    /// The config that it is for, by name.
+    /// Name of the config of the update.
     pub to: String,
-    /// How long the pods have been asked to go already, in other lives of this process.
+    /// Time already spent on draining by previous runs of this process.
     pub spent: Duration,
-    /// Where it says how far it is.
+    /// Channel for its progress.
     pub progress: watch::Sender<DrainProgress>,
-    /// Ends it where it is.
+    /// Stops the drain at its current state.
     pub stop: CancellationToken,
 }
 
-/// How far a drain is.
+/// Progress of a drain.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DrainProgress {
-    /// How long the pods have been asked to go; an outage of the API server does not count.
+    /// Time spent on draining; an outage of the API server does not count.
     pub spent: Duration,
-    /// Who does not go, and why.
+    /// The pods that block the drain, with the reasons.
     pub blockers: Vec<Blocker>,
 }
 
-/// How a drain ended.
+/// Result of a drain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Emptied {
-    /// Every pod has left that must.
+    /// All pods to be evicted are gone.
     Wholly,
-    /// It was ended before.
+    /// It was stopped before it was complete.
     Stopped,
 }
 
-/// Something that an update waits for.
+/// An object for which an update waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Blocker {
-    /// Its kind, such as `Pod`.
+    /// Its kind, for example `Pod`.
     pub kind: String,
     /// Its namespace.
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// Why it blocks.
+    /// The reason code.
     pub reason: Reason,
-    /// One sentence: the budget with its numbers, the finalizers, when the end is expected.
+    /// One sentence with details: the disruption budget with its numbers, the finalizers, or when the end is
+    /// expected.
     pub message: String,
-    /// Since when.
+    /// Since when it has blocked.
     pub since: Timestamp,
 }
 
 impl Blocker {
-    /// Where it is found: `namespace/name`, and `Kind name` for what has no namespace.
+    /// Returns its full name: `namespace/name`, or `Kind name` without a namespace.
     pub fn place(&self) -> String {
         match self.namespace.as_str() {
             "" => format!("{} {}", self.kind, self.name),
@@ -99,80 +100,81 @@ impl Blocker {
     }
 }
 
-/// A step that nobody can take back, and that therefore wants a fresh look at the cluster.
+/// A step that cannot be rolled back and therefore needs a fresh check of the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// The first change of the disk. With `drained`, nobody may be there whom the drain takes away.
+    /// The first change of the disk. With `drained`, no pod that the drain evicts may be on the node.
     Stage {
-        /// The plan drains.
+        /// The plan includes a drain.
         drained: bool,
     },
     /// The reboot.
     Reboot {
-        /// The plan drained.
+        /// The plan included a drain.
         drained: bool,
     },
 }
 
-/// What a fresh look at the cluster says of a step.
+/// Result of a fresh check of the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Permit {
-    /// Nothing has changed that the step depends on.
+    /// No precondition of the step has changed.
     Go,
-    /// The node is schedulable again, is another one of the same name, or has new pods.
+    /// The node is schedulable again, was replaced by another node of the same name, or has new pods.
     Refilled,
 }
 
 /// This machine as a node of a cluster.
 ///
-/// Everything may be repeated: what is done already is not done again.
+/// All operations are idempotent.
 pub trait Node: Send + Sync + 'static {
-    /// Keeps new pods away for an update to the config of this name. A cordon that stood before stays its
-    /// owner's.
+    /// Cordons the node for an update to the config of this name. A cordon that already existed still belongs to
+    /// its owner.
     fn cordon(&self, to: String) -> Asked<'_, ()>;
 
-    /// Lends devices, or ceases to; done when whoever lends them has heard of it.
+    /// Enables or disables device allocation. Completes once every device plugin has applied it.
     fn lend(&self, lending: Lending) -> Asked<'_, ()>;
 
-    /// Who has which device; none where nobody tells. What lends nothing has no holders.
+    /// Returns which container holds which devices; `None` if that is unknown. A node without devices has no
+    /// holders.
     fn holders(&self) -> Asked<'_, Option<Holders>> {
         Box::pin(async { Ok(Some(Holders::new())) })
     }
 
-    /// Who still has a device in hand, or is being given one, of those whom the drain takes away. One look.
+    /// Returns the pods to be evicted that hold a device or are being allocated one. Checks once.
     fn held(&self) -> Asked<'_, Vec<Blocker>> {
         Box::pin(async { Ok(Vec::new()) })
     }
 
-    /// Units that use devices and want to be stopped before the machine is changed or goes down.
+    /// Returns the units that use devices and must be stopped before the machine is changed or shut down.
     fn stop_units(&self) -> BTreeSet<String> {
         BTreeSet::new()
     }
 
-    /// Has the pods leave, and waits as long as it takes, also for an API server that is away; it errs only
-    /// where waiting helps nobody.
+    /// Drains the node and waits as long as necessary, also for an unreachable API server. Returns an error only if
+    /// waiting cannot help.
     fn drain(&self, order: DrainOrder) -> Asked<'_, Emptied>;
 
-    /// Ends a drain of which nothing came, at once and whatever gates are closed: whoever evicts pods must cease. The
-    /// cordon is lifted, or left to [`Node::uncordon`].
+    /// Cancels a drain without an update, immediately and even if gates are closed: evictions stop. It uncordons
+    /// the node, or leaves that to [`Node::uncordon`].
     fn take_back(&self, _on: String) -> Asked<'_, ()> {
         Box::pin(async { Ok(()) })
     }
 
-    /// Looks afresh whether a step may be taken, towards the config of this name or, without one, back.
-    /// That the node is to be on another config by now, which will be heard of soon, is an error of the
-    /// kind that passes.
+    /// Checks the cluster again before a step: towards the config `to`, or back if it is `None`. If the node's
+    /// desired config has changed and the agent has not received it yet, this returns a retryable error.
     fn permit(&self, step: Step, to: Option<String>) -> Asked<'_, Permit>;
 
-    /// Waits until the machine is fit for pods, then lets them come, unless somebody else keeps them away.
+    /// Waits until the machine is fit for pods, then uncordons the node, unless another owner has cordoned it.
     fn uncordon(&self, on: String) -> Asked<'_, ()>;
 
-    /// Before when the cluster wants no update to begin here; none where it does not care.
+    /// Returns the earliest time at which the cluster allows an update to begin; `None` if it sets no limit.
     fn earliest(&self) -> Asked<'_, Option<Timestamp>> {
         Box::pin(async { Ok(None) })
     }
 
-    /// Whether the cluster's own state lives on this node: its absence may be this machine's fault.
+    /// Returns whether this is a control-plane node, which holds the cluster's own state: if the API server is
+    /// unreachable, this machine may be the cause.
     fn is_control_plane(&self) -> bool;
 }
 

@@ -1,4 +1,4 @@
-//! The life of one update as a total, pure transition function.
+//! Defines the phases of an update as a total, pure transition function.
 //!
 //! ```text
 //! Idle ── Desired ──→ Planned ── PlanReady ──→ Waiting ── Released ··→ Staging ── Staged ──→ Committing
@@ -10,12 +10,13 @@
 //!                    Booted ←··· the next start, in a new boot ···· RebootPending ←── ActionsDone, reboot
 //! ```
 //!
-//! A step that fails from Staging on leads to Undoing, and from there to Failed; Failed accepts a new
-//! desired config at once. A reboot that does not happen leads to Failed with the disk as it is. The
-//! way from RebootPending to Booted is no transition: the journal and the boot id tell the next start;
-//! but for a start that could not be told which userspace runs, and learns it before it orders another.
+//! A step that fails from Staging on leads to Undoing, and from there to Failed. Failed accepts a new desired
+//! config at once. A reboot that does not happen leads to Failed and leaves the disk unchanged. RebootPending
+//! normally reaches Booted without a transition: the next start of the agent detects the new boot from the journal
+//! and the boot ID. The exception is a start that could not determine the running userspace: it does so before it
+//! requests another reboot, and then receives `BootSeen`.
 //!
-//! On a node whose pods must leave, more stands between Waiting and Staging, and before the end:
+//! On a node that must be drained, there are more phases between Waiting and Staging, and before the end:
 //!
 //! ```text
 //! Waiting ── Released ──→ Cordoned ── Cordoned ──→ Withholding ── Withheld ──→ Draining ── Drained ──┐
@@ -24,155 +25,154 @@
 //! … ──→ Uncordoning ── Uncordoned ──→ Idle, or Failed
 //! ```
 //!
-//! Whatever leads to Idle or Failed leads to Uncordoning first while the node is ours and nothing is
-//! left to be tried: pods come back to a machine that is wholly on one config.
+//! Every transition to Idle or Failed goes through Uncordoning first if machinist has cordoned the node and nothing
+//! is left to retry: pods return only to a machine that is completely on one config.
 
 use serde::{Deserialize, Serialize};
 
-/// Where an update is. The names are those of `status`, metrics and logs.
+/// Phase of an update. `status`, metrics, and logs show these names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Phase {
-    /// Nothing to do.
+    /// There is nothing to do.
     #[default]
     Idle,
-    /// The machine is looked at and the plan made.
+    /// The machine is observed and the plan is made.
     Planned,
-    /// The plan stands; something outside says when it may begin.
+    /// The plan is ready and waits for a maintenance window, the cluster, or an approval.
     Waiting,
-    /// New pods are kept away.
+    /// The node is being cordoned.
     Cordoned,
-    /// Devices are lent to no new pod.
+    /// Device allocation is being disabled.
     Withholding,
-    /// Pods are asked to leave.
+    /// Pods are being evicted.
     Draining,
-    /// No pod is left that must go; vendors finish, and the cluster is looked at once more.
+    /// The drain is complete. Device drivers are quiesced, and the cluster state is checked again.
     Drained,
-    /// New objects are built beside the old ones.
+    /// New objects are built in staging, beside the old ones.
     Staging,
-    /// Old and new objects change places.
+    /// Old and new objects are exchanged.
     Committing,
     /// Units are reloaded and restarted.
     Acting,
-    /// A reboot is needed and has not happened.
+    /// A reboot is pending.
     RebootPending,
-    /// The machine came back with the new config.
+    /// The machine has booted with the new config.
     Booted,
-    /// The disk and the boot are checked.
+    /// The disk and the boot are verified.
     Verifying,
-    /// The config before comes back.
+    /// The previous config is being restored.
     Undoing,
-    /// The machine is to be fit for pods again, and they may come.
+    /// The node waits until it is fit for pods, and is then uncordoned.
     Uncordoning,
-    /// The last update did not succeed; see the failure's code.
+    /// The last update failed; see the failure's reason code.
     Failed,
 }
 
-/// What happened.
+/// An input of the transition function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A desired config was read that the machine is not on.
+    /// The desired config differs from the config of the machine.
     Desired,
-    /// The desired config is the verified one again: what is not in force yet goes back.
+    /// The desired config is the verified one again: the update in progress is rolled back.
     Withdrawn,
-    /// The machine already is what the config asks for.
+    /// The machine already matches the config.
     PlanEmpty,
-    /// There is something to do.
+    /// The plan has changes.
     PlanReady,
-    /// The config, or this machine, does not allow it.
+    /// The plan was refused, because of the config or of this machine.
     PlanRefused {
         /// An earlier config still waits for its reboot.
         reboot_pending: bool,
     },
-    /// Nothing holds the update any more.
+    /// The update may begin.
     Released {
-        /// The pods must leave first.
+        /// The node must be drained first.
         drain: bool,
     },
-    /// New pods are kept away.
+    /// The node is cordoned.
     Cordoned,
-    /// Devices are lent to no new pod.
+    /// Device allocation is disabled.
     Withheld,
-    /// Every pod has left that must.
+    /// The drain is complete.
     Drained,
-    /// Nobody has a device in hand, and the cluster still wants it so.
+    /// No pod to be evicted holds a device, and a fresh check of the cluster permits the step.
     Permitted,
-    /// New pods may have come meanwhile.
+    /// New pods may have been scheduled in the meantime.
     Refilled,
-    /// The node is given back.
+    /// Uncordoning has ended.
     Uncordoned {
-        /// An update failed, and that stands.
+        /// An update failed, and its failure still applies.
         failed: bool,
     },
-    /// The machine changed since it was looked at.
+    /// The machine has changed since it was observed.
     Replan,
-    /// Everything new is durable in staging.
+    /// All new objects are durable in staging.
     Staged,
-    /// Everything is in place and durable.
+    /// All changes are in place and durable.
     Committed,
-    /// Every action short of a reboot is done.
+    /// All actions except a reboot are done.
     ActionsDone {
         /// Whether a reboot is still needed.
         reboot: bool,
     },
-    /// Disk and boot are as asked.
+    /// The disk and the boot match the config.
     Verified,
     /// The effect of the current phase failed.
     StepFailed,
-    /// The tree is back on the config before.
+    /// The tree has the previous config again.
     Undone {
-        /// The machine runs on the config that was undone: it must boot once more.
+        /// The machine runs on the config that was undone, so it must reboot once more.
         reboot: bool,
-        /// Nothing failed: the config was taken back.
+        /// Nothing failed; the config was withdrawn.
         withdrawn: bool,
     },
-    /// It could not be brought back.
+    /// The undo failed.
     UndoFailed,
-    /// The time to try again has come.
+    /// The retry delay has passed.
     Retry,
-    /// The same, for a reboot that could not be ordered, or whose boot did not come up well: the
-    /// config is in place already.
+    /// The retry delay has passed for a reboot that could not be requested, or after which the boot was unhealthy:
+    /// the config is already in place.
     RebootDue,
-    /// The boot into the committed config, which was to be ordered, has happened already.
+    /// The boot into the committed config has already happened, so no reboot is requested.
     BootSeen,
 }
 
-/// What the driver must do next; one executor file each.
+/// The work that follows a transition; each effect has its own file below `run/`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// Look at the machine and plan.
+    /// Observe the machine and plan.
     Plan,
-    /// Find out whether the plan may begin.
+    /// Wait until the plan may begin.
     AwaitRelease,
-    /// Keep new pods away.
+    /// Cordon the node.
     Cordon,
-    /// Lend devices to no new pod.
+    /// Disable device allocation.
     Withhold,
-    /// Have the pods leave.
+    /// Drain the node.
     Drain,
-    /// Have vendors finish; look at the cluster once more.
+    /// Quiesce device drivers and check the cluster state again.
     Quiesce,
-    /// Record the intent and stage.
+    /// Record the intent and stage the new objects.
     Stage,
-    /// Exchange and sync.
+    /// Exchange the objects and sync.
     Commit,
     /// Carry out the actions.
     Act,
-    /// Order the reboot and wait for it.
+    /// Request the reboot and wait for it.
     Reboot,
-    /// Check disk and boot, record the outcome, tidy up.
+    /// Verify the disk and the boot, record the outcome, and clean up.
     Verify,
-    /// Bring the config before back.
+    /// Restore the previous config.
     Undo,
-    /// Wait until the machine is fit for pods, and let them come.
+    /// Wait until the machine is fit for pods, then uncordon the node.
     Uncordon,
 }
 
 impl Phase {
-    /// The next phase and what to do there; the phase unchanged and nothing to do where the event
-    /// does not concern it.
+    /// Returns the next phase and its effect. If the event does not concern this phase, the phase is unchanged and
+    /// there is no effect.
     ///
-    /// `lift`: the node's pods were kept away for an update of which nothing is left, neither on the disk
-    /// nor to be tried again.
+    /// `lift`: the node is cordoned for an update that no longer exists, neither on the disk nor as a retry.
     #[must_use]
     pub fn on(self, event: Event, lift: bool) -> (Self, Option<Effect>) {
         match self.step(event) {
@@ -191,7 +191,7 @@ impl Phase {
         next.unwrap_or((self, None))
     }
 
-    /// The part of the table that is about the node's pods.
+    /// Transitions that concern the node's pods.
     fn on_the_node(self, event: Event) -> Option<(Self, Option<Effect>)> {
         use Phase::{
             Cordoned, Drained, Draining, Failed, Idle, Planned, Uncordoning, Waiting, Withholding,
@@ -215,7 +215,7 @@ impl Phase {
         })
     }
 
-    /// The part of the table that is about the machine.
+    /// Transitions that concern the machine.
     fn on_the_disk(self, event: Event) -> Option<(Self, Option<Effect>)> {
         use Phase::{
             Acting, Booted, Committing, Failed, Idle, Planned, RebootPending, Staging, Undoing,
@@ -258,7 +258,7 @@ impl Phase {
         })
     }
 
-    /// The name that status, metrics and logs carry.
+    /// Returns the name for status, metrics, and logs.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Idle => "Idle",
@@ -280,18 +280,18 @@ impl Phase {
         }
     }
 
-    /// The phase of that [name](Self::name).
+    /// Returns the phase with this [name](Self::name).
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|phase| phase.name() == name)
     }
 
-    /// Whether an update is on its way here, and nothing of the machine has changed for it yet.
+    /// Returns whether an update is in progress and has not changed the machine yet.
     pub const fn is_before_staging(self) -> bool {
         use Phase::{Cordoned, Drained, Draining, Waiting, Withholding};
         matches!(self, Waiting | Cordoned | Withholding | Draining | Drained)
     }
 
-    /// Every phase, for metrics.
+    /// All phases, for metrics.
     pub const ALL: [Self; 16] = [
         Self::Idle,
         Self::Planned,

@@ -1,4 +1,4 @@
-//! What the driver needs of the machine's service manager, and nothing more.
+//! Defines the interface between the update and the service manager.
 
 use std::{collections::BTreeMap, error::Error, fmt, future::Future, time::Duration};
 
@@ -8,38 +8,38 @@ use crate::{
     reason::Reason,
 };
 
-/// Why the service manager did not do what it was asked.
+/// Describes why the service manager failed to carry out a request.
 #[derive(Debug, thiserror::Error)]
 #[error("the service manager did not do what it was asked")]
 pub struct ServiceError {
-    /// The stable code.
+    /// The stable reason code.
     pub reason: Reason,
-    /// Whether the same may succeed later.
+    /// Whether a retry may succeed.
     pub again: bool,
-    /// What the manager answered.
+    /// The service manager's error.
     #[source]
     pub source: Box<dyn Error + Send + Sync>,
 }
 
-/// How far the service manager has come with the boot.
+/// Startup state of the system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Startup {
-    /// It has still units to start.
+    /// Units are still being started.
     Starting,
-    /// All that the boot asks for was started, some units in vain perhaps.
+    /// The boot has finished. Some units may have failed.
     Finished,
-    /// Rescue or emergency mode.
+    /// The system is in rescue or emergency mode.
     Maintenance,
-    /// The machine goes down.
+    /// The system is shutting down.
     Stopping,
 }
 
-/// What starts anew.
+/// Kind of reboot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RebootKind {
-    /// Userspace; the kernel and what it was told stay.
+    /// Restarts userspace only; the kernel and its arguments stay.
     Soft,
-    /// The machine.
+    /// Restarts the machine.
     Full,
 }
 
@@ -52,19 +52,19 @@ impl fmt::Display for RebootKind {
     }
 }
 
-/// How a reboot is asked for, most polite first.
+/// Ways to request a reboot, the least forceful first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RebootMethod {
-    /// logind's `Reboot`, which asks the holders of inhibitor locks first.
+    /// Calls logind's `Reboot`, which respects inhibitor locks.
     Logind,
-    /// A transient unit that runs `systemctl reboot`, or `soft-reboot`, and outlives us.
+    /// Starts a transient unit that runs `systemctl reboot` or `systemctl soft-reboot` and outlives this process.
     TransientUnit,
-    /// `reboot.target`, or `soft-reboot.target`, irreversibly.
+    /// Starts `reboot.target` or `soft-reboot.target` irreversibly.
     RebootTarget,
 }
 
 impl RebootMethod {
-    /// The method of the n-th attempt, counted from 0; none when all were tried.
+    /// Returns the method of an attempt, counted from 0; `None` after the last method.
     pub fn of_attempt(attempt: u32) -> Option<Self> {
         match attempt {
             0 => Some(Self::Logind),
@@ -75,22 +75,22 @@ impl RebootMethod {
     }
 }
 
-/// A lock that is given up when it is dropped.
+/// A lock that is released when it is dropped.
 pub type Held = Box<dyn std::any::Any + Send + Sync>;
 
 /// The service manager and the login manager of a live root.
 pub trait Services: Send + Sync + 'static {
-    /// The unit's `InvocationID`, which changes each time it is started; none when it never was.
+    /// Returns the unit's `InvocationID`, which changes with each start; `None` if the unit was never started.
     fn invocation(
         &self,
         unit: &str,
     ) -> impl Future<Output = Result<Option<String>, ServiceError>> + Send;
 
-    /// Lets the manager read its unit files again.
+    /// Reloads the unit files.
     fn daemon_reload(&self) -> impl Future<Output = Result<(), ServiceError>> + Send;
 
-    /// Reloads or restarts a unit, waits at most `limit` for the job, then watches the unit for
-    /// `settle`: one that dies within it was not restarted.
+    /// Reloads or restarts a unit, waits at most `limit` for the job, then watches the unit for `settle`. A unit
+    /// that stops within that time counts as failed.
     fn act(
         &self,
         kind: ActionKind,
@@ -99,29 +99,30 @@ pub trait Services: Send + Sync + 'static {
         settle: Duration,
     ) -> impl Future<Output = Result<(), ServiceError>> + Send;
 
-    /// How far the boot is.
+    /// Returns the startup state of the system.
     fn startup(&self) -> impl Future<Output = Result<Startup, ServiceError>> + Send;
 
-    /// Units in state `failed`, by name.
+    /// Returns the names of the units in state `failed`.
     fn failed_units(&self) -> impl Future<Output = Result<Vec<String>, ServiceError>> + Send;
 
-    /// What a plan needs to know of these units.
+    /// Returns what a plan needs to know about these units.
     fn unit_facts(
         &self,
         names: &[String],
     ) -> impl Future<Output = Result<BTreeMap<String, UnitFacts>, ServiceError>> + Send;
 
-    /// Which userspace runs; none where nobody tells.
+    /// Returns the running userspace; `None` if the service manager does not report it.
     fn userspace(&self) -> impl Future<Output = Result<Option<Userspace>, ServiceError>> + Send {
         async { Ok(None) }
     }
 
-    /// Holds shutdowns off until the answer is dropped: for the moments in which the tree is a mix.
-    /// None where nobody grants that; recovery is there for a machine that goes down all the same.
+    /// Inhibits shutdown until the returned lock is dropped, for the time in which the tree contains objects of
+    /// both configs. Returns `None` if no inhibitor lock is granted; if the machine goes down regardless, recovery
+    /// handles it.
     fn hold_off_shutdown(&self, why: &str) -> impl Future<Output = Option<Held>> + Send;
 
-    /// Orders a reboot and returns once it was accepted. When it is called off later, `reboot_over`
-    /// says so; when it happens, nobody is left to be told.
+    /// Requests a reboot and returns once it was accepted. If the reboot is cancelled later, `reboot_over` returns;
+    /// if it happens, this process ends.
     fn reboot(
         &self,
         kind: RebootKind,
@@ -129,7 +130,7 @@ pub trait Services: Send + Sync + 'static {
         why: &str,
     ) -> impl Future<Output = Result<(), ServiceError>> + Send;
 
-    /// Waits until an accepted reboot is called off, or until `limit` has passed, beyond what the
-    /// holders of locks may delay it: then it is taken not to come any more.
+    /// Waits until an accepted reboot is cancelled, or until `limit` has passed in addition to the time for which
+    /// inhibitor locks may delay it: then the reboot counts as lost.
     fn reboot_over(&self, limit: Duration) -> impl Future<Output = ServiceError> + Send;
 }

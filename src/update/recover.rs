@@ -1,8 +1,8 @@
-//! What a crash left, finished or reversed before anything else reads the tree.
+//! Recovers from a crash: finishes or reverses open transactions before other programs read the tree.
 //!
-//! The same function runs before `sysinit.target` (as `machinist recover`) and at the agent's own
-//! start; whichever comes first finds work, the other finds none. It runs no actions and waits for
-//! nobody: which files the machine sees is settled here, what must be restarted is the agent's.
+//! The same function runs before `sysinit.target` (as `machinist recover`) and at the start of the agent; the first
+//! one does the work, the second finds none. It carries out no actions and waits for no other process: it only
+//! decides which files the machine sees. The agent restarts the units that need it.
 
 use std::collections::BTreeSet;
 
@@ -17,35 +17,35 @@ use crate::{
     },
 };
 
-/// What recovery did, for the journal line and for systemd.
+/// The result of recovery, for the log line and for systemd.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recovered {
-    /// Transactions dropped because nothing had been changed.
+    /// Transactions that were dropped because they had changed nothing.
     pub dropped: Vec<String>,
-    /// Transactions taken to their commit.
+    /// Transactions that were committed.
     pub committed: Vec<String>,
-    /// Transactions taken back.
+    /// Transactions that were rolled back.
     pub reversed: Vec<String>,
-    /// A unit file, drop-in or enablement link is among what was moved: systemd must read it again.
+    /// A unit file, drop-in, or enablement link was changed: systemd needs a daemon-reload.
     pub units_changed: bool,
 }
 
 impl Recovered {
-    /// Whether there was anything to do.
+    /// Returns whether there was nothing to recover.
     pub fn is_empty(&self) -> bool {
         self.dropped.is_empty() && self.committed.is_empty() && self.reversed.is_empty()
     }
 }
 
-/// Why recovery stopped. The journal stays as it is.
+/// Reasons why recovery stopped. The journal is unchanged then.
 #[derive(Debug, thiserror::Error)]
 pub enum RecoverError {
     /// The transaction could not be finished.
     #[error("cannot finish transaction {id}")]
     Transaction {
-        /// Which one.
+        /// The transaction.
         id: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: Box<TransactionError>,
     },
@@ -55,7 +55,7 @@ pub enum RecoverError {
 }
 
 impl RecoverError {
-    /// The code that status and metrics carry.
+    /// Returns the reason code for status and metrics.
     pub fn reason(&self) -> Reason {
         match self {
             Self::Transaction { source, .. } => source.reason(),
@@ -63,7 +63,7 @@ impl RecoverError {
         }
     }
 
-    /// A transaction's error with its id; for `map_err`.
+    /// Returns a function for `map_err` that adds the transaction's ID to an error.
     pub(super) fn of(id: &str) -> impl Fn(TransactionError) -> Self + '_ {
         move |source| Self::Transaction {
             id: id.to_owned(),
@@ -72,8 +72,8 @@ impl RecoverError {
     }
 }
 
-/// Brings every open transaction to a state that is the old or the new config, and says so in the
-/// journal. The running boot is counted, once, for those that wait for their verification.
+/// Finishes or reverses every open transaction, so that the tree is on the old or the new config, and records the
+/// result in the journal. Counts the running boot once for transactions that wait for verification.
 pub fn recover(store: &Store) -> Result<(Journal, Recovered), RecoverError> {
     let mut journal = store.load()?;
     let mut done = Recovered::default();
@@ -82,7 +82,7 @@ pub fn recover(store: &Store) -> Result<(Journal, Recovered), RecoverError> {
     if journal.transactions.iter().any(verified) {
         settle(store, &mut journal)?;
     }
-    // Newest first: an undo unwinds from the top, and only the top can be unfinished.
+    // Newest first: an undo unwinds from the newest transaction, and only that one can be unfinished.
     for index in (0..journal.transactions.len()).rev() {
         let tx = &mut journal.transactions[index];
         if let Some(error) = bring_to_an_end(store.root(), tx, boot.as_deref(), &mut done)? {
@@ -102,9 +102,9 @@ pub fn recover(store: &Store) -> Result<(Journal, Recovered), RecoverError> {
     Ok((journal, done))
 }
 
-/// Counts a boot that was begun with an unverified config. Whoever sees it first does so – recovery,
-/// guard or agent – and it is durable before anybody may order the next one: that is what keeps
-/// machines from rebooting for ever, also where the recovery's unit is not there.
+/// Counts a boot with an unverified config. The first process that observes the boot does this: recovery, guard, or
+/// agent. The count is durable before any process may request the next reboot. This prevents endless reboots, even
+/// if the recovery unit is not installed.
 pub(super) fn count(tx: &mut Transaction, boot: &str) -> bool {
     let waits = tx.direction == Direction::Forward && tx.mark == Mark::Committed;
     let known = tx.counted_boot.as_deref() == Some(boot);
@@ -116,8 +116,8 @@ pub(super) fn count(tx: &mut Transaction, boot: &str) -> bool {
     true
 }
 
-/// Takes one transaction to where a reader of the tree may see it. Gives the error when it must go
-/// back instead, because somebody changed a target meanwhile.
+/// Brings one transaction to a state in which the tree may be read. Returns an error if the transaction must be
+/// reversed because another writer changed a target in the meantime.
 fn bring_to_an_end(
     root: &Root,
     tx: &mut Transaction,
@@ -156,8 +156,8 @@ fn bring_to_an_end(
     Ok(None)
 }
 
-/// Somebody changed a target between the staging and the commit: their object stays, ours goes.
-/// The direction is durable before the first object moves back.
+/// Reverses a transaction because another writer changed a target between staging and commit: that writer's object
+/// stays, and machinist's is removed. The direction is durable before the first object is moved back.
 fn reverse(
     store: &Store,
     journal: &mut Journal,
@@ -186,17 +186,17 @@ fn reverse(
     Ok(())
 }
 
-/// Says whose work was moved out of the way.
+/// Logs which files of other writers were moved away.
 fn kept_aside(drifted: &[AbsPath]) {
     for path in drifted {
         tracing::warn!(%path, "somebody had changed this file; their version is kept below drifted/");
     }
 }
 
-/// Repeats the tidying after a verification and forgets the transactions.
+/// Repeats the cleanup after a verification and removes the verified transactions from the journal.
 pub fn settle(store: &Store, journal: &mut Journal) -> Result<(), RecoverError> {
     let id = journal.top().map(|tx| tx.id.clone()).unwrap_or_default();
-    // Without the base's text nobody knows which directories it names: all of them stay.
+    // Without the stored base, it is unknown which directories it names, so all of them stay.
     let base = match store
         .remembered()
         .config(store.root(), journal.base.as_ref())
@@ -204,7 +204,7 @@ pub fn settle(store: &Store, journal: &mut Journal) -> Result<(), RecoverError> 
         Err(StoreError::Config { .. }) => None,
         config => Some(config?),
     };
-    // The journal knows directories by where they lie.
+    // The journal stores canonical paths of directories.
     let lie = |asked: &AbsPath| {
         store
             .root()
@@ -224,7 +224,7 @@ pub fn settle(store: &Store, journal: &mut Journal) -> Result<(), RecoverError> 
     Ok(())
 }
 
-/// Whether systemd would see a difference: its unit directories below `/etc` and `/usr`.
+/// Returns whether the transaction changes a systemd unit directory below `/etc` or `/usr`.
 fn touches_units(tx: &Transaction) -> bool {
     tx.operations.iter().any(|record| {
         let path = record.target.as_str();

@@ -1,4 +1,4 @@
-//! What one writer of a root need not read twice in the course of an update.
+//! Caches stored configs and file digests, so that an update does not read them twice.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -9,10 +9,10 @@ use super::{
 };
 use crate::{machine_config::MachineConfig, root::Root};
 
-/// The config before and the one to reach.
+/// The previous config and the new one.
 const CONFIGS: usize = 2;
 
-/// Stored configs and digests of files. Begins with nothing: a new one makes sure that all is read.
+/// Cache of stored configs and file digests. A new cache is empty, so that everything is read.
 #[derive(Debug, Default)]
 pub struct Remembered {
     configs: Mutex<Vec<(ConfigName, Arc<MachineConfig>)>>,
@@ -20,7 +20,8 @@ pub struct Remembered {
 }
 
 impl Remembered {
-    /// Like [`store::config`]. What is stored under a digest never changes.
+    /// Returns a stored config as [`store::config`] does. The cache is safe because the content stored under a
+    /// digest never changes.
     pub fn config(
         &self,
         root: &Root,
@@ -38,7 +39,7 @@ impl Remembered {
         Ok(config)
     }
 
-    /// Takes up a config that is stored under this name.
+    /// Adds a config that is stored under this name.
     pub(super) fn know(&self, name: &ConfigName, config: &MachineConfig) {
         self.add(name, Arc::new(config.clone()));
     }
@@ -51,12 +52,12 @@ impl Remembered {
         known.push((name.clone(), config));
     }
 
-    /// Digests of files that were read.
+    /// Returns the cached digests of files.
     pub const fn digests(&self) -> &Digests {
         &self.digests
     }
 
-    /// The update is over: configs are read again when they are needed.
+    /// Drops the cached configs at the end of an update.
     pub(super) fn forget_configs(&self) {
         let mut known = self.configs.lock().unwrap_or_else(PoisonError::into_inner);
         *known = Vec::new();

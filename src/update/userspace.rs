@@ -1,11 +1,10 @@
-//! Which userspace runs: one boot of the kernel sees another one after each soft reboot.
+//! Identifies the running userspace, because one boot of the kernel has a new userspace after each soft reboot.
 //!
-//! The boot id stays over a soft reboot, and nothing on the disk tells of it. PID 1 does: when this
-//! userspace was started, and, from systemd 256 on, how many soft reboots there were. Whoever begins to
-//! work on a live root asks it and notes the answer in `/run`, which survives a soft reboot and ends
-//! with the kernel; everybody else reads the note. So each start of userspace has a name of its own,
-//! which is what the journal holds where it speaks of boots: the boot id, and `+N` after the N-th soft
-//! reboot.
+//! A soft reboot does not change the boot ID and leaves no trace on the disk. PID 1 reports when this userspace
+//! started and, since systemd 256, how many soft reboots there were. Each process that begins work on a live root
+//! queries PID 1 and stores the answer in a note below `/run`, which survives a soft reboot and is lost when the
+//! kernel restarts; all other code reads the note. In this way each userspace has its own name, which the journal
+//! uses for boots: the boot ID, with `+N` after the N-th soft reboot.
 
 use super::{ports::Services, store};
 use crate::{
@@ -14,22 +13,22 @@ use crate::{
     telemetry::chain,
 };
 
-/// Not below `/run/machinist`, which goes with the agent.
+/// It is not below `/run/machinist`, which is removed with the agent.
 const NOTE: &str = "/run/machinist.userspace";
 
-/// Longest note: a boot id and two numbers.
+/// Maximum length of the note: a boot ID and two numbers.
 const LONGEST: u64 = 256;
 
-/// What PID 1 tells of the userspace that runs.
+/// The running userspace as PID 1 reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Userspace {
-    /// When it was started, in microseconds since the kernel was.
+    /// When it was started, in microseconds since the kernel started.
     pub started: u64,
-    /// Soft reboots since the kernel was started; none where systemd does not count them.
+    /// Soft reboots since the kernel started; `None` if this systemd does not count them.
     pub soft_reboots: Option<u32>,
 }
 
-/// What was noted last in this boot of the kernel.
+/// The last note in this boot of the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Note {
     kernel: String,
@@ -52,9 +51,9 @@ impl Note {
     }
 }
 
-/// Asks the manager which userspace runs and notes it; false where nobody tells. To be called before
-/// anything compares boots: a soft reboot that nobody noticed looks like none. A manager that does not
-/// answer is no reason to stop: before a reboot is ordered it is asked again.
+/// Queries the running userspace and stores it in the note; returns false if it is unknown. The caller must do this
+/// before it compares boots, because an unnoticed soft reboot looks like no reboot. If the service manager does not
+/// answer, work continues: it is queried again before a reboot is requested.
 pub async fn know<S: Services>(root: &Root, services: &S) -> bool {
     let noted = match services.userspace().await {
         Ok(Some(seen)) => note(root, seen),
@@ -70,7 +69,7 @@ pub async fn know<S: Services>(root: &Root, services: &S) -> bool {
     noted.is_ok()
 }
 
-/// Writes down which userspace runs, where that is not known already.
+/// Stores the running userspace in the note, if it has changed.
 fn note(root: &Root, seen: Userspace) -> Result<(), RootError> {
     let Some(kernel) = store::kernel_boot_id(root)? else {
         return Ok(());
@@ -79,7 +78,7 @@ fn note(root: &Root, seen: Userspace) -> Result<(), RootError> {
     let counted = seen.soft_reboots.unwrap_or_default();
     let number = match &known {
         Some(known) if known.started == seen.started => return Ok(()),
-        // A manager that was updated on the way may have begun to count anew.
+        // A systemd that was updated in between may have restarted its count.
         Some(known) => counted.max(known.number + 1),
         None => counted,
     };
@@ -92,7 +91,7 @@ fn note(root: &Root, seen: Userspace) -> Result<(), RootError> {
     root.replace(&path(), note.encode().as_bytes(), 0o644)
 }
 
-/// The name of the running userspace in this boot of the kernel.
+/// Returns the name of the running userspace in this boot of the kernel.
 pub(super) fn name(root: &Root, kernel: String) -> Result<String, RootError> {
     Ok(match read(root, &kernel)?.map(|note| note.number) {
         None | Some(0) => kernel,
@@ -100,7 +99,7 @@ pub(super) fn name(root: &Root, kernel: String) -> Result<String, RootError> {
     })
 }
 
-/// What was noted in this boot; what another one left, or nobody can read, says nothing.
+/// Reads the note of this boot. A note of another boot or an unreadable note counts as missing.
 fn read(root: &Root, kernel: &str) -> Result<Option<Note>, RootError> {
     match root.read_text(&path(), LONGEST) {
         Ok(text) => Ok(Note::decode(&text).filter(|note| note.kernel == kernel)),
@@ -130,19 +129,19 @@ mod tests {
 
     #[test]
     fn each_start_of_userspace_has_a_name_of_its_own_whether_systemd_counts_or_not() {
-        // Kernel, start, what systemd counts: the name.
+        // Boot ID, start time, systemd's count, and the expected name.
         let table = [
             ("a", 5, None, "a"),
             ("a", 5, None, "a"),
             ("a", 9, None, "a+1"),
             ("a", 9, None, "a+1"),
             ("a", 12, None, "a+2"),
-            // Now it counts, too little at first.
+            // Now systemd counts, too low at first.
             ("a", 15, Some(1), "a+3"),
             ("a", 20, Some(7), "a+7"),
             ("b", 5, Some(0), "b"),
             ("b", 20, Some(1), "b+1"),
-            // First looked at after two soft reboots.
+            // First observed after two soft reboots.
             ("c", 30, Some(2), "c+2"),
         ];
         let (_dir, root) = machine();

@@ -1,4 +1,4 @@
-//! What the kernel says, message by message, and against what it shows elsewhere.
+//! Tests the netlink parser message by message, and compares its result with `/proc`.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! What the nodes of a pool come to.
+//! Tests the counts and conditions of a pool.
 
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
@@ -33,8 +33,8 @@ fn the_row_of_two_nodes_of_which_one_is_done_is_the_worked_example() {
     ));
 }
 
-/// What makes a pool, which counts it comes to (machines, ready, updated, unavailable, degraded), and
-/// Updated, Updating, Degraded. The pool is to be on `c1`.
+/// A description, the pool's nodes, the expected counts (machines, ready, updated, unavailable, degraded), and the
+/// expected Updated, Updating, and Degraded. The pool's target is `c1`.
 type Situation = (&'static str, Vec<NodeView>, [u32; 5], (bool, bool, bool));
 
 fn situations() -> Vec<Situation> {

@@ -1,4 +1,4 @@
-//! Whatever nodes and pools there are.
+//! Tests properties over arbitrary nodes and pools.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use proptest::{collection, prelude::*, sample};
 use super::{super::*, node, of_role, with, with_roles};
 use crate::crd::{NodeView, PoolView};
 
-/// Any mixture of roles, states and troubles.
+/// Generates a node with arbitrary roles, states, and conditions.
 fn any_node() -> impl Strategy<Value = NodeView> {
     let roles = sample::subsequence(vec!["master", "worker", "infra", "gpu", "edge"], 0..4);
     let config = || sample::select(vec!["", "c0", "c1", "c2"]);

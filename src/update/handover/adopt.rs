@@ -1,4 +1,4 @@
-//! Taking over: what that daemon manages becomes ours as it stands.
+//! Adopts a machine: what machine-config-daemon manages becomes machinist's, unchanged.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,22 +15,22 @@ use crate::{
     },
 };
 
-/// What taking over would mean.
+/// The result of a check before adoption.
 #[derive(Debug)]
 pub struct Adoption {
-    /// The config that the daemon says the disk is on.
+    /// The daemon's config of the disk.
     pub found: Found,
-    /// What stands otherwise on the disk, as a plan that would put it back.
+    /// The drift of the disk, as a plan that would repair it.
     pub plan: Plan,
-    /// What stood before the config at paths that it names, and where the daemon keeps it.
+    /// Originals of paths that the config names, with the paths where the daemon keeps them.
     pub originals: BTreeMap<AbsPath, AbsPath>,
-    /// What it keeps of paths that its config does not name: nobody brings that back.
+    /// Originals that the daemon keeps for paths that its config does not name. They are not restored.
     pub left: Vec<AbsPath>,
-    /// Paths that become ours.
+    /// Paths that machinist will own.
     owned: BTreeSet<AbsPath>,
 }
 
-/// Refuses where something of ours is there already.
+/// Returns an error if machinist already owns the machine or has an open transaction.
 fn not_ours(journal: &Journal) -> Result<(), HandoverError> {
     if let Some(open) = journal.top() {
         return Err(HandoverError::Open(open.to.name.clone()));
@@ -41,7 +41,7 @@ fn not_ours(journal: &Journal) -> Result<(), HandoverError> {
     }
 }
 
-/// Compares the disk with the config that it is said to be on. Nothing is changed. Blocks.
+/// Compares the disk with the daemon's config. Changes nothing. Blocks.
 pub fn look_before_adoption(
     root: &Root,
     journal: &Journal,
@@ -54,7 +54,8 @@ pub fn look_before_adoption(
     let databases = Database::ALL.map(Database::path);
     let mut owned = BTreeSet::new();
     for path in looked.named {
-        // Databases of users are everybody's, and directories were there before or are made by all.
+        // User databases are shared with other programs. Directories existed before, or any program may create
+        // them.
         let kind = root.stat(&path)?.map(|stat| stat.kind);
         if matches!(kind, Some(Kind::File | Kind::Link)) && !databases.contains(&path) {
             owned.insert(path);
@@ -72,8 +73,8 @@ pub fn look_before_adoption(
     })
 }
 
-/// Makes the machine ours as it stands. The journal comes last, in one piece: before it nothing has changed
-/// that anybody sees, and the same again does the same.
+/// Adopts the machine unchanged. The journal is written last and atomically: before that, nothing visible has
+/// changed, and a repetition has the same result.
 pub fn adopt(
     store: &Store,
     adoption: &Adoption,

@@ -1,4 +1,4 @@
-//! What machine-config-daemon keeps on a machine's disk.
+//! Reads the state that machine-config-daemon keeps on disk.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -13,27 +13,27 @@ use crate::{
     root::{Kind, Root, Stat},
 };
 
-/// The API server takes no larger MachineConfig than 1.5 MiB; its JSON may be escaped.
+/// The API server limits a MachineConfig to 1.5 MiB; its JSON may be escaped.
 const LARGEST: u64 = 32 << 20;
 
-/// Its directory; all paths are that daemon's.
+/// machine-config-daemon's directory. All paths in this file are that daemon's.
 const DIR: &str = "/etc/machine-config-daemon";
-/// After the path of what stood there before.
+/// Suffix of the original of a path.
 const ORIGINAL: &str = ".mcdorig";
-/// After the path of what did not stand there before.
+/// Suffix of the note that a path had no original.
 const NO_ORIGINAL: &str = ".mcdnoorig";
 
-/// A MachineConfig as it is written in a file or an API object.
+/// The text of a MachineConfig in a file or an API object.
 pub type MachineConfigText = Vec<u8>;
 
-/// The config that the daemon says the disk is on.
+/// The config that machine-config-daemon records for the disk.
 #[derive(Clone, Debug)]
 pub struct Found {
     /// The config.
     pub config: Arc<MachineConfig>,
     /// Its digest.
     pub digest: Digest,
-    /// What was said beside it.
+    /// Warnings from parsing it.
     pub warnings: Vec<String>,
 }
 
@@ -41,17 +41,17 @@ pub(super) fn current_config() -> Result<AbsPath, HandoverError> {
     Ok(AbsPath::new(format!("{DIR}/currentconfig"))?)
 }
 
-/// Where the daemon keeps what stood at a path, which is spelled as its config spells it.
+/// Returns the path of the original that the daemon keeps for a path, as its config spells it.
 pub(super) fn original_of(path: &AbsPath) -> Result<AbsPath, HandoverError> {
     Ok(AbsPath::new(format!("{DIR}/orig{path}{ORIGINAL}"))?)
 }
 
-/// Where it notes that nothing stood there.
+/// Returns the path of the note that a path had no original.
 pub(super) fn stamp_of(path: &AbsPath) -> Result<AbsPath, HandoverError> {
     Ok(AbsPath::new(format!("{DIR}/noorig{path}{NO_ORIGINAL}"))?)
 }
 
-/// Files whose presence says that the daemon is not done, with what each means.
+/// Files that show that the daemon has unfinished work, with their meaning.
 const UNFINISHED: [(&str, &str); 5] = [
     (
         "/etc/machine-config-daemon/node-annotations.json",
@@ -75,14 +75,14 @@ const UNFINISHED: [(&str, &str); 5] = [
     ),
 ];
 
-/// Those that say so by being there: one is made by `touch`, and an empty one of the other is a first boot
-/// that was cut short. The others are emptied by whoever is done with them.
+/// Files that count even if they are empty: one is created by `touch`, and the other is empty if the first boot was
+/// interrupted. The remaining ones are truncated when the work is done.
 const EMPTY_TOO: [&str; 2] = [
     "/etc/machine-config-daemon/node-annotations.json",
     "/run/machine-config-daemon-force",
 ];
 
-/// Reads what it keeps, and refuses where it is not done.
+/// Reads the daemon's config; returns an error if the daemon has unfinished work.
 pub fn find(root: &Root, rules: &Rules) -> Result<Found, HandoverError> {
     for (path, what) in UNFINISHED {
         let path = AbsPath::new(path)?;
@@ -98,7 +98,7 @@ pub fn find(root: &Root, rules: &Rules) -> Result<Found, HandoverError> {
     }
 }
 
-/// The config on its disk; none where there is no such file.
+/// Reads the daemon's config of the disk; returns `None` if the file does not exist.
 pub(super) fn read(root: &Root, rules: &Rules) -> Result<Option<Found>, HandoverError> {
     let path = current_config()?;
     match root.read(&path, LARGEST) {
@@ -108,8 +108,8 @@ pub(super) fn read(root: &Root, rules: &Rules) -> Result<Option<Found>, Handover
     }
 }
 
-/// Reads a MachineConfig in JSON. Kind and version may be missing: clients in Go drop them from an object
-/// of a known type, and that daemon writes its config so.
+/// Parses a MachineConfig in JSON. `kind` and `apiVersion` may be missing, because Go clients drop them from
+/// objects of a known type, and the daemon writes its config that way.
 pub fn parse(text: &[u8], shown: &str, rules: &Rules) -> Result<Found, HandoverError> {
     let refuse = |message: String| {
         let refusal = Refusal::new(Reason::SyntaxInvalid, message).file(shown);
@@ -152,7 +152,7 @@ pub fn parse(text: &[u8], shown: &str, rules: &Rules) -> Result<Found, HandoverE
     })
 }
 
-/// What stood somewhere before a config first named it: where each lies, by the canonical path.
+/// Lists the daemon's originals: canonical path and path of the copy.
 pub(super) fn originals(root: &Root) -> Result<BTreeMap<AbsPath, AbsPath>, HandoverError> {
     let top = AbsPath::new(format!("{DIR}/orig"))?;
     let mut found = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! Giving back: what is ours becomes that daemon's as it stands.
+//! Releases a machine: what machinist manages becomes machine-config-daemon's, unchanged.
 
 use std::collections::BTreeSet;
 
@@ -19,20 +19,20 @@ use crate::{
     },
 };
 
-/// That daemon reads its state as root.
+/// The daemon reads its state as root.
 const MODE: u32 = 0o600;
 const UNIT_DIR: &str = "/etc/systemd/system";
 
-/// What giving back would mean.
+/// The result of a check before release.
 #[derive(Debug)]
 pub struct Giving {
     /// The config that the daemon will find.
     pub base: ConfigName,
-    /// What is not as that config asks: the daemon would call the node degraded.
+    /// The drift from that config, for which the daemon would mark the node as degraded.
     pub drift: Vec<Drift>,
 }
 
-/// The config that is given back; refused while an update is open.
+/// Returns the config to release; refuses while an update is open.
 fn ours(journal: &Journal) -> Result<&ConfigName, HandoverError> {
     let open = journal.top().map(|tx| &tx.to);
     let open = open.or(journal.cordon.as_ref().map(|cordon| &cordon.to));
@@ -43,7 +43,7 @@ fn ours(journal: &Journal) -> Result<&ConfigName, HandoverError> {
     }
 }
 
-/// Compares the disk with the config that is given back. Nothing is changed. Blocks.
+/// Compares the disk with the config to release. Changes nothing. Blocks.
 pub fn look_before_release(
     root: &Root,
     journal: &Journal,
@@ -55,18 +55,18 @@ pub fn look_before_release(
     Ok(Giving { base, drift })
 }
 
-/// Everything that the daemon is to find stands on the disk, and the machine is still ours: giving it back may
-/// be begun again from here.
+/// The daemon's state is complete on the disk, and machinist still owns the machine: the release can be restarted
+/// from here.
 #[derive(Debug)]
 #[must_use = "the machine is ours until `Handed::forget`"]
 pub struct Handed {
     journal: Journal,
-    /// Where what stood there before was said to the daemon.
+    /// Paths whose originals were passed to the daemon.
     paths: BTreeSet<AbsPath>,
 }
 
-/// Writes what the daemon is to find. `said` is the config as the API server has it, where it could be asked:
-/// the daemon compares its own copy with that one word for word, and would take another spelling for a change.
+/// Writes the daemon's state. `said` is the config from the API server, if it was available: the daemon compares
+/// its own copy with that one literally, and would treat a different spelling as a change.
 pub fn hand_over(
     store: &Store,
     rules: &Rules,
@@ -76,7 +76,7 @@ pub fn hand_over(
     let journal = store.load()?;
     let base = ours(&journal)?.clone();
     let config = store::whole_config(root, &base)?;
-    // What it cannot be read as any more is written anew.
+    // An unreadable config of the daemon is replaced.
     let before = found::read(root, rules).ok().flatten();
     let same = |found: &found::Found| found.digest == base.digest && found.config.name == base.name;
     let stands = before.as_ref().is_some_and(same);
@@ -109,15 +109,16 @@ pub fn hand_over(
 }
 
 impl Handed {
-    /// Ends what is ours. The journal goes last, so that a machine which is still ours can be given back.
+    /// Ends machinist's ownership. The journal is written last, so that a machine that is still owned can be
+    /// released again.
     ///
-    /// Returns the originals that cannot be said to the daemon, with where they stay.
+    /// Returns the originals that could not be passed to the daemon, with the paths where they stay.
     pub fn forget(self, store: &Store) -> Result<Vec<(AbsPath, AbsPath)>, HandoverError> {
         let Self { journal, paths } = self;
         let root = store.root();
-        // A hold would be taken up again by the next agent that starts.
+        // The next agent that starts would resume a hold.
         Hold::forget(root)?;
-        // The settings of a pool that may be another when the machine comes back.
+        // The cached settings of the pool; the node may be in another pool when machinist manages it again.
         root.remove_file(&store::paths::pool())?;
         let originals = journal.originals.into_iter();
         let (given, left): (Vec<_>, Vec<_>) = originals.partition(|(path, _)| paths.contains(path));
@@ -135,7 +136,8 @@ impl Handed {
     }
 }
 
-/// What the daemon keeps originals of: files, units and their drop-ins, as the config spells them.
+/// Returns the paths for which the daemon keeps originals: files, units, and their drop-ins, as the config spells
+/// them.
 fn files_of(config: &MachineConfig) -> Result<BTreeSet<AbsPath>, HandoverError> {
     let mut all: BTreeSet<AbsPath> = config.files.keys().cloned().collect();
     for (name, unit) in &config.units {
@@ -149,8 +151,8 @@ fn files_of(config: &MachineConfig) -> Result<BTreeSet<AbsPath>, HandoverError> 
     Ok(all)
 }
 
-/// Says what stood at `path`, which lies at `at`, before a config named it. `anew` where what the daemon
-/// keeps may be of another time.
+/// Passes the original of `path` (with the canonical path `at`) to the daemon. `anew` is true if the daemon's own
+/// copy may be outdated.
 fn give_original(
     root: &Root,
     journal: &Journal,
@@ -159,7 +161,7 @@ fn give_original(
     anew: bool,
 ) -> Result<(), HandoverError> {
     let (original, stamp) = (found::original_of(path)?, found::stamp_of(path)?);
-    // What stood as asked already is its own original.
+    // A path that already matched is its own original.
     let adopted = journal.adopted.contains(at).then_some(at);
     let kept = journal.originals.get(at).or(adopted);
     let kind = |path: &AbsPath| Ok::<_, HandoverError>(root.stat(path)?.map(|stat| stat.kind));
@@ -219,8 +221,8 @@ fn is_same(root: &Root, one: &AbsPath, other: &AbsPath) -> Result<bool, Handover
     })
 }
 
-/// The config as the daemon keeps it: as the API server has it where that is this very config, else in our
-/// own words.
+/// Returns the config's text for the daemon: the API server's copy if it is the same config, else machinist's
+/// serialisation.
 fn text_of(
     config: &MachineConfig,
     digest: Digest,

@@ -1,4 +1,4 @@
-//! Finished updates and their phases, as the journal keeps them.
+//! Defines the journal's records of finished updates and their phases.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -12,11 +12,11 @@ use crate::{digest::Digest, reason::Reason};
 pub struct UpdateRecord {
     /// The transaction.
     pub id: String,
-    /// The config before, by name.
+    /// Name of the previous config.
     pub from: String,
-    /// The config after, by name.
+    /// Name of the new config.
     pub to: String,
-    /// Digest of the config after.
+    /// Digest of the new config.
     pub digest: Digest,
     /// When it began.
     pub started: Timestamp,
@@ -24,14 +24,14 @@ pub struct UpdateRecord {
     pub finished: Timestamp,
     /// How it ended.
     pub outcome: Outcome,
-    /// Why, unless it is done.
+    /// The reason code, if the update did not succeed.
     pub reason: Option<Reason>,
     /// When each phase began and ended.
     pub phases: Vec<PhaseRecord>,
-    /// What was to be done after the commit, and how far it came.
+    /// The actions after the commit, with the state of each.
     #[serde(default)]
     pub actions: Vec<ActionRecord>,
-    /// Paths that were left as a user made them, each with the reason.
+    /// Paths whose objects were left as a user had changed them, each with the reason.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left_behind: Vec<String>,
 }
@@ -39,20 +39,20 @@ pub struct UpdateRecord {
 /// How an update ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Outcome {
-    /// The machine is on the new config and was verified.
+    /// The machine is on the new config, and the update was verified.
     Done,
-    /// The tree is on the new config; nobody runs there to act on it.
+    /// The tree is on the new config; no running system has acted on it.
     AppliedOffline,
-    /// The machine is back on the config before.
+    /// The machine was rolled back to the previous config.
     RolledBack,
-    /// The config was taken back before it was in force.
+    /// The config was withdrawn before it took effect.
     Withdrawn,
-    /// The machine could not be brought back; a person must look.
+    /// The rollback failed; an administrator must intervene.
     Failed,
 }
 
 impl Outcome {
-    /// Whether the machine was on the config afterwards.
+    /// Returns whether the update left the tree on the new config.
     pub const fn is_done(self) -> bool {
         matches!(self, Self::Done | Self::AppliedOffline)
     }
@@ -65,6 +65,6 @@ pub struct PhaseRecord {
     pub name: String,
     /// When it began.
     pub started: Timestamp,
-    /// When it ended; none while it lasts.
+    /// When it ended; `None` while it lasts.
     pub finished: Option<Timestamp>,
 }

@@ -1,4 +1,4 @@
-//! One operation of a transaction, as it is written down.
+//! Defines the journal's record of one operation of a transaction.
 
 use std::collections::BTreeMap;
 
@@ -11,60 +11,62 @@ use crate::{
     root::Identity,
 };
 
-/// One operation with what is needed to tell whether it is done.
+/// One operation, with the data that recovery needs to detect whether it is done.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct OperationRecord {
     /// The canonical path of the object.
     pub target: AbsPath,
-    /// The path that the config asked for, where it leads to the target by links that a user controls.
+    /// The path in the config, if it reaches the target through links that a user controls.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub asked: Option<AbsPath>,
     /// The directory that holds the target.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<Identity>,
-    /// What is done.
+    /// The kind of operation.
     #[serde(flatten)]
     pub kind: OperationRecordKind,
-    /// What a new directory brings with it; empty for anything else.
+    /// The objects inside a new directory; empty for any other operation.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub below: Vec<Below>,
-    /// What is ours in a directory that was there before machinist and that goes as one: no part of
-    /// the original.
+    /// Objects of machinist in a directory that existed before machinist and that is removed as a whole. They are
+    /// not part of the original.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ours_before: Vec<AbsPath>,
-    /// What a directory held that goes as one: with more in it, or something else, it does not go.
+    /// Digest of the content of a directory that is removed as a whole. If its content has changed, it is not
+    /// removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held: Option<Digest>,
-    /// What a new directory holds: one that holds something else is no longer only ours to take away.
+    /// Digest of the content of a new directory. If its content has changed, an undo does not remove it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub brought: Option<Digest>,
-    /// A new directory that is not ours to take away, though what it brings may be: a user's home.
+    /// A new directory that an undo does not remove, although it may remove its content: a user's home.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stays: bool,
-    /// Mode and owner before machinist set them, of an original that is kept from here on, or of a copy of one.
+    /// Mode and owner before machinist changed them, for an original that is kept from now on, or for a copy of
+    /// one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attributes: Option<Attributes>,
-    /// Access control lists that go with a change of owner in place: only an undo brings them back.
+    /// Access control lists that a change of owner in place removes. Only an undo restores them.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub lists: BTreeMap<String, Vec<u8>>,
-    /// Where the original is kept of which the new file is a copy: it is not needed any more after that.
+    /// Path of the original of which the new file is a copy. The original is not needed after that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub copy_of: Option<AbsPath>,
 }
 
-/// An object inside a directory that is put in place as one.
+/// An object inside a directory that is put in place as a whole.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Below {
     /// Its path.
     pub path: AbsPath,
-    /// Whether it is a directory itself.
+    /// Whether it is a directory.
     pub directory: bool,
-    /// The owner asked for, where it could only be recorded.
+    /// The requested owner, if it could only be recorded.
     pub owner: Option<(u32, u32)>,
 }
 
-/// The ways in which an operation is carried out.
+/// The kinds of operations.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(
     tag = "kind",
@@ -72,25 +74,25 @@ pub struct Below {
     rename_all_fields = "camelCase"
 )]
 pub enum OperationRecordKind {
-    /// The object at the target and the one in the slot change places.
+    /// Exchanges the object at the target with the one in the slot.
     Exchange {
-        /// Where the new object waits, and the old one afterwards.
+        /// Path of the new object before the exchange, and of the old object after it.
         slot: AbsPath,
-        /// The object at the target before; none where there was nothing.
+        /// The object at the target before; `None` if there was none.
         before: Option<ObjectId>,
-        /// The object at the target after; none for a removal. Known from `Staged` on.
+        /// The object at the target after; `None` for a removal. Known from `Staged` on.
         after: Option<ObjectId>,
-        /// Nothing takes the object's place: `after` stays none.
+        /// The operation is a removal: `after` stays `None`.
         removal: bool,
-        /// The object does not become ours: a foreign file with an entry of ours in it, or an
-        /// original that comes back.
+        /// machinist does not own the new object: a foreign file that contains an entry of machinist, or a restored
+        /// original.
         foreign: bool,
-        /// What becomes of the pre-image once the update is verified.
+        /// What happens to the old object once the update is verified.
         keep: Keep,
-        /// The owner asked for, where it could only be recorded.
+        /// The requested owner, if it could only be recorded.
         recorded_owner: Option<(u32, u32)>,
     },
-    /// The mode and owner of a directory or file are set in place.
+    /// Sets the mode and owner of a directory or file in place.
     Metadata {
         /// Mode, user and group before.
         before: (u32, u32, u32),
@@ -98,47 +100,48 @@ pub enum OperationRecordKind {
         after: (u32, u32, u32),
         /// Whether the owner is set as well.
         chown: bool,
-        /// Where an empty directory with the mode and owner of before is staged, when this one stood
-        /// there before machinist came: its original.
+        /// Path at which an empty directory with the old mode and owner is staged as the original, if the directory
+        /// existed before machinist.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         original: Option<AbsPath>,
-        /// It is a file. What it holds is not the config's.
+        /// It is a file whose content the config does not define.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         file: bool,
     },
-    /// Entries of a database of users and groups are edited in the file as it is then.
+    /// Edits entries of a user or group database in the file's current content.
     Entries {
-        /// Where the edited file is built.
+        /// Path at which the edited file is built.
         slot: AbsPath,
-        /// The edits, judged one by one.
+        /// The edits, each of which is applied or refused separately.
         edits: Vec<Edit>,
     },
 }
 
-/// What becomes of the object that an operation took out of the tree.
+/// What happens to the object that an operation removed from the tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Keep {
-    /// It was ours and as we had made it.
+    /// Deletes it: machinist wrote it and it is unchanged.
     No,
-    /// It stood there before machinist came, and comes back when the entry leaves the config.
+    /// Keeps it as the original: it existed before machinist, and is restored when the config no longer names the
+    /// path.
     Original,
-    /// It was ours and somebody had changed it: kept below `drifted/` for a person to look at.
+    /// Keeps it below `drifted/` for an administrator: machinist wrote it, and another writer changed it.
     Drifted,
 }
 
-/// An object, told apart from every other on its file system and across reboots.
+/// Identifies an object uniquely on its file system and across reboots.
 ///
-/// Inode numbers are used again, so the birth time goes with them; the kind guards file systems that
-/// have none.
+/// Inode numbers are reused, so the birth time is part of the identity. The kind and the digest help on file
+/// systems without birth times.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ObjectId {
     /// `file`, `directory`, `link`, …
     pub kind: String,
     /// Inode number.
     pub ino: u64,
-    /// Seconds and nanoseconds.
+    /// Birth time in seconds and nanoseconds.
     pub birth: Option<(i64, u32)>,
-    /// Content of a small object, where there is no birth time.
+    /// Digest of a small object's content, if there is no birth time.
     pub digest: Option<Digest>,
 }

@@ -1,33 +1,35 @@
-//! The text form: two lines, a header that every version can read and a body whose SHA-256 the header
-//! holds. Unknown body fields are ignored, so a version may add fields; one that changes what a field
-//! *means* raises `min_reader`.
+//! Encodes and decodes the journal's text form.
+//!
+//! The text has two lines: a header that every version can read, and a body whose SHA-256 is in the header. Readers
+//! ignore unknown fields of the body, so a new version may add fields; a version that changes the *meaning* of a
+//! field raises `min_reader`.
 
 use serde::{Deserialize, Serialize};
 
 use super::Journal;
 use crate::{digest::Digest, reason::Reason};
 
-/// The layout this version writes.
+/// Schema that this version writes.
 const SCHEMA: u32 = 1;
-/// The oldest reader that understands what this version writes.
+/// Oldest schema whose readers understand what this version writes.
 const MIN_READER: u32 = 1;
 
-/// Why a text is no journal we may act on.
+/// Reasons why a text cannot be used as a journal.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadJournal {
-    /// Torn, edited or something else.
+    /// It is truncated, edited, or not a journal.
     #[error("the journal is unreadable: {0}; machinist journal reset puts it aside")]
     Unreadable(String),
-    /// Written by a version whose meaning we do not know.
+    /// It was written by a newer, incompatible version.
     #[error("the journal needs a reader of schema {needed}; this version reads up to {SCHEMA}")]
     TooNew {
-        /// The reader it asks for.
+        /// The schema that a reader must support.
         needed: u32,
     },
 }
 
 impl BadJournal {
-    /// The reason code of the failure.
+    /// Returns the stable reason code.
     pub const fn reason(&self) -> Reason {
         match self {
             Self::Unreadable(_) => Reason::JournalUnreadable,
@@ -45,7 +47,7 @@ struct Header {
 }
 
 impl Journal {
-    /// The text that is kept on disk.
+    /// Encodes the journal into the text that is stored on disk.
     pub fn encode(&self) -> Result<Vec<u8>, serde_json::Error> {
         let body = serde_json::to_vec(self)?;
         let header = Header {
@@ -60,8 +62,8 @@ impl Journal {
         Ok(text)
     }
 
-    /// Lengthens an encoded journal to at least `length` bytes, with spaces in the header, which no
-    /// reader minds.
+    /// Pads an encoded journal to at least `length` bytes. The padding is spaces in the header, which readers
+    /// ignore.
     pub fn padded(mut text: Vec<u8>, length: usize) -> Vec<u8> {
         let missing = length.saturating_sub(text.len());
         if let Some(end) = text.iter().position(|byte| *byte == b'\n') {
@@ -70,7 +72,7 @@ impl Journal {
         text
     }
 
-    /// Reads what [`Journal::encode`] wrote, by this version or another.
+    /// Decodes the text that [`Journal::encode`] of this or another version wrote.
     pub fn decode(text: &[u8]) -> Result<Self, BadJournal> {
         let unreadable = |why: String| BadJournal::Unreadable(why);
         let split = text.iter().position(|byte| *byte == b'\n');

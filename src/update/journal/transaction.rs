@@ -1,4 +1,4 @@
-//! One transaction, as it is written down.
+//! Defines the journal's record of one transaction.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,89 +14,87 @@ use crate::{
     root::Identity,
 };
 
-/// Most phases that are kept of one transaction: an undo that gets stuck is tried again for ever, and
-/// the journal must not grow with it. How it began and how it goes now are kept, the middle is not.
+/// Maximum number of phases that are kept of one transaction. A failing undo is retried forever, and the journal
+/// must not grow with it. The oldest and the newest phases are kept; those in the middle are dropped.
 const MOST_PHASES: usize = 64;
 
-/// One attempt to take the tree from one config to another.
+/// One attempt to change the tree from one config to another.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Transaction {
-    /// Names staging directories and log fields.
+    /// Identifier, used in the names of staging directories and in log fields.
     pub id: String,
-    /// How far it is.
+    /// Its progress.
     pub mark: Mark,
-    /// Where it goes. An undo is never undone.
+    /// Its direction. An undo is never undone.
     pub direction: Direction,
-    /// The config before; none on first contact.
+    /// The previous config; `None` if the machine had none.
     pub from: Option<ConfigName>,
-    /// The config after.
+    /// The new config.
     pub to: ConfigName,
-    /// When the intent was recorded.
+    /// When `Intent` was recorded.
     pub started: Timestamp,
     /// Staging directories, to be emptied when the transaction ends.
     pub staging: Vec<AbsPath>,
-    /// Directories at the tops of mounts that hold staging directories, made by machinist. Known from
-    /// `Staged` on.
+    /// Directories at mount points that machinist created for staging directories. Known from `Staged` on.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub holders: BTreeMap<AbsPath, Identity>,
-    /// Paths that were left as a user made them, each with the reason.
+    /// Paths whose objects were left as a user had changed them, each with the reason.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left_behind: Vec<String>,
-    /// What is done to the tree, in commit order.
+    /// The operations on the tree, in commit order.
     pub operations: Vec<OperationRecord>,
-    /// Paths that stood as asked already and that this config names first.
+    /// Paths that already matched and that this config is the first to name.
     pub adopted: BTreeSet<AbsPath>,
-    /// Paths of the configs before that this config does not name: whatever is found there later is
-    /// somebody else's.
+    /// Paths of previous configs that this config does not name: objects found there later belong to another
+    /// writer.
     #[serde(default)]
     pub released: BTreeSet<AbsPath>,
-    /// Entries of users and groups that this config does not speak of: what was there before them does
-    /// not come back any more.
+    /// Entries of users and groups that this config does not name: their previous values are no longer restored.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub let_go: Vec<EditPlace>,
-    /// The labels of what it brings, known from `Staged` on.
+    /// SELinux labels of the new objects. Known from `Staged` on.
     #[serde(default, skip_serializing_if = "GivenLabels::is_empty")]
     pub labels: GivenLabels,
-    /// What is done afterwards, in order.
+    /// The actions after the commit, in order.
     pub actions: Vec<ActionRecord>,
-    /// The boot in which `Committed` was reached, as [`boot_id`](crate::update::store::boot_id) names it;
-    /// a reboot since means another one.
+    /// The boot in which `Committed` was reached, as [`boot_id`](crate::update::store::boot_id) names it. A
+    /// different name means that the machine has rebooted since.
     pub committed_boot: Option<String>,
-    /// Boots begun while this transaction was committed and not verified; the one in which it was
-    /// committed is none of them.
+    /// Number of boots since the commit, while the transaction is not verified. The boot of the commit does not
+    /// count.
     pub boots: u32,
-    /// The last boot that was counted: no boot counts twice.
+    /// The last boot that was counted, so that no boot counts twice.
     #[serde(default)]
     pub counted_boot: Option<String>,
-    /// The reboot that was ordered.
+    /// The last reboot that was requested.
     pub reboot: Option<RebootRecord>,
-    /// Why it is undone, once it is.
+    /// Why it is being undone, if it is.
     pub undo_reason: Option<Failure>,
-    /// An undo has brought everything back and that is durable; only its reboot may be missing.
+    /// An undo has durably restored everything; only its reboot may be missing.
     pub reverted: bool,
-    /// The machine had booted into the config that is undone: it must boot once more.
+    /// The machine had booted into the config that is being undone, so it must boot again.
     pub booted_into: bool,
-    /// The config was applied to a root that no manager runs below.
+    /// The config was applied to an offline root, where no service manager runs.
     pub offline: bool,
     /// When each phase began and ended.
     pub phases: Vec<PhaseRecord>,
 }
 
-/// How far a transaction is. What a crash leaves is judged by this alone.
+/// Progress of a transaction. Recovery after a crash depends on this alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Mark {
-    /// The operation list is durable; nothing of the machine has changed. A crash drops it.
+    /// The list of operations is durable, and the machine is unchanged. Recovery drops the transaction.
     Intent,
-    /// Every new object is durable in staging. A crash goes forward.
+    /// Every new object is durable in staging. Recovery commits the transaction.
     Staged,
-    /// Every operation is done and durable. A crash acts on.
+    /// Every operation is done and durable. After a crash, the agent continues with the actions.
     Committed,
-    /// The disk and the boot were checked. A crash repeats the tidying.
+    /// The disk and the boot were verified. Recovery repeats the cleanup.
     Verified,
 }
 
-/// Which way a transaction goes.
+/// Direction of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Direction {
     /// Towards `to`.
@@ -105,19 +103,19 @@ pub enum Direction {
     Undo,
 }
 
-/// One action and how far it is.
+/// One action and its progress.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ActionRecord {
-    /// What is done.
+    /// The kind of action.
     pub kind: ActionKind,
-    /// To which unit.
+    /// The unit it acts on, if any.
     pub unit: Option<String>,
-    /// Whether it was begun, under which circumstances, and whether it ended well.
+    /// Its progress.
     pub state: ActionState,
 }
 
-/// How far an action is.
+/// Progress of an action.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(
     tag = "state",
@@ -125,31 +123,31 @@ pub struct ActionRecord {
     rename_all_fields = "camelCase"
 )]
 pub enum ActionState {
-    /// Not begun.
+    /// Not started.
     Pending,
-    /// Recorded just before it was done. Done after all when the unit's invocation has changed or the
-    /// machine has rebooted since.
+    /// Recorded just before the action is carried out. After a crash it counts as done if the unit's invocation ID
+    /// has changed or the machine has rebooted.
     Started {
-        /// The boot it was begun in.
+        /// The boot in which it was started.
         boot: String,
-        /// The unit's invocation before.
+        /// The unit's invocation ID before the action.
         invocation: Option<String>,
     },
-    /// Ended well.
+    /// Succeeded.
     Done,
 }
 
-/// A reboot that was asked for.
+/// A requested reboot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RebootRecord {
     /// The boot that should end.
     pub boot: String,
-    /// How often it was asked for.
+    /// Number of requests.
     pub attempts: u32,
-    /// When it was asked for last.
+    /// When it was last requested.
     pub ordered: Timestamp,
-    /// Only userspace was to start anew.
+    /// It is a soft reboot, which restarts only userspace.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub soft: bool,
 }
@@ -176,26 +174,26 @@ fn leave(phases: &mut [PhaseRecord], now: Timestamp) {
     }
 }
 
-/// The kernel's boot id in the name of a boot: a soft reboot adds `+N`.
+/// Returns the kernel's boot ID from the name of a boot, to which a soft reboot adds `+N`.
 pub fn kernel_of(boot: &str) -> &str {
     boot.split_once('+').map_or(boot, |(kernel, _)| kernel)
 }
 
 impl Transaction {
-    /// Whether an action asks for a reboot, of userspace at least.
+    /// Returns whether an action requires a reboot, at least a soft one.
     pub fn wants_reboot(&self) -> bool {
         let mut kinds = self.actions.iter().map(|action| action.kind);
         kinds.any(|kind| kind >= ActionKind::SoftReboot)
     }
 
-    /// Whether an action asks for a reboot of the machine, the kernel included.
+    /// Returns whether an action requires a full reboot, which restarts the kernel.
     pub fn wants_full_reboot(&self) -> bool {
         let mut kinds = self.actions.iter().map(|action| action.kind);
         kinds.any(|kind| kind == ActionKind::Reboot)
     }
 
-    /// Whether the machine has booted since the commit, as the update needs it: somebody's soft reboot
-    /// is none for an update that the kernel must see.
+    /// Returns whether the machine has rebooted since the commit in the way that the update needs: if it needs a
+    /// full reboot, a soft reboot does not count.
     pub fn rebooted_since(&self, boot: &str) -> bool {
         let committed = self.committed_boot.as_deref();
         match self.wants_full_reboot() {
@@ -204,23 +202,23 @@ impl Transaction {
         }
     }
 
-    /// Whether everything in userspace has started anew since the commit, by whatever reboot.
+    /// Returns whether userspace has restarted since the commit, by any kind of reboot.
     pub fn restarted_since(&self, boot: &str) -> bool {
         let committed = self.committed_boot.as_deref();
         committed.is_some_and(|committed| committed != boot)
     }
 
-    /// Begins a phase in the record and ends the one before.
+    /// Begins a phase and ends the previous one.
     pub fn enter(&mut self, name: &str, now: Timestamp) {
         enter(&mut self.phases, name, now);
     }
 
-    /// Ends the phase that lasts.
+    /// Ends the current phase.
     pub fn leave(&mut self, now: Timestamp) {
         leave(&mut self.phases, now);
     }
 
-    /// What `history` keeps of it.
+    /// Converts the transaction into a record for `history`.
     pub fn record(&self, outcome: Outcome, now: Timestamp) -> UpdateRecord {
         UpdateRecord {
             id: self.id.clone(),

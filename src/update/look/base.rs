@@ -1,4 +1,4 @@
-//! The config that a first config is compared with.
+//! Finds the config with which the first config is compared.
 
 use crate::{
     machine_config::{self, Before, MachineConfig},
@@ -8,16 +8,16 @@ use crate::{
     update::journal::Journal,
 };
 
-/// Where OpenShift's daemon keeps the config that the disk is on, and where a first boot finds what of its config
-/// is not Ignition's.
+/// The file in which OpenShift's machine-config-daemon keeps the config of the disk, and the file in which the
+/// first boot finds the parts of its config that Ignition does not handle.
 const CURRENT_CONFIG: &str = "/etc/machine-config-daemon/currentconfig";
 const ENCAPSULATED: &str = "/etc/ignition-machine-config-encapsulated.json";
 
-/// The API server takes no larger MachineConfig than 1.5 MiB; its JSON may be escaped.
+/// The API server limits a MachineConfig to 1.5 MiB; its JSON may be escaped.
 const LARGEST_CONFIG: u64 = 32 << 20;
 
-/// What changes are judged against: the config that the machine is on for us, else the one that another daemon says it
-/// is on, on the disk or on the Node, else what the first boot was told.
+/// Returns the base against which changes are judged: machinist's current config; else the config that another
+/// daemon reports, on the disk or on the Node; else the config of the first boot.
 pub(super) fn of(root: &Root, journal: &Journal, to: &MachineConfig) -> Base {
     if super::current(journal).is_some() {
         return Base::Config;

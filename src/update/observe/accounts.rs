@@ -1,4 +1,4 @@
-//! Users and groups of the root, read from its own files and never from this process's NSS.
+//! Reads users and groups from the root's own files, never from this process's NSS.
 
 use crate::{
     path::AbsPath,
@@ -8,9 +8,9 @@ use crate::{
 
 use super::{LONGEST_DATABASE, sshd, text_if_there};
 
-/// Fills in users, groups and where sshd looks for keys.
+/// Fills in users, groups, and the locations of sshd's key files.
 pub(super) fn add(root: &Root, seen: &mut Observed) -> Result<(), RootError> {
-    // Image-based hosts keep the vendor's accounts below /usr; the administrator's come first.
+    // Image-based hosts keep the vendor's accounts below /usr; the administrator's accounts take precedence.
     for path in ["/etc/passwd", "/usr/lib/passwd"] {
         for line in text_if_there(root, path, LONGEST_DATABASE)?.lines() {
             if let Some((name, account)) = user(line) {
@@ -34,7 +34,7 @@ pub(super) fn add(root: &Root, seen: &mut Observed) -> Result<(), RootError> {
     Ok(())
 }
 
-/// `name:password:uid:gid:comment:home:shell` (passwd(5)).
+/// Parses `name:password:uid:gid:comment:home:shell` (passwd(5)).
 fn user(line: &str) -> Option<(String, Account)> {
     let fields: Vec<&str> = line.split(':').collect();
     let [name, _, uid, gid, _, home, ..] = fields.as_slice() else {

@@ -1,5 +1,5 @@
-//! Reads what files hold, many at once: thousands of small files are mostly waiting for the kernel, and a
-//! few large ones mostly digests.
+//! Reads the contents of many files in parallel: reading thousands of small files mostly waits for the kernel, and
+//! reading a few large ones mostly computes digests.
 
 use std::{num::NonZero, thread};
 
@@ -13,38 +13,38 @@ use crate::{
     root::{Root, RootError},
 };
 
-/// Longest text that is kept for a diff.
+/// Maximum length of a text that is kept for a diff.
 const LONGEST_DIFFED: u64 = 64 * 1024;
 
-/// Fewer files, or bytes, than a thread is worth.
+/// Below both limits, threads cost more than they gain.
 const FEW_FILES: usize = 64;
 const FEW_BYTES: u64 = 1 << 20;
 
-/// More threads than this wait for one another in the kernel.
+/// Further threads would only wait for one another in the kernel.
 const MOST_THREADS: usize = 8;
 
-/// One file and why it is read.
+/// A file to read, with the purpose.
 pub(super) struct Question {
     pub(super) path: AbsPath,
     pub(super) stamp: Stamp,
-    /// Everybody may read it, so that a diff of it may be shown.
+    /// It is world-readable, so a diff of it may be shown.
     pub(super) public: bool,
-    /// The plan needs its text.
+    /// The plan needs its text, to edit it.
     pub(super) edited: bool,
-    /// What the config to reach wants it to hold: an unchanged file needs no diff, and most are.
+    /// Digest of its content in the new config: an unchanged file needs no diff, and most files are unchanged.
     pub(super) wanted: Option<Digest>,
 }
 
-/// What a file holds.
+/// The content of a file.
 #[derive(Default)]
 pub(super) struct Answer {
-    /// None where the file changed since it was looked at: it is as no config wants it.
+    /// Digest; `None` if the file changed after it was observed, so that it matches no config.
     pub(super) digest: Option<Digest>,
-    /// Its text, where that is needed or may be shown.
+    /// Its text, if it is needed or may be shown.
     pub(super) text: Option<String>,
 }
 
-/// The answers in the order of the questions. Only what no known digest answers is read.
+/// Returns the answers in the order of the questions. Reads only files without a cached digest.
 pub(super) fn answer(
     root: &Root,
     questions: &[Question],
@@ -114,7 +114,7 @@ impl Question {
 
     fn answer(&self, root: &Root) -> Result<Answer, RootError> {
         match self.read(root) {
-            // Whoever may write the directory can exchange the file at any time.
+            // A user who can write to the directory can replace the file at any time.
             Err(RootError::WrongKind { .. }) => Ok(Answer::default()),
             Err(error) if error.is_not_found() => Ok(Answer::default()),
             answer => answer,
@@ -123,7 +123,7 @@ impl Question {
 
     fn read(&self, root: &Root) -> Result<Answer, RootError> {
         let without_text = || {
-            // Another file may lie there by now, of any size.
+            // Another file of any size may be there now.
             let digest = root.digest_within(&self.path, self.stamp.size())?;
             Ok(Answer { digest, text: None })
         };
@@ -135,7 +135,7 @@ impl Question {
             return without_text();
         }
         let bytes = match root.read_seen(&self.path, limit) {
-            // Another file lies there by now.
+            // Another file is there now.
             Ok((_, stat)) if Stamp::of(&stat) != self.stamp => return Ok(Answer::default()),
             Ok((bytes, _)) => bytes,
             Err(RootError::TooLarge { .. }) => return without_text(),

@@ -1,4 +1,4 @@
-//! The databases of users and groups themselves, and what a new user is given.
+//! Reads the user and group databases, and the defaults for new users.
 
 use std::collections::BTreeMap;
 
@@ -10,25 +10,25 @@ use crate::{
     root::{Kind, Root, RootError},
 };
 
-/// What every new user finds at home.
+/// The skeleton of every new home.
 const SKELETON: &str = "/etc/skel";
 
-/// What useradd(8) chooses where its settings say nothing.
+/// The shell that useradd(8) uses by default.
 const SHELL: &str = "/bin/sh";
 
-/// Longest file, deepest directory and most objects of the skeleton. Whoever has more has put
-/// something else there.
+/// Limits of the skeleton: file length, directory depth, and number of objects. A larger directory is not a
+/// plausible skeleton.
 const LONGEST: u64 = 1 << 20;
 const DEEPEST: usize = 16;
 const MOST: usize = 1000;
 
-/// Fills in the databases, the skeleton and the common shell.
+/// Fills in the databases, the skeleton, and the default shell.
 pub(super) fn add(root: &Root, kept: Vec<Edit>, seen: &mut Observed) -> Result<(), RootError> {
     let mut databases = BTreeMap::new();
     for database in Database::ALL {
         match root.read_nofollow(&database.path(), LONGEST_DATABASE) {
             Ok(bytes) => drop(databases.insert(database, Entries::read(&bytes))),
-            // What is no file cannot be edited; the plan says so.
+            // A database that is not a regular file cannot be edited; the plan reports that.
             Err(RootError::WrongKind { .. }) => {}
             Err(error) if error.is_not_found() => {}
             Err(error) => return Err(error),

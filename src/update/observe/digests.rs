@@ -1,4 +1,4 @@
-//! Digests of files that were read before, so that one update does not read thousands of files three times.
+//! Caches digests of files, so that one update does not read thousands of files three times.
 
 use std::{
     collections::HashMap,
@@ -9,25 +9,26 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::{digest::Digest, root::Stat};
 
-/// A time of change this old is followed by another one when the content changes again: the coarsest file
-/// systems count in steps of two seconds (vfat), and the kernel's own clock for it in a hundredth of one.
+/// Minimum age of a change time for caching. After this time, another change of the content is sure to set a
+/// different time: the coarsest file systems have a resolution of two seconds (vfat), and the kernel's clock for
+/// change times one of a hundredth of a second.
 const SETTLED: SignedDuration = SignedDuration::from_secs(3);
 
-/// Digests by the file's identity, length and time of change (`ctime`), which writing sets and no program can
-/// set otherwise. A program that has mapped the file may write some more without a new time, until the kernel
-/// has written the page out: the watch for drift therefore never asks here.
+/// Digests, keyed by the file's identity, length, and change time (`ctime`), which every write updates and no
+/// program can set. A program that has mapped the file may continue to write without a new time until the kernel
+/// writes the page back. Therefore the drift watch never uses this cache.
 ///
-/// What the last full look did not ask for is forgotten with the next one.
+/// An entry that the last full observation did not use is dropped at the start of the next one.
 #[derive(Debug, Default)]
 pub struct Digests(Mutex<Generations>);
 
 #[derive(Debug, Default)]
 struct Generations {
-    /// When the look began: what changed shortly before, or since, is not settled.
+    /// Start of the observation: files that changed shortly before or since are not cached.
     began: Timestamp,
-    /// Which look it is.
+    /// Number of the observation.
     look: u64,
-    /// Each with the last look that asked for it.
+    /// Each digest with the last observation that used it.
     known: HashMap<Stamp, (Digest, u64)>,
 }
 
@@ -53,7 +54,7 @@ impl Stamp {
         self.size
     }
 
-    /// Whether a later change of the content is sure to change the stamp.
+    /// Returns whether a later change of the content is sure to change the stamp.
     fn settled(&self, now: Timestamp) -> bool {
         let changed = Timestamp::from_second(self.changed.0);
         changed.is_ok_and(|changed| now.duration_since(changed) > SETTLED)
@@ -61,7 +62,7 @@ impl Stamp {
 }
 
 impl Digests {
-    /// Begins a full look.
+    /// Starts a full observation.
     pub(super) fn begin(&self) {
         let mut known = self.hold();
         let last = known.look;
@@ -86,7 +87,7 @@ impl Digests {
         }
     }
 
-    /// Each change is one call on a map, so that a panic elsewhere leaves nothing half done.
+    /// Locks the cache. Each change is a single map operation, so a panic elsewhere leaves it consistent.
     fn hold(&self) -> MutexGuard<'_, Generations> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

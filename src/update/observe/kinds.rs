@@ -1,5 +1,5 @@
-//! Where symbolic links lead that exist where a config wants something else, and which objects the links of
-//! an ostree host's layout lead to.
+//! Resolves symbolic links that exist where a config wants another kind of object, and the links of an ostree
+//! host's layout.
 
 use crate::{
     path::AbsPath,
@@ -9,17 +9,17 @@ use crate::{
 
 use super::{list_if_there, look::Look, places::Places};
 
-/// Most objects that are counted below one directory.
+/// Maximum number of objects that are counted below one directory.
 const MOST_COUNTED: usize = 10_000;
 
-/// Exists on a host that ostree has booted.
+/// A file that exists on a host that ostree has booted.
 const OSTREE: &str = "/run/ostree-booted";
 
 /// The directories whose children are the layout.
 const LAYOUT: [&str; 3] = ["/", "/usr", "/var"];
 
 impl Look<'_> {
-    /// Follows the links that exist where another kind of object is asked for, and those of the layout.
+    /// Resolves the links that exist where another kind of object is requested, and those of the layout.
     pub(super) fn kinds<'p>(
         &mut self,
         asked: impl Iterator<Item = &'p Asked>,
@@ -35,7 +35,8 @@ impl Look<'_> {
             if !link || (kind == ObjectKind::Link && !is_layout(&asked.path)) {
                 continue;
             }
-            // A link of another user may lead where looking takes for ever.
+            // Only root's links are counted below: another user's link may lead to a tree that takes forever to
+            // walk.
             let count = facts.uid == 0;
             let end = places.end(&asked.path)?;
             let end = link_end(root, end, count)?;
@@ -63,7 +64,7 @@ impl Look<'_> {
 
 fn link_end(root: &Root, path: AbsPath, count: bool) -> Result<LinkEnd, RootError> {
     let stat = match root.stat(&path) {
-        // A link that leads below itself leads nowhere.
+        // A link that leads below itself has no end.
         Err(error) if error.is_unreachable() || error.is_loop() => None,
         stat => stat?,
     };
@@ -80,12 +81,12 @@ fn link_end(root: &Root, path: AbsPath, count: bool) -> Result<LinkEnd, RootErro
     Ok(LinkEnd { path, kind, below })
 }
 
-/// How many objects are below a directory; none where there are too many.
+/// Counts the objects below a directory; returns `None` if there are too many.
 fn count_below(root: &Root, directory: &AbsPath) -> Result<Option<usize>, RootError> {
     let (mut todo, mut count) = (vec![directory.clone()], 0);
     while let Some(directory) = todo.pop() {
         let listing = match root.listing(&directory) {
-            // It does not answer, or somebody has removed or exchanged it meanwhile.
+            // It is unreachable, or another process removed or replaced it in the meantime.
             Err(error) if error.is_unreachable() || error.is_absent() => return Ok(None),
             listing => listing?,
         };

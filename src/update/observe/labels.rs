@@ -1,4 +1,4 @@
-//! The SELinux policy of the root: which labels new files get.
+//! Reads the root's SELinux policy: which labels new files get.
 
 use crate::{
     path::AbsPath,
@@ -8,10 +8,10 @@ use crate::{
 
 use super::text_if_there;
 
-/// Longest file of the policy that is read. Those of distributions have some 500 KiB.
+/// Maximum length of a policy file. Those of distributions have about 500 KiB.
 const LONGEST: u64 = 16 << 20;
 
-/// The labelling rules of the root; none where it has no policy, or one that is switched off.
+/// Returns the labelling rules of the root; empty if it has no policy, or if SELinux is disabled.
 pub(super) fn read(root: &Root) -> Result<Labels, RootError> {
     let Some(contexts) = contexts_of(root)? else {
         return Ok(Labels::default());
@@ -23,7 +23,7 @@ pub(super) fn read(root: &Root) -> Result<Labels, RootError> {
     Ok(Labels::read(texts, [&own, &policys]))
 }
 
-/// Where the rules of the policy are that is in force.
+/// Returns the path of the active policy's rules.
 pub(super) fn contexts_of(root: &Root) -> Result<Option<AbsPath>, RootError> {
     let settings = text_if_there(root, "/etc/selinux/config", LONGEST)?;
     let said = |key: &str| {
@@ -36,7 +36,7 @@ pub(super) fn contexts_of(root: &Root) -> Result<Option<AbsPath>, RootError> {
     Ok(contexts.filter(|_| !off))
 }
 
-/// Where the rules of a policy are; none for what is no name of one.
+/// Returns the path of a policy's rules; `None` if the name is not valid.
 fn contexts(policy: &str) -> Option<AbsPath> {
     let below = format!("/etc/selinux/{policy}/contexts/files/file_contexts");
     AbsPath::new(below).ok().filter(|_| !policy.contains('/'))

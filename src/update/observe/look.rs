@@ -1,4 +1,4 @@
-//! Looks at single objects, each once, and at the mounts that hold them.
+//! Observes single objects, each once, and the mounts that contain them.
 
 mod foreign;
 
@@ -23,36 +23,37 @@ use super::{
     text_if_there,
 };
 
-/// Longest file that is read whatever its size. Of a larger one only the wanted content is of interest,
-/// and that has the wanted size.
+/// Files up to this size are always read. A larger file is read only if it has the size that the config wants,
+/// because its content cannot match otherwise.
 const SMALL: u64 = 1 << 20;
 
-/// Most objects that are looked at below one directory that may go. A directory with more in it is
-/// taken as holding what is not ours.
+/// Maximum number of objects that are listed below one directory that may be removed. A directory with more objects
+/// counts as containing objects of other owners.
 const MOST_CHILDREN: usize = 10_000;
 
-/// The paths of one config at their canonical places.
+/// The paths of one config, made canonical.
 pub(super) struct Located {
     pub(super) paths: Vec<Asked>,
     pub(super) moved: BTreeMap<AbsPath, AbsPath>,
-    /// Why paths may not be touched.
+    /// Reasons why paths may not be modified.
     pub(super) barred: BTreeMap<AbsPath, String>,
 }
 
-/// An observation in the making.
+/// An observation in progress.
 pub(super) struct Look<'a> {
     pub(super) root: &'a Root,
     pub(super) seen: Observed,
     to: &'a MachineConfig,
     absent: HashSet<AbsPath>,
     digests: Option<&'a Digests>,
-    /// Labels that were given to what is owned.
+    /// Labels that were set on owned paths.
     given: BTreeMap<AbsPath, String>,
-    /// Who controls the directories of paths, where that is not root.
+    /// The users who control the directories of paths, if that is not root.
     controlled: BTreeMap<AbsPath, Control>,
-    /// The owners that the entries in users' directories have, and how many names the config knows of each.
+    /// Permitted owners of the entries in users' directories, and the number of names that the config gives each
+    /// object.
     own: BTreeMap<AbsPath, (Vec<u32>, u32)>,
-    /// Why the objects at paths may not be touched.
+    /// Reasons why the objects at paths may not be modified.
     foreign: BTreeMap<AbsPath, String>,
 }
 
@@ -79,7 +80,7 @@ impl<'a> Look<'a> {
         }
     }
 
-    /// Puts the paths where they really lie.
+    /// Makes the paths canonical.
     pub(super) fn locate(
         &mut self,
         asked: Vec<Asked>,
@@ -109,12 +110,12 @@ impl<'a> Look<'a> {
         Ok(located)
     }
 
-    /// Looks at what is asked for, and at its parents.
+    /// Observes the requested paths and their parents.
     pub(super) fn asked<'p>(
         &mut self,
         asked: impl Iterator<Item = &'p Asked> + Clone,
     ) -> Result<(), RootError> {
-        // The same path may be asked for twice, and its content or its text by one of the two only.
+        // A path may be requested twice, with only one of the requests needing its content or text.
         let paths = |some: &dyn Fn(&Asked) -> bool| -> BTreeSet<&'p AbsPath> {
             let some = asked.clone().filter(|asked| some(asked));
             some.map(|asked| &asked.path).collect()
@@ -138,8 +139,8 @@ impl<'a> Look<'a> {
         self.contents(&files)
     }
 
-    /// Looks at objects, and at their parents; at what lies in the same directory at once. Gives the files
-    /// among them, to be read.
+    /// Observes objects and their parents, all objects of a directory at once. Returns the files among them, to be
+    /// read.
     fn objects<'p>(
         &mut self,
         paths: impl Iterator<Item = &'p AbsPath>,
@@ -167,7 +168,8 @@ impl<'a> Look<'a> {
                 stats => stats?,
             };
             for (path, stat) in paths.into_iter().zip(stats) {
-                // Judged by the answer that the content is read by: a user may exchange the object between two.
+                // The check uses the same stat result as the later read of the content, because a user may replace
+                // the object between two calls.
                 if let Some(why) = stat
                     .as_ref()
                     .and_then(|stat| self.why_foreign(path, stat).transpose())
@@ -194,7 +196,7 @@ impl<'a> Look<'a> {
         }
     }
 
-    /// The mount of a directory; none for anything else.
+    /// Returns the mount of a directory; `None` if the object is not a directory.
     fn directory(&mut self, path: &AbsPath) -> Result<Option<AbsPath>, RootError> {
         let mount = self.object(path)?;
         let facts = self.seen.objects.get(path);
@@ -205,7 +207,7 @@ impl<'a> Look<'a> {
         if let Some(facts) = self.seen.objects.get(path) {
             return Ok(Some(facts.mount.clone()));
         }
-        // Not by recursion: a user's link may lead through thousands of components.
+        // Iterative, because a user's link may lead through thousands of components.
         let known = |above: &AbsPath| self.seen.objects.contains_key(above);
         let unknown: Vec<AbsPath> = path.ancestors().take_while(|above| !known(above)).collect();
         for above in unknown.iter().rev() {
@@ -216,7 +218,7 @@ impl<'a> Look<'a> {
         self.below_known(path)
     }
 
-    /// Looks at an object whose parents were looked at.
+    /// Observes an object whose parents were observed.
     fn below_known(&mut self, path: &AbsPath) -> Result<Option<AbsPath>, RootError> {
         if self.absent.contains(path) {
             return Ok(None);
@@ -224,8 +226,8 @@ impl<'a> Look<'a> {
         let above = match path.parent() {
             Some(parent) => match self.seen.objects.get(&parent) {
                 Some(facts) if facts.kind == ObjectKind::Directory => Some(facts.mount.clone()),
-                // Nothing is below what is not there. Nor below a link: paths are canonical in the tree
-                // as planned, where this one is gone.
+                // A missing object has no children. Nor has a link: paths are canonical in the planned tree, in
+                // which this link is removed.
                 _ => return Ok(None),
             },
             None => None,
@@ -244,7 +246,7 @@ impl<'a> Look<'a> {
         }
     }
 
-    /// Takes down that nothing can be known of `path` and what is below it.
+    /// Records that `path` and everything below it are unreachable.
     fn unreachable(&mut self, path: &AbsPath, error: &RootError) {
         let cause = error.source().map(ToString::to_string);
         let text = cause.unwrap_or_else(|| error.to_string());
@@ -252,7 +254,7 @@ impl<'a> Look<'a> {
         self.seen.unreachable.insert(path.clone(), why);
     }
 
-    /// Takes up what is at `path`, in a directory of the mount `above`. Gives the mount that holds it.
+    /// Records the object at `path`, in a directory on the mount `above`. Returns the mount that contains it.
     fn note(
         &mut self,
         path: &AbsPath,
@@ -278,7 +280,7 @@ impl<'a> Look<'a> {
         Ok(Some(mount))
     }
 
-    /// Reads the label, where the root has a policy, and holds it against the one that was given.
+    /// Reads the label, if the root has a policy, and compares it with the label that was set.
     fn label(&self, path: &AbsPath, facts: &mut FileFacts) -> Result<(), RootError> {
         if self.seen.labels.is_empty() {
             return Ok(());
@@ -287,13 +289,13 @@ impl<'a> Look<'a> {
         let policys = self.seen.labels.of(path, facts.kind);
         facts.relabelled = self.given.get(path).is_some_and(|given| {
             let known = [Some(given.as_str()), policys];
-            // Where the policy gives none, any will do.
+            // If the policy assigns none, any label is accepted.
             policys.is_some() && !known.contains(&facts.label.as_deref())
         });
         Ok(())
     }
 
-    /// The digests of files, and their texts where the plan edits them or may show a diff.
+    /// Fills in the digests of files, and their texts if the plan edits them or may show a diff.
     fn contents(&mut self, files: &[Question]) -> Result<(), RootError> {
         let answers = contents::answer(self.root, files, self.digests)?;
         for (file, answer) in files.iter().zip(answers) {
@@ -307,11 +309,11 @@ impl<'a> Look<'a> {
         Ok(())
     }
 
-    /// Looks at what stood at paths before machinist.
+    /// Observes the originals.
     pub(super) fn originals(&mut self) -> Result<(), RootError> {
         let places: Vec<AbsPath> = self.seen.originals.values().cloned().collect();
         let mut files = self.objects(places.iter())?;
-        // One that cannot be what is in place now need not be compared with it.
+        // An original of another size than the current object need not be compared with it.
         let paths = self.seen.originals.iter();
         let comparable = paths.filter_map(|(path, place)| {
             let there = self.seen.objects.get(path)?;
@@ -350,7 +352,7 @@ impl<'a> Look<'a> {
             if there.contains(&asked.path) && !stays.contains(&asked.path) {
                 self.list(&asked.path)?;
             }
-            // Unit directories go when the last thing in them goes.
+            // Unit directories are removed together with their last entry.
             let parent = is_unit_directory(asked.path.directory()).then(|| asked.path.parent());
             if let Some(parent) = parent.flatten() {
                 self.list(&parent)?;
@@ -359,7 +361,7 @@ impl<'a> Look<'a> {
         Ok(())
     }
 
-    /// Lists a directory and all below it, or nothing when that is too much.
+    /// Lists a directory recursively, or nothing if it is too large.
     fn list(&mut self, directory: &AbsPath) -> Result<(), RootError> {
         let is_directory = self
             .seen
@@ -375,7 +377,7 @@ impl<'a> Look<'a> {
         while let Some(directory) = todo.pop() {
             let left = MOST_CHILDREN - count;
             let listing = match self.root.listing_up_to(&directory, left) {
-                // Somebody else has removed or exchanged it meanwhile, or it does not answer.
+                // Another process removed or replaced it in the meantime, or it is unreachable.
                 Err(error) if error.is_absent() || error.is_unreachable() => return Ok(()),
                 listing => listing?,
             };
@@ -404,10 +406,10 @@ impl<'a> Look<'a> {
         Ok(())
     }
 
-    /// Asks each mount once, and hands the observation over.
+    /// Observes each mount once, and returns the observation.
     pub(super) fn finish(mut self) -> Result<Observed, RootError> {
         self.object(&AbsPath::root())?;
-        // Copies of what is staged are kept there.
+        // Copies of staged objects are kept there.
         self.object(&paths::state_dir())?;
         let tops: BTreeSet<AbsPath> = self
             .seen
@@ -415,7 +417,7 @@ impl<'a> Look<'a> {
             .values()
             .map(|facts| facts.mount.clone())
             .collect();
-        // What is staged on these two mounts lies in places of machinist's own.
+        // On these two mounts, objects are staged in machinist's own directories.
         let mut own = BTreeSet::new();
         let places = [Some(paths::state_dir()), AbsPath::new("/etc").ok()];
         for place in places.into_iter().flatten() {

@@ -1,4 +1,5 @@
-//! Where paths really lie, today or in the tree as planned, and who could lead them elsewhere.
+//! Resolves paths to their canonical form, in the current or the planned tree, and determines which users could
+//! redirect them.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -12,15 +13,16 @@ use crate::{
     root::{Control, Followed, MOST_LINKS, Root, RootError, Step},
 };
 
-/// Deepest directory that links may lead to. Whoever made the link would have trees built as deep as the stack holds.
+/// Maximum depth of directories that links may lead to. Without a limit, the user who made the link could exhaust
+/// the stack.
 const DEEPEST_DIRECTORIES: usize = 256;
 
-/// A directory on the way of a path.
+/// A directory on the way to a path.
 #[derive(Clone)]
 struct Place {
     at: AbsPath,
     control: Arc<Control>,
-    /// Why nothing below it may be touched.
+    /// The reason why nothing below it may be modified.
     barred: Option<Arc<str>>,
 }
 
@@ -28,35 +30,35 @@ struct Place {
 pub(super) struct Places<'a> {
     root: Root,
     planned: Option<(&'a MachineConfig, &'a MachineConfig)>,
-    /// Entries of the two configs by the place where they lie today, where that is not their path.
+    /// Entries of the two configs by their current canonical path, where that differs from the given path.
     entries: HashMap<AbsPath, &'a AbsPath>,
-    /// By text: parents are asked for, which are not at hand as paths.
+    /// Keyed by text, because parents are looked up without building a path.
     known: HashMap<Arc<str>, Place>,
-    /// Places that are no directories today: below them there is nothing to look at.
+    /// Paths that are not directories at present: nothing below them is observed.
     bare: HashSet<AbsPath>,
-    /// Who controls the directories that are not root's, by the paths in them.
+    /// The users who control directories that are not root's, by the paths in them.
     controlled: BTreeMap<AbsPath, Control>,
-    /// Why paths may not be touched.
+    /// Reasons why paths may not be modified.
     barred: BTreeMap<AbsPath, String>,
 }
 
-/// What is known of the paths that a user could lead elsewhere, at their places.
+/// The risks of the paths that a user could redirect, by canonical path.
 #[derive(Default)]
 pub(super) struct Risks {
-    /// Who controls the directory that holds a path, where that is not root.
+    /// The user who controls the directory of a path, if that is not root.
     pub(super) controlled: BTreeMap<AbsPath, Control>,
-    /// Why a path may not be touched.
+    /// The reason why a path may not be modified.
     pub(super) barred: BTreeMap<AbsPath, String>,
 }
 
 impl<'a> Places<'a> {
-    /// The tree as it is.
+    /// Resolves paths in the current tree.
     pub(super) fn today(root: &Root) -> Self {
         Self::new(root, None)
     }
 
-    /// The tree as it will be: links and directories of `to` are there, links that only `from` had
-    /// are gone.
+    /// Resolves paths in the planned tree: it has the links and directories of `to`, and lacks the links that only
+    /// `from` has.
     ///
     /// # Errors
     /// The tree cannot be read.
@@ -89,7 +91,7 @@ impl<'a> Places<'a> {
         }
     }
 
-    /// What was found of the paths that were asked for.
+    /// Returns the risks of all paths that were resolved.
     pub(super) fn risks(self) -> Risks {
         Risks {
             controlled: self.controlled,
@@ -97,7 +99,7 @@ impl<'a> Places<'a> {
         }
     }
 
-    /// Where the object called `path` lies; the last component is kept, link or not.
+    /// Returns the canonical path of `path`. The last component is not followed if it is a link.
     pub(super) fn of(&mut self, path: &AbsPath) -> Result<AbsPath, RootError> {
         let Some(parent) = path.parent() else {
             return Ok(path.clone());
@@ -106,12 +108,12 @@ impl<'a> Places<'a> {
         Ok(self.place_in(&holder, path))
     }
 
-    /// Where the object called `path` lies, and where it leads if it is a link.
+    /// Returns the canonical path of `path`, and follows the last component if it is a link.
     pub(super) fn end(&mut self, path: &AbsPath) -> Result<AbsPath, RootError> {
         Ok(self.directory(path, 0)?.at)
     }
 
-    /// Like [`Places::of`], but no link below `top` is followed.
+    /// Works like [`Places::of`], but follows no link below `top`.
     pub(super) fn below(&mut self, top: &AbsPath, path: &AbsPath) -> Result<AbsPath, RootError> {
         let rest: Vec<&str> = path.components().skip(top.components().count()).collect();
         let mut holder = self.directory(top, 0)?;
@@ -120,7 +122,7 @@ impl<'a> Places<'a> {
             let entered = match self.step(&holder, &at)? {
                 Found::Directory(control) => (control, None),
                 Found::Barred(why) => (Arc::clone(&holder.control), Some(why)),
-                // The plan finds a link where it needs a directory.
+                // The plan reports a link where it needs a directory.
                 Found::Link(_) | Found::Bare => {
                     self.bare.insert(at.clone());
                     (Arc::clone(&holder.control), None)
@@ -135,7 +137,7 @@ impl<'a> Places<'a> {
         Ok(self.place_in(&holder, path))
     }
 
-    /// The place of `path` in the directory that holds it.
+    /// Returns the canonical path of `path` in its directory.
     fn place_in(&mut self, holder: &Place, path: &AbsPath) -> AbsPath {
         let place = match holder.at.as_str() == path.directory() {
             true => path.clone(),
@@ -168,7 +170,7 @@ impl<'a> Places<'a> {
         Ok(found)
     }
 
-    /// The directory that `path` names in `above`, where it really lies.
+    /// Returns the directory that `path` names in `above`, resolved.
     fn enter(&mut self, path: &AbsPath, above: Place, links: usize) -> Result<Place, RootError> {
         let at = child(&above.at, path.file_name());
         if above.barred.is_some() {
@@ -183,7 +185,7 @@ impl<'a> Places<'a> {
                 });
             }
             Found::Link(link) if links < MOST_LINKS => link,
-            // A loop. The plan finds a link where it needs a directory.
+            // It is a loop. The plan reports a link where it needs a directory.
             Found::Link(_) | Found::Bare => {
                 self.bare.insert(at.clone());
                 return Ok(Place { at, ..above });
@@ -205,7 +207,7 @@ impl<'a> Places<'a> {
         }
     }
 
-    /// What is, or will be, at `at`, which the config calls `path`.
+    /// Returns the object that is, or will be, at `at`, which the config calls `path`.
     fn found(&mut self, path: &AbsPath, above: &Place, at: &AbsPath) -> Result<Found, RootError> {
         let mut link_goes = false;
         if let Some((from, to)) = self.planned {
@@ -246,14 +248,14 @@ impl<'a> Places<'a> {
             Ok(Step::Link(link)) => Found::Link(link),
             Ok(Step::Other | Step::Absent) => Found::Bare,
             Err(RootError::Unsafe { why, .. }) => Found::Barred(why.into()),
-            // A link that is no text, or that leads below itself, leads nowhere.
+            // A link that is not text, or that leads below itself, has no end.
             Err(RootError::NotText { .. }) => Found::Bare,
             Err(error) if error.is_unreachable() || error.is_loop() => Found::Bare,
             Err(error) => return Err(error),
         })
     }
 
-    /// Where a link in `above` leads, or why it may not be followed.
+    /// Follows a link in `above`; returns why it may not be followed if that is so.
     fn follow(
         &mut self,
         above: &Place,
@@ -283,7 +285,7 @@ impl<'a> Places<'a> {
                     "a link leads to a path of more than {DEEPEST_DIRECTORIES} directories"
                 )));
             }
-            // A link on the way counts itself, not only what it leads to.
+            // A link on the way is checked itself, not only its target.
             if let Err(why) = link.passes(&self.root, &passed) {
                 return Ok(Err(why));
             }
@@ -296,17 +298,17 @@ impl<'a> Places<'a> {
     }
 }
 
-/// What is at one name.
+/// The object with one name.
 enum Found {
     Directory(Arc<Control>),
     Link(Followed),
-    /// No directory, nor a link that leads to one.
+    /// Neither a directory nor a link to one.
     Bare,
-    /// Why it may not be passed.
+    /// It may not be traversed, for this reason.
     Barred(Arc<str>),
 }
 
-/// `directory` with one more component; a component that no path may have leads nowhere else.
+/// Appends a component to `directory`. An invalid component is ignored, so the result stays in `directory`.
 fn child(directory: &AbsPath, name: &str) -> AbsPath {
     directory.join(name).unwrap_or_else(|_| directory.clone())
 }

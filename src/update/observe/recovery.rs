@@ -1,4 +1,4 @@
-//! Whether an update that a power cut interrupts would be settled before ordinary services start.
+//! Checks whether an update that a power failure interrupts would be recovered before ordinary services start.
 
 use super::LONGEST_TEXT;
 use crate::{
@@ -10,12 +10,13 @@ use crate::{
     root::{Kind, Root, RootError},
 };
 
-/// A program that is a link, of a link at most some more times, as packages' alternatives make them.
+/// Maximum number of links to follow to a program, which may be a chain of links, such as those of
+/// update-alternatives.
 const MOST_LINKS: usize = 8;
 
-/// Why it would not; none where it would.
+/// Returns why recovery would not run; `None` if it would.
 ///
-/// Drop-ins are a person's own and are not read.
+/// Drop-ins are the administrator's own and are not read.
 ///
 /// # Errors
 /// The tree cannot be read.
@@ -31,7 +32,7 @@ pub fn missing(root: &Root) -> Result<Option<String>, RootError> {
     }
 }
 
-/// What keeps a unit from doing its work.
+/// Returns what prevents a unit from running.
 fn of_unit(root: &Root, unit: &str) -> Result<Option<String>, RootError> {
     for directory in plan::UNIT_DIRECTORIES {
         let Ok(path) = AbsPath::new(format!("{directory}/{unit}")) else {
@@ -60,7 +61,7 @@ fn of_unit(root: &Root, unit: &str) -> Result<Option<String>, RootError> {
     Ok(Some(format!("{unit} is not installed")))
 }
 
-/// The program of a unit: the first one since the last reset of the list (systemd.service(5)).
+/// Returns the program of a unit: the first one since the last reset of the list (systemd.service(5)).
 fn program(text: &str) -> Option<AbsPath> {
     let mut first = None;
     for line in text.lines() {

@@ -1,4 +1,4 @@
-//! Where sshd takes users' keys from, by its own configuration (sshd_config(5)).
+//! Determines from its configuration (sshd_config(5)) where sshd reads users' keys.
 
 use crate::root::{Root, RootError};
 
@@ -6,10 +6,10 @@ use super::{LONGEST_DATABASE, files_in, text_if_there};
 
 const MAIN: &str = "/etc/ssh/sshd_config";
 
-/// Included by the main file, or read in its place where a distribution ships that below /usr.
+/// Directories that the main file includes, or that are read in its place by distributions that ship it below /usr.
 const DIRECTORIES: [&str; 2] = ["/etc/ssh/sshd_config.d", "/usr/lib/ssh/sshd_config.d"];
 
-/// The values for all users. The first one counts; what stands below `Match` is for some users only.
+/// The values for all users. The first occurrence applies; `Match` blocks apply only to some users.
 #[derive(Debug, Default)]
 pub(super) struct SshdKeys {
     files: Option<Vec<String>>,
@@ -43,8 +43,8 @@ pub(super) fn keys(root: &Root) -> Result<SshdKeys, RootError> {
 }
 
 impl SshdKeys {
-    /// Whether sshd takes keys from `~/.ssh/authorized_keys.d/ignition`: named outright, or through the helper that
-    /// Fedora CoreOS and its relatives configure for that directory.
+    /// Returns whether sshd reads keys from `~/.ssh/authorized_keys.d/ignition`: because the configuration names
+    /// it, or through the helper that Fedora CoreOS and its derivatives configure for that directory.
     pub(super) fn reads_directory(&self) -> bool {
         let named = self.files.iter().flatten().any(|file| {
             let directory = file.strip_suffix("/ignition").or(file.strip_suffix("/*"));
@@ -54,7 +54,7 @@ impl SshdKeys {
         named || helper.is_some_and(|command| command.ends_with("/ssh-key-dir"))
     }
 
-    /// The value of `AuthorizedKeysFile` where keys that a config can bring are not read.
+    /// Returns the value of `AuthorizedKeysFile` if sshd reads none of the key files that a config can write.
     pub(super) fn elsewhere(&self) -> Option<String> {
         let files = self.files.as_ref()?;
         let home = |file: &String| {
@@ -70,13 +70,13 @@ impl SshdKeys {
             self.files
                 .get_or_insert_with(|| words.map(str::to_owned).collect());
         } else if keyword.eq_ignore_ascii_case("AuthorizedKeysCommand") {
-            // The helper may be given the user's name.
+            // The helper may get the user's name as an argument.
             let command = words.next().unwrap_or_default();
             self.command.get_or_insert_with(|| command.to_owned());
         }
     }
 
-    /// Reads a file, or the files of a directory whose names end as the pattern says.
+    /// Reads a file, or the files in a directory that match the pattern's ending.
     fn include(&mut self, root: &Root, pattern: &str) -> Result<(), RootError> {
         let paths = match pattern.rsplit_once("/*") {
             Some((directory, ending)) => files_in(root, directory, ending)?
@@ -97,7 +97,7 @@ impl SshdKeys {
 
 type Words<'t> = Box<dyn Iterator<Item = &'t str> + 't>;
 
-/// The lines of a file as keyword and values, without those of `Match` blocks.
+/// Returns the lines of a file as keyword and values, without those of `Match` blocks.
 fn for_all_users(text: &str) -> impl Iterator<Item = (&str, Words<'_>)> {
     let mut some_users = false;
     text.lines().filter_map(move |line| {

@@ -1,4 +1,5 @@
-//! Files and links that a config puts into a unit directory by another path, such as behind a link of its own.
+//! Finds files and links that a config puts into a unit directory by another path, such as through a link of its
+//! own.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +12,7 @@ use crate::{
 
 use super::places::Places;
 
-/// The path in the unit directory, by the path that the config gives.
+/// Returns the path in the unit directory for each such path of the config.
 pub(super) fn find(
     config: &MachineConfig,
     places: &mut Places<'_>,
@@ -28,8 +29,8 @@ pub(super) fn find(
     Ok(found)
 }
 
-/// The directories that systemd reads, by the place where each one lies: the fixed ones, and those of drop-ins
-/// and dependencies that the config makes by a link.
+/// Returns the directories that systemd reads, by canonical path: the fixed ones, and those for drop-ins and
+/// dependencies that the config creates as links.
 fn directories(
     config: &MachineConfig,
     places: &mut Places<'_>,
@@ -64,7 +65,7 @@ fn is_nested(name: &str) -> bool {
     is_dependency_directory(name) || name.ends_with(".d")
 }
 
-/// Whether the config names it by a path in a unit directory.
+/// Returns whether the config names it by a path in a unit directory.
 fn is_spelled_out(path: &AbsPath) -> bool {
     let directory = path.directory();
     let (above, name) = directory.rsplit_once('/').unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Making the committed config effective: reload, restart – each recorded before it is done.
+//! Carries out the actions after a commit, such as reloads and restarts. Each action is recorded before it runs.
 
 use tokio_util::sync::CancellationToken;
 
@@ -14,23 +14,24 @@ use crate::{
     },
 };
 
-/// How often an action is tried again: for about seven seconds, beside the five that the connection
-/// itself waits for a bus to come back.
+/// Number of retries of an action: about seven seconds in total, in addition to the five seconds for which the
+/// connection itself waits for the bus.
 const PATIENCE: u32 = 3;
 
 impl<S: Services, A: Audience> Updater<S, A> {
-    /// Carries out what is not done yet. None: asked to stop; the journal knows how far it came.
+    /// Carries out the remaining actions. Returns `None` on a stop; the journal has the progress.
     pub(super) async fn act(
         &mut self,
         stop: &CancellationToken,
     ) -> Result<Option<Event>, UpdateError> {
         self.know_boots();
         let boot = self.boot_id();
-        // The newest counts: a recovery may have committed it in this boot, over one of the last.
+        // The newest transaction decides: recovery may have committed it in this boot, after one from an earlier
+        // boot.
         let newest = self.journal.top();
         let newest = newest.zip(boot.as_deref());
         let rebooted = newest.is_some_and(|(tx, boot)| tx.rebooted_since(boot));
-        // Every unit has started since, also by a soft reboot where more is needed.
+        // After any reboot, also a soft one, every unit has already started with the new files.
         let restarted = newest.is_some_and(|(tx, boot)| tx.restarted_since(boot));
         let count = self.journal.top().map_or(0, |tx| tx.actions.len());
         for index in 0..count {
@@ -42,7 +43,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
             }
             if !restarted && self.services.is_some() {
                 let acted = tokio::select! {
-                    // The action goes on in systemd; the next start finds out how it ended.
+                    // The job continues in systemd; the next start checks its result.
                     () = stop.cancelled() => return Ok(None),
                     acted = self.act_patiently(index, boot.as_deref()) => acted?,
                 };
@@ -63,7 +64,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
         }))
     }
 
-    /// Tries again what failed for a passing reason: a bus that restarts is none to take a config back.
+    /// Retries an action after a transient error: a restart of the bus must not cause a rollback.
     async fn act_patiently(
         &mut self,
         index: usize,
@@ -85,7 +86,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
         Ok(Ok(()))
     }
 
-    /// Records, does and watches one action. What a crash left begun is first looked into.
+    /// Records and runs one action. If a crash interrupted it, checks first whether it was done.
     async fn act_one(
         &mut self,
         index: usize,
@@ -108,7 +109,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
             && before.is_some()
             && *invocation != before
         {
-            // It was started since; whether it came up is another question.
+            // The unit has been restarted since; check whether it failed.
             match self.while_turning(has_failed(&*services, &unit)).await {
                 Ok(false) => return Ok(Ok(())),
                 Ok(true) => {}
@@ -159,7 +160,7 @@ async fn has_failed<S: Services>(services: &S, unit: &str) -> Result<bool, Servi
     Ok(active == Some("failed"))
 }
 
-/// What was done, in the words of the log.
+/// Returns the log message for an action.
 fn said(kind: ActionKind, unit: &str) -> String {
     match kind {
         ActionKind::DaemonReload => "systemd has read its unit files again".to_owned(),
@@ -169,7 +170,7 @@ fn said(kind: ActionKind, unit: &str) -> String {
     }
 }
 
-/// Drains are done before anything is written, reboots after everything else.
+/// Drains happen before any change, and reboots after all other actions.
 fn is_ours(kind: ActionKind) -> bool {
     !matches!(
         kind,

@@ -1,4 +1,4 @@
-//! Asking the node until it answers: an API server that is away is waited for, and told of.
+//! Retries requests to the node until there is an answer, and reports an unreachable API server as a blocker.
 
 use std::time::Duration;
 
@@ -17,20 +17,20 @@ use crate::{
     },
 };
 
-/// How long a reboot waits for an API server that does not answer: whoever took everything away from the
-/// node has said so before. Not on a node that the API server itself may need.
+/// How long a reboot waits for an unreachable API server, which has approved the drain before. Does not apply to
+/// control-plane nodes, on which the API server itself may depend.
 const OUTAGE: Duration = Duration::from_secs(600);
 
-/// How asking the node ended.
+/// Result of a request to the node.
 pub(super) enum Answer<T> {
     Done(T),
-    /// Something else is desired by now, or waiting helps nobody.
+    /// The desired config has changed, or waiting cannot help.
     Event(Event),
     Stopped,
 }
 
 impl<T> Answer<T> {
-    /// What the loop is told; none of a stop.
+    /// Converts the result into an event; `None` on a stop.
     pub(super) fn map(self, done: impl FnOnce(T) -> Event) -> Option<Event> {
         match self {
             Self::Done(answer) => Some(done(answer)),
@@ -41,7 +41,8 @@ impl<T> Answer<T> {
 }
 
 impl<S: Services, A: Audience> Updater<S, A> {
-    /// The last look before a reboot. Pods that came meanwhile are asked to leave once more. None: go on.
+    /// Checks the cluster before a reboot. Evicts pods that were scheduled in the meantime. Returns `None` if the
+    /// reboot may proceed.
     pub(super) async fn permit_reboot(
         &mut self,
         stop: &CancellationToken,
@@ -49,20 +50,20 @@ impl<S: Services, A: Audience> Updater<S, A> {
         let Some(node) = self.node.clone() else {
             return Ok(None);
         };
-        // What goes back is desired by nobody.
+        // No desired config matches an undo.
         let back = |tx: &Transaction| tx.direction == Direction::Undo;
         let back = self.journal.top().is_some_and(back);
         let drained = self.journal.cordon.is_some();
-        // Since when nobody has answered.
+        // Since when the API server has not answered.
         let mut away: Option<Instant> = None;
         let mut attempt = 0;
         loop {
-            // It may be called otherwise since the last time.
+            // Its name may have changed since the last attempt.
             let to = self.config_name();
             let towards = (!back).then(|| to.clone());
             let asked = node.permit(Step::Reboot { drained }, towards);
             let answered = tokio::select! {
-                // Safe to drop: a look changes nothing.
+                // Safe to drop: the check changes nothing.
                 () = stop.cancelled() => return Ok(Some(None)),
                 answered = self.while_turning(asked) => answered,
             };
@@ -86,7 +87,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
             }
             let waited = away.map_or(Duration::ZERO, |away| away.elapsed());
             match node.is_control_plane() {
-                // The outage may be the quorum, and this machine part of it.
+                // The outage may be a lost quorum, of which this machine is a member.
                 true if waited >= self.conduct.verify_timeout => {
                     self.failed(&refused, refused.reason, false);
                     return Ok(Some(Some(Event::Withdrawn)));
@@ -106,7 +107,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
         }
     }
 
-    /// Cordon and drain once more, in the midst of an update.
+    /// Cordons and drains the node again during an update.
     async fn empty_again(
         &mut self,
         node: &dyn Node,
@@ -124,7 +125,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
         })
     }
 
-    /// What is waited for is told like a pod that does not go.
+    /// Publishes the error as a blocker, like a pod that cannot be evicted.
     pub(super) fn note_refusal(&mut self, error: &NodeError) {
         let message = crate::telemetry::chain(error);
         tracing::warn!(reason = %error.reason, "trying again: {message}");
@@ -141,7 +142,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
         self.publish();
     }
 
-    /// Whoever was told of already is told of since then.
+    /// Publishes blockers. A known blocker keeps its start time.
     pub(super) fn note_blockers(&mut self, mut blockers: Vec<Blocker>) {
         let known = std::mem::take(&mut self.draining.blockers);
         for blocker in &mut blockers {
@@ -167,7 +168,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
         }
     }
 
-    /// Learns from the cluster when the planned update may begin. Some: something else comes first.
+    /// Queries when the cluster allows the planned update to begin. Returns `Some` if another event comes first.
     pub(super) async fn ask_for_earliest(
         &mut self,
         stop: &CancellationToken,
@@ -183,8 +184,8 @@ impl<S: Services, A: Audience> Updater<S, A> {
         Ok(None)
     }
 
-    /// Asks until it is answered: an API server that is away is waited for, with growing pauses, unless
-    /// something else is desired or a stop comes first.
+    /// Repeats a request until it is answered. Waits for an unreachable API server with growing delays, until the
+    /// desired config changes or a stop comes.
     pub(super) async fn answer<T>(
         &mut self,
         stop: &CancellationToken,
@@ -195,7 +196,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
         };
         let mut desired = self.desired.clone();
         for attempt in 0.. {
-            // Each arm may be dropped: whatever was asked may be asked again.
+            // Each arm may be dropped, because the request can be repeated.
             let asked = tokio::select! {
                 () = stop.cancelled() => return Ok(Answer::Stopped),
                 Ok(()) = desired.changed() => match self.look_at_desired() {

@@ -1,5 +1,5 @@
-//! A desired config that nothing may be begun for: somebody has cancelled it, or somebody else looks
-//! after this machine.
+//! Handles a barred desired config, for which no update may begin: an operator has cancelled it, or another daemon
+//! manages this machine.
 
 use super::{Audience, Bar, Updater};
 use crate::{
@@ -12,22 +12,22 @@ use crate::{
 };
 
 impl<S: Services, A: Audience> Updater<S, A> {
-    /// Whether nothing of the machine has changed for what is desired, nor is about to.
+    /// Returns whether the machine is unchanged by the desired config and no change is about to happen.
     pub(super) fn bar_stands(&self) -> bool {
         let begun = !self.journal.transactions.is_empty() || self.phase == Phase::Staging;
         !begun && !self.desired_is_base()
     }
 
-    /// What the bar means for what is going on now.
+    /// Returns the event that the bar causes in the current phase.
     ///
-    /// Only what has changed nothing is given up. An update that has begun is half on the disk, or waits
-    /// for a reboot: to leave it there would be worse than either of its ends, whoever wants it stopped.
+    /// Only an update that has changed nothing is abandoned. One that has begun is partly on the disk, or waits for
+    /// a reboot: stopping there would be worse than completing it or rolling it back.
     pub(super) fn event_for_barred(&mut self, digest: Digest, bar: &Bar) -> Option<Event> {
         let base = self.journal.base.as_ref().map(|base| base.digest);
         if let Some(top) = self.journal.top() {
             let known = top.to.digest == digest || base == Some(digest);
-            // A person who cancels too late is told so, and the newest config is worked towards; beside
-            // another daemon no further config is begun.
+            // If an operator cancels too late, the report shows that, and the update continues to the newest
+            // config. Beside another daemon, no further config is begun.
             let goes_on = known || bar.reason == Reason::Cancelled;
             return goes_on.then(|| self.event_for(digest)).flatten();
         }

@@ -1,4 +1,4 @@
-//! Committing what is staged.
+//! Commits the staged objects.
 
 use super::{Audience, UpdateError, Updater};
 use crate::{
@@ -21,7 +21,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
             Ok(()) => Ok(Event::Committed),
             Err(error) => {
                 let code = match error.reason() {
-                    // Nothing more is known than that it happened here.
+                    // The I/O error is only known to have happened during the commit.
                     Reason::Io => Reason::CommitFailed,
                     known => known,
                 };
@@ -31,7 +31,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
         }
     }
 
-    /// While old and new objects change places.
+    /// Inhibits shutdown while old and new objects are exchanged.
     pub(super) async fn hold_off_shutdown(&self) -> Option<Held> {
         let services = self.services.clone()?;
         let why = format!("applying {}", self.config_name());

@@ -1,4 +1,4 @@
-//! What the driver is told, and whom it tells.
+//! Defines the input of the reconciler (desired config and settings) and the interface to its caller.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,34 +15,34 @@ use crate::{
     window::Windows,
 };
 
-/// What the source says the machine should be.
+/// The desired config, as the config source returns it.
 #[derive(Clone, Debug, Default)]
 pub enum Desired {
-    /// Nothing was read yet.
+    /// The source was not read yet.
     #[default]
     Unknown,
-    /// The source was read, and asks for nothing: a Node that no pool has taken up.
+    /// The source was read and requests no config: a Node that no pool includes.
     Nothing,
-    /// What was read cannot be accepted; the machine keeps what it has.
+    /// The config was refused; the machine keeps its current one.
     Refused(Arc<Vec<Refusal>>),
-    /// A config that holds together by itself.
+    /// A config that is valid in itself.
     Config(Arc<MachineConfig>, Digest),
-    /// The same, and nothing may be begun for it: an update that has changed nothing of the machine yet
-    /// is given up, and the pods may come back; one that has goes to its end.
+    /// A config for which no update may begin: an update that has not changed the machine yet is abandoned and the
+    /// node uncordoned; one that has continues to its end.
     Barred(Arc<MachineConfig>, Digest, Arc<Bar>),
 }
 
-/// Why nothing is begun for what is desired.
+/// Why no update may begin for the desired config.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bar {
-    /// The stable code.
+    /// The stable reason code.
     pub reason: Reason,
     /// One sentence.
     pub message: String,
 }
 
 impl Desired {
-    /// Whether publishing `other` instead would tell nobody anything.
+    /// Returns whether `other` is equal for all readers.
     pub fn says_the_same(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Unknown, Self::Unknown) | (Self::Nothing, Self::Nothing) => true,
@@ -57,7 +57,7 @@ impl Desired {
         }
     }
 
-    /// The config that is named, whether or not anything may be begun for it.
+    /// Returns the desired config, barred or not.
     pub const fn config(&self) -> Option<(&Arc<MachineConfig>, Digest)> {
         match self {
             Self::Config(config, digest) | Self::Barred(config, digest, _) => {
@@ -67,7 +67,7 @@ impl Desired {
         }
     }
 
-    /// Why nothing may be begun for it.
+    /// Returns why no update may begin.
     pub const fn bar(&self) -> Option<&Arc<Bar>> {
         match self {
             Self::Barred(_, _, bar) => Some(bar),
@@ -76,56 +76,56 @@ impl Desired {
     }
 }
 
-/// How the driver behaves.
+/// Settings of the reconciler.
 #[derive(Clone, Debug)]
 pub struct Conduct {
-    /// Order a reboot when one is needed; otherwise wait for a person.
+    /// Who requests a reboot that an update needs.
     pub reboot: RebootConduct,
-    /// How long a boot may take to be as well as the one before the update.
+    /// How long after a boot the machine may take to be as healthy as before the update.
     pub verify_timeout: Duration,
-    /// Boots with an unverified update, after which it is undone.
+    /// Number of boots with an unverified update after which the update is undone.
     pub boot_attempts: u32,
-    /// How long an accepted reboot may take.
+    /// How long an accepted reboot may take to happen.
     pub reboot_timeout: Duration,
-    /// How long a job may take.
+    /// Time limit of a systemd job.
     pub job_timeout: Duration,
     /// How long a restarted unit is watched.
     pub settle: Duration,
-    /// Time between two full looks for drift.
+    /// Interval between two full scans for drift.
     pub full_pass: Duration,
-    /// When updates may begin.
+    /// Maintenance windows in which updates may begin.
     pub windows: Windows,
-    /// What happens to what drifts.
+    /// How drift is handled.
     pub drift: DriftConduct,
-    /// What this root and this process can do.
+    /// Capabilities of this root and this process.
     pub capabilities: Capabilities,
-    /// Which change causes which action.
+    /// Policies that map changes to actions.
     pub policies: Arc<Policies>,
 }
 
-/// What happens to paths that are no longer as configured.
+/// How drifted paths are handled.
 #[derive(Clone, Debug, Default)]
 pub struct DriftConduct {
-    /// Where no rule says otherwise.
+    /// The default without a matching rule.
     pub default: DriftAct,
-    /// Rules for a path and what is below it; the longest path decides.
+    /// Rules for a path and everything below it; the longest matching path applies.
     pub rules: Vec<(AbsPath, DriftAct)>,
 }
 
-/// What happens to a path that is no longer as configured.
+/// How a drifted path is handled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DriftAct {
-    /// It is shown.
+    /// Reports the drift.
     #[default]
     Report,
-    /// It is shown and put back.
+    /// Reports and repairs the drift.
     Repair,
-    /// Nothing.
+    /// Ignores the drift.
     Ignore,
 }
 
 impl DriftConduct {
-    /// What happens to `path`.
+    /// Returns how drift of `path` is handled.
     pub fn act(&self, path: &AbsPath) -> DriftAct {
         let rules = self.rules.iter().filter(|(at, _)| path.is_under(at));
         let nearest = rules.max_by_key(|(at, _)| at.components().count());
@@ -136,34 +136,34 @@ impl DriftConduct {
 /// Who reboots the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RebootConduct {
-    /// The agent.
+    /// The agent reboots.
     Auto,
-    /// A person, who is told.
+    /// An operator approves the reboot.
     Ask,
-    /// A person.
+    /// An operator reboots the machine.
     Never,
 }
 
-/// What the driver tells and asks, beside its reports.
+/// The reconciler's interface to its caller, besides its reports.
 pub trait Audience: Send + Sync + 'static {
-    /// Shows a plan before it begins; `false` leaves the machine as it is.
+    /// Shows a plan before it begins; `false` leaves the machine unchanged.
     fn approve(&self, plan: &Plan) -> bool;
-    /// The loop has turned. Called at least every [`Audience::tick`] while it is well.
+    /// Signals that the loop is alive. Called at least every [`Audience::tick`] while it is healthy.
     fn beat(&self);
-    /// How often a beat is wanted though nothing happens.
+    /// Returns the interval of liveness signals when nothing happens.
     fn tick(&self) -> Duration {
         TICK
     }
-    /// Waits until somebody asks whether the loop turns; it then beats. Dropped without harm.
+    /// Waits for a liveness probe; the loop then calls `beat`. Cancel-safe.
     fn asked(&self) -> impl Future<Output = ()> + Send;
-    /// Default gateways that answer, by address. Nobody knows any where this is not told.
+    /// Returns the addresses of default gateways that answer; empty by default.
     fn gateways(&self) -> impl Future<Output = BTreeSet<String>> + Send {
         async { BTreeSet::new() }
     }
-    /// Allocatable devices by resource, as they are now.
+    /// Returns the currently allocatable devices by resource.
     fn allocatable(&self) -> BTreeMap<String, usize>;
 }
 
-/// How often the loop shows by itself that it turns: two signs of life within the watchdog that the
-/// unit file sets (five minutes), for a wake-up or two an idle minute. A probe asks and is answered.
+/// Default interval of liveness signals: two within the watchdog timeout of the unit file (five minutes), with few
+/// wake-ups while idle. A liveness probe is answered at once.
 pub const TICK: Duration = Duration::from_secs(120);

@@ -1,4 +1,4 @@
-//! Noticing at once when somebody changes what the config owns.
+//! Detects drift: changes that other writers make to paths that the config owns.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,51 +16,50 @@ use crate::{
     },
 };
 
-/// How long a burst of events is gathered: an editor's save is several events within a few
-/// milliseconds, and a report half a second late is still "at once".
+/// How long events are collected: an editor's save causes several events within a few milliseconds.
 const DEBOUNCE: Duration = Duration::from_millis(50);
 
-/// inotify watches on the directories of everything the base config owns.
+/// inotify watches on the directories of all paths that the base config owns.
 #[derive(Debug, Default)]
 pub(super) struct DriftWatch {
     watch: Option<Watch>,
-    /// Watched directory → the names in it that matter, and whether one is owned itself or only leads
-    /// to what is owned.
+    /// Relevant names in each watched directory, and whether each is owned or is a parent of an owned path.
     names: BTreeMap<AbsPath, BTreeMap<String, Part>>,
     full_pass: Option<tokio::time::Instant>,
-    /// What was touched since the last report, and when the gathering ends.
+    /// Paths that were modified since the last report, and the time at which collecting ends.
     touched: BTreeSet<AbsPath>,
     all: bool,
     gathered_at: Option<tokio::time::Instant>,
-    /// What was found, by path.
+    /// Drift by path.
     pub(super) found: BTreeMap<AbsPath, Drift>,
     armed_for: Option<crate::digest::Digest>,
 }
 
-/// What a name in a watched directory is to the config.
+/// How a name in a watched directory relates to the config.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Part {
     /// Its object is owned.
     Owned,
-    /// What is owned lies below it: when it goes or comes, so does all of that.
+    /// Owned paths are below it: if it is removed or created, all of them are affected.
     Above,
 }
 
-/// What has to be looked at.
+/// The paths to check for drift.
 #[derive(Debug)]
 pub(super) enum Touched {
     /// These paths.
     Some(BTreeSet<AbsPath>),
-    /// Everything, before the watch for a config begins. What its update has read counts.
+    /// All paths, before watching of a new config begins. Files that its update has read need not be read again.
     Armed,
-    /// Everything anew: events were lost, a directory went or came, or the slow pass is due.
+    /// All paths, without cached results: events were lost, a directory was removed or created, or the full scan is
+    /// due.
     All,
 }
 
 impl DriftWatch {
-    /// Waits until something owned was touched. For ever while nothing is watched.
+    /// Waits until an owned path is modified. Waits forever if nothing is watched.
     ///
-    /// Safe to drop: what was gathered stays for the next call.
+    /// Cancel-safe: collected events stay for the next call.
     pub(super) async fn touched(&mut self) -> Touched {
         loop {
             let (gathered_at, full_pass) = (self.gathered_at, self.full_pass);
@@ -74,13 +73,13 @@ impl DriftWatch {
         }
     }
 
-    /// Everything is looked at again then, or earlier.
+    /// Schedules a full scan at this time or earlier.
     pub(super) fn look_again_at(&mut self, then: tokio::time::Instant) {
         let sooner = self.full_pass.map_or(then, |known| known.min(then));
         self.full_pass = Some(sooner);
     }
 
-    /// Whatever was armed, all of it is looked at once the loop waits again.
+    /// Makes the loop arm the watches again, with a full check, when it next waits.
     pub(super) fn rearm(&mut self) {
         self.armed_for = None;
     }
@@ -94,7 +93,7 @@ impl DriftWatch {
         }
     }
 
-    /// Notes what the events touch; the first one that does begins the gathering.
+    /// Records the paths that the events concern; the first relevant event starts the collection.
     fn gather(&mut self, events: Result<Vec<WatchEvent>, RootError>) {
         match events {
             Ok(events) => events.iter().for_each(|event| self.note(event)),
@@ -123,8 +122,8 @@ impl DriftWatch {
         }
     }
 
-    /// Watches the directories of `owned`, and every directory above them for its name: one that is
-    /// moved or removed takes what is below it along, and its coming back is seen one level higher.
+    /// Watches the directories of `owned`, and the entries of every parent directory: if a parent is moved or
+    /// removed, everything below it is affected, and its return is an event one level higher.
     fn arm(&mut self, root: &Root, owned: &[AbsPath]) -> Result<(), RootError> {
         self.names.clear();
         for path in owned {
@@ -140,14 +139,14 @@ impl DriftWatch {
         let mut watch = root.watch()?;
         let mut blind = None;
         let walks = root.for_one_pass();
-        // Where a user could lead the path elsewhere nothing is watched: the slow pass tells of it.
+        // Paths that a user could redirect are not watched; the full scan finds their drift.
         let safe = |dir: &AbsPath| {
             let inside = dir.join("x").ok();
             inside.is_some_and(|path| !walks.walk(&path).is_err_and(|error| error.is_unsafe()))
         };
         for (dir, names) in self.names.iter().filter(|(dir, _)| safe(dir)) {
             let holds = names.values().any(|part| *part == Part::Owned);
-            // One that is missing is seen to come in the directory above it.
+            // The creation of a missing directory is an event of its parent.
             let watched = match holds {
                 true => watch.add(dir),
                 false => watch.add_names(dir),
@@ -170,10 +169,10 @@ async fn next(watch: &mut Option<Watch>) -> Result<Vec<WatchEvent>, RootError> {
 }
 
 impl<S: Services, A: Audience> Updater<S, A> {
-    /// Watches what the base owns, and looks at all of it once when the base is a new one.
+    /// Watches the paths of the base, and checks all of them once if the base is new.
     pub(super) async fn arm_drift(&mut self) -> Result<(), UpdateError> {
         let base = self.journal.base.as_ref().map(|base| base.digest);
-        // While an update is open the disk is not meant to be as the base asks.
+        // While an update is open, the disk need not match the base.
         if base.is_none() || self.drift.armed_for == base || !self.journal.transactions.is_empty() {
             return Ok(());
         }
@@ -184,7 +183,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
     pub(super) async fn look_for_drift(&mut self, touched: Touched) -> Result<(), UpdateError> {
         if !self.journal.transactions.is_empty() {
             self.drift.armed_for = None;
-            // Looked at when the update is over; a deadline in the past would come at once again.
+            // It is checked when the update is over; a deadline in the past would fire again at once.
             self.drift.full_pass = None;
             return Ok(());
         }
@@ -224,7 +223,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
                     None => look::drift(root, base, None, capabilities, known)
                         .map(|found| (None, found)),
                 };
-                // Nobody asks for the config until the next update.
+                // The config is not needed until the next update.
                 store.remembered().forget_configs();
                 found
             })
@@ -240,8 +239,8 @@ impl<S: Services, A: Audience> Updater<S, A> {
         Ok(())
     }
 
-    /// What the machine should look like is not known any more. The source may have it still, and is
-    /// asked first.
+    /// Records that the stored copy of the config is lost. The config source may still have it, so it is read
+    /// first.
     fn note_lost(&mut self, error: &look::LookError) {
         if self.phase == Phase::Idle && !matches!(*self.desired.borrow(), Desired::Unknown) {
             self.failed(error, error.reason(), error.again());
@@ -249,12 +248,12 @@ impl<S: Services, A: Audience> Updater<S, A> {
         }
     }
 
-    /// The directories that the base names; they may have stood before, and are no one's of ours.
+    /// Returns the directories that the base names. They may have existed before, and are not owned.
     async fn directories(&mut self) -> Result<Vec<AbsPath>, UpdateError> {
         self.blocking(|store, journal| {
             let base = journal.base.as_ref();
             let config = store.remembered().config(store.root(), base);
-            // That it cannot be read is found by the look that follows.
+            // The check that follows reports a read error.
             config.map_or_else(
                 |_| Vec::new(),
                 |config| config.directories.keys().cloned().collect(),

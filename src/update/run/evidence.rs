@@ -1,4 +1,4 @@
-//! Looking at the machine before an update and after it, and waiting until it is well again.
+//! Collects evidence of the machine's health before and after an update, and waits until it is healthy again.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -19,39 +19,38 @@ use crate::{
     },
 };
 
-/// Between two looks. A boot takes many seconds and a look some milliseconds.
+/// Interval between two checks. A boot takes many seconds, a check some milliseconds.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// How long an update without a reboot may take to be as well as before, `update.verifyTimeout` at
-/// most: its units have been started and watched already, and a network that is set up anew needs
-/// seconds.
+/// How long an update without a reboot may take to be as healthy as before, limited by `update.verifyTimeout`: its
+/// units were already started and watched, and a reconfigured network needs seconds.
 const WITHOUT_BOOT: Duration = Duration::from_secs(60);
 
-/// A boot must have been well for this many times `actions.settle`: a kubelet that lacks something
-/// takes longer to give up than a service that cannot read its config.
+/// A boot must be healthy for this multiple of `actions.settle`: a kubelet that lacks something takes longer to
+/// fail than a service that cannot read its config.
 const STEADY: u32 = 5;
 
-/// Far longer than any kernel command line (4 KiB on most architectures).
+/// Maximum length of the kernel command line; the kernel limits it to 4 KiB on most architectures.
 const LONGEST_COMMAND_LINE: u64 = 64 << 10;
 
-/// How a wait for a machine that is well came to its end.
+/// Result of waiting for a healthy machine.
 #[derive(Debug)]
 pub(super) enum Judged {
-    /// It is.
+    /// It is healthy.
     Well,
-    /// It was not within its time.
+    /// It was not healthy within the time limit.
     Unwell(Vec<Fault>),
-    /// Something else is to be done.
+    /// Another event comes first.
     Event(Event),
-    /// The driver is to stop.
+    /// The reconciler must stop.
     Stopped,
 }
 
-/// Which start of each service is running, or that nobody knows.
+/// The invocation ID of each service; `None` if it is unknown.
 type Starts = BTreeMap<String, Option<String>>;
 
 impl<S: Services, A: Audience> Updater<S, A> {
-    /// What the machine must have again after the update; none for a root that nobody runs.
+    /// Returns the state that the machine must reach again after the update; `None` for an offline root.
     pub(super) async fn machine_before(&self) -> Option<MachineBefore> {
         let services = self.services.clone()?;
         let look = async {
@@ -71,7 +70,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
         Some(self.while_turning(look).await)
     }
 
-    /// Looks until the machine is as well as before the update, or for as long as that may take.
+    /// Waits until the machine is as healthy as before the update, or until the time limit.
     pub(super) async fn judge(&mut self, stop: &CancellationToken) -> Result<Judged, UpdateError> {
         let offline = self.journal.top().is_some_and(|tx| tx.offline);
         let (Some(services), false) = (self.services.clone(), offline) else {
@@ -109,7 +108,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
             self.tell(&faults).await?;
             tokio::select! {
                 () = stop.cancelled() => return Ok(Judged::Stopped),
-                // Safe to drop: the next look is due all the same.
+                // Safe to drop: the next check is due in any case.
                 () = self.while_turning(tokio::time::sleep(LOOK)) => {}
             }
             let changed = self.desired.has_changed().unwrap_or(false);
@@ -119,7 +118,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
         }
     }
 
-    /// Whether the machine has started anew with any of what is not verified.
+    /// Returns whether the machine has rebooted with an unverified update.
     pub(super) fn has_booted(&self) -> bool {
         let boot = self.boot_id();
         let boot = boot.as_deref();
@@ -143,7 +142,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
             tracing::debug!("{}", chain(error));
         }
         let evidence = Evidence {
-            // Both are told by the same manager: one answer of two is no answer.
+            // The same manager returns both, so an error of either invalidates both.
             startup: startup.ok().filter(|_| failed.is_ok()),
             failed_units: failed.unwrap_or_default().into_iter().collect(),
             services: facts.into_iter().filter_map(state).collect(),
@@ -160,12 +159,12 @@ impl<S: Services, A: Audience> Updater<S, A> {
         )
     }
 
-    /// Arguments of the config that the running kernel was not given.
+    /// Returns arguments of the config that the running kernel lacks.
     fn missing_arguments(&self) -> Vec<String> {
         let to = self.journal.top().map(|tx| &tx.to);
         let store = self.store.as_ref();
         let config = store.map(|store| store.remembered().config(&self.root, to));
-        // The check of the disk reads the same config and says what is wrong with it.
+        // The check of the disk reads the same config and reports the error.
         let Some(Ok(config)) = config else {
             return Vec::new();
         };
@@ -177,8 +176,8 @@ impl<S: Services, A: Audience> Updater<S, A> {
         missing.map(|one| one.as_str().to_owned()).collect()
     }
 
-    /// Says what is not well yet, once: in the log, and for status in the journal, where the agent
-    /// reads it while somebody else judges the boot.
+    /// Reports regressions, each combination once: in the log, and in the journal, where the agent reads them for
+    /// its status while the guard judges the boot.
     async fn tell(&mut self, faults: &[Fault]) -> Result<(), UpdateError> {
         let message = crate::update::bounded(guard::sentence(faults));
         let said = self.journal.failure.as_ref();
@@ -198,7 +197,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
     }
 }
 
-/// Services of which another start runs than at the last look.
+/// Returns the services that were restarted since the last check.
 fn restarted(before: &Starts, now: &Starts) -> Vec<Fault> {
     let differ = before
         .iter()

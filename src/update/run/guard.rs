@@ -1,5 +1,5 @@
-//! One boot, two who could judge it: the guard, which holds the lock until its verdict, and the agent
-//! beside it, which shows what the guard does and goes on afterwards.
+//! Coordinates the guard and the agent, which could both judge a boot: the guard holds the lock until its verdict;
+//! the agent shows the guard's progress and takes over afterwards.
 
 use std::{sync::Arc, time::Duration};
 
@@ -25,15 +25,15 @@ use crate::{
     },
 };
 
-/// How often the agent looks whether the lock is free. The guard's verdict takes seconds at least.
+/// Interval at which the agent checks whether the lock is free. The guard's verdict takes seconds at least.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// How long the lock may be held though there is nothing to judge: the end of a guard, or of a command. A
-/// guard's end was seen to take eight seconds, on a machine that had a twentieth of a processor.
+/// Number of checks for which the lock may be held although there is no boot to judge: a guard or a command may be
+/// ending. On a slow machine (5 % of a processor), a guard took eight seconds to end.
 const ENDING: u32 = 20;
 
 impl UpdateError {
-    /// Somebody else holds the lock.
+    /// Returns whether another process holds the lock.
     pub fn is_locked(&self) -> bool {
         let (Self::Store(error) | Self::Recover(RecoverError::Store(error))) = self else {
             return false;
@@ -43,8 +43,8 @@ impl UpdateError {
 }
 
 impl<S: Services, A: Audience> Updater<S, A> {
-    /// As [`Updater::new`], for the agent: while the guard judges the boot, it shows what the guard
-    /// does, and takes the lock when that is over.
+    /// Works like [`Updater::new`], for the agent: while the guard judges the boot, it shows the guard's progress,
+    /// and takes the lock afterwards.
     pub async fn beside_the_guard(
         root: &Root,
         services: Option<S>,
@@ -63,7 +63,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
                         trouble: None,
                     };
                 }
-                // Below a root that nobody has booted there is no guard.
+                // An offline root has no guard.
                 Lock::Held { lock, .. } if ended == ENDING || !conduct.capabilities.live => {
                     return Err(StoreError::Locked { lock }.into());
                 }
@@ -74,7 +74,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
         Ok(Self::of(root, opened, services, audience, conduct, desired))
     }
 
-    /// Shows what the journal says until the lock is free. False: asked to stop.
+    /// Shows the journal's state until the lock is free. Returns false on a stop.
     pub(super) async fn await_the_guard(
         &mut self,
         stop: &CancellationToken,
@@ -105,7 +105,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
                     self.show(*journal);
                     tokio::select! {
                         () = stop.cancelled() => return Ok(false),
-                        // Safe to drop: the next look is due all the same.
+                        // Safe to drop: the next check is due in any case.
                         () = self.while_turning(tokio::time::sleep(LOOK)) => {}
                     }
                 }
@@ -116,7 +116,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
         Ok(true)
     }
 
-    /// Whether somebody else has the lock, to judge this boot.
+    /// Returns whether the guard has the lock, to judge this boot.
     pub(super) fn is_beside_the_guard(&self) -> bool {
         self.store.is_none() && self.trouble.is_none()
     }
@@ -137,9 +137,9 @@ impl<S: Services, A: Audience> Updater<S, A> {
         }
     }
 
-    /// Judges the running boot and does what follows: what the guard is for. Ends when nothing is open
-    /// any more, when the rest is the agent's or a person's, with the machine, or with a stop. Nothing
-    /// desired is looked at.
+    /// Judges the running boot and carries out what follows: this is the guard's main function. Ends when no
+    /// transaction is open, when the rest is left to the agent or an operator, with a reboot, or on a stop. Ignores
+    /// the desired config.
     pub async fn judge_boot(
         mut self,
         stop: CancellationToken,
@@ -165,7 +165,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
                     let span = self.span();
                     self.carry_out(effect, &stop).instrument(span).await
                 }
-                // An undo that got stuck is tried again; anything else is over.
+                // A failed undo is retried; in all other cases the work is done.
                 None => match self.retry_after() {
                     None => break,
                     Some(then) => tokio::select! {
@@ -185,7 +185,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
     }
 }
 
-/// The phase that the guard is in, as far as its journal tells.
+/// Returns the guard's phase, derived from its journal.
 pub(super) fn shown_phase(journal: &Journal) -> Phase {
     match journal.top() {
         Some(tx) if tx.direction == Direction::Undo => Phase::Undoing,
@@ -194,11 +194,11 @@ pub(super) fn shown_phase(journal: &Journal) -> Phase {
     }
 }
 
-/// What a look at the lock found.
+/// Result of trying to take the lock.
 enum Lock {
-    /// It is ours now, and what a crash left is settled as far as that is possible.
+    /// This process has taken the lock and recovered from a crash as far as possible.
     Free(Box<Opened>),
-    /// It is somebody else's.
+    /// Another process holds it.
     Held {
         journal: Box<Journal>,
         /// There is a boot to judge.
@@ -219,7 +219,7 @@ fn look(root: &Root) -> Result<Lock, UpdateError> {
     }
 }
 
-/// Whether the running boot of this root is to be judged.
+/// Returns whether the running boot of this root must be judged.
 fn is_due(root: &Root, journal: &Journal) -> Result<bool, StoreError> {
     let boot = store::boot_id(root)?;
     Ok(boot.is_some_and(|boot| guard::is_due(journal, &boot)))

@@ -1,4 +1,4 @@
-//! Bringing recovery to the host before an update may need it.
+//! Installs recovery on the host before an update may need it.
 
 use std::sync::Arc;
 
@@ -11,14 +11,14 @@ use crate::{
 };
 
 impl<S: Services, A: Audience> Updater<S, A> {
-    /// Has the host's part of the agent looked after before each plan, where there is one.
+    /// Enables installation of the recovery units before each plan, if `host` is given.
     #[must_use]
     pub fn bringing(mut self, host: Option<Arc<dyn HostPart>>) -> Self {
         self.host = host;
         self
     }
 
-    /// Brings it; what keeps it away is said with the plan that needs it.
+    /// Installs recovery. An error is reported with the plan that needs recovery.
     pub(super) async fn bring_host_part(&mut self) -> Result<(), UpdateError> {
         let Some(host) = self.host.clone() else {
             return Ok(());
@@ -41,13 +41,13 @@ impl<S: Services, A: Audience> Updater<S, A> {
         let Some(services) = self.services.clone() else {
             return;
         };
-        // The next boot reads the units anyway.
+        // The next boot reads the units in any case.
         if let Err(error) = self.while_turning(services.daemon_reload()).await {
             tracing::warn!(reason = %error.reason, "{}", chain(&error));
         }
     }
 
-    /// The refusals of a plan, with what keeps this host without recovery.
+    /// Adds the installation error to a plan's refusal for missing recovery.
     pub(super) fn with_cause(&self, mut refusals: Vec<Refusal>) -> Vec<Refusal> {
         let Some(cause) = &self.not_brought else {
             return refusals;

@@ -1,7 +1,7 @@
-//! Devices during an update: withheld before the pods leave, in nobody's hands before anything changes,
-//! lent again before the machine is judged.
+//! Controls device allocation during an update: disables it before the drain, waits until no pod to be evicted
+//! holds a device before the first change, and enables it again before the machine is judged.
 //!
-//! To whom they are lent, and which units were stopped, is recorded before it is asked for.
+//! The state of device allocation and the stopped units are recorded before each request.
 
 use std::time::Duration;
 
@@ -21,25 +21,26 @@ use crate::{
     },
 };
 
-/// Between two looks at who still has a device. Pods are gone from the cluster before the kubelet lets go
-/// of what they had, as a rule by less than a second.
+/// Delays between two checks of who holds a device. The kubelet releases the devices of a deleted pod with a delay,
+/// usually of less than a second.
 const HELD: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(2));
 
-/// How a wait of this file ended: none to go on, else what the loop is told.
+/// Result of a wait in this file: `None` to continue, else the event for the loop.
 type Ended = Option<Option<Event>>;
 
 impl<S: Services, A: Audience> Updater<S, A> {
-    /// To whom devices are lent at the start of this process.
+    /// Returns the state of device allocation at the start of this process.
     pub(super) fn lending(&self) -> Lending {
         let cordon = self.journal.cordon.as_ref();
         match self.phase {
-            // The machine is judged, or has been.
+            // The machine is being judged, or has been.
             Phase::Booted | Phase::Verifying | Phase::Uncordoning => Lending::Open,
             _ => cordon.map(|cordon| cordon.lending).unwrap_or_default(),
         }
     }
 
-    /// What is lent and to whom, before anything is withheld: once for each cordon. Not saved here.
+    /// Records allocatable devices and their holders before allocation is disabled, once for each cordon. Does not
+    /// save the journal.
     pub(super) async fn know_what_is_lent(&mut self) {
         let known = self.journal.cordon.as_ref();
         let (Some(node), true) = (
@@ -49,14 +50,14 @@ impl<S: Services, A: Audience> Updater<S, A> {
             return;
         };
         let counts = self.audience.allocatable();
-        // Who has what is for people; an update does not depend on it.
+        // The holders are only informative; an update does not depend on them.
         let holders = self.while_turning(node.holders()).await.ok().flatten();
         if let Some(cordon) = &mut self.journal.cordon {
             cordon.lent = Some(LentBefore { counts, holders });
         }
     }
 
-    /// Records to whom devices are lent, then asks for it.
+    /// Records the state of device allocation, then requests it.
     pub(super) async fn lend(
         &mut self,
         lending: Lending,
@@ -71,7 +72,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
         self.answer(stop, |node, _| node.lend(lending)).await
     }
 
-    /// Waits until nobody has a device in hand whom the drain takes away, and says who has.
+    /// Waits until no pod to be evicted holds a device, and publishes those that do.
     pub(super) async fn await_return(
         &mut self,
         stop: &CancellationToken,
@@ -81,7 +82,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
         };
         for look in 0.. {
             let asked = tokio::select! {
-                // Safe to drop: a look changes nothing.
+                // Safe to drop: the check changes nothing.
                 () = stop.cancelled() => return Ok(Some(None)),
                 asked = self.while_turning(node.held()) => asked,
             };
@@ -108,7 +109,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
         Ok(None)
     }
 
-    /// Stops what uses devices on the host, as far as it runs.
+    /// Stops the running units that use devices on the host.
     pub(super) async fn stop_units(
         &mut self,
         stop: &CancellationToken,
@@ -146,9 +147,9 @@ impl<S: Services, A: Audience> Updater<S, A> {
         Ok(None)
     }
 
-    /// Each is recorded before it is stopped, so that whoever comes next starts it again. One that stops
-    /// already is waited for: it may still have the device open. Who asked for that is not known here, an
-    /// earlier life of the agent has recorded what it asked for. None: asked to stop.
+    /// Stops units. Each is recorded before it is stopped, so that it is started again even after a crash. A unit
+    /// that is already stopping is awaited, because it may still have the device open, but not recorded: if an
+    /// earlier run of the agent requested that stop, it has recorded it. Returns `None` on a stop.
     async fn stop_running(
         &mut self,
         services: &S,
@@ -164,7 +165,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
                 Ok(facts) => facts,
                 Err(error) => return Ok(Some(Err(failed(error)))),
             };
-            // One that waits to be started anew is stopped, too.
+            // A unit that waits for an automatic restart is stopped too.
             if is_down(&facts) && !is_stopping(&facts) {
                 continue;
             }
@@ -179,7 +180,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
             let (limit, settle) = (self.conduct.job_timeout, self.conduct.settle);
             let stopping = services.act(ActionKind::Stop, unit, limit, settle);
             let stopped = tokio::select! {
-                // The job goes on; whoever starts next finds the unit in the record.
+                // The job continues; the next start finds the unit in the journal.
                 () = stop.cancelled() => return Ok(None),
                 stopped = self.while_turning(stopping) => stopped,
             };
@@ -190,8 +191,8 @@ impl<S: Services, A: Audience> Updater<S, A> {
         Ok(Some(Ok(())))
     }
 
-    /// Starts what this update stopped and lends devices again: before anything asks whether the machine is
-    /// as it was. Nothing happens the second time.
+    /// Starts the units that this update stopped and enables device allocation again, before the machine is judged.
+    /// It is idempotent.
     pub(super) async fn lend_again(
         &mut self,
         stop: &CancellationToken,
@@ -203,7 +204,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
         let (lending, stopped) = (cordon.lending, cordon.stopped.clone());
         for unit in stopped {
             tokio::select! {
-                // The next start begins with this unit again.
+                // The next start of the agent begins with this unit again.
                 () = stop.cancelled() => return Ok(Some(None)),
                 () = self.while_turning(self.start_again(&unit)) => {}
             }
@@ -215,7 +216,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
         if lending == Lending::Open {
             return Ok(None);
         }
-        // From now on they are waited for.
+        // The wait for the devices begins now.
         if let Some((_, since)) = &mut self.journal.devices_before {
             *since = Timestamp::now();
         }
@@ -226,7 +227,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
         })
     }
 
-    /// A unit that does not start again is told of, and a failed unit; pods wait for neither.
+    /// Starts a unit again. A failure is only logged, and the unit counts as failed; pods do not wait for it.
     async fn start_again(&self, unit: &str) {
         let Some(services) = self.services.as_ref() else {
             return;
@@ -253,8 +254,8 @@ impl<S: Services, A: Audience> Updater<S, A> {
         }
     }
 
-    /// Before a reboot: an action may have started what was stopped, and a boot starts what is enabled. One
-    /// that is not well had its devices lent again.
+    /// Stops units and disables device allocation again before a reboot: an action may have started what was
+    /// stopped, and a boot starts enabled units. After an unhealthy boot, allocation was enabled again.
     pub(super) async fn quiesce_again(
         &mut self,
         stop: &CancellationToken,
@@ -268,7 +269,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
             match self.stop_running(&*services, &units, stop).await? {
                 None => return Ok(Some(None)),
                 Some(Ok(())) => {}
-                // The machine is not well as it is: nothing holds up its reboot.
+                // The machine is unhealthy already, so this does not prevent its reboot.
                 Some(Err(fault)) => tracing::warn!("{}", chain(&fault)),
             }
         }
@@ -296,13 +297,13 @@ async fn facts<S: Services>(services: &S, unit: &str) -> Result<UnitFacts, Servi
     Ok(facts.remove(unit).unwrap_or_default())
 }
 
-/// Down, or on the way there: for who would start it again.
+/// Returns whether a unit is down or stopping, so that it must be started again.
 fn is_down(facts: &UnitFacts) -> bool {
     let active = facts.active.as_deref();
     matches!(active, None | Some("inactive" | "failed" | "deactivating"))
 }
 
-/// On the way down: its processes may still be there.
+/// Returns whether a unit is stopping, so that its processes may still run.
 fn is_stopping(facts: &UnitFacts) -> bool {
     facts.active.as_deref() == Some("deactivating")
 }

@@ -1,8 +1,8 @@
-//! The loop that takes the machine to the desired config: one phase, one effect at a time.
+//! Runs the reconciliation loop that brings the machine to the desired config, one phase and one effect at a time.
 //!
-//! The loop owns the journal. It asks [`Phase::on`] what comes next and hands each effect to its
-//! executor (one file each); while an effect runs, the loop still turns, so that a stop is noticed and
-//! the watchdog hears from the very task that does the work.
+//! The loop owns the journal. [`Phase::on`] returns the next phase and effect, and each effect has its own file.
+//! While an effect runs, the loop keeps running, so that it reacts to a stop and notifies the watchdog from the
+//! task that does the work.
 
 mod act;
 mod ask;
@@ -49,72 +49,73 @@ pub use conduct::{Audience, Bar, Conduct, Desired, DriftAct, DriftConduct, Reboo
 pub use report::{Barred, ConfigState, UpdateReport};
 use trouble::{Opened, Regained};
 
-/// Waits before a passing error is tried again.
+/// Delays before a transient error is retried.
 const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(300));
 
-/// Why the loop ended on its own.
+/// Reasons why the loop ended by itself.
 #[derive(Debug, thiserror::Error)]
 pub enum UpdateError {
-    /// What a crash left cannot be settled.
+    /// Recovery after a crash failed.
     #[error(transparent)]
     Recover(#[from] RecoverError),
     /// The state cannot be read or written.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The state directory could not be opened; the report says why.
+    /// The state directory could not be opened; the report has the cause.
     #[error("the state directory is not open")]
     NoState,
-    /// The task that does blocking work was lost.
+    /// A task with blocking work panicked or was cancelled.
     #[error("a task of the update was lost")]
     Lost(#[source] tokio::task::JoinError),
 }
 
-/// The driver of one root.
+/// The reconciler of one root.
 pub struct Updater<S, A> {
     root: Root,
-    /// None while the state directory cannot be opened, or while the guard judges the boot.
+    /// `None` while the state directory cannot be opened, or while the guard judges the boot.
     store: Option<Arc<Store>>,
-    /// Empty while it is lent to blocking work.
+    /// Empty while blocking work uses it.
     journal: Journal,
     services: Option<Arc<S>>,
-    /// None on a machine that is no node, and for everybody but the agent.
+    /// `None` if the machine is not a node, and in every process except the agent.
     node: Option<Arc<dyn Node>>,
-    /// None where recovery is a package's or a person's business.
+    /// `None` if a package or an administrator installs recovery.
     host: Option<Arc<dyn HostPart>>,
-    /// Why it could not be brought.
+    /// Why installing it failed.
     not_brought: Option<String>,
-    /// How far the drain is that goes on.
+    /// Progress of the current drain.
     draining: DrainProgress,
     audience: Arc<A>,
     conduct: Conduct,
-    /// Where the conduct changes; none where it does not.
+    /// Changes of the settings; `None` if they do not change.
     conducts: Option<watch::Receiver<Conduct>>,
     desired: watch::Receiver<Desired>,
-    /// A number that grows with each word of a person; none where nobody speaks.
+    /// Counter of operator requests; `None` if there is no source of requests.
     words: Option<watch::Receiver<u64>>,
-    /// The last word that was heard.
+    /// The last request that was received.
     heard: u64,
-    /// The config that a person asked for: its windows and reboots are released.
+    /// The config that an operator requested: it does not wait for maintenance windows, and its reboot counts as
+    /// approved.
     released: Option<Digest>,
-    /// Before when the cluster wants no update to begin, as it said last.
+    /// The earliest time at which the cluster allows an update to begin, as last returned.
     earliest: Option<Timestamp>,
     report: watch::Sender<Arc<UpdateReport>>,
     phase: Phase,
-    /// The state cannot be read or written: nothing is planned, and nothing of the machine changes.
+    /// The state cannot be read or written: nothing is planned, and the machine is not changed.
     trouble: Option<trouble::Trouble>,
     since: Timestamp,
-    /// The config of which there is a good copy in the state directory.
+    /// The config that has a valid copy in the state directory.
     kept: Option<Digest>,
-    /// The plan that is being carried out, with the config it leads to.
+    /// The plan in progress, with its config.
     planned: Option<plan::Planned>,
     replans: u32,
-    /// Failures in a row, for the back-off.
+    /// Consecutive failures, for the back-off.
     failures: u32,
     drift: drift::DriftWatch,
     repairs: repair::Repairs,
-    /// The drifted path that is put back: a plan is about nothing else meanwhile.
+    /// The drifted path that is being repaired: the plan is limited to it.
     repair: Option<AbsPath>,
-    /// What the journal says is to be done first.
+    /// The first effect, derived from the journal.
     next: Option<Effect>,
 }
 
@@ -128,9 +129,9 @@ impl<S, A> std::fmt::Debug for Updater<S, A> {
 }
 
 impl<S: Services, A: Audience> Updater<S, A> {
-    /// Takes the lock, settles what a crash left, and says where the machine stands.
+    /// Takes the lock, recovers from a crash, and publishes the state.
     ///
-    /// `services` is none for an offline root. Blocking; nothing is acted on before [`Updater::run`].
+    /// `services` is `None` for an offline root. Blocks. No effect runs before [`Updater::run`].
     pub fn new(
         root: &Root,
         services: Option<S>,
@@ -181,7 +182,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
             repair: None,
             next: None,
         };
-        // Before the first turn, so that whoever asks meanwhile is told the truth.
+        // Published before the loop starts, so that readers get the correct state meanwhile.
         match updater.is_beside_the_guard() {
             true => updater.phase = guard::shown_phase(&updater.journal),
             false => updater.next = updater.resume(),
@@ -190,14 +191,14 @@ impl<S: Services, A: Audience> Updater<S, A> {
         (updater, reports)
     }
 
-    /// Lets the conduct change while the driver turns; a change counts from the next step on.
+    /// Follows changes of the settings; a change applies from the next step on.
     #[must_use]
     pub fn following(mut self, conducts: watch::Receiver<Conduct>) -> Self {
         self.conducts = Some(conducts);
         self
     }
 
-    /// Turns until `stop`; what is in flight then is left so that the next start goes on with it.
+    /// Runs until `stop`. Work in progress is left in a state from which the next start continues.
     pub async fn run(mut self, stop: CancellationToken) -> Result<(), UpdateError> {
         if !self.await_the_guard(&stop).await? {
             return Ok(());
@@ -231,9 +232,9 @@ impl<S: Services, A: Audience> Updater<S, A> {
         }
     }
 
-    /// Goes on with what was left open, then plans and carries out the desired config once: what
-    /// `apply` does. The same config again repairs what drifted. Ends where a person must act: when
-    /// the plan is not approved, when something failed, when a reboot is left to somebody.
+    /// Completes open work, then plans and applies the desired config once, as `apply` does. Applying the same
+    /// config again repairs drift. Ends if an operator must act: the plan is not approved, a step has failed, or
+    /// the reboot is left to an operator.
     pub async fn run_once(
         mut self,
         stop: CancellationToken,
@@ -267,12 +268,12 @@ impl<S: Services, A: Audience> Updater<S, A> {
         Ok(self.report.borrow().clone())
     }
 
-    /// Whether an open update has failed: it is not to be built upon.
+    /// Returns whether an open update has failed, so that no other update may be based on it.
     fn is_stuck(&self) -> bool {
         self.phase == Phase::Failed && !self.journal.transactions.is_empty()
     }
 
-    /// What every line of an update carries in the log.
+    /// Returns the tracing span of an update.
     fn span(&self) -> tracing::Span {
         let transaction = self.journal.top().map(|tx| tx.id.as_str());
         tracing::info_span!("update", transaction, phase = self.phase.name())
@@ -301,7 +302,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
             Effect::Verify => return self.verify(stop).await,
             Effect::Undo => return self.undo(stop).await,
         };
-        // Blocking work is never cut short, but nothing new is begun after a stop.
+        // Blocking work is never interrupted, but nothing new begins after a stop.
         Ok(if stop.is_cancelled() {
             None
         } else {
@@ -309,7 +310,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
         })
     }
 
-    /// Records a failure of the current transaction, or of the config that has none yet.
+    /// Records a failure of the current transaction, or of a config without one.
     fn failed(&mut self, error: &dyn std::error::Error, code: Reason, again: bool) {
         let digest = self.planned.as_ref().map(|planned| planned.digest);
         let digest = digest.or_else(|| self.journal.top().map(|tx| tx.to.digest));
@@ -324,7 +325,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
         self.failures = self.failures.saturating_add(1);
     }
 
-    /// Enters the phase that an event leads to; what is to be done there.
+    /// Enters the phase that follows an event, and returns its effect.
     fn step(&mut self, event: Event) -> Option<Effect> {
         let (phase, effect) = self.phase.on(event, self.is_to_be_lifted());
         self.enter(phase);

@@ -1,5 +1,5 @@
-//! The same content under another name: whoever renders configs may name one anew at any time. The name is
-//! followed wherever an update stands, and nothing of the machine changes for it.
+//! Handles a desired config with unchanged content and a new name, because the renderer may rename a config at any
+//! time. The new name is adopted in every phase of an update, and nothing on the machine changes.
 
 use std::sync::Arc;
 
@@ -10,10 +10,10 @@ use crate::update::{
 };
 
 impl<S: Services, A: Audience> Updater<S, A> {
-    /// What is under way goes on under the name that is desired now.
+    /// Renames the update in progress to the desired name.
     ///
-    /// The journal learns of it with what it records next. A start before that finds the old name there,
-    /// and follows the new one again.
+    /// The journal stores the new name with its next record. After a restart before that, the journal has the old
+    /// name, and it is renamed again.
     pub(super) fn go_by_the_desired_name(&mut self) {
         let desired = self.desired.borrow().clone();
         let Some((config, digest)) = desired.config() else {
@@ -25,7 +25,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
         }
         let cordon = self.journal.cordon.as_mut().map(|cordon| &mut cordon.to);
         let open = self.journal.transactions.last_mut();
-        // What goes back is desired by nobody.
+        // No desired config matches an undo.
         let open = open.filter(|tx| tx.direction == Direction::Forward);
         for known in cordon.into_iter().chain(open.map(|tx| &mut tx.to)) {
             if known.digest == digest && known.name != config.name {
@@ -35,9 +35,9 @@ impl<S: Services, A: Audience> Updater<S, A> {
         }
     }
 
-    /// The machine is on what is desired, but for the name: that is taken on.
+    /// Renames the base if it has the same content as the desired config.
     pub(super) async fn take_on_the_desired_name(&mut self) -> Result<(), UpdateError> {
-        // While a bar stands nothing is begun, not even this.
+        // While the desired config is barred, nothing is changed, not even the name.
         let Desired::Config(config, digest) = self.desired.borrow().clone() else {
             return Ok(());
         };

@@ -1,7 +1,7 @@
-//! The node's pods: kept away and asked to leave before the first change, let in again after the last.
+//! Cordons and drains the node before the first change, and uncordons it after the last.
 //!
-//! What was asked of the cluster is recorded before it is asked, so that whoever starts next goes on
-//! with it or takes it back. Every step may be repeated.
+//! Each request to the cluster is recorded before it is sent, so that the next start continues or reverts it. Every
+//! step is idempotent.
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,14 +17,14 @@ use crate::update::{
     ports::Services,
 };
 
-/// How often the time that a drain took is written down: what a crash loses of it is at most this.
+/// Interval at which the time spent on a drain is saved; a crash loses at most this much.
 const WRITTEN_DOWN: Duration = Duration::from_secs(60);
 
-/// How long a drain that is ended has for its last word.
+/// How long a stopped drain may take to report its final progress.
 const LAST_WORD: Duration = Duration::from_millis(200);
 
 impl<S: Services, A: Audience> Updater<S, A> {
-    /// Lets pods be asked to leave before an update that needs it. Before [`Updater::run`].
+    /// Enables draining for updates that need it. Must be called before [`Updater::run`].
     #[must_use]
     pub fn on_node(mut self, node: Arc<dyn Node>) -> Self {
         self.node = Some(node);
@@ -35,21 +35,21 @@ impl<S: Services, A: Audience> Updater<S, A> {
         self
     }
 
-    /// What is left to be done of a cordon, where no update is open.
+    /// Returns the remaining effect of a cordon if no update is open.
     pub(super) fn resume_cordon(&mut self) -> Option<Effect> {
         let cordon = self.journal.cordon.as_ref()?;
         let base = self.journal.base.as_ref().map(|base| base.digest);
         let over = base == Some(cordon.to.digest) || self.journal.failure.is_some();
         if !over || !self.is_to_be_lifted() {
-            // It goes on, or is taken back, when it is known what is desired.
+            // It continues, or is reverted, once the desired config is known.
             return None;
         }
         self.enter(Phase::Uncordoning);
         Some(Effect::Uncordon)
     }
 
-    /// Whether pods are kept away for an update of which nothing is left: neither on the disk nor to be
-    /// tried again.
+    /// Returns whether the node is cordoned for an update that no longer exists, neither on the disk nor as a
+    /// retry.
     pub(super) fn is_to_be_lifted(&self) -> bool {
         let failure = self.journal.failure.as_ref();
         self.node.is_some()
@@ -59,13 +59,13 @@ impl<S: Services, A: Audience> Updater<S, A> {
             && !failure.is_some_and(|failure| failure.again)
     }
 
-    /// Whether the planned update takes the pods away first. What puts one drifted path back does not.
+    /// Returns whether the planned update drains the node first. The repair of a drifted path does not.
     pub(super) fn drains(&self) -> bool {
         let drains = |planned: &Planned| planned.plan.drain;
         self.node.is_some() && self.repair.is_none() && self.planned.as_ref().is_some_and(drains)
     }
 
-    /// The last look before an update that disturbs no pod.
+    /// Checks the cluster before an update that disturbs no pod.
     pub(super) async fn permit_without_drain(
         &mut self,
         stop: &CancellationToken,
@@ -115,7 +115,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
         Ok(asked.map(|()| Event::Withheld))
     }
 
-    /// Waits as long as it takes, and says whom it waits for.
+    /// Drains the node, waits as long as necessary, and publishes the blockers.
     pub(super) async fn drain(
         &mut self,
         stop: &CancellationToken,
@@ -153,7 +153,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
                         Some(Event::StepFailed)
                     }
                 }},
-                // Safe to drop: the next start goes on with the drain.
+                // Safe to drop: the next start continues the drain.
                 () = stop.cancelled() => break None,
                 // Safe to drop: a change that is missed here is still marked unseen.
                 Ok(()) = self.desired.changed() => {
@@ -161,7 +161,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
                         break Some(event);
                     }
                 }
-                // Safe to drop: the newest is looked at again after the end.
+                // Safe to drop: the latest progress is read again at the end.
                 Ok(()) = told.changed() => {
                     self.note_progress(&told);
                     if written.elapsed() >= WRITTEN_DOWN {
@@ -169,14 +169,14 @@ impl<S: Services, A: Audience> Updater<S, A> {
                         self.save().await?;
                     }
                 }
-                // Safe to drop, both: a tick that is missed comes again, and a question stays.
+                // Safe to drop, both: ticks recur, and a probe stays pending.
                 _ = tick.tick() => self.audience.beat(),
                 () = self.audience.asked() => self.audience.beat(),
             }
         };
         over.cancel();
         if !ended {
-            // It says how long it took; what it asked for stays asked.
+            // Wait for its final progress; its requests to the cluster stay in effect.
             let _ = tokio::time::timeout(LAST_WORD, &mut drain).await;
         }
         self.note_progress(&told);
@@ -220,7 +220,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
         step: Step,
         stop: &CancellationToken,
     ) -> Result<Answer<Permit>, UpdateError> {
-        // The name may become another one while nobody answers.
+        // The name may change while there is no answer.
         self.answer(stop, |node, this| {
             let planned = this.planned.as_ref();
             let to = planned.map(|planned| planned.to.name.clone());
@@ -229,7 +229,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
         .await
     }
 
-    /// Gives the machine back to pods.
+    /// Enables device allocation and uncordons the node.
     pub(super) async fn uncordon(
         &mut self,
         stop: &CancellationToken,
@@ -257,14 +257,14 @@ impl<S: Services, A: Audience> Updater<S, A> {
         Ok(event)
     }
 
-    /// Whether pods were asked to leave for a config that nothing was changed for.
+    /// Returns whether the node was drained for a config that has changed nothing.
     fn is_drain_to_be_taken_back(&self) -> bool {
         let base = self.journal.base.as_ref().map(|base| base.digest);
         let cordon = self.journal.cordon.as_ref().map(|cordon| cordon.to.digest);
         self.journal.failure.is_none() && cordon.is_some() && cordon != base
     }
 
-    /// Pods may come: nothing is left of the cordon but what history tells.
+    /// Deletes the cordon from the journal after uncordoning, and adds its last phase to the history.
     async fn close_cordon(&mut self) -> Result<(), UpdateError> {
         let now = Timestamp::now();
         if let Some(cordon) = self.journal.cordon.take()

@@ -1,4 +1,4 @@
-//! Looking at the machine, planning, and finding out whether the plan may begin.
+//! Observes the machine, plans, and determines whether the plan may begin.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -24,29 +24,28 @@ use crate::{
     },
 };
 
-/// A plan with what it was made from.
+/// A plan with its input.
 #[derive(Debug)]
 pub(super) struct Planned {
     pub(super) plan: Plan,
     pub(super) from: Arc<MachineConfig>,
-    /// The canonical paths that `to` speaks of.
+    /// The canonical paths that `to` names.
     pub(super) named: BTreeSet<AbsPath>,
-    /// Where paths of both configs really lie that lie elsewhere than they say.
+    /// The canonical paths of those paths in both configs that differ from them.
     pub(super) moved: BTreeMap<AbsPath, AbsPath>,
     pub(super) to: Arc<MachineConfig>,
     pub(super) digest: Digest,
-    /// How many changes the plan told. Once they are told, only what is to be done is kept of it.
+    /// The number of changes in the plan. The list of changes is dropped once it has been shown.
     pub(super) changes: usize,
 }
 
-/// All refusals as one error for the failure's message.
+/// All refusals as one error, for the failure's message.
 #[derive(Debug, thiserror::Error)]
 #[error("the config is refused: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
 pub(super) struct Refused(pub(super) Vec<Refusal>);
 
-/// Whether the machine may come to allow it while the config stays as it is: room comes back, a file
-/// system is mounted anew, a flag is taken off, recovery is installed. Anything else a person must change,
-/// and says so with the config.
+/// Returns whether the refusal may disappear without a change of the config: disk space becomes free, a file system
+/// is remounted, a flag is cleared, or recovery is installed. Anything else requires a changed config.
 fn passes(reason: Reason) -> bool {
     matches!(
         reason,
@@ -58,19 +57,18 @@ fn passes(reason: Reason) -> bool {
     )
 }
 
-/// Whether nothing but what a user made of a path is in the way.
+/// Returns whether unsafe paths are the only reasons.
 fn unsafe_alone(refusals: &[Refusal]) -> bool {
     let mut refusals = refusals.iter();
     refusals.all(|refusal| refusal.reason == Reason::UnsafePath)
 }
 
-/// The desired config was taken away between two looks.
+/// The desired config disappeared between two reads.
 #[derive(Debug, thiserror::Error)]
 #[error("there is no desired config to plan for")]
 struct NothingDesired;
 
-/// Makes the config the base without touching the tree. What it does not speak of is nobody's of ours
-/// any more.
+/// Makes the config the base without changing the tree. Paths that it does not name are not owned any more.
 fn take_on(
     store: &Store,
     journal: &mut Journal,
@@ -122,7 +120,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
             moved,
         }) = self.look(&to).await?
         else {
-            // Else it would be tried again at once, without a pause.
+            // Without this, it would be retried at once, without a delay.
             self.remember_failure(digest);
             return Ok(Event::StepFailed);
         };
@@ -153,7 +151,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
         Ok(Event::PlanReady)
     }
 
-    /// What becomes of a plan that is refused: of a repair only that path is left, where a user made it unsafe.
+    /// Handles a refused plan. A repair is dropped if the only reasons are unsafe paths.
     fn refused(&mut self, refusals: Vec<Refusal>, digest: Digest) -> Event {
         if self.repair.is_some() && unsafe_alone(&refusals) {
             let reason = Reason::LeftBehind;
@@ -178,7 +176,8 @@ impl<S: Services, A: Audience> Updater<S, A> {
         }
     }
 
-    /// Observes and plans. None: the machine could not be looked at, and the failure is recorded.
+    /// Observes the machine and plans. Returns `None` if the machine could not be observed; the failure is recorded
+    /// then.
     pub(super) async fn look(
         &mut self,
         to: &Arc<MachineConfig>,
@@ -228,7 +227,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
         }
     }
 
-    /// The disk is as asked already: only the name of what the machine is on changes.
+    /// Adopts the config because the disk already matches it: only the base in the journal changes.
     async fn adopt(&mut self, planned: Planned) -> Result<Event, UpdateError> {
         let known = self.journal.base.as_ref().map(|base| base.digest) == Some(planned.digest);
         let adopted = planned.plan.adopted.clone();
@@ -244,8 +243,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
         Ok(Event::PlanEmpty)
     }
 
-    /// Shows the plan to whoever listens and begins when nobody objects.
-    /// None: asked to stop.
+    /// Waits until the plan may begin, and shows it to the caller for approval. Returns `None` on a stop.
     pub(super) async fn await_release(
         &mut self,
         stop: &CancellationToken,
@@ -279,7 +277,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
         }
         self.planned = Some(planned);
         match self.drains() {
-            // Nothing new is begun after a stop.
+            // Nothing new begins after a stop.
             drain if drain || self.node.is_none() => {
                 Ok((!stop.is_cancelled()).then_some(Event::Released { drain }))
             }
@@ -287,7 +285,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
         }
     }
 
-    /// What the desired config means for what is going on now.
+    /// Returns the event that the desired config causes in the current phase.
     pub(super) fn look_at_desired(&mut self) -> Option<Event> {
         let (desired, asked) = self.hear();
         self.go_by_the_desired_name();
@@ -311,7 +309,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
                 let event = self.event_for(digest);
                 let event = event.or_else(|| self.event_for_word().filter(|_| asked));
                 if event.is_none() {
-                    // Nothing is to be done for it, but its name is to be seen.
+                    // There is nothing to do, but the report must show its name.
                     self.publish();
                 }
                 event
@@ -333,7 +331,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
             };
         }
         match self.journal.top() {
-            // What is being undone is undone first; the wait for the next attempt ends that.
+            // An undo is completed first; only the wait for its next attempt is interrupted.
             Some(tx) if tx.direction == Direction::Undo => None,
             Some(tx) if tx.to.digest == digest => None,
             Some(_) if base == Some(digest) => Some(Event::Withdrawn),
@@ -344,10 +342,10 @@ impl<S: Services, A: Audience> Updater<S, A> {
                 if self.journal.failure.take().is_some() {
                     tracing::info!("the source holds the config of this machine again");
                 }
-                // Pods are kept away for a config that is not wanted any more.
+                // The node is still cordoned for a config that is no longer desired.
                 (self.phase == Phase::Idle && self.is_to_be_lifted()).then_some(Event::Withdrawn)
             }
-            // The same again would fail the same way; a passing failure has a time of its own.
+            // The same config would fail the same way; a transient failure has its own retry delay.
             _ if failure.is_some_and(|failure| failure.digest == Some(digest)) => None,
             _ => {
                 self.repair = None;
@@ -356,8 +354,8 @@ impl<S: Services, A: Audience> Updater<S, A> {
         }
     }
 
-    /// Keeps a copy of the config that the machine is on whenever the source still has it: one that was
-    /// damaged or lost is there again.
+    /// Stores the machine's current config again when the source still has it, which restores a damaged or lost
+    /// copy.
     pub(super) async fn keep_desired(&mut self) -> Result<(), UpdateError> {
         let desired = self.desired.borrow().clone();
         let Some((config, digest)) = desired.config() else {
@@ -393,7 +391,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
         self.publish();
     }
 
-    /// Ties the failure to the config that was refused, so that it is not tried again unchanged.
+    /// Links the failure to the refused config, so that an unchanged config is not retried.
     fn remember_failure(&mut self, digest: Digest) {
         if let Some(failure) = &mut self.journal.failure {
             failure.digest = Some(digest);

@@ -1,4 +1,4 @@
-//! Ordering the reboot, at most three times, and waiting for it.
+//! Requests the reboot, at most three times, and waits for it.
 
 use std::time::Duration;
 
@@ -17,19 +17,19 @@ use crate::{
     },
 };
 
-/// How long somebody's inhibitor lock is left alone before it is looked at again. Locks are held by
-/// package managers and backups, for minutes; half a minute costs neither much.
+/// Delay before an inhibited reboot is requested again. Package managers and backups hold inhibitor locks for
+/// minutes, so half a minute is short enough and delays them little.
 const INHIBITED: Duration = Duration::from_secs(30);
 
-/// How long a manager that cannot be reached in any way is given to come back before it is asked again: a
-/// bus that is updated or restarted is away for seconds, at times a minute.
+/// Delay before an unreachable service manager is tried again. A bus that is updated or restarted is unavailable
+/// for seconds, sometimes for a minute.
 const UNREACHABLE: Duration = Duration::from_secs(60);
 
-/// How long a person who called a reboot off has to say more: to take the config back, or to set
+/// Delay after an administrator has cancelled a reboot, in which they can also withdraw the config or change
 /// `update.reboot`.
 const CALLED_OFF: Duration = Duration::from_secs(60);
 
-/// The tree that a soft reboot goes to, where there is one (systemd-soft-reboot.service(8)).
+/// The root of a soft reboot, if it exists (systemd-soft-reboot.service(8)).
 const NEXT_ROOT: &str = "/run/nextroot";
 
 #[derive(Debug, thiserror::Error)]
@@ -44,18 +44,19 @@ struct NoBootId;
 #[error("there is no service manager to order the reboot from")]
 struct NoServices;
 
-/// An attempt that came to nothing.
+/// A failed attempt.
 struct Tried {
     kind: RebootKind,
     reason: Reason,
-    /// The manager had taken it on.
+    /// The service manager had accepted the reboot.
     accepted: bool,
-    /// Attempts before it.
+    /// Number of attempts before it.
     before: u32,
 }
 
 impl<S: Services, A: Audience> Updater<S, A> {
-    /// Ends with the machine, with another desired config, with a failure, or (none) with a stop.
+    /// Requests the reboot. Returns on a changed desired config, on a failure, or with `None` on a stop; if it
+    /// succeeds, the process ends with the machine.
     pub(super) async fn reboot(
         &mut self,
         stop: &CancellationToken,
@@ -117,8 +118,9 @@ impl<S: Services, A: Audience> Updater<S, A> {
         }
     }
 
-    /// Asks once and waits for what becomes of it: why the machine is still here, and whether the manager
-    /// had taken it on. None: asked to stop, as systemd does on its way down.
+    /// Requests the reboot once and waits for it. Returns why the machine still runs, and whether the service
+    /// manager had accepted the request; `None` on a stop, which is also how systemd ends this process during a
+    /// reboot.
     async fn ask_for(
         &self,
         services: &S,
@@ -128,7 +130,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
     ) -> Option<(ServiceError, bool)> {
         let why = format!("machinist applies {}", self.config_name());
         tokio::select! {
-            // The order stands in the journal: the next start asks again or finds a new boot.
+            // The request is in the journal: the next start repeats it or detects a new boot.
             () = stop.cancelled() => return None,
             ordered = self.while_turning(services.reboot(kind, method, &why)) => {
                 if let Err(error) = ordered {
@@ -138,7 +140,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
         }
         tracing::info!("the {kind} is accepted");
         tokio::select! {
-            // What was hoped for: systemd stops us on its way down.
+            // Expected: systemd stops this process during the shutdown.
             () = stop.cancelled() => None,
             error = self.while_turning(services.reboot_over(self.conduct.reboot_timeout)) => {
                 Some((error, true))
@@ -146,8 +148,8 @@ impl<S: Services, A: Audience> Updater<S, A> {
         }
     }
 
-    /// How long to wait before the next attempt, none for not at all. What nobody has heard of, or nobody
-    /// would take on, is given back: it is no attempt.
+    /// Returns the delay before the next attempt; `None` for no delay. An attempt that did not reach the service
+    /// manager, or that an inhibitor lock blocked, is not counted.
     async fn after(
         &mut self,
         tried: Tried,
@@ -165,7 +167,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
                 *unreached += 1;
                 let attempt = tried.before + 1;
                 if RebootMethod::of_attempt(attempt).is_some() {
-                    // Where there is no bus, as in emergency mode, another way may need none.
+                    // Without a bus, as in emergency mode, another method may work.
                     return Ok(None);
                 }
                 self.order(boot, tried.kind, attempt - *unreached).await?;
@@ -184,9 +186,8 @@ impl<S: Services, A: Audience> Updater<S, A> {
             .await
     }
 
-    /// Whether the boot that is to be ordered has happened, though the start of this process could not
-    /// be told which userspace runs and took it for the one it `known` of: then nobody must order
-    /// it once more.
+    /// Detects that the needed reboot has already happened, if the running userspace was unknown at the start of
+    /// this process and was therefore taken for the one in `known`. Then another reboot must not be requested.
     async fn has_happened(&mut self, known: Option<String>) -> Result<Option<Event>, UpdateError> {
         let now = self.boot_id();
         let Some(now) = now.filter(|now| known.as_ref() != Some(now)) else {
@@ -203,9 +204,9 @@ impl<S: Services, A: Audience> Updater<S, A> {
         }))
     }
 
-    /// Soft where that is all that was asked for and somebody can tell that it happened, and at most once:
-    /// the boot after one that was not well, and the one after an undo, leave nothing to the kernel that
-    /// ran with it.
+    /// Returns the kind of reboot: soft if the update needs no more and its success can be detected, and at most
+    /// once. The boot after an unhealthy boot and the boot after an undo are full, so that no kernel state is left
+    /// over.
     fn reboot_kind(&self, boot: &str, told: bool) -> RebootKind {
         let open = &self.journal.transactions;
         let asked = open.last().is_some_and(Transaction::wants_reboot);
@@ -219,13 +220,14 @@ impl<S: Services, A: Audience> Updater<S, A> {
         }
     }
 
-    /// Whether a soft reboot would go to another tree than this one.
+    /// Returns whether a soft reboot would enter another tree.
     fn next_root_is_set_up(&self) -> bool {
         let next = AbsPath::new(NEXT_ROOT).map(|next| self.root.stat(&next));
         !matches!(next, Ok(Ok(None)))
     }
 
-    /// A soft reboot by others does not give back the attempts at a full one.
+    /// Returns the number of attempts so far. A soft reboot that another program requested does not reset the
+    /// attempts at a full one.
     fn attempts(&self, boot: &str, kind: RebootKind) -> u32 {
         let record = self.journal.top().and_then(|tx| tx.reboot.as_ref());
         record
@@ -234,7 +236,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
             .map_or(0, |record| record.attempts)
     }
 
-    /// Counts the attempt before it is made: a crash must not make it free.
+    /// Counts the attempt before it is made, so that a crash does not lose the count.
     async fn order(
         &mut self,
         boot: &str,
@@ -265,7 +267,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
         self.publish();
     }
 
-    /// Waits, unless a stop or another desired config comes first.
+    /// Waits for `time`, unless a stop or another desired config comes first.
     pub(super) async fn pause(
         &mut self,
         time: Duration,

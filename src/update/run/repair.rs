@@ -1,5 +1,5 @@
-//! Putting back what drifted, where the settings say so: one path at a time, through the same
-//! transaction as every update, and never so often that two who disagree fight without end.
+//! Repairs drift if the settings request it: one path at a time, through the same transaction as an update, and
+//! with a rate limit, so that machinist and another writer do not fight without end.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -19,18 +19,18 @@ use crate::{
     },
 };
 
-/// How often one path is put back within [`WITHIN`]. A person who edits a file twice is told by that;
-/// a program that writes it again each time wins after that, and is named in the log.
+/// Maximum number of repairs of one path within [`WITHIN`]. An administrator who edits the file twice notices the
+/// repairs; a program that keeps rewriting it wins after that, and the log shows it.
 const MOST: usize = 3;
 /// See [`MOST`].
 const WITHIN: Duration = Duration::from_secs(600);
 
-/// When which path was put back.
+/// The times of repairs by path.
 #[derive(Debug, Default)]
 pub(super) struct Repairs(BTreeMap<AbsPath, VecDeque<Instant>>);
 
 impl Repairs {
-    /// When `path` may be put back: now (none), or then.
+    /// Returns when `path` may be repaired; `None` means now.
     fn due(&mut self, path: &AbsPath, now: Instant) -> Option<Instant> {
         let times = self.0.get_mut(path)?;
         while times.front().is_some_and(|then| *then + WITHIN <= now) {
@@ -49,20 +49,20 @@ impl Repairs {
 }
 
 impl<S: Services, A: Audience> Updater<S, A> {
-    /// Begins to put back the next path that drifted and is to be repaired, if there is one.
+    /// Begins the repair of the next drifted path, if there is one.
     pub(super) fn next_repair(&mut self) -> Option<Event> {
-        // Anything else that is desired comes first, and puts back what drifted on its way.
+        // Any other desired config comes first, and repairs drift on its way.
         let idle = self.phase == Phase::Idle && self.journal.transactions.is_empty();
         let barred = self.desired.borrow().bar().is_some();
         if !idle || barred || !self.desired_is_base() {
             return None;
         }
         let now = Instant::now();
-        // Where a user could lead the path elsewhere nothing is written; its drift stays told.
+        // A path that a user could redirect is not written; its drift stays reported.
         let found = self.drift.found.iter();
         let safe = found.filter(|(_, drift)| drift.kind != DriftKind::Unsafe);
         let mut drifted: Vec<AbsPath> = safe.map(|(path, _)| path.clone()).collect();
-        // A file comes before its other names.
+        // A file comes before its hard links.
         let desired = self.desired.borrow().clone();
         let is_hard = |path: &AbsPath| {
             let (config, _) = desired.config()?;
@@ -91,7 +91,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
     }
 }
 
-/// Drops the reboot of a plan that puts one path back: the machine was started with what comes back.
+/// Removes the reboot from a plan that repairs one path: the machine has already booted with the repaired content.
 pub(super) fn without_reboot(plan: &mut Plan) {
     let reboots = |kind| matches!(kind, ActionKind::Reboot | ActionKind::SoftReboot);
     plan.actions.retain(|action| !reboots(action.kind));

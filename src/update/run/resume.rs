@@ -1,4 +1,4 @@
-//! Where the driver begins: what the journal and the boot id prove.
+//! Determines the first phase from the journal and the boot ID.
 
 use super::{Audience, Updater};
 use crate::update::{
@@ -8,8 +8,8 @@ use crate::update::{
 };
 
 impl<S: Services, A: Audience> Updater<S, A> {
-    /// A commit whose boot could not be told is taken for one of this boot: at worst the machine
-    /// reboots once more. Left open, no boot could ever prove itself a later one.
+    /// Fills in the current boot for commits whose boot was unknown. In the worst case this causes one more reboot;
+    /// without it, no boot could ever be proven to be a later one.
     pub(super) fn know_boots(&mut self) {
         let boot = self.boot_id();
         let committed = |tx: &&mut Transaction| tx.mark == Mark::Committed;
@@ -20,7 +20,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
         }
     }
 
-    /// The phase that the journal proves, and what to do in it.
+    /// Returns the phase that the journal proves, and its effect.
     fn proven(&self) -> (Phase, Option<Effect>) {
         let Some(tx) = self.journal.top() else {
             return match self.journal.failure {
@@ -35,7 +35,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
         }
     }
 
-    /// Enters that phase and says so. Returns what to do in it.
+    /// Enters that phase and returns its effect.
     pub(super) fn resume(&mut self) -> Option<Effect> {
         if self.trouble.is_some() {
             self.phase = Phase::Failed;

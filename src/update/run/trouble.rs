@@ -1,5 +1,5 @@
-//! When the state cannot be read or written: the agent lives, says so, changes nothing, and goes on from
-//! what the disk says once it can.
+//! Handles an unreadable or unwritable state directory: the agent keeps running, reports the error, changes
+//! nothing, and resumes from the journal once it is accessible.
 
 use std::sync::Arc;
 
@@ -20,31 +20,31 @@ use crate::{
     },
 };
 
-/// Why nothing can be recorded, or read back.
+/// Why the state cannot be written or read.
 #[derive(Clone, Debug)]
 pub(super) struct Trouble {
     pub(super) failure: Failure,
-    /// Nobody can tell which config the machine is on.
+    /// The machine's config is unknown.
     pub(super) unknown: bool,
 }
 
-/// What the disk says of the state, or why it says nothing.
+/// The state that was read from the disk, or why it could not be read.
 pub(super) struct Opened {
     pub(super) store: Option<Arc<Store>>,
     pub(super) journal: Journal,
     pub(super) trouble: Option<Trouble>,
 }
 
-/// How a time of trouble ended.
+/// Result of an attempt to access the state again.
 pub(super) enum Regained {
-    /// By a stop.
+    /// A stop came first.
     Stopped,
-    /// The journal could be read and what was open settled; this comes next.
+    /// The attempt is over, with the next effect. `trouble` is still set if it failed.
     At(Option<Effect>),
 }
 
-/// Opens the state unless it is open, and settles what was left. The only error is that somebody else
-/// has it: then this is not the agent of this machine.
+/// Opens the state unless it is already open, and recovers from a crash. Returns an error only if another process
+/// has locked it: then this process is not the agent of this machine.
 pub(super) fn open(root: &Root, store: Option<Arc<Store>>) -> Result<Opened, StoreError> {
     let store = match store.map_or_else(|| Store::open(root).map(Arc::new), Ok) {
         Ok(store) => store,
@@ -68,7 +68,7 @@ pub(super) fn open(root: &Root, store: Option<Arc<Store>>) -> Result<Opened, Sto
 }
 
 impl Opened {
-    /// Without the right to write, what stands in the journal can still be told.
+    /// The journal can still be read without write access.
     fn in_trouble(root: &Root, store: Option<Arc<Store>>, error: &RecoverError) -> Self {
         let seen = store::peek(root);
         Self {
@@ -94,8 +94,8 @@ impl Trouble {
 }
 
 impl<S: Services, A: Audience> Updater<S, A> {
-    /// Takes note of an error that is no step's own. What was done and could not be recorded is found
-    /// on the disk again, as after a crash. A lost task ends the loop.
+    /// Records an error of the state directory. Work that was done and could not be recorded is detected on the
+    /// disk later, as after a crash. A lost task ends the loop.
     pub(super) fn troubled(&mut self, error: UpdateError) -> Result<(), UpdateError> {
         let error = match error {
             UpdateError::Recover(error) => error,
@@ -109,7 +109,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
         Ok(())
     }
 
-    /// Waits, then reads the state anew and settles what is open; once, or until a stop.
+    /// Waits, then opens the state again and recovers. Tries once, unless a stop comes first.
     pub(super) async fn regain(
         &mut self,
         stop: &CancellationToken,

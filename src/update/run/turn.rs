@@ -1,4 +1,4 @@
-//! Waiting, and working while the loop keeps turning.
+//! Waits for events, and runs work while the loop stays responsive.
 
 use std::future::Future;
 
@@ -14,7 +14,7 @@ use crate::update::{
 };
 
 impl<S: Services, A: Audience> Updater<S, A> {
-    /// Waits for something to do. None: asked to stop.
+    /// Waits for the next event. Returns `None` on a stop.
     pub(super) async fn wait(
         &mut self,
         stop: &CancellationToken,
@@ -56,13 +56,13 @@ impl<S: Services, A: Audience> Updater<S, A> {
                 () = sleep_until(retry) => return Ok(Some(self.again())),
                 // Safe to drop: the deadline is absolute.
                 () = sleep_until(window) => {
-                    // What the cluster said of the time is asked for anew: it may be another by now.
+                    // The cluster's earliest time is queried again, because it may have changed.
                     if self.closed_until().is_none() || self.earliest.is_some() {
                         return Ok(Some(self.reconsider()));
                     }
                     window = self.window_due();
                 }
-                // Safe to drop, both: a tick that is missed comes again, and a question stays.
+                // Safe to drop, both: ticks recur, and a probe stays pending.
                 _ = tick.tick() => self.audience.beat(),
                 () = self.audience.asked() => self.audience.beat(),
                 // Safe to drop: a change that is missed here is still marked unseen.
@@ -78,21 +78,21 @@ impl<S: Services, A: Audience> Updater<S, A> {
         }
     }
 
-    /// Runs something that may take long while the loop keeps turning.
+    /// Runs a future that may take long, and answers liveness probes meanwhile.
     pub(super) async fn while_turning<T>(&self, work: impl Future<Output = T>) -> T {
         let mut tick = tokio::time::interval(self.audience.tick());
         tokio::pin!(work);
         loop {
             tokio::select! {
                 done = &mut work => return done,
-                // Safe to drop, both: a tick that is missed comes again, and a question stays.
+                // Safe to drop, both: ticks recur, and a probe stays pending.
                 _ = tick.tick() => self.audience.beat(),
                 () = self.audience.asked() => self.audience.beat(),
             }
         }
     }
 
-    /// Runs blocking work with the journal in hand; it is never cut short.
+    /// Runs blocking work with the journal. The work is never interrupted.
     pub(super) async fn blocking<T: Send + 'static>(
         &mut self,
         work: impl FnOnce(&Store, &mut Journal) -> T + Send + 'static,
@@ -108,7 +108,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
         Ok(done)
     }
 
-    /// What is tried again: an undo that got stuck, a reboot, or the whole update.
+    /// Returns the event for a retry: of an undo, a reboot, or the whole update.
     pub(super) fn again(&self) -> Event {
         match self.journal.top() {
             Some(tx) if tx.direction == Direction::Undo => Event::Withdrawn,
@@ -117,7 +117,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
         }
     }
 
-    /// When a passing failure is tried again; none when there is none.
+    /// Returns when a transient failure is retried; `None` if there is none.
     pub(super) fn retry_after(&self) -> Option<tokio::time::Instant> {
         let again = self
             .journal
@@ -129,7 +129,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
     }
 }
 
-/// The next conduct; for ever without one to come.
+/// Returns the next settings; waits forever if there are none.
 async fn changed(conducts: &mut Option<watch::Receiver<Conduct>>) -> Conduct {
     if let Some(conducts) = conducts
         && conducts.changed().await.is_ok()
@@ -139,7 +139,7 @@ async fn changed(conducts: &mut Option<watch::Receiver<Conduct>>) -> Conduct {
     std::future::pending().await
 }
 
-/// Sleeps until then; for ever without a time.
+/// Sleeps until `then`; sleeps forever if it is `None`.
 pub(super) async fn sleep_until(then: Option<tokio::time::Instant>) {
     match then {
         Some(then) => tokio::time::sleep_until(then).await,

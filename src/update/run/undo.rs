@@ -1,5 +1,5 @@
-//! Bringing the config before back, with its actions, and with a reboot where the machine already
-//! runs on the one that goes.
+//! Restores the previous config and repeats its actions, with a reboot if the machine already runs on the config
+//! that is being undone.
 
 use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
@@ -19,8 +19,8 @@ use crate::{
     },
 };
 
-/// How often an action that is repeated after an undo is tried again: for about two minutes. Without it a
-/// unit runs on with what was taken back, and nothing would ever tell it.
+/// Number of retries of an action after an undo: about two minutes in total. If the action fails, the unit keeps
+/// running with the config that was rolled back, and nothing reloads it later.
 const PATIENCE: u32 = 7;
 
 #[derive(Debug, thiserror::Error)]
@@ -61,12 +61,12 @@ impl<S: Services, A: Audience> Updater<S, A> {
             .await?;
         drop(held);
         if let Err(TransactionError::Store(error)) = reverted {
-            // Not a step was taken that the journal does not know of.
+            // Every step that was done is in the journal.
             return Err(error.into());
         }
         if let Err(source) = reverted {
             self.failed(&Stuck { source }, Reason::UndoFailed, true);
-            // A full disk must not end the agent: the journal on it still says what to do.
+            // A full disk must not end the agent: the journal on it still has the next step.
             if let Err(error) = self.save().await {
                 tracing::error!("{}", crate::telemetry::chain(&error));
             }
@@ -84,7 +84,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
         Ok(Some(self.close_undo().await?))
     }
 
-    /// Nothing was recorded of it: it failed before its intent, or had been undone already.
+    /// Handles an update without a transaction: it failed before its intent, or was already undone.
     async fn nothing_to_undo(&mut self) -> Result<Event, UpdateError> {
         let withdrawn = self.desired_is_base() || self.desired.borrow().bar().is_some();
         if withdrawn {
@@ -111,8 +111,8 @@ impl<S: Services, A: Audience> Updater<S, A> {
         }
     }
 
-    /// Lets systemd read its files again and restarts what had been restarted. A unit that does not
-    /// come back is reported; the files are back all the same. False: asked to stop.
+    /// Reloads systemd and repeats the restarts that were done. A unit that does not start is logged; the files are
+    /// restored regardless. Returns false on a stop.
     async fn act_again(&mut self, stop: &CancellationToken) -> Result<bool, UpdateError> {
         let Some(services) = self.services.clone() else {
             return Ok(true);
@@ -150,7 +150,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
         Ok(true)
     }
 
-    /// Records the outcome and forgets the transactions that were taken back.
+    /// Records the outcome and drops the transactions that were rolled back.
     async fn close_undo(&mut self) -> Result<Event, UpdateError> {
         let withdrawn = self
             .journal
@@ -170,7 +170,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
     }
 }
 
-/// Marks the direction, brings everything back newest first, marks it done.
+/// Records the direction, rolls back all transactions from the newest on, and records the result.
 fn revert(
     store: &Store,
     journal: &mut Journal,

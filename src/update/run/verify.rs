@@ -1,4 +1,4 @@
-//! Checking disk and boot, recording the outcome, tidying up.
+//! Verifies the disk and the boot, records the outcome, and cleans up.
 
 use std::collections::BTreeSet;
 
@@ -33,7 +33,7 @@ struct OldBoot;
 struct Unwell(Vec<Fault>);
 
 impl<S: Services, A: Audience> Updater<S, A> {
-    /// The machine first, until it is well; the disk then, once. None: asked to stop.
+    /// Waits until the machine is healthy, then checks the disk once. Returns `None` on a stop.
     pub(super) async fn verify(
         &mut self,
         stop: &CancellationToken,
@@ -53,8 +53,8 @@ impl<S: Services, A: Audience> Updater<S, A> {
         })
     }
 
-    /// Bad luck is given another boot; after `update.bootAttempts` of them the config is to blame. A
-    /// boot is not asked for where a person orders them.
+    /// Handles an unhealthy machine: requests another boot, because the cause may be transient; after
+    /// `update.bootAttempts` boots, the update fails. Requests no boot if reboots are left to an operator.
     fn unwell(&mut self, faults: Vec<Fault>) -> Event {
         let boots = self.journal.transactions.iter().map(|tx| tx.boots).max();
         let boots = boots.unwrap_or_default();
@@ -78,7 +78,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
     async fn check_disk(&mut self) -> Result<Event, UpdateError> {
         self.keep_desired().await?;
         let capabilities = self.conduct.capabilities;
-        // What drifted elsewhere is not what a repair was about.
+        // A repair concerns only its own path.
         let only = self.repair.clone().map(|path| BTreeSet::from([path]));
         match self
             .blocking(move |store, journal| {
@@ -92,7 +92,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
             })
             .await?
         {
-            // What lies under a mount that does not answer says nothing of this update.
+            // Paths below a mount that does not respond are not evidence against this update.
             Ok(drift) if drift.iter().all(|one| one.kind == DriftKind::Unreachable) => {
                 self.close().await
             }
@@ -119,7 +119,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
                 .is_some_and(|tx| tx.rebooted_since(&boot))
     }
 
-    /// The update is good: `Verified`, then everything that may be repeated.
+    /// Completes a good update: marks it `Verified`, then does everything that may be repeated.
     async fn close(&mut self) -> Result<Event, UpdateError> {
         let closed = self
             .blocking(|store, journal| -> Result<(), recover::RecoverError> {

@@ -1,4 +1,4 @@
-//! What a person says: look again, try again, go on now.
+//! Handles operator requests (refresh, retry, proceed now) and the time at which an update may begin.
 
 use std::time::Duration;
 
@@ -15,19 +15,19 @@ use crate::{
     window,
 };
 
-/// How long a closed window is believed in without another look at the clock.
+/// Maximum time before the clock is checked again while a maintenance window is closed.
 const LOOK_AGAIN: Duration = Duration::from_secs(600);
 
 impl<S: Services, A: Audience> Updater<S, A> {
-    /// Lets a person speak: whoever raises the number does so while changing what is desired, so that
-    /// word and config are seen together.
+    /// Subscribes to operator requests. The sender increments the number together with a change of the desired
+    /// config, so that both are seen together.
     #[must_use]
     pub fn listening(mut self, words: watch::Receiver<u64>) -> Self {
         self.words = Some(words);
         self
     }
 
-    /// What is desired now, and whether a person has asked for it since the last time.
+    /// Returns the desired config, and whether an operator has requested it since the last call.
     pub(super) fn hear(&mut self) -> (Desired, bool) {
         let desired = self.desired.borrow_and_update();
         let words = self.words.as_mut();
@@ -45,7 +45,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
         (desired, fresh)
     }
 
-    /// What a person's word means where the config alone would mean nothing new.
+    /// Returns the event that an operator's request causes if the config itself causes none.
     pub(super) fn event_for_word(&self) -> Option<Event> {
         match self.phase {
             Phase::Idle | Phase::Waiting => Some(Event::Desired),
@@ -55,7 +55,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
         }
     }
 
-    /// Plans anew what waited; drops it where the source says nothing readable by now.
+    /// Plans a waiting update again, or withdraws it if the source has no readable config now.
     pub(super) fn reconsider(&self) -> Event {
         match &*self.desired.borrow() {
             Desired::Config(..) => Event::Desired,
@@ -65,8 +65,8 @@ impl<S: Services, A: Audience> Updater<S, A> {
         }
     }
 
-    /// Whether the planned update is one that waits for its time. What waits for its reboot, or goes
-    /// back, has begun already.
+    /// Returns whether the planned update must wait for its time. An update that waits for its reboot, or that is
+    /// being undone, has already begun.
     pub(super) fn has_a_time(&self) -> bool {
         let planned = self.planned.as_ref().map(|planned| planned.digest);
         planned != self.released
@@ -75,8 +75,8 @@ impl<S: Services, A: Audience> Updater<S, A> {
             && self.journal.transactions.is_empty()
     }
 
-    /// When the planned update may begin: in a window, and not before the cluster lets it; none while it
-    /// may.
+    /// Returns when the planned update may begin: within a maintenance window, and not before the cluster allows
+    /// it. Returns `None` if it may begin now.
     pub(super) fn closed_until(&self) -> Option<Timestamp> {
         if !self.has_a_time() {
             return None;
@@ -89,14 +89,14 @@ impl<S: Services, A: Audience> Updater<S, A> {
         }
     }
 
-    /// Whether it is the cluster alone that does not let the planned update begin.
+    /// Returns whether only the cluster delays the planned update.
     pub(super) fn waits_for_the_cluster(&self) -> bool {
         let windows = self.conduct.windows.state(Timestamp::now());
         self.earliest.is_some() && windows == window::State::Open && self.closed_until().is_some()
     }
 
-    /// When the window is to be looked at again: when it opens, but soon enough that a clock which is
-    /// set, or a machine that slept, is noticed.
+    /// Returns when to check the maintenance window again: when it opens, but soon enough to notice a changed clock
+    /// or a machine that was suspended.
     pub(super) fn window_due(&self) -> Option<tokio::time::Instant> {
         let opens = (self.phase == Phase::Waiting).then(|| self.closed_until())?;
         let wait = opens.map_or(Duration::ZERO, |opens| {
@@ -106,7 +106,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
         Some(tokio::time::Instant::now() + wait)
     }
 
-    /// Whether the reboot that is needed may be ordered now.
+    /// Returns whether a needed reboot may be requested now.
     pub(super) fn may_reboot(&self) -> bool {
         match self.conduct.reboot {
             RebootConduct::Auto => true,

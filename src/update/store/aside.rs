@@ -1,4 +1,4 @@
-//! Names for what is kept beside its successor.
+//! Names files that are kept beside their successor.
 
 use jiff::Timestamp;
 
@@ -7,14 +7,14 @@ use crate::{
     root::{Root, RootError},
 };
 
-/// A free name beside `path` for what stands there now: with the time, and with a number where something
-/// was put aside in the same second.
+/// Returns an unused name beside `path` for the object there: it adds the time, and a number if a name with this
+/// second exists.
 pub fn aside(root: &Root, path: &AbsPath, now: Timestamp) -> Result<AbsPath, RootError> {
     let now = now.strftime("%Y%m%dT%H%M%SZ").to_string();
     let mut kept = format!("{path}.{now}");
     let mut number = 1;
     loop {
-        // What is added to a path leaves it one.
+        // A valid path stays valid with a suffix.
         let free = AbsPath::new(kept).unwrap_or_else(|_| path.clone());
         if root.stat(&free)?.is_none() {
             return Ok(free);

@@ -1,4 +1,4 @@
-//! The applied configs: each under its digest, without what its files hold, which is in packs beside.
+//! Stores applied configs under their digests. The contents of their files are in packs beside them.
 
 use std::collections::BTreeSet;
 
@@ -11,13 +11,13 @@ use crate::{
     update::journal::{ConfigName, Journal, UpdateRecord},
 };
 
-/// Above what a plan accepts; what files hold is kept elsewhere.
+/// Maximum size of a stored config: more than a plan accepts, because file contents are stored elsewhere.
 const LARGEST_CONFIG: u64 = 256 << 20;
 
 impl Store {
-    /// Keeps a config under its digest, once.
+    /// Stores a config under its digest, if it is not stored yet.
     ///
-    /// What its files hold is durable first: a config that is there is there whole.
+    /// The contents of its files are made durable first: a stored config is always complete.
     pub fn keep_config(&self, config: &MachineConfig) -> Result<ConfigName, StoreError> {
         let text = machine_config::to_canonical_json(config);
         let digest = Digest::of(&text);
@@ -30,19 +30,19 @@ impl Store {
             Err(StoreError::Config { .. }) => false,
             Err(error) => return Err(error),
         };
-        // What is given once more is whole afterwards, whatever became of the copy.
+        // A config that is supplied again is complete afterwards, whatever happened to the stored copy.
         let kept = Contents::open(&self.root)?.keep(config, known)?;
         kept.map_err(|error| lost(&name, error))?;
         if !known {
             self.root.replace(&config_path(&digest), &text, 0o600)?;
-            // Whoever verifies an update need not read what was written just now.
+            // Verification of the update need not read the config back.
             self.remembered.know(&name, config);
         }
         Ok(name)
     }
 
-    /// Forgets configs that neither the base, an open transaction nor the history names as one that the
-    /// machine was on.
+    /// Deletes configs that are neither the base, nor part of an open transaction, nor recorded in the history as
+    /// successfully applied.
     pub fn forget_configs(&self, journal: &Journal) -> Result<(), StoreError> {
         let open = journal.transactions.iter();
         let open = open.flat_map(|tx| tx.from.iter().chain([&tx.to]).map(|config| config.digest));
@@ -65,8 +65,8 @@ impl Store {
             }
         }
         self.remembered.forget_configs();
-        // What failed leaves nothing behind, on a disk that was perhaps too small for it; what grew old is
-        // looked for now and then.
+        // A failed update leaves nothing behind, because the disk may have been too small for it. Other obsolete
+        // contents are collected when there are many packs.
         let last = journal.history.last();
         let undone = forgotten && last.is_some_and(|update| !update.outcome.is_done());
         let contents = Contents::open(&self.root)?;
@@ -76,13 +76,13 @@ impl Store {
         }
     }
 
-    /// What the files of these configs hold.
+    /// Returns the digests of the contents of these configs' files.
     fn contents_of(&self, configs: &BTreeSet<Digest>) -> Result<BTreeSet<Digest>, StoreError> {
         let mut all = BTreeSet::new();
         for digest in configs {
             let name = ConfigName::new(digest.to_string(), *digest);
             match config(&self.root, Some(&name)) {
-                // Nobody can ask for it any more.
+                // It cannot be applied any more.
                 Err(StoreError::Config { .. }) => {}
                 config => {
                     let config = config?;
@@ -96,7 +96,8 @@ impl Store {
     }
 }
 
-/// A stored config, its contents by their digests alone; the empty one where `name` is none.
+/// Reads a stored config, with the digests of its files' contents but without the contents. Returns an empty config
+/// if `name` is `None`.
 pub fn config(root: &Root, name: Option<&ConfigName>) -> Result<MachineConfig, StoreError> {
     let Some(name) = name else {
         return Ok(MachineConfig::default());
@@ -108,7 +109,7 @@ pub fn config(root: &Root, name: Option<&ConfigName>) -> Result<MachineConfig, S
     Ok(config)
 }
 
-/// A stored config with what its files hold: one that can be applied.
+/// Reads a stored config with the contents of its files, so that it can be applied.
 pub fn whole_config(root: &Root, name: &ConfigName) -> Result<MachineConfig, StoreError> {
     let mut config = config(root, Some(name))?;
     let filled = Contents::open(root)?.fill(&mut config)?;
@@ -116,7 +117,7 @@ pub fn whole_config(root: &Root, name: &ConfigName) -> Result<MachineConfig, Sto
     Ok(config)
 }
 
-/// The text of a stored config, which is what its digest is the digest of.
+/// Reads the text of a stored config and checks its digest.
 fn config_text(root: &Root, name: &ConfigName) -> Result<Vec<u8>, StoreError> {
     let text = match root.read_nofollow(&config_path(&name.digest), LARGEST_CONFIG) {
         Ok(text) => text,

@@ -1,9 +1,9 @@
-//! What the files of the kept configs hold: each content once, in packs.
+//! Stores the contents of the files of kept configs, each content once, in packs.
 //!
-//! A pack is one file, written once and never changed. It holds what no pack before it did when a config
-//! was to be kept, so that keeping a config costs what is new in it and one sync, whatever its size. Its
-//! form: [`MAGIC`], the number of contents, for each its SHA-256 and its length, then the contents. Numbers
-//! have 8 bytes, the least significant first. Its name is the digest of all that comes before the contents.
+//! A pack is a file that is written once and never changed. It contains what no earlier pack contained when a
+//! config was stored, so that storing a config costs only its new contents and one sync, whatever its size. Its
+//! format is [`MAGIC`], the number of contents, the SHA-256 and the length of each, then the contents. Numbers have
+//! 8 bytes, little-endian. The pack's name is the digest of everything before the contents.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,18 +18,18 @@ use crate::{
 const MAGIC: &[u8; 8] = b"MCpack1\n";
 const HEAD: usize = MAGIC.len() + NUMBER;
 const NUMBER: usize = size_of::<u64>();
-/// One content in the index.
+/// Length of an index entry.
 const ENTRY: usize = 32 + NUMBER;
-/// An index is at most this long: some 400,000 contents. A pack that claims more is damaged.
+/// Maximum length of an index: about 400,000 contents. A pack that claims more is damaged.
 const LONGEST_INDEX: u64 = 16 << 20;
 
-/// More packs than this are looked through, and those that hold little become one: every reader opens
-/// them all, and what nobody needs any more stays until then.
+/// With more packs than this, packs with little useful content are merged. Every reader opens all packs, and
+/// obsolete contents stay until then.
 const MANY: usize = 16;
-/// Of what a pack still has to hold; one that holds more, and mostly that, is not worth being written anew.
+/// A pack with more useful content than this, which makes up most of it, is not worth rewriting.
 const LITTLE: u64 = 4 << 20;
 
-/// The contents that are kept below a root.
+/// The contents that are stored below a root.
 pub(super) struct Contents<'a> {
     root: &'a Root,
     packs: Vec<Pack>,
@@ -38,12 +38,12 @@ pub(super) struct Contents<'a> {
 struct Pack {
     place: AbsPath,
     file: Pieces,
-    /// Where each content begins, and how long it is.
+    /// Offset and length of each content.
     index: BTreeMap<Digest, (u64, u64)>,
 }
 
 impl<'a> Contents<'a> {
-    /// Reads the index of every pack. One that is damaged counts as not there.
+    /// Reads the index of every pack. Ignores damaged packs.
     pub(super) fn open(root: &'a Root) -> Result<Self, RootError> {
         let mut packs = Vec::new();
         let listed = match root.list(&paths::contents()) {
@@ -56,7 +56,7 @@ impl<'a> Contents<'a> {
             };
             match Pack::open(root, place) {
                 Ok(pack) => packs.extend(pack),
-                // Gone since it was listed, or never a pack.
+                // It was removed after it was listed, or is not a pack.
                 Err(error) if error.is_not_found() || error.is_wrong_kind() => {}
                 Err(error) => return Err(error),
             }
@@ -71,8 +71,8 @@ impl<'a> Contents<'a> {
             .any(|pack| pack.index.contains_key(&digest))
     }
 
-    /// Makes what the config's files hold durable, where it is not yet. With `read` what should be there is
-    /// read, and written again where it is damaged.
+    /// Stores the contents of the config's files durably, if they are not stored yet. With `read`, it verifies
+    /// stored contents and rewrites damaged ones.
     pub(super) fn keep(
         &self,
         config: &MachineConfig,
@@ -96,12 +96,12 @@ impl<'a> Contents<'a> {
         Ok(Ok(()))
     }
 
-    /// The bytes of a content; none where no pack holds them whole.
+    /// Reads a content; returns `None` if no pack has it undamaged.
     fn read(&self, content: &Content) -> Result<Option<Content>, RootError> {
         let digest = content.digest();
         for pack in &self.packs {
             let bytes = pack.bytes(&digest)?;
-            // None where they are other ones.
+            // `with_bytes` returns `None` if the bytes do not match the digest.
             if let Some(content) = bytes.and_then(|bytes| content.with_bytes(bytes)) {
                 return Ok(Some(content));
             }
@@ -109,7 +109,7 @@ impl<'a> Contents<'a> {
         Ok(None)
     }
 
-    /// Gives a stored config what its files hold.
+    /// Fills in the contents of a stored config's files.
     pub(super) fn fill(
         &self,
         config: &mut MachineConfig,
@@ -130,7 +130,8 @@ impl<'a> Contents<'a> {
         self.packs.len() > MANY
     }
 
-    /// Forgets all but `wanted`, or nearly: packs that hold little of it become one.
+    /// Deletes most contents outside `wanted`: it merges the packs that hold little of `wanted`, and keeps the
+    /// others.
     pub(super) fn forget_but(self, wanted: &BTreeSet<Digest>) -> Result<(), RootError> {
         let held = |pack: &Pack| -> u64 {
             let wanted = pack
@@ -155,7 +156,7 @@ impl<'a> Contents<'a> {
             .map(|(digest, bytes)| (*digest, bytes.as_slice()));
         let made = write(self.root, &together.collect())?;
         let stays: BTreeSet<&AbsPath> = large.iter().map(|pack| &pack.place).chain(&made).collect();
-        // Also what is no pack, or not any more.
+        // Also removes files that are not packs, or not any more.
         for entry in self.root.list(&paths::contents())? {
             if let Ok(place) = paths::contents().join(&entry.name)
                 && entry.kind != Kind::Directory
@@ -191,7 +192,7 @@ impl Pack {
         Ok((named && offset == file.size()).then_some(Self { place, file, index }))
     }
 
-    /// What the pack has in the place of a content, damaged or not.
+    /// Reads a content from the pack without verifying it.
     fn bytes(&self, digest: &Digest) -> Result<Option<Vec<u8>>, RootError> {
         let Some((offset, size)) = self.index.get(digest) else {
             return Ok(None);
@@ -200,14 +201,14 @@ impl Pack {
         self.file.at(*offset, size).map(Some)
     }
 
-    /// A content that is whole.
+    /// Reads a content from the pack if it is undamaged.
     fn read(&self, digest: &Digest) -> Result<Option<Vec<u8>>, RootError> {
         let bytes = self.bytes(digest)?;
         Ok(bytes.filter(|bytes| Digest::of(bytes) == *digest))
     }
 }
 
-/// Writes a pack of these contents; none when there are none.
+/// Writes a pack with these contents; returns `None` if there are none.
 fn write(root: &Root, contents: &BTreeMap<Digest, &[u8]>) -> Result<Option<AbsPath>, RootError> {
     if contents.is_empty() {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! The state directory: the journal, the applied configs, the lock that makes one writer.
+//! Manages the state directory: the journal, the applied configs, and the lock that admits one writer.
 
 mod aside;
 mod configs;
@@ -20,58 +20,59 @@ use crate::{
     },
 };
 
-/// Far above any journal we write (5,000 operations take about 2 MB), far below what hurts.
+/// Maximum size of the journal: far above any journal that machinist writes (5,000 operations take about 2 MB), and
+/// small enough to read safely.
 pub const LARGEST_JOURNAL: u64 = 64 << 20;
 
-/// What a transaction's record may grow by from its commit to the end of its undo: the reasons, each
-/// of a bounded length, the phases, the boots. Twice what was seen in tests.
+/// Maximum growth of a transaction's record from its commit to the end of its undo: failure reasons of bounded
+/// length, phases, boots. This is twice the maximum seen in tests.
 const GROWTH: u64 = 16 << 10;
-/// The same for each action: the boot and the invocation it was begun with.
+/// Maximum growth per action: the boot and the invocation ID at its start.
 const ACTION_GROWTH: u64 = 512;
-/// A reader without the lock may meet a journal that is being written over; it looks again.
+/// Number of attempts of a reader without the lock, which may read a journal while it is being overwritten.
 const LOOKS: u32 = 3;
 
-/// The state directory of one root, held by one writer.
+/// The state directory of one root, locked by one writer.
 #[derive(Debug)]
 pub struct Store {
     root: Root,
-    /// Whether the journal's name is known to be durable. Until then a power cut may leave the spare
-    /// under that name: neither may the journal be acted on, nor the spare be written over.
+    /// Whether the directory entry of the journal is known to be durable. Until then, a power failure may leave the
+    /// spare file under that name, so the journal must not be acted on and the spare must not be overwritten.
     settled: AtomicBool,
     remembered: Remembered,
     _lock: Lock,
 }
 
-/// Why the state cannot be read or written.
+/// Reasons why the state cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// Another process works on this root.
+    /// Another process has locked this root.
     #[error("another machinist works on this root: {lock} is held")]
     Locked {
         /// The lock file.
         lock: AbsPath,
     },
-    /// The journal is not to be trusted.
+    /// The journal cannot be used.
     #[error("cannot use {path}")]
     Journal {
         /// The journal's path.
         path: AbsPath,
-        /// What is wrong with it.
+        /// The cause.
         #[source]
         source: BadJournal,
     },
-    /// A stored config is not what its name says.
+    /// A stored config is missing or does not match its digest.
     #[error(
         "the stored copy of config {name} cannot be used: give the machine {name} once more, unchanged"
     )]
     Config {
-        /// The config asked for, by name and digest.
+        /// The config's name.
         name: String,
-        /// What is wrong with it.
+        /// The cause.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// The journal could not be put into words; a defect.
+    /// The journal could not be serialised; this is a defect.
     #[error("cannot encode the journal")]
     Encode(#[source] serde_json::Error),
     /// A file system call failed.
@@ -80,7 +81,7 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// Whether the same may succeed later.
+    /// Returns whether a retry may succeed.
     pub fn again(&self) -> bool {
         match self {
             Self::Locked { .. } => true,
@@ -89,7 +90,7 @@ impl StoreError {
         }
     }
 
-    /// The code that status and metrics carry.
+    /// Returns the reason code for status and metrics.
     pub fn reason(&self) -> Reason {
         match self {
             Self::Locked { .. } => Reason::Locked,
@@ -121,49 +122,49 @@ pub mod paths {
         state("/journal")
     }
 
-    /// The config that a person holds the machine on.
+    /// The held config.
     pub fn held() -> AbsPath {
         state("/held")
     }
 
-    /// The pool that the node was known to be in.
+    /// The node's last known pool.
     pub fn pool() -> AbsPath {
         state("/pool")
     }
 
-    /// The units that were stopped for a shutdown that somebody else ordered.
+    /// The units that were stopped for a shutdown that machinist did not request.
     pub fn quiesced() -> AbsPath {
         state("/quiesced.json")
     }
 
-    /// What updates stage on the file system of the state directory.
+    /// The staging directories on the file system of the state directory.
     pub fn staging() -> AbsPath {
         state("/tx")
     }
 
-    /// The lock of the one writer.
+    /// The writer's lock.
     pub fn lock() -> AbsPath {
         state("/lock")
     }
 
-    /// Applied configs by digest.
+    /// The applied configs, by digest.
     pub fn configs() -> AbsPath {
         state("/configs")
     }
 
-    /// What the files of applied configs hold.
+    /// The contents of the files of applied configs.
     pub fn contents() -> AbsPath {
         state("/contents")
     }
 
-    /// The boot id of the running system, below the root like everything else.
+    /// The kernel's boot ID, relative to the root like all paths.
     pub fn boot_id() -> AbsPath {
         AbsPath::root()
             .join("proc/sys/kernel/random/boot_id")
             .unwrap_or_else(|_| AbsPath::root())
     }
 
-    /// The machine's identity.
+    /// The machine ID.
     pub fn machine_id() -> AbsPath {
         AbsPath::root()
             .join("etc/machine-id")
@@ -172,9 +173,11 @@ pub mod paths {
 }
 
 impl Store {
-    /// Makes the state directory where it is missing and takes the lock, or says who cannot.
+    /// Creates the state directory if necessary and takes the lock, or returns an error if another process holds
+    /// it.
     pub fn open(root: &Root) -> Result<Self, StoreError> {
-        // What is above it belongs to everybody, also where an offline root does not have it yet.
+        // Parent directories are shared with other programs, so they get the usual mode, also in an offline root
+        // that lacks them.
         if let Some(above) = paths::state_dir().parent() {
             root.make_dirs(&above, 0o755)?;
         }
@@ -193,23 +196,23 @@ impl Store {
         })
     }
 
-    /// The root this state belongs to.
+    /// Returns the root to which this state belongs.
     pub fn root(&self) -> &Root {
         &self.root
     }
 
-    /// What this writer need not read twice.
+    /// Returns this writer's cache.
     pub const fn remembered(&self) -> &Remembered {
         &self.remembered
     }
 
-    /// The journal as it stands; an empty one where there is none.
+    /// Reads the journal; returns an empty one if there is none.
     ///
-    /// The journal of another machine (a cloned image) keeps nothing but what lies on the disk with
-    /// it: the base, what is owned and where originals are. Open transactions are kept too, because
-    /// the clone may have been taken in the middle of one.
+    /// A journal of another machine (a cloned image) keeps only what matches the cloned disk: the base, the owned
+    /// paths, and the originals. It also keeps open transactions, because the clone may have been made in the
+    /// middle of one.
     ///
-    /// What is read is durable: whoever wrote it may have been killed before it was.
+    /// The result is durable: the process that wrote it may have been killed before it was.
     pub fn load(&self) -> Result<Journal, StoreError> {
         self.settle()?;
         let mut journal = peek(&self.root)?;
@@ -225,10 +228,10 @@ impl Store {
         Ok(journal)
     }
 
-    /// Makes the journal durable: nothing that follows it may happen before this returns.
+    /// Writes the journal durably: nothing that depends on it may happen before this returns.
     ///
-    /// Before the journal says that anything of the machine may change, there is room for everything
-    /// that it may have to say until that is undone: going back needs no space.
+    /// Before the journal permits changes to the machine, this reserves space for everything that the journal may
+    /// record until these changes are undone, so that an undo needs no free space.
     pub fn save(&self, journal: &Journal) -> Result<(), StoreError> {
         let text = journal.encode().map_err(StoreError::Encode)?;
         if may_begin(journal) {
@@ -265,7 +268,7 @@ impl Store {
     }
 }
 
-/// Whether the newest transaction has not touched the machine yet and may be about to.
+/// Returns whether the newest transaction may be about to change the machine.
 fn may_begin(journal: &Journal) -> bool {
     let ahead = |mark, direction| mark < Mark::Committed && direction == Direction::Forward;
     journal.top().is_some_and(|tx| ahead(tx.mark, tx.direction))
@@ -277,7 +280,7 @@ fn growth(journal: &Journal) -> u64 {
     GROWTH * (open.len() as u64 + 1) + ACTION_GROWTH * actions
 }
 
-/// The journal without the lock, for those who only look.
+/// Reads the journal without the lock, for readers.
 pub fn peek(root: &Root) -> Result<Journal, StoreError> {
     let mut looks = 1;
     loop {
@@ -302,14 +305,14 @@ fn read_journal(root: &Root) -> Result<Journal, StoreError> {
     }
 }
 
-/// What the running boot is called: the boot id, and after a soft reboot its number; none where no kernel
-/// runs for the root (offline, in a sandbox).
+/// Returns the name of the running boot: the boot ID, with a number after a soft reboot; `None` if no kernel runs
+/// for the root (offline, or in a sandbox).
 pub fn boot_id(root: &Root) -> Result<Option<String>, RootError> {
     let kernel = kernel_boot_id(root)?;
     kernel.map(|id| userspace::name(root, id)).transpose()
 }
 
-/// The kernel's own boot id.
+/// Returns the kernel's boot ID.
 pub(super) fn kernel_boot_id(root: &Root) -> Result<Option<String>, RootError> {
     read_id(root, &paths::boot_id())
 }

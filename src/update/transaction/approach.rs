@@ -1,5 +1,5 @@
-//! How the target of a new operation is reached: what the journal says of it, so that it is reached the same
-//! way later.
+//! Determines how the target of a new operation is reached, and records it so that later steps reach it the same
+//! way.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,16 +11,16 @@ use crate::{
     update::journal::OperationRecord,
 };
 
-/// How an operation's target is reached.
+/// How the target of an operation is reached.
 pub(super) struct Approach {
     pub(super) way: Way,
     pub(super) asked: Option<AbsPath>,
-    /// The links on the way of the asked path.
+    /// The links on the requested path.
     pub(super) links: Vec<AbsPath>,
 }
 
-/// Walks to the target, and by the path that the config asked for where users' links lead from there to it.
-/// Where one of the operations `before` makes a directory on the way, only as far as that.
+/// Walks to the target, and along the path in the config if users' links lead from there to the target. If one of
+/// the operations `before` creates a directory on the way, it walks only as far as that.
 pub(super) fn approach(
     root: &Root,
     moved: &BTreeMap<AbsPath, AbsPath>,
@@ -40,7 +40,7 @@ pub(super) fn approach(
     };
     if way.control != Control::Root
         && let Some(asked) = asked(moved, target)?
-        // Links that the config is only about to bring lead nowhere yet.
+        // Links that this config creates do not resolve yet.
         && let Ok(led) = root.walk(&asked)
         && led.is_same(&way)
     {
@@ -54,7 +54,7 @@ pub(super) fn approach(
     })
 }
 
-/// Finds an object that a user has put at the target since it was planned.
+/// Returns an error if a user has put another object at the target since the plan was made.
 pub(super) fn refuse_foreign(
     root: &Root,
     way: &Way,
@@ -73,8 +73,8 @@ pub(super) fn refuse_foreign(
         OperationKind::Remove | OperationKind::Restore(_) | OperationKind::Entries(_) => None,
     };
     let users: Vec<u32> = wanted.into_iter().chain(ours.then_some(stat.uid)).collect();
-    // Other names of our own file stay what they are when this one is exchanged. Of a user's file, the content would
-    // be kept as what comes back, and another name of it may be anywhere.
+    // If the file is machinist's own, its other names keep their content when this one is exchanged. A user's file
+    // would be kept as an original with its content, and its other names may be anywhere.
     let names = if ours { u32::MAX } else { 1 };
     let own = Own {
         users: &users,
@@ -92,8 +92,8 @@ pub(super) fn refuse_foreign(
     }
 }
 
-/// Which directory holds the target, where a user may exchange it and it can be told apart over boots. An
-/// overlay numbers its directories anew when they are first written to.
+/// Returns the identity of the target's directory, if a user may replace it and the identity survives a reboot. An
+/// overlay renumbers its directories when they are first written to.
 pub(super) fn lasting_parent(
     root: &Root,
     way: &Way,
@@ -107,7 +107,7 @@ pub(super) fn lasting_parent(
     Ok((!overlay).then_some(way.holder))
 }
 
-/// Forgets an asked path where the transaction itself changes a link on its way.
+/// Clears the requested path of operations for which the transaction itself changes a link on the way.
 pub(super) fn forget_links_that_go(operations: &mut [OperationRecord], followed: &[Vec<AbsPath>]) {
     let targets: BTreeSet<AbsPath> = operations
         .iter()
@@ -123,7 +123,7 @@ pub(super) fn forget_links_that_go(operations: &mut [OperationRecord], followed:
     }
 }
 
-/// The path by which a config asks for what lies at `target`, or below it.
+/// Returns the config's path for the object at `target`, or for one below it.
 fn asked(
     moved: &BTreeMap<AbsPath, AbsPath>,
     target: &AbsPath,

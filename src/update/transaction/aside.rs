@@ -1,10 +1,10 @@
-//! Where a file system cannot make two names change places (`RENAME_EXCHANGE`): the old object moves
-//! aside, the new one in, the old one into the slot.
+//! Exchanges two objects on file systems without `RENAME_EXCHANGE`: the old object moves aside, the new one to the
+//! target, and the old one into the slot.
 //!
-//! Between the first and the second of these the target is absent; no other call can put a directory in
-//! the place of something. Each step is durable before the next begins. What a crash leaves is told
-//! apart by the three places together, as [`judge`](super::judge::judge) does with two, and brought to
-//! one of the two states that it knows before it is asked.
+//! Between the first and the second rename, the target is missing; no other system call can replace an object with
+//! a directory. Each step is durable before the next one begins. After a crash, the three paths together show the
+//! state, as [`judge`](super::judge::judge) does with two. [`settle`] then restores one of the two states that
+//! `judge` knows, before `judge` runs.
 
 use super::{TransactionError, object_at};
 use crate::{
@@ -13,16 +13,16 @@ use crate::{
     update::journal::{ObjectId, OperationRecord, OperationRecordKind},
 };
 
-/// Which object the target shall hold.
+/// The object that the target shall have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
-    /// The new one.
+    /// The new object.
     Forward,
-    /// The one before.
+    /// The old object.
     Back,
 }
 
-/// Makes target and slot change places in three steps.
+/// Exchanges target and slot in three steps.
 pub(super) fn swap(root: &Root, target: &AbsPath, slot: &AbsPath) -> Result<(), TransactionError> {
     let aside = beside(slot)?;
     move_durably(root, target, &aside)?;
@@ -30,7 +30,7 @@ pub(super) fn swap(root: &Root, target: &AbsPath, slot: &AbsPath) -> Result<(), 
     move_durably(root, &aside, slot)
 }
 
-/// Ends what an interrupted [`swap`] left half done, towards `way` where both ends are still open.
+/// Completes an interrupted [`swap`], towards `way` if both states are still possible.
 pub(super) fn settle(
     root: &Root,
     record: &OperationRecord,
@@ -60,8 +60,8 @@ pub(super) fn settle(
         }
         (None, Some(_)) => move_durably(root, &aside, target),
         (_, None) => move_durably(root, &aside, slot),
-        // Somebody has put something there in between. The undo keeps theirs and looks for the object
-        // before in the slot.
+        // Another process has created an object there in the meantime. The undo keeps that object, and expects the
+        // old one in the slot.
         (Some(_), Some(waiting)) if way == Way::Back => {
             drop_the_new(root, (slot, &waiting), (&aside, &laid_aside), before)
         }
@@ -85,13 +85,13 @@ fn drop_the_new(
     Ok(())
 }
 
-/// The third place, in the staging directory of the slot.
+/// Returns the third path, in the slot's staging directory.
 pub(super) fn beside(slot: &AbsPath) -> Result<AbsPath, TransactionError> {
     let staging = slot.parent().unwrap_or_else(AbsPath::root);
     Ok(staging.join(&format!("{}.aside", slot.file_name()))?)
 }
 
-/// The new name is durable, and the old one gone.
+/// Renames an object, and makes both the new name and the removal of the old one durable.
 fn move_durably(root: &Root, from: &AbsPath, to: &AbsPath) -> Result<(), TransactionError> {
     root.move_new(from, to)?;
     for place in [to, from] {

@@ -1,4 +1,4 @@
-//! Intent: where everything will be staged, and what is there now.
+//! Creates the intent of a transaction: the paths for staging, and the identity of the current objects.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,7 +23,7 @@ use crate::{
     },
 };
 
-/// What an intent is made from.
+/// The input for an intent.
 #[expect(
     missing_debug_implementations,
     reason = "it holds a closure and lives for one call"
@@ -31,25 +31,25 @@ use crate::{
 pub struct Beginning<'a> {
     /// The accepted plan.
     pub plan: &'a Plan,
-    /// The config before, as kept in the store.
+    /// The previous config, as stored.
     pub from: Option<ConfigName>,
-    /// The config after, as kept in the store.
+    /// The new config, as stored.
     pub to: ConfigName,
-    /// Owned paths that are not as `from` has them.
+    /// Returns whether an owned path differs from `from`.
     pub drifted: &'a dyn Fn(&AbsPath) -> bool,
-    /// The canonical paths that the config after speaks of.
+    /// The canonical paths that the new config names.
     pub named: &'a BTreeSet<AbsPath>,
-    /// Where paths of both configs really lie that lie elsewhere than they say.
+    /// The canonical paths of those paths in both configs that differ from them.
     pub moved: &'a BTreeMap<AbsPath, AbsPath>,
-    /// No manager runs below the root.
+    /// The root is offline: no service manager runs.
     pub offline: bool,
-    /// Whether owners are set, or only recorded.
+    /// Whether owners can be set; otherwise they are only recorded.
     pub chown: bool,
-    /// The time.
+    /// The current time.
     pub now: Timestamp,
 }
 
-/// Makes the record of a new transaction. Nothing is written; the caller saves the journal.
+/// Creates the record of a new transaction. Writes nothing; the caller saves the journal.
 pub fn begin(
     root: &Root,
     journal: &Journal,
@@ -110,14 +110,14 @@ pub fn begin(
     })
 }
 
-/// The time it begins at and the config it leads to: unique for one writer, sortable, readable.
+/// Returns an ID from the start time and the new config: unique for one writer, sortable, and readable.
 fn new_id(journal: &Journal, from: &Beginning<'_>, originals: &[String]) -> String {
     let stem = format!(
         "{}-{}",
         from.now.strftime("%Y%m%dT%H%M%SZ"),
         from.to.digest.short(8)
     );
-    // Also by an update that a journal which is gone knew of: its originals may be there still.
+    // An update of a lost journal may have used the ID: its originals may still exist.
     let kept = |id: &str| {
         let mut names = originals.iter();
         names.any(|name| {
@@ -137,7 +137,7 @@ fn new_id(journal: &Journal, from: &Beginning<'_>, originals: &[String]) -> Stri
         .unwrap_or(stem)
 }
 
-/// The plan's actions, after those that an unverified transaction below this one still owes.
+/// Returns the plan's actions, after the unfinished ones of earlier, unverified transactions.
 fn actions(journal: &Journal, plan: &Plan) -> Vec<ActionRecord> {
     let owed = journal.transactions.iter().flat_map(|tx| &tx.actions);
     let owed = owed
@@ -222,13 +222,13 @@ fn record(
     })
 }
 
-/// How to keep the object that an operation replaces.
+/// Decides how to keep the object that an operation replaces.
 fn keep_before(journal: &Journal, from: &Beginning<'_>, operation: &Operation) -> Keep {
     let target = &operation.target;
     if operation.shared {
         return Keep::No;
     }
-    // An entry without contents made an empty file, and another writer filled it.
+    // An entry without contents created an empty file, and another writer filled it.
     let filled = || from.plan.written.contains(target) && !originals(journal).contains_key(target);
     if !is_ours(journal, target) || filled() {
         return Keep::Original;
@@ -239,7 +239,7 @@ fn keep_before(journal: &Journal, from: &Beginning<'_>, operation: &Operation) -
     }
 }
 
-/// Whether what is put there does not become ours.
+/// Returns whether the new object is not owned by machinist.
 fn is_foreign(kind: &OperationKind) -> bool {
     matches!(
         kind,
@@ -251,7 +251,8 @@ fn is_foreign(kind: &OperationKind) -> bool {
     )
 }
 
-/// The original that is copied, and the mode and owner that what is not ours had before machinist.
+/// Returns the original that is copied, and the mode and owner that a file of another owner had before machinist
+/// changed them.
 fn attributes(
     root: &Root,
     journal: &Journal,
@@ -275,7 +276,7 @@ fn attributes(
     Ok((None, before.filter(|_| keep == Keep::Original)))
 }
 
-/// Entries of a database; what they are edited in is read when their turn comes.
+/// Creates the record for entries of a user database. The database is read only when the operation runs.
 fn entries(
     target: AbsPath,
     edits: &[Edit],
@@ -287,7 +288,7 @@ fn entries(
     Ok(plain(target, OperationRecordKind::Entries { slot, edits }))
 }
 
-/// A record of an operation that brings and takes nothing along.
+/// Creates a record without optional fields.
 const fn plain(target: AbsPath, kind: OperationRecordKind) -> OperationRecord {
     OperationRecord {
         target,
@@ -305,7 +306,7 @@ const fn plain(target: AbsPath, kind: OperationRecordKind) -> OperationRecord {
     }
 }
 
-/// Whether it is a new user's home, or lies in it without the config's speaking of it.
+/// Returns whether the path is a new user's home, or is in it and not named by the config.
 fn belongs_to_user(operation: &Operation, named: &BTreeSet<AbsPath>, path: &AbsPath) -> bool {
     let mut homes = operation.homes.iter();
     let holds_named = || {
@@ -315,7 +316,7 @@ fn belongs_to_user(operation: &Operation, named: &BTreeSet<AbsPath>, path: &AbsP
     homes.any(|home| path == home || (path.is_under(home) && !holds_named()))
 }
 
-/// A directory or file that stays, and gets another mode or owner.
+/// Creates the record for a directory or file whose mode or owner changes in place.
 fn metadata(
     root: &Root,
     journal: &Journal,
@@ -334,7 +335,7 @@ fn metadata(
         (stat.uid, stat.gid)
     };
     let file = stat.kind == Kind::File;
-    // Nothing is staged for a file, but its file system is synced.
+    // A file needs no staging, but its file system must be synced.
     let staging = match file {
         true => places.staging_for(&target)?,
         false => places.staging_in(&target)?,
@@ -355,7 +356,7 @@ fn metadata(
     Ok(OperationRecord { lists, ..record })
 }
 
-/// The owner asked for, where it cannot be set. A hard link has that of its file.
+/// Returns the requested owner if it cannot be set. A hard link has the owner of its file.
 fn owner_to_record(node: &Node, chown: bool) -> Option<(u32, u32)> {
     let own = !matches!(node.kind, NodeKind::Hard(_));
     (!chown && own).then_some((node.uid, node.gid))

@@ -1,4 +1,4 @@
-//! Swapping the staged objects in, one rename each.
+//! Commits a transaction: exchanges the staged objects, with one rename each.
 
 use std::collections::BTreeMap;
 
@@ -16,11 +16,11 @@ use crate::{
     update::journal::{OperationRecord, OperationRecordKind, Transaction},
 };
 
-/// Carries out what is not done yet and makes it durable. Repeating it changes nothing.
+/// Carries out the remaining operations and makes them durable. It is idempotent.
 ///
-/// The caller marks the transaction [`Committed`](super::super::journal::Mark::Committed). On
-/// [`TransactionError::Changed`] nothing is lost: what is in place stays in place and [`super::undo`]
-/// brings the old objects back.
+/// The caller marks the transaction [`Committed`](super::super::journal::Mark::Committed). After
+/// [`TransactionError::Changed`] nothing is lost: completed operations stay, and [`super::undo`] restores the old
+/// objects.
 pub fn commit(root: &Root, tx: &Transaction) -> Result<(), TransactionError> {
     let root = &root.for_one_pass();
     let sync = SyncPoints::of(root, tx)?;
@@ -34,7 +34,7 @@ fn commit_one(root: &Root, record: &OperationRecord) -> Result<(), TransactionEr
     let target = &record.target;
     let reached = match reach(root, record) {
         Ok(reached) => reached,
-        // Without the directory of what is staged the whole file system is away.
+        // If the staging directory is missing too, the whole file system is unmounted.
         Err(Barred::Missing) if judge(root, record)? == Verdict::Unreachable => {
             let target = target.clone();
             return Err(TransactionError::MountMissing { target });
@@ -51,7 +51,7 @@ fn settle_and_commit(root: &Root, record: &OperationRecord) -> Result<(), Transa
     aside::settle(root, record, Way::Forward)?;
     match judge(root, record)? {
         Verdict::Done => Ok(()),
-        // Somebody uses a directory that is about to go.
+        // Another process uses a directory that is about to be removed.
         Verdict::NotDone if kept::holds_other(root, &target, record.held)? => {
             Err(TransactionError::Changed { target })
         }
@@ -85,7 +85,7 @@ fn forward(root: &Root, record: &OperationRecord) -> Result<(), TransactionError
             let none = BTreeMap::new();
             root.set_access_lists(target, &none)?;
             set_attributes(root, target, *after, how)?;
-            // The owner before may have given it one in between.
+            // The previous owner may have set an access control list in between.
             Ok(root.set_access_lists(target, &none)?)
         }
         OperationRecordKind::Entries { slot, edits } => {
@@ -94,7 +94,7 @@ fn forward(root: &Root, record: &OperationRecord) -> Result<(), TransactionError
     }
 }
 
-/// One rename: both sides present, only the slot, or only the target.
+/// Exchanges two objects, or moves the one that exists, with one rename.
 pub(super) fn swap(
     root: &Root,
     target: &AbsPath,
@@ -114,8 +114,8 @@ pub(super) fn swap(
     Ok(())
 }
 
-/// Whether an object goes from one user to another in place, so that access control lists which the first one
-/// wrote may not stay.
+/// Returns whether the owner changes from one user to another in place, so that access control lists of the
+/// previous owner must be removed.
 pub(super) fn loses_lists(kind: &OperationRecordKind) -> bool {
     let OperationRecordKind::Metadata {
         before,
@@ -129,7 +129,7 @@ pub(super) fn loses_lists(kind: &OperationRecordKind) -> bool {
     *chown && before.1 != 0 && before.1 != after.1
 }
 
-/// Sets mode and owner of a directory, or of a file, in place.
+/// Sets mode and owner of a directory or file in place.
 pub(super) fn set_attributes(
     root: &Root,
     path: &AbsPath,

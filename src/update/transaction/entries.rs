@@ -1,5 +1,5 @@
-//! Entries of users and groups: edited in the file as it is, under the lock that all tools for them
-//! take, judged by the entries and never by the file.
+//! Edits entries of users and groups in the current databases, under the lock that all user management tools take.
+//! Whether an edit is done is judged by the entry, not by the file.
 
 use std::time::Duration;
 
@@ -14,21 +14,21 @@ use crate::{
 /// The file that lckpwdf(3) locks.
 const LOCK: &str = "/etc/.pwd.lock";
 
-/// As long as lckpwdf(3) waits.
+/// Timeout of lckpwdf(3).
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// Longest database: 16 MiB are some 200,000 accounts.
+/// Maximum length of a database: 16 MiB hold about 200,000 accounts.
 const LONGEST: u64 = 16 << 20;
 
-/// What is edited, and where the new file is built.
+/// The database to edit, and the path where the new file is built.
 struct Work<'a> {
     root: &'a Root,
     target: &'a AbsPath,
     slot: &'a AbsPath,
 }
 
-/// How far the edits of one database are. Some done and some not is what somebody made of them who
-/// took one back; the others can still be done.
+/// Judges whether the edits of one database are done. If only some of them are done, an administrator has reverted
+/// one; the others can still be done.
 pub(super) fn judge(
     root: &Root,
     target: &AbsPath,
@@ -45,7 +45,7 @@ pub(super) fn judge(
     })
 }
 
-/// Does what is not done yet. Nothing is done when somebody else has changed one of the entries.
+/// Applies the edits that are not done yet. Applies none if another writer has changed one of the entries.
 pub(super) fn forward(
     root: &Root,
     target: &AbsPath,
@@ -69,8 +69,8 @@ pub(super) fn forward(
     work.put(&found, &there)
 }
 
-/// Takes back what is done, the last edit first. An entry that somebody else has changed stays as it
-/// is, unless it means nothing without one that has gone.
+/// Reverts the edits in reverse order. An entry that another writer has changed stays, unless its user or group no
+/// longer exists.
 pub(super) fn backward(
     root: &Root,
     target: &AbsPath,
@@ -98,8 +98,8 @@ pub(super) fn backward(
     work.put(&found, &there)
 }
 
-/// Whether the entry of ours that somebody changed belongs to a user or group that is not there: a
-/// password set for a user who goes.
+/// Returns whether a changed entry belongs to a user or group that no longer exists, such as a password that was
+/// set for a user who is being removed.
 fn is_orphan(root: &Root, edit: &Edit) -> Result<bool, TransactionError> {
     let goes = matches!(edit, Edit::Line { after: None, .. });
     let Some(owner) = edit.database().owner().filter(|_| goes) else {
@@ -110,11 +110,11 @@ fn is_orphan(root: &Root, edit: &Edit) -> Result<bool, TransactionError> {
 }
 
 impl Work<'_> {
-    /// Puts the edited file in the place of the one that was read: complete, durable, with its mode,
-    /// owner, label and access control list.
+    /// Replaces the database with the edited file: complete, durable, with the same mode, owner, label, and access
+    /// control list.
     fn put(&self, found: &Entries, edited: &Entries) -> Result<(), TransactionError> {
         let Self { root, target, slot } = *self;
-        // What an interrupted attempt left: a new file that did not get there, or the old one.
+        // An interrupted attempt may have left a new or an old file there.
         root.remove_tree(slot)?;
         if edited == found {
             return Ok(());
@@ -153,7 +153,7 @@ fn lock(root: &Root) -> Result<Lock, TransactionError> {
     locked.ok_or(TransactionError::Locked { path })
 }
 
-/// The entries of a database; none where there is no regular file.
+/// Reads the entries of a database; returns `None` if it does not exist.
 fn read(root: &Root, path: &AbsPath) -> Result<Option<Entries>, TransactionError> {
     match root.read_nofollow(path, LONGEST) {
         Ok(bytes) => Ok(Some(Entries::read(&bytes))),
@@ -162,7 +162,7 @@ fn read(root: &Root, path: &AbsPath) -> Result<Option<Entries>, TransactionError
     }
 }
 
-/// What was there before machinist, of entries that verified and open transactions have changed.
+/// Returns the previous values of entries that verified and open transactions have changed.
 pub fn kept_entries(journal: &Journal) -> Vec<Edit> {
     let mut kept = journal.entries.clone();
     for tx in &journal.transactions {
@@ -174,7 +174,7 @@ pub fn kept_entries(journal: &Journal) -> Vec<Edit> {
     kept
 }
 
-/// The edits of an operation; none of one that is of another kind.
+/// Returns the edits of an operation; empty for other kinds of operations.
 pub(super) fn edits(record: &OperationRecord) -> &[Edit] {
     match &record.kind {
         OperationRecordKind::Entries { edits, .. } => edits,
@@ -182,7 +182,7 @@ pub(super) fn edits(record: &OperationRecord) -> &[Edit] {
     }
 }
 
-/// The databases that hold entries of ours.
+/// Returns the databases that contain entries of machinist.
 pub fn databases(journal: &Journal) -> Vec<AbsPath> {
     let mut all: Vec<Database> = journal.entries.iter().map(Edit::database).collect();
     all.sort_unstable();

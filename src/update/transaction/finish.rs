@@ -1,4 +1,4 @@
-//! After the verification: what is ours now, what is kept, what is thrown away.
+//! Finishes verified transactions: updates the journal's lists of owned paths and originals.
 
 use std::collections::BTreeMap;
 
@@ -12,10 +12,10 @@ use crate::{
     },
 };
 
-/// Takes all open transactions into the base: pure, and the caller saves the journal right after.
+/// Merges all open transactions into the base. Pure; the caller saves the journal immediately afterwards.
 ///
-/// Each path keeps its oldest pre-image. From here on nothing is undone; [`super::tidy`] does the moving and
-/// may be repeated after a crash.
+/// Each path keeps its oldest original. From here on nothing is undone. [`super::tidy`] moves the files, and may be
+/// repeated after a crash.
 pub fn finish(journal: &mut Journal) -> Result<(), TransactionError> {
     journal.labels = labels(journal);
     let mut transactions = std::mem::take(&mut journal.transactions);
@@ -45,7 +45,7 @@ pub fn finish(journal: &mut Journal) -> Result<(), TransactionError> {
     Ok(())
 }
 
-/// Forgets the labels of what is not ours any more.
+/// Drops the labels of paths that are not owned any more.
 pub(super) fn forget_labels(journal: &mut Journal) {
     let (owned, made) = (&journal.owned, &journal.made);
     let ours = |path: &AbsPath| owned.contains_key(path) || made.contains(path);
@@ -119,7 +119,7 @@ fn take_over(
     Ok(())
 }
 
-/// The same for a mode and an owner that were set in place.
+/// Merges a change of mode and owner in place.
 fn take_over_metadata(
     journal: &mut Journal,
     tx: &Transaction,
@@ -160,7 +160,7 @@ fn keep_original(
     Ok(())
 }
 
-/// What was in a directory has gone with it.
+/// Drops the records of objects in a directory that was removed.
 fn forget_below(journal: &mut Journal, target: &AbsPath) {
     let inside = |path: &AbsPath| path.is_under(target) && path != target;
     journal.owned.retain(|path, _| !inside(path));
@@ -168,12 +168,13 @@ fn forget_below(journal: &mut Journal, target: &AbsPath) {
     journal.adopted.retain(|path| !inside(path));
 }
 
-/// Whether the slot is none of the transaction's own staging: an original waited in it.
+/// Returns whether the operation restores an original: then the slot is outside the transaction's own staging
+/// directories.
 pub(super) fn brings_back(tx: &Transaction, slot: &AbsPath) -> bool {
     !tx.staging.iter().any(|dir| slot.is_under(dir))
 }
 
-/// The place for originals on the mount of a slot.
+/// Returns the path for an original on the mount of its slot.
 pub(super) fn original_place(
     tx: &Transaction,
     slot: &AbsPath,
@@ -182,7 +183,7 @@ pub(super) fn original_place(
     Ok(holder.join(&format!("originals/{}-{}", tx.id, slot.file_name()))?)
 }
 
-/// The labels of what is owned, open transactions included.
+/// Returns the labels of owned paths, including open transactions.
 pub fn labels(journal: &Journal) -> GivenLabels {
     let mut all = journal.labels.clone();
     for tx in &journal.transactions {
@@ -197,8 +198,8 @@ pub fn labels(journal: &Journal) -> GivenLabels {
     all
 }
 
-/// Where an original that an open transaction has taken out waits until the verification, by target;
-/// with those that are kept already. What an open transaction brought back is left out.
+/// Returns the originals by target: those that are kept, and those of open transactions, which are in their slots
+/// until the verification. Leaves out originals that an open transaction has restored.
 pub fn originals(journal: &Journal) -> BTreeMap<AbsPath, AbsPath> {
     let mut all = journal.originals.clone();
     for tx in &journal.transactions {
@@ -227,8 +228,8 @@ pub fn originals(journal: &Journal) -> BTreeMap<AbsPath, AbsPath> {
     all
 }
 
-/// Mode and owner before machinist set them, of files whose content is not the config's; open transactions
-/// included.
+/// Returns mode and owner before machinist changed them, for files whose content the config does not define,
+/// including open transactions.
 pub fn modes(journal: &Journal) -> BTreeMap<AbsPath, Attributes> {
     let mut all = journal.modes.clone();
     for record in journal.transactions.iter().flat_map(|tx| &tx.operations) {

@@ -1,5 +1,5 @@
-//! The directories at the tops of mounts that hold what is staged and kept there. On a mount where every user
-//! may make files, such as `/tmp`, another user may have taken the name, or made a directory of it.
+//! Manages the directories at mount points that contain staging directories and originals. On a mount where every
+//! user may create files, such as `/tmp`, another user may have taken the name.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,20 +13,20 @@ use crate::{
     update::{journal::Journal, store::paths},
 };
 
-/// The usual name of such a directory, and the first part of every other.
+/// The default name of such a directory, and the prefix of all others.
 const NAME: &str = ".machinist";
 
-/// Whether this may be the name of such a directory.
+/// Returns whether this may be the name of such a directory.
 pub fn is_holder_name(name: &str) -> bool {
     name.strip_prefix(NAME)
         .is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
 }
 
-/// The directories that machinist has made, as far as the journal tells.
+/// The directories that machinist has created, according to the journal.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Known {
     recorded: BTreeMap<AbsPath, Identity>,
-    /// Those that hold originals: versions that did not record identities have made some.
+    /// Directories that contain originals: versions that did not record identities have created some.
     in_use: BTreeSet<AbsPath>,
 }
 
@@ -40,7 +40,7 @@ pub(super) fn known(journal: &Journal) -> Known {
     }
 }
 
-/// The directory to use at the top of a mount: one that machinist made, else a new one. Nothing is made here.
+/// Returns the directory to use at a mount point: one that machinist has created, else a new name. Creates nothing.
 pub(super) fn choose(
     root: &Root,
     mount: &Mount,
@@ -60,13 +60,13 @@ pub(super) fn choose(
     if root.stat(&usual)?.is_none() {
         return Ok(usual);
     }
-    // One that nobody can have taken beforehand.
+    // A random name, which no user can have taken in advance.
     let drawn = RandomState::new().hash_one(());
     Ok(mount.top.join(&format!("{NAME}-{drawn:016x}"))?)
 }
 
-/// Makes sure of the directory that holds the staging directory `dir`: made, or found as machinist's own.
-/// None for the state directory and `/etc`, where nobody else makes anything.
+/// Ensures that the parent of the staging directory `dir` exists and is machinist's own. Returns `None` for the
+/// state directory and `/etc`, where no other user can create files.
 pub(super) fn secure(
     root: &Root,
     dir: &AbsPath,
@@ -81,7 +81,7 @@ pub(super) fn secure(
     }
 }
 
-/// Whether what lies in it can be machinist's: nobody else could have put it there.
+/// Returns whether the directory's content can be trusted: no other user could have put it there.
 pub(super) fn is_private(root: &Root, holder: &AbsPath) -> Result<bool, TransactionError> {
     if !is_at_top(holder)? {
         return Ok(true);
@@ -96,7 +96,7 @@ fn is_at_top(holder: &AbsPath) -> Result<bool, TransactionError> {
     Ok(*holder != paths::state_dir() && *holder != of_etc)
 }
 
-/// Forgets those that are gone.
+/// Drops the directories that no longer exist.
 pub(super) fn forget_gone(root: &Root, journal: &mut Journal) -> Result<(), TransactionError> {
     let mut there = BTreeMap::new();
     for (path, identity) in &journal.holders {

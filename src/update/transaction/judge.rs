@@ -1,4 +1,4 @@
-//! Telling from the disk alone how far one operation is.
+//! Judges from the disk alone whether an operation is done.
 
 use super::{TransactionError, entries, object_at};
 use crate::{
@@ -10,21 +10,21 @@ use crate::{
 /// The set-user-id and set-group-id bits.
 const SET_ID: u32 = 0o6000;
 
-/// How far one operation is.
+/// Progress of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// The new object is in place and the old one in the slot.
     Done,
     /// The old object is in place and the new one in the slot.
     NotDone,
-    /// Neither: somebody else was here.
+    /// Neither: another writer has changed an object.
     Foreign,
-    /// The directory that should hold the target is not there, nor is its file system.
+    /// The target's directory does not exist, nor does its file system.
     Unreachable,
 }
 
-/// Judges target and slot *together*: one of them alone can look right by accident, for example when
-/// somebody deleted a file that was to be removed.
+/// Judges target and slot *together*: one of them alone can match by accident, for example when another writer
+/// deleted a file that the operation removes.
 pub(super) fn judge(root: &Root, record: &OperationRecord) -> Result<Verdict, TransactionError> {
     match &record.kind {
         OperationRecordKind::Exchange {
@@ -71,8 +71,8 @@ pub(super) fn judge(root: &Root, record: &OperationRecord) -> Result<Verdict, Tr
             let same = |want: &(u32, u32, u32)| {
                 now.0 == want.0 && (!chown || (now.1, now.2) == (want.1, want.2))
             };
-            // Attribute by attribute: a crash may have set the owner and not yet the mode.
-            // Setting the owner of a file takes its set-id bits away.
+            // Compared attribute by attribute: a crash may have left the owner set and the mode not yet. Setting
+            // the owner of a file clears its set-ID bits.
             let cleared = before.0 & !SET_ID;
             let mixed = [before.0, after.0, cleared].contains(&now.0)
                 && (!chown || [(before.1, before.2), (after.1, after.2)].contains(&(now.1, now.2)));
@@ -121,7 +121,7 @@ mod tests {
             (None, new, None, new, Verdict::NotDone),
             (old, None, None, old, Verdict::Done),
             (old, None, old, None, Verdict::NotDone),
-            // Removed by somebody else, not by us.
+            // Removed by another writer.
             (old, None, None, None, Verdict::Foreign),
             // Two names of one new object.
             (old, new, new, new, Verdict::Foreign),

@@ -1,4 +1,4 @@
-//! The directories beside the machine's own files: staging, `originals/`, `drifted/`.
+//! Manages staging, `originals/`, and `drifted/`, the directories beside the machine's own files.
 
 use super::{TransactionError, holders};
 use crate::{
@@ -12,21 +12,21 @@ use crate::{
     },
 };
 
-/// Longest name below `drifted/`, in bytes: a component has at most 255, and a number follows.
+/// Maximum length of a name below `drifted/` in bytes: a component has at most 255, and a number is appended.
 const LONGEST_NAME: usize = 200;
 
-/// Most names of a directory that are looked at: more than an update brings. A directory with more in it
-/// differs from every recorded one.
+/// Maximum number of names that are read from a directory: more than an update creates. A larger directory differs
+/// from every recorded one.
 const MOST_NAMES: usize = 200_000;
 
-/// Most levels of directories that are looked at.
+/// Maximum depth of directories that are read.
 const DEEPEST: usize = 256;
 
-/// How many updates' worth of others' changes is kept in one place. As many as `history` tells of: what
-/// is older, nobody can place any more. An editor that fights for one file fills no disk with it.
+/// Number of updates whose drifted files are kept in one place, the same as in `history`: older ones cannot be
+/// attributed any more. The limit also prevents a program that keeps rewriting one file from filling the disk.
 const MOST_SET_ASIDE: usize = HISTORY;
 
-/// `/var/lib/machinist` for a slot in its `tx/<id>`; `<top>/.machinist` elsewhere.
+/// Returns `/var/lib/machinist` for a slot in its `tx/<id>`, and `<top>/.machinist` otherwise.
 pub(super) fn holder(slot: &AbsPath) -> AbsPath {
     if slot.is_under(&paths::state_dir()) {
         return paths::state_dir();
@@ -34,8 +34,9 @@ pub(super) fn holder(slot: &AbsPath) -> AbsPath {
     slot.ancestors().nth(1).unwrap_or_else(AbsPath::root)
 }
 
-/// Stands for everything in a directory: names, kinds, contents. Once more was read than a config can hold,
-/// size and time stand for the content of a file: somebody else may have put files of any size there.
+/// Returns a digest of a directory: names, kinds, and contents. Once more bytes were read than a config can
+/// contain, size and modification time replace the content of a file, because another program may have put files of
+/// any size there.
 pub(super) fn content(root: &Root, dir: &AbsPath) -> Result<Digest, TransactionError> {
     let mut lines = String::new();
     let mut budget = Budget {
@@ -46,7 +47,7 @@ pub(super) fn content(root: &Root, dir: &AbsPath) -> Result<Digest, TransactionE
     Ok(Digest::of(lines.as_bytes()))
 }
 
-/// What may still be read of a directory.
+/// The remaining limits for reading a directory.
 struct Budget {
     bytes: u64,
     names: usize,
@@ -68,7 +69,7 @@ fn list(
         return Ok(());
     }
     budget.names -= listing.entries.len() + listing.unreadable_names;
-    // A name that cannot be shown can at least be counted.
+    // A name that is not text is at least counted.
     into.push_str(&format!("{}\n", listing.unreadable_names));
     for entry in listing.entries {
         let path = dir.join(&entry.name).ok().filter(|_| levels > 0);
@@ -98,7 +99,7 @@ fn file(root: &Root, path: &AbsPath, budget: &mut Budget) -> Result<String, Tran
     };
     let digest = match stat.size <= budget.bytes {
         true => match root.digest_within(path, stat.size) {
-            // Somebody else has removed or exchanged it meanwhile.
+            // Another process removed or replaced it in the meantime.
             Err(RootError::WrongKind { .. }) => None,
             Err(error) if error.is_absent() => None,
             digest => digest?,
@@ -112,8 +113,7 @@ fn file(root: &Root, path: &AbsPath, budget: &mut Budget) -> Result<String, Tran
     Ok(format!("{} {:?}", stat.size, stat.mtime))
 }
 
-/// Whether a directory holds something else than when it was recorded: somebody has put something into
-/// it, or changed what is in it. Never for what was not recorded.
+/// Returns whether a directory has changed since it was recorded. Returns false if it was not recorded.
 pub(super) fn holds_other(
     root: &Root,
     dir: &AbsPath,
@@ -125,8 +125,8 @@ pub(super) fn holds_other(
     }
 }
 
-/// Moves an object to `drifted/<transaction>/`, beside the slot and on its mount, under a name that
-/// tells a person what `target` it was.
+/// Moves an object to `drifted/<transaction>/`, beside the slot and on its mount, under a name that is derived from
+/// `target`.
 pub(super) fn set_aside(
     root: &Root,
     tx: &Transaction,
@@ -151,9 +151,9 @@ pub(super) fn set_aside(
     Ok(root.move_new(object, &place)?)
 }
 
-/// Makes durable what was moved to `originals/` and `drifted/` of this transaction, and the names of these
-/// directories. Called before anything is moved there, too: whoever made them may have been killed before
-/// their names were durable, and what is moved into a directory without a name is lost with it.
+/// Makes the objects in `originals/` and `drifted/` of this transaction durable, and the names of these
+/// directories. It is also called before objects are moved there: the process that created the directories may have
+/// been killed before their names were durable, and then the objects in them would be lost.
 pub(super) fn sync(root: &Root, tx: &Transaction) -> Result<(), TransactionError> {
     for holder in tx.staging.iter().map(holder_of_staging) {
         for below in ["originals".to_owned(), format!("drifted/{}", tx.id)] {
@@ -167,7 +167,7 @@ pub(super) fn sync(root: &Root, tx: &Transaction) -> Result<(), TransactionError
     Ok(())
 }
 
-/// Makes the name of a directory durable, and those of the ones above it below its holder.
+/// Makes the name of a directory durable, and those of its parents below the holder.
 fn sync_names(root: &Root, dir: &AbsPath, holder: &AbsPath) -> Result<(), TransactionError> {
     for above in dir.ancestors().take_while(|dir| dir.is_under(holder)) {
         root.sync_dir(&above)?;
@@ -175,7 +175,7 @@ fn sync_names(root: &Root, dir: &AbsPath, holder: &AbsPath) -> Result<(), Transa
     Ok(())
 }
 
-/// The directory that [`holder`] gives for what is staged in `dir`.
+/// Returns the directory that [`holder`] returns for slots in `dir`.
 pub(super) fn holder_of_staging(dir: &AbsPath) -> AbsPath {
     if dir.is_under(&paths::state_dir()) {
         return paths::state_dir();
@@ -183,8 +183,8 @@ pub(super) fn holder_of_staging(dir: &AbsPath) -> AbsPath {
     dir.parent().unwrap_or_else(AbsPath::root)
 }
 
-/// Removes a staging directory, and `.machinist` where nothing is left in it. The state directory's own
-/// subdirectories stay.
+/// Removes a staging directory, and `.machinist` if it is empty then. The state directory's own subdirectories
+/// stay.
 pub(super) fn clear(root: &Root, dir: &AbsPath) -> Result<(), TransactionError> {
     let holder = holder_of_staging(dir);
     if holders::is_private(root, &holder)? {
@@ -194,8 +194,8 @@ pub(super) fn clear(root: &Root, dir: &AbsPath) -> Result<(), TransactionError> 
     Ok(())
 }
 
-/// Removes what was set aside longest ago, beyond [`MOST_SET_ASIDE`] updates on each mount. Nothing waits
-/// for that, so what cannot be removed is left to the next update.
+/// Removes the oldest drifted files beyond [`MOST_SET_ASIDE`] updates on each mount. An error is only logged,
+/// because the next update tries again.
 pub(super) fn prune(root: &Root, tx: &Transaction) {
     for holder in tx.staging.iter().map(holder_of_staging) {
         if let Err(error) = prune_below(root, &holder, &tx.id) {
@@ -209,7 +209,7 @@ fn prune_below(root: &Root, holder: &AbsPath, now: &str) -> Result<(), Transacti
     if root.stat(&dir)?.is_none() {
         return Ok(());
     }
-    // An id begins with its time. A clock that was set back must not take what was just set aside.
+    // An ID begins with its time. The current transaction is excluded in case the clock was set back.
     let mut ids = root.list(&dir)?;
     ids.retain(|entry| entry.kind == Kind::Directory && entry.name != now);
     ids.sort_by(|a, b| b.name.cmp(&a.name));
@@ -219,7 +219,7 @@ fn prune_below(root: &Root, holder: &AbsPath, now: &str) -> Result<(), Transacti
     Ok(())
 }
 
-/// Removes a `.machinist` in which nothing is left.
+/// Removes an empty `.machinist`.
 pub(super) fn sweep(root: &Root, holder: &AbsPath) -> Result<(), TransactionError> {
     if *holder != paths::state_dir() {
         root.remove_empty_dir(&holder.join("originals")?)?;
@@ -228,7 +228,7 @@ pub(super) fn sweep(root: &Root, holder: &AbsPath) -> Result<(), TransactionErro
     Ok(())
 }
 
-/// The names of what is kept as originals on the mounts of the state directory and of `/etc`.
+/// Returns the names of the originals on the mounts of the state directory and of `/etc`.
 pub(super) fn originals(root: &Root) -> Result<Vec<String>, TransactionError> {
     let mut names = Vec::new();
     for holder in [paths::state_dir(), AbsPath::root().join("etc/.machinist")?] {

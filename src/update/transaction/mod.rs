@@ -1,15 +1,15 @@
-//! One transaction on the tree: intent, stage, commit, undo, finish.
+//! Implements a transaction on the tree: intent, stage, commit, undo, finish.
 //!
-//! The protocol, in one paragraph. The operation list is durable before anything changes
-//! ([`Intent`](super::journal::Mark::Intent)). Every new object is built complete in a staging directory *on the target's own
-//! mount* and synced ([`Staged`](super::journal::Mark::Staged)). Then each operation is one rename that swaps the two
-//! (three where the file system cannot do that), and a last sync makes them durable ([`Committed`](super::journal::Mark::Committed)). Whether an operation is done is never written
-//! down: it is *judged* from what lies at the target and in the slot, so that a crash between two
-//! renames needs no record. The old object stays in its slot until the update is verified, so going
-//! back needs neither space nor a copy.
+//! The list of operations is durable before anything changes ([`Mark::Intent`]). Every new object is built
+//! completely in a staging directory *on the target's own mount* and synced ([`Mark::Staged`]). Then each operation
+//! is one rename that exchanges the old and the new object (three renames if the file system lacks
+//! `RENAME_EXCHANGE`), and a final sync makes them durable ([`Mark::Committed`]). The journal does not record which
+//! operations are done: this is *judged* from the objects at the target and in the slot, so that a crash between
+//! two renames needs no record. The old object stays in its slot until the update is verified, so an undo needs
+//! neither free space nor a copy.
 //!
-//! Everything here is synchronous and knows only the root and the journal: the agent, the command
-//! line and the early-boot recovery use the same code.
+//! This module is synchronous and depends only on the root and the journal: the agent, the command line, and
+//! recovery at boot use the same code.
 //!
 //! [`Mark::Intent`]: super::journal::Mark::Intent
 //! [`Mark::Staged`]: super::journal::Mark::Staged
@@ -56,40 +56,40 @@ use crate::{
     },
 };
 
-/// Why a transaction could not go on.
+/// Reasons why a transaction cannot continue.
 #[derive(Debug, thiserror::Error)]
 pub enum TransactionError {
-    /// What lies at the target and in the slot is neither the state before nor the one after.
+    /// The objects at the target and in the slot match neither the state before nor the state after.
     #[error("{target} was changed by somebody else during the update")]
     Changed {
         /// The target.
         target: AbsPath,
     },
-    /// The agent was asked to stop before anything was committed.
+    /// The agent was stopped before the commit.
     #[error("stopped before the commit")]
     Stopped,
-    /// The file system that holds a target is not mounted.
+    /// The file system of the target is not mounted.
     #[error("the file system of {target} is not mounted, or what was staged there was removed")]
     MountMissing {
         /// The target.
         target: AbsPath,
     },
-    /// Somebody holds the lock on users and groups.
+    /// Another process holds the lock on the user databases.
     #[error("{path} is locked by somebody else who changes users or groups")]
     Locked {
         /// The lock.
         path: AbsPath,
     },
-    /// The operation list and the plan do not belong together; a defect.
+    /// The list of operations does not match the plan; this is a defect.
     #[error("the operation at {target} is not the planned one")]
     NotThePlan {
         /// The target.
         target: AbsPath,
     },
-    /// The config was read without what its files hold; a defect.
+    /// The config was read without the contents of its files; this is a defect.
     #[error("the config is at hand without the content {digest}")]
     NoContent {
-        /// What is missing.
+        /// The missing content.
         digest: Digest,
     },
     /// A path could not be formed.
@@ -104,7 +104,7 @@ pub enum TransactionError {
 }
 
 impl TransactionError {
-    /// Whether the same may succeed later.
+    /// Returns whether a retry may succeed.
     pub fn again(&self) -> bool {
         match self {
             Self::Changed { .. }
@@ -117,7 +117,8 @@ impl TransactionError {
         }
     }
 
-    /// Whether somebody else's change of the tree is in the way: the same commit would not succeed.
+    /// Returns whether another writer's change of the tree is the cause: then a retry of the same commit would not
+    /// succeed.
     pub fn is_others_doing(&self) -> bool {
         match self {
             Self::Changed { .. } => true,
@@ -126,7 +127,7 @@ impl TransactionError {
         }
     }
 
-    /// The code that status and metrics carry.
+    /// Returns the reason code for status and metrics.
     pub fn reason(&self) -> Reason {
         match self {
             Self::Changed { .. } => Reason::TargetChanged,
@@ -142,14 +143,15 @@ impl TransactionError {
     }
 }
 
-/// What identifies the object at `path`; none where there is none.
+/// Returns the identity of the object at `path`; `None` if there is none.
 fn object_at(root: &Root, path: &AbsPath) -> Result<Option<ObjectId>, TransactionError> {
     root.stat(path)?
         .map(|stat| identify(root, path, &stat))
         .transpose()
 }
 
-/// Inode and birth time where the file system has one, else the content's digest as well.
+/// Identifies an object by its inode and birth time, or by the digest of its content if the file system has no
+/// birth times.
 fn identify(root: &Root, path: &AbsPath, stat: &Stat) -> Result<ObjectId, TransactionError> {
     let birth = stat.identity.birth;
     let digest = match (birth, stat.kind) {
@@ -164,15 +166,15 @@ fn identify(root: &Root, path: &AbsPath, stat: &Stat) -> Result<ObjectId, Transa
     })
 }
 
-/// Stands for what a file holds: its digest, and for one that is longer than any config can be its size and
-/// time.
+/// Returns the digest of a file's content. For a file that is longer than a config allows, returns a digest of its
+/// size and modification time.
 fn content_of(root: &Root, path: &AbsPath, stat: &Stat) -> Result<Digest, TransactionError> {
     let digest = root.digest_within(path, MOST_BYTES)?;
     let outside = || Digest::of(format!("{} {:?}", stat.size, stat.mtime).as_bytes());
     Ok(digest.unwrap_or_else(outside))
 }
 
-/// The kind as the journal spells it.
+/// Returns the journal's name of the kind.
 const fn kind_name(kind: Kind) -> &'static str {
     match kind {
         Kind::File => "file",
@@ -185,8 +187,8 @@ const fn kind_name(kind: Kind) -> &'static str {
     }
 }
 
-/// One descriptor for each file system that is written to, opened before the first write so that no
-/// error is missed.
+/// One descriptor for each file system that is written to, opened before the first write so that no write error is
+/// missed.
 struct SyncPoints<'a> {
     root: &'a Root,
     by_mount: BTreeMap<u64, SyncPoint>,
@@ -198,7 +200,7 @@ impl<'a> SyncPoints<'a> {
         Self { root, by_mount }
     }
 
-    /// Those of a transaction: each target shares its mount with one of the staging directories.
+    /// Opens the file systems of a transaction: each target shares its mount with one of the staging directories.
     fn of(root: &'a Root, tx: &Transaction) -> Result<Self, TransactionError> {
         let mut points = Self::new(root);
         for dir in &tx.staging {
@@ -207,10 +209,10 @@ impl<'a> SyncPoints<'a> {
         Ok(points)
     }
 
-    /// The file system of `dir`, or of the nearest directory above it that exists.
+    /// Adds the file system of `dir`, or of its nearest existing parent.
     fn add(&mut self, dir: &AbsPath) -> Result<(), TransactionError> {
         match (self.add_existing(dir), dir.parent()) {
-            // A user has made a link there that leads to itself, or mounted something that does not let root in.
+            // A user has created a link to itself there, or mounted a file system to which root has no access.
             (Err(error), Some(parent)) if error.is_loop() || error.is_unreachable() => {
                 self.add(&parent)
             }

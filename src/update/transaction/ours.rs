@@ -1,4 +1,4 @@
-//! Telling machinist's own objects from everybody else's, by what the journal says.
+//! Decides from the journal which objects machinist owns.
 
 use std::collections::BTreeSet;
 
@@ -7,8 +7,8 @@ use crate::{
     update::journal::{Journal, OperationRecordKind},
 };
 
-/// Whether what lies at this path now is machinist's: what it found there is kept elsewhere, or there
-/// was nothing. The newest open transaction that touched the path decides, then the base.
+/// Returns whether machinist owns the object at this path: the previous object is kept elsewhere, or there was
+/// none. The newest open transaction with this path decides, then the base.
 pub(super) fn is_ours(journal: &Journal, target: &AbsPath) -> bool {
     for tx in journal.transactions.iter().rev() {
         for record in tx.operations.iter().rev() {
@@ -33,7 +33,7 @@ pub(super) fn is_ours(journal: &Journal, target: &AbsPath) -> bool {
             }
             let exchanged = matches!(record.kind, OperationRecordKind::Exchange { .. });
             if exchanged && target.is_under(&record.target) {
-                // The directory that held it went as a whole.
+                // Its directory was replaced as a whole.
                 return false;
             }
         }
@@ -42,7 +42,7 @@ pub(super) fn is_ours(journal: &Journal, target: &AbsPath) -> bool {
     kept || journal.owned.contains_key(target) || journal.made.contains(target)
 }
 
-/// Everything of ours below a directory, the deepest first.
+/// Returns all owned paths below a directory, the deepest first.
 pub(super) fn ours_below(journal: &Journal, target: &AbsPath) -> Vec<AbsPath> {
     let operations = journal.transactions.iter().flat_map(|tx| &tx.operations);
     let open = operations.flat_map(|record| {
@@ -56,7 +56,7 @@ pub(super) fn ours_below(journal: &Journal, target: &AbsPath) -> Vec<AbsPath> {
     inside.into_iter().rev().cloned().collect()
 }
 
-/// What the configs before had and the one after does not speak of.
+/// Returns the paths that previous configs owned and the new one does not name.
 pub(super) fn released(journal: &Journal, named: &BTreeSet<AbsPath>) -> BTreeSet<AbsPath> {
     let kept = journal.owned.keys().chain(journal.originals.keys());
     let kept = kept.chain(journal.modes.keys());
@@ -69,7 +69,8 @@ pub(super) fn released(journal: &Journal, named: &BTreeSet<AbsPath>) -> BTreeSet
         }
     }
     let above: BTreeSet<AbsPath> = named.iter().flat_map(AbsPath::ancestors).collect();
-    // What stands in for a directory that is needed comes back when it is not needed any more.
+    // The original of a path that is now a parent directory is restored only when that directory is not needed any
+    // more.
     let needed = |path: &AbsPath| above.contains(path) && journal.originals.contains_key(path);
     all.retain(|path| !named.contains(path) && !needed(path));
     all

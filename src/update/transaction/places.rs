@@ -1,4 +1,4 @@
-//! Where new objects are built: beside the machine's own files, on the target's own mount.
+//! Chooses the staging directories: beside the machine's own files, on the target's own mount.
 
 use std::collections::BTreeMap;
 
@@ -10,11 +10,10 @@ use crate::{path::AbsPath, root::Root, update::store::paths};
 
 /// Staging directories by mount.
 ///
-/// One mount, one directory: the state directory where the target shares its mount, else
-/// `/etc/.machinist/` on the mount of `/etc`, else a [private directory](holders) at the mount's top. Never the
-/// target's own directory, because daemons read whole directories and no name is invisible to all of
-/// them. Mounts are told apart by mount id: device numbers are equal across bind mounts that cannot
-/// be renamed between.
+/// Each mount has one: the state directory if the target shares its mount, else `/etc/.machinist/` on the mount of
+/// `/etc`, else a [private directory](holders) at the mount point. The target's own directory is not used, because
+/// daemons read whole directories, and no name is ignored by all of them. Mounts are distinguished by mount ID,
+/// because bind mounts have equal device numbers, but objects cannot be renamed between them.
 pub(super) struct Places<'a> {
     root: &'a Root,
     id: &'a str,
@@ -29,7 +28,7 @@ impl<'a> Places<'a> {
         let state = paths::state_dir();
         let mut by_mount = BTreeMap::new();
         let etc = AbsPath::root().join("etc")?;
-        // One that the update itself brings would not be the config's any more.
+        // If this update creates `/etc`, a staging directory in it would change the config's directory.
         if root.is_dir(&etc)? {
             by_mount.insert(root.mount(&etc)?.id, etc.join(&format!(".machinist/{id}"))?);
         }
@@ -44,12 +43,12 @@ impl<'a> Places<'a> {
         })
     }
 
-    /// For an object that is exchanged: on the mount of the directory that holds it.
+    /// Returns the staging directory for an object that is exchanged: on the mount of its directory.
     pub(super) fn staging_for(&mut self, target: &AbsPath) -> Result<AbsPath, TransactionError> {
         self.staging_in(&target.parent().unwrap_or_else(AbsPath::root))
     }
 
-    /// On the mount of this directory, which may be the mount's top.
+    /// Returns the staging directory on the mount of this directory, which may be the mount point.
     pub(super) fn staging_in(&mut self, parent: &AbsPath) -> Result<AbsPath, TransactionError> {
         if let Some(known) = self.by_parent.get(parent) {
             return Ok(known.clone());

@@ -1,5 +1,5 @@
-//! Reaching the directory of one operation: walked once by the rule for directories that users control, and
-//! the same directory from then on, whatever its path leads to meanwhile.
+//! Opens the directory of an operation: walks to it once, with the checks for directories that users control, and
+//! then uses the same directory, even if its path is redirected later.
 
 use super::{TransactionError, kept};
 use crate::{
@@ -9,23 +9,23 @@ use crate::{
     update::journal::{OperationRecord, OperationRecordKind},
 };
 
-/// The directory that holds a target, and the one that holds what is staged and kept for it.
+/// The directory of a target, and the directory of its staging and originals.
 pub(super) struct Reached {
-    /// The tree, with these two directories fixed.
+    /// The tree, with these two directories pinned.
     pub(super) root: Root,
     way: Way,
 }
 
-/// Why the directory of an operation is not used.
+/// Reasons why the directory of an operation is not used.
 pub(super) enum Barred {
-    /// It is not there.
+    /// It does not exist.
     Missing,
-    /// It is not safe, or another one than was recorded.
+    /// It is unsafe, or differs from the recorded one.
     Error(TransactionError),
 }
 
 impl Barred {
-    /// As the error of a commit.
+    /// Converts it into the error of a commit.
     pub(super) fn into_error(self, target: &AbsPath) -> TransactionError {
         match self {
             Self::Missing => changed(target),
@@ -54,7 +54,7 @@ pub(super) fn reach(root: &Root, record: &OperationRecord) -> Result<Reached, Ba
     })
 }
 
-/// Walks to the target: by its canonical path, on which no link may stand, and by the asked one, which must
+/// Walks to the target by its canonical path, which must contain no link, and by the requested path, which must
 /// lead to the same directory.
 fn way(root: &Root, record: &OperationRecord) -> Result<Way, Barred> {
     let target = &record.target;
@@ -75,7 +75,7 @@ fn walk(root: &Root, path: &AbsPath) -> Result<Way, Barred> {
     })
 }
 
-/// The way into the directory that holds staging and originals of a slot; none where it is not there.
+/// Walks to the directory that contains staging and originals of a slot; returns `None` if it does not exist.
 fn holder_way(root: &Root, slot: &AbsPath) -> Result<Option<Way>, Barred> {
     let inside = kept::holder(slot)
         .join("x")
@@ -87,8 +87,8 @@ fn holder_way(root: &Root, slot: &AbsPath) -> Result<Option<Way>, Barred> {
     }
 }
 
-/// The tree with the directories fixed that hold what is staged, each reached by the rule. One that a user
-/// has moved is not reached any more.
+/// Returns the tree with the staging directories pinned, each reached with the checks. A directory that a user has
+/// moved is not reached any more.
 pub(super) fn staging(root: &Root, dirs: &[AbsPath]) -> Result<Root, TransactionError> {
     let mut ways = Vec::new();
     for dir in dirs {
@@ -97,7 +97,7 @@ pub(super) fn staging(root: &Root, dirs: &[AbsPath]) -> Result<Root, Transaction
     Ok(root.pinned(&ways.iter().collect::<Vec<_>>()))
 }
 
-/// Removes the staging directories that are reached by the rule.
+/// Removes the staging directories that can be reached with the checks.
 pub(super) fn clear_staging(root: &Root, dirs: &[AbsPath]) -> Result<(), TransactionError> {
     for dir in dirs {
         if let Some(way) = staging_way(root, dir)? {
@@ -120,8 +120,8 @@ fn staging_way(root: &Root, dir: &AbsPath) -> Result<Option<Way>, TransactionErr
     }
 }
 
-/// The tree with the directory fixed that holds `path`; none where a user could lead it elsewhere, or a link is
-/// on the way by now: then nothing is done there.
+/// Returns the tree with the directory of `path` pinned; returns `None` if a user could redirect the path, or if it
+/// contains a link now. The path is not modified then.
 pub(super) fn reach_to_tidy(root: &Root, path: &AbsPath) -> Result<Option<Root>, TransactionError> {
     let why = match root.walk(path) {
         Ok(way) if way.links.is_empty() => return Ok(Some(root.pinned(&[&way]))),
@@ -136,12 +136,13 @@ pub(super) fn reach_to_tidy(root: &Root, path: &AbsPath) -> Result<Option<Root>,
 }
 
 impl Reached {
-    /// Whether a user other than root could move what was reached.
+    /// Returns whether a user other than root could move the directory.
     pub(super) fn is_users(&self) -> bool {
         self.way.control != Control::Root
     }
 
-    /// Looks once more, after the operation: a directory that was moved meanwhile is somebody else's change.
+    /// Checks the path again after the operation: a directory that was moved in the meantime counts as another
+    /// writer's change.
     pub(super) fn confirm(&self, root: &Root, record: &OperationRecord) -> Result<(), Barred> {
         if !self.is_users() {
             return Ok(());
@@ -152,7 +153,7 @@ impl Reached {
         }
     }
 
-    /// What an error means here: what a user can cause in a directory of theirs is a change by that user.
+    /// Converts an error that a user can cause in their own directory into a change by that user.
     pub(super) fn blame(&self, target: &AbsPath, error: TransactionError) -> TransactionError {
         match &error {
             TransactionError::Root(cause) if self.is_users() && !is_machines(cause) => {
@@ -164,7 +165,7 @@ impl Reached {
     }
 }
 
-/// Whether the error is one of the machine, which no user of a directory can cause.
+/// Returns whether the error is caused by the machine, and cannot be caused by the user of a directory.
 pub(super) fn is_machines(error: &RootError) -> bool {
     error.is_starved()
         || matches!(

@@ -1,4 +1,4 @@
-//! Building every new object complete, beside the machine, and making it durable.
+//! Stages a transaction: builds every new object completely, and makes it durable.
 
 use std::{
     collections::BTreeMap,
@@ -17,19 +17,19 @@ use crate::{
     update::journal::{GivenLabels, ObjectId, OperationRecord, OperationRecordKind, Transaction},
 };
 
-/// Below this many new objects, syncing each one costs less than flushing the whole file system,
-/// which may hold gigabytes of somebody else's dirty pages. 64 objects at the 0.1–1 ms a sync takes on
-/// flash stay within a tenth of a second.
+/// Below this number of new objects, syncing each one costs less than flushing the whole file system, which may
+/// have gigabytes of other programs' dirty pages. A sync takes 0.1–1 ms on flash, so 64 objects take less than a
+/// tenth of a second.
 const FEW: u64 = 64;
 
-/// Asked between two objects: whether to give up. Nothing has been committed then.
+/// Cancellation flag, checked between two objects. Nothing has been committed then.
 pub type Stop = AtomicBool;
 
 /// Builds and syncs every new object of `tx`, and fills in their identities.
 ///
-/// `planned` is the plan's operation list that `tx` was made from, in the same order. What an earlier,
-/// interrupted attempt left in the staging directories is removed first. The caller marks the
-/// transaction [`Staged`](super::super::journal::Mark::Staged) and saves the journal.
+/// `planned` is the plan's list of operations from which `tx` was made, in the same order. Leftovers of an
+/// interrupted attempt in the staging directories are removed first. The caller marks the transaction
+/// [`Staged`](super::super::journal::Mark::Staged) and saves the journal.
 pub fn stage(
     root: &Root,
     tx: &mut Transaction,
@@ -85,7 +85,8 @@ fn weight(operation: &Operation) -> u64 {
     }
 }
 
-/// Whether a link of somebody but root is made, or one with a label: nothing but `syncfs` makes that durable.
+/// Returns whether the operation creates a link that is not root's or has a label: only `syncfs` makes that
+/// durable.
 fn owns_links(operation: &Operation) -> bool {
     fn any(node: &Node) -> bool {
         match &node.kind {
@@ -97,16 +98,16 @@ fn owns_links(operation: &Operation) -> bool {
     matches!(&operation.kind, OperationKind::Put(node) if any(node))
 }
 
-/// Staging in the making.
+/// Staging in progress.
 struct Work<'a> {
     root: &'a Root,
     chown: bool,
     sync: bool,
-    /// Hard links still to be made, and which file each is a name of: that may be staged later.
+    /// Hard links to create, each with its file, which may be staged later.
     names: Vec<(AbsPath, AbsPath)>,
-    /// Directories that are still open to us alone, with the mode and owner they get in the end.
+    /// Directories that only root can access until they are complete, with their final mode and owner.
     open: Vec<(AbsPath, Meta)>,
-    /// Labels by the path that an object will have.
+    /// Labels by final path.
     labels: GivenLabels,
 }
 
@@ -135,7 +136,7 @@ impl Work<'_> {
                 OperationKind::Restore(_) | OperationKind::Remove,
                 OperationRecordKind::Exchange { .. },
             ) => Ok(()),
-            // Built from the file as it is when its turn comes.
+            // Built from the current file when the operation runs.
             (_, OperationRecordKind::Entries { .. }) => Ok(()),
             (
                 _,
@@ -153,7 +154,7 @@ impl Work<'_> {
         }
     }
 
-    /// Gives a new file what belongs to its name and not to its content.
+    /// Copies attributes that belong to the name and not to the content to a new file.
     fn pass_on(
         &mut self,
         target: &AbsPath,
@@ -171,7 +172,7 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Gives an object its label, which goes by the path that it will have.
+    /// Sets the label of an object, which depends on its final path.
     fn label(
         &mut self,
         at: &AbsPath,
@@ -189,7 +190,7 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Builds one object and what it holds. `unfinished`: the caller still changes it, and syncs it then.
+    /// Builds one object and its children. `unfinished`: the caller changes it further and then syncs it.
     fn build(
         &mut self,
         at: &AbsPath,
@@ -229,7 +230,7 @@ impl Work<'_> {
             }
             NodeKind::Hard(target) => self.names.push((at.clone(), target.clone())),
             NodeKind::Directory(children) => {
-                // Its own mode may forbid us to write into it.
+                // The final mode may prevent writing into it.
                 let mode = 0o700;
                 self.root.build_dir(at, &Meta { mode, ..meta })?;
                 self.label(at, target, node)?;
@@ -242,8 +243,8 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Makes the hard links, now that every file is there, and gives directories their modes, those within
-    /// others first. Gives the labels.
+    /// Creates the hard links, since all files exist now, and sets the modes of directories, nested ones first.
+    /// Returns the labels.
     fn close(self, operations: &[OperationRecord]) -> Result<GivenLabels, TransactionError> {
         let waiting: BTreeMap<&AbsPath, &AbsPath> =
             operations.iter().filter_map(waiting_place).collect();
@@ -265,7 +266,7 @@ impl Work<'_> {
     }
 }
 
-/// Where the new object of an operation waits: what is to be at its target.
+/// Returns the target of an operation and the slot in which its new object waits.
 fn waiting_place(record: &OperationRecord) -> Option<(&AbsPath, &AbsPath)> {
     match &record.kind {
         OperationRecordKind::Exchange {
@@ -277,8 +278,8 @@ fn waiting_place(record: &OperationRecord) -> Option<(&AbsPath, &AbsPath)> {
     }
 }
 
-/// Where the file lies today that will be at `target`: in a slot, in a tree that waits in one, or in its
-/// place already.
+/// Returns the current path of the file that will be at `target`: in a slot, in a tree in a slot, or already in
+/// place.
 fn staged(
     target: &AbsPath,
     waiting: &BTreeMap<&AbsPath, &AbsPath>,
@@ -302,7 +303,7 @@ fn not_the_plan(operation: &Operation) -> TransactionError {
     }
 }
 
-/// Fills in which object waits for an operation.
+/// Fills in the identity of the staged object of an operation.
 fn identify_one(
     root: &Root,
     operation: &Operation,
@@ -330,7 +331,8 @@ fn identify_one(
     Ok(())
 }
 
-/// Mode and owner of a directory that was there before machinist, as an object that can be kept.
+/// Creates an empty directory with the mode and owner of a directory that existed before machinist, so that they
+/// can be kept as an original.
 fn keep_metadata(
     root: &Root,
     place: &AbsPath,

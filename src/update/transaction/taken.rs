@@ -1,4 +1,4 @@
-//! Originals that somebody else has kept, taken into our own keeping; and handed out again.
+//! Imports originals that another daemon has kept, and exports machinist's originals.
 
 use super::{TransactionError, holders, kept, places::Places};
 use crate::{
@@ -7,14 +7,14 @@ use crate::{
     update::journal::Journal,
 };
 
-/// The largest file that is copied.
+/// Maximum size of a file that is copied.
 const LARGEST: u64 = 1 << 30;
 
-/// Copies what stood at `target`, and lies at `kept`, to where originals of the target's mount are kept,
-/// under the name `id`, and makes that durable. The same again does the same.
+/// Copies the original of `target`, which another daemon keeps at `kept`, to the originals on the target's mount,
+/// under the name `id`, and makes the copy durable. It is idempotent.
 ///
-/// A copy, since whoever kept it may want it again, and an original must lie on its target's mount to
-/// come back by one rename.
+/// It copies because the other daemon may need its original again, and because an original must be on its target's
+/// mount to be restored by one rename.
 pub fn take_original(
     root: &Root,
     journal: &mut Journal,
@@ -38,8 +38,8 @@ pub fn take_original(
     Ok(place)
 }
 
-/// Makes `to` a copy of the file or link at `from`, with mode, owner and label, in place of what is there.
-/// The caller makes its name durable.
+/// Copies a file or link to `to`, with mode, owner, and label, and replaces what is there. The caller makes its
+/// name durable.
 pub fn copy_original(root: &Root, from: &AbsPath, to: &AbsPath) -> Result<(), TransactionError> {
     let Some(stat) = root.stat(from)? else {
         let target = from.clone();
@@ -60,7 +60,7 @@ pub fn copy_original(root: &Root, from: &AbsPath, to: &AbsPath) -> Result<(), Tr
     Ok(root.sync_file(to)?)
 }
 
-/// Makes `to`, which must be free, a copy of the file at `from` with another mode and owner.
+/// Copies a file to `to`, which must not exist, with another mode and owner.
 pub(super) fn copy_file(
     root: &Root,
     from: &AbsPath,

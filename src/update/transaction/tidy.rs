@@ -1,4 +1,4 @@
-//! After the verification is durable: pre-images go where they are kept, or away.
+//! Cleans up after a durable verification: keeps or deletes the old objects.
 
 use super::{
     SyncPoints, TransactionError,
@@ -15,11 +15,11 @@ use crate::{
     update::journal::{Journal, Keep, Mark, OperationRecord, OperationRecordKind, Transaction},
 };
 
-/// Moves pre-images to where they are kept, removes what is left in staging, and makes that durable.
-/// Repeatable.
+/// Moves the old objects to where they are kept, empties the staging directories, and makes that durable. It is
+/// idempotent.
 ///
-/// Returns the paths whose changed pre-image was put below `drifted/`. The caller drops the
-/// transactions from the journal afterwards. `wanted` says which directories the base config names.
+/// Returns the paths whose changed object was moved to `drifted/`. The caller removes the transactions from the
+/// journal afterwards. `wanted` returns whether the base config names a directory.
 pub fn tidy(
     root: &Root,
     journal: &mut Journal,
@@ -50,10 +50,10 @@ fn tidy_after(
         for record in &tx.operations {
             drifted.extend(keep_pre_image(root, journal, tx, record)?);
         }
-        // Before the directories go that these objects came from.
+        // This must happen before the directories from which these objects came are removed.
         kept::sync(root, tx)?;
     }
-    // Each list holds what the ones before it held, less what came again.
+    // Each list contains the previous ones, without the paths that a later config named again.
     for path in verified().next_back().iter().flat_map(|tx| &tx.released) {
         let place = journal.originals.get(path);
         let released = place.map(|place| release(root, path, place));
@@ -82,7 +82,8 @@ fn tidy_after(
     Ok(drifted)
 }
 
-/// What came of tidying at a path; `left` where a user's file system there does not answer: it is left as it is.
+/// Returns the result for a path, or `left` if the file system of a user there does not respond: the path is left
+/// unchanged then.
 fn if_it_answers<T>(
     path: &AbsPath,
     tidied: Result<T, TransactionError>,
@@ -151,8 +152,8 @@ fn keep_pre_image(
     }
 }
 
-/// Makes of a directory that is kept what it was before machinist: without what is ours in it, with
-/// the originals of what is ours.
+/// Restores the previous state of a directory that is kept: removes machinist's objects from it, and moves their
+/// originals back.
 fn complete(
     root: &Root,
     journal: &mut Journal,
@@ -171,7 +172,7 @@ fn complete(
         if let Some(kept) = &kept
             && root.stat(kept)?.is_none()
         {
-            // It is in place already: a crash came after that.
+            // It was restored before a crash.
             continue;
         }
         match root.stat(&at)?.map(|stat| stat.kind) {
@@ -186,16 +187,16 @@ fn complete(
     Ok(())
 }
 
-/// What became of an original whose path the config does not speak of any more.
+/// The result for an original whose path the config no longer names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Released {
-    /// It is back in place, or was put back by hand; the kept one is gone.
+    /// It is in place, restored by machinist or by an administrator; the kept copy is deleted.
     Back,
-    /// Something else stands there: it stays where it is kept, for a person to look at.
+    /// Another object is in place: the original is kept for an administrator.
     Kept,
 }
 
-/// Removes a kept original that equals what is in place, or is there already.
+/// Deletes a kept original if it equals the object in place, or is already restored.
 pub fn release(root: &Root, path: &AbsPath, place: &AbsPath) -> Result<Released, TransactionError> {
     let Some(kept) = root.stat(place)? else {
         return Ok(Released::Back);
@@ -226,7 +227,7 @@ pub fn release(root: &Root, path: &AbsPath, place: &AbsPath) -> Result<Released,
     Ok(Released::Back)
 }
 
-/// Directories that we made, that the config does not name and that nothing of ours lies in.
+/// Returns the directories that machinist created, that the config does not name, and that contain no owned path.
 fn idle_directories(journal: &Journal, wanted: &dyn Fn(&AbsPath) -> bool) -> Vec<AbsPath> {
     let named = journal.made.iter().filter(|dir| wanted(dir));
     let needed: Vec<_> = journal.owned.keys().chain(named).collect();
@@ -235,14 +236,14 @@ fn idle_directories(journal: &Journal, wanted: &dyn Fn(&AbsPath) -> bool) -> Vec
     made.filter(|dir| !in_use(dir)).cloned().collect()
 }
 
-/// Removes it when it is empty, and brings back what stood there before; otherwise somebody else uses it
-/// now, or has put something else there.
+/// Removes the directory if it is empty, and restores the original. Otherwise another program uses it now, or has
+/// replaced it.
 fn remove_idle(root: &Root, journal: &mut Journal, dir: &AbsPath) -> Result<(), TransactionError> {
     let original = journal.originals.remove(dir);
     if let Some(place) = &original
         && root.stat(place)?.is_none()
     {
-        // It is back already: a crash came after that.
+        // It was restored before a crash.
         return Ok(());
     }
     let Some(root) = &reach_to_tidy(root, dir)? else {

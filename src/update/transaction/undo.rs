@@ -1,4 +1,4 @@
-//! Bringing the old objects back, and dropping what was only staged.
+//! Undoes a transaction: restores the old objects, and deletes what was only staged.
 
 use super::{
     SyncPoints, TransactionError,
@@ -16,27 +16,27 @@ use crate::{
     update::journal::{Mark, OperationRecord, OperationRecordKind, Transaction},
 };
 
-/// What an undo did not simply exchange back.
+/// Targets that an undo did not simply exchange back.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Undone {
-    /// Targets that somebody had changed: their version is kept below `drifted/<transaction>/`.
+    /// Targets that another writer had changed: that version is kept below `drifted/<transaction>/`.
     pub kept: Vec<AbsPath>,
-    /// Targets whose directory a user has moved, removed or made unsafe: left as it is, with the object before
-    /// kept below `drifted/<transaction>/`.
+    /// Targets whose directory a user has moved, removed, or made unsafe: they are left unchanged, and the old
+    /// object is kept below `drifted/<transaction>/`.
     pub left_behind: Vec<LeftBehind>,
 }
 
-/// An operation that was set aside.
+/// An operation that was not undone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeftBehind {
     /// Its target.
     pub path: AbsPath,
-    /// Why.
+    /// The cause.
     pub why: String,
 }
 
 impl Undone {
-    /// What was left behind, for the journal.
+    /// Returns one line for each path that was left behind, for the journal.
     pub fn lines(&self) -> impl Iterator<Item = String> {
         let left = self.left_behind.iter();
         left.map(|LeftBehind { path, why }| {
@@ -44,7 +44,7 @@ impl Undone {
         })
     }
 
-    /// Says whose work was moved out of the way, and what was left.
+    /// Logs the paths that were moved away or left behind.
     pub fn log(&self) {
         for path in &self.kept {
             tracing::warn!(%path, "somebody had changed this file; their version is kept below drifted/");
@@ -56,18 +56,19 @@ impl Undone {
     }
 }
 
-/// Exchanges everything back in reverse order and makes it durable. Repeating it changes nothing.
+/// Exchanges all objects back in reverse order and makes that durable. It is idempotent.
 ///
-/// The direction must be in the journal before the first call. A target that is no longer what we
-/// committed is first saved below `drifted/<transaction>/`. What a user has put out of reach is left behind:
-/// no user can keep the rest of the config from going back.
+/// The direction must be in the journal before the first call. A target that has changed since the commit is first
+/// moved to `drifted/<transaction>/`. Objects that a user has made unreachable are left behind, so that no user can
+/// prevent the rollback of the rest of the config.
 pub fn undo(root: &Root, tx: &Transaction) -> Result<Undone, TransactionError> {
     let root = &root.for_one_pass();
     let sync = SyncPoints::of(root, tx)?;
     let mut undone = Undone::default();
     for record in tx.operations.iter().rev() {
         if matches!(record.kind, OperationRecordKind::Entries { .. }) {
-            // Each entry is judged by itself: one may be done, and the next one somebody else's.
+            // Each entry is judged separately: one may be done, and the next one may have been changed by another
+            // writer.
             if tx.mark >= Mark::Staged {
                 backward(root, record)?;
             }
@@ -87,7 +88,7 @@ fn undo_one(
 ) -> Result<(), TransactionError> {
     let reached = match reach(root, record) {
         Ok(reached) => reached,
-        // The file system is away, or nothing was staged yet.
+        // The file system is not mounted, or nothing was staged yet.
         Err(Barred::Missing) if judge(root, record)? == Verdict::Unreachable => {
             return match tx.mark < Mark::Staged {
                 true => Ok(()),
@@ -115,7 +116,7 @@ fn undo_one(
         Err(error) if reached.is_users() && error.is_others_doing() => {
             leave_behind(&reached.root, tx, record, &error, undone)
         }
-        // Where a user can move what was staged, its absence is that user's doing.
+        // If a user can move the staged objects, that user has caused their absence.
         Err(error @ TransactionError::MountMissing { .. }) if reached.is_users() => {
             leave_behind(&reached.root, tx, record, &error, undone)
         }
@@ -123,7 +124,7 @@ fn undo_one(
     }
 }
 
-/// Exchanges one operation back. Gives the target where somebody's version of it was kept.
+/// Undoes one operation. Returns the target if another writer's version of it was kept.
 fn bring_back(
     root: &Root,
     tx: &Transaction,
@@ -132,7 +133,7 @@ fn bring_back(
     aside::settle(root, record, Way::Back)?;
     match judge(root, record)? {
         Verdict::NotDone => Ok(None),
-        // Somebody uses a directory of ours.
+        // Another process uses a directory that machinist created.
         Verdict::Done if kept::holds_other(root, &record.target, record.brought)? => {
             reclaim(root, tx, record)
         }
@@ -145,7 +146,7 @@ fn bring_back(
     }
 }
 
-/// Sets one operation aside: nothing is touched at its target, and what stood there before is kept.
+/// Leaves one operation behind: does not modify its target, and keeps the old object.
 fn leave_behind(
     root: &Root,
     tx: &Transaction,
@@ -167,7 +168,7 @@ fn leave_behind(
         }
         let put_in = before.is_none() && object_at(&root, slot)?.is_none();
         if !taken_out && !put_in {
-            // The commit never got here.
+            // The commit did not reach this operation.
             return Ok(());
         }
     }
@@ -178,8 +179,8 @@ fn leave_behind(
     Ok(())
 }
 
-/// Removes the staging directories of a transaction of which nothing was committed, or all undone,
-/// and makes that durable: the journal may forget them afterwards.
+/// Removes the staging directories of a transaction of which nothing was committed or everything was undone, and
+/// makes that durable. The journal may drop the transaction afterwards.
 pub fn drop_staging(root: &Root, tx: &Transaction) -> Result<(), TransactionError> {
     let mut sync = SyncPoints::new(root);
     for dir in &tx.staging {
@@ -225,10 +226,11 @@ fn bring_lists_back(root: &Root, record: &OperationRecord) -> Result<(), Transac
     }
 }
 
-/// Somebody changed the target after the commit. Their object is kept aside; ours comes back.
+/// Undoes an operation whose target another writer has changed after the commit: keeps the changed object, and
+/// restores the old one.
 ///
-/// When the old object is not in its slot either, it was never taken out (the change came before the
-/// commit reached this operation): then the target is theirs and stays.
+/// If the old object is not in its slot either, the change came before the commit reached this operation: the
+/// target stays as the other writer left it.
 fn reclaim(
     root: &Root,
     tx: &Transaction,

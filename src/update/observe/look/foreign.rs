@@ -1,4 +1,4 @@
-//! Objects in users' directories that an entry must not replace or read.
+//! Detects objects in users' directories that an entry must not replace or read.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,8 +10,8 @@ use crate::{
 };
 
 impl Look<'_> {
-    /// Notes whose objects may be replaced or read in users' directories, for [`Look::why_foreign`], and finds those
-    /// that cannot be looked at.
+    /// Records the permitted owners of objects in users' directories, for [`Look::why_foreign`], and the objects
+    /// that cannot be observed.
     pub(super) fn note_owners<'p>(
         &mut self,
         asked: impl Iterator<Item = &'p Asked> + Clone,
@@ -31,7 +31,7 @@ impl Look<'_> {
             let names = match stat {
                 Ok(Some(stat)) if names > 1 => self.names_of(&stat, asked.clone()),
                 Ok(_) => names,
-                // What cannot be looked at in a user's directory is that user's doing.
+                // If an object in a user's directory cannot be observed, that user has caused it.
                 Err(error) => {
                     let why = crate::telemetry::chain(&error);
                     self.foreign.insert(path.clone(), why);
@@ -43,7 +43,7 @@ impl Look<'_> {
         Ok(())
     }
 
-    /// How many of the asked paths are names of the same object.
+    /// Counts the requested paths that are names of the same object.
     fn names_of<'p>(&self, object: &Stat, asked: impl Iterator<Item = &'p Asked>) -> u32 {
         let paths: BTreeSet<&AbsPath> = asked.map(|asked| &asked.path).collect();
         let same = |path: &&&AbsPath| {
@@ -55,7 +55,7 @@ impl Look<'_> {
         u32::try_from(paths.iter().filter(same).count()).unwrap_or(u32::MAX)
     }
 
-    /// Why the object at a path may not be replaced or read; none where it may, or nothing was asked of it.
+    /// Returns why the object at a path may not be replaced or read; `None` if it may, or if no entry needs it.
     pub(super) fn why_foreign(
         &self,
         path: &AbsPath,
@@ -72,7 +72,7 @@ impl Look<'_> {
         self.root.foreign_target(path, stat, control, &own)
     }
 
-    /// The users who control the directories of paths.
+    /// Returns the users who control the directories of paths.
     pub(in crate::update::observe) fn users_directories(&self) -> BTreeMap<AbsPath, u32> {
         let users = self.controlled.iter().filter_map(|(path, control)| {
             let uid = match control {
@@ -84,7 +84,7 @@ impl Look<'_> {
         users.collect()
     }
 
-    /// Why nothing may be done at some of these paths.
+    /// Returns the reasons why some of these paths may not be modified.
     pub(in crate::update::observe) fn barred(
         &self,
         located: &Located,

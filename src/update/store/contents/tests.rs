@@ -1,7 +1,7 @@
 use super::*;
 use crate::machine_config::{File, Owner};
 
-/// A config of files `/etc/0`, `/etc/1`, … with these contents.
+/// A config with the files `/etc/0`, `/etc/1`, … and these contents.
 fn config(contents: &[&str]) -> MachineConfig {
     let file = |text: &str| File {
         content: Some(Content::new(text.as_bytes())),
@@ -49,7 +49,7 @@ impl Place {
         contents.keep(config, read).unwrap().unwrap();
     }
 
-    /// What the files of a config hold; the first that cannot be had instead.
+    /// Reads the contents of a config's files, or returns the first that is missing.
     fn read(&self, config: &MachineConfig) -> Result<Vec<String>, NoContent> {
         let mut config = stored(config);
         let filled = Contents::open(&self.root).unwrap().fill(&mut config);
@@ -63,7 +63,7 @@ impl Place {
             .collect())
     }
 
-    /// Every pack with its length.
+    /// All packs with their lengths.
     fn packs(&self) -> BTreeMap<String, u64> {
         let packs = self.root.list(&paths::contents()).unwrap().into_iter();
         packs
@@ -189,7 +189,7 @@ fn packs_of_which_little_is_needed_become_one() {
     assert_eq!(place.read(seven).unwrap(), ["common", "only 7"]);
     assert_eq!(place.read(&big).unwrap(), [large]);
     assert!(place.read(&configs[4]).is_err(), "nobody wanted it");
-    // The same once more changes nothing.
+    // A repetition changes nothing.
     let before = place.packs();
     let contents = Contents::open(&place.root).unwrap();
     contents.forget_but(&wanted(&[&big, three, seven])).unwrap();
