@@ -1,10 +1,7 @@
 //! Settings: a file beside an environment. Problems name the file and a line that exists.
-#![no_main]
-
-use libfuzzer_sys::fuzz_target;
 use machinist::config::{Fragment, Inputs, Origin, SettingsFile, load};
 
-fuzz_target!(|text: &str| {
+pub(crate) fn check(text: &str) {
     let lines = u64::try_from(text.split(['\n', '\r']).count()).unwrap();
     let _ = Fragment::parse("a.yaml", text);
     let file = |content: &str| SettingsFile {
@@ -40,4 +37,4 @@ fuzz_target!(|text: &str| {
         environment: variables.take(3).collect(),
         ..Inputs::default()
     });
-});
+}

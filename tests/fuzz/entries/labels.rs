@@ -1,10 +1,7 @@
 //! file_contexts(5): any text gives labels or none, and no label that is no word of it.
-#![no_main]
-
-use libfuzzer_sys::fuzz_target;
 use machinist::plan::{Labels, ObjectKind};
 
-fuzz_target!(|text: &str| {
+pub(crate) fn check(text: &str) {
     let (rules, substitutes) = text.split_once('\0').unwrap_or((text, ""));
     let labels = Labels::read([rules], [substitutes, ""]);
     let written = text.split_whitespace().filter(|word| word.starts_with('/'));
@@ -17,4 +14,4 @@ fuzz_target!(|text: &str| {
             }
         }
     }
-});
+}

@@ -1,10 +1,7 @@
 //! Unit files: read strictly and leniently alike, and their faults stand in lines that exist.
-#![no_main]
-
-use libfuzzer_sys::fuzz_target;
 use machinist::machine_config::{UnitFile, split_words};
 
-fuzz_target!(|text: &str| {
+pub(crate) fn check(text: &str) {
     let (file, faults) = UnitFile::read(text);
     let lines = text.lines().count();
     assert!(faults.iter().all(|fault| (1..=lines).contains(&fault.line)));
@@ -26,4 +23,4 @@ fuzz_target!(|text: &str| {
     for word in split_words(text) {
         assert!(word.len() <= text.len());
     }
-});
+}

@@ -1,13 +1,9 @@
 //! MachineConfig, Ignition and Butane: any text is read or refused with places that exist, and what is
 //! read survives being stored and being rendered.
-#![no_main]
-
-use libfuzzer_sys::fuzz_target;
 use machinist::{
     machine_config::{
         Local, LocalEntry, LocalError, LocalKind, NoLocal, Order, Refusal, Rules, digest,
-        documents_from_files, from_portable_json, merge, to_portable_json,
-        to_machine_config_yaml,
+        documents_from_files, from_portable_json, merge, to_machine_config_yaml, to_portable_json,
     },
     path::AbsPath,
     reason::Reason,
@@ -56,7 +52,7 @@ fn stand_in(text: &[u8], refusals: &[Refusal]) {
     }
 }
 
-fuzz_target!(|text: &[u8]| {
+pub(crate) fn check(text: &[u8]) {
     let files = vec![("a.bu".to_owned(), text.to_vec())];
     let read = documents_from_files(files, &Rules::default(), &Anything);
     let merged = read.and_then(|(documents, _)| merge(documents, "fuzz", Order::WorkerFirst));
@@ -72,4 +68,4 @@ fuzz_target!(|text: &[u8]| {
     let (documents, _) = documents_from_files(files, &Rules::default(), &NoLocal).unwrap();
     let (again, _) = merge(documents, "fuzz", Order::AsGiven).unwrap();
     assert_eq!(again, *config.with_defaults());
-});
+}
