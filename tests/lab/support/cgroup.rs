@@ -4,9 +4,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::wait;
+use super::{lab, wait};
 
-/// A group below `machinist-lab` in every hierarchy: what is started in it cannot get lost.
+/// A group below the slot's in every hierarchy: what is started in it cannot get lost.
 #[derive(Debug, Clone)]
 pub struct Group(String);
 
@@ -19,7 +19,7 @@ impl Group {
             fs::create_dir_all(&dir).unwrap();
             // Version 1 lets no process into a group without processors and memory nodes.
             for file in ["cpuset.cpus", "cpuset.mems"] {
-                let from = hierarchy.join("machinist-lab").join(file);
+                let from = hierarchy.join(&lab().group).join(file);
                 if from.exists() && !hierarchy.join("cgroup.controllers").exists() {
                     fs::write(dir.join(file), fs::read(from).unwrap()).unwrap();
                 }
@@ -58,7 +58,7 @@ impl Group {
     }
 
     fn dir(&self, hierarchy: &Path) -> PathBuf {
-        hierarchy.join("machinist-lab").join(&self.0)
+        hierarchy.join(&lab().group).join(&self.0)
     }
 }
 
@@ -70,7 +70,7 @@ fn hierarchies() -> Vec<PathBuf> {
         .map(|entry| entry.unwrap().path());
     let mut found: Vec<_> = std::iter::once(top.to_owned())
         .chain(below)
-        .filter(|dir| dir.join("machinist-lab/cgroup.procs").exists())
+        .filter(|dir| dir.join(&lab().group).join("cgroup.procs").exists())
         .collect();
     found.sort();
     found

@@ -42,6 +42,8 @@ pub struct Lab {
     pub version: String,
     /// Kubernetes' own sample of a device plugin.
     pub plugin: PathBuf,
+    /// The control group of this test's slot, below each hierarchy.
+    pub group: String,
     /// Machines and clusters outlive their test.
     pub keep: bool,
     /// The long versions were asked for.
@@ -50,7 +52,7 @@ pub struct Lab {
 
 /// Where machines and control planes keep their files while they exist.
 pub const WORK: &str = "/var/lib/machinist-lab";
-/// The network namespace with the bridge `lab0`, where all of the lab's traffic stays.
+/// The network namespace of the slot with the bridge `lab0`, where all of its traffic stays.
 pub const NETWORK: &str = "/run/netns/machinist-lab";
 
 /// The prepared lab; a test that was not started through `tests/lab/run` ends here.
@@ -64,6 +66,7 @@ pub fn lab() -> &'static Lab {
             .map_or_else(|| path("MACHINIST_LAB_KUBE"), PathBuf::from),
         version: variable("MACHINIST_LAB_VERSION"),
         plugin: path("MACHINIST_LAB_PLUGIN"),
+        group: variable("MACHINIST_LAB_GROUP"),
         keep: !variable("MACHINIST_LAB_KEEP").is_empty(),
         long: !variable("MACHINIST_LAB_LONG").is_empty(),
     })
