@@ -14,6 +14,8 @@ mod first;
 mod golden;
 #[path = "plan/kinds.rs"]
 mod kinds;
+#[path = "plan/machine.rs"]
+mod machine;
 #[path = "plan/oracle.rs"]
 mod oracle;
 #[path = "plan/os.rs"]

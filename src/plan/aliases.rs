@@ -4,14 +4,63 @@
 use std::collections::BTreeMap;
 
 use super::{
+    Observed,
     catalogue::Catalogue,
-    desired::{Layout, Side},
+    desired::{Layout, Object, Side},
+    linkset::{self, Links, UNIT_DIR},
+    observed::UnitEntry,
     unit_tree::{Named, UnitTree, unit_path},
 };
 use crate::{
-    machine_config::{Refusal, Unit, UnitName},
+    machine_config::{EntryKind, Refusal, Unit, UnitName},
     reason::Reason,
 };
+
+/// Names that enabling units would give them although they belong to other units: `systemctl enable` makes no
+/// such link. What the config before enabled and what the config to reach disables is in nobody's way.
+pub(super) fn taken(before: &Layout, after: &Layout, observed: &Observed) -> Vec<Refusal> {
+    let links = observed.unit_files.iter();
+    let links: Links = links
+        .filter_map(|(path, entry)| match entry {
+            UnitEntry::Link(text) => Some((path.clone(), text.clone())),
+            _ => None,
+        })
+        .collect();
+    let mut refusals = Vec::new();
+    for (path, wanted) in &after.objects {
+        let Object::Link { target, .. } = &wanted.object else {
+            continue;
+        };
+        let name = wanted.asked.file_name();
+        let is_name = wanted.entry.kind == EntryKind::Enablement
+            && wanted.asked.directory() == UNIT_DIR
+            && !before.objects.contains_key(path)
+            && !after.freed.contains(path);
+        let Some(facts) = observed.objects.get(path).filter(|_| is_name) else {
+            continue;
+        };
+        let unit = &wanted.entry.name;
+        let there = match &facts.target {
+            Some(text) => {
+                // The unit's own file may be a mask today that the config replaces: that is not followed.
+                let own = linkset::resolve(&wanted.asked, target);
+                let named = linkset::resolve(&wanted.asked, text);
+                let there = linkset::follow(&wanted.asked, text, &links);
+                if [&named, &there].contains(&&own) || there.file_name() == own.file_name() {
+                    continue;
+                }
+                format!("leads to {there}")
+            }
+            None => format!("is a unit by itself ({})", wanted.asked),
+        };
+        let message = format!(
+            "{unit} is to be enabled under the name {name} too (Alias=), but {name} {there} on this machine"
+        );
+        let refusal = Refusal::new(Reason::SameObject, message).at(&wanted.entry.origin);
+        refusals.push(refusal.expected("a name that no other unit has"));
+    }
+    refusals
+}
 
 /// Refuses what would not do what it says, unless the machine is on a config that says the same.
 pub(super) fn check(layout: &mut Layout, catalogue: &Catalogue<'_>) {

@@ -7,7 +7,7 @@ use super::{
     Operation, Plan, Policies,
     accounts::Accounts,
     actions::{self, Need},
-    attributes,
+    aliases, attributes,
     changes::Builder,
     desired::{Layout, Side, noun},
     difference::{Steps, steps},
@@ -85,6 +85,7 @@ fn plan(
     steps.make_homes(&after, observed);
     let mut refusals = steps.refusals();
     refusals.extend(after.refusals.iter().cloned());
+    refusals.extend(aliases::taken(&before, &after, observed));
     if only.is_none() {
         let (configs, layouts) = ([from, to], [&before, &after]);
         let os = os::refusals(&os_changes, configs, layouts, observed, capabilities.os);

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use super::{
     Observed,
     desired::Side,
-    linkset::{self, Lookup, UNIT_DIR, UnitSource, name, resolve},
+    linkset::{self, Lookup, UnitSource, name, resolve},
     observed::UnitEntry,
-    unit_tree::{Named, UnitTree, unit_path},
+    unit_tree::{self, Named, UnitTree, unit_path},
 };
 use crate::machine_config::{MachineConfig, Unit, UnitName};
 
@@ -40,13 +40,7 @@ impl<'a> Catalogue<'a> {
     pub(super) fn name_units(&mut self, enabled: impl Iterator<Item = String>) {
         for unit in enabled {
             let set = linkset::enable(&unit, &|other| self.find(other), &|_| false);
-            let own = set.links.into_iter();
-            let own = own.filter(|(path, _)| path.directory() == UNIT_DIR);
-            let names = own.map(|(path, text)| {
-                let real = resolve(&path, &text).file_name().to_owned();
-                (path.file_name().to_owned(), real)
-            });
-            self.aliases.extend(names);
+            self.aliases.extend(set.names);
         }
         let units = self.config.units.iter().filter(|(_, unit)| !unit.mask);
         let said =
@@ -103,6 +97,7 @@ impl<'a> Catalogue<'a> {
                 Lookup::Found(mut source) => {
                     source.texts.truncate(1);
                     source.texts.extend(self.tree.drop_ins(name));
+                    source.link = source.linked.then(|| source.path.clone());
                     Lookup::Found(source)
                 }
                 other => other,
@@ -116,8 +111,14 @@ impl<'a> Catalogue<'a> {
             Named::File(path, text) => {
                 let mut texts = vec![text.to_owned()];
                 texts.extend(self.tree.drop_ins(name));
-                let path = path.to_string();
-                Lookup::Found(UnitSource { path, texts })
+                let linked = !unit_tree::UNIT_DIRECTORIES.contains(&path.directory());
+                let link = self.tree.link_of_linked(name, &path).filter(|_| linked);
+                Lookup::Found(UnitSource {
+                    path: path.to_string(),
+                    texts,
+                    linked,
+                    link,
+                })
             }
             Named::Masked => Lookup::Masked,
             Named::Generated => Lookup::Generated,

@@ -8,7 +8,7 @@ use std::{
 use super::{
     Account, ObjectKind, Observed,
     accounts::{self, Accounts},
-    hard_links, is_layout, keys, units,
+    hard_links, is_layout, keys, linkset, units,
 };
 use crate::{
     machine_config::{
@@ -76,6 +76,8 @@ pub(super) struct Layout {
     pub(super) objects: BTreeMap<AbsPath, Wanted>,
     /// What is not to be there.
     pub(super) absent: BTreeMap<AbsPath, Entry>,
+    /// What is to be there in the place of something else that the config does away with.
+    pub(super) freed: BTreeSet<AbsPath>,
     /// Directories to be made like this when they are missing; left alone when they are there.
     pub(super) parents: BTreeMap<AbsPath, Object>,
     /// Units that being enabled would start at boot, by the unit whose enablement it is.
@@ -124,9 +126,11 @@ impl Layout {
         hard_links::add(&mut layout, config, &place);
         units::add(&mut layout, config, &place, side);
         keys::add(&mut layout, config, &place);
-        layout
+        let objects = &layout.objects;
+        let freed = layout
             .absent
-            .retain(|path, _| !layout.objects.contains_key(path));
+            .extract_if(.., |path, _| objects.contains_key(path));
+        layout.freed = freed.map(|(path, _)| path).collect();
         layout.refuse_objects_below_others();
         layout.refuse_odd_hard_links(observed);
         layout
@@ -210,7 +214,7 @@ impl Layout {
         let path = there.key();
         match there.get() {
             // What enables a unit may be spelled out as a link as well.
-            there if there.object.same_link(&object) => {}
+            there if there.object.same_link(path, &object) => {}
             there if there.asked != *asked && there.object == object => {}
             there => {
                 let (reason, message) = if there.asked == *asked {
@@ -466,9 +470,12 @@ impl Object {
         )
     }
 
-    fn same_link(&self, other: &Self) -> bool {
+    /// Whether both are links that lead from `path` to the same place, however that is spelled.
+    fn same_link(&self, path: &AbsPath, other: &Self) -> bool {
         match (self, other) {
-            (Self::Link { target: one, .. }, Self::Link { target: two, .. }) => one == two,
+            (Self::Link { target: one, .. }, Self::Link { target: two, .. }) => {
+                one == two || linkset::resolve(path, one) == linkset::resolve(path, two)
+            }
             _ => false,
         }
     }

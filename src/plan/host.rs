@@ -245,13 +245,17 @@ impl Host<'_> {
     /// Mode and owner belong to a file and not to its name: other names of it would change as well.
     fn other_names(&self) -> Option<Refusal> {
         let (target, facts) = (&self.operation.target, self.facts()?);
-        let names = u32::try_from(self.steps.names_of(target)).unwrap_or(u32::MAX);
-        let known = names.saturating_add(1);
-        let shared = self.in_place() && facts.kind == ObjectKind::File && facts.names > known;
-        shared.then(|| {
+        let own = u32::try_from(self.steps.names_of(target)).unwrap_or(u32::MAX);
+        // A user could put another file there that has as many names.
+        let shared = match self.observed.users_directories.contains_key(target) {
+            true => own > 0 || facts.names > 1,
+            false => facts.names > own.saturating_add(1),
+        };
+        let refused = self.in_place() && facts.kind == ObjectKind::File && shared;
+        refused.then(|| {
+            let names = facts.names.max(own.saturating_add(1));
             let message = format!(
-                "{target} is one of {} names of a file, and the others would get its mode and owner",
-                facts.names
+                "{target} is one of {names} names of a file, and the others would get its mode and owner"
             );
             self.refuse(Reason::SameObject, message)
                 .expected("a file with one name, or contents")

@@ -48,6 +48,11 @@ pub struct Observed {
     pub unit_files: BTreeMap<AbsPath, UnitEntry>,
     /// The same for originals in these directories, by the path they stood at.
     pub unit_originals: BTreeMap<AbsPath, UnitEntry>,
+    /// Where the links of the unit directories end that lead out of them, by the path that they name; none where
+    /// no file is there. In the tree as planned.
+    pub unit_ends: BTreeMap<AbsPath, Option<AbsPath>>,
+    /// The same as the tree is today.
+    pub unit_ends_before: BTreeMap<AbsPath, Option<AbsPath>>,
     /// Text of small files that a plan must read to decide: preset files, `authorized_keys`,
     /// vendor unit files whose `[Install]` section is needed, and what a diff is shown for.
     pub texts: BTreeMap<AbsPath, String>,

@@ -2,13 +2,17 @@
 //! whichever part of the config they come.
 
 mod brought;
+mod linked;
 mod listing;
 
 use std::{borrow::Cow, collections::BTreeMap};
 
 pub use self::brought::named_in;
 pub(super) use self::brought::{brings, unit_path};
-use self::brought::{brought, drop_in_path};
+use self::{
+    brought::{brought, drop_in_path},
+    linked::{Outside, alias},
+};
 
 use super::{
     Observed,
@@ -101,6 +105,10 @@ pub(super) enum Named<'t> {
 #[derive(Clone, Debug, Default)]
 pub(super) struct UnitTree<'a> {
     entries: BTreeMap<AbsPath, Entry<'a>>,
+    /// Unit files outside the unit directories, by the path that a link names.
+    outside: BTreeMap<AbsPath, Outside<'a>>,
+    /// Links to such files that were taken away when their units were disabled, by path.
+    away: BTreeMap<AbsPath, &'a str>,
 }
 
 impl<'a> UnitTree<'a> {
@@ -111,6 +119,7 @@ impl<'a> UnitTree<'a> {
         side: Side<'a>,
     ) -> Self {
         let mut tree = Self::without_ours(observed, side);
+        tree.take_down_linked(config, observed, side);
         let names = match side {
             Side::Before => &observed.unit_paths_before,
             Side::After(_) => &observed.unit_paths,
@@ -135,7 +144,10 @@ impl<'a> UnitTree<'a> {
 
     /// The directories without what the config before brought: with what stood there before machinist.
     pub(super) fn without_ours(observed: &'a Observed, side: Side<'a>) -> Self {
-        let mut tree = Self::default();
+        let mut tree = Self {
+            outside: linked::known(observed, side),
+            ..Self::default()
+        };
         for (path, entry) in &observed.unit_files {
             tree.put(path.clone(), shown(path, entry, observed), observed);
         }
@@ -185,7 +197,11 @@ impl<'a> UnitTree<'a> {
                 return Named::Missing;
             };
             match self.entries.get(&path) {
-                None => {}
+                None => {
+                    if let Some(text) = self.away.get(&path) {
+                        return self.behind(unit, &path, text);
+                    }
+                }
                 Some(_) if GENERATED.contains(&directory) => return Named::Generated,
                 Some(Entry::File(text)) => return file(path, text.as_ref()),
                 Some(Entry::Link(text)) => return self.behind(unit, &path, text),
@@ -199,6 +215,12 @@ impl<'a> UnitTree<'a> {
         if target.as_str() == "/dev/null" {
             return Named::Masked;
         }
+        let target = match self.outside.get(&target) {
+            Some(Outside::Missing) => return Named::Missing,
+            Some(Outside::File(end, text)) => return file(end.clone(), text.as_ref()),
+            Some(Outside::Inside(end)) => end.clone(),
+            None => target,
+        };
         if let Some(other) = alias(unit, target.file_name()) {
             return Named::Alias(other);
         }
@@ -265,19 +287,6 @@ fn shown<'a>(path: &AbsPath, entry: &'a UnitEntry, observed: &'a Observed) -> En
             Entry::File(text.map(|text| Cow::Borrowed(text.as_str())))
         }
     }
-}
-
-/// The unit that a link called `unit` to a file called `target` makes it another name of; none where the
-/// file is the unit's own or that of its template.
-fn alias(unit: &str, target: &str) -> Option<String> {
-    name::shape(target)?;
-    let real = match (name::shape(unit), name::shape(target)) {
-        (Some(name::Shape::Instance), Some(name::Shape::Template)) => {
-            name::with_instance(target, name::instance(unit))
-        }
-        _ => target.to_owned(),
-    };
-    (real != unit).then_some(real)
 }
 
 fn is_preset(path: &AbsPath) -> bool {

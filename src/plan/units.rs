@@ -313,7 +313,9 @@ impl Enabling<'_, '_> {
         let family = linkset::family(name, &find, &stop);
         let mut paths = linkset::standing_for(&family, self.links);
         paths.extend(self.kept_away(&family));
-        paths.extend(linkset::enable(name, &find, &stop).links.into_keys());
+        let links = linkset::enable(name, &find, &stop).links.into_keys();
+        // A name that another unit has is not this one's to lose.
+        paths.extend(links.filter(|path| self.catalogue.tree.at(path).is_none()));
         self.clear(entry, paths.into_iter());
     }
 

@@ -140,6 +140,7 @@ impl Judge<'_> {
         let present: Vec<&String> = names
             .iter()
             .filter(|unit| self.machine.exists(unit) && !self.machine.masked(unit))
+            .filter(|unit| name::shape(unit) != Some(name::Shape::Template))
             .collect();
         // One that has its effect by running need not be active: its place in the row counts.
         let runs = |unit: &&&String| once || self.machine.active(unit) != Some(false);
@@ -295,7 +296,12 @@ impl Judge<'_> {
     }
 
     fn stops(&self, unit: &str, state: &str, verdict: &mut Verdict) {
-        if self.machine.active(unit) != Some(false) {
+        if name::shape(unit) == Some(name::Shape::Template) {
+            // systemd stops no template, and `systemctl disable` or `mask` of one leaves its instances alone.
+            let why =
+                format!("{state}; a template does not run, and its instances are left as they are");
+            verdict.why.push(why);
+        } else if self.machine.active(unit) != Some(false) {
             verdict.needs.push(Need::unit(ActionKind::Stop, unit));
             verdict.why.push(format!("{state}, so stopped"));
         } else {

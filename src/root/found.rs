@@ -3,12 +3,12 @@
 use std::{
     collections::BTreeMap,
     io,
-    os::fd::OwnedFd,
+    os::fd::{AsFd, OwnedFd},
     sync::{Arc, Mutex, PoisonError},
 };
 
 use rustix::{
-    fs::{AtFlags, Mode, OFlags},
+    fs::{AtFlags, Mode, OFlags, Statx},
     io::Errno,
 };
 
@@ -89,10 +89,29 @@ impl Root {
 
 /// What is known of an object without asking the file system anew, and the mount it is on. A FUSE file system
 /// that does not let root in says nothing, and is told apart by its mount alone.
-pub(super) fn mount_of(handle: &OwnedFd) -> io::Result<(rustix::fs::Statx, u64)> {
+pub(super) fn mount_of(handle: impl AsFd) -> io::Result<(Statx, u64)> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
     let raw = rustix::fs::statx(handle, "", flags, Stat::WANTED)?;
     Ok((raw, raw.stx_mnt_id))
+}
+
+/// Whether the file system is on a block device, and its cached attributes are therefore the true ones.
+pub(super) fn is_local(raw: &Statx) -> bool {
+    raw.stx_dev_major != 0
+}
+
+/// EACCES for the top of a FUSE file system that neither root nor this process's user mounted.
+pub(super) fn refuse_foreign_fuse(raw: &Statx) -> io::Result<()> {
+    let top = Stat::of(raw).mount_point;
+    if !top || is_local(raw) {
+        return Ok(());
+    }
+    let mount = crossed(raw.stx_mnt_id)?;
+    let own = rustix::process::geteuid().as_raw();
+    match mount.fuse && ![0, own].contains(&mount.user) {
+        true => Err(Errno::ACCESS.into()),
+        false => Ok(()),
+    }
 }
 
 /// What is mounted under this mount id, as proc_pid_mountinfo(5) has it.

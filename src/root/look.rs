@@ -10,7 +10,7 @@ use crate::path::AbsPath;
 impl Root {
     /// What is at `p`; none when nothing is. A link is described itself, not what it leads to.
     pub fn stat(&self, p: &AbsPath) -> Result<Option<Stat>, RootError> {
-        match self.handle(p).and_then(walk::statx_of) {
+        match self.handle(p).and_then(walk::statx_unless_foreign) {
             Ok(raw) => {
                 let mut stat = Stat::of(&raw);
                 stat.mount_point |= self.pretended_mount_at(p);

@@ -12,7 +12,7 @@ use rustix::{
     io::Errno,
 };
 
-use super::{Root, Stat};
+use super::{Root, Stat, found};
 use crate::path::AbsPath;
 
 /// How often one resolution is tried again when the kernel says EAGAIN, which it does when a
@@ -72,9 +72,22 @@ pub(super) fn statx_of(fd: impl AsFd) -> io::Result<Statx> {
     )?)
 }
 
-/// What `name`, which is one component, is in a directory; a link is described itself.
+/// What an object is, unless it is a FUSE file system that another user mounted: EACCES, because its server
+/// could keep every question waiting for ever.
+pub(super) fn statx_unless_foreign(fd: impl AsFd) -> io::Result<Statx> {
+    found::refuse_foreign_fuse(&found::mount_of(&fd)?.0)?;
+    statx_of(fd)
+}
+
+/// What `name`, which is one component, is in a directory; a link is described itself. A FUSE file system that
+/// another user mounted is EACCES.
 pub(super) fn statx_in(dir: impl AsFd, name: &str) -> io::Result<Statx> {
     let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+    let cached = rustix::fs::statx(&dir, name, flags | AtFlags::STATX_DONT_SYNC, Stat::WANTED)?;
+    if found::is_local(&cached) {
+        return Ok(cached);
+    }
+    found::refuse_foreign_fuse(&cached)?;
     Ok(rustix::fs::statx(dir, name, flags, Stat::WANTED)?)
 }
 

@@ -1,4 +1,4 @@
-//! Looks at a machine once, for everything that a plan between two configs depends on.
+//! Observes a machine once, for everything on which a plan between two configs depends.
 
 mod accounts;
 mod contents;
@@ -6,6 +6,7 @@ mod databases;
 mod digests;
 mod kinds;
 mod labels;
+mod linked;
 mod look;
 mod places;
 mod recovery;
@@ -30,16 +31,16 @@ pub(super) use self::units::behind_aliases;
 pub use self::{digests::Digests, recovery::missing as recovery_missing};
 use self::{look::Look, places::Places};
 
-/// Longest unit, preset or key file that is read. Larger ones are no such file.
+/// Maximum length of a unit, preset, or key file. Larger files are not treated as such.
 const LONGEST_TEXT: u64 = 256 * 1024;
 
-/// Longest passwd, group or sshd configuration: 16 MiB are some 200,000 accounts.
+/// Maximum length of a passwd, group, or sshd configuration file: 16 MiB hold about 200,000 accounts.
 const LONGEST_DATABASE: u64 = 16 << 20;
 
-/// Whether the kernel runs in FIPS mode.
+/// The file that indicates whether the kernel runs in FIPS mode.
 const FIPS: &str = "/proc/sys/crypto/fips_enabled";
 
-/// Why a machine could not be looked at.
+/// Reasons why a machine could not be observed.
 #[derive(Debug, thiserror::Error)]
 pub enum ObserveError {
     /// The tree could not be read.
@@ -48,14 +49,14 @@ pub enum ObserveError {
 }
 
 impl ObserveError {
-    /// Whether trying again may help.
+    /// Returns whether a retry may succeed.
     pub fn again(&self) -> bool {
         match self {
             Self::Root(error) => error.again(),
         }
     }
 
-    /// The stable code.
+    /// Returns the stable reason code.
     pub fn reason(&self) -> Reason {
         match self {
             Self::Root(error) => error.reason(),
@@ -63,35 +64,35 @@ impl ObserveError {
     }
 }
 
-/// What the caller knows and the tree does not show.
+/// State that the caller knows and the tree does not contain.
 #[derive(Clone, Debug, Default)]
 pub struct Known<'a> {
-    /// What systemd says of units: load and active states, vendor files. None offline.
+    /// Units as systemd reports them: load and active states, vendor files. `None` for an offline root.
     pub live_units: Option<&'a BTreeMap<String, UnitFacts>>,
-    /// Where the journal keeps what stood at a path before machinist ([`Observed::originals`]).
+    /// Paths of the originals that the journal records ([`Observed::originals`]).
     pub originals: BTreeMap<AbsPath, AbsPath>,
-    /// What was there as asked when a config first named it ([`Observed::adopted`]).
+    /// Paths that already matched when a config first named them ([`Observed::adopted`]).
     pub adopted: BTreeSet<AbsPath>,
-    /// Mode and owner before machinist set them ([`Observed::modes`]).
+    /// Mode and owner before machinist changed them ([`Observed::modes`]).
     pub modes: BTreeMap<AbsPath, Attributes>,
-    /// What was there before of entries of users and groups ([`plan::AccountFacts::kept`]).
+    /// Previous values of user and group entries ([`plan::AccountFacts::kept`]).
     pub entries: Vec<Edit>,
-    /// Digests that need not be taken again. None: every file is read.
+    /// Cached digests; `None` means that every file is read.
     pub digests: Option<&'a Digests>,
-    /// What the provider for the operating system says of the booted deployment; nothing without one.
+    /// The booted deployment as the OS provider reports it; empty without a provider.
     pub os: OsFacts,
-    /// What changes of the operating system are judged against.
+    /// The base against which changes to the operating system are judged.
     pub base: Base,
-    /// Labels that were given to what is owned.
+    /// SELinux labels that were set on owned paths.
     pub labels: BTreeMap<AbsPath, String>,
-    /// What is in place without its label ([`Observed::labels_pending`]).
+    /// Paths whose label could not be set ([`Observed::labels_pending`]).
     pub labels_pending: BTreeSet<AbsPath>,
 }
 
-/// Looks at everything that a plan from `from` to `to` depends on.
+/// Observes everything on which a plan from `from` to `to` depends.
 ///
 /// # Errors
-/// The tree cannot be read. What is merely absent is no error.
+/// The tree cannot be read. A missing object is not an error.
 pub fn observe(
     root: &Root,
     from: &MachineConfig,
@@ -104,7 +105,7 @@ pub fn observe(
     Ok(seen)
 }
 
-/// As [`observe`]; with no config before, the machine is on `to` and nothing leaves.
+/// Works like [`observe`]. Without a previous config, the machine is on `to` and no path is released.
 fn observe_sides(
     root: &Root,
     leaving: Option<&MachineConfig>,
@@ -136,7 +137,15 @@ fn observe_sides(
     let (mut today, mut planned) = (Places::today(root), Places::planned(root, from, to)?);
     seen.unit_paths_before = unit_paths::find(from, &mut today)?;
     seen.unit_paths = unit_paths::find(to, &mut planned)?;
-    units::add(root, [from, to], policies, known.live_units, &mut seen)?;
+    let both = [&mut today, &mut planned];
+    units::add(
+        root,
+        [from, to],
+        policies,
+        known.live_units,
+        both,
+        &mut seen,
+    )?;
     let before = leaving.map(|from| plan::asked(from, None, &seen));
     let after = plan::asked(to, Some(from), &seen);
     let mut look = Look::new(root, seen, to, (known.digests, known.labels));
@@ -157,9 +166,8 @@ fn observe_sides(
     Ok(seen)
 }
 
-/// What on the machine is not as `config` says: everything, or only what concerns the paths of
-/// `only`. `owners` says whether owners can be set here, without which they are not compared; `labels` are
-/// those that were given.
+/// Returns the drift from `config`: all of it, or only that of the paths in `only`. `owners` is false if owners
+/// cannot be set here; then they are not compared.
 ///
 /// # Errors
 /// The tree cannot be read.
@@ -178,7 +186,7 @@ pub fn drift(
     Ok(drifts)
 }
 
-/// The labelling rules of the root's SELinux policy; none where it has no policy.
+/// Returns the labelling rules of the root's SELinux policy; empty if it has no policy.
 ///
 /// # Errors
 /// The tree cannot be read.
@@ -186,7 +194,7 @@ pub fn labels(root: &Root) -> Result<Labels, ObserveError> {
     Ok(labels::read(root)?)
 }
 
-/// Whether the root has an SELinux policy that gives labels.
+/// Returns whether the root has an SELinux policy that assigns labels.
 ///
 /// # Errors
 /// The tree cannot be read.
@@ -194,7 +202,7 @@ pub fn has_policy(root: &Root) -> Result<bool, ObserveError> {
     Ok(labels::contexts_of(root)?.is_some())
 }
 
-/// The part of a config that can say something of these paths.
+/// Returns the part of a config that can affect these paths.
 fn concerning(config: &MachineConfig, paths: &BTreeSet<AbsPath>) -> MachineConfig {
     let some = |with: &dyn Fn(&AbsPath) -> bool| paths.iter().any(with);
     let of_units = some(&|path| path.as_str().starts_with("/etc/systemd/system/"));
@@ -232,13 +240,13 @@ fn owned<K: Clone, V: Clone>((key, value): (&K, &V)) -> (K, V) {
     (key.clone(), value.clone())
 }
 
-/// The running kernel's arguments; none where the root holds no /proc.
+/// Returns the running kernel's arguments; empty if the root has no /proc.
 fn kernel_arguments(root: &Root) -> Result<KernelCommandLine, RootError> {
     let text = text_if_there(root, "/proc/cmdline", LONGEST_TEXT)?;
     Ok(KernelCommandLine::parse(&text))
 }
 
-/// The type of the running kernel, by its release; none where the root holds no /proc.
+/// Returns the type of the running kernel, derived from its release; `None` if the root has no /proc.
 fn kernel_type(root: &Root) -> Result<Option<String>, RootError> {
     let release = text_if_there(root, "/proc/sys/kernel/osrelease", LONGEST_TEXT)?;
     let release = release.trim();
@@ -252,9 +260,9 @@ fn kernel_type(root: &Root) -> Result<Option<String>, RootError> {
     Ok(Some(kind.to_owned()))
 }
 
-/// The release of OpenShift that the root's os-release says it belongs to.
+/// Returns the OpenShift release that the root's os-release names.
 fn release(root: &Root) -> Result<Option<String>, RootError> {
-    // os-release(5): the second only where there is no first.
+    // os-release(5): the second file is read only if the first is missing.
     let mut text = text_if_there(root, "/etc/os-release", LONGEST_TEXT)?;
     if text.is_empty() {
         text = text_if_there(root, "/usr/lib/os-release", LONGEST_TEXT)?;
@@ -266,7 +274,7 @@ fn release(root: &Root) -> Result<Option<String>, RootError> {
     Ok(text.lines().filter_map(value).next_back())
 }
 
-/// The text of a file, links followed; empty when there is none, or it is no text of that length.
+/// Reads a text file and follows links; returns an empty text if it is missing, too long, or not text.
 fn text_if_there(root: &Root, path: &str, longest: u64) -> Result<String, RootError> {
     let Ok(path) = AbsPath::new(path) else {
         return Ok(String::new());
@@ -281,7 +289,7 @@ fn text_if_there(root: &Root, path: &str, longest: u64) -> Result<String, RootEr
     }
 }
 
-/// What a directory holds; nothing when there is none.
+/// Lists a directory; returns nothing if it is missing.
 fn list_if_there(root: &Root, directory: &AbsPath) -> Result<Vec<Entry>, RootError> {
     match root.list(directory) {
         Err(error) if error.is_not_found() => Ok(Vec::new()),
@@ -289,7 +297,7 @@ fn list_if_there(root: &Root, directory: &AbsPath) -> Result<Vec<Entry>, RootErr
     }
 }
 
-/// The entries of a directory whose names end as given.
+/// Lists the entries of a directory whose names end with `suffix`.
 fn files_in(root: &Root, directory: &str, suffix: &str) -> Result<Vec<AbsPath>, RootError> {
     let Ok(directory) = AbsPath::new(directory) else {
         return Ok(Vec::new());

@@ -2,11 +2,19 @@
 
 use std::{collections::BTreeMap, fs, path::Path, process::Command};
 
-use machinist::machine_config::{MachineConfig, Unit, UnitName};
+use machinist::{
+    machine_config::{MachineConfig, Refusal, Unit, UnitName},
+    plan::{self, Plan, Policies},
+    reason::Reason,
+    update::observe::Known,
+};
 
-use super::support::{Dice, Tree, from_environment, unit};
+use super::{
+    machine::Base,
+    support::{Dice, OFFLINE, Tree, from_environment, show, unit},
+};
 
-const UNITS: &str = "/etc/systemd/system";
+pub(crate) const UNITS: &str = "/etc/systemd/system";
 
 /// systemd's version; none where there is no systemctl.
 fn systemctl() -> Option<u32> {
@@ -19,15 +27,19 @@ fn systemctl() -> Option<u32> {
         .ok()
 }
 
-fn run(root: &Path, verb: &str, units: &[String]) {
+/// Runs systemctl; whether it refuses a link because its name is taken.
+fn run(root: &Path, verb: &str, units: &[String]) -> bool {
+    let mut taken = false;
     if !units.is_empty() {
         // Whether it succeeds does not matter: what it leaves behind does.
         let output = Command::new("systemctl")
             .arg(format!("--root={}", root.display()))
-            .args(["--quiet", verb])
+            .arg(verb)
+            .env("LC_ALL", "C")
             .args(units)
             .output()
             .unwrap();
+        taken = String::from_utf8_lossy(&output.stderr).contains("already exists");
         if std::env::var_os("PLAN_VERBOSE").is_some() {
             eprintln!(
                 "{verb} {units:?}: {}",
@@ -35,6 +47,7 @@ fn run(root: &Path, verb: &str, units: &[String]) {
             );
         }
     }
+    taken
 }
 
 #[test]
@@ -53,16 +66,28 @@ fn units_are_enabled_disabled_masked_and_preset_as_systemctl_does() {
             tree.write("/usr/lib/systemd/system-preset/50-test.preset", &presets);
             fs::create_dir_all(tree.at(UNITS)).unwrap();
         }
+        let base = Base::throw(&mut dice, version >= 254);
+        base.add_to(&ours);
+        base.add_to(&theirs);
         let mut before = MachineConfig::default();
         for step in 0..3 {
-            let after = units(&mut dice, version >= 254, step == 2);
-            let plan = ours.plan(&before, &after);
+            let mut after = units(&mut dice, version >= 254, step == 2);
+            base.ask(&mut after, &mut dice);
+            let plan = plan_unless_taken(&ours, &before, &after);
+            let taken = by_hand(&theirs, &base, &before, &after);
+            assert_eq!(
+                taken,
+                plan.is_none(),
+                "PLAN_SEED={seed}, round {round}, step {step}: a name is taken\n{base:#?}\n{}",
+                describe(&before, &after)
+            );
+            // systemctl makes the other links all the same; we make none.
+            let Some(plan) = plan else { break };
             ours.apply(&plan);
-            by_hand(&theirs, &before, &after);
             assert_eq!(
                 ours.links(UNITS),
                 theirs.links(UNITS),
-                "PLAN_SEED={seed}, round {round}, step {step}:\n{presets}\n{}",
+                "PLAN_SEED={seed}, round {round}, step {step}:\n{presets}\n{base:#?}\n{}",
                 describe(&before, &after)
             );
             let again = ours.plan(&after, &after);
@@ -77,9 +102,23 @@ fn units_are_enabled_disabled_masked_and_preset_as_systemctl_does() {
     }
 }
 
-/// What an administrator would type: leave, write, disable, preset, enable.
-fn by_hand(tree: &Tree, before: &MachineConfig, after: &MachineConfig) {
+/// The plan; none where it is refused because another unit has a name already.
+fn plan_unless_taken(tree: &Tree, before: &MachineConfig, after: &MachineConfig) -> Option<Plan> {
+    let observed = tree.observed(before, after, Known::default());
+    match plan::between(before, after, &observed, &Policies::default(), OFFLINE) {
+        Ok(plan) => Some(plan),
+        Err(refusals) => {
+            let taken = |refusal: &Refusal| refusal.reason == Reason::SameObject;
+            assert!(refusals.iter().all(taken), "{}", show(&refusals));
+            None
+        }
+    }
+}
+
+/// What an administrator would type: leave, write, disable, preset, enable. Whether a name was taken.
+fn by_hand(tree: &Tree, base: &Base, before: &MachineConfig, after: &MachineConfig) -> bool {
     let root = tree.dir.path();
+    let there = tree.links("/");
     for (name, unit) in &before.units {
         if unit.mask {
             fs::remove_file(tree.at(&format!("{UNITS}/{name}"))).unwrap();
@@ -91,6 +130,7 @@ fn by_hand(tree: &Tree, before: &MachineConfig, after: &MachineConfig) {
             run(root, "disable", &[name.to_string()]);
         }
     }
+    base.put_back(tree, &there);
     for (name, unit) in &before.units {
         if unit.contents.is_some() && !unit.mask {
             fs::remove_file(tree.at(&format!("{UNITS}/{name}"))).unwrap();
@@ -120,9 +160,9 @@ fn by_hand(tree: &Tree, before: &MachineConfig, after: &MachineConfig) {
             .collect()
     };
     run(root, "disable", &said(false));
-    run(root, "preset", &preset);
+    let mut taken = run(root, "preset", &preset);
     for name in said(true) {
-        run(root, "enable", &[name]);
+        taken |= run(root, "enable", &[name]);
     }
     // What the config says of an instance counts more than what it says of the template, whose links are
     // made after it. Another `disable` would reach those of `Also=` a second time.
@@ -134,6 +174,7 @@ fn by_hand(tree: &Tree, before: &MachineConfig, after: &MachineConfig) {
             fs::remove_file(&link).unwrap();
         }
     }
+    taken
 }
 
 /// A unit of which nothing was said before and nothing is said now keeps its links.
@@ -259,7 +300,7 @@ fn add_instances(config: &mut MachineConfig, dice: &mut Dice) {
     }
 }
 
-fn install(dice: &mut Dice, name: &str, upheld: bool) -> String {
+pub(crate) fn install(dice: &mut Dice, name: &str, upheld: bool) -> String {
     let (stem, kind) = name.rsplit_once('.').unwrap();
     let mut text = String::from("[Unit]\nDescription=test\n[Install]\n");
     let targets = [

@@ -160,7 +160,8 @@ fn add_parts_of_units(config: &mut MachineConfig, dice: &mut Dice) {
 fn a_plan_that_was_carried_out_leaves_nothing_to_do() {
     let seed = from_environment("PLAN_SEED", 1);
     let (mut done, mut refused) = (0, 0);
-    for round in 0..from_environment("PLAN_ROUNDS", 150) {
+    let first = from_environment("PLAN_FIRST", 0);
+    for round in first..first + from_environment("PLAN_ROUNDS", 150) {
         let mut dice = Dice(seed.wrapping_mul(7_919).wrapping_add(round));
         let tree = Tree::new();
         let mut from = MachineConfig::default();

@@ -293,6 +293,13 @@ pub(crate) const OUTSIDE: &[Outside] = &[
     ),
     outside("prost", &["dra", "kubelet", "proxy", "vendor"], ""),
     outside("axum", &["admin"], "HTTP is the admin room's"),
+    outside(
+        "axum::http",
+        &["admin", "cluster::answer_limit"],
+        "HTTP is the admin room's; a layer of the API server's client",
+    ),
+    outside("http_body_util", &["cluster::answer_limit"], ""),
+    outside("tower", &["cluster::answer_limit"], ""),
     outside("kube", &["cluster"], "the API server is asked in one room"),
     outside("prometheus_client", &["metrics"], ""),
     outside("tracing_subscriber", &["telemetry"], ""),

@@ -1,7 +1,10 @@
 //! One unit's `[Install]` section, with its specifiers expanded.
 
-use super::name::{self, Shape};
-use crate::machine_config::UnitFile;
+use super::{
+    UNIT_DIR,
+    name::{self, Shape},
+};
+use crate::{machine_config::UnitFile, path::AbsPath};
 
 /// What a unit's files say about enabling it. Lists keep their order; names are expanded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -99,4 +102,36 @@ fn expand(word: &str, unit: &str, default_instance: Option<&str>) -> Option<Stri
         }
     }
     Some(out)
+}
+
+/// Where `Alias=alias` of `unit` puts its link; none for the unit's own name.
+pub(super) fn alias_path(unit: &str, alias: &str) -> Result<Option<AbsPath>, String> {
+    let refused = || format!("{unit} cannot have the alias {alias:?}");
+    if let Some((directory, link)) = alias.rsplit_once('/') {
+        // The old way of asking for `.wants` links.
+        let wanter = directory
+            .strip_suffix(".wants")
+            .or_else(|| directory.strip_suffix(".requires"))
+            .ok_or_else(refused)?;
+        let carried = name::shape(wanter).ok_or_else(refused)? == Shape::Template;
+        let is_template = name::shape(link) == Some(Shape::Template);
+        let same = (link == unit && (carried || !is_template))
+            || (!is_template && name::template(link).as_deref() == Some(unit));
+        return if same {
+            Ok(below(alias))
+        } else {
+            Err(refused())
+        };
+    }
+    if alias == unit {
+        return Ok(None);
+    }
+    match name::alias_of(unit, alias) {
+        Some(alias) => Ok(below(&alias)),
+        None => Err(refused()),
+    }
+}
+
+pub(super) fn below(relative: &str) -> Option<AbsPath> {
+    AbsPath::new(format!("{UNIT_DIR}/{relative}")).ok()
 }

@@ -9,6 +9,7 @@ pub(in crate::plan) mod name;
 use std::collections::{BTreeMap, BTreeSet};
 
 pub(in crate::plan) use install::{Install, merged};
+use install::{alias_path, below};
 
 use self::name::Shape;
 use crate::path::AbsPath;
@@ -23,6 +24,11 @@ pub(in crate::plan) struct UnitSource {
     pub(in crate::plan) path: String,
     /// The texts in the order in which they count: the unit file, then its drop-ins.
     pub(in crate::plan) texts: Vec<String>,
+    /// Whether the file lies outside the unit directories, and a link to it makes it a unit (`systemctl link`).
+    pub(in crate::plan) linked: bool,
+    /// The text of the link to such a file that must be beside the others, where something else than that link
+    /// makes the unit known: its template, or a link of the vendor.
+    pub(in crate::plan) link: Option<String>,
 }
 
 /// What is known of a unit name.
@@ -48,6 +54,8 @@ pub(in crate::plan) type Links = BTreeMap<AbsPath, String>;
 pub(in crate::plan) struct LinkSet {
     /// The links to be there.
     pub(in crate::plan) links: Links,
+    /// The units that links beside unit files give other names to, by these names.
+    pub(in crate::plan) names: BTreeMap<String, String>,
     /// Units that `Also=` brought in, the one asked for excluded.
     pub(in crate::plan) also: BTreeSet<String>,
     /// What systemctl would complain about, one sentence each.
@@ -67,14 +75,7 @@ pub(in crate::plan) fn enable(
         if found != unit {
             set.also.insert(found.to_owned());
         }
-        links_of(
-            found,
-            source,
-            install,
-            find,
-            &mut set.links,
-            &mut set.complaints,
-        );
+        links_of(found, source, install, find, &mut set);
     });
     set
 }
@@ -125,9 +126,21 @@ fn links_of(
     source: &UnitSource,
     install: &Install,
     find: &dyn Fn(&str) -> Lookup,
-    links: &mut Links,
-    complaints: &mut Vec<String>,
+    set: &mut LinkSet,
 ) {
+    let LinkSet {
+        links,
+        complaints,
+        names,
+        ..
+    } = set;
+    if let (Some(text), Some(path)) = (&source.link, below(unit)) {
+        links.insert(path, text.clone());
+    }
+    let real = match source.linked {
+        true => unit,
+        false => source.path.rsplit('/').next().unwrap_or(unit),
+    };
     for alias in &install.aliases {
         match alias_path(unit, alias) {
             // As systemctl, which leaves a link that is there.
@@ -137,6 +150,9 @@ fn links_of(
                 ));
             }
             Ok(Some(path)) => {
+                if path.directory() == UNIT_DIR {
+                    names.insert(path.file_name().to_owned(), real.to_owned());
+                }
                 links.insert(path, source.path.clone());
             }
             Ok(None) => {}
@@ -188,38 +204,6 @@ fn instance_to_enable(
     }
 }
 
-/// Where `Alias=alias` of `unit` puts its link; none for the unit's own name.
-fn alias_path(unit: &str, alias: &str) -> Result<Option<AbsPath>, String> {
-    let refused = || format!("{unit} cannot have the alias {alias:?}");
-    if let Some((directory, link)) = alias.rsplit_once('/') {
-        // The old way of asking for `.wants` links.
-        let wanter = directory
-            .strip_suffix(".wants")
-            .or_else(|| directory.strip_suffix(".requires"))
-            .ok_or_else(refused)?;
-        let carried = name::shape(wanter).ok_or_else(refused)? == Shape::Template;
-        let is_template = name::shape(link) == Some(Shape::Template);
-        let same = (link == unit && (carried || !is_template))
-            || (!is_template && name::template(link).as_deref() == Some(unit));
-        return if same {
-            Ok(below(alias))
-        } else {
-            Err(refused())
-        };
-    }
-    if alias == unit {
-        return Ok(None);
-    }
-    match name::alias_of(unit, alias) {
-        Some(alias) => Ok(below(&alias)),
-        None => Err(refused()),
-    }
-}
-
-fn below(relative: &str) -> Option<AbsPath> {
-    AbsPath::new(format!("{UNIT_DIR}/{relative}")).ok()
-}
-
 /// The links among `all` that stand for one of `units`, as `systemctl disable` removes them: named
 /// like one (or like an instance of one), leading to one, or leading to a link that goes.
 pub(in crate::plan) fn standing_for(units: &BTreeSet<String>, all: &Links) -> BTreeSet<AbsPath> {
@@ -258,7 +242,7 @@ fn stands_for(
 }
 
 /// Where a link ends, as far as other links of the same set lead on.
-fn follow(path: &AbsPath, text: &str, all: &Links) -> AbsPath {
+pub(in crate::plan) fn follow(path: &AbsPath, text: &str, all: &Links) -> AbsPath {
     let mut at = resolve(path, text);
     // As many links as the kernel follows (path_resolution(7)).
     for _ in 0..40 {

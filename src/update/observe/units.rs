@@ -1,4 +1,4 @@
-//! Units that the configs or the policies name: files, states, and the links that stand for them.
+//! Observes the units that the configs or the policies name: files, states, and alias and enablement links.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,12 @@ use crate::{
     root::{Kind, Root, RootError},
 };
 
-use super::{LONGEST_TEXT, files_in, text_if_there};
+use super::{
+    LONGEST_TEXT, files_in,
+    linked::{Linked, unit_links},
+    places::Places,
+    text_if_there,
+};
 
 /// Fills in the unit directories, units, their texts, and the preset files.
 pub(super) fn add(
@@ -17,10 +22,13 @@ pub(super) fn add(
     configs: [&MachineConfig; 2],
     policies: &Policies,
     live: Option<&BTreeMap<String, UnitFacts>>,
+    ends: [&mut Places<'_>; 2],
     seen: &mut Observed,
 ) -> Result<(), RootError> {
     seen.unit_files = entries(root)?;
     originals(root, seen)?;
+    let links = unit_links(configs, seen);
+    let mut linked = Linked { root, ends };
     let mut todo: Vec<String> = names(configs, policies, live, seen).into_iter().collect();
     while let Some(name) = todo.pop() {
         if seen.units.contains_key(&name) {
@@ -32,13 +40,17 @@ pub(super) fn add(
             .unwrap_or_default();
         drop_ins(root, &name, seen)?;
         let mut vendor_file = None;
-        // An alias that is away since its unit was disabled.
+        // This is an alias that was removed when its unit was disabled.
         if let Some((_, own)) = places(&name).next()
             && let Some(UnitEntry::Link(text)) = seen.unit_originals.get(&own)
         {
             todo.push(plan::resolve(&own, text).file_name().to_owned());
         }
         for (directory, path) in places(&name) {
+            for target in links.get(&path).into_iter().flatten() {
+                let text = linked.text_behind(target, seen);
+                todo.extend(plan::also(&name, &text));
+            }
             let Some(entry) = seen.unit_files.get(&path) else {
                 continue;
             };
@@ -67,7 +79,7 @@ pub(super) fn add(
     Ok(())
 }
 
-/// The units that some of `names` are other names of, by links that are there or that `originals` keeps.
+/// Returns the units of which some of `names` are aliases, by existing links or by links in `originals`.
 pub(crate) fn behind_aliases(
     root: &Root,
     names: &BTreeSet<String>,
@@ -92,7 +104,7 @@ pub(crate) fn behind_aliases(
     Ok(found)
 }
 
-/// Where the file of a unit may be, the place that wins first.
+/// Returns the possible paths of a unit's file, in order of precedence.
 fn places(name: &str) -> impl Iterator<Item = (&'static str, AbsPath)> {
     let path = move |directory: &'static str| {
         let path = AbsPath::new(format!("{directory}/{name}")).ok()?;
@@ -101,7 +113,7 @@ fn places(name: &str) -> impl Iterator<Item = (&'static str, AbsPath)> {
     plan::UNIT_DIRECTORIES.into_iter().filter_map(path)
 }
 
-/// A file without content masks its unit; one that is merely no text does not.
+/// Records an empty file, which masks its unit. A file that is not text does not mask it.
 fn note_empty(root: &Root, path: &AbsPath, seen: &mut Observed) -> Result<(), RootError> {
     let stat = root.stat(path)?;
     if stat.is_some_and(|stat| stat.kind == Kind::File && stat.size == 0) {
@@ -110,7 +122,7 @@ fn note_empty(root: &Root, path: &AbsPath, seen: &mut Observed) -> Result<(), Ro
     Ok(())
 }
 
-/// Every file and link in the unit directories, and the links that start units.
+/// Lists every file and link in the unit directories, and the enablement links.
 fn entries(root: &Root) -> Result<BTreeMap<AbsPath, UnitEntry>, RootError> {
     let mut found = BTreeMap::new();
     let all = plan::UNIT_DIRECTORIES.map(AbsPath::new);
@@ -136,7 +148,7 @@ fn entries(root: &Root) -> Result<BTreeMap<AbsPath, UnitEntry>, RootError> {
     Ok(found)
 }
 
-/// What stood in the unit directories before machinist.
+/// Reads the originals in the unit directories.
 fn originals(root: &Root, seen: &mut Observed) -> Result<(), RootError> {
     let within = |path: &AbsPath| {
         let mut all = plan::UNIT_DIRECTORIES.iter();
@@ -162,7 +174,7 @@ fn originals(root: &Root, seen: &mut Observed) -> Result<(), RootError> {
     Ok(())
 }
 
-/// The drop-ins of a unit, with their texts.
+/// Reads the drop-ins of a unit.
 fn drop_ins(root: &Root, name: &str, seen: &mut Observed) -> Result<(), RootError> {
     for directory in plan::UNIT_DIRECTORIES {
         for path in files_in(root, &format!("{directory}/{name}.d"), ".conf")? {
@@ -178,7 +190,7 @@ fn drop_ins(root: &Root, name: &str, seen: &mut Observed) -> Result<(), RootErro
     Ok(())
 }
 
-/// The units to look at: those named, their templates, the services of their sockets, and the running
+/// Returns the units to observe: those named, their templates, the services of their sockets, and the running
 /// instances of their templates.
 fn names(
     configs: [&MachineConfig; 2],

@@ -1,4 +1,4 @@
-//! What the driver says of itself, for status, gates and metrics.
+//! Publishes the reconciler's report, for status, gates, and metrics.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -18,77 +18,81 @@ use crate::{
     },
 };
 
-/// Where the machine stands. Published on every change, never on a timer.
+/// The state of the machine's updates. Published on every change, never on a timer.
 #[derive(Clone, Debug, Default)]
 pub struct UpdateReport {
-    /// The phase, and since when.
+    /// The phase.
     pub phase: Phase,
     /// When the phase began.
     pub since: Timestamp,
     /// The configs.
     pub config: ConfigState,
-    /// Why nothing is begun for what is desired.
+    /// Why no update may begin for the desired config.
     pub barred: Option<Barred>,
-    /// Why the last update did not succeed.
+    /// Why the last update failed.
     pub failure: Option<Failure>,
-    /// Refusals of what was read last; the machine keeps the last good config.
+    /// Refusals of the last config that was read; the machine keeps the last accepted config.
     pub refused: Arc<Vec<Refusal>>,
-    /// What is odd in the desired config and does not keep it from being accepted.
+    /// Warnings about the desired config that do not prevent its use.
     pub warnings: Vec<String>,
-    /// What is not as the config asks.
+    /// Drift from the config.
     pub drift: Vec<Drift>,
-    /// Files in place whose labels could not be set.
+    /// Paths whose labels could not be set.
     pub labels_pending: Vec<AbsPath>,
-    /// The journal cannot be read: nobody can tell which config the machine is on.
+    /// The journal cannot be read, so the machine's config is unknown.
     pub unknown: bool,
-    /// Effects are on the disk that are not verified yet.
+    /// There are unverified changes on the disk.
     pub unverified: bool,
-    /// The running boot; none offline.
+    /// The running boot; `None` for an offline root.
     pub boot: Option<String>,
     /// The boot in which a reboot became necessary, until the boot after it is verified.
     pub reboot_needed_in: Option<String>,
-    /// Allocatable devices by resource before the last update that rebooted, and when that was.
+    /// Allocatable devices by resource before the last update that rebooted, and the time of that count.
     pub devices_before: Option<(BTreeMap<String, usize>, Timestamp)>,
-    /// Units that had failed before the last update, or at the first start where there was none.
+    /// Units that had already failed before the last update, or at the first start if there was no update.
     pub failed_units_before: Vec<String>,
-    /// What an update waits for in the cluster.
+    /// What blocks an update in the cluster.
     pub blockers: Vec<Blocker>,
-    /// Since when pods are kept away for an update.
+    /// Since when the node is cordoned for an update.
     pub cordoned: Option<Timestamp>,
-    /// To whom devices are lent.
+    /// The state of device allocation.
     pub lending: Lending,
-    /// When the maintenance window opens that an update waits for.
+    /// When the maintenance window opens for which an update waits.
     pub opens: Option<Timestamp>,
-    /// It is no window that it waits for, but the time that the cluster named.
+    /// The update waits for the time that the cluster has set, not for a window.
     pub opens_for_the_cluster: bool,
-    /// The last word of a person that was taken up.
+    /// The last operator request that was received.
     pub asked: u64,
     /// Finished updates, newest first.
     pub updates: Vec<UpdateRecord>,
 }
 
-/// What keeps the desired config from being begun.
+/// Why no update may begin for the desired config.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Barred {
-    /// Why.
+    /// The cause.
     pub bar: Arc<Bar>,
-    /// Nothing of the machine has changed for that config: without it, the update has begun and goes to
-    /// its end.
+    /// The machine is unchanged by this config. If false, the update has begun and continues to its end.
     pub stands: bool,
 }
 
-/// Which config the machine is on, and which it should be on.
+/// The current and the desired config of the machine.
 #[derive(Clone, Debug, Default)]
 pub struct ConfigState {
-    /// The verified one.
+    /// The verified config.
     pub current: Option<ConfigName>,
-    /// The one asked for.
+    /// The desired config.
     pub desired: Option<ConfigName>,
 }
 
 impl UpdateReport {
-    /// What keeps the machine from its config, in one failure: the update's own, or that what was read
-    /// last is refused. The latter is no part of any update, and gone with the next config that is read.
+    /// Whether a boot is judged: what is not well yet may become well, or the config is rolled back.
+    pub const fn is_boot_judged(&self) -> bool {
+        matches!(self.phase, Phase::Booted | Phase::Verifying)
+    }
+
+    /// Returns what prevents the machine from reaching its config: the update's failure, or else the refusal of the
+    /// config that was read last. A refusal belongs to no update and disappears with the next config that is read.
     pub fn hindrance(&self) -> Option<Failure> {
         let refused = || {
             let first = self.refused.first()?;
@@ -141,7 +145,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
             reboot_needed_in: top
                 .filter(|tx| !tx.offline && (tx.wants_reboot() || tx.booted_into))
                 .and_then(|tx| match &boot {
-                    // A soft reboot is not the one that it needs.
+                    // A soft reboot is not sufficient here.
                     Some(boot) if !tx.rebooted_since(boot) => Some(boot.clone()),
                     _ => tx.committed_boot.clone(),
                 }),
@@ -159,8 +163,9 @@ impl<S: Services, A: Audience> Updater<S, A> {
         self.report.send_replace(Arc::new(report));
     }
 
-    /// The phase, and since when. A start in the midst of a drain rests until it is known what is desired,
-    /// which may take as long as nobody answers: what the journal says of the node is true meanwhile.
+    /// Returns the phase and its start. A process that starts during a drain stays in `Idle` until the desired
+    /// config is known, which may take as long as the API server does not answer; until then it shows the phase of
+    /// the cordon in the journal.
     fn shown_phase(&self, desired: &Desired) -> (Phase, Timestamp) {
         let rests = self.phase == Phase::Idle && self.node.is_some();
         let unread = matches!(desired, Desired::Unknown | Desired::Refused(_));
@@ -171,13 +176,13 @@ impl<S: Services, A: Audience> Updater<S, A> {
         named.unwrap_or((self.phase, self.since))
     }
 
-    /// Why nothing goes on, or why the last update did not succeed.
+    /// Returns why no work proceeds, or why the last update failed.
     fn failure(&self) -> Option<Failure> {
         let trouble = self.trouble.as_ref().map(|trouble| &trouble.failure);
         trouble.or(self.journal.failure.as_ref()).cloned()
     }
 
-    /// The boot id below the root; none where no kernel runs for it or it cannot be read.
+    /// Returns the boot ID; `None` for an offline root, or if it cannot be read.
     pub(super) fn boot_id(&self) -> Option<String> {
         if !self.conduct.capabilities.live {
             return None;
@@ -185,7 +190,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
         store::boot_id(&self.root).ok().flatten()
     }
 
-    /// The config being worked on, for people.
+    /// Returns the name of the config in progress, for messages.
     pub(super) fn config_name(&self) -> String {
         let name = self
             .journal
@@ -195,7 +200,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
         name.map(|config| config.name.clone()).unwrap_or_default()
     }
 
-    /// What the source asks for, for people.
+    /// Returns the name of the desired config, for messages.
     pub(super) fn desired_name(&self) -> String {
         let desired = self.desired.borrow();
         let config = desired.config();
@@ -214,7 +219,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
             .await??)
     }
 
-    /// On a machine that no update has touched, what has failed by now is no fault of one.
+    /// Records the failed units of a machine that no update has changed yet, because no update can be their cause.
     pub(super) async fn know_failed_units(&mut self) -> Result<(), UpdateError> {
         let touched = self.journal.base.is_some() || !self.journal.transactions.is_empty();
         if touched || self.trouble.is_some() || !self.journal.failed_units.is_empty() {
@@ -237,7 +242,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
         }
     }
 
-    /// Units that have failed by now; none where nobody can tell.
+    /// Returns the failed units; empty without a service manager.
     pub(super) async fn failed_units(
         &self,
     ) -> Result<Vec<String>, super::super::ports::ServiceError> {

@@ -1,4 +1,4 @@
-//! Recording the intent and staging: the last step that changes nothing of the machine.
+//! Records the intent and stages the new objects: the last step that does not change the machine.
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -23,7 +23,8 @@ use crate::{
     },
 };
 
-/// A machine that changes under three plans in a row is being configured by somebody else.
+/// Maximum number of plans in a row that a change of the machine may invalidate: after that, another program is
+/// configuring the machine.
 const REPLANS: u32 = 3;
 
 #[derive(Debug, thiserror::Error)]
@@ -36,7 +37,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
             Ok(ready) => ready,
             Err(event) => return Ok(event),
         };
-        // What is withheld is not allocatable.
+        // While allocation is disabled, devices do not count as allocatable.
         let lent = self
             .journal
             .cordon
@@ -47,7 +48,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
             Some(lent) => lent.counts.clone(),
             None => self.audience.allocatable(),
         };
-        // What an update that is not verified yet has left is no measure of the next one.
+        // The state that an unverified update has left is no reference for the next one.
         let before = match self.journal.transactions.is_empty() {
             true => Some((self.machine_before().await, failed_units)),
             false => None,
@@ -77,7 +78,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
         match staged {
             Ok(()) => {
                 self.replans = 0;
-                // Its copy was made just now; reading it again would cost as much as the update.
+                // Its copy was just written; reading it again would cost as much as the update.
                 self.kept = self.journal.top().map(|tx| tx.to.digest);
                 Ok(Event::Staged)
             }
@@ -92,8 +93,8 @@ impl<S: Services, A: Audience> Updater<S, A> {
         }
     }
 
-    /// The plan and the units that have failed by now; the event instead when the machine is no longer
-    /// as it was planned for, or cannot be looked at.
+    /// Returns the plan and the failed units, or an event if the machine no longer matches the plan or cannot be
+    /// observed.
     async fn still_as_planned(
         &mut self,
     ) -> Result<Result<(Planned, Vec<String>), Event>, UpdateError> {
@@ -141,7 +142,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
     }
 }
 
-/// Raises the flag that staging looks at between two objects.
+/// Sets the flag that staging checks between two objects.
 async fn raise(flag: Arc<Stop>, stop: CancellationToken) {
     stop.cancelled().await;
     flag.store(true, Ordering::Relaxed);
@@ -153,7 +154,7 @@ struct How<'a> {
     stop: &'a Stop,
 }
 
-/// Intent, staging, `Staged`: each durable before the next begins.
+/// Writes the intent, stages, and marks the transaction `Staged`; each step is durable before the next begins.
 fn stage(
     store: &Store,
     journal: &mut Journal,
@@ -187,9 +188,12 @@ fn stage(
         phase = Phase::Staging.name(),
         "update to {to} begins: {changes} change(s), cost: {cost:?}"
     );
+    // A failure of another config no longer concerns the machine.
+    let failure = &mut journal.failure;
+    failure.take_if(|it| it.code != Reason::UndoFailed && it.digest != Some(planned.digest));
     journal.transactions.push(tx);
     if let Err(error) = store.save(journal) {
-        // Nothing was begun, and nothing has to be taken back.
+        // Nothing was begun, so nothing needs to be rolled back.
         journal.transactions.pop();
         return Err(error.into());
     }
@@ -200,7 +204,7 @@ fn stage(
     Ok(store.save(journal)?)
 }
 
-/// Whether a file or link of the config before is no longer as that config has it.
+/// Returns whether a file or link differs from the previous config.
 fn is_drifted(root: &Root, planned: &Planned, path: &AbsPath) -> bool {
     let (kind, size) = match root.stat(path) {
         Ok(Some(stat)) => (stat.kind, stat.size),
@@ -229,7 +233,7 @@ fn is_drifted(root: &Root, planned: &Planned, path: &AbsPath) -> bool {
     kind != Kind::File || size != wanted.0 || there() != Some(wanted.1)
 }
 
-/// Whether a hard link of the config before is no name of its file any more, and holds something else.
+/// Returns whether a hard link of the previous config is separate from its file and has other content.
 fn is_parted(root: &Root, path: &AbsPath, file: &str) -> bool {
     let Ok(file) = AbsPath::new(file) else {
         return false;
@@ -238,14 +242,14 @@ fn is_parted(root: &Root, path: &AbsPath, file: &str) -> bool {
     let (one, other) = (stat(path), stat(&file));
     let size = |stat: &Option<Stat>| stat.as_ref().map(|stat| stat.size);
     let inode = |stat: &Option<Stat>| stat.as_ref().map(|stat| stat.identity);
-    // No content of a config is longer.
+    // Contents of a config are never longer.
     let digest = |path: &AbsPath| root.digest_within(path, MOST_BYTES).ok().flatten();
     let same = || digest(path).is_some_and(|found| digest(&file) == Some(found));
     inode(&one) != inode(&other) && (size(&one) != size(&other) || !same())
 }
 
-/// What a config says of the unit file or drop-in at this path. A link that enables a unit bears its
-/// name, too, in another directory.
+/// Returns the config's text of the unit file or drop-in at this path. An enablement link has the unit's name too,
+/// but is in another directory.
 fn unit_text<'a>(config: &'a MachineConfig, path: &AbsPath) -> Option<&'a str> {
     let below = path.as_str().strip_prefix(UNIT_DIR)?.strip_prefix('/')?;
     let unit = |name: &str| config.units.get(&UnitName::new(name).ok()?);

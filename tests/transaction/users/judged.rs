@@ -249,3 +249,31 @@ fn what_a_user_leads_elsewhere_is_refused_by_the_links_name_and_owner() {
         );
     }
 }
+
+#[test]
+fn mode_alone_of_a_file_with_two_names_in_a_users_directory_is_refused() {
+    if !plays_users() {
+        return;
+    }
+    let (app, other) = ("/home/bob/app", "/home/bob/other");
+    let mut wanted = config("wanted").file(app, "", 0o640).hard(other, app);
+    let file = wanted.0.files.get_mut(&at(app)).unwrap();
+    (file.content, file.user, file.group) = (None, Some(Owner::Id(BOB)), Some(Owner::Id(BOB)));
+    for (objects, reason) in [
+        (&[File(app, BOB)][..], Reason::SameObject),
+        (
+            &[File(app, BOB), Hard("/home/bob/third", app)],
+            Reason::UnsafePath,
+        ),
+    ] {
+        let sandbox = machine(objects);
+        let before = sandbox.tree();
+        let refusals = apply(&sandbox, &wanted).unwrap_err();
+        let [refusal] = &refusals[..] else {
+            panic!("{refusals:?}");
+        };
+        assert_eq!(refusal.reason, reason, "{refusal}");
+        assert!(refusal.to_string().contains(app), "{refusal}");
+        assert!(without_staging(&sandbox.tree()) == without_staging(&before));
+    }
+}

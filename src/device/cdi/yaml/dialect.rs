@@ -44,7 +44,11 @@ impl<'t> Dialect<'t> {
                 }
                 false
             }
-            Event::Scalar(_, style, ..) => {
+            Event::Scalar(_, style, anchor, tag) => {
+                if is_key {
+                    let properties = usize::from(*anchor != 0) + usize::from(tag.is_some());
+                    self.check_key_line((start, end), properties)?;
+                }
                 self.end = end;
                 if *style == ScalarStyle::DoubleQuoted
                     && let Some(written) = self.text.get(start..end)
@@ -76,6 +80,23 @@ impl<'t> Dialect<'t> {
         let between = self.text.get(before..start).unwrap_or_default();
         match is_value && !in_flow && has_tab(between, before == 0) {
             true => Err("a tab cannot indent a value".to_owned()),
+            false => Ok(()),
+        }
+    }
+
+    /// The library wants the tag and the anchor of a key, the key, and its colon on one line.
+    fn check_key_line(&self, key: (usize, usize), properties: usize) -> Result<(), String> {
+        let before = self.text.get(self.end..key.0).unwrap_or_default();
+        let same_line = before.rsplit('\n').next().unwrap_or_default();
+        if same_line.matches(['!', '&']).count() < properties {
+            return Err("a key and its tag or anchor stand on different lines".to_owned());
+        }
+        let explicit = before.trim_end().ends_with('?');
+        let after = self.text.get(key.1..).unwrap_or_default();
+        let colon = after.trim_start();
+        let blank = &after[..after.len() - colon.len()];
+        match !explicit && colon.starts_with(':') && blank.contains('\n') {
+            true => Err("a key and its colon stand on different lines".to_owned()),
             false => Ok(()),
         }
     }

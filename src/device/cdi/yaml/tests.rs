@@ -79,6 +79,29 @@ fn what_cannot_be_is_told_with_its_line() {
 }
 
 #[test]
+fn a_key_its_properties_and_its_colon_share_a_line() {
+    for text in [
+        "{!!str text: a, number: 1}",
+        "{text: !!str\n a,\n number\n}",
+        "{? text\n: a}",
+        "? text\n: a",
+        "number: 1 # a & b!\n!!str text: a",
+        "!!map\ntext: a",
+    ] {
+        read::<Shape>(text).unwrap_or_else(|why| panic!("{text:?}: {why}"));
+    }
+    for (text, why) in [
+        ("{number: 1,!\n text: a}", "tag or anchor"),
+        ("{number: 1,&x\n text: a}", "tag or anchor"),
+        ("{text\n: a}", "colon"),
+        ("{\"text\"\n : a}", "colon"),
+    ] {
+        let refused = read::<Shape>(text).unwrap_err();
+        assert!(refused.contains(why), "{text:?}: {refused}");
+    }
+}
+
+#[test]
 fn aliases_that_repeat_too_much_are_refused() {
     let mut text = "list: &l0 [1, 1, 1, 1, 1, 1, 1, 1]\n".to_owned();
     for level in 1..12 {

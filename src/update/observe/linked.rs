@@ -1,0 +1,74 @@
+//! Unit files outside the unit directories that links there lead to (`systemctl link`).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::{
+    machine_config::MachineConfig,
+    path::AbsPath,
+    plan::{self, Observed, UnitEntry},
+    root::{Kind, Root},
+};
+
+use super::{LONGEST_TEXT, places::Places};
+
+/// What the links of the unit directories name outside of these directories, by the path of the link: those
+/// that are there, those that the configs bring, and those that stood there before machinist.
+pub(super) fn unit_links(
+    configs: [&MachineConfig; 2],
+    seen: &Observed,
+) -> BTreeMap<AbsPath, BTreeSet<AbsPath>> {
+    let there = seen.unit_files.iter().chain(&seen.unit_originals);
+    let there = there.filter_map(|(path, entry)| match entry {
+        UnitEntry::Link(text) => Some((path, text)),
+        _ => None,
+    });
+    let names = [&seen.unit_paths_before, &seen.unit_paths];
+    let ours = configs.into_iter().zip(names);
+    let ours = ours.flat_map(|(config, names)| {
+        let links = config.links.iter().filter(|(_, link)| !link.hard);
+        links.map(|(path, link)| (names.get(path).unwrap_or(path), &link.target))
+    });
+    let mut found: BTreeMap<AbsPath, BTreeSet<AbsPath>> = BTreeMap::new();
+    for (path, text) in there.chain(ours) {
+        let target = plan::resolve(path, text);
+        let is_inside = plan::UNIT_DIRECTORIES.contains(&target.directory());
+        if plan::UNIT_DIRECTORIES.contains(&path.directory())
+            && !is_inside
+            && target.as_str() != "/dev/null"
+        {
+            found.entry(path.clone()).or_default().insert(target);
+        }
+    }
+    found
+}
+
+/// Looks behind these links, today and in the tree as planned.
+pub(super) struct Linked<'a, 'p> {
+    pub(super) root: &'a Root,
+    pub(super) ends: [&'a mut Places<'p>; 2],
+}
+
+impl Linked<'_, '_> {
+    /// The text of the unit file that a link to `target` ends at in the tree as planned.
+    pub(super) fn text_behind(&mut self, target: &AbsPath, seen: &mut Observed) -> String {
+        let [today, planned] = &mut self.ends;
+        let mut text = String::new();
+        for (places, ends) in [
+            (today, &mut seen.unit_ends_before),
+            (planned, &mut seen.unit_ends),
+        ] {
+            // What cannot be looked at is as if it were not known.
+            let Ok(end) = places.end(target) else {
+                continue;
+            };
+            let found = self.root.stat(&end).ok().flatten();
+            let found = found.is_some_and(|stat| stat.kind == Kind::File);
+            if found && let Ok(read) = self.root.read_text(&end, LONGEST_TEXT) {
+                text.clone_from(&read);
+                seen.texts.insert(end.clone(), read);
+            }
+            ends.insert(target.clone(), found.then_some(end));
+        }
+        text
+    }
+}

@@ -1,0 +1,139 @@
+//! What the comparison with systemctl finds on the machine before any config.
+
+use std::{collections::BTreeMap, fs};
+
+use machinist::machine_config::{MachineConfig, Unit};
+
+use super::{
+    oracle::{UNITS, install},
+    support::{Dice, Tree, unit},
+};
+
+/// What is on the machine before any config: units that are linked from elsewhere, a template of the vendor,
+/// and units whose names others want as an alias.
+#[derive(Debug, Default)]
+pub(crate) struct Base {
+    files: BTreeMap<String, String>,
+    links: BTreeMap<String, String>,
+    units: Vec<&'static str>,
+}
+
+impl Base {
+    pub(crate) fn throw(dice: &mut Dice, upheld: bool) -> Self {
+        let mut base = Self::default();
+        let vendor = "/usr/lib/systemd/system";
+        base.link("/srv/cur".to_owned(), "v1");
+        for (unit, directory, target, file) in [
+            ("k.service", UNITS, "/opt/k.service", "/opt/k.service"),
+            (
+                "n.path",
+                UNITS,
+                "../../../opt/other.path",
+                "/opt/other.path",
+            ),
+            (
+                "l@.service",
+                UNITS,
+                "/srv/cur/l@.service",
+                "/srv/v1/l@.service",
+            ),
+            ("u.timer", vendor, "/srv/cur/u.timer", "/srv/v1/u.timer"),
+        ] {
+            if dice.one_in(3) {
+                base.units.push(unit);
+                base.link(format!("{directory}/{unit}"), target);
+                // A link may lead nowhere.
+                if !dice.one_in(8) {
+                    let text = install(dice, unit, upheld);
+                    let text = if unit == "k.service" || unit == "u.timer" {
+                        text
+                    } else {
+                        without_aliases(&text)
+                    };
+                    base.files.insert(file.to_owned(), text);
+                }
+            }
+        }
+        if dice.one_in(3) {
+            base.units.push("v@.service");
+            let text = without_aliases(&install(dice, "v@.service", upheld));
+            base.files.insert(format!("{vendor}/v@.service"), text);
+        }
+        base.take_names(dice);
+        base
+    }
+
+    fn link(&mut self, path: String, target: &str) {
+        self.links.insert(path, target.to_owned());
+    }
+
+    fn take_names(&mut self, dice: &mut Dice) {
+        for name in [
+            "alias-a.service",
+            "other-b.timer",
+            "alias-c-d.service",
+            "templ-d@.service",
+            "inst-f@z.timer",
+            "alias-k.service",
+        ] {
+            let path = format!("{UNITS}/{name}");
+            let kind = name.rsplit('.').next().unwrap();
+            let at = if name.contains('@') { "@" } else { "" };
+            match dice.below(18) {
+                0 => drop(self.files.insert(path, "[Unit]\n".to_owned())),
+                1 => self.link(path, &format!("/usr/lib/systemd/system/s{at}.{kind}")),
+                2 => self.link(path, &format!("/opt/gone{at}.{kind}")),
+                3 => self.link(path, "/dev/null"),
+                _ => {}
+            }
+        }
+    }
+
+    pub(crate) fn add_to(&self, tree: &Tree) {
+        for (path, text) in &self.files {
+            tree.write(path, text);
+        }
+        for (path, target) in &self.links {
+            tree.link(path, target);
+        }
+    }
+
+    /// Puts back what `systemctl disable` took away of links that no config made and that were still there: they
+    /// stay when the enablement of their unit leaves.
+    pub(crate) fn put_back(&self, tree: &Tree, there: &BTreeMap<String, String>) {
+        for (path, target) in &self.links {
+            let was_there = there.contains_key(path.trim_start_matches('/'));
+            if was_there && fs::symlink_metadata(tree.at(path)).is_err() {
+                tree.link(path, target);
+            }
+        }
+    }
+
+    /// Enables and disables some of the units that are there, and instances of the templates.
+    pub(crate) fn ask(&self, config: &mut MachineConfig, dice: &mut Dice) {
+        for name in &self.units {
+            let say = |config: &mut MachineConfig, name: &str, enabled| {
+                let enabled = Some(enabled);
+                let said = Unit {
+                    enabled,
+                    ..Unit::default()
+                };
+                unit(config, name, said);
+            };
+            let off = dice.one_in(3);
+            if !dice.one_in(4) {
+                say(config, name, !off);
+            }
+            if name.contains('@') && !off && dice.one_in(2) {
+                say(config, &name.replace('@', "@one"), !dice.one_in(4));
+            }
+        }
+    }
+}
+
+/// `systemctl disable` leaves the aliases of an instance, and of a unit whose file has another name; what
+/// machinist made it takes away.
+fn without_aliases(text: &str) -> String {
+    let lines = text.lines().filter(|line| !line.starts_with("Alias="));
+    lines.map(|line| format!("{line}\n")).collect()
+}
