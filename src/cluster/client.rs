@@ -4,14 +4,14 @@
 //! once a minute, and takes them from then on. What it does not do, and what is done here: read the
 //! token at once when it is refused (401); read client certificates and a kubeconfig's authorities
 //! again at all (a kubelet's certificate is replaced long before the agent's process is); bound a
-//! request in time. kube's own repeating is turned off: up to 15 times in silence would send what
-//! nobody wants any more.
+//! request in time. kube's own retries are turned off: up to 15 silent ones would send stale requests.
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use kube::{
     Client, Config,
     api::GetParams,
+    client::ClientBuilder,
     config::{KubeConfigOptions, Kubeconfig, KubeconfigError},
     core::Request,
 };
@@ -21,13 +21,13 @@ use tokio::{
 };
 
 use super::{
+    answer_limit::{AnswerLimit, MAX_ANSWER_BYTES},
     error::{ClusterError, ConnectError, Why},
     token,
 };
 use crate::crd::names;
 
-/// A name that does not resolve or a host that is down is known within this time; the next address of
-/// a load balancer is tried then.
+/// How long one address may take to answer; the next address of a load balancer is tried then.
 const CONNECT: Duration = Duration::from_secs(10);
 
 /// No request of ours lasts longer on a healthy server, which itself gives up after 60 s.
@@ -118,10 +118,11 @@ impl Access {
         let mut config = self.config().await?;
         let trimmed = token::trim(&mut config)?;
         let server = config.cluster_url.to_string();
-        let client = Client::try_from(config).map_err(|e| ConnectError::Client {
+        let builder = ClientBuilder::try_from(config).map_err(|e| ConnectError::Client {
             server,
             source: Box::new(e),
         })?;
+        let client = builder.with_layer(&AnswerLimit(MAX_ANSWER_BYTES)).build();
         Ok((client, trimmed))
     }
 }
@@ -222,9 +223,8 @@ impl Cluster {
 
     /// Makes one request, which `ask` puts together; `act` and `object` name it in messages.
     ///
-    /// It ends within half a minute, twice that where it is repeated: where the credentials are
-    /// not accepted they are read anew and the request is made once more. So `ask` may be called twice, and what it sends was refused before
-    /// it had any effect.
+    /// It ends within 30 s, or 60 s where the credentials are refused (401): they are read again and the request
+    /// is sent once more.
     pub async fn ask<T, F>(
         &self,
         act: &'static str,

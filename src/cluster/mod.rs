@@ -4,6 +4,7 @@
 //! it in time and reads the credentials anew when they are not accepted any more; nobody else waits,
 //! counts or repeats below the loops of this room.
 
+mod answer_limit;
 pub mod by_hand;
 pub mod cancel;
 mod client;
