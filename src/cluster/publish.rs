@@ -61,7 +61,7 @@ pub async fn publish(
     let mut duties = duties;
     let mut damper = Damper::default();
     loop {
-        let report = Arc::clone(&update.borrow_and_update());
+        let report = without_old_failure(Arc::clone(&update.borrow_and_update()));
         let gates = status.borrow_and_update().gates.clone();
         let does = *duties.borrow_and_update();
         let fault = damper.look(look(&report), Instant::now());
@@ -80,6 +80,35 @@ pub async fn publish(
             Ok(()) = duties.changed() => {}
             () = at(damper.turns()) => {}
         }
+    }
+}
+
+/// The report without the failure of a config that is no longer desired, while the update to the desired one has
+/// changed nothing yet. A failed rollback stays: it concerns the machine.
+fn without_old_failure(report: Arc<UpdateReport>) -> Arc<UpdateReport> {
+    use Phase as P;
+    let unchanged = matches!(
+        report.phase,
+        P::Idle
+            | P::Planned
+            | P::Waiting
+            | P::Cordoned
+            | P::Withholding
+            | P::Draining
+            | P::Drained
+            | P::Staging
+    );
+    let is_old = report.failure.as_ref().is_some_and(|failure| {
+        let both = failure.digest.zip(report.config.desired.as_ref());
+        failure.code != Reason::UndoFailed
+            && both.is_some_and(|(failed, desired)| failed != desired.digest)
+    });
+    match unchanged && is_old {
+        true => Arc::new(UpdateReport {
+            failure: None,
+            ..(*report).clone()
+        }),
+        false => report,
     }
 }
 
@@ -106,7 +135,7 @@ pub fn failing(report: &UpdateReport) -> Option<Reason> {
     let refused = report.refused.first().map(|refusal| refusal.reason);
     let failed = report.failure.as_ref().map(|failure| failure.code);
     // While a boot is judged, what is not well yet is no failure: either it becomes well, or the config is taken back.
-    let judged = matches!(report.phase, Phase::Booted | Phase::Verifying);
+    let judged = report.is_boot_judged();
     let no_failure = |code: &Reason| match code {
         Reason::Withdrawn => true,
         Reason::MachineUnwell => judged,

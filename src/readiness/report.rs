@@ -264,9 +264,12 @@ fn inputs(
     devices: &DevicesView,
     host: &Signals,
 ) -> Inputs {
+    let is_unwell_yet = |failure: &journal::Failure| {
+        failure.code == Reason::MachineUnwell && update.is_boot_judged()
+    };
     // What is half done fails by its own doing; that another config could not be read meanwhile is no part of it.
     let (failed, refused) = match update.unverified || update.unknown {
-        true => (update.failure.clone(), None),
+        true => (update.failure.clone().filter(|it| !is_unwell_yet(it)), None),
         false => (None, update.hindrance()),
     };
     let in_short = |failure: journal::Failure| Failure {

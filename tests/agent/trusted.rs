@@ -183,3 +183,45 @@ fn an_ordinary_user_obeys_files_of_its_own() {
     );
     fs::remove_dir_all(&home).unwrap();
 }
+
+#[test]
+fn a_fuse_mount_that_never_answers_delays_no_plan() {
+    if !is_root() || !Path::new("/dev/fuse").exists() {
+        return;
+    }
+    let place = Place::new();
+    let mounted = place.at("/home/bob/.config");
+    fs::create_dir_all(&mounted).unwrap();
+    for path in [&place.at("/home/bob"), &mounted] {
+        chown(path, Some(1000), Some(1000)).unwrap();
+    }
+    let file = place.path().join("keys.ign");
+    let entry = r#"{"path": "/home/bob/.config", "contents": {"source": "data:,x"}}"#;
+    let text =
+        format!(r#"{{"ignition": {{"version": "3.4.0"}}, "storage": {{"files": [{entry}]}}}}"#);
+    fs::write(&file, text).unwrap();
+    let may = Command::new("unshare").args(["--mount", "true"]).output();
+    if !may.is_ok_and(|output| output.status.success()) {
+        eprintln!("skipped: no mount namespace may be made here");
+        return;
+    }
+    // The shell keeps the server's end open and never reads from it.
+    let script = "exec 3<>/dev/fuse && mount --internal-only --types fuse.stuck --options \
+        fd=3,rootmode=40000,user_id=1000,group_id=1000,allow_other none \"$0\" && timeout 60 \"$@\"";
+    let command = place.command(&["plan", &file.display().to_string()]);
+    let output = Command::new("unshare")
+        .args([
+            "--mount",
+            "sh",
+            "-c",
+            script,
+            &mounted.display().to_string(),
+        ])
+        .arg(command.get_program())
+        .args(command.get_args())
+        .output()
+        .unwrap();
+    let shown = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(code(&output), 1, "{shown}{}", err(&output));
+    assert!(shown.contains("UnsafePath"), "{shown}");
+}

@@ -27,6 +27,7 @@ mod kubelet;
 mod machines;
 mod nodes;
 mod numa;
+mod openshift;
 mod path;
 mod policies;
 mod rounds;
@@ -47,6 +48,9 @@ mod by_hand;
 mod case;
 #[path = "../power_cut/cases.rs"]
 mod cases;
+#[allow(dead_code, reason = "shared with other tests")]
+#[path = "../support/first_config.rs"]
+mod first_config;
 #[allow(dead_code, reason = "shared with other tests")]
 #[path = "../support/sandbox.rs"]
 mod sandbox;

@@ -53,8 +53,12 @@ impl ByController {
         let mut sights = self.ours.node.sights();
         self.ask(request.clone());
         let done = sights.wait_for(|sight| {
-            let node = sight.node.as_ref();
-            node.is_some_and(|node| node.last_applied_drain().as_ref() == Some(&request))
+            let Some(node) = &sight.node else {
+                return false;
+            };
+            // Whoever cordons the node after this, it is not the person who had cordoned it before.
+            self.cordoned_before.fetch_and(node.is_cordoned(), Relaxed);
+            node.last_applied_drain().as_ref() == Some(&request)
         });
         if done.await.is_err() {
             // Nobody looks any more: the agent ends.
@@ -91,17 +95,18 @@ impl ByController {
     }
 
     /// The request to lift the cordon. After a drain that was taken back, the controller's last act may have the name
-    /// of this very request: it needs another one then. A person's cordon gets none, and stays.
+    /// of this very request: it needs another one then. To keep a person's cordon, the controller is asked for what it
+    /// did last: it does nothing then.
     fn uncordon_request(&self, on: &str) -> DrainRequest {
         let plain = DrainRequest::Uncordon(on.to_owned());
         let Some(view) = self.seen() else {
             return plain;
         };
         let (asked, last) = (self.asked(&view), view.last_applied_drain());
-        let kept = self.cordoned_before.load(Relaxed) || view.keeps_cordon();
         match asked {
             Some(asked) if asked.is_again(&plain) => asked,
-            asked if last.as_ref() == Some(&plain) && asked != last && !kept => plain.again(),
+            _ if self.keeps_cordon(&view) => last.unwrap_or(plain),
+            asked if last.as_ref() == Some(&plain) && asked != last => plain.again(),
             _ => plain,
         }
     }
@@ -113,15 +118,26 @@ impl ByController {
     /// Whether the cordon of the update to be over is asked away already.
     fn is_uncordon_asked(&self, on: &str) -> bool {
         let plain = DrainRequest::Uncordon(on.to_owned());
-        let asked = self.seen().and_then(|view| self.asked(&view));
-        asked.is_some_and(|asked| asked.is_again(&plain))
+        let Some(view) = self.seen() else {
+            return false;
+        };
+        self.asked(&view).is_some_and(|asked| {
+            let other = matches!(asked, DrainRequest::Uncordon(_)) && self.keeps_cordon(&view);
+            other || asked.is_again(&plain)
+        })
+    }
+
+    /// Whether the node stays cordoned after this update, because a person cordoned it.
+    fn keeps_cordon(&self, view: &NodeView) -> bool {
+        self.cordoned_before.load(Relaxed) || view.keeps_cordon()
     }
 
     fn note_cordon_before(&self) {
         if let Some(view) = self.seen() {
             let drains = matches!(self.asked(&view), Some(DrainRequest::Drain(_)));
-            if !drains {
-                self.cordoned_before.store(view.is_cordoned(), Relaxed);
+            let cordoned = view.is_cordoned();
+            if !drains || !cordoned {
+                self.cordoned_before.store(cordoned, Relaxed);
             }
         }
     }

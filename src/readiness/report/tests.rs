@@ -114,4 +114,13 @@ fn a_config_that_cannot_be_read_fails_no_update_that_is_half_done() {
         digest: None,
     });
     assert_eq!(gate(&update), Reason::UpdateFailed);
+    // What is not well right after the boot may become well, or the config is rolled back.
+    update.phase = crate::update::phase::Phase::Verifying;
+    assert_eq!(gate(&update), Reason::UpdateFailed);
+    if let Some(failure) = &mut update.failure {
+        failure.code = Reason::MachineUnwell;
+    }
+    assert_eq!(gate(&update), Reason::UpdateInProgress);
+    update.phase = crate::update::phase::Phase::Failed;
+    assert_eq!(gate(&update), Reason::UpdateFailed);
 }

@@ -249,3 +249,60 @@ async fn after_an_update_pods_come_only_when_the_gates_are_open() {
     double.turn(false);
     timeout(LONG, uncordoned).await.unwrap().unwrap();
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_persons_cordon_stays_whatever_the_controller_did_last() {
+    for last in ["uncordon-a", "uncordon-a-1", "uncordon-older"] {
+        let mut double = Double::new().await;
+        for name in [protocol::DESIRED_DRAIN, protocol::LAST_APPLIED_DRAIN] {
+            let value = last.to_owned();
+            double.view.annotations.insert(name.to_owned(), value);
+        }
+        double.set_cordon(true);
+        double.reversed("b", ["drain-b", last]).await;
+        assert!(double.view.is_cordoned(), "{last}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_persons_cordon_outlives_an_update_and_no_longer_than_the_person_wants() {
+    let mut double = Double::new().await;
+    double.set_cordon(true);
+    for (to, cordoned) in [("b", true), ("c", false)] {
+        let (drain, _stop) = double.drain(to);
+        double.asked(&format!("drain-{to}")).await;
+        double.turn(false);
+        timeout(LONG, drain).await.unwrap().unwrap();
+        let uncordoned = double.uncordon(to);
+        tokio::task::yield_now().await;
+        double.turn(false);
+        if !cordoned {
+            double.asked(&format!("uncordon-{to}")).await;
+            double.turn(false);
+        }
+        timeout(LONG, uncordoned).await.unwrap().unwrap();
+        double.turn(false);
+        assert_eq!(double.view.is_cordoned(), cordoned, "{to}");
+        // The person has done with the node.
+        double.set_cordon(false);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cordon_that_the_person_lifts_in_a_drain_is_the_controllers_from_then_on() {
+    let mut double = Double::new().await;
+    double.set_cordon(true);
+    let (drain, stop) = double.drain("b");
+    double.asked("drain-b").await;
+    double.turn(true);
+    double.set_cordon(false);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    double.turn(true);
+    stop.cancel();
+    drain.await.unwrap();
+    let node = Arc::clone(&double.node);
+    node.take_back("a".to_owned()).await.unwrap();
+    double.asked("uncordon-a-1").await;
+    double.turn(true);
+    assert!(!double.view.is_cordoned());
+}

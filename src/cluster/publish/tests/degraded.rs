@@ -159,3 +159,49 @@ async fn degraded_comes_and_goes_by_the_passing_of_time_alone() {
     assert_eq!(degraded.unwrap().status, Progress::False);
     stop.cancel();
 }
+
+/// The journal keeps the failure until the next update has begun to change the machine.
+#[test]
+fn a_new_config_clears_the_failure_of_the_one_before_from_its_first_phase_on() {
+    let mut bad = failed(Phase::Idle, Reason::NoProviderForOSImage, "bad");
+    if let Some(failure) = &mut bad.failure {
+        (failure.again, failure.digest) = (false, Some(config("bad").digest));
+    }
+    let left = bad.failure.clone();
+    let next = |phase| {
+        let failure = left.clone();
+        let report = report(phase, "a", "good");
+        UpdateReport { failure, ..report }
+    };
+    let told = [
+        (0, bad),
+        (1, next(Phase::Idle)),
+        (2, next(Phase::Planned)),
+        (3, next(Phase::Draining)),
+        (4, next(Phase::Staging)),
+        (5, report(Phase::Committing, "a", "good")),
+        (6, report(Phase::Idle, "good", "good")),
+    ];
+    let seen = told.map(|(second, report)| {
+        let report = without_old_failure(Arc::new(report));
+        (second, UpdateReport::clone(&report))
+    });
+    assert_eq!(
+        states(&written(seen)),
+        [
+            (0, State::Unreconcilable),
+            (1, State::Working),
+            (6, State::Done)
+        ]
+    );
+}
+
+#[test]
+fn a_failed_rollback_stays_degraded_whatever_config_is_desired() {
+    let mut stuck = failed(Phase::Idle, Reason::UndoFailed, "good");
+    if let Some(failure) = &mut stuck.failure {
+        failure.digest = Some(config("bad").digest);
+    }
+    let shown = without_old_failure(Arc::new(stuck.clone()));
+    assert_eq!(shown.failure, stuck.failure);
+}

@@ -1,0 +1,234 @@
+//! A node of OpenShift that machinist has taken over, under a double of its machine-config-controller: from
+//! the adoption through updates, second thoughts and bad configs. Each step is named as it begins.
+
+mod controller;
+mod drains;
+mod seen;
+mod verdicts;
+
+use std::{
+    process::Output,
+    thread,
+    time::{Duration, Instant},
+};
+
+use serde_json::{Value, json};
+
+use self::controller::Controller;
+use crate::first_config::{self, CURRENT_CONFIG};
+use crate::support::agent::file;
+use crate::support::{Cluster, Machine, lab};
+
+const GROUP: &str = "machineconfiguration.openshift.io";
+const NODE: &str = "worker";
+const KUBECONFIG: &str = "/etc/machinist/kubeconfig";
+
+/// Within which the Node says what is wrong, and what no longer is.
+const AT_ONCE: Duration = Duration::from_secs(5);
+
+const SEARCH: &str =
+    "unqualified-search-registries = [\"registry.access.redhat.com\", \"docker.io\"]\n";
+const KEY: &str =
+    "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIMS5KXbDAu7yhVFEf3aJZLJdVVzWcuVQv4p6hnjtaqsW core@lab";
+const SSHD: &str = "/etc/ssh/sshd_config.d/40-ssh-key-dir.conf";
+/// As Red Hat's and Fedora's CoreOS ship it, and as others do who have no helper.
+const SSHD_WITH_HELPER: &str =
+    "AuthorizedKeysCommand /usr/libexec/ssh-key-dir %u\nAuthorizedKeysCommandUser root\n";
+const SSHD_WITH_PATTERN: &str =
+    "AuthorizedKeysFile .ssh/authorized_keys .ssh/authorized_keys.d/*\n";
+
+/// Runs, and stands in for the container runtime of the policies.
+const CRIO: &str = "[Service]\nExecStart=/bin/sleep infinity\nExecReload=/bin/true\n\
+    [Install]\nWantedBy=multi-user.target\n";
+/// A unit of the machine that cannot start.
+const LIVE: &str = "[Unit]\nRequires=lab-missing.service\n[Service]\nExecStart=/bin/sleep infinity\n\
+    [Install]\nWantedBy=multi-user.target\n";
+
+/// The node, and who gives it its configs.
+struct Story<'a> {
+    cluster: &'a Cluster,
+    machine: &'a Machine,
+    controller: Controller<'a>,
+}
+
+/// What a config says beside what the node was installed with.
+#[derive(Clone, Default)]
+struct Content {
+    /// Its change needs a reboot, and a drain with it.
+    example: u32,
+    /// Its change needs neither.
+    sysctl: u32,
+    registries: String,
+    units: Vec<Value>,
+}
+
+impl Content {
+    fn rendered(&self, name: &str) -> Value {
+        let mut config = first_config::rendered(name, "/dev/vdb");
+        let spec = &mut config["spec"];
+        spec["kernelArguments"] = json!(kernel_arguments());
+        let files = spec["config"]["storage"]["files"].as_array_mut().unwrap();
+        for (path, text) in self.files() {
+            files.push(file(path, 0o644, &text));
+        }
+        spec["config"]["passwd"] = json!({"users": [{"name": "core", "sshAuthorizedKeys": [KEY]}]});
+        spec["config"]["systemd"] = json!({"units": self.units});
+        config
+    }
+
+    fn files(&self) -> [(&'static str, String); 3] {
+        let registries = [SEARCH, &self.registries].concat();
+        [
+            ("/etc/example.conf", format!("{}\n", self.example)),
+            (
+                "/etc/sysctl.d/90-lab.conf",
+                format!("net.ipv4.conf.all.log_martians = {}\n", self.sysctl),
+            ),
+            ("/etc/containers/registries.conf", registries),
+        ]
+    }
+}
+
+/// Of the host's own command line, which every machine of the lab has: an argument with quotes that the kernel
+/// does not show, and a string of two.
+fn kernel_arguments() -> Vec<String> {
+    let line = std::fs::read_to_string("/proc/cmdline").unwrap();
+    let words = line.split_whitespace().take_while(|word| *word != "--");
+    let mut pairs = words
+        .filter(|word| !word.contains('"'))
+        .filter_map(|word| word.split_once('='));
+    let mut next = || pairs.next().expect("three arguments with values");
+    let [(a, b), (c, d), (e, f)] = [next(), next(), next()];
+    vec![format!("{a}=\"{b}\""), format!(" {c}={d} {e}=\"{f}\"")]
+}
+
+/// A step's name and, when it is over, how long it took.
+fn step(name: &str, act: impl FnOnce()) {
+    let begun = Instant::now();
+    println!("lab: openshift: {name}");
+    act();
+    println!("lab: openshift: {name}: {:.1?}", begun.elapsed());
+}
+
+impl Story<'_> {
+    fn offer(&self, name: &str, content: &Content) {
+        self.cluster.apply(&content.rendered(name).to_string());
+    }
+
+    /// Rolls a config out and waits until the node is on it; the Node never says that anything went wrong.
+    fn healthy_update(&self, name: &str, content: &Content) {
+        self.offer(name, content);
+        let (from, _) = self.controller.seen().mark();
+        self.controller.roll_out(name);
+        self.controller
+            .wait_node(name, from, |node| node.is_on(name));
+        let seen = self.controller.seen();
+        let bad = seen.nodes_from(from).iter().find(|it| it.is_degraded());
+        assert!(bad.is_none(), "{bad:?}");
+    }
+
+    fn adopt(&self, flags: &[&str]) -> Output {
+        let adopt = ["/usr/bin/machinist", "adopt", "--kubeconfig", KUBECONFIG];
+        self.machine
+            .try_exec(&[&adopt[..], flags].concat())
+            .unwrap()
+    }
+
+    fn annotate(&self, annotations: &[&str]) {
+        let annotations = annotations.iter().map(|it| format!("{GROUP}/{it}"));
+        let annotations: Vec<_> = annotations.collect();
+        let mut arguments = vec!["annotate", "--overwrite", "node", NODE];
+        arguments.extend(annotations.iter().map(String::as_str));
+        self.cluster.kubectl(&arguments);
+    }
+}
+
+fn said(output: &Output) -> String {
+    let both = [&output.stdout[..], &output.stderr[..]].concat();
+    String::from_utf8_lossy(&both).into_owned()
+}
+
+/// The machine as its daemon leaves it: on `rendered-worker-0`.
+fn installed(cluster: &Cluster) -> Machine {
+    let kubeconfig = std::fs::read(cluster.kubeconfig("machinist-worker", "system:masters"));
+    let settings =
+        format!("source: cluster\ncluster: {{node: {NODE}, kubeconfig: {KUBECONFIG}}}\n");
+    let first = Content::default();
+    let mut machine = Machine::build(NODE)
+        .machinist()
+        .file(KUBECONFIG, kubeconfig.unwrap())
+        .file("/etc/machinist/machinist.yaml", settings)
+        .file(
+            CURRENT_CONFIG,
+            first.rendered("rendered-worker-0").to_string(),
+        )
+        .file("/etc/a", "one")
+        .file(SSHD, SSHD_WITH_PATTERN)
+        .file("/usr/lib/systemd/system/lab-live.service", LIVE)
+        .file("/usr/lib/systemd/system/crio.service", CRIO)
+        .enable("crio.service");
+    for (path, text) in first.files() {
+        machine = machine.file(path, text);
+    }
+    let machine = machine.boot();
+    machine.exec(&["useradd", "--create-home", "core"]);
+    let keys = "/home/core/.ssh/authorized_keys.d/ignition";
+    machine.write(keys, format!("{KEY}\n"));
+    machine.sh("chown -R core:core /home/core/.ssh; chmod -R go= /home/core/.ssh");
+    machine
+}
+
+#[test]
+fn a_node_of_openshift_is_adopted_and_kept_by_the_rules_of_its_controller() {
+    let cluster = Cluster::start(&lab().version);
+    let crds = concat!(env!("CARGO_MANIFEST_DIR"), "/packaging/kubernetes/crds");
+    cluster.kubectl(&["apply", "-k", crds]);
+    cluster.kubectl(&["wait", "--for=condition=Established", "crd", "--all"]);
+    let here = json!({"apiVersion": format!("{GROUP}/v1"), "kind": "ControllerConfig",
+        "metadata": {"name": "machine-config-controller"}, "spec": {}});
+    cluster.apply(&here.to_string());
+    let machine = installed(&cluster);
+    cluster.join(&machine);
+    thread::scope(|scope| {
+        let story = Story {
+            cluster: &cluster,
+            machine: &machine,
+            controller: Controller::start(scope, &cluster),
+        };
+        let mut content = Content::default();
+        step("a node with images, disks and keys is adopted", || {
+            verdicts::adoption(&story, &content);
+        });
+        step("a config that leaves the images alone is taken on", || {
+            content.sysctl = 1;
+            story.healthy_update("rendered-worker-1", &content);
+        });
+        step("a bad config is named, and a good one clears it", || {
+            verdicts::bad_and_good(&story, &mut content);
+        });
+        step("mirrors for digests drain nobody", || {
+            drains::mirrors(&story, &mut content);
+        });
+        step("an update with a reboot, condition by condition", || {
+            drains::rebooting(&story, &mut content);
+        });
+        step("a drain that is blocked is taken back", || {
+            drains::taken_back(&story, &content);
+        });
+        step("a person's cordon stays", || {
+            drains::persons_cordon(&story, &mut content);
+        });
+        step("a cancelled update gives the node back", || {
+            drains::cancelled(&story, &content);
+        });
+        step("a unit that cannot start is named", || {
+            verdicts::unit_that_cannot_start(&story, &content);
+        });
+        let seen = story.controller.seen();
+        let mute = seen
+            .nodes_from(0)
+            .iter()
+            .find(|it| it.is_degraded() && it.reason.is_empty());
+        assert!(mute.is_none(), "degraded without a reason: {mute:?}");
+    });
+}

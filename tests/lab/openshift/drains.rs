@@ -1,0 +1,254 @@
+//! Drains that the controller is asked for, or is not.
+
+use std::time::{Duration, Instant};
+
+use super::{AT_ONCE, Content, NODE, SEARCH, Story, said, seen::ProgressSight};
+use crate::support::wait;
+
+/// As the controller writes it for an ImageDigestMirrorSet: with keys that say nothing.
+const MIRRORS: &str = "short-name-mode = \"\"\nadditional-layer-store-auth-helper = \"\"\n\n\
+    [[registry]]\n  prefix = \"\"\n  location = \"registry.example.com/ocp\"\n\n\
+    \x20 [[registry.mirror]]\n    location = \"mirror.example.com/ocp\"\n    pull-from-mirror = \"digest-only\"\n";
+
+/// Within which a node is schedulable again: an attempt of the controller's, and then some.
+const GIVEN_BACK: Duration = wait::seconds(60);
+
+pub fn mirrors(story: &Story<'_>, content: &mut Content) {
+    let (from, _) = story.controller.seen().mark();
+    let boot = story.machine.boot_id();
+    MIRRORS.clone_into(&mut content.registries);
+    story.healthy_update("rendered-worker-mirrors", content);
+    let whole = [SEARCH, MIRRORS].concat();
+    let read = story.machine.read("/etc/containers/registries.conf");
+    assert_eq!(read, whole.as_bytes());
+    let seen = story.controller.seen();
+    let drained =
+        |it: &&super::seen::NodeSight| it.desired_drain.starts_with("drain-") || it.cordoned;
+    let drained = seen.nodes_from(from).iter().find(drained);
+    assert!(drained.is_none(), "{drained:?}");
+    assert_eq!(story.machine.boot_id(), boot);
+}
+
+/// The order that OpenShift's tests expect of an update with a reboot.
+const ORDER: [&str; 8] = [
+    "UpdatePrepared",
+    "Cordoned",
+    "Drained",
+    "AppliedFilesAndOS",
+    "UpdateExecuted",
+    "RebootedNode",
+    "Resumed",
+    "Updated",
+];
+
+pub fn rebooting(story: &Story<'_>, content: &mut Content) {
+    const NAME: &str = "rendered-worker-reboot";
+    let (nodes, from) = story.controller.seen().mark();
+    let boot = story.machine.boot_id();
+    content.example += 1;
+    story.healthy_update(NAME, content);
+    assert_ne!(story.machine.boot_id(), boot);
+    wait::until("Updated", wait::seconds(60), || {
+        let seen = story.controller.seen();
+        let last = seen.progress_from(from).last();
+        last.is_some_and(|it| it.status("Updated") == "True")
+    });
+    let seen = story.controller.seen();
+    let sights = seen.progress_from(from);
+    // The spec, the versions and the conditions of the status follow one another within a moment.
+    let is_new =
+        |it: &ProgressSight| it.desired.iter().eq([NAME]) && it.status("Updated") != "True";
+    let new = sights.iter().position(is_new).expect("the new config");
+    assert!(
+        sights[..new]
+            .iter()
+            .all(|it| it.at + AT_ONCE > sights[new].at),
+        "{}",
+        seen.told()
+    );
+    let sights = &sights[new..];
+    for sight in sights {
+        assert_eq!(
+            sight.desired.iter().collect::<Vec<_>>(),
+            [NAME],
+            "{sight:#?}"
+        );
+        assert_ne!(sight.status("NodeDegraded"), "True", "{sight:#?}");
+    }
+    let first = |kind: &str| sights.iter().position(|it| it.status(kind) == "True");
+    let reached: Vec<_> = ORDER.map(|kind| (first(kind), kind)).into();
+    println!("lab: openshift: first true: {reached:?}");
+    assert!(
+        reached.iter().all(|(at, _)| at.is_some()),
+        "{}",
+        seen.told()
+    );
+    assert!(reached.is_sorted_by_key(|(at, _)| *at), "{}", seen.told());
+    let rebooted = &sights[first("RebootedNode").unwrap()..];
+    let lost = rebooted
+        .iter()
+        .find(|it| it.status("Updated") != "True" && it.status("RebootedNode") != "True");
+    assert!(lost.is_none(), "{lost:#?}");
+    let nodes = seen.nodes_from(nodes);
+    let failed = nodes.iter().find(|it| it.reasons.contains("UpdateFailed"));
+    assert!(failed.is_none(), "{failed:?}");
+    let mut asked: Vec<_> = nodes.iter().map(|it| it.desired_drain.as_str()).collect();
+    asked.retain(|it| it.ends_with(NAME));
+    asked.dedup();
+    assert_eq!(asked, [format!("drain-{NAME}"), format!("uncordon-{NAME}")]);
+}
+
+/// A pod that a budget keeps.
+fn guard(story: &Story<'_>) {
+    story.cluster.pod("guarded", NODE, &[]);
+    story
+        .cluster
+        .wait_pod("guarded", "Running", wait::seconds(60));
+    story.cluster.apply(
+        "apiVersion: policy/v1\nkind: PodDisruptionBudget\nmetadata: {name: guard}\n\
+         spec: {maxUnavailable: 0, selector: {matchLabels: {app: guarded}}}\n",
+    );
+    story
+        .cluster
+        .wait_object("pdb", "guard", "its status", wait::seconds(60), |budget| {
+            budget["status"]["observedGeneration"] == 1
+        });
+}
+
+fn on(story: &Story<'_>) -> String {
+    story
+        .controller
+        .seen()
+        .last()
+        .unwrap()
+        .current_config
+        .clone()
+}
+
+/// Offers a config that needs a drain.
+fn another(story: &Story<'_>, content: &Content, name: &str) {
+    let content = Content {
+        example: content.example + 1,
+        ..content.clone()
+    };
+    story.offer(name, &content);
+}
+
+/// The desired config is set back while the drain is blocked; as often as it takes to use all names of a request.
+pub fn taken_back(story: &Story<'_>, content: &Content) {
+    guard(story);
+    let on = on(story);
+    another(story, content, "rendered-worker-withdrawn");
+    for round in 0..3 {
+        story.controller.roll_out("rendered-worker-withdrawn");
+        story
+            .controller
+            .wait_blocked("drain-rendered-worker-withdrawn");
+        let (from, _) = story.controller.seen().mark();
+        story.controller.give(NODE, &on);
+        let asked = Instant::now();
+        wait::until("the node to be schedulable", GIVEN_BACK, || {
+            story
+                .controller
+                .seen()
+                .last()
+                .is_some_and(|it| !it.cordoned)
+        });
+        println!(
+            "lab: figure: round {round}: schedulable {:.1?} after it was set back",
+            asked.elapsed()
+        );
+        story
+            .controller
+            .wait_node("Done again", from, |it| it.is_on(&on) && !it.cordoned);
+        print_requests(story, from);
+    }
+    assert_eq!(
+        story.machine.read("/etc/example.conf"),
+        format!("{}\n", content.example).as_bytes()
+    );
+}
+
+fn print_requests(story: &Story<'_>, from: usize) {
+    let seen = story.controller.seen();
+    let mut asked: Vec<_> = seen
+        .nodes_from(from)
+        .iter()
+        .map(|it| it.desired_drain.clone())
+        .collect();
+    asked.dedup();
+    println!("lab: openshift: asked for {asked:?}");
+}
+
+/// Whatever the controller's last act was called: by the other name, by the plain one, and after an update that
+/// asked for nothing.
+pub fn persons_cordon(story: &Story<'_>, content: &mut Content) {
+    for round in 0..3 {
+        if round == 2 {
+            content.sysctl ^= 1;
+            story.healthy_update("rendered-worker-quiet", content);
+        }
+        let on = on(story);
+        let (from, _) = story.controller.seen().mark();
+        story.cluster.kubectl(&["cordon", NODE]);
+        let last = story
+            .controller
+            .wait_node("cordoned", from, |it| it.cordoned);
+        println!("lab: openshift: last applied: {}", last.last_applied_drain);
+        another(story, content, "rendered-worker-withdrawn");
+        story.controller.give(NODE, "rendered-worker-withdrawn");
+        story
+            .controller
+            .wait_blocked("drain-rendered-worker-withdrawn");
+        let (from, _) = story.controller.seen().mark();
+        story.controller.give(NODE, &on);
+        let done = "Done again, and nothing asked for";
+        story.controller.wait_node(done, from, |it| {
+            it.is_on(&on) && it.desired_drain == it.last_applied_drain
+        });
+        print_requests(story, from);
+        let seen = story.controller.seen();
+        let lifted = seen.nodes_from(from).iter().find(|it| !it.cordoned);
+        assert!(lifted.is_none(), "{lifted:?}");
+        drop(seen);
+        story.cluster.kubectl(&["uncordon", NODE]);
+        story
+            .controller
+            .wait_node("schedulable", from, |it| !it.cordoned);
+    }
+}
+
+/// By a person's command, whose config stays the desired one.
+pub fn cancelled(story: &Story<'_>, content: &Content) {
+    let on = on(story);
+    another(story, content, "rendered-worker-cancelled");
+    story.controller.roll_out("rendered-worker-cancelled");
+    story
+        .controller
+        .wait_blocked("drain-rendered-worker-cancelled");
+    let (from, _) = story.controller.seen().mark();
+    let asked = Instant::now();
+    let output = story
+        .cluster
+        .machinist("laptop", &["cancel", NODE])
+        .output()
+        .unwrap();
+    let answered = asked.elapsed();
+    println!(
+        "lab: figure: cancel is answered after {answered:.1?}: {}",
+        said(&output)
+    );
+    assert!(output.status.success(), "{}", said(&output));
+    assert!(answered < AT_ONCE, "{answered:?}");
+    story
+        .controller
+        .wait_node("schedulable", from, |it| !it.cordoned);
+    println!(
+        "lab: figure: schedulable {:.1?} after the command",
+        asked.elapsed()
+    );
+    story.controller.give(NODE, &on);
+    story
+        .controller
+        .wait_node("Done again", from, |it| it.is_on(&on) && !it.cordoned);
+}

@@ -1,0 +1,186 @@
+//! What was written over time: to the Node and to its MachineConfigNode, each version as the API server told it.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Write as _,
+    time::Instant,
+};
+
+use serde_json::Value;
+
+use super::GROUP;
+
+/// What the controller goes by of a Node.
+#[derive(Clone, Debug)]
+pub struct NodeSight {
+    pub at: Instant,
+    pub name: String,
+    pub state: String,
+    pub reason: String,
+    pub desired_config: String,
+    pub current_config: String,
+    pub desired_drain: String,
+    pub last_applied_drain: String,
+    pub cordoned: bool,
+    /// The reasons of machinist's own conditions.
+    pub reasons: BTreeSet<String>,
+}
+
+impl NodeSight {
+    pub fn of(node: &Value) -> Self {
+        let annotation = |name: &str| {
+            let all = &node["metadata"]["annotations"];
+            all[format!("{GROUP}/{name}")]
+                .as_str()
+                .unwrap_or_default()
+                .to_owned()
+        };
+        let conditions = node["status"]["conditions"].as_array();
+        let ours = conditions.into_iter().flatten().filter(|condition| {
+            condition["type"]
+                .as_str()
+                .is_some_and(|kind| kind.starts_with("machinist.dev"))
+        });
+        let reasons = ours.filter_map(|condition| condition["reason"].as_str().map(str::to_owned));
+        Self {
+            at: Instant::now(),
+            name: node["metadata"]["name"]
+                .as_str()
+                .unwrap_or_default()
+                .to_owned(),
+            state: annotation("state"),
+            reason: annotation("reason"),
+            desired_config: annotation("desiredConfig"),
+            current_config: annotation("currentConfig"),
+            desired_drain: annotation("desiredDrain"),
+            last_applied_drain: annotation("lastAppliedDrain"),
+            cordoned: node["spec"]["unschedulable"] == true,
+            reasons: reasons.collect(),
+        }
+    }
+
+    pub fn is_on(&self, config: &str) -> bool {
+        self.desired_config == config && self.is_done()
+    }
+
+    pub fn is_done(&self) -> bool {
+        self.current_config == self.desired_config && self.state == "Done"
+    }
+
+    pub fn is_failing(&self) -> bool {
+        self.current_config != self.desired_config && self.is_degraded()
+    }
+
+    pub fn is_degraded(&self) -> bool {
+        ["Degraded", "Unreconcilable"].contains(&self.state.as_str())
+    }
+
+    /// All but the time.
+    fn says(&self) -> String {
+        format!(
+            "{}: {} ({}), {} of {}, asks {} of {}, cordoned {}, {:?}",
+            self.name,
+            self.state,
+            self.reason,
+            self.current_config,
+            self.desired_config,
+            self.desired_drain,
+            self.last_applied_drain,
+            self.cordoned,
+            self.reasons
+        )
+    }
+}
+
+/// What a MachineConfigNode says.
+#[derive(Clone, Debug)]
+pub struct ProgressSight {
+    pub at: Instant,
+    /// `configVersion.desired` of its spec and of its status.
+    pub desired: BTreeSet<String>,
+    /// Status and message by type.
+    pub conditions: BTreeMap<String, (String, String)>,
+}
+
+impl ProgressSight {
+    pub fn of(object: &Value) -> Self {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let desired = ["spec", "status"].map(|part| &object[part]["configVersion"]["desired"]);
+        let conditions = object["status"]["conditions"].as_array();
+        let conditions = conditions.into_iter().flatten().map(|condition| {
+            let said = (text(&condition["status"]), text(&condition["message"]));
+            (text(&condition["type"]), said)
+        });
+        Self {
+            at: Instant::now(),
+            desired: desired
+                .into_iter()
+                .filter(|it| !it.is_null())
+                .map(text)
+                .collect(),
+            conditions: conditions.collect(),
+        }
+    }
+
+    pub fn status(&self, kind: &str) -> &str {
+        self.conditions.get(kind).map_or("", |(status, _)| status)
+    }
+
+    fn says(&self) -> String {
+        let said = self.conditions.iter();
+        let said = said.map(|(kind, (status, _))| format!("{kind}={status}"));
+        format!("{:?}: {}", self.desired, said.collect::<Vec<_>>().join(" "))
+    }
+}
+
+/// Everything, in the order in which it came.
+#[derive(Debug, Default)]
+pub struct Seen {
+    nodes: Vec<NodeSight>,
+    progress: Vec<ProgressSight>,
+}
+
+impl Seen {
+    pub fn node(&mut self, sight: NodeSight) {
+        let last = self.nodes.last();
+        if last.is_none_or(|last| last.says() != sight.says()) {
+            self.nodes.push(sight);
+        }
+    }
+
+    pub fn progress(&mut self, sight: ProgressSight) {
+        self.progress.push(sight);
+    }
+
+    pub fn last(&self) -> Option<&NodeSight> {
+        self.nodes.last()
+    }
+
+    /// How much was seen of the Node and of the MachineConfigNode.
+    pub fn mark(&self) -> (usize, usize) {
+        (self.nodes.len(), self.progress.len())
+    }
+
+    pub fn nodes_from(&self, mark: usize) -> &[NodeSight] {
+        &self.nodes[mark..]
+    }
+
+    pub fn progress_from(&self, mark: usize) -> &[ProgressSight] {
+        &self.progress[mark..]
+    }
+
+    /// For the reader of a failure.
+    pub fn told(&self) -> String {
+        let nodes = self.nodes.iter().map(|it| (it.at, it.says()));
+        let progress = self.progress.iter().map(|it| (it.at, it.says()));
+        let mut all: Vec<_> = nodes.chain(progress).collect();
+        all.sort();
+        let begun = all.first().map(|(at, _)| *at);
+        let mut told = String::new();
+        for (at, said) in &all {
+            let after = begun.map(|begun| at.duration_since(begun));
+            writeln!(told, "{:>9.1?} {said}", after.unwrap_or_default()).unwrap();
+        }
+        told
+    }
+}
