@@ -1,4 +1,4 @@
-//! Which devices a container should get, and what it then finds inside.
+//! Device allocation: checks the requested devices and computes what the container gets.
 
 mod build;
 mod preferred;
@@ -14,51 +14,51 @@ use super::{
 /// Why an allocation is refused. Every refusal names the device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AllocationError {
-    /// The kubelet asks for what is not, or no longer, listed.
+    /// The requested device is not listed, or not any more.
     #[error("{resource} has no device {id:?}")]
     Unknown {
-        /// The resource asked.
+        /// The requested resource.
         resource: ResourceName,
-        /// The id asked for.
+        /// The requested id.
         id: String,
     },
-    /// The device is listed and cannot be lent.
+    /// The device is listed but cannot be allocated.
     #[error("device {id:?} of {resource} is unhealthy: {why}")]
     Unhealthy {
-        /// The resource asked.
+        /// The requested resource.
         resource: ResourceName,
-        /// The id asked for.
+        /// The requested id.
         id: String,
-        /// In words.
+        /// The reason, as text.
         why: String,
     },
-    /// The declaration wants shares of one request on different devices.
+    /// Two requested shares are of the same device, which `share.strict` forbids.
     #[error("{first:?} and {second:?} of {resource} are shares of one device; share.strict is set")]
     SameDevice {
-        /// The resource asked.
+        /// The requested resource.
         resource: ResourceName,
-        /// The share that came first.
+        /// The share that was requested first.
         first: String,
-        /// The share that is one too many.
+        /// The share of the same device that was requested after it.
         second: String,
     },
-    /// Two devices would have to be one path in the container.
+    /// Two devices need the same path in the container.
     #[error(
         "device {id:?} of {resource} would be {inside} in the container, where {other} is already"
     )]
     SamePlace {
-        /// The resource asked.
+        /// The requested resource.
         resource: ResourceName,
-        /// The device that has no place.
+        /// The device that cannot be added.
         id: String,
         /// The path in the container.
         inside: String,
-        /// The host path that has it.
+        /// The host path that uses it.
         other: String,
     },
 }
 
-/// A device node as the container gets it.
+/// A device node to add to the container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeGrant {
     /// Path on the host.
@@ -69,7 +69,7 @@ pub struct NodeGrant {
     pub permissions: String,
 }
 
-/// A mount as the container gets it.
+/// A mount to add to the container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountGrant {
     /// Path on the host.
@@ -80,22 +80,22 @@ pub struct MountGrant {
     pub read_only: bool,
 }
 
-/// All that one container gets for one resource.
+/// The container allocation: all that one container gets for one resource.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Grant {
     /// Device nodes, one for each path in the container.
     pub nodes: Vec<NodeGrant>,
-    /// Mounts.
+    /// Mounts, one for each path in the container.
     pub mounts: Vec<MountGrant>,
-    /// Environment; values that differ between devices are joined by commas.
+    /// Environment variables; values that differ between devices are joined by commas.
     pub env: BTreeMap<String, String>,
-    /// Annotations, joined likewise.
+    /// Annotations; values that differ between devices are joined by commas.
     pub annotations: BTreeMap<String, String>,
-    /// Devices of the container device interface, as `vendor/class=name`.
+    /// CDI device names, as `vendor/class=name`.
     pub cdi: Vec<String>,
 }
 
-/// The devices behind `ids`, each once, when all of them may be lent to one container.
+/// The devices behind `ids`, each once, if all of them may be allocated to one container.
 pub fn lendable<'a>(
     inventory: &Inventory,
     resource: &'a Resource,
@@ -129,7 +129,7 @@ pub fn lendable<'a>(
                     second,
                 });
             }
-            // A second share of a device adds nothing to what the container gets.
+            // A second share of a device adds nothing to the container.
             Some(_) => {}
             None => devices.push((id, device)),
         }
@@ -137,7 +137,7 @@ pub fn lendable<'a>(
     Ok(devices)
 }
 
-/// What the container gets that holds exactly `ids`.
+/// What the container gets with the devices behind `ids`, which must be allocatable.
 pub fn grant(
     inventory: &Inventory,
     resource: &Resource,
@@ -146,7 +146,7 @@ pub fn grant(
     grant_all(resource, lendable(inventory, resource, ids)?)
 }
 
-/// What the container gets that holds these devices, whatever is said of them.
+/// What the container gets with these devices, whether they are allocatable or not.
 pub fn grant_all<'a>(
     resource: &Resource,
     devices: impl IntoIterator<Item = (&'a str, &'a Device)>,
@@ -159,7 +159,8 @@ pub fn grant_all<'a>(
 }
 
 impl Grant {
-    /// Adds what a container gets for `id` of another resource.
+    /// Merges the allocation of another resource into this one. `id` is the device named in the
+    /// error.
     pub fn join(
         &mut self,
         resource: &Resource,

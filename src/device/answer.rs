@@ -1,4 +1,4 @@
-//! What is asked of whoever offers a resource, where a recipe cannot answer.
+//! The interface to a resource's source, for allocations that a device spec alone cannot answer.
 
 use std::{fmt::Debug, future::Future, pin::Pin, sync::Arc, time::Duration};
 
@@ -11,56 +11,56 @@ use super::{
 /// What a container gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// In our words.
+    /// As a parsed allocation.
     Grant(Grant),
-    /// An encoded `v1beta1.AllocateResponse` for one container, which the kubelet gets as it is: fields that
-    /// this version does not know survive.
+    /// As an encoded `v1beta1.AllocateResponse` for one container, which is passed to the kubelet
+    /// unchanged, so that fields that this version does not know survive.
     Wire(Vec<u8>),
 }
 
-/// Why a source did not answer as it should.
+/// Why a source gave no usable answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AnswerError {
-    /// Nobody is there to answer.
+    /// The source is unreachable.
     #[error("{by} cannot be asked: {why}")]
     Away {
-        /// Who.
+        /// The source.
         by: Source,
-        /// In words.
+        /// The reason, as text.
         why: String,
     },
-    /// The answer did not come in time.
+    /// The answer did not arrive in time.
     #[error("{by} has not answered within {} s", after.as_secs_f64())]
     TooLate {
-        /// Who.
+        /// The source.
         by: Source,
-        /// How long was waited.
+        /// How long the agent waited.
         after: Duration,
     },
-    /// It said no, or its answer must not be used.
+    /// The source refused, or its answer must not be used.
     #[error("what comes from {by} cannot be handed out: {why}")]
     Refused {
-        /// Who.
+        /// The source.
         by: Source,
-        /// In words.
+        /// The reason, as text.
         why: String,
     },
 }
 
 impl AnswerError {
-    /// Whether the same question may be answered later.
+    /// Whether the same call may succeed later.
     pub const fn again(&self) -> bool {
         matches!(self, Self::Away { .. } | Self::TooLate { .. })
     }
 }
 
-/// Devices that a container is to have.
+/// The devices to allocate to a container.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted<'a> {
-    /// The resource's own ids, or those of shares.
+    /// The device ids of the resource, with share numbers.
     pub ids: &'a [String],
-    /// The kubelet's question as it came, where it did: it may hold more than this version knows, and whoever passes
-    /// questions on passes on all of it.
+    /// The kubelet's encoded request, if there is one. It may contain fields that this version does
+    /// not know; proxies forward all of it.
     pub wire: Option<&'a [u8]>,
 }
 
@@ -76,32 +76,32 @@ impl<'a> From<&'a Vec<String>> for Wanted<'a> {
     }
 }
 
-/// An answer to come. Dropping it takes the question back.
+/// A pending answer. Dropping it cancels the call.
 pub type Asked<'a, T> = Pin<Box<dyn Future<Output = Result<T, AnswerError>> + Send + 'a>>;
 
-/// Whoever speaks for the resources of live sources. Each answer has a deadline of its own.
+/// The allocation backend for the resources of one kind of source. Each call has its own deadline.
 pub trait Answerer: Debug + Send + Sync + 'static {
-    /// What the container gets that holds exactly these, which the resource has and lends.
+    /// What a container gets with exactly these devices, which must exist and be allocatable.
     fn allocate<'a>(&'a self, resource: &'a Resource, wanted: Wanted<'a>) -> Asked<'a, Answer>;
 
-    /// What a recipe of the source's says, if it may still be handed out: its paths may lead to another thing than
-    /// when the recipe was taken. The source of a mount is the object that was looked at, with links resolved.
-    /// Sources without recipes have nothing to say.
+    /// Checks an allocation that was built from device specs, since its paths may lead elsewhere than
+    /// when the specs were read. In the result, links in the host paths of mounts are resolved.
+    /// Sources without device specs return it unchanged.
     fn vouch<'a>(&'a self, _resource: &'a Resource, grant: Grant) -> Asked<'a, Grant> {
         Box::pin(std::future::ready(Ok(grant)))
     }
 
-    /// Which devices are best; whoever asks checks the answer.
+    /// The preferred devices. The caller validates the answer.
     fn preferred<'a>(&'a self, resource: &'a Resource, wish: Wish<'a>) -> Asked<'a, Vec<String>>;
 
-    /// Makes devices ready for the start of a container.
+    /// Makes devices ready before a container is started.
     fn pre_start<'a>(&'a self, resource: &'a Resource, wanted: Wanted<'a>) -> Asked<'a, ()>;
 }
 
-/// Who is asked, by the kind of source.
+/// The allocation backend for each kind of source.
 #[derive(Clone, Debug, Default)]
 pub struct Answerers {
-    /// For [`Source::File`]: it vouches, and is asked for nothing else.
+    /// For [`Source::File`]: only [`Answerer::vouch`] is called on it.
     pub file: Option<Arc<dyn Answerer>>,
     /// For [`Source::Vendor`].
     pub vendor: Option<Arc<dyn Answerer>>,
@@ -110,7 +110,7 @@ pub struct Answerers {
 }
 
 impl Answerers {
-    /// Who answers for `source`; an error where nobody does.
+    /// The backend for `source`; an error if there is none.
     pub fn of(&self, source: &Source) -> Result<&dyn Answerer, AnswerError> {
         let found = match source {
             Source::File(_) => self.file.as_deref(),

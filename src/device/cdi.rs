@@ -1,9 +1,11 @@
-//! Specs of the container device interface (CDI): what a vendor's toolkit says a container needs.
+//! Container Device Interface (CDI) specs, in which a vendor's toolkit describes what a container
+//! needs.
 //!
-//! A runtime applies them; here they are read for the names of devices and for their nodes, and for what a container
-//! gets where the runtime reads no specs. Rules are those of
-//! the CDI specification, version 1.1.0, as the library has them that runtimes use: of two directories the later
-//! one wins, and a device that is named twice in one directory is nobody's, wherever else it is named.
+//! Container runtimes apply these specs. Here they are read for the names of devices and their nodes,
+//! and for the edits of a container whose runtime does not read specs. The rules are those of the CDI
+//! specification, version 1.1.0, as implemented by the library that runtimes use: of two directories
+//! the later one wins, and a device that is defined twice in one directory cannot be used, even if
+//! another directory defines it too.
 
 mod edits;
 mod plain;
@@ -19,23 +21,23 @@ pub use self::{
 use super::Refusal;
 use crate::{path::AbsPath, reason::Reason};
 
-/// Where specs lie, in rising priority.
+/// The directories of specs, in rising priority.
 pub const DIRS: [&str; 2] = ["/etc/cdi", "/var/run/cdi"];
 
-/// The name under which many toolkits offer all devices at once: no device of its own.
+/// The name by which many toolkits offer all devices at once; it is no device itself.
 pub const ALL: &str = "all";
 
-/// `vendor/class`, such as `nvidia.com/gpu`.
+/// A CDI kind, `vendor/class`, such as `nvidia.com/gpu`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Kind(String);
 
-/// Why a text is no kind.
+/// The error for a text that is no kind.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is no kind of CDI device: vendor/class is, such as nvidia.com/gpu")]
 pub struct BadKind(String);
 
 impl Kind {
-    /// Checks `given`.
+    /// Parses a kind.
     pub fn new(given: &str) -> Result<Self, BadKind> {
         let good = given.split_once('/').is_some_and(|(vendor, class)| {
             let part = |part: &str| {
@@ -51,7 +53,7 @@ impl Kind {
         }
     }
 
-    /// As it is written.
+    /// The kind as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -63,7 +65,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// Letters and digits at both ends, `others` between them too.
+/// Whether a text starts and ends with a letter or digit, and contains only these and `others`.
 fn is_word(text: &str, others: &[char]) -> bool {
     let outer = |c: char| c.is_ascii_alphanumeric();
     text.starts_with(outer)
@@ -71,25 +73,25 @@ fn is_word(text: &str, others: &[char]) -> bool {
         && text.chars().all(|c| outer(c) || others.contains(&c))
 }
 
-/// One spec file that was read.
+/// A parsed spec file.
 #[derive(Clone, Debug)]
 pub struct File {
-    /// Where it lies.
+    /// Its path.
     pub path: AbsPath,
-    /// Which of [`DIRS`] it lies in.
+    /// The index of its directory in [`DIRS`].
     pub priority: usize,
-    /// What it says.
+    /// Its content.
     pub spec: Spec,
 }
 
-/// All devices of one kind, by name.
+/// The devices of one kind from all specs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Offered {
-    /// Devices that can be asked for.
+    /// The usable devices, by name.
     pub devices: BTreeMap<String, SpecDevice>,
-    /// What keeps others from being asked for.
+    /// One problem for each file that is involved in a conflict.
     pub conflicts: Vec<Refusal>,
-    /// Which those are, and why in words.
+    /// The devices that cannot be used because of a conflict, by name, with the reason as text.
     pub contested: BTreeMap<String, String>,
 }
 

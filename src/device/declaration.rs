@@ -1,7 +1,7 @@
-//! A declaration: one YAML file that names devices and how containers get them.
+//! Device declarations: YAML files that select devices and define what containers get with them.
 //!
-//! Everything of the documented schema is read strictly. What this version cannot do is refused
-//! by name, so that no file is half obeyed.
+//! The documented schema is read strictly. A file that uses anything this version does not support is
+//! refused as a whole, with the name of the field.
 
 mod check;
 mod entry;
@@ -23,78 +23,78 @@ use super::{
 };
 use crate::path::AbsPath;
 
-/// What the file must say it is.
+/// The `kind` of such files.
 pub const KIND: &str = "DeviceDeclaration";
 
-/// What the machine's owner lets declarations do beyond the defaults.
+/// What the administrator allows to declarations beyond the defaults.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Allowances {
     /// Further host directories that may be mounted into containers.
     pub mounts: Vec<AbsPath>,
-    /// How devices of CDI specs are handed out to containers that ask by number.
+    /// How devices of CDI specs are passed to containers by the device plugin API.
     pub cdi: CdiAnswer,
 }
 
-/// What the kubelet is answered for a device of a CDI spec.
+/// How a device of a CDI spec is passed to the container runtime.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CdiAnswer {
-    /// Its name: the runtime reads the spec.
+    /// By its CDI name: the runtime reads the spec.
     #[default]
     Names,
-    /// What the spec says of it, for a kubelet or a runtime that knows no names.
+    /// By the edits of its spec, for a kubelet or a runtime without CDI support.
     Edits,
 }
 
-/// Which NUMA nodes devices are near to.
+/// The NUMA nodes that devices are near to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Numa {
-    /// What sysfs says of each.
+    /// Those that sysfs reports for each device.
     #[default]
     Auto,
-    /// Say nothing.
+    /// Report none.
     None,
-    /// These, whatever sysfs says.
+    /// These, instead of those in sysfs.
     Fixed(Vec<u32>),
 }
 
 /// A valid declaration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Declaration {
-    /// Its own name, for people.
+    /// Its name, for users.
     pub name: String,
     /// The resource it offers.
     pub resource: ResourceName,
-    /// What it finds: whatever any of these does.
+    /// The selectors: a device must match any of them.
     pub matches: Vec<Entry>,
-    /// What makes several nodes one device.
+    /// How nodes are grouped into devices.
     pub group: Option<GroupBy>,
-    /// How pods come by them.
+    /// The kubelet API by which pods get the devices.
     pub serve: Serve,
     /// How devices are shared.
     pub share: Share,
-    /// What a container gets.
+    /// The device spec.
     pub recipe: Recipe,
-    /// How devices of CDI specs are handed out; by claim always by name.
+    /// How devices of CDI specs are passed to the runtime; with DRA always by name.
     pub cdi: CdiAnswer,
-    /// How much each device has of what claims may ask for.
+    /// Each device's capacities, which claims may request.
     pub capacity: Pairs<Quantity>,
-    /// Where devices are.
+    /// The NUMA nodes of the devices.
     pub numa: Numa,
-    /// What each device must be besides there.
+    /// The health probes of each device.
     pub probes: Vec<Probe>,
-    /// Units that use the devices, to be stopped before the machine is changed or goes down.
+    /// Units that use the devices and must be stopped before the machine is changed or goes down.
     pub stop_units: Vec<String>,
-    /// Nodes that have the resource bear it.
+    /// The taint for nodes that have the resource.
     pub taint: Option<NodeTaint>,
 }
 
 impl Declaration {
-    /// Whether it has this path by its full name, and not by a pattern.
+    /// Whether it selects this path by its full name, not by a pattern.
     pub fn names(&self, path: &AbsPath) -> bool {
         self.paths().any(|glob| glob.literal() == Some(path))
     }
 
-    /// The paths that are named as such.
+    /// The paths and path patterns of entries that have nothing else.
     pub fn paths(&self) -> impl Iterator<Item = &Glob> {
         self.matches.iter().filter_map(|entry| match entry {
             Entry::Path(glob) => Some(glob),
@@ -102,7 +102,7 @@ impl Declaration {
         })
     }
 
-    /// Whether it goes by more than names in `/dev`.
+    /// Whether it selects by more than paths in `/dev`.
     pub fn asks_hardware(&self) -> bool {
         self.group.is_some()
             || self
@@ -111,7 +111,7 @@ impl Declaration {
                 .any(|one| matches!(one, Entry::Hardware(_)))
     }
 
-    /// Units whose state is a device's health.
+    /// Units whose state determines the devices' health.
     pub fn probed_units(&self) -> impl Iterator<Item = &str> {
         self.probes.iter().filter_map(|probe| match probe {
             Probe::Unit(unit) => Some(unit.as_str()),
@@ -119,7 +119,7 @@ impl Declaration {
         })
     }
 
-    /// What it offers when these are its devices.
+    /// The resource that it offers with these devices.
     pub fn offer(&self, source: Source, devices: BTreeMap<String, Device>) -> Resource {
         Resource {
             name: self.resource.clone(),
@@ -133,7 +133,7 @@ impl Declaration {
     }
 }
 
-/// Reads one declaration. `file` is named in refusals; all that can be found are returned.
+/// Parses a declaration. Errors name `file`; all errors that can be found are returned.
 pub fn parse(file: &str, text: &str, allowances: &Allowances) -> Result<Declaration, Vec<Refusal>> {
     document::parse(KIND, file, text, |written| {
         check::check(written, allowances)

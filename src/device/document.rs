@@ -1,5 +1,5 @@
-//! Our own YAML documents about devices: how one is read strictly, and how all that is wrong with it
-//! is collected and placed.
+//! Parses machinist's YAML documents about devices strictly, and reports all errors with their
+//! positions.
 
 mod place;
 mod shape;
@@ -11,18 +11,19 @@ use serde::{Deserialize, de::DeserializeOwned};
 use super::Refusal;
 use crate::reason::Reason;
 
-/// The only version there is.
+/// The only supported version.
 pub const API_VERSION: &str = "machinist.dev/v1";
-/// No document needs more; what is larger is a mistake or an attack, and is not even read.
+/// The maximum size in bytes. No real document is larger; a larger one is a mistake or an attack and
+/// is not parsed.
 pub const LARGEST: usize = 64 * 1024;
 
-/// Our kinds of documents, and where each is read.
+/// The kinds of documents and the directories in which each is read.
 const KINDS: [(&str, &str); 2] = [
     ("DeviceDeclaration", "devices.d"),
     ("DeviceVendor", "vendors.d"),
 ];
 
-/// The little of a document that says what it is.
+/// The fields that identify a document's type.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Head {
@@ -30,7 +31,8 @@ struct Head {
     kind: Option<String>,
 }
 
-/// That a document is of another version, or was put where another kind is read: its fields would tell nobody.
+/// The error for a document of another version, or of a kind that belongs in another directory:
+/// errors about its fields would not help the author.
 fn stray(text: &str, kind: &str) -> Option<Refusal> {
     let head: Head = serde_saphyr::from_str_with_options(text, place::options()).ok()?;
     if let Some(given) = head.api_version.filter(|given| given != API_VERSION) {
@@ -49,8 +51,8 @@ fn unsupported(version: &str) -> Refusal {
     refusal.expected(API_VERSION)
 }
 
-/// Reads one document of this kind: its shape `W`, then what `check` makes of it. `file` is named in refusals; all
-/// that can be found are returned, each with its line and column.
+/// Parses a document of this kind into its schema `W` and validates it with `check`. All errors that
+/// can be found are returned, each with file, line and column.
 pub(super) fn parse<W: DeserializeOwned, T>(
     kind: &str,
     file: &str,
@@ -80,12 +82,12 @@ pub(super) fn parse<W: DeserializeOwned, T>(
     })
 }
 
-/// Collects refusals, so that a document's author sees all of them at once.
+/// Collects refusals, so that the author of a document sees all of them at once.
 #[derive(Debug, Default)]
 pub(super) struct Refusals(pub(super) Vec<Refusal>);
 
 impl Refusals {
-    /// Adds one; an empty `expected` says nothing.
+    /// Adds a refusal; an empty `expected` is left out.
     pub(super) fn refuse(
         &mut self,
         reason: Reason,
@@ -101,12 +103,12 @@ impl Refusals {
         });
     }
 
-    /// A value that cannot be.
+    /// Adds a refusal of an invalid value.
     pub(super) fn value(&mut self, field: &str, message: impl Into<String>, expected: &str) {
         self.refuse(Reason::ValueInvalid, field, message, expected);
     }
 
-    /// Version and kind, which every document begins with.
+    /// Checks version and kind, which every document has.
     pub(super) fn head(&mut self, given: (&str, &str), kind: &str) {
         if given.0 != API_VERSION {
             self.0.push(unsupported(given.0));

@@ -1,19 +1,20 @@
-//! What the kernel says of hardware: the part of sysfs that declarations go by.
+//! Hardware properties from sysfs that declarations can select by.
 
 use std::sync::Arc;
 
 use crate::path::AbsPath;
 
-/// A USB device. Numbers are four hexadecimal digits in lower case, as sysfs writes them.
+/// A USB device. Numbers are four hexadecimal digits in lower case, as in sysfs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UsbFacts {
-    /// Where it is plugged in: bus, ports, such as `1-1.2`. Stable while it stays there.
+    /// The port: bus and ports, such as `1-1.2`. It is stable while the device stays plugged in
+    /// there.
     pub port: String,
     /// `idVendor`.
     pub vendor: String,
     /// `idProduct`.
     pub product: String,
-    /// Its serial number, where it has one.
+    /// Its serial number, if it has one.
     pub serial: Option<String>,
     /// Its directory in sysfs.
     pub sysfs: AbsPath,
@@ -24,28 +25,28 @@ pub struct UsbFacts {
 pub struct PciFacts {
     /// Domain, bus, device and function, such as `0000:03:00.0`.
     pub address: String,
-    /// Four digits.
+    /// The vendor id, four digits.
     pub vendor: String,
-    /// Four digits.
+    /// The device id, four digits.
     pub device: String,
     /// Six digits: class, subclass, programming interface.
     pub class: String,
-    /// Who drives it, where somebody does.
+    /// Its kernel driver, if one is bound.
     pub driver: Option<String>,
-    /// Which functions can only be given away together.
+    /// Its IOMMU group: the functions that can only be passed through together.
     pub iommu_group: Option<u32>,
-    /// The NUMA node it is on, where there is one.
+    /// Its NUMA node, if it has one.
     pub numa: Vec<u32>,
     /// Its directory in sysfs.
     pub sysfs: AbsPath,
 }
 
-/// A device node, and what it hangs on.
+/// A device node and the hardware it belongs to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeFacts {
     /// The kernel's name for it, below `/dev`.
     pub node: AbsPath,
-    /// Links to it that keep their names when the kernel's changes: by what it is, then by where.
+    /// Links to it that stay the same when the kernel's name changes: by-id first, then by-path.
     pub links: Vec<AbsPath>,
     /// Its directory in sysfs.
     pub sysfs: AbsPath,
@@ -58,14 +59,14 @@ pub struct NodeFacts {
 }
 
 impl NodeFacts {
-    /// Whether it stands for the USB device as a whole, and not for one of its functions.
+    /// Whether it is the node of the USB device as a whole, and not of one of its functions.
     pub fn is_usb_device(&self) -> bool {
         let usb = self.usb.as_ref();
         usb.is_some_and(|usb| usb.sysfs == self.sysfs)
     }
 
-    /// The path by which it is handed out. On USB by where it is plugged in: names by what it is are those of
-    /// whichever of two equal sticks came last.
+    /// The host path by which it is passed to containers. For USB this is the link by port: of two
+    /// devices with the same id, the by-id link leads to the one that was plugged in last.
     pub fn stable(&self) -> &AbsPath {
         let by_path = |link: &&AbsPath| link.as_str().contains("/by-path/");
         let link = match self.usb {

@@ -1,37 +1,37 @@
-//! Path patterns as shells have them: `*`, `?` and `[a-z]`, each within one component.
+//! Path patterns with the shell wildcards `*`, `?` and `[a-z]`, each within one path component.
 
 use crate::path::AbsPath;
 
 /// Why a text is no pattern.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadGlob {
-    /// Not an absolute path once the wildcards are looked away from.
+    /// It is not an absolute path, wildcards aside.
     #[error(transparent)]
     Path(#[from] crate::path::BadPath),
-    /// `**` would walk whole trees.
+    /// `**`, which would walk whole directory trees, is not supported.
     #[error("{0:?} holds **; one * stands for a part of one component")]
     Deep(String),
-    /// A `[` that is not closed.
+    /// A `[` is not closed.
     #[error("{0:?} holds a [ without its ]")]
     Open(String),
-    /// A range that nothing is in.
+    /// The range is empty.
     #[error("{given:?} holds the range {from}-{to}, which runs backwards")]
     Backwards {
         /// The whole pattern.
         given: String,
-        /// Where the range begins.
+        /// The start of the range.
         from: char,
-        /// Where it should end.
+        /// The end of the range.
         to: char,
     },
 }
 
-/// A checked pattern for absolute paths.
+/// A valid pattern for absolute paths.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Glob(AbsPath);
 
 impl Glob {
-    /// Checks `given`.
+    /// Parses a pattern.
     pub fn new(given: &str) -> Result<Self, BadGlob> {
         let path = AbsPath::new(given)?;
         for part in path.components() {
@@ -50,17 +50,17 @@ impl Glob {
         Ok(Self(path))
     }
 
-    /// The pattern as it was written.
+    /// The pattern as text.
     pub fn as_str(&self) -> &str {
         self.0.as_str()
     }
 
-    /// The one path this stands for, when there is no wildcard in it.
+    /// The only path that matches, if there is no wildcard.
     pub fn literal(&self) -> Option<&AbsPath> {
         (!self.0.components().any(is_wild)).then_some(&self.0)
     }
 
-    /// Whether `path` is one that this pattern could find.
+    /// Whether `path` matches.
     pub fn matches(&self, path: &AbsPath) -> bool {
         let (mut parts, mut names) = (self.0.components(), path.components());
         loop {
@@ -74,9 +74,9 @@ impl Glob {
 
     /// All existing paths that match, sorted, at most `limit`, and whether there were more.
     ///
-    /// `list` names the entries of a directory, empty for what is no directory; it is called for
-    /// the directories above a wildcard only. Paths without a wildcard at the end are returned
-    /// without a look: the caller has to look at them anyway.
+    /// `list` returns the names in a directory, or nothing if it is no directory; it is called only
+    /// for directories above a wildcard. If the last component has no wildcard, its existence is not
+    /// checked, since the caller has to stat the paths anyway.
     pub fn expand(
         &self,
         limit: usize,
@@ -108,8 +108,8 @@ fn is_wild(part: &str) -> bool {
     part.contains(['*', '?', '['])
 }
 
-/// Where the class that opens at the start of `rest` closes. A `]` right behind the `[` or `[!`
-/// is an ordinary member, as in shells.
+/// The index of the `]` that closes the class at the start of `rest`. A `]` right behind the `[` or
+/// `[!` is an ordinary member, as in shells.
 fn class_end(rest: &[char]) -> Option<usize> {
     let start = if matches!(rest.get(1), Some('!' | '^')) {
         2
@@ -119,7 +119,7 @@ fn class_end(rest: &[char]) -> Option<usize> {
     (start + 1..rest.len()).find(|at| rest[*at] == ']')
 }
 
-/// What is wrong with the classes of one component, if anything.
+/// The first error in the character classes of one component, if any.
 enum Classes {
     Good,
     Open,
@@ -145,13 +145,14 @@ fn classes(part: &str) -> Classes {
     Classes::Good
 }
 
-/// What stands between the brackets of the class that opens at the start of `rest` and closes at `end`.
+/// The characters between the brackets of the class that opens at the start of `rest` and closes at
+/// `end`.
 fn members(rest: &[char], end: usize) -> &[char] {
     let negated = matches!(rest.get(1), Some('!' | '^'));
     &rest[if negated { 2 } else { 1 }..end]
 }
 
-/// The members of a class, each as a range; a single one is a range of itself.
+/// The members of a class, each as a range; a single character is a range of itself.
 fn ranges(mut members: &[char]) -> impl Iterator<Item = (char, char)> {
     std::iter::from_fn(move || {
         let (range, rest) = match members {
@@ -164,7 +165,7 @@ fn ranges(mut members: &[char]) -> impl Iterator<Item = (char, char)> {
     })
 }
 
-/// Whether `name` matches one component. A leading dot must be written, as in shells.
+/// Whether `name` matches one component. A leading dot must be matched literally, as in shells.
 pub fn component_matches(pattern: &str, name: &str) -> bool {
     if name.starts_with('.') && !pattern.starts_with('.') {
         return false;
@@ -174,7 +175,8 @@ pub fn component_matches(pattern: &str, name: &str) -> bool {
     matches(&pattern, &name)
 }
 
-/// One pass with one point to return to: linear for each `*`, so no pattern can make it explode.
+/// Matches with one pass and one point of backtracking, so that the time is at most the product of
+/// both lengths for any pattern.
 fn matches(pattern: &[char], name: &[char]) -> bool {
     let (mut p, mut n) = (0, 0);
     let mut star: Option<(usize, usize)> = None;
@@ -196,7 +198,8 @@ fn matches(pattern: &[char], name: &[char]) -> bool {
     pattern[p..].iter().all(|c| *c == '*')
 }
 
-/// How many pattern characters stand for `c` at the start of `pattern`; none if they do not.
+/// The number of pattern characters at the start of `pattern` that match `c`; none if they do not
+/// match.
 fn single(pattern: &[char], c: char) -> Option<usize> {
     match *pattern.first()? {
         '?' => Some(1),

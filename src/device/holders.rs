@@ -1,4 +1,4 @@
-//! Who has which device, by the kubelet's word.
+//! The holders of devices: which container has which device, as reported by the kubelet.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,7 +14,7 @@ pub struct Holder {
     pub namespace: String,
     /// Its pod's name.
     pub pod: String,
-    /// Its own name in the pod.
+    /// Its name in the pod.
     pub container: String,
 }
 
@@ -24,34 +24,36 @@ impl fmt::Display for Holder {
     }
 }
 
-/// Everything that containers of this node have, of us or of others.
+/// The allocations of this node: which container has which device, including devices of other
+/// plugins.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Holders {
-    /// By resource and by the kubelet's id.
+    /// By resource and by the kubelet's device id.
     devices: BTreeMap<String, BTreeMap<String, Holder>>,
-    /// By name in our pool: what containers have by claim.
+    /// Devices allocated by claim, by their name in this node's pool.
     claimed: BTreeMap<String, Holder>,
 }
 
 impl Holders {
-    /// Notes that a container has a device. Where two containers of a pod are named for one, as an ordinary
-    /// init container and the one that inherits it may be, the first stays.
+    /// Records that a container has a device. If two containers of a pod are listed for one device,
+    /// such as an init container and the one that reuses its device, the first stays.
     pub fn add(&mut self, resource: &str, id: String, holder: Holder) {
         let devices = self.devices.entry(resource.to_owned()).or_default();
         devices.entry(id).or_insert(holder);
     }
 
-    /// Notes that a container has a device by claim. Of several containers of a claim the first stays.
+    /// Records that a container has a device by claim. If several containers share a claim, the first
+    /// stays.
     pub fn add_claimed(&mut self, device: String, holder: Holder) {
         self.claimed.entry(device).or_insert(holder);
     }
 
-    /// Who has a device of our pool by claim.
+    /// The container that has a device of this node's pool by claim.
     pub fn of_claimed(&self, device: &str) -> Option<&Holder> {
         self.claimed.get(device)
     }
 
-    /// The same with devices of claims beside the others, by resource and id.
+    /// Moves claimed devices to the others, by resource and id; `names` maps the names in the pool.
     #[must_use]
     pub fn resolved(mut self, names: &BTreeMap<String, Key>) -> Self {
         for (device, holder) in std::mem::take(&mut self.claimed) {
@@ -62,18 +64,18 @@ impl Holders {
         self
     }
 
-    /// Who has this device.
+    /// The container that has this device.
     pub fn of(&self, resource: &str, id: &str) -> Option<&Holder> {
         self.devices.get(resource)?.get(id)
     }
 
-    /// Each device of this resource that somebody has, by id.
+    /// The allocated devices of this resource, by id.
     pub fn of_resource(&self, resource: &str) -> impl Iterator<Item = (&str, &Holder)> {
         let devices = self.devices.get(resource).into_iter().flatten();
         devices.map(|(id, holder)| (id.as_str(), holder))
     }
 
-    /// Only what these resources lend.
+    /// Keeps only devices of these resources.
     #[must_use]
     pub fn only(mut self, resources: &BTreeSet<&str>) -> Self {
         self.devices
@@ -81,7 +83,7 @@ impl Holders {
         self
     }
 
-    /// Each device that somebody has: its resource, its id and who.
+    /// All allocated devices: resource, id and container.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str, &Holder)> {
         self.devices.iter().flat_map(|(resource, devices)| {
             let devices = devices.iter();
@@ -89,7 +91,7 @@ impl Holders {
         })
     }
 
-    /// How many devices of each resource each container has.
+    /// The number of devices of each resource that each container has.
     pub fn counted(&self) -> BTreeMap<Holder, BTreeMap<String, usize>> {
         let mut counted: BTreeMap<Holder, BTreeMap<String, usize>> = BTreeMap::new();
         for (resource, _, holder) in self.iter() {
@@ -100,20 +102,20 @@ impl Holders {
     }
 }
 
-/// What is known of the holders.
+/// The known allocations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Known {
-    /// Nobody has asked yet.
+    /// The kubelet has not been asked yet.
     #[default]
     Unasked,
-    /// So the kubelet said.
+    /// The kubelet's last report.
     Told(Holders),
-    /// The kubelet could not be asked, for this reason in words.
+    /// The kubelet could not be asked, for this reason.
     Unknown(String),
 }
 
 impl Known {
-    /// Who has this device; none where nobody has, and where that is not known.
+    /// The container that has this device; none if no container has it, or if that is not known.
     pub fn of(&self, resource: &str, id: &str) -> Option<&Holder> {
         match self {
             Self::Told(holders) => holders.of(resource, id),
@@ -121,7 +123,7 @@ impl Known {
         }
     }
 
-    /// Each device of this resource that somebody has, as far as that is known.
+    /// The known allocated devices of this resource, by id.
     pub fn of_resource(&self, resource: &str) -> impl Iterator<Item = (&str, &Holder)> {
         let told = match self {
             Self::Told(holders) => Some(holders),

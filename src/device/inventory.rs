@@ -1,4 +1,4 @@
-//! What this machine can lend: resources, their devices, and how a container gets one.
+//! The inventory of this machine: its resources, their devices, and the container allocation of each.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,19 +20,19 @@ use super::{
 };
 use crate::path::AbsPath;
 
-/// Whether a device can be lent now.
+/// Whether a device can be allocated now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Health {
-    /// It can.
+    /// It can be allocated.
     Healthy,
-    /// It cannot, but stays listed: the kubelet counts it as capacity.
+    /// It cannot be allocated but stays listed: the kubelet counts it as capacity.
     Unhealthy,
-    /// A declaration names it and this machine never had it: shown to people, not to the kubelet.
+    /// A declaration names it and this machine never had it: shown to users, not to the kubelet.
     Missing,
 }
 
 impl Health {
-    /// The word for it.
+    /// The name of this state.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Healthy => "Healthy",
@@ -48,14 +48,14 @@ impl fmt::Display for Health {
     }
 }
 
-/// A node of a device.
+/// A device node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DeviceNode {
-    /// On the host: the stable link where there is one, since the kubelet keeps its answers for as long as a
-    /// pod lives and the kernel's names change meanwhile.
+    /// The path on the host: the stable link if there is one, since the kubelet keeps an allocation
+    /// for as long as a pod lives, and the kernel's names may change in that time.
     pub host: AbsPath,
-    /// Where containers expect it, unless a recipe says otherwise.
+    /// The path in containers, unless a device spec overrides it.
     pub inside: AbsPath,
 }
 
@@ -68,31 +68,31 @@ impl From<AbsPath> for DeviceNode {
     }
 }
 
-/// One device, whole; how many may share it is the resource's matter.
+/// One whole device; how many containers may share it is a property of the resource.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Device {
-    /// Its nodes; none for what only a runtime or its vendor knows how to hand out.
+    /// Its nodes; empty for devices that only a runtime or the vendor can hand out.
     pub nodes: Vec<DeviceNode>,
-    /// Whether it can be lent.
+    /// Whether it can be allocated.
     pub health: Health,
-    /// Why it cannot, in words; always there unless it is healthy.
+    /// Why it cannot, as text; always set unless it is healthy.
     pub reason: Option<String>,
-    /// The NUMA nodes it is near to; empty when that is unknown or all the same.
+    /// The NUMA nodes it is near to; empty when that is unknown or all are equally near.
     pub numa: Vec<u32>,
-    /// What else is known of it, for people and for those who choose: `serial: A5XK3RJT`.
+    /// Further attributes, for users and for selection: `serial: A5XK3RJT`.
     #[serde(default)]
     pub attributes: Pairs<String>,
-    /// How much it has of what claims may ask for: `memory: 40Gi`.
+    /// Its capacities that claims may request: `memory: 40Gi`.
     #[serde(default, skip_serializing_if = "Pairs::is_empty")]
     pub capacity: Pairs<Quantity>,
-    /// What a container gets with it; what the resource says where it says nothing.
+    /// The device's own device spec; none means that the resource's applies.
     #[serde(default)]
     pub recipe: Option<Box<Recipe>>,
 }
 
 impl Device {
-    /// Nobody answers for it: one that was well is so no longer, and says why.
+    /// Marks a healthy device as unhealthy, for the reason `why`, because its source is unreachable.
     pub fn abandon(&mut self, why: &str) {
         if self.health == Health::Healthy {
             (self.health, self.reason) = (Health::Unhealthy, Some(why.to_owned()));
@@ -100,14 +100,14 @@ impl Device {
     }
 }
 
-/// How requests for several shares fall on devices.
+/// How a request for several shares is distributed over devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum SharePolicy {
-    /// On as many different devices as there are.
+    /// Over as many different devices as possible.
     #[default]
     Spread,
-    /// On as few devices as possible.
+    /// Over as few devices as possible.
     Packed,
 }
 
@@ -117,14 +117,14 @@ pub enum SharePolicy {
 pub struct Share {
     /// Shares of each device, at least 1.
     pub replicas: u32,
-    /// Where the shares of one request should fall.
+    /// How the shares of one request are distributed.
     pub policy: SharePolicy,
     /// Whether two shares of one device in one request are refused.
     pub strict: bool,
 }
 
 impl Share {
-    /// A device is one container's alone.
+    /// Each device is used by one container at a time.
     pub const ALONE: Self = Self {
         replicas: 1,
         policy: SharePolicy::Spread,
@@ -132,31 +132,31 @@ impl Share {
     };
 }
 
-/// A device node that a container gets.
+/// A device node to add to a container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeRecipe {
-    /// The node on the host.
+    /// The path of the node on the host.
     pub path: Template,
-    /// Its path in the container; the same as on the host when not given.
+    /// Its path in the container; none means the same as on the host.
     pub inside: Option<Template>,
     /// Any of `r`, `w` and `m`.
     pub permissions: String,
 }
 
-/// A directory or file of the host that a container gets.
+/// A directory or file of the host to mount into a container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MountRecipe {
-    /// On the host, inside the allowed prefixes.
+    /// The path on the host, below one of the allowed prefixes.
     pub from: AbsPath,
-    /// In the container.
+    /// The path in the container.
     pub to: AbsPath,
-    /// Whether the container may only read it.
+    /// Whether the mount is read-only.
     pub read_only: bool,
 }
 
-/// What a container gets with a device: an answer without a question to anybody.
+/// A device spec: what a container gets with a device, without asking the source.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Recipe {
@@ -174,39 +174,39 @@ pub struct Recipe {
 }
 
 impl Recipe {
-    /// Whether it holds no more than one device may hand out.
+    /// Whether it is within the limits for one device.
     pub fn has_room(&self) -> bool {
         let most = [self.nodes.len(), self.mounts.len(), self.env.len()];
         most.iter().all(|count| *count <= MOST_ENTRIES)
     }
 }
 
-/// What is asked of a resource's source, instead of being answered from recipes.
+/// The calls that are forwarded to a resource's source instead of being answered from device specs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Asks {
-    /// What a container gets.
+    /// `Allocate`: what a container gets.
     pub allocate: bool,
-    /// Which devices are best together.
+    /// `GetPreferredAllocation`: which devices to choose.
     pub preferred: bool,
-    /// To make devices ready before each start of a container.
+    /// `PreStartContainer`: make devices ready before each start of a container.
     pub pre_start: bool,
 }
 
-/// By which of the kubelet's two contracts a resource is served: never by both on one machine, since neither
-/// knows what the other has given away.
+/// The kubelet API that serves a resource: never both on one machine, since neither knows what the
+/// other has allocated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Serve {
-    /// As an extended resource: pods ask for a number of devices.
+    /// The device plugin API: pods request a number of an extended resource.
     #[default]
     DevicePlugin,
-    /// By dynamic resource allocation: pods have claims.
+    /// Dynamic resource allocation (DRA): pods have claims.
     Dra,
 }
 
 impl Serve {
-    /// As declarations and `status` spell it.
+    /// The spelling in declarations and in `status`.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::DevicePlugin => "devicePlugin",
@@ -219,26 +219,26 @@ impl Serve {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Resource {
-    /// The name that pods ask for.
+    /// The name that pods request.
     pub name: ResourceName,
-    /// Who offers it, such as `/etc/machinist/devices.d/fuse.yaml`.
+    /// The source of the resource, such as `/etc/machinist/devices.d/fuse.yaml`.
     pub source: Source,
-    /// How pods come by its devices.
+    /// The kubelet API by which pods get its devices.
     #[serde(default)]
     pub serve: Serve,
     /// How devices are shared.
     pub share: Share,
-    /// What a container gets.
+    /// The device spec that applies to devices without their own.
     pub recipe: Recipe,
-    /// What its source wants to be asked.
+    /// The calls that its source answers itself.
     #[serde(default)]
     pub asks: Asks,
-    /// By device id, without the number of a share.
+    /// By device id, without the share number.
     pub devices: BTreeMap<String, Device>,
 }
 
 impl Resource {
-    /// The ids that the kubelet knows a device by: one for each share.
+    /// The ids by which the kubelet knows a device: one for each share.
     pub fn share_ids<'a>(&'a self, id: &'a str) -> impl Iterator<Item = String> + use<'a> {
         (0..self.share.replicas).map(move |n| self.share_id(id, n))
     }
@@ -251,7 +251,7 @@ impl Resource {
         }
     }
 
-    /// What of it no claim can keep, in words; none where its devices can be had by claim.
+    /// Why its devices cannot be served by claims, as text; none if they can.
     pub fn unfit_for_claims(&self) -> Option<&'static str> {
         let own = self.devices.values();
         let own = own.filter_map(|device| device.recipe.as_deref());
@@ -267,13 +267,14 @@ impl Resource {
         }
     }
 
-    /// The device behind an id of the kubelet's, with its own id, when this machine has it.
+    /// The device behind an id that the kubelet uses, with the device's own id, if this machine has
+    /// it.
     pub fn find<'a>(&'a self, asked: &str) -> Option<(&'a str, &'a Device)> {
         let found = self.behind(asked);
         found.filter(|(_, device)| device.health != Health::Missing)
     }
 
-    /// The same, whether this machine has it or not.
+    /// Like [`Resource::find`], but includes devices that are missing.
     pub fn behind<'a>(&'a self, asked: &str) -> Option<(&'a str, &'a Device)> {
         let id = if self.share.replicas == 1 {
             asked
@@ -286,12 +287,12 @@ impl Resource {
         Some((id.as_str(), device))
     }
 
-    /// Whether this machine has a device of it, well or not.
+    /// Whether this machine has a device of it, healthy or not.
     pub fn is_present(&self) -> bool {
         self.listed().next().is_some()
     }
 
-    /// The devices that the kubelet is told about.
+    /// The devices that are advertised to the kubelet.
     pub fn listed(&self) -> impl Iterator<Item = (&str, &Device)> {
         self.devices
             .iter()
@@ -300,41 +301,42 @@ impl Resource {
     }
 }
 
-/// Everything there is to lend at one moment.
+/// A snapshot of all resources.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Inventory {
-    /// By name; one source owns each.
+    /// By name; each is owned by one source.
     pub resources: BTreeMap<ResourceName, Arc<Resource>>,
-    /// What is wrong with sources, in words for people.
+    /// Problems with sources, for users.
     pub problems: Vec<Refusal>,
-    /// Set while no device may be lent: every device is then listed as unhealthy.
+    /// Set while allocation is disabled: every device is then advertised as unhealthy.
     pub withheld: Option<Withheld>,
-    /// Units that declarations want stopped before the machine is changed or goes down.
+    /// The units that declarations want stopped before the machine is changed or goes down.
     pub stop_units: BTreeSet<String>,
-    /// Taints that declarations ask for, of resources that this machine has.
+    /// Taints that declarations request, of resources that this machine has.
     pub taints: BTreeSet<NodeTaint>,
-    /// Units whose state is the health of devices.
+    /// Units whose state determines the health of devices.
     pub probed_units: BTreeSet<String>,
 }
 
-/// That nothing is lent to anybody new.
+/// The state in which new allocations are disabled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Withheld {
-    /// Why, in words.
+    /// The reason, as text.
     pub why: Arc<str>,
-    /// Allocations are refused, too. Before that a pod that the kubelet has admitted already gets what it
-    /// was promised: it would fail for good, and leaves with the others.
+    /// Whether `Allocate` is refused too. While it is not, a pod that the kubelet has admitted
+    /// already still gets its devices: it would fail for good, and is drained with the others.
     pub refuses: bool,
 }
 
 impl Inventory {
-    /// The resources that are served so.
+    /// The resources that are served by this API.
     pub fn served(&self, serve: Serve) -> impl Iterator<Item = (&ResourceName, &Arc<Resource>)> {
         let all = self.resources.iter();
         all.filter(move |(_, resource)| resource.serve == serve)
     }
 
-    /// A device's health and reason as others see them, withholding included.
+    /// A device's health and reason as reported to others: while allocation is disabled, a healthy
+    /// device is reported as unhealthy.
     pub fn verdict<'a>(&'a self, device: &'a Device) -> (Health, Option<String>) {
         match (&self.withheld, device.health) {
             (Some(Withheld { why, .. }), Health::Healthy) => {
@@ -344,7 +346,8 @@ impl Inventory {
         }
     }
 
-    /// The same for a container that the kubelet chose this device for.
+    /// Like [`Inventory::verdict`], for an allocation by the kubelet: disabled allocation only counts
+    /// if it refuses `Allocate` too.
     pub fn verdict_for_allocation(&self, device: &Device) -> (Health, Option<String>) {
         match &self.withheld {
             Some(withheld) if !withheld.refuses => (device.health, device.reason.clone()),

@@ -1,4 +1,5 @@
-//! What the registry knows: declarations in force, who owns which resource, and the devices seen.
+//! The ledger, which is the registry's state: the declarations in force, the owner of each resource
+//! name, and the known devices.
 
 mod gone;
 
@@ -22,16 +23,17 @@ use super::{
 };
 use crate::{path::AbsPath, reason::Reason};
 
-/// The version of [`Saved`]. What another version wrote is not read: it is only a head start.
+/// The version of [`Saved`]. State of another version is not restored; it is only needed for a quick
+/// start.
 pub const SAVED_VERSION: u32 = 2;
 
-/// What outlives the agent, so that the next one can serve before it has looked.
+/// The state that is saved for the next agent, which can then serve devices before its first scan.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Saved {
     /// [`SAVED_VERSION`].
     pub version: u32,
-    /// The boot it was written in.
+    /// The id of the boot in which it was written.
     pub boot_id: String,
     /// The text of each declaration in force, by file.
     pub declarations: BTreeMap<AbsPath, String>,
@@ -40,7 +42,8 @@ pub struct Saved {
     pub resources: Vec<Arc<Resource>>,
 }
 
-/// Resources are shared in memory and written whole: taking note of them is quick, whatever their number.
+/// Serializes resources by value. They are shared in memory, so that taking a copy of the state is
+/// fast for any number of resources.
 mod shared {
     use super::{Arc, Deserialize, Resource};
     use serde::{Deserializer, Serializer};
@@ -60,42 +63,43 @@ mod shared {
     }
 }
 
-/// What was read of each declaration file: its text, or why it was not taken.
+/// The text of each declaration file, or why it was refused.
 pub type Files = BTreeMap<AbsPath, Result<String, Refusal>>;
 
 /// One declaration file.
 #[derive(Debug, Default)]
 struct Declared {
-    /// The last text that was valid, with what it says.
+    /// The last valid text and its parsed declaration.
     good: Option<(String, Declaration)>,
-    /// What is wrong with the file as it is now; the good one stays in force until it is repaired.
+    /// Problems of the current text; the last valid one stays in force until the file is repaired.
     wrong: Vec<Refusal>,
-    /// The text that `wrong` is about.
+    /// The text that `wrong` refers to.
     bad: Option<String>,
-    /// It finds devices by other words since the last look: those it found before are not its own any more.
+    /// Set if `match` or `group` changed since the last scan: known devices may not belong to it any
+    /// more.
     rematched: bool,
 }
 
-/// The registry's memory. Pure: it is told what was read and seen, and when.
+/// The state of the registry. It does no I/O: the caller passes in files, scan results and times.
 #[derive(Debug, Default)]
 pub struct Ledger {
     allowances: Allowances,
     sources: BTreeMap<AbsPath, Declared>,
-    /// What live sources offer, in force or not.
+    /// The offers of live sources, in force or not.
     offers: BTreeMap<(Source, ResourceName), Arc<Resource>>,
-    /// The comings and goings of their devices.
+    /// The presence of each device in these offers, for flap detection.
     live: BTreeMap<(Source, ResourceName), Comings>,
     owners: BTreeMap<ResourceName, Source>,
     resources: BTreeMap<ResourceName, Arc<Resource>>,
     presences: BTreeMap<ResourceName, Presences>,
     found: BTreeMap<ResourceName, Vec<Refusal>>,
-    /// What kept some from being looked at.
+    /// Problems that kept resources from being scanned.
     unseen: Vec<Refusal>,
     withheld: Option<Withheld>,
 }
 
 impl Ledger {
-    /// An empty one.
+    /// A ledger without any resources.
     pub fn new(allowances: Allowances) -> Self {
         Self {
             allowances,
@@ -103,13 +107,14 @@ impl Ledger {
         }
     }
 
-    /// Takes over what an earlier agent knew. In the same boot everything is as it was; after a
-    /// reboot only devices whose node `exists` are healthy.
+    /// Restores the state that an earlier agent saved. Within the same boot all of it is kept; after
+    /// a reboot only devices whose nodes `exists` finds are healthy.
     pub fn restore(&mut self, saved: Saved, boot_id: &str, exists: impl Fn(&AbsPath) -> bool) {
         if saved.version != SAVED_VERSION {
             return;
         }
-        // Who had a name keeps it: owners that are none any more go with the first look at the files.
+        // Each name keeps its owner; owners that do not exist any more are removed when the files are
+        // read.
         let owned = saved.resources.iter();
         self.owners = owned
             .map(|one| (one.name.clone(), one.source.clone()))
@@ -144,8 +149,9 @@ impl Ledger {
         }
     }
 
-    /// Takes note of what a live source offers under one name, whole. Says who has that name: the source
-    /// itself, or another, which keeps it. What is not in force waits until that one is gone.
+    /// Records the complete offer of a live source under one name. Returns the owner of that name:
+    /// the source itself, or another source, which keeps the name; the offer then waits until that
+    /// one is removed.
     pub fn offer(&mut self, offer: impl Into<Arc<Resource>>, now: Duration) -> Source {
         let offer = offer.into();
         let (source, name) = (offer.source.clone(), offer.name.clone());
@@ -157,7 +163,7 @@ impl Ledger {
         self.owners.get(&name).cloned().unwrap_or(source)
     }
 
-    /// Forgets what a live source offers: under one name, or all of it.
+    /// Removes the offers of a live source: the one under `resource`, or all of them.
     pub fn withdraw(&mut self, source: &Source, resource: Option<&ResourceName>) {
         self.offers.retain(|(by, name), _| {
             by != source || resource.is_some_and(|resource| resource != name)
@@ -165,14 +171,15 @@ impl Ledger {
         self.assign();
     }
 
-    /// Forgets what a live source offers under other names than these.
+    /// Removes the offers of a live source under names other than these.
     pub fn only(&mut self, source: &Source, names: &BTreeSet<ResourceName>) {
         self.offers
             .retain(|(by, name), _| by != source || names.contains(name));
         self.assign();
     }
 
-    /// Lends devices of live sources again that stayed for long enough; says when to do so the next time.
+    /// Makes devices of live sources allocatable again that have been present for long enough.
+    /// Returns when to call this next.
     pub fn settle(&mut self, now: Duration) -> Option<Duration> {
         let mut again = None;
         for (key, comings) in &mut self.live {
@@ -185,7 +192,7 @@ impl Ledger {
         again
     }
 
-    /// What the next agent needs.
+    /// The state to save for the next agent.
     pub fn save(&self, boot_id: &str) -> Saved {
         let good = |(file, source): (&AbsPath, &Declared)| {
             source
@@ -201,9 +208,9 @@ impl Ledger {
         }
     }
 
-    /// Takes note of all declaration files as they are now. Files that are not named are gone.
+    /// Records the current declaration files. Files that are not in `files` were removed.
     pub fn files(&mut self, files: Files) {
-        // Files of a directory that cannot be read are not gone: they stay as they were.
+        // Files of a directory that cannot be read are kept.
         let unread = |file: &AbsPath| {
             let dir = file.parent();
             dir.is_some_and(|dir| matches!(files.get(&dir), Some(Err(_))))
@@ -220,8 +227,8 @@ impl Ledger {
         self.assign();
     }
 
-    /// One owner for each resource: who has it keeps it; else the first in the order of paths,
-    /// so that `/etc` comes before `/run`.
+    /// Assigns one owner to each resource name: the current owner keeps it; otherwise the first path
+    /// in order wins, so that `/etc` precedes `/run`.
     fn assign(&mut self) {
         let (sources, offers, owners) = (&self.sources, &self.offers, &mut self.owners);
         let offered = |by: &Source, name: &ResourceName| match by {
@@ -265,15 +272,15 @@ impl Ledger {
             .map(|(_, declaration)| declaration)
     }
 
-    /// Takes note of what kept resources from being looked at: they stay as they are.
+    /// Records what kept resources from being scanned; their devices stay unchanged.
     pub fn unseen(&mut self, why: &[Refusal]) {
         self.unseen.clear();
         self.unseen.extend_from_slice(why);
     }
 
-    /// Takes note of what was seen; says when to look again although nothing happened.
+    /// Records the result of a scan. Returns when to scan next without an event.
     ///
-    /// `forget` drops devices that are gone, see [`sighting::merge`].
+    /// `forget` removes devices that do not exist any more, see [`sighting::merge`].
     pub fn seen(
         &mut self,
         sightings: &BTreeMap<ResourceName, Sightings>,
@@ -298,7 +305,7 @@ impl Ledger {
             let merged =
                 sighting::merge(own.as_deref(), declaration, seen, presences, (now, forget));
             let resource = declaration.offer(by.clone(), merged.devices);
-            // An equal one keeps its place, so that nobody has to compare it again.
+            // An unchanged resource keeps its `Arc`, so that comparisons stay cheap.
             if known.is_none_or(|known| **known != resource) {
                 self.resources.insert(name.clone(), Arc::new(resource));
             }
@@ -322,12 +329,12 @@ impl Ledger {
         again
     }
 
-    /// Lists every device as unhealthy, or ends that.
+    /// Disables allocation of all devices, or enables it again.
     pub fn withhold(&mut self, withheld: Option<Withheld>) {
         self.withheld = withheld;
     }
 
-    /// Everything there is to lend now.
+    /// The current inventory.
     pub fn inventory(&self) -> Inventory {
         let wrong = self
             .sources
@@ -361,7 +368,7 @@ impl Ledger {
         }
     }
 
-    /// Told on both sides: whoever reads one of the files learns of the other.
+    /// Reports each conflict for both sources, so that it shows up in either file.
     fn conflicts(&self) -> Vec<Refusal> {
         let mut told = Vec::new();
         for (file, source) in &self.sources {
@@ -383,7 +390,7 @@ impl Ledger {
     }
 }
 
-/// The declaration of this owner, when it is a file that is in force.
+/// The declaration of this owner, if the owner is a file in force.
 fn declared<'a>(
     sources: &'a BTreeMap<AbsPath, Declared>,
     by: &Source,
@@ -394,7 +401,7 @@ fn declared<'a>(
     Some((file, declaration))
 }
 
-/// The devices that the declaration still covers by their paths.
+/// The devices that the declaration's path patterns still cover.
 fn by_path(
     devices: &BTreeMap<String, Device>,
     declaration: &Declaration,
@@ -430,7 +437,7 @@ fn after_boot(device: &mut Device, source: &Source, exists: impl Fn(&AbsPath) ->
     }
     let gone = device.nodes.iter().find(|node| !exists(&node.host));
     let why = match gone {
-        // Only its source knows how such a device has come through the boot.
+        // Only the live source knows the state of such a device after a reboot.
         _ if source.is_live() => format!("{source} has not spoken since the machine started"),
         Some(node) => format!("{} has not been seen since the machine started", node.host),
         None if device.nodes.is_empty() => {

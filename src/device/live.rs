@@ -1,5 +1,5 @@
-//! Devices of sources that speak for themselves: one whose health comes and goes is held back as one is that is
-//! plugged and unplugged.
+//! Flap detection for devices of live sources: a device whose health flaps is held back, like one
+//! that is plugged and unplugged repeatedly.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -8,20 +8,21 @@ use super::{
     presence::Presence,
 };
 
-/// What is remembered of one offer's devices. Pure: it is told what was said, and when.
+/// The presence of the devices of one offer. It does no I/O: the caller passes in the offers and the
+/// time.
 ///
-/// Nothing of those that have been well since they were first seen, which are most.
+/// Devices that have been healthy since they were first seen need no entry; most devices are.
 #[derive(Debug, Default)]
 pub(super) struct Comings {
     presences: BTreeMap<String, Presence>,
-    /// How many devices the largest offer had: all of one may go at once, and come back.
+    /// The number of devices of the largest offer: all of them may disappear and return at once.
     largest: usize,
-    /// The offer with all that are held back, while there are any.
+    /// The offer with flapping devices marked as unhealthy; none if no device is held back.
     held: Option<Arc<Resource>>,
 }
 
 impl Comings {
-    /// Takes note of what a source says after `before`. A device that is left out has gone as well.
+    /// Records the offer that follows `before`. A device that is not in it any more counts as absent.
     pub(super) fn look(
         &mut self,
         before: Option<&Arc<Resource>>,
@@ -32,7 +33,8 @@ impl Comings {
         for id in before.filter(|id| !offer.devices.contains_key(*id)) {
             self.see(id, false, now);
         }
-        // What is gone for so long has nothing to be remembered; a source with ever new ids fills no memory.
+        // Removes entries of devices that have been absent for long, or, if there are too many, of
+        // all absent devices, so that a source that keeps using new ids cannot fill the memory.
         self.largest = self.largest.max(offer.devices.len());
         let most = 2 * self.largest;
         let full = self.presences.len() > most;
@@ -56,7 +58,7 @@ impl Comings {
         }
     }
 
-    /// Works out which devices are held back now; says how long until the next one is not.
+    /// Updates which devices are held back. Returns the time until the next one is allocatable.
     pub(super) fn hold(&mut self, offer: &Arc<Resource>, now: Duration) -> Option<Duration> {
         let wait = |id: &String| self.presences.get(id)?.held_for(now);
         let waiting: Vec<(&String, Duration)> = offer
@@ -79,7 +81,7 @@ impl Comings {
         next
     }
 
-    /// What is to be shown instead of the offer.
+    /// The resource to publish instead of the offer.
     pub(super) const fn held(&self) -> Option<&Arc<Resource>> {
         self.held.as_ref()
     }

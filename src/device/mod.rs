@@ -1,7 +1,7 @@
-//! What a device is, who may have it, and what a container then gets.
+//! Devices: discovery, declarations, allocation, and the service that ties them together.
 //!
-//! All but [`registry`] and [`service`] is pure: the same declarations and the same facts give the
-//! same lists, choices and answers.
+//! Except [`registry`] and [`service`], all modules are pure: the same declarations and the same
+//! hardware give the same lists, choices and answers.
 
 pub mod allocation;
 pub mod answer;

@@ -1,10 +1,10 @@
-//! Names that cross to the kubelet: resources and device ids.
+//! Resource names and device ids, as used in the kubelet's APIs.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Why a text is no resource name that the kubelet would take.
+/// The error for a resource name that the kubelet would refuse.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{given:?} is no resource name: {why}")]
 pub struct BadResourceName {
@@ -12,19 +12,20 @@ pub struct BadResourceName {
     why: &'static str,
 }
 
-/// An extended resource as the kubelet spells it, such as `acme.dev/serial`.
+/// The name of an extended resource, such as `acme.dev/serial`.
 ///
-/// The rules are the kubelet's own, so that it never refuses what got in here.
+/// The rules are the kubelet's own, so that it never refuses a valid [`ResourceName`].
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct ResourceName(String);
 
 impl ResourceName {
-    /// The kubelet checks `requests.` + the name, so the word counts towards the DNS limit of 253.
+    /// The kubelet validates `requests.` + the name, so the prefix counts towards the DNS limit of
+    /// 253.
     const LONGEST_DOMAIN: usize = 253 - "requests.".len();
     const LONGEST_NAME: usize = 63;
 
-    /// Checks `given` and keeps it as it is.
+    /// Validates `given`.
     pub fn new(given: impl Into<String>) -> Result<Self, BadResourceName> {
         let given = given.into();
         match Self::fault(&given) {
@@ -71,7 +72,7 @@ impl ResourceName {
         self.0.split_once('/').map_or("", |(_, name)| name)
     }
 
-    /// The part before the slash, by which a vendor is known.
+    /// The part before the slash, which identifies the vendor.
     pub fn domain(&self) -> &str {
         self.0.split_once('/').map_or("", |(domain, _)| domain)
     }
@@ -82,7 +83,8 @@ fn is_dns_label(part: &str) -> bool {
     ends_with(part, inner) && part.bytes().all(|byte| inner(byte) || byte == b'-')
 }
 
-/// Whether it may stand after the slash, and be the value of a label or a taint but for its length.
+/// Whether it is valid after the slash; the value of a label or taint has the same rules except for
+/// its length.
 pub(super) fn is_label(part: &str) -> bool {
     let inner = |byte: u8| byte.is_ascii_alphanumeric();
     ends_with(part, inner)
@@ -116,20 +118,21 @@ impl From<ResourceName> for String {
     }
 }
 
-/// The longest id a device plugin may use, by the API's own comment.
+/// The maximum length of a device id, according to the comments of the device plugin API.
 pub const LONGEST_ID: usize = 63;
 
-/// What stands between a device's id and the number of its share. No id of ours holds a colon,
-/// so `fuse::1` can never be a device's own id.
+/// The separator between a device's id and the share number. Device ids of machinist contain no
+/// colon, so `fuse::1` can never be the id of a whole device.
 pub const SHARE_MARK: &str = "::";
 
-/// Room that is left for `::1023`, so that a device keeps its id when sharing is turned on.
+/// The maximum length without the share number, which leaves room for `::1023`, so that a device
+/// keeps its id when sharing is enabled.
 const LONGEST_BASE: usize = LONGEST_ID - "::1023".len();
 
-/// The id of the device behind `node`: its path without `/dev/`, slashes turned into dashes.
+/// The id of the device at `node`: its path without `/dev/`, with slashes replaced by dashes.
 ///
-/// It depends on the path alone, so a device keeps its id whatever else comes and goes. Paths that
-/// are too long or hold unusual characters end in a digest of the whole path.
+/// It depends on the path alone, so a device keeps its id when other devices are added or removed.
+/// Ids of paths that are too long or contain unusual characters end in a digest of the whole path.
 pub fn device_id(node: &str) -> String {
     let short = node.strip_prefix("/dev/").unwrap_or(node);
     let short = short.trim_start_matches('/');
@@ -146,8 +149,8 @@ pub fn device_id(node: &str) -> String {
     format!("{kept}-{digest}")
 }
 
-/// Sixteen hexadecimal digits that stand for `text`: the first half of the first half of its
-/// SHA-256. 64 bits are plenty for the few hundred names of one machine.
+/// Sixteen hexadecimal digits that identify `text`: the first 64 bits of its SHA-256, which are
+/// enough for the few hundred names of one machine.
 pub fn hex16(text: &str) -> String {
     use sha2::Digest as _;
     let digest = sha2::Sha256::digest(text.as_bytes());

@@ -1,7 +1,8 @@
-//! Names with values, as small as they can be kept.
+//! A compact map from names to values.
 
 use litemap::LiteMap;
 
-/// A sorted list of names with their values. A device has one or two of most kinds, and a B-tree keeps room for
-/// eleven from the first on: with thousands of devices that would be most of what they take.
+/// A sorted list of names with their values. Most devices have one or two entries, while a B-tree
+/// allocates room for eleven with the first: with thousands of devices that would be most of their
+/// memory.
 pub type Pairs<V> = LiteMap<String, V>;

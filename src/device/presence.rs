@@ -1,16 +1,17 @@
-//! Devices that come and go: when one that is back may be lent again.
+//! Flap detection: when a device that returned may be allocated again.
 
 use std::time::Duration;
 
-/// Two departures within this time are flapping, not use: nobody pulls and plugs a stick twice in
-/// ten seconds on purpose, and loose cables and crashing firmware do.
+/// A device that disappears twice within this time is flapping: users do not unplug and plug a device
+/// twice in ten seconds on purpose, but loose cables and crashing firmware have this effect.
 const FLAP_WINDOW: Duration = Duration::from_secs(10);
-/// How long a flapping device must stay before it is lent again; doubled with every further flap.
+/// How long a flapping device must stay present before it is allocatable; doubled with every further
+/// flap.
 const FIRST_HOLD: Duration = Duration::from_secs(1);
-/// The longest a device is held back: a minute without a flap shows that it is well.
+/// The longest hold: a device that is present for a minute is stable.
 const LONGEST_HOLD: Duration = Duration::from_secs(60);
 
-/// One device's comings and goings. Times are since an arbitrary, fixed moment.
+/// The presence of one device. Times are relative to an arbitrary, fixed moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Presence {
     present: bool,
@@ -20,7 +21,7 @@ pub struct Presence {
 }
 
 impl Presence {
-    /// A device at its first sight: believed at once.
+    /// The state after the first observation, which causes no hold.
     pub const fn first(present: bool, now: Duration) -> Self {
         Self {
             present,
@@ -30,7 +31,7 @@ impl Presence {
         }
     }
 
-    /// Takes note of a look.
+    /// Records an observation.
     pub fn look(&mut self, present: bool, now: Duration) {
         if present == self.present {
             return;
@@ -45,13 +46,13 @@ impl Presence {
         self.came_back |= present;
     }
 
-    /// Whether it has been gone for longer than any hold lasts.
+    /// Whether it has been absent for longer than any hold lasts.
     pub fn is_forgotten(&self, now: Duration) -> bool {
         !self.present && now.saturating_sub(self.since) > LONGEST_HOLD
     }
 
-    /// How much longer the device must stay before it is lent; zero when it may be now, none when
-    /// it is not there.
+    /// How much longer the device must stay present before it is allocatable; zero if it is now, none
+    /// if it is absent.
     pub fn held_for(&self, now: Duration) -> Option<Duration> {
         let there = now.saturating_sub(self.since);
         self.present.then(|| self.hold.saturating_sub(there))

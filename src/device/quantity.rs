@@ -1,17 +1,17 @@
-//! Amounts as Kubernetes writes them: `40Gi`, `500m`, `2e3`.
+//! Kubernetes quantities: `40Gi`, `500m`, `2e3`.
 //!
-//! What is kept is the form that the API server gives back, so that what was written is known again: without a
-//! fraction, and with the largest suffix that loses nothing.
+//! Quantities are kept in the API server's canonical form, without a fraction and with the largest
+//! suffix that loses nothing, so that a value read back from the server compares equal.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// The server keeps no finer amounts.
+/// The API server's resolution is one billionth.
 const NANO: u128 = 1_000_000_000;
-/// In billionths; the server counts to the largest number of 64 bits.
+/// The maximum in billionths: the API server stores 64-bit integers.
 const MOST: u128 = i64::MAX as u128 * NANO;
-/// Longer than any amount that fits.
+/// The maximum number of characters; no valid quantity is longer.
 const LONGEST: usize = 40;
 
 const DECIMAL: [(&str, i32); 10] = [
@@ -28,23 +28,23 @@ const DECIMAL: [(&str, i32); 10] = [
 ];
 const BINARY: [&str; 7] = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
 
-/// An amount, zero or more, in its canonical form.
+/// A quantity, zero or more, in its canonical form.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Quantity(String);
 
-/// Why a text is no amount.
+/// The error for a text that is no quantity.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadQuantity {
-    /// It is not written as one.
+    /// The syntax is invalid.
     #[error("{0:?} is no quantity")]
     Form(String),
-    /// It is one that the API server would change.
+    /// The API server would round or cap the value.
     #[error("{0:?} is more than the API server counts to, or finer than a billionth")]
     Size(String),
 }
 
-/// How an amount was written, which is how it stays written.
+/// The notation of a quantity, which the canonical form keeps.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Style {
     Decimal,
@@ -53,7 +53,7 @@ enum Style {
 }
 
 impl Quantity {
-    /// Reads one. Signs are not taken: nothing has a capacity below zero.
+    /// Parses a quantity. Signs are not accepted, since no capacity is negative.
     pub fn new(given: &str) -> Result<Self, BadQuantity> {
         let form = || BadQuantity::Form(given.chars().take(LONGEST).collect());
         let size = || BadQuantity::Size(given.to_owned());
@@ -80,7 +80,7 @@ impl Quantity {
         Ok(Self(written(nano, style)))
     }
 
-    /// As it is written.
+    /// The canonical form.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -107,9 +107,9 @@ impl fmt::Display for Quantity {
 }
 
 enum Factor {
-    /// To this power.
+    /// Ten to this power.
     Ten(i32),
-    /// To this power.
+    /// Two to this power.
     Two(u32),
 }
 
@@ -122,14 +122,14 @@ fn suffixed(suffix: &str) -> Option<(Style, Factor)> {
         return Some((Style::Binary, Factor::Two(bits)));
     }
     let exponent = suffix.strip_prefix(['e', 'E'])?;
-    // `parse` takes a sign, and nothing that is not a number.
+    // `parse` accepts only digits with an optional sign.
     let exponent: i32 = exponent.parse().ok()?;
     (-99..=99)
         .contains(&exponent)
         .then_some((Style::Exponent, Factor::Ten(exponent)))
 }
 
-/// `amount` times ten to this power, where that is a whole number that fits.
+/// `amount` times ten to this power, if that is an integer that fits.
 fn scaled(amount: u128, power: i32) -> Option<u128> {
     if amount == 0 {
         return Some(0);
@@ -158,7 +158,7 @@ fn written(nano: u128, style: Style) -> String {
     }
 }
 
-/// Takes out `base` as often as it goes, `most` times at most.
+/// Divides by `base` as often as that is possible without remainder, at most `most` times.
 fn reduced(mut number: u128, base: u128, most: usize) -> (u128, usize) {
     let mut steps = 0;
     while steps < most && number.is_multiple_of(base) {

@@ -1,8 +1,8 @@
-//! The one task that knows which devices there are: it reads declarations, looks below `/dev`,
-//! remembers, and publishes what can be lent.
+//! The device registry: one task that reads declarations, scans devices, saves its state, and
+//! publishes the inventory.
 //!
-//! It wakes for events: names in the directories that matter, the kernel's device events, and
-//! requests. A slow rescan catches what all of them missed.
+//! It wakes for events: changes in the watched directories, the kernel's uevents, and requests. A
+//! slow periodic rescan finds changes that were missed.
 
 mod announce;
 mod declared;
@@ -39,34 +39,34 @@ use super::{
 };
 use crate::{path::AbsPath, root::Root, shutdown::Tasks};
 
-/// Where declarations lie; the first directory wins a resource that both declare.
+/// The directories of declarations; if two files declare a resource, the first directory wins.
 pub const DECLARATION_DIRS: [&str; 3] = [
     "/etc/machinist/devices.d",
     "/run/machinist/devices.d",
-    // Where the pod of a node has what its cluster says.
+    // The node pod writes the declarations from the cluster here.
     "/run/machinist/cluster/devices.d",
 ];
 
-/// Requests that are on their way; who comes later waits for room. Callers are the update driver, the admin socket,
-/// and one task for each vendor.
+/// The capacity of the request queue; further callers wait. Callers are the update reconciler, the
+/// admin socket, and one task for each vendor.
 const ASKS: usize = 8;
 
-/// What the registry needs to know.
+/// The settings of the registry.
 #[derive(Clone, Debug)]
 pub struct RegistrySettings {
     /// What declarations may do beyond the defaults.
     pub allowances: Allowances,
-    /// Whether the kernel's device events concern this root: not so for a moved one.
+    /// Whether to receive uevents, which are about the real root and not about a relocated one.
     pub uevents: bool,
-    /// How often everything is looked at without an event; none: as often as is sensible.
+    /// The interval between full rescans without an event.
     pub rescan: std::time::Duration,
-    /// The state of the units that declarations go by, see [`Inventory::probed_units`].
+    /// The state of the systemd units in [`Inventory::probed_units`].
     pub units: watch::Receiver<UnitStates>,
-    /// Nothing is lent from the very start: the agent before had withheld it.
+    /// Set if the previous agent had disabled allocation: it then stays disabled from the start.
     pub withheld: Option<Withheld>,
 }
 
-/// Why a request was not carried out.
+/// Why a request failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AskError {
     /// The agent is shutting down.
@@ -75,7 +75,7 @@ pub enum AskError {
 }
 
 impl AskError {
-    /// Whether the same request may succeed later: the next agent answers it.
+    /// Whether the same request may succeed later: the next agent can handle it.
     pub const fn again(self) -> bool {
         matches!(self, Self::Stopped)
     }
@@ -90,19 +90,19 @@ enum Ask {
     Only(Source, BTreeSet<ResourceName>),
 }
 
-/// What became of an offer.
+/// The result of an offer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// The kubelet is told of it.
+    /// The resource is published.
     InForce,
-    /// Another source has the name and keeps it. The offer takes its place when that one is gone.
+    /// Another source owns the name and keeps it. The offer is used once that source's is removed.
     Taken {
-        /// Who has it.
+        /// The owner.
         by: Source,
     },
 }
 
-/// Everyone else's view of the registry. Cheap to clone.
+/// A handle to the registry. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Registry {
     asks: mpsc::Sender<(Ask, oneshot::Sender<()>)>,
@@ -110,8 +110,8 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// Starts the registry. What an earlier agent saved is there when this returns; the first
-    /// look at the machine follows.
+    /// Starts the registry. The state that an earlier agent saved is available when this returns; the
+    /// first scan follows.
     pub fn start(root: Root, settings: RegistrySettings, tasks: &Tasks) -> Self {
         let task = Task::new(root, settings);
         let inventory = task.inventory();
@@ -120,35 +120,35 @@ impl Registry {
         Self { asks, inventory }
     }
 
-    /// What can be lent, now and whenever it changes.
+    /// A watch of the inventory.
     pub fn inventory(&self) -> watch::Receiver<Arc<Inventory>> {
         self.inventory.clone()
     }
 
-    /// Lends nothing to anybody new. Done when every device is listed as unhealthy here; the kubelet is
-    /// told within its debounce.
+    /// Disables new allocations. Returns when every device is unhealthy in the inventory; the device
+    /// plugins notify the kubelet within their debounce time.
     pub async fn withhold(&self, withheld: Withheld) -> Result<(), AskError> {
         self.ask(Ask::Withhold(Some(withheld))).await
     }
 
-    /// Ends withholding.
+    /// Enables allocation again.
     pub async fn release(&self) -> Result<(), AskError> {
         self.ask(Ask::Withhold(None)).await
     }
 
-    /// Reads and looks at everything now; done when what was found is published.
+    /// Reads all files and scans all devices now; returns when the result is published.
     pub async fn rescan(&self) -> Result<(), AskError> {
         self.ask(Ask::Rescan).await
     }
 
-    /// Takes what a live source offers under one name, whole; it replaces what that source offered there before.
+    /// Submits the complete offer of a live source under one name, which replaces its previous one.
     pub async fn offer(&self, offer: impl Into<Arc<Resource>>) -> Result<Standing, AskError> {
         let (reply, standing) = oneshot::channel();
         self.ask(Ask::Offer(offer.into(), reply)).await?;
         standing.await.map_err(|_| AskError::Stopped)
     }
 
-    /// Forgets what a live source offers: under one name, or all of it.
+    /// Removes the offers of a live source: the one under `resource`, or all of them.
     pub async fn withdraw(
         &self,
         source: Source,
@@ -157,7 +157,7 @@ impl Registry {
         self.ask(Ask::Withdraw(source, resource)).await
     }
 
-    /// Forgets what a live source offers under other names than these.
+    /// Removes the offers of a live source under names other than these.
     pub async fn only(
         &self,
         source: Source,

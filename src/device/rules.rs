@@ -1,30 +1,32 @@
-//! What a container may be given, whoever asks for it: a file or a vendor's program.
+//! Limits on what a container may be given, for declarations and vendors alike.
 
 use super::name::LONGEST_ID;
 use crate::path::AbsPath;
 
-/// More nodes, mounts or variables than any device needs; the kubelet keeps each answer on disk.
+/// The maximum number of nodes, mounts or variables, more than any device needs; the kubelet stores
+/// each allocation on disk.
 pub const MOST_ENTRIES: usize = 64;
-/// Beside the attributes that the API server takes with them, 32 together.
+/// The maximum number of capacities: the API server limits capacities and attributes to 32 together.
 pub const MOST_CAPACITIES: usize = 16;
-/// Room for a long path list in a variable, far below what the kubelet's answer may hold.
+/// The maximum length in bytes of a value: enough for a long path list in a variable, and far below
+/// the size limit of the kubelet's messages.
 pub const LONGEST_VALUE: usize = 4096;
 /// Linux supports at most 1024 nodes (NODES_SHIFT is 10).
 pub const HIGHEST_NUMA: u32 = 1023;
-/// No machine has a device near to more nodes than this without being near to all.
+/// The maximum number of NUMA nodes of a device; one that is near to more is near to all.
 pub const MOST_NUMA: usize = 16;
-/// As long as a name in a DNS zone, which keys of annotations are made of.
+/// The maximum length of an annotation key: the length of a DNS name.
 const LONGEST_KEY: usize = 253;
 
-/// Host directories that may be mounted into containers, the vendor's own directory below `/run`
-/// aside: software and data, no configuration, no sockets of the system.
+/// Host directories that may be mounted into containers, in addition to the vendor's own directory
+/// below `/run`: software and data, but no configuration and no system sockets.
 const MOUNT_PREFIXES: &[&str] = &["/opt", "/usr/lib", "/usr/local/lib", "/usr/share"];
 
 /// The host directories that may be mounted into containers for a resource of `domain`; `further` are
-/// those that the machine's owner added.
+/// those that the administrator added.
 ///
-/// A vendor's directory below `/run` is called as the domain of its resources. The dot that is
-/// asked for keeps it apart from the system's own, such as `/run/containerd`.
+/// The vendor's directory below `/run` has the name of the resource's domain. The domain must contain
+/// a dot, so that it cannot be a directory of the system, such as `/run/containerd`.
 pub fn mount_prefixes(domain: &str, further: &[AbsPath]) -> Vec<AbsPath> {
     let own = domain.contains('.').then(|| format!("/run/{domain}"));
     let fixed = MOUNT_PREFIXES.iter().map(|prefix| (*prefix).to_owned());
@@ -40,8 +42,9 @@ pub fn may_mount(from: &AbsPath, domain: &str, further: &[AbsPath]) -> bool {
     prefixes.iter().any(|prefix| from.is_under(prefix))
 }
 
-/// Whether a container may write below `from`: in the vendor's own directory below `/run`, and in what the
-/// machine's owner named. What all may read is software that the host itself runs.
+/// Whether a container may write below `from`: only in the vendor's own directory below `/run`, and
+/// in directories that the administrator added. The other prefixes contain software that the host
+/// itself runs.
 pub fn may_write(from: &AbsPath, domain: &str, further: &[AbsPath]) -> bool {
     let prefixes = mount_prefixes(domain, further);
     let own = prefixes.iter().filter(|prefix| {
@@ -59,7 +62,7 @@ pub fn mountable(domain: &str) -> String {
     )
 }
 
-/// Whether `given` is what a container may do with a node: any of `r`, `w` and `m`, each once.
+/// Whether `given` is a valid set of permissions on a node: any of `r`, `w` and `m`, each once.
 pub fn are_permissions(given: &str) -> bool {
     let known = given.chars().all(|c| matches!(c, 'r' | 'w' | 'm'));
     let twice = given.chars().any(|c| given.matches(c).count() > 1);
@@ -72,15 +75,15 @@ pub fn is_variable(key: &str) -> bool {
     has_length(key) && !key.starts_with(|c: char| c.is_ascii_digit()) && key.chars().all(plain)
 }
 
-/// Whether `key` can be set as an annotation of a container by a declaration. Runtimes read CDI devices from
-/// annotations: that would be a way around the allow-list.
+/// Whether a declaration may set `key` as an annotation of a container. Runtimes read CDI devices
+/// from `cdi.k8s.io/` annotations, which would bypass the allow-list.
 pub fn is_annotation(key: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | '/');
     has_length(key) && key.chars().all(plain) && !key.starts_with("cdi.k8s.io/")
 }
 
-/// Domains whose annotations the kubelet, runtimes and their plugins obey: devices, mounts, user namespaces,
-/// CPU sets, limits. That would be a way around the allow-lists. Names below these domains count, too.
+/// Domains whose annotations the kubelet, runtimes and their plugins interpret: devices, mounts, user
+/// namespaces, CPU sets, limits. These would bypass the allow-lists. Subdomains count as well.
 const OBEYED_DOMAINS: [&str; 7] = [
     "kubernetes.io",
     "k8s.io",
@@ -90,7 +93,7 @@ const OBEYED_DOMAINS: [&str; 7] = [
     "noderesource.dev",
     "containerd.io",
 ];
-/// The same, as others write domains.
+/// The same for annotations with reversed domain names.
 const OBEYED_PREFIXES: [&str; 10] = [
     "io.kubernetes.",
     "io.containerd.",
@@ -104,7 +107,8 @@ const OBEYED_PREFIXES: [&str; 10] = [
     "dev.gvisor.",
 ];
 
-/// Whether a vendor can set `key` as an annotation of a container: one that no runtime obeys.
+/// Whether a vendor may set `key` as an annotation of a container: only one that no runtime
+/// interprets.
 pub fn is_vendor_annotation(key: &str) -> bool {
     is_annotation(key) && !is_obeyed(key)
 }
@@ -124,8 +128,8 @@ fn has_length(key: &str) -> bool {
     !key.is_empty() && key.len() <= LONGEST_KEY
 }
 
-/// Whether a source of its own may call a device so: what the kubelet takes, without the colon that
-/// stands before the number of a share.
+/// Whether a live source may use this device id: the kubelet must accept it, and it must not contain
+/// the colon, which separates the share number.
 pub fn is_device_id(id: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     !id.is_empty()

@@ -1,4 +1,5 @@
-//! Devices as one service: the registry, the kubelet's plugins, and what is said of both.
+//! The device service: starts the registry, the kubelet's device plugins, the vendor API and claims,
+//! and gives access to their combined state.
 
 mod asking;
 mod joined;
@@ -32,58 +33,58 @@ use crate::{
     vendor::{self, Obeyed, VendorsHandle},
 };
 
-/// How long vendors may take to let go of their hardware: firmware has to be parked.
+/// How long vendors may take to release their hardware: firmware may have to be parked.
 const LET_GO: Duration = Duration::from_secs(30);
-/// How long devices are not lent while vendors take their hardware up again.
+/// How long allocation stays disabled while vendors take their hardware into use again.
 pub const TAKE_UP: Duration = Duration::from_secs(10);
 
-/// What the service needs to know.
+/// The settings of the device service.
 #[derive(Clone, Debug)]
 pub struct DevicesSettings {
     /// What declarations may do beyond the defaults.
     pub allowances: Allowances,
-    /// Whether the kernel's device events are listened to; when not said, on a live root only.
+    /// Whether to receive the kernel's uevents; if not set, only on a live root.
     pub uevents: Option<bool>,
-    /// How often hardware is looked at without an event.
+    /// The interval between full rescans without an event.
     pub rescan: Duration,
-    /// How the kubelet learns of resources.
+    /// How resources are registered with the kubelet.
     pub registering: Registering,
-    /// The state of the units that declarations go by.
+    /// The state of the systemd units that declarations name.
     pub units: watch::Receiver<UnitStates>,
-    /// Nothing is lent from the very start: the agent before had withheld it.
+    /// Set if the previous agent had disabled allocation: it then stays disabled from the start.
     pub withheld: Option<Withheld>,
 }
 
-/// The service; see [`DevicesService::start`].
+/// The device service; see [`DevicesService::start`].
 #[derive(Debug)]
 pub struct DevicesService;
 
-/// Everyone else's view of the service. Cheap to clone.
+/// A handle to the device service. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct DevicesHandle {
     registry: Registry,
     status: watch::Receiver<Arc<DevicesStatus>>,
     joined: Joined,
     asking: Asking,
-    /// What containers are being given, and claims.
+    /// Allocations in progress: those by device plugins, then those for claims.
     giving: [watch::Receiver<Allocations>; 2],
     vendors: VendorsHandle,
-    /// What is offered to the kubelet.
+    /// The inventory that the device plugins advertise to the kubelet.
     plugins: watch::Receiver<Arc<super::Inventory>>,
     claims: ClaimsSide,
 }
 
-/// What serving claims begins with, when there is a cluster.
+/// The state of the DRA driver before it is started.
 #[derive(Clone, Debug)]
 struct ClaimsSide {
-    /// Until it is started, or given up.
+    /// The driver, until it is started or given up.
     driver: Arc<Mutex<Option<Driver>>>,
     inventory: watch::Receiver<Arc<super::Inventory>>,
     answerers: Answerers,
 }
 
 impl DevicesService {
-    /// Starts everything. Ends with `tasks`, without withdrawing anything from the kubelet.
+    /// Starts all tasks. They end with `tasks`; resources stay registered with the kubelet.
     pub fn start(root: Root, settings: DevicesSettings, tasks: &Tasks) -> DevicesHandle {
         let uevents = settings.uevents.unwrap_or_else(|| root.is_live());
         let withheld = settings.withheld.as_ref().filter(|it| it.refuses);
@@ -124,7 +125,8 @@ impl DevicesService {
         };
         let of_now = joined.clone();
         let (publish, status) = watch::channel(Arc::new(joined.now()));
-        // Safe to drop, all: nothing is kept between two changes, and who has what is asked anew.
+        // All three are cancel-safe: they keep no state between two changes, and the holders are
+        // requested again.
         until_stopped("device status", joined.follow(publish), tasks);
         until_stopped("devices that go", asking.clone().tell_of_gone(), tasks);
         let after = asking.clone().after_each(allocations.clone());
@@ -156,7 +158,7 @@ fn answerers(files: Declared, vendors: &VendorsHandle, plugins: Arc<proxy::Proxy
     }
 }
 
-/// A task that may end anywhere.
+/// Spawns a task that may be cancelled at any await point.
 fn until_stopped(
     name: &'static str,
     work: impl Future<Output = ()> + Send + 'static,
@@ -172,18 +174,18 @@ fn until_stopped(
 }
 
 impl DevicesHandle {
-    /// All resources, their devices and registrations, now and whenever something changes.
+    /// A watch of the status: all resources, their devices and registrations.
     pub fn status(&self) -> watch::Receiver<Arc<DevicesStatus>> {
         self.status.clone()
     }
 
-    /// The same, worked out from what is known at this moment.
+    /// The status, computed from the current state.
     pub fn status_now(&self) -> DevicesStatus {
         self.joined.now()
     }
 
-    /// Lends nothing to anybody new: every device is listed as unhealthy. A pod that the kubelet has
-    /// admitted already still gets what it was promised.
+    /// Disables new allocations: every device is advertised as unhealthy. A pod that the kubelet has
+    /// admitted already still gets its devices.
     pub async fn withhold(&self, reason: impl AsRef<str>) -> Result<(), AskError> {
         let withheld = withheld(reason.as_ref(), false);
         self.registry.withhold(withheld).await?;
@@ -191,18 +193,20 @@ impl DevicesHandle {
         Ok(())
     }
 
-    /// Waits until both sides go by what the registry was told: who asked may count on it from then on.
+    /// Waits until the device plugins and the DRA driver have the registry's current `withheld`
+    /// state.
     async fn heeded(&self) {
         let registry = self.registry.inventory();
         for mut side in [self.plugins.clone(), self.claims.inventory.clone()] {
             let heeds = |side: &Arc<super::Inventory>| side.withheld == registry.borrow().withheld;
-            // A side that has ended lends nothing any more.
+            // If one of them has ended, it allocates nothing any more.
             let _ = side.wait_for(heeds).await;
         }
     }
 
-    /// Lends nothing to anybody: vendors are told to let go of their hardware, then `Allocate` is refused,
-    /// too. A vendor that does not is named in the log; the machine does not wait for it for ever.
+    /// Disables all allocations: vendors are asked to release their hardware, then `Allocate` is
+    /// refused too. A vendor that does not release its hardware in time is logged, and the call goes
+    /// on.
     pub async fn quiesce(&self, reason: impl AsRef<str>) -> Result<(), AskError> {
         let reason = reason.as_ref();
         tell_of(
@@ -214,13 +218,13 @@ impl DevicesHandle {
         Ok(())
     }
 
-    /// Units that declarations want stopped before the machine is changed or goes down; and whenever that
-    /// changes.
+    /// A watch of the inventory, which includes the units that declarations want stopped before the
+    /// machine is changed or goes down.
     pub fn inventory(&self) -> watch::Receiver<Arc<super::Inventory>> {
         self.registry.inventory()
     }
 
-    /// Ends withholding, once vendors had the time to take their hardware up again.
+    /// Enables allocation again, after vendors had time to take their hardware into use again.
     pub async fn release(&self) -> Result<(), AskError> {
         if self.vendors.are_quiesced() {
             tell_of(
@@ -233,42 +237,43 @@ impl DevicesHandle {
         Ok(())
     }
 
-    /// Asks the kubelet who has which device, at most ten times a second; all who call in the meantime wait
-    /// for one answer. What it said is in [`DevicesHandle::status_now`] and in [`DevicesHandle::holders`] from then on.
+    /// Asks the kubelet which container has which device, at most ten times a second; concurrent
+    /// callers share one answer. The answer is then available from [`DevicesHandle::status_now`] and
+    /// [`DevicesHandle::holders`].
     pub async fn ask_holders(&self) {
         self.asking.shared().await;
     }
 
-    /// What was said of the holders last.
+    /// A watch of the last known holders.
     pub fn holders(&self) -> watch::Receiver<Arc<Known>> {
         self.asking.known()
     }
 
-    /// Asks the kubelet now.
+    /// Asks the kubelet for the holders now.
     pub async fn holders_now(&self) -> Result<Arc<Known>, PodResourcesError> {
         self.asking.now().await
     }
 
-    /// What the kubelet could give to containers now: how many devices of each resource.
+    /// The kubelet's allocatable devices: how many of each resource.
     pub async fn allocatable(&self) -> Result<BTreeMap<String, usize>, PodResourcesError> {
         self.asking.allocatable().await
     }
 
-    /// Whether the kubelet is being given devices, for a container or for a claim, or may not have written
-    /// down yet what it was given.
+    /// Whether an allocation for a container or a claim is in progress, or so recent that the kubelet
+    /// may not have written its checkpoint yet.
     pub fn is_giving(&self) -> bool {
         let mut giving = self.giving.iter();
         giving.any(|giving| giving.borrow().is_giving(WRITTEN_DOWN))
     }
 
-    /// Vendors that speak for themselves: to tell them what the machine is about to do, and what is said of
-    /// them.
+    /// The vendors that use the vendor API: to notify them of maintenance, and to read their state.
     pub const fn vendors(&self) -> &VendorsHandle {
         &self.vendors
     }
 
-    /// Serves claims from now on: `node` is the Node's name, `published` what the cluster was told. Says what it is
-    /// to be told; none when that was begun or given up before.
+    /// Starts serving claims. `node` is the name of the Node, `published` is what was published to
+    /// the cluster. Returns a watch of the pool to publish; none if the driver was started or given
+    /// up before.
     pub fn serve_claims(
         &self,
         node: &str,
@@ -288,19 +293,19 @@ impl DevicesHandle {
         Some(driver.start(with, tasks))
     }
 
-    /// Nobody can claim anything here, for this reason.
+    /// Gives up serving claims, for the reason `why`.
     pub fn without_claims(&self, why: &str) {
         if let Some(driver) = self.claims.take() {
             driver.give_up(why);
         }
     }
 
-    /// What an earlier agent wrote as the generation of this node's pool.
+    /// The pool generation that an earlier agent published.
     pub fn published(&self) -> Published {
         self.joined.driver.borrow().published.clone()
     }
 
-    /// Reads all declarations and looks at all devices now.
+    /// Reads all declarations and scans all devices now.
     pub async fn rescan(&self) -> Result<(), AskError> {
         self.registry.rescan().await
     }
@@ -313,7 +318,7 @@ impl ClaimsSide {
     }
 }
 
-/// Names the vendors that did not do as they were told. Who is away holds nothing.
+/// Logs the vendors that did not comply. A disconnected vendor holds no hardware.
 pub fn tell_of(what: &str, vendors: BTreeMap<String, Obeyed>) {
     for (name, obeyed) in vendors {
         let why = match obeyed {
@@ -325,7 +330,7 @@ pub fn tell_of(what: &str, vendors: BTreeMap<String, Obeyed>) {
     }
 }
 
-/// That nothing is lent, for this reason.
+/// The state that disables allocation, for the reason `why`.
 pub fn withheld(why: &str, refuses: bool) -> Withheld {
     let why = why.into();
     Withheld { why, refuses }

@@ -1,4 +1,4 @@
-//! From what was seen of the machine to the devices of one resource.
+//! Merges the result of a scan with the known devices of one resource.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,58 +15,58 @@ use super::{
 };
 use crate::{path::AbsPath, reason::Reason};
 
-/// As many devices as one resource may have. The kubelet's message limit lies at some 50,000;
-/// a pattern that matches more than this many nodes matches the wrong ones.
+/// The maximum number of devices of one resource. The kubelet's message size limits it to some
+/// 50,000; a pattern that matches more nodes than this matches the wrong ones.
 pub const MOST_DEVICES: usize = 10_000;
 
-/// A device that was found.
+/// A device that a scan found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sighted {
-    /// Its nodes.
+    /// Its device nodes.
     pub nodes: Vec<DeviceNode>,
-    /// NUMA nodes as the kernel names them; empty when it names none.
+    /// Its NUMA nodes as reported by the kernel; empty if it reports none.
     pub numa: Vec<u32>,
-    /// What else is known of it.
+    /// Further attributes.
     pub attributes: Pairs<String>,
-    /// What a container gets with it, where that is not what the declaration says of all.
+    /// Its own device spec; none means that the declaration's applies.
     pub recipe: Option<Box<Recipe>>,
-    /// Why it cannot be lent although it is there.
+    /// Why it cannot be allocated although it exists.
     pub wrong: Option<String>,
 }
 
-/// Everything that was seen for one declaration.
+/// The result of a scan for one declaration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sightings {
     /// By id.
     pub found: BTreeMap<String, Sighted>,
-    /// Paths that lead to nothing that can be lent, and why: `/dev/a is a regular file`.
+    /// Paths that lead to no usable device, and why: `/dev/a is a regular file`.
     pub absent: BTreeMap<AbsPath, String>,
-    /// What keeps others from being found.
+    /// Problems that keep other devices from being found.
     pub problems: Vec<Refusal>,
-    /// Devices that are there and that nobody can tell from others, by id, and why in words.
+    /// Devices whose definitions conflict, by id, and why as text.
     pub contested: BTreeMap<String, String>,
     /// Whether there were more than [`MOST_DEVICES`].
     pub cut: bool,
 }
 
-/// What is remembered of each device between looks, by id.
+/// The presence of each device across scans, by id.
 pub type Presences = BTreeMap<String, Presence>;
 
-/// What a look changes.
+/// The result of a merge.
 #[derive(Debug)]
 pub struct Merged {
-    /// The devices as they are now, by id.
+    /// The current devices, by id.
     pub devices: BTreeMap<String, Device>,
-    /// What is wrong with what was seen.
+    /// Problems with the scan result.
     pub problems: Vec<Refusal>,
-    /// When to look again although nothing happened: a device is being held back until then.
+    /// When to scan again without an event: a flapping device is held back until then.
     pub again_in: Option<Duration>,
 }
 
-/// Joins what was known with what was seen.
+/// Merges the known devices with the result of a scan.
 ///
-/// A device that was listed once stays listed while its declaration covers it: the kubelet counts
-/// capacity by it, and a pod may hold it. `forget` ends that for devices that are gone.
+/// A device that was listed stays listed while its declaration covers it: the kubelet counts capacity
+/// by it, and a pod may hold it. `forget` removes such devices if they do not exist any more.
 pub fn merge(
     known: Option<&BTreeMap<String, Device>>,
     declaration: &Declaration,
@@ -113,7 +113,7 @@ pub fn merge(
     } = merger;
     presences.retain(|id, _| devices.contains_key(id));
     Merged {
-        // Anew: a tree that grew entry by entry in their order is half empty.
+        // Collect into a new map: a B-tree that was filled in key order has half-empty nodes.
         devices: devices.into_iter().collect(),
         problems,
         again_in,
@@ -138,7 +138,7 @@ impl Merger<'_> {
     }
 
     fn present(&mut self, id: &str, sighted: &Sighted) -> Device {
-        // A device that was saved as gone has no presence yet and is believed at once, too.
+        // A device that was saved as absent has no presence yet and becomes allocatable at once, too.
         let well = sighted.wrong.is_none();
         let presence = self.presences.entry(id.to_owned());
         let presence = presence.or_insert(Presence::first(well, self.now));
@@ -171,8 +171,8 @@ impl Merger<'_> {
         }
     }
 
-    /// Devices of patterns that were never there are nothing; one that is called by its full name
-    /// is shown as missing, so that its owner sees that the declaration is understood.
+    /// A device that a pattern never matched is not listed; one that the declaration names by its
+    /// full path is listed as missing, so that the user sees that the declaration was understood.
     fn absent(&mut self, id: &str, nodes: &[DeviceNode], why: String) -> Option<Device> {
         let listed = self.was_listed(id);
         let by_name = |node: &DeviceNode| self.declaration.names(&node.host);
@@ -201,8 +201,9 @@ impl Merger<'_> {
         })
     }
 
-    /// Devices that were found by a path stay as long as a path covers them; what hardware was asked for
-    /// cannot be said of a device that is gone, so all of those stay.
+    /// Keeps listed devices that do not exist any more. One that was found by a path stays as long as
+    /// a path pattern covers it; with other selectors all of them stay, since hardware that does not
+    /// exist cannot be matched.
     fn keep_gone(&mut self) {
         let Some(known) = self.known else { return };
         let by_more_than_paths = self
@@ -210,7 +211,7 @@ impl Merger<'_> {
             .matches
             .iter()
             .any(|entry| !matches!(entry, Entry::Path(_)));
-        // What is part of another device now would be lent twice.
+        // A node that is part of another device now would be allocatable twice.
         let found = self.devices.values().flat_map(|device| &device.nodes);
         let elsewhere: BTreeSet<AbsPath> = found.map(|node| node.host.clone()).collect();
         for (id, device) in known {
@@ -237,12 +238,13 @@ impl Merger<'_> {
     }
 }
 
-/// Whether the node comes with many devices and is none of them: every IOMMU group is used through this one.
+/// Whether the node is shared by many devices and no device itself: every IOMMU group is used through
+/// `/dev/vfio/vfio`.
 pub fn is_companion(node: &AbsPath) -> bool {
     node.as_str() == "/dev/vfio/vfio"
 }
 
-/// What people call a device by.
+/// The name of a device in messages.
 fn name_of<'a>(id: &'a str, nodes: &'a [DeviceNode]) -> &'a str {
     nodes.first().map_or(id, |node| node.host.as_str())
 }

@@ -1,4 +1,4 @@
-//! Who offers a resource.
+//! The sources of resources.
 
 use std::fmt;
 
@@ -6,25 +6,25 @@ use serde::{Deserialize, Serialize};
 
 use crate::path::AbsPath;
 
-/// Where a resource comes from. One source owns a name at a time.
+/// The source of a resource. A name is owned by one source at a time.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Source {
-    /// A declaration.
+    /// A declaration file.
     File(AbsPath),
-    /// A vendor's program that speaks the vendor API, by the vendor's name.
+    /// A device driver that uses the vendor API, by the vendor's name.
     Vendor(String),
-    /// A vendor's unmodified device plugin, by the vendor's name.
+    /// An unmodified device plugin, by the vendor's name.
     Plugin(String),
 }
 
-/// Why a text names no source.
+/// The error for a text that is no source.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is no source: a path, `vendor NAME` or `plugin NAME` is")]
 pub struct BadSource(String);
 
 impl Source {
-    /// Whether somebody has to be there for it: a declaration speaks for itself.
+    /// Whether it is a running program, and not a declaration.
     pub const fn is_live(&self) -> bool {
         !matches!(self, Self::File(_))
     }

@@ -1,4 +1,4 @@
-//! Resources and devices as `status` shows them.
+//! Resources and devices as shown by `status`.
 
 use std::borrow::Cow;
 
@@ -14,50 +14,51 @@ use super::{
 };
 use crate::reason::Reason;
 
-/// Whether the kubelet has a resource.
+/// Whether a resource is registered with the kubelet or, with DRA, published for claims.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Registration {
-    /// Whether it took the registration and reads the list.
+    /// Whether the kubelet accepted the registration and watches the device list.
     pub registered: bool,
-    /// Since when it is as it is.
+    /// When `registered` last changed.
     pub since: Timestamp,
-    /// Why it has not, in words; none when it has.
+    /// Why it is not registered, as text; none if it is.
     pub reason: Option<String>,
 }
 
-/// Whether there is a kubelet that takes device plugins.
+/// Whether a kubelet accepts device plugins.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct KubeletPresence {
-    /// Whether its socket is there and answers.
+    /// Whether its socket exists and answers.
     pub present: bool,
-    /// Since when it is as it is.
+    /// When `present` last changed.
     pub since: Timestamp,
-    /// Why it is not, in words; none when it is.
+    /// Why it is not present, as text; none if it is.
     pub reason: Option<String>,
 }
 
-/// How often a resource was offered to the kubelet.
+/// The number of registrations that were attempted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attempts {
-    /// It took the registration and asked for the list.
+    /// Registrations that the kubelet accepted and followed by `ListAndWatch`.
     pub accepted: u64,
-    /// It did not.
+    /// Registrations that failed.
     pub failed: u64,
 }
 
-/// One device as the kubelet knows it: one entry for each share.
+/// One device as the kubelet knows it, with one entry for each share.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DeviceStatus {
-    /// The kubelet's id.
+    /// The device id that the kubelet uses.
     pub id: String,
-    /// `Healthy`, `Unhealthy`, or `Missing` for what this machine never had, or is offered no more while a container
-    /// still has it.
+    /// `Healthy`, `Unhealthy`, or `Missing` for a device that this machine never had, or that is not
+    /// listed any more while a container still has it.
     pub health: Cow<'static, str>,
-    /// Why it is not healthy, in words.
+    /// Why it is not healthy, as text.
     pub reason: Option<String>,
-    /// Who has it, as `namespace/pod/container`; null where nobody has, and while that is not known.
+    /// The container that has it, as `namespace/pod/container`; null if no container has it, and
+    /// while that is not known.
     pub holder: Option<String>,
 }
 
@@ -67,45 +68,45 @@ pub struct DeviceStatus {
 pub struct ResourceStatus {
     /// Its name.
     pub resource: ResourceName,
-    /// Who offers it: a file, `vendor NAME` or `plugin NAME`.
+    /// Its source: a file, `vendor NAME` or `plugin NAME`.
     pub source: Source,
-    /// Whether the kubelet has it.
+    /// Whether it is registered with the kubelet or, with DRA, published for claims.
     pub registered: bool,
     /// Its devices.
     pub devices: Vec<DeviceStatus>,
-    /// How pods come by them; for gates.
+    /// The kubelet API by which pods get the devices; for gates.
     #[serde(skip)]
     pub serve: Serve,
-    /// Since when `registered` is as it is; for gates, not for scripts.
+    /// When `registered` last changed; for gates, not in the JSON output.
     #[serde(skip)]
     pub since: Option<Timestamp>,
-    /// Why it is not registered, in words; for people, not for scripts.
+    /// Why it is not registered, as text; not in the JSON output.
     #[serde(skip)]
     pub reason: Option<String>,
 }
 
-/// Everything about devices. `devices` is the array of the same name in `status -o json`.
+/// The status of all devices. `devices` is the array of the same name in `status -o json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DevicesStatus {
     /// All resources, by name.
     pub devices: Vec<ResourceStatus>,
-    /// What is wrong with declarations.
+    /// Problems with declarations.
     pub problems: Vec<Refusal>,
-    /// Whether there is a kubelet; what the gate `DeviceManagerAbsent` goes by.
+    /// Whether there is a kubelet; the gate `DeviceManagerAbsent` depends on it.
     pub kubelet: KubeletPresence,
-    /// Why nothing is lent at the moment; null when it is.
+    /// Why allocation is disabled; null if it is enabled.
     pub withheld: Option<String>,
-    /// Why nobody knows who has which device.
+    /// Why the holders of devices are not known.
     #[serde(skip)]
     pub holders_unknown: Option<String>,
-    /// Registrations tried since the start; for metrics.
+    /// The number of registrations that were attempted since the start; for metrics.
     #[serde(skip)]
     pub attempts: Attempts,
 }
 
 impl DevicesStatus {
-    /// Joins what there is with what the kubelet took.
+    /// Computes the status from the inventory and the kubelet's registrations.
     pub fn of(
         inventory: &Inventory,
         kubelet: &KubeletPresence,
@@ -151,13 +152,13 @@ impl DevicesStatus {
         }
     }
 
-    /// Something that a source said is not used, for this reason.
+    /// Adds a problem: an invalid value from a source, for this reason.
     pub fn refused(&mut self, why: &str) {
         let problem = Refusal::new(Reason::ValueInvalid, why);
         self.problems.push(problem);
     }
 
-    /// A source is away, and its devices may follow.
+    /// Adds a problem: a source is unreachable, and its devices may become unhealthy.
     pub fn away(&mut self, why: &str) {
         let problem = Refusal::new(Reason::DevicesMissing, why);
         self.problems.push(problem);
@@ -178,7 +179,7 @@ fn devices(inventory: &Inventory, resource: &Resource, holders: &Known) -> Vec<D
         })
     });
     let mut all: Vec<_> = shares.collect();
-    // A list without it does not take it away from its container.
+    // A device that is not listed any more still belongs to its container.
     let left = holders.of_resource(resource.name.as_str());
     let left = left.filter(|(id, _)| resource.behind(id).is_none());
     all.extend(left.map(|(id, holder)| DeviceStatus {

@@ -1,8 +1,10 @@
-//! A taint that a declaration asks for, so that a node with rare hardware is kept for those who need it.
+//! Node taints that declarations request, so that a node with rare hardware is reserved for pods that
+//! need it.
 
 use std::fmt;
 
-/// What a taint does to pods that do not tolerate it. Only what keeps new ones away: no declaration evicts.
+/// The effect of a taint on pods that do not tolerate it. Declarations cannot evict pods, so there is
+/// no `NoExecute`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Effect {
     /// They are not scheduled here.
@@ -12,13 +14,13 @@ pub enum Effect {
 }
 
 impl Effect {
-    /// The effect of this name.
+    /// The effect with this name.
     pub fn named(name: &str) -> Option<Self> {
         let all = [Self::NoSchedule, Self::PreferNoSchedule];
         all.into_iter().find(|one| one.as_str() == name)
     }
 
-    /// Its name, as Kubernetes spells it.
+    /// Its name in Kubernetes.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::NoSchedule => "NoSchedule",
@@ -27,14 +29,14 @@ impl Effect {
     }
 }
 
-/// One taint. Two of the same key and effect are one, whatever their values.
+/// A taint. Kubernetes treats two taints with the same key and effect as one, whatever their values.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NodeTaint {
     /// Its key, such as `acme.dev/serial`.
     pub key: String,
-    /// Its value; empty for none.
+    /// Its value; may be empty.
     pub value: String,
-    /// What it does.
+    /// Its effect.
     pub effect: Effect,
 }
 

@@ -1,19 +1,19 @@
-//! `{id}`, `{node}` and `{name}` in texts of a declaration.
+//! Templates with the placeholders `{id}`, `{node}` and `{name}` in texts of a declaration.
 
-/// A text in which `{id}` stands for a device's id, `{node}` for the path of its node and `{name}` for the last
-/// component of that path.
+/// A template in which `{id}` is replaced by a device's id, `{node}` by the path of its node and
+/// `{name}` by the last component of that path.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(transparent)]
 pub struct Template(String);
 
-/// Why a text is no template.
+/// The error for an unknown placeholder.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{{{0}}} stands for nothing here")]
 pub struct UnknownPlaceholder(String);
 
 impl Template {
-    /// Checks that every `{word}` is known. Braces around anything but letters are plain text, so
-    /// that JSON in an environment variable stays possible.
+    /// Parses a template; every `{word}` must be known. Braces around anything but letters are plain
+    /// text, so that JSON in an environment variable is possible.
     pub fn new(text: &str) -> Result<Self, UnknownPlaceholder> {
         for (at, _) in text.match_indices('{') {
             let rest = &text[at + 1..];
@@ -28,24 +28,24 @@ impl Template {
         Ok(Self(text.to_owned()))
     }
 
-    /// A text that stays as it is; none where a part of it would be taken for a placeholder.
+    /// A template without placeholders; none if `text` contains one.
     pub fn literal(text: &str) -> Option<Self> {
         let fills = ["{id}", "{node}", "{name}"];
         let plain = !fills.iter().any(|word| text.contains(word));
         plain.then(|| Self(text.to_owned()))
     }
 
-    /// As it was written.
+    /// The template as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Whether it differs from node to node of one device.
+    /// Whether it contains the node's path, and so has one value for each node of a device.
     pub fn names_node(&self) -> bool {
         self.0.contains("{node}") || self.0.contains("{name}")
     }
 
-    /// The text for one device. What was put in is never looked at again for placeholders.
+    /// The text for one device. Inserted values are not searched for placeholders again.
     pub fn fill(&self, id: &str, node: &str) -> String {
         let mut filled = String::with_capacity(self.0.len() + node.len());
         let name = node.rsplit('/').next().unwrap_or_default();

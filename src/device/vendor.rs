@@ -1,8 +1,8 @@
-//! A vendor: one YAML file by which the machine's owner lets a program offer devices, and within
-//! which bounds.
+//! Vendor declarations: YAML files in which the administrator allows a program to offer devices,
+//! within limits.
 //!
-//! What a vendor may do is written here and nowhere else. A name that no file declares has no socket
-//! and no directory.
+//! These files alone define what a vendor may do. A vendor without a file has no socket and no
+//! directory.
 
 mod book;
 mod check;
@@ -14,33 +14,33 @@ pub use self::book::{Book, Files};
 use super::{Refusal, document, glob::Glob, inventory::Serve, name::ResourceName};
 use crate::path::AbsPath;
 
-/// What the file must say it is.
+/// The `kind` of such files.
 pub const KIND: &str = "DeviceVendor";
 
-/// Where vendors are declared; the first directory wins a name that both declare.
+/// The directories of vendor files; if two files declare a name, the first directory wins.
 pub const VENDOR_DIRS: [&str; 3] = [
     "/etc/machinist/vendors.d",
     "/run/machinist/vendors.d",
-    // Where the pod of a node has what its cluster says.
+    // The node pod writes the vendor files from the cluster here.
     "/run/machinist/cluster/vendors.d",
 ];
 
-/// How a vendor reaches the agent.
+/// How a vendor connects to the agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Connects {
-    /// A program of its own that speaks the vendor API.
+    /// By a device driver that uses the vendor API.
     Program,
-    /// An unmodified device plugin that takes the agent for the kubelet.
+    /// By an unmodified device plugin, for which the agent acts as the kubelet.
     Plugin,
 }
 
-/// How much a vendor may offer.
+/// The limits on a vendor's offers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Devices of all its resources together.
+    /// The maximum number of devices of all its resources together.
     pub devices: usize,
-    /// Resources.
+    /// The maximum number of resources.
     pub resources: usize,
 }
 
@@ -53,12 +53,12 @@ impl Default for Limits {
     }
 }
 
-/// Resources that may be claimed: one name, or all that begin alike.
+/// Resource names that a vendor may offer: one name, or a prefix followed by `*`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim(String);
 
 impl Claim {
-    /// Whether it covers `name`.
+    /// Whether it matches `name`.
     pub fn covers(&self, name: &ResourceName) -> bool {
         match self.0.strip_suffix('*') {
             Some(start) => name.as_str().starts_with(start),
@@ -66,38 +66,38 @@ impl Claim {
         }
     }
 
-    /// As it was written.
+    /// The pattern as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-/// A valid declaration of a vendor.
+/// A valid vendor declaration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Vendor {
-    /// Its name, which is also that of its directories.
+    /// Its name, which is also the name of its directories.
     pub name: String,
-    /// How it reaches the agent.
+    /// How it connects to the agent.
     pub connects: Connects,
-    /// How pods come by what it offers.
+    /// The kubelet API by which pods get its devices.
     pub serve: Serve,
-    /// Users that may connect, or own the plugin's socket.
+    /// The user ids that may connect, or own the plugin's socket.
     pub users: Vec<u32>,
-    /// The group that its directory and its socket belong to.
+    /// The group id of its directory and its socket.
     pub group: u32,
-    /// What it may claim.
+    /// The resource names that it may offer.
     pub resources: Vec<Claim>,
-    /// Device nodes that it may hand out.
+    /// The device nodes that it may pass to containers.
     pub devices: Vec<Glob>,
-    /// Host directories that it may mount into containers beside the default ones.
+    /// Host directories that it may mount into containers in addition to the default ones.
     pub mounts: Vec<AbsPath>,
-    /// Kinds of CDI devices that it may name, such as `acme.dev/gpu`.
+    /// CDI kinds whose devices it may name, such as `acme.dev/gpu`.
     pub cdi: Vec<String>,
-    /// How long its devices stay as they are while it is away.
+    /// How long its devices stay unchanged while it is disconnected.
     pub grace: Duration,
-    /// How long it may take to answer one question.
+    /// The deadline of each call.
     pub deadline: Duration,
-    /// How much it may offer.
+    /// The limits on its offers.
     pub limits: Limits,
 }
 
@@ -107,12 +107,12 @@ impl Vendor {
         self.resources.iter().any(|claim| claim.covers(name))
     }
 
-    /// Whether it may hand out the node, by its path alone.
+    /// Whether it may pass the node to containers, judged by the path alone.
     pub fn may_lend(&self, node: &AbsPath) -> bool {
         self.devices.iter().any(|glob| glob.matches(node))
     }
 
-    /// Whether processes of this user may speak for it.
+    /// Whether processes of this user may connect as this vendor.
     pub fn may_connect(&self, user: u32) -> bool {
         self.users.contains(&user)
     }
@@ -124,19 +124,19 @@ impl Vendor {
     }
 }
 
-/// All vendors of the machine, and what is wrong with their files.
+/// All vendors of the machine, and the problems with their files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Vendors {
-    /// By name.
+    /// Valid vendors, by name.
     pub by_name: BTreeMap<String, Arc<Vendor>>,
-    /// Told to people.
+    /// Problems for users.
     pub problems: Vec<Refusal>,
-    /// A file is wrong, and nobody knows what it said when it was good: whoever is not here may be declared in
-    /// it.
+    /// Whether a file is invalid and its last valid content is not known: it may declare a vendor
+    /// that is not in `by_name`.
     pub blind: bool,
 }
 
-/// Reads one declaration. `file` is named in refusals; all that can be found are returned.
+/// Parses a vendor declaration. Errors name `file`; all errors that can be found are returned.
 pub fn parse(file: &str, text: &str) -> Result<Vendor, Vec<Refusal>> {
     document::parse(KIND, file, text, check::check)
 }

@@ -1,4 +1,4 @@
-//! From recipes to what one container finds inside.
+//! Builds container allocations from device specs.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use crate::device::{
     template::Template,
 };
 
-/// Adds what the container gets with this device.
+/// Adds the edits for this device to the allocation.
 pub(super) fn add(
     grant: &mut Grant,
     resource: &Resource,
@@ -50,7 +50,8 @@ pub(super) fn add(
     Ok(())
 }
 
-/// Adds what another resource gives. Fails with the path inside and what is there already.
+/// Adds the allocation of another resource. Fails with the container path that both use and the host
+/// path that has it already.
 pub(super) fn join(grant: &mut Grant, other: Grant) -> Result<(), (String, String)> {
     for node in other.nodes {
         add_node(&mut grant.nodes, node)?;
@@ -74,7 +75,7 @@ pub(super) fn join(grant: &mut Grant, other: Grant) -> Result<(), (String, Strin
     Ok(())
 }
 
-/// One text, or one for each node where it names them.
+/// The filled-in template: one value, or one for each node if the template names nodes.
 fn filled(template: &Template, id: &str, nodes: &[&str]) -> Vec<String> {
     if template.names_node() {
         nodes.iter().map(|node| template.fill(id, node)).collect()
@@ -89,7 +90,8 @@ fn nodes_of(wanted: &NodeRecipe, id: &str, device: &Device) -> Vec<NodeGrant> {
         NodeGrant {
             inside: match (&wanted.inside, node) {
                 (Some(inside), _) => inside.fill(id, name),
-                // What the recipe names in other words than `{node}` is at the same place inside.
+                // Only the exact path of the node is mapped to its path in containers; other paths
+                // are the same in the container.
                 (None, Some(node)) if host == node.host.as_str() => name.to_owned(),
                 (None, _) => host.clone(),
             },
@@ -107,8 +109,8 @@ fn nodes_of(wanted: &NodeRecipe, id: &str, device: &Device) -> Vec<NodeGrant> {
     }
 }
 
-/// Companions such as /dev/acmectl come with every device and are given once. Fails with the path inside and
-/// what is there already.
+/// Adds a node unless it is there already: companion nodes such as /dev/acmectl are part of every
+/// device and are added once. Fails with the container path and the host path that has it already.
 fn add_node(nodes: &mut Vec<NodeGrant>, node: NodeGrant) -> Result<(), (String, String)> {
     match nodes.iter().find(|have| have.inside == node.inside) {
         Some(have) if have.host == node.host => {}
@@ -129,7 +131,7 @@ fn add_mount(mounts: &mut Vec<MountGrant>, wanted: &MountRecipe) -> Result<(), (
 
 fn place_mount(mounts: &mut Vec<MountGrant>, mount: MountGrant) -> Result<(), (String, String)> {
     match mounts.iter_mut().find(|have| have.inside == mount.inside) {
-        // Who may write for one device may write for all: it is one container.
+        // The mount is writable if any device needs it writable: all devices are in one container.
         Some(have) if have.host == mount.host => have.read_only &= mount.read_only,
         Some(have) => return Err((mount.inside, have.host.clone())),
         None => mounts.push(mount),
@@ -142,7 +144,7 @@ fn join_value(into: &mut BTreeMap<String, String>, key: &str, value: String) {
         None => {
             into.insert(key.to_owned(), value);
         }
-        // A value with commas of its own is there as a whole, too.
+        // This also finds a value that contains commas itself.
         Some(have) if format!(",{have},").contains(&format!(",{value},")) => {}
         Some(have) => {
             have.push(',');

@@ -1,4 +1,4 @@
-//! Which of the free devices a container should best get.
+//! Chooses the preferred devices for a container from the free ones.
 
 use std::{
     cmp::Reverse,
@@ -7,23 +7,22 @@ use std::{
 
 use crate::device::inventory::{Resource, SharePolicy};
 
-/// What the kubelet asks before it chooses.
+/// The kubelet's request for a preferred allocation.
 #[derive(Clone, Copy, Debug)]
 pub struct Wish<'a> {
-    /// Ids that are free.
+    /// The ids of free devices.
     pub available: &'a [String],
-    /// Ids that must be among the answer.
+    /// The ids that the answer must include.
     pub must: &'a [String],
-    /// How many, `must` included.
+    /// The number of ids to choose, `must` included.
     pub size: usize,
 }
 
-/// The ids a container should best get: all of `must`, then from `available`, near to each other
-/// and spread or packed as the declaration says.
+/// Chooses ids for a container: all of `must`, then ids from `available` that are on near NUMA nodes,
+/// spread or packed according to the share policy.
 ///
-/// The answer has exactly `size` ids when the request can be met. A request that contradicts
-/// itself gets the nearest sensible answer: all of `must` when that is more than `size`, all there
-/// is when that is less.
+/// The answer has exactly `size` ids if the request can be met. Otherwise it is all of `must` if
+/// these are more than `size`, or all available ids if these are fewer.
 pub fn preferred(resource: &Resource, wish: Wish<'_>) -> Vec<String> {
     let mut seen = BTreeSet::new();
     let mut chosen: Vec<String> = wish.must.to_vec();
@@ -46,8 +45,8 @@ pub fn preferred(resource: &Resource, wish: Wish<'_>) -> Vec<String> {
     chosen
 }
 
-/// Whether a source's choice answers the wish: exactly as many as asked for, each once, all of `must`, the rest
-/// of what is free. The kubelet silently ignores what is not.
+/// Whether an answer of a resource's source is valid: exactly `size` ids, no duplicates, all of
+/// `must`, and the rest from `available`. The kubelet silently ignores invalid answers.
 pub fn sensible(wish: Wish<'_>, chosen: &[String]) -> bool {
     let unique: BTreeSet<&String> = chosen.iter().collect();
     let is_free = |id: &&String| wish.available.contains(*id) || wish.must.contains(*id);
@@ -57,17 +56,17 @@ pub fn sensible(wish: Wish<'_>, chosen: &[String]) -> bool {
         && chosen.iter().all(|id| is_free(&id))
 }
 
-/// Sorted ascending, the best candidate first. Fields are compared in order.
+/// A candidate. The best one sorts first; the fields are compared in order.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Ranked<'a> {
-    /// Ids this resource does not know come last: the kubelet drops them anyway.
+    /// Ids that this resource does not have come last: the kubelet drops them anyway.
     unknown: bool,
-    /// For `spread`: how many shares of the same device are taken before this one.
+    /// For `spread`: the number of chosen shares of the device, including this one.
     round: usize,
     near: usize,
-    /// For `packed`: devices that already serve this container come first.
+    /// For `packed`: whether no share of the device is chosen yet; such devices come last.
     fresh: bool,
-    /// Free shares: few first to pack, many first to spread.
+    /// The device's number of free shares: few come first for `packed`, many for `spread`.
     free: (usize, Reverse<usize>),
     device: &'a str,
     id: &'a str,
@@ -128,8 +127,8 @@ impl<'a> Ranked<'a> {
     }
 }
 
-/// The place of the device's best NUMA node in `order`. Devices without one are usable from
-/// anywhere: they come right behind those on the best node.
+/// The rank of the device's best NUMA node in `order`. Devices without a NUMA node are usable from
+/// anywhere: they rank right behind those on the best node.
 fn nearness(numa: &[u32], order: &[u32]) -> usize {
     if numa.is_empty() {
         return 1;
@@ -141,11 +140,11 @@ fn nearness(numa: &[u32], order: &[u32]) -> usize {
         .map_or(usize::MAX, |place| place * 2)
 }
 
-/// NUMA nodes, the one to fill first in front.
+/// NUMA nodes in the order in which they should be filled.
 ///
-/// Those of devices that must be taken lead. Then comes the fullest fit: the node with the fewest
-/// candidates that can still serve the rest alone, which leaves the larger ones whole for larger
-/// requests; when none can, the largest first, so that as few nodes as possible are touched.
+/// Nodes of devices that must be included come first. Next is the best fit: the node with the fewest
+/// candidates that can still serve the rest alone, which keeps larger nodes free for larger requests.
+/// If no node can, the largest comes first, so that as few nodes as possible are used.
 fn numa_order(
     resource: &Resource,
     chosen: &[String],
@@ -156,7 +155,7 @@ fn numa_order(
     let spread = resource.share.policy == SharePolicy::Spread;
     for id in free {
         if let Some((device, facts)) = resource.find(id) {
-            // Spread counts devices and packed counts shares: what each of them can use up.
+            // For spread count devices, for packed count shares: that is what a request can use up.
             let counted = if spread { device } else { id.as_str() };
             for node in &facts.numa {
                 candidates.entry(*node).or_default().insert(counted);

@@ -1,4 +1,4 @@
-//! `containerEdits` as a spec writes them.
+//! The schema and validation of `containerEdits` in CDI specs.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ const HOOKS: [&str; 6] = [
     "poststop",
 ];
 
-/// What a runtime changes of a container.
+/// The changes to a container's OCI config.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub(super) struct Edits {
@@ -28,7 +28,7 @@ pub(super) struct Edits {
     pub(super) additional_gids: Vec<u32>,
 }
 
-/// A list of plain values. The library leaves a null out of one.
+/// Deserializes a list of scalars. Like the CDI library, it ignores null items.
 pub(super) fn without_nulls<'de, D, T>(from: D) -> Result<Vec<T>, D::Error>
 where
     D: Deserializer<'de>,
@@ -38,13 +38,13 @@ where
     Ok(all.into_iter().flatten().collect())
 }
 
-/// A text of which the library does not tell "empty" from "not there".
+/// Deserializes a text. Like the CDI library, it treats an empty text as absent.
 fn not_empty<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
     let text = String::deserialize(from)?;
     Ok(Some(text).filter(|text| !text.is_empty()))
 }
 
-/// Shapes whose names are checked.
+/// Defines structs that refuse unknown fields.
 macro_rules! shapes {
     ($($name:ident { $($(#[$meta:meta])* $field:ident: $type:ty),+ $(,)? })+) => {$(
         #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -134,7 +134,7 @@ impl Edits {
         }
     }
 
-    /// What the library refuses of it.
+    /// Applies the CDI library's validation.
     pub(super) fn check(&self) -> Result<(), String> {
         check_env(&self.env)?;
         self.device_nodes.iter().try_for_each(Node::check)?;
@@ -211,7 +211,8 @@ impl Hook {
 }
 
 impl Rdt {
-    /// The class is a directory's name; `/` is the class of all others.
+    /// Checks the class of service, which is the name of a directory in resctrl; `/` is the default
+    /// class.
     fn check(&self) -> Result<(), String> {
         let id = self.clos_id.as_str();
         let wrong = id.len() >= 4096 || matches!(id, "." | "..") || id.contains(['/', '\n']);

@@ -1,8 +1,9 @@
-//! What of a spec a device plugin can hand out itself, where the kubelet or the runtime knows no specs: nodes, bind
-//! mounts and variables. What it cannot is refused by name: half a device is none.
+//! Translates CDI edits into what a device plugin can hand out itself, for a kubelet or runtime
+//! without CDI support: device nodes, bind mounts and environment variables. A device with any other
+//! edit is refused with the edit's name, since a partly configured device does not work.
 //!
-//! The edits of the file come first and those of the device after them; of two for one place in the container, or
-//! for one variable, the later one stays, as in the library that runtimes use.
+//! The edits of the file come first and those of the device after them. If two edits have the same
+//! container path or variable, the later one wins, as in the CDI library that runtimes use.
 
 use super::{
     SpecDevice,
@@ -18,13 +19,13 @@ use crate::{
     path::AbsPath,
 };
 
-/// What the specification says of a node whose permissions are not given.
+/// The specification's default for a node without permissions.
 const ALL_PERMISSIONS: &str = "rwm";
 
-/// What a container gets with one device, in a device plugin's words.
+/// The edits for one device, all of which a device plugin can hand out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plain {
-    /// Nodes, in the order of the spec.
+    /// Device nodes, in the order of the spec.
     pub nodes: Vec<PlainNode>,
     mounts: Vec<MountRecipe>,
     env: Pairs<Template>,
@@ -33,18 +34,19 @@ pub struct Plain {
 /// A device node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlainNode {
-    /// On the host.
+    /// The path on the host.
     pub host: AbsPath,
     inside: AbsPath,
     permissions: String,
-    /// What the spec says of it beside: a device plugin hands out what there is, as it is.
+    /// The node in the spec. Its type, numbers, mode and owner are compared with the node on the
+    /// host, since a device plugin cannot change them.
     wanted: Node,
 }
 
-/// What stands on the host where a spec has a node.
+/// The device node that exists on the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// A block device; a character device otherwise.
+    /// Whether it is a block device; otherwise it is a character device.
     pub block: bool,
     /// Major and minor number.
     pub number: (u32, u32),
@@ -55,8 +57,11 @@ pub struct Found {
 }
 
 impl SpecDevice {
-    /// What a container gets with it without a runtime's help, or the first thing that takes one: a sentence that
-    /// names file, device and edit.
+    /// Translates the CDI edits for this device.
+    ///
+    /// # Errors
+    ///
+    /// The first edit that needs a CDI-aware runtime, as a sentence that names file, device and edit.
     pub fn plain(&self) -> Result<Plain, String> {
         let mut plain = Plain::default();
         for (of, edits) in [(" of the whole file", &*self.of_all), ("", &self.own)] {
@@ -78,19 +83,19 @@ impl SpecDevice {
     }
 }
 
-/// Which edit, and why it cannot be.
+/// The edit that cannot be translated, and why.
 type Fault = (String, String);
 
 impl Plain {
-    /// The host paths that are mounted.
+    /// The host paths of its mounts.
     pub fn mounted(&self) -> impl Iterator<Item = &AbsPath> {
         self.mounts.iter().map(|mount| &mount.from)
     }
 
-    /// Adds it to what a declaration says, and takes the place of what is there.
+    /// Adds the edits to a device spec, and replaces entries for the same container path or variable.
     pub fn add_to(self, recipe: &mut Recipe) {
         for node in self.nodes {
-            // Neither holds a placeholder.
+            // [`path`] refused paths that contain placeholders.
             let host = Template::literal(node.host.as_str());
             let inside = Template::literal(node.inside.as_str());
             recipe.nodes.retain(|have| have.inside != inside);
@@ -129,7 +134,7 @@ impl Plain {
     }
 }
 
-/// What only a runtime can do.
+/// Refuses edits that only a runtime can apply.
 fn runtimes_alone(edits: &Edits) -> Result<(), Fault> {
     let fault = |edit: String, what: &str| {
         let why = format!("a device plugin cannot hand out {what}");
@@ -155,7 +160,7 @@ fn runtimes_alone(edits: &Edits) -> Result<(), Fault> {
     Ok(())
 }
 
-/// An absolute path that can be said in a recipe as it is.
+/// Checks an absolute path; it must contain no placeholder of a declaration.
 fn path(given: &str) -> Result<AbsPath, String> {
     let path = AbsPath::new(given).map_err(|error| error.to_string())?;
     match Template::literal(path.as_str()) {
@@ -193,7 +198,7 @@ impl PlainNode {
         })
     }
 
-    /// Why a container would get another node than the spec says, when it gets the one that was found.
+    /// How the node on the host differs from the node in the spec; none if they are the same.
     pub fn differs(&self, found: Found) -> Option<String> {
         let wanted = &self.wanted;
         let differs = |what: &str, is: i64, said: Option<i64>| {
@@ -220,7 +225,7 @@ impl PlainNode {
                 said & 0o7777
             ));
         }
-        // Runtimes take no major number, or zero, for "as it is on the host", and then the minor one, too.
+        // Runtimes take a major number of zero, or none, to mean "the same numbers as on the host".
         let major = wanted.major.filter(|major| *major != 0);
         let minor = major.map(|_| wanted.minor.unwrap_or_default());
         differs("major number", found.number.0.into(), major)
@@ -230,7 +235,7 @@ impl PlainNode {
     }
 }
 
-/// A mount that a device plugin can say: bound with all below it, private, and read-only or not.
+/// Translates a mount, which must be a recursive private bind mount, read-only or not.
 fn bound(mount: &Mount) -> Result<MountRecipe, String> {
     let kind = mount.kind.as_deref().unwrap_or_default();
     if !matches!(kind, "" | "none" | "bind") {

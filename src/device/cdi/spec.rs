@@ -1,5 +1,4 @@
-//! One spec file, read as the library reads it that runtimes use: what it refuses is not offered, and what it
-//! accepts is.
+//! Parses one spec file, with the same rules as the CDI library that runtimes use.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -12,37 +11,37 @@ use super::{
 };
 use crate::{device::Refusal, path::AbsPath, reason::Reason};
 
-/// Specs of machines with hundreds of partitions have some hundred KiB.
+/// The maximum size in bytes. Specs of machines with hundreds of partitions have some hundred KiB.
 pub const LARGEST: usize = 4 * 1024 * 1024;
 
-/// Versions of the specification, oldest first.
+/// The versions of the specification, oldest first.
 const VERSIONS: [&str; 8] = [
     "0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0", "0.8.0", "1.0.0", "1.1.0",
 ];
 
-/// What a spec offers.
+/// A CDI spec.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Spec {
     /// The kind of all its devices.
     pub kind: Kind,
-    /// In the order of the file.
+    /// Its devices, in the order of the file.
     pub devices: Vec<SpecDevice>,
 }
 
 /// One device of a spec.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpecDevice {
-    /// What follows the `=` of its qualified name.
+    /// The part of its qualified name after the `=`.
     pub name: String,
-    /// The nodes on the host that it comes with, those for the whole file left out.
+    /// The host paths of its own nodes, without those of the file's `containerEdits`.
     pub nodes: Vec<AbsPath>,
-    /// Why a node of it cannot be looked at.
+    /// Why a path of its nodes is invalid.
     pub unusable: Option<String>,
-    /// Where it is written.
+    /// The file and the qualified name, for messages.
     pub(super) place: String,
-    /// What a container gets with any device of the file, and before that of the device itself.
+    /// The edits of the file, which apply before those of the device.
     pub(super) of_all: Arc<Edits>,
-    /// What a container gets with it.
+    /// The edits of the device.
     pub(super) own: Edits,
 }
 
@@ -65,7 +64,7 @@ struct WrittenDevice {
     container_edits: Edits,
 }
 
-/// Reads one spec, JSON or YAML. `file` is named in the refusal.
+/// Parses a spec in JSON or YAML. Errors name `file`.
 pub fn parse(file: &str, text: &str) -> Result<Spec, Refusal> {
     let refused = |message: String| Refusal::new(Reason::ValueInvalid, message).file(file);
     if text.len() > LARGEST {
@@ -134,7 +133,7 @@ fn checked(file: &str, written: Written) -> Result<Spec, String> {
     Ok(Spec { kind, devices })
 }
 
-/// The oldest version that has all that is used.
+/// The oldest version that supports all features that the spec uses.
 fn needed(written: &Written) -> &'static str {
     let digit = |name: &str| name.starts_with(|c: char| c.is_ascii_digit());
     let class = written.kind.split_once('/').map_or("", |(_, class)| class);
@@ -152,7 +151,7 @@ fn needed(written: &Written) -> &'static str {
                 .any(|one| digit(&one.name))
                 .then_some("0.5.0"),
         );
-    // Versions of one digit each compare as texts do.
+    // This compares the versions as texts, which works because each number has one digit.
     needed.max().unwrap_or("0.3.0")
 }
 
@@ -208,7 +207,7 @@ containerEdits:
         assert!(parse("x", &" ".repeat(LARGEST + 1)).is_err());
     }
 
-    /// A spec with one device and these edits for it.
+    /// Parses a spec with one device that has these edits.
     fn with(version: &str, edits: &str) -> Result<Spec, Refusal> {
         let text = format!(
             r#"{{"cdiVersion": "{version}", "kind": "acme.dev/gpu", "devices": [{{"name": "0", "containerEdits": {edits}}}]}}"#

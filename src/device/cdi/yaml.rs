@@ -1,9 +1,10 @@
-//! The YAML of spec files, read as the library of the runtimes reads it: JSON is read as YAML, only the first
-//! document counts, and the type of a scalar depends on its field.
+//! Decodes the YAML of spec files like the CDI library that runtimes use: JSON is parsed as YAML,
+//! only the first document counts, and the type of a scalar depends on its field.
 //!
-//! The library decodes YAML 1.1 in Go's way: `0666` is octal, `08` is 8.0, `on` is true in one field and a text in
-//! the next, and a null in a list of texts disappears. No Rust library has these rules, `serde_saphyr` included,
-//! which reads our own documents. So the parser is a library, and what its events mean is decided here.
+//! The library decodes YAML 1.1 as Go's yaml package does: `0666` is octal, `08` is 8.0, `on` is true
+//! in a boolean field and text in others, and a null in a list of texts is dropped. No Rust library
+//! has these rules, including `serde_saphyr`, which reads machinist's own documents. Hence a library
+//! parses the YAML into events, and this module interprets them.
 
 mod decode;
 mod dialect;
@@ -16,11 +17,12 @@ use serde::de::DeserializeOwned;
 
 use self::{decode::Decoder, dialect::Dialect, scalar::Scalar};
 
-/// How deep values may nest; a valid spec nests six levels.
+/// The maximum nesting of values; a valid spec has six levels.
 const DEEPEST: usize = 64;
-/// How many bytes aliases may repeat; a value counts for [`WEIGHT`] and its text.
+/// The maximum number of bytes that aliases may repeat; each value counts as [`WEIGHT`] plus its
+/// text.
 const MOST_REPEATED: usize = 8 << 20;
-/// What a value costs beside its text.
+/// The weight of a value in addition to its text, in bytes.
 const WEIGHT: usize = 16;
 
 /// A value and the line on which it begins.
@@ -74,7 +76,7 @@ fn first_document(text: &str) -> Result<Rc<Node>, String> {
     builder.root.ok_or_else(|| "it is empty".to_owned())
 }
 
-/// A list or a map that is not finished, and the anchor that names it.
+/// A list or map that is not complete yet, and its anchor.
 struct Open {
     line: usize,
     anchor: usize,
@@ -91,7 +93,7 @@ struct Builder {
 }
 
 impl Builder {
-    /// Takes one event; true at the end of the document.
+    /// Handles one event. Returns true at the end of the document.
     fn on(&mut self, event: Event<'_>, line: usize) -> Result<bool, String> {
         match event {
             Event::DocumentEnd => return Ok(true),
@@ -126,7 +128,7 @@ impl Builder {
         Ok(false)
     }
 
-    /// Whether a key of a map comes next.
+    /// Whether the next node is a key of a map.
     fn expects_key(&self) -> bool {
         let open = self.open.last();
         open.is_some_and(|open| open.is_map && open.items.len().is_multiple_of(2))
@@ -180,7 +182,7 @@ impl Builder {
     }
 }
 
-/// Keys and values, which come in turns. The same key twice is refused.
+/// Pairs up the alternating keys and values. Duplicate keys are refused.
 fn entries(items: Vec<Rc<Node>>) -> Result<Vec<Entry>, String> {
     let mut seen = std::collections::HashSet::new();
     let mut entries = Vec::with_capacity(items.len() / 2);
@@ -196,7 +198,7 @@ fn entries(items: Vec<Rc<Node>>) -> Result<Vec<Entry>, String> {
     Ok(entries)
 }
 
-/// A tag in its short form; none where it says nothing of the type.
+/// The short form of a tag; none for the non-specific tag `!`.
 fn tag_name(tag: Option<&Tag>) -> Option<String> {
     const CORE: [&str; 9] = [
         "null",

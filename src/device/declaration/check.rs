@@ -1,4 +1,4 @@
-//! From what was written to what may be relied on: every rule that the shape alone cannot say.
+//! Validates a parsed declaration: all rules that its schema cannot express.
 
 mod capacity;
 mod container;
@@ -22,10 +22,11 @@ use crate::{
     reason::Reason,
 };
 
-/// Shares are for light devices such as /dev/fuse: a thousand are "as many as pods fit".
+/// The maximum number of shares. Light devices such as /dev/fuse need shares: a thousand means "as
+/// many as pods fit".
 const MOST_SHARES: u32 = 1024;
 
-/// Collects refusals, so that a file's author sees all of them at once.
+/// Collects refusals, so that the author sees all of them at once.
 struct Check<'a> {
     allowances: &'a Allowances,
     refusals: Refusals,
@@ -60,7 +61,7 @@ pub(super) fn check(file: File, allowances: &Allowances) -> Result<Declaration, 
             recipe,
             cdi: match spec.serve {
                 Serve::DevicePlugin => check.allowances.cdi,
-                // Claims are told to the runtime in CDI names and in nothing else.
+                // A claim can only pass CDI names to the runtime.
                 Serve::Dra => CdiAnswer::Names,
             },
             capacity,
@@ -117,7 +118,7 @@ impl Check<'_> {
         }
     }
 
-    /// What a claim cannot say is refused by name: nobody is to find out from a pod.
+    /// Refuses settings that have no effect with DRA, so that users do not first notice in a pod.
     fn by_claim(&mut self, serve: Serve, share: Share, recipe: &Recipe) {
         if serve != Serve::Dra {
             return;

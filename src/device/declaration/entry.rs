@@ -1,4 +1,4 @@
-//! One entry of `match`: hardware as a declaration names it.
+//! The selectors of a declaration: one entry of `match` for each.
 
 use std::collections::BTreeMap;
 
@@ -7,30 +7,30 @@ use crate::device::{
     glob::{Glob, component_matches},
 };
 
-/// A pattern for one word: `*`, `?` and `[a-z]` stand for what they stand for in shells.
+/// A pattern for one word, with the shell wildcards `*`, `?` and `[a-z]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Word(pub(super) String);
 
 impl Word {
-    /// Whether `text` is one that this pattern means.
+    /// Whether `text` matches this pattern.
     pub fn matches(&self, text: &str) -> bool {
         component_matches(&self.0, text)
     }
 }
 
-/// A USB device. What is not said matches anything.
+/// Selects a USB device. An absent field matches anything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Usb {
     /// `idVendor`.
     pub vendor: Option<Word>,
     /// `idProduct`.
     pub product: Option<Word>,
-    /// The serial number; a device without one matches only where it is not asked for.
+    /// The serial number; a device without one only matches if this is absent.
     pub serial: Option<Word>,
 }
 
 impl Usb {
-    /// Whether this is one.
+    /// Whether this USB device matches.
     pub fn matches(&self, facts: &UsbFacts) -> bool {
         said(self.vendor.as_ref(), Some(&facts.vendor))
             && said(self.product.as_ref(), Some(&facts.product))
@@ -38,23 +38,23 @@ impl Usb {
     }
 }
 
-/// A PCI function.
+/// Selects a PCI function. An absent field matches anything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pci {
-    /// Its vendor.
+    /// The vendor id.
     pub vendor: Option<Word>,
-    /// Its device id.
+    /// The device id.
     pub device: Option<Word>,
-    /// The first two, four or all six digits of its class.
+    /// The first two, four or all six digits of the class.
     pub class: Option<String>,
-    /// Who drives it.
+    /// The kernel driver.
     pub driver: Option<Word>,
-    /// All functions of its IOMMU group are one device.
+    /// Whether all functions of its IOMMU group are one device.
     pub whole_group: bool,
 }
 
 impl Pci {
-    /// Whether this is one.
+    /// Whether this PCI function matches.
     pub fn matches(&self, facts: &PciFacts) -> bool {
         let class = self.class.as_ref();
         said(self.vendor.as_ref(), Some(&facts.vendor))
@@ -68,52 +68,53 @@ fn said(wanted: Option<&Word>, is: Option<&str>) -> bool {
     wanted.is_none_or(|wanted| is.is_some_and(|is| wanted.matches(is)))
 }
 
-/// Nodes of one of the kernel's subsystems.
+/// Selects device nodes of a kernel subsystem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Subsystem {
-    /// Its name, as below `/sys/class` and `/sys/bus`.
+    /// The name, as in `/sys/class` and `/sys/bus`.
     pub name: Word,
-    /// Files in the node's directory of sysfs, and what they say.
+    /// Files in the node's sysfs directory and patterns for their content.
     pub attributes: BTreeMap<String, Word>,
 }
 
-/// What one entry finds; all of it must hold.
+/// One entry of `match`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Entry {
-    /// What stands at these paths, whatever it is.
+    /// Any device nodes at these paths.
     Path(Glob),
-    /// Nodes that the kernel knows.
+    /// Device nodes or PCI functions with these properties in sysfs.
     Hardware(Box<Hardware>),
-    /// All devices of one kind (`vendor/class`) of the container device interface.
+    /// All devices of one CDI kind (`vendor/class`).
     Cdi(String),
 }
 
-/// Nodes by what they are and what they hang on.
+/// Selects device nodes by their properties in sysfs; all conditions must hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hardware {
-    /// The paths they may be found at, links included.
+    /// The path of the node, or of a link to it.
     pub path: Option<Glob>,
-    /// The USB device.
+    /// The USB device that the node belongs to.
     pub usb: Option<Usb>,
-    /// The PCI function.
+    /// The PCI function that the node belongs to.
     pub pci: Option<Pci>,
-    /// The subsystem.
+    /// The subsystem of the node.
     pub subsystem: Option<Subsystem>,
 }
 
 impl Hardware {
-    /// Whether whole PCI functions are meant, with all their nodes, and not single nodes.
+    /// Whether it selects whole PCI functions with all their nodes, instead of single nodes.
     pub fn is_function(&self) -> bool {
         self.pci.is_some() && self.path.is_none() && self.usb.is_none() && self.subsystem.is_none()
     }
 
-    /// Whether this node is one; `attribute` reads a file of its directory in sysfs.
+    /// Whether this node matches; `attribute` reads a file of the node's sysfs directory.
     pub fn matches(&self, facts: &NodeFacts, attribute: impl Fn(&str) -> Option<String>) -> bool {
         let path = self.path.as_ref().is_none_or(|path| {
             path.matches(&facts.node) || facts.links.iter().any(|link| path.matches(link))
         });
         let usb = self.usb.as_ref().is_none_or(|usb| {
-            // A stick's own node, unless its functions are asked for.
+            // With `usb` alone, only the node of the whole USB device matches, not those of its
+            // functions.
             let meant = self.subsystem.is_some() || self.path.is_some() || facts.is_usb_device();
             meant && facts.usb.as_ref().is_some_and(|facts| usb.matches(facts))
         });
@@ -132,26 +133,26 @@ impl Hardware {
     }
 }
 
-/// What makes several nodes one device.
+/// How nodes are grouped into devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GroupBy {
-    /// The USB port they hang on.
+    /// By the USB port to which they are connected.
     UsbPath,
-    /// The PCI function they belong to.
+    /// By the PCI function to which they belong.
     PciAddress,
 }
 
-/// What a device must be, besides there.
+/// A health probe of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Probe {
-    /// A file in its directory of sysfs says just this.
+    /// A sysfs attribute must have this value.
     Sysfs {
-        /// Relative to the device's directory.
+        /// The file, relative to the device's sysfs directory.
         file: String,
-        /// Without the white space around it.
+        /// The expected value, without the white space around it.
         equals: String,
     },
-    /// A unit of the host is active.
+    /// This systemd unit must be active.
     Unit(String),
 }
 

@@ -1,4 +1,4 @@
-//! A declaration as it may be written: every key there is, and no other.
+//! The schema of a declaration file, with all fields; unknown fields are refused.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -28,7 +28,7 @@ pub(super) struct Spec {
     pub(super) resource: String,
     #[serde(default)]
     pub(super) serve: crate::device::inventory::Serve,
-    // Where it is missing, the reader would not know from which map.
+    // With a default, so that validation reports an absent `match` with its field path.
     #[serde(rename = "match", default)]
     pub(super) matches: Vec<Match>,
     pub(super) group: Option<Group>,
@@ -53,7 +53,7 @@ pub(super) struct Match {
     pub(super) cdi: Option<Cdi>,
 }
 
-/// Shapes without a default or a reader of their own.
+/// Defines structs that need neither a default nor a custom deserializer.
 macro_rules! plain {
     ($($name:ident { $($(#[$meta:meta])* $field:ident: $type:ty),+ $(,)? })+) => {$(
         #[derive(Debug, Deserialize)]
@@ -123,7 +123,7 @@ pub(super) struct Node {
 }
 
 impl Node {
-    /// Reading and writing is what a device is for; making new nodes (`m`) has to be asked for.
+    /// Reading and writing is the normal use of a device; creating nodes (`m`) must be requested.
     pub(super) fn default_permissions() -> String {
         "rw".to_owned()
     }
@@ -134,7 +134,8 @@ impl Node {
 pub(super) struct Mount {
     pub(super) from: String,
     pub(super) to: String,
-    /// Containers change the host's files only where a declaration says so in so many words.
+    /// Read-only by default: a container may only change files of the host if the declaration allows
+    /// it.
     #[serde(default = "yes")]
     pub(super) read_only: bool,
 }
@@ -155,7 +156,7 @@ pub(super) enum Probe {
     Unit(String),
 }
 
-/// An amount, in quotes or not: `8` is as good as `"8"`.
+/// A quantity, quoted or not: `8` is the same as `"8"`.
 #[derive(Debug)]
 pub(super) struct Amount(pub(super) String);
 

@@ -1,4 +1,4 @@
-//! Where in the text something stands: fields to lines and columns, and back.
+//! Maps fields of a document to lines and columns, and back.
 
 use std::fmt;
 
@@ -12,11 +12,12 @@ use super::shape::{LIST, MAP, NUMBER, TEXT, list_of, value, wanted};
 use crate::device::Refusal;
 use crate::reason::Reason;
 
-/// As much as aliases may stand for in all: a document of the largest size has fewer values than this.
+/// The maximum number of values that all aliases together may expand to: a document of the maximum
+/// size has fewer values than this.
 const MOST_ALIASED: usize = 10_000;
 
-/// How documents are read: one document, every value typed by the field it is for. What aliases stand for is
-/// counted, for a few lines of them can stand for millions of values.
+/// The parser options: one document, and every value is typed by its field. Alias expansion is
+/// limited, since a few lines of aliases can expand to millions of values.
 pub(super) fn options() -> serde_saphyr::Options {
     serde_saphyr::options! {
         with_snippet: false,
@@ -30,12 +31,12 @@ struct Entry {
     path: String,
     key: Option<Location>,
     value: Location,
-    /// What is there, in words.
+    /// The type of its value, for messages.
     found: &'static str,
 }
 
-/// That something of another shape is there than is wanted. Its place is where it begins, which may be
-/// that of its first key, too: that key is not what is wrong.
+/// The error for a value of the wrong type. The position is that of the value; a map begins at its
+/// first key, and the error is then about the map and not about that key.
 fn other_shape(entries: &[Entry], place: Option<Location>, expected: &'static str) -> Refusal {
     let here = |at: Location| place.is_some_and(|place| is_same(at, place));
     let entry = entries.iter().rfind(|entry| here(entry.value));
@@ -54,7 +55,7 @@ fn is_same(one: Location, other: Location) -> bool {
     (one.line(), one.column()) == (other.line(), other.column())
 }
 
-/// Any YAML, kept only for its places.
+/// Any YAML value, kept only for its positions.
 enum Tree {
     Leaf(&'static str),
     List(Vec<Spanned<Tree>>),
@@ -97,8 +98,8 @@ fn walk(path: &str, key: Option<Location>, tree: &Spanned<Tree>, into: &mut Vec<
     }
 }
 
-/// Fills in line and column of refusals that name a field: the field's own place, or that of the
-/// nearest field above it for one that is not written.
+/// Sets line and column of refusals that name a field: the position of the field or, if it is absent
+/// from the text, of its nearest ancestor that is present.
 pub(super) fn locate(text: &str, refusals: &mut [Refusal]) {
     if refusals.iter().all(|refusal| refusal.line.is_some()) {
         return;
@@ -115,7 +116,7 @@ pub(super) fn locate(text: &str, refusals: &mut [Refusal]) {
             .max_by_key(|entry| entry.path.len())
         {
             let place = match entry.key {
-                // The whole of a map or list is best shown by its name.
+                // For a map or list on several lines, the position of its key is clearer.
                 Some(key) if entry.path != *field || entry.value.line() != key.line() => key,
                 _ => entry.value,
             };
@@ -136,7 +137,7 @@ fn set_place(refusal: &mut Refusal, place: Location) {
         .filter(|column| *column > 0);
 }
 
-/// What the reader found wrong, in our own words where that says more.
+/// Converts a parser error into a refusal, with a clearer message where possible.
 pub(super) fn refusal(text: &str, error: &Error) -> Refusal {
     let error = error.without_snippet();
     let place = error.location().filter(|place| place.line() > 0);
@@ -170,7 +171,7 @@ fn as_read(entries: &[Entry], place: Option<Location>, error: &Error) -> Refusal
         Error::SerdeMissingField { field: name, .. } => {
             let message = format!("{name} is missing");
             let place = missing_from(entries, field.as_deref().unwrap_or_default(), name);
-            // The reader stands at the end of the map; its own name says more.
+            // The parser's position is the end of the map; the position of the map itself is clearer.
             return Refusal::new(Reason::ValueInvalid, message).field(place);
         }
         other => value(other),
@@ -182,8 +183,8 @@ fn as_read(entries: &[Entry], place: Option<Location>, error: &Error) -> Refusal
     refusal
 }
 
-/// Where the field `name` should be, when the reader missed it at `field`: in the nearest map there
-/// or above that has no such field.
+/// The path of the absent field `name`, which the parser missed at `field`: in the nearest enclosing
+/// map that has no such field.
 fn missing_from(entries: &[Entry], field: &str, name: &str) -> String {
     let join = |map: &str| {
         if map.is_empty() {
@@ -219,7 +220,7 @@ impl<'de> Deserialize<'de> for Tree {
 
 struct TreeVisitor;
 
-/// Of scalars only the kind is needed here.
+/// Only the type of scalars is needed here.
 macro_rules! leaves {
     ($($visit:ident($($value:ty)?) = $found:expr),+ $(,)?) => {$(
         fn $visit<E: de::Error>(self $(, _: $value)?) -> Result<Tree, E> {

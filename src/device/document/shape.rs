@@ -1,4 +1,4 @@
-//! What the reader says, in words of those who write such files.
+//! Translates the YAML parser's errors into messages for authors of documents.
 
 use serde_saphyr::Error;
 
@@ -10,8 +10,8 @@ pub(super) const TEXT: &str = "a text";
 pub(super) const NUMBER: &str = "a number";
 const BOOLEAN: &str = "true or false";
 
-/// What the reader expected, in words of those who write such files: its own are those of a parser. None
-/// where it did not expect a shape.
+/// The expected type in the document's terms, from the parser's terms. None if the parser did not
+/// expect a type.
 fn shape(expected: &str) -> Option<&'static str> {
     Some(match expected {
         "mapping start" | "a map" | "map" => MAP,
@@ -23,7 +23,7 @@ fn shape(expected: &str) -> Option<&'static str> {
     })
 }
 
-/// The shape that the reader expected, where it met another one.
+/// The type that the parser expected, if the value has another one.
 pub(super) fn wanted(error: &Error) -> Option<&'static str> {
     match error {
         Error::Unexpected { expected, .. } => shape(expected),
@@ -36,7 +36,7 @@ pub(super) fn list_of(names: &[&str]) -> String {
     format!("one of {}", names.join(", "))
 }
 
-/// A whole number of the reader's type, in words.
+/// The description of a scalar type.
 fn scalar(ty: &str) -> String {
     let most = match ty {
         "u8" => u8::MAX.into(),
@@ -50,7 +50,7 @@ fn scalar(ty: &str) -> String {
     format!("a whole number from 0 to {most}")
 }
 
-/// What is wrong with a value, whatever field it is of.
+/// The refusal for an invalid value in any field.
 pub(super) fn value(error: &Error) -> Refusal {
     let invalid = |message: String| Refusal::new(Reason::ValueInvalid, message);
     match error {
@@ -89,7 +89,7 @@ pub(super) fn value(error: &Error) -> Refusal {
     }
 }
 
-/// The reader's own message without the place, which is told apart.
+/// The parser's own message without the position, which is reported separately.
 fn one_line(error: &Error) -> String {
     let text = error.to_string();
     let text = text.lines().next().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! A ResourceClaim, as far as a driver goes by it.
+//! The parts of a ResourceClaim that a DRA driver needs.
 
 use std::fmt;
 
@@ -6,14 +6,14 @@ use serde::Deserialize;
 
 use super::DRIVER;
 
-/// A claim's place in the cluster.
+/// The identity of a claim in the cluster.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, Deserialize)]
 pub struct ClaimName {
     /// Its namespace.
     pub namespace: String,
-    /// Its name there.
+    /// Its name.
     pub name: String,
-    /// Of one object of that name; another that comes later has another.
+    /// The UID of the object; a claim that is created later with the same name has another.
     pub uid: String,
 }
 
@@ -23,43 +23,43 @@ impl fmt::Display for ClaimName {
     }
 }
 
-/// Whether a text may be a claim's UID: it becomes part of file names.
+/// Whether a text is a valid UID of a claim: it becomes part of file names.
 pub fn is_uid(text: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     !text.is_empty() && text.len() <= 64 && text.bytes().all(plain)
 }
 
-/// One device of this driver that a claim was given.
+/// A device of this driver that is allocated to a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Allocated {
-    /// The request of the claim, without the name of an alternative below it.
+    /// The request of the claim, without the name of a subrequest.
     pub request: String,
     /// The pool.
     pub pool: String,
-    /// The device's name in it.
+    /// The device's name in the pool.
     pub device: String,
-    /// It is looked at by an administrator: others may have it at the same time.
+    /// Whether this is admin access: others may use the device at the same time.
     pub admin: bool,
-    /// Which taints do not matter to it.
+    /// The taints that it tolerates.
     pub tolerations: Vec<Toleration>,
 }
 
-/// A taint that does not matter.
+/// A toleration of a device taint.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Toleration {
-    /// Its key; any with `Exists` where there is none.
+    /// The key of the taint; if empty, the operator `Exists` matches any key.
     pub key: String,
-    /// `Exists`, or `Equal` where nothing is said.
+    /// `Exists`, or `Equal` if it is empty.
     pub operator: String,
-    /// What `Equal` wants; our taints have no value.
+    /// The value for `Equal`; the taints of this driver have no value.
     pub value: String,
-    /// Only with this effect; with any where there is none.
+    /// The effect of the taint; if empty, any effect.
     pub effect: String,
 }
 
 impl Toleration {
-    /// Whether it is about a taint of ours, which has no value and the effect `NoSchedule`.
+    /// Whether it tolerates a taint of this driver, which has no value and the effect `NoSchedule`.
     pub fn covers(&self, key: &str) -> bool {
         let value = self.operator == "Exists" || self.value.is_empty();
         let keys = self.key == key || self.key.is_empty() && self.operator == "Exists";
@@ -67,18 +67,18 @@ impl Toleration {
     }
 }
 
-/// A claim.
+/// A ResourceClaim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
-    /// Of the object that there is now.
+    /// The UID of the current object.
     pub uid: String,
-    /// What it was given of this driver; none while it is given nothing at all.
+    /// Its allocated devices of this driver; none while the claim is not allocated.
     pub allocated: Option<Vec<Allocated>>,
-    /// It, or its class, says something to this driver, which takes no parameters.
+    /// Whether it or its DeviceClass has parameters for this driver, which accepts none.
     pub parameters: bool,
 }
 
-/// An answer that is no claim.
+/// The error for an API server response that is no valid claim.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the API server's claim is not understood: {0}")]
 pub struct BadClaim(String);
@@ -136,7 +136,7 @@ struct Opaque {
 }
 
 impl Claim {
-    /// Reads one of `resource.k8s.io`, whatever the version: this part is the same in all.
+    /// Parses a ResourceClaim of any `resource.k8s.io` version: these fields are the same in all.
     pub fn read(object: &str) -> Result<Self, BadClaim> {
         let bad = |error: serde_json::Error| BadClaim(error.to_string());
         let object: Object = serde_json::from_str(object).map_err(bad)?;

@@ -1,32 +1,32 @@
-//! What containers get by a claim, as a spec of the container device interface (CDI): one device of the spec for
-//! each request of the claim.
+//! The CDI spec of a claim, with one CDI device for each request of the claim.
 //!
-//! A request and not a device is the unit, since a container gets whole requests: values of several devices that
-//! go into one variable are joined there.
+//! The unit is a request and not a device, since a container gets whole requests: the values of
+//! several devices for one variable are joined in its CDI device.
 
 use serde_json::{Value, json};
 
 use super::{DRIVER, claim::ClaimName};
 use crate::device::allocation::Grant;
 
-/// What all specs of this driver are of.
+/// The CDI kind of all specs of this driver.
 pub const KIND: &str = "dra.machinist.dev/claim";
-/// Host paths, and names that begin with a digit, came with it; runtimes of today read far more.
+/// The first CDI version with host paths and with names that begin with a digit; current runtimes
+/// support later versions too.
 const VERSION: &str = "0.5.0";
 
-/// The file of a claim's spec. Others by this driver are told from it by the UID.
+/// The name of the spec file of a claim. The UID makes it unique.
 pub fn file_name(uid: &str) -> String {
     format!("{DRIVER}-{uid}.json")
 }
 
-/// The claim that a file of this name is of; none where it is nobody's of ours.
+/// The UID of the claim whose spec has this file name; none for a file that is not of this driver.
 pub fn uid_of(file: &str) -> Option<&str> {
     let uid = file.strip_prefix(DRIVER)?.strip_prefix('-')?;
     uid.strip_suffix(".json")
         .filter(|uid| super::claim::is_uid(uid))
 }
 
-/// How the runtime is told of a request: `vendor/class=name`.
+/// The CDI name of a request, `vendor/class=name`.
 pub fn qualified(claim: &ClaimName, request: &str) -> String {
     format!("{KIND}={}", device(claim, request))
 }
@@ -35,12 +35,13 @@ fn device(claim: &ClaimName, request: &str) -> String {
     format!("{}-{request}", claim.uid)
 }
 
-/// Whether a container gets anything that has to be written down; devices of other specs are named only.
+/// Whether a request needs no CDI device of its own; devices of other specs are passed by their
+/// names.
 pub fn is_empty(grant: &Grant) -> bool {
     grant.nodes.is_empty() && grant.mounts.is_empty() && grant.env.is_empty()
 }
 
-/// The spec; none where no request has anything to be written down.
+/// The CDI spec; none if no request needs a CDI device.
 pub fn spec<'a>(
     claim: &ClaimName,
     grants: impl IntoIterator<Item = (&'a str, &'a Grant)>,
@@ -52,7 +53,7 @@ pub fn spec<'a>(
     (!devices.is_empty()).then(|| json!({"cdiVersion": VERSION, "kind": KIND, "devices": devices}))
 }
 
-/// Empty lists are left out: some runtimes read them as a feature that is used.
+/// Leaves out empty lists, since some runtimes treat them as the use of a feature.
 fn edits(grant: &Grant) -> Value {
     let mut edits = serde_json::Map::new();
     let mut add = |key: &str, all: Vec<Value>| {
@@ -125,7 +126,7 @@ mod tests {
                 },
             }]})
         );
-        // Read as strictly as the specification wants it.
+        // Parse it with the specification's strict rules.
         cdi::parse("claim.json", &spec.to_string()).unwrap();
         assert_eq!(qualified(&claim, "one"), "dra.machinist.dev/claim=0a-1-one");
         assert_eq!(super::spec(&claim, [("two", &named)]), None);

@@ -1,7 +1,8 @@
-//! Devices as dynamic resource allocation (DRA, KEP-4381) has them: one driver, one pool for each node, named
-//! devices with attributes and taints, and claims that were given some of them.
+//! Dynamic resource allocation (DRA, KEP-4381): one driver, one pool for each node, named devices
+//! with attributes and taints, and the claims to which devices are allocated.
 //!
-//! The scheduler chooses by what the pool says; this machine keeps what it chose. All here is pure.
+//! The scheduler allocates devices from the published pool; the driver on the node prepares them. All
+//! code here is pure.
 
 pub mod claim;
 pub mod edits;
@@ -10,6 +11,6 @@ pub mod pool;
 pub mod ports;
 pub mod prepared;
 
-/// The driver's name, the same on all nodes: a DeviceClass names it. Attributes of devices are below it, as
-/// `device.attributes["dra.machinist.dev"].resource`.
+/// The driver's name, the same on all nodes: DeviceClasses refer to it. It is also the domain of
+/// device attributes, as in `device.attributes["dra.machinist.dev"].resource`.
 pub const DRIVER: &str = "dra.machinist.dev";

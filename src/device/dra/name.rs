@@ -1,4 +1,5 @@
-//! Names of devices in the pool of a node: DNS labels, where ours are longer and richer.
+//! The names of devices in a node's pool: DNS labels, whereas device ids may be longer and have other
+//! characters.
 
 use std::collections::BTreeMap;
 
@@ -9,24 +10,23 @@ use crate::device::{
 
 /// The longest DNS label (RFC 1123).
 const LONGEST: usize = 63;
-/// Hexadecimal digits of the digest at the end of a name: 48 bits, so that ten thousand devices of one machine
-/// have the same with a chance of one in five million.
+/// The number of hexadecimal digits of the digest at the end of a name: 48 bits, so that two of the
+/// ten thousand devices of a machine collide with a chance of one in five million.
 const DIGITS: usize = 12;
 
-/// A device as our own books have it: the resource, and the id that the kubelet would know it by, with the
-/// number of its share.
+/// A device inside machinist: the resource, and the device id with the share number.
 pub type Key = (ResourceName, String);
 
-/// The name of a device in the pool: what can be read of its id, and a digest of resource and id.
+/// The name of a device in the pool: the readable part of its id, and a digest of resource and id.
 ///
-/// It depends on these two alone, so a device keeps its name whatever else comes and goes, and two resources may
-/// have a device of the same id.
+/// It depends on these two alone, so a device keeps its name when other devices are added or removed,
+/// and two resources may have devices with the same id.
 pub fn device_name(resource: &ResourceName, share: &str) -> String {
     let mut plain = String::new();
     for letter in share.chars().map(|c| c.to_ascii_lowercase()) {
         match letter {
             'a'..='z' | '0'..='9' => plain.push(letter),
-            // One dash for whatever stands between words.
+            // One dash for all characters between words.
             _ if !plain.is_empty() && !plain.ends_with('-') => plain.push('-'),
             _ => {}
         }
@@ -41,8 +41,9 @@ pub fn device_name(resource: &ResourceName, share: &str) -> String {
     }
 }
 
-/// Every share of a resource in the order in which the scheduler, which takes the first that fits, should meet
-/// them: spread over devices, or one device after the other. Each with its device's id and its own number.
+/// All shares of a resource, each with its device's id and its number. The scheduler takes the first
+/// device that fits, so the order implements the share policy: alternating between devices, or one
+/// device after the other.
 pub fn shares(resource: &Resource) -> Vec<(&str, u32, String)> {
     let listed = |number: u32| {
         let devices = resource.listed();
@@ -55,7 +56,7 @@ pub fn shares(resource: &Resource) -> Vec<(&str, u32, String)> {
     all
 }
 
-/// The devices behind the names of the pool.
+/// The devices by their names in the pool.
 pub fn names(inventory: &Inventory) -> BTreeMap<String, Key> {
     let mut names = BTreeMap::new();
     for (name, resource) in inventory.served(Serve::Dra) {
@@ -83,7 +84,7 @@ mod tests {
     fn names_are_labels_of_their_own_and_stay() {
         let name = |text: &str| ResourceName::new(text).unwrap();
         let (x, y) = (name("acme.dev/x"), name("acme.dev/y"));
-        // Fixed for ever: claims that are allocated hold it.
+        // This name must never change: allocated claims refer to it.
         assert_eq!(device_name(&x, "fuse::1"), "fuse-1-03e2fefca408");
         let long = "A".repeat(63);
         let ids = [

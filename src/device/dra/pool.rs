@@ -1,7 +1,8 @@
-//! What the scheduler is told: the devices of one node, and how they fall into ResourceSlices.
+//! The pool of devices that is published to the scheduler, and its partition into ResourceSlices.
 //!
-//! Limits are those of `resource.k8s.io`: 128 devices a slice, 64 where one of them has a taint, 32 attributes and capacities
-//! each, domains of 63 characters, names of 32, values of 64.
+//! Limits are those of `resource.k8s.io`: 128 devices in a slice, 64 if one of them has a taint, 32
+//! attributes and capacities together for each device, domains of 63 characters, names of 32, values
+//! of 64.
 
 use std::collections::BTreeSet;
 
@@ -15,54 +16,55 @@ use crate::device::{
     quantity::Quantity,
 };
 
-/// Devices of a slice.
+/// The maximum number of devices in a slice.
 pub const MOST_DEVICES: usize = 128;
-/// Devices of a slice in which one has a taint.
+/// The maximum number of devices in a slice that has a tainted device.
 pub const MOST_TAINTED: usize = 64;
 const MOST_ATTRIBUTES: usize = 32;
 const LONGEST_DOMAIN: usize = 63;
 const LONGEST_NAME: usize = 32;
 const LONGEST_VALUE: usize = 64;
 
-/// On a device that cannot be used: nothing new is put on it, and who has it stays, as with a device plugin.
+/// The taint of a device that cannot be used: it is not allocated again, and containers that have it
+/// keep it, as with a device plugin.
 pub const UNHEALTHY: &str = "machinist.dev/unhealthy";
-/// On every device while the machine is being updated.
+/// The taint of every device while the machine is being updated.
 pub const WITHHELD: &str = "machinist.dev/withheld";
 
-/// How the API server spells a device.
+/// The schema of a device in a version of the API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spelling {
     /// `v1` and `v1beta2`.
     Plain,
-    /// `v1beta1`: everything but the name one level deeper, below `basic`.
+    /// `v1beta1`: all fields but the name are below `basic`.
     Basic,
 }
 
-/// One value that a DeviceClass may select by.
+/// The value of an attribute, by which a DeviceClass can select devices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Attribute {
     /// A number.
     Number(u32),
-    /// At most 64 characters.
+    /// A text of at most 64 characters.
     Text(String),
 }
 
-/// A device as the scheduler sees it.
+/// A device in the pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Offered {
-    /// In the pool.
+    /// Its name in the pool.
     pub name: String,
-    /// The resource that it is of.
+    /// The resource to which it belongs.
     pub resource: ResourceName,
-    /// By name, with or without a domain.
+    /// Attributes by name, with or without a domain.
     pub attributes: Pairs<Attribute>,
-    /// How much it has of what a claim may ask for, by name as attributes are.
+    /// Capacities that a claim may request, by name like attributes.
     pub capacity: Pairs<Quantity>,
-    /// Keys of taints, all with the effect `NoSchedule`.
+    /// The keys of its taints, all with the effect `NoSchedule`.
     pub taints: BTreeSet<&'static str>,
 }
 
-/// All devices of the node that pods get by claim, in the order of resources and shares.
+/// All devices of the node that are served by claims, in the order of resources and shares.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pool {
     /// The devices.
@@ -70,7 +72,7 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// What the inventory offers by claim.
+    /// The pool of the devices that the inventory serves by claims.
     pub fn of(inventory: &Inventory) -> Self {
         let mut devices = Vec::new();
         let mut names = BTreeSet::new();
@@ -89,7 +91,7 @@ impl Pool {
                     capacity: device.capacity.clone(),
                     taints: taints(inventory, device),
                 };
-                // Two of one name would make the API server refuse them all.
+                // The API server would refuse a pool with duplicate names.
                 if names.insert(offered.name.clone()) {
                     devices.push(offered);
                 }
@@ -98,13 +100,14 @@ impl Pool {
         Self { devices }
     }
 
-    /// The resources that have devices here.
+    /// The resources that have devices in the pool.
     pub fn resources(&self) -> BTreeSet<ResourceName> {
         let all = self.devices.iter();
         all.map(|device| device.resource.clone()).collect()
     }
 
-    /// The devices of each slice. Where the server keeps no taints, devices that would have one are left out.
+    /// The devices of each slice. If the API server does not support taints, tainted devices are left
+    /// out.
     pub fn slices(&self, taints: bool) -> Vec<Vec<&Offered>> {
         let told = |device: &&Offered| taints || device.taints.is_empty();
         let devices: Vec<&Offered> = self.devices.iter().filter(told).collect();
@@ -119,7 +122,7 @@ impl Pool {
 }
 
 impl Offered {
-    /// As the API server takes it.
+    /// The device as JSON for the API server.
     pub fn spelled(&self, spelling: Spelling) -> Value {
         let mut basic = Map::new();
         let attributes = self.attributes.iter().map(|(name, value)| {
@@ -155,10 +158,10 @@ fn taints(inventory: &Inventory, device: &Device) -> BTreeSet<&'static str> {
     unhealthy.into_iter().chain(withheld).collect()
 }
 
-/// Ours first: what a source says must not take their names.
+/// The driver's own attributes are set first, so that a source's attributes cannot replace them.
 fn attributes(resource: &Resource, id: &str, share: u32, device: &Device) -> Pairs<Attribute> {
     let mut all = Pairs::default();
-    // Names of resources and ids are longer than a value may be; they can be told by a digest then.
+    // Names of resources and ids may be longer than a value may be; a digest represents them then.
     let fitting = |text: &str| match text.len() <= LONGEST_VALUE {
         true => text.to_owned(),
         false => hex16(text),
@@ -169,7 +172,7 @@ fn attributes(resource: &Resource, id: &str, share: u32, device: &Device) -> Pai
     if resource.share.replicas > 1 {
         all.insert("share".to_owned(), Attribute::Number(share));
     }
-    // A device that is near to several is near to none in particular.
+    // A device that is near to several NUMA nodes has no attribute for them.
     if let [node] = device.numa.as_slice() {
         all.insert("numaNode".to_owned(), Attribute::Number(*node));
     }
@@ -177,11 +180,11 @@ fn attributes(resource: &Resource, id: &str, share: u32, device: &Device) -> Pai
         let Some(name) = qualified(key) else {
             continue;
         };
-        // The server counts both together.
+        // The API server limits the sum of both.
         if all.len() + device.capacity.len() >= MOST_ATTRIBUTES {
             break;
         }
-        // Half a value would select what it should not.
+        // A value is left out instead of cut off, since a part of it could match a wrong selector.
         if value.len() <= LONGEST_VALUE {
             all.entry(name)
                 .or_insert_with(|| Attribute::Text(value.clone()));
@@ -190,13 +193,14 @@ fn attributes(resource: &Resource, id: &str, share: u32, device: &Device) -> Pai
     all
 }
 
-/// Whether a capacity may be called so: as an attribute, and nothing is changed.
+/// Whether a capacity may have this name: a valid attribute name that needs no change.
 pub fn is_name(key: &str) -> bool {
     qualified(key).as_deref() == Some(key)
 }
 
-/// The name of an attribute: a C identifier, as CEL wants it, with or without a domain before it. What is neither
-/// is changed where it can be: `pci-address` is `pci_address`.
+/// The name of an attribute: a C identifier, as CEL requires, with or without a domain. Other
+/// characters are replaced: `pci-address` becomes `pci_address`. None if the result would still be
+/// invalid.
 fn qualified(key: &str) -> Option<String> {
     let (domain, name) = match key.rsplit_once('/') {
         Some((domain, name)) => (Some(domain), name),
@@ -220,7 +224,7 @@ fn qualified(key: &str) -> Option<String> {
     }
 }
 
-/// A DNS subdomain.
+/// Whether this is a DNS subdomain.
 fn is_domain(domain: &str) -> bool {
     let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
     let label = |label: &str| {

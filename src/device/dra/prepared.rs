@@ -1,4 +1,4 @@
-//! Claims that were prepared, and the judgement on one that is to be.
+//! The checkpoint of prepared claims, and the checks before a claim is prepared.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -27,56 +27,56 @@ use crate::{
 /// The version of [`Book`].
 pub const VERSION: u32 = 1;
 
-/// One device that a claim has.
+/// One device of a prepared claim.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Held {
-    /// The request that it was given for.
+    /// The request for which it was allocated.
     pub request: String,
     /// Its pool.
     pub pool: String,
-    /// Its name there.
+    /// Its name in the pool.
     pub device: String,
-    /// The resource that it is of.
+    /// The resource to which it belongs.
     pub resource: ResourceName,
-    /// Its id, with the number of its share.
+    /// Its id, with the share number.
     pub share: String,
-    /// Others may have it at the same time.
+    /// Whether this is admin access: others may use the device at the same time.
     pub admin: bool,
-    /// What the runtime is told, `vendor/class=name`.
+    /// The CDI names for the runtime, `vendor/class=name`.
     pub cdi: Vec<String>,
 }
 
-/// A claim that was prepared.
+/// A prepared claim.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Prepared {
-    /// Which.
+    /// The identity of the claim.
     pub claim: ClaimName,
-    /// What the kubelet was told, and is told again.
+    /// The devices in the reply to the kubelet, which is the same if the kubelet retries.
     pub devices: Vec<Held>,
-    /// What lies in its CDI file; none where there is none.
+    /// The content of its CDI spec file; none if it has no file.
     pub spec: Option<Value>,
-    /// Links by which its devices are known, and the nodes behind them that the spec has: a node's name may be
-    /// another device's by tomorrow, the link's is not.
+    /// The stable links of its devices, and the nodes in the spec to which they led: after a reboot
+    /// the name of a node may belong to another device, but the link does not.
     #[serde(default)]
     pub links: BTreeMap<AbsPath, AbsPath>,
-    /// The boot in which it was prepared; none where that is not known.
+    /// The id of the boot in which it was prepared; none if that is not known.
     #[serde(default)]
     pub boot: Option<String>,
 }
 
-/// What outlives the agent and the boot: the kubelet, too, remembers its claims over both.
+/// The driver's checkpoint. It survives restarts of the agent and reboots, as the kubelet's does.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Book {
-    /// [`VERSION`].
+    /// The version of the format, [`VERSION`].
     pub version: u32,
-    /// Of the pool, as it was published last.
+    /// The pool generation that was published last.
     pub generation: u64,
-    /// Resources that the cluster may still take for ours to be claimed.
+    /// The resources that may still be in published slices.
     pub offered: BTreeSet<ResourceName>,
-    /// By UID.
+    /// The prepared claims, by UID.
     pub claims: BTreeMap<String, Prepared>,
 }
 
@@ -92,14 +92,14 @@ impl Default for Book {
 }
 
 impl Book {
-    /// Resources that claims have, or may be given: nobody else may lend them.
+    /// Resources that claims have or may be allocated: the device plugin must not advertise them.
     pub fn holding(&self) -> BTreeSet<ResourceName> {
         let held = self.claims.values().flat_map(|one| &one.devices);
         let held = held.map(|device| device.resource.clone());
         held.chain(self.offered.iter().cloned()).collect()
     }
 
-    /// The claim that has this device for itself.
+    /// The claim that has this device exclusively.
     pub fn holder_of(&self, device: &str) -> Option<&Prepared> {
         let has = |one: &&Prepared| {
             let mut devices = one.devices.iter();
@@ -109,24 +109,24 @@ impl Book {
     }
 }
 
-/// Why a claim is not prepared. The kubelet shows it as an event of the pod, and tries again.
+/// Why a claim is not prepared. The kubelet reports it as an event of the pod, and retries.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
-    /// Its object is gone.
+    /// The claim does not exist any more.
     #[error("there is no claim {0} any more: delete the pod, which gets another")]
     Gone(ClaimName),
-    /// There is another object of that name.
+    /// There is another claim with the same name.
     #[error("claim {0} is another one now: delete the pod, which waits for the one before")]
     Other(ClaimName),
-    /// Nothing was given to it.
+    /// The claim is not allocated.
     #[error("claim {0} has been given no device yet: that is the scheduler's to do")]
     Unallocated(ClaimName),
-    /// It wants to be configured.
+    /// The claim has parameters for this driver.
     #[error(
         "claim {0} has parameters for {DRIVER}, which takes none: remove them from the claim or its DeviceClass"
     )]
     Parameters(ClaimName),
-    /// A device of another node.
+    /// The device belongs to the pool of another node.
     #[error(
         "claim {claim} has device {device} of pool {pool}, and the pool of this node is {node}: delete the pod and the claim"
     )]
@@ -135,12 +135,12 @@ pub enum Refused {
         claim: Box<ClaimName>,
         /// The device.
         device: String,
-        /// Its pool.
+        /// The device's pool.
         pool: String,
-        /// Ours.
+        /// The pool of this node.
         node: String,
     },
-    /// A device that there is not.
+    /// The device does not exist.
     #[error(
         "claim {claim} has device {device}, which this node does not offer by claim any more: bring it back, or delete the pod and the claim"
     )]
@@ -150,7 +150,7 @@ pub enum Refused {
         /// The device.
         device: String,
     },
-    /// A device that cannot be used.
+    /// The device cannot be used.
     #[error(
         "claim {claim} has device {device} ({id} of {resource}), which is unhealthy: {why}; it is tried again, or delete the pod and the claim"
     )]
@@ -163,10 +163,10 @@ pub enum Refused {
         id: String,
         /// Its resource.
         resource: ResourceName,
-        /// In words.
+        /// The reason, as text.
         why: String,
     },
-    /// A device that somebody else still has.
+    /// Another holder still has the device.
     #[error(
         "claim {claim} has device {device} ({id} of {resource}), which {by} still has: it is prepared when that is over"
     )]
@@ -179,44 +179,46 @@ pub enum Refused {
         id: String,
         /// Its resource.
         resource: ResourceName,
-        /// Who.
+        /// The holder.
         by: String,
     },
-    /// What the container would get does not fit together.
+    /// The edits for the container conflict.
     #[error("claim {claim}, request {request}: {source}")]
     Grant {
         /// The claim.
         claim: Box<ClaimName>,
         /// The request.
         request: String,
-        /// Why.
+        /// The conflict.
         source: Box<AllocationError>,
     },
 }
 
-/// A device of a claim, found.
+/// A device of a claim, found in the inventory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chosen {
-    /// As the claim has it.
+    /// The device as allocated in the claim.
     pub given: Allocated,
     /// Its resource.
     pub resource: Arc<Resource>,
-    /// Its id, with the number of its share.
+    /// Its id, with the share number.
     pub share: String,
 }
 
 impl Chosen {
-    /// The device itself, by its own id.
+    /// The device and its own id.
     pub fn device(&self) -> Option<(&str, &Device)> {
         self.resource.find(&self.share)
     }
 }
 
-/// Finds the devices of a claim in what `node` offers by claim, and sees that they may be used. `others` is what
-/// other claims have, `plain` what containers have without a claim.
+/// Finds the devices of a claim among those that `node` serves by claims, and checks that they may be
+/// used. `others` has the other prepared claims, `plain` the devices that containers have without a
+/// claim.
 ///
 /// # Errors
-/// The first device that may not.
+///
+/// The reason why the first unusable device is refused.
 pub fn choose(
     inventory: &Inventory,
     node: &str,
@@ -285,7 +287,7 @@ fn find(
     })
 }
 
-/// Why a device must not be given to a container now; what the claim tolerates is no reason.
+/// Why a device must not be used by a container now; conditions that the claim tolerates are ignored.
 fn unusable(inventory: &Inventory, device: &Device, given: &Allocated) -> Option<String> {
     let tolerates = |key: &str| given.tolerations.iter().any(|one| one.covers(key));
     let sick = device.health != Health::Healthy;
@@ -317,18 +319,18 @@ fn is_free(claim: &ClaimName, one: &Chosen, others: &Book, plain: &Holders) -> R
     }
 }
 
-/// Devices of one resource that one request was given: what is asked for at once.
+/// The devices of one resource that are allocated to one request: the unit of a call to the source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Batch {
     /// The request.
     pub request: String,
     /// The resource.
     pub resource: Arc<Resource>,
-    /// Ids, with the numbers of shares.
+    /// Device ids, with share numbers.
     pub shares: Vec<String>,
 }
 
-/// The devices by request and resource.
+/// Groups the devices by request and resource.
 pub fn batches(chosen: &[Chosen]) -> Vec<Batch> {
     let mut all: BTreeMap<(&str, &ResourceName), Batch> = BTreeMap::new();
     for one in chosen {
@@ -344,14 +346,15 @@ pub fn batches(chosen: &[Chosen]) -> Vec<Batch> {
 }
 
 impl Batch {
-    /// What a container gets by the recipes.
+    /// What a container gets according to the device specs.
     ///
     /// # Errors
-    /// Two devices would have to be in one place.
+    ///
+    /// Two devices need the same path in the container.
     pub fn grant(&self) -> Result<Grant, AllocationError> {
         let mut devices: Vec<(&str, &Device)> = Vec::new();
         for share in &self.shares {
-            // Two shares of a device are no more than one.
+            // Two shares of a device add no more to a container than one.
             if let Some((id, device)) = self.resource.find(share)
                 && devices.iter().all(|(known, _)| *known != id)
             {
@@ -362,10 +365,11 @@ impl Batch {
     }
 }
 
-/// What the containers of each request get, from what its batches are.
+/// Merges the allocations of all batches into one for each request.
 ///
 /// # Errors
-/// Devices of two resources would have to be in one place.
+///
+/// Devices of two resources need the same path in the container.
 pub fn join(
     claim: &ClaimName,
     parts: impl IntoIterator<Item = (Batch, Grant)>,

@@ -1,4 +1,4 @@
-//! Devices whose names went: told at once, before anybody looks at all the others.
+//! Marks devices whose nodes were removed as unhealthy, before a full scan of all devices.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -14,8 +14,8 @@ use crate::{
 };
 
 impl Ledger {
-    /// Lists devices that stood under these names as unhealthy, as the next look will find them. Only where the name
-    /// is all that the device is; returns those names.
+    /// Marks devices at these paths as unhealthy, with the same result as the next scan. Only devices
+    /// that consist of the one path are marked; returns their paths.
     pub fn gone(&mut self, names: &BTreeSet<AbsPath>, now: Duration) -> BTreeSet<AbsPath> {
         let mut told = BTreeSet::new();
         for (name, by) in &self.owners {
@@ -51,7 +51,7 @@ impl Ledger {
     }
 }
 
-/// In the words of the next look.
+/// The same reason that the next scan will give.
 fn why(path: &AbsPath, declaration: &Declaration) -> String {
     let by_name = declaration.paths().any(|it| it.literal() == Some(path));
     match by_name {
@@ -60,7 +60,7 @@ fn why(path: &AbsPath, declaration: &Declaration) -> String {
     }
 }
 
-/// Whether a device is there exactly when its name is.
+/// Whether each device exists exactly when its path does.
 fn goes_by_names(declaration: &Declaration) -> bool {
     let mut matches = declaration.matches.iter();
     declaration.group.is_none() && matches.all(|entry| matches!(entry, Entry::Path(_)))

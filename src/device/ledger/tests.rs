@@ -21,7 +21,7 @@ fn files(given: &[(&str, &str)]) -> Files {
         .collect()
 }
 
-/// Shows the ledger every path that a declaration in force names, as a device or not.
+/// Records a scan in which every path that a declaration in force names is a device, or is absent.
 fn see(ledger: &mut Ledger, there: bool) {
     let sightings = ledger
         .in_force()

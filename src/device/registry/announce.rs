@@ -1,4 +1,4 @@
-//! Changes in words, for the log.
+//! Logs the changes of the inventory.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -11,19 +11,20 @@ use crate::{
     words,
 };
 
-/// How often a source may cause a line, over time.
+/// The average interval between log lines of one source.
 const EACH: Duration = Duration::from_secs(10);
-/// As many lines as a source may cause at once.
+/// The number of log lines that a source may cause at once.
 const BURST: u32 = 100;
 
-/// Says what changed. A source whose devices change all the time fills the log only so fast.
+/// Logs changes, with a rate limit for each source, so that a source whose devices change all the
+/// time cannot fill the log.
 #[derive(Debug, Default)]
 pub(super) struct Announcer {
     rates: BTreeMap<String, Rate>,
 }
 
 impl Announcer {
-    /// One line for each thing that became different.
+    /// Logs one line for each change.
     pub(super) fn announce(&mut self, old: &Inventory, new: &Inventory) {
         whole(old, new);
         for (name, resource) in &new.resources {
@@ -56,7 +57,7 @@ impl Announcer {
     }
 }
 
-/// What concerns all resources.
+/// Logs changes that concern all resources.
 fn whole(old: &Inventory, new: &Inventory) {
     for problem in new
         .problems
@@ -74,7 +75,7 @@ fn whole(old: &Inventory, new: &Inventory) {
     }
 }
 
-/// Each device whose health changed; of many at once how many of each.
+/// Logs each device whose health changed; if they are many, one line for each health state.
 fn changed(before: &Resource, now: &Resource, rate: &mut Rate) {
     let name = &now.name;
     let is_news = |(id, device): &(&String, &Device)| {
@@ -104,7 +105,7 @@ fn why(device: &Device) -> &str {
     device.reason.as_deref().unwrap_or("it is back")
 }
 
-/// What left the list; that its resource left is told by itself.
+/// Logs devices that are not listed any more; the removal of a whole resource is logged separately.
 fn vanished(before: &Resource, now: &Resource, rate: &mut Rate) {
     let ids = before.devices.keys();
     let gone: Vec<_> = ids.filter(|id| !now.devices.contains_key(*id)).collect();
@@ -128,7 +129,7 @@ mod tests {
         let said = (0..10_000).filter(|_| announcer.rate(&one).take()).count();
         assert!((100..=101).contains(&said), "{said}");
         assert!(announcer.rate(&other).take());
-        // Who is gone is forgotten.
+        // The rate limit of a removed source is removed too.
         let mut inventory = Inventory::default();
         let mut left = resource(1, &[]);
         left.source = one;

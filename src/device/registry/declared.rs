@@ -1,4 +1,5 @@
-//! Vouches for what declarations hand out: their paths are looked at again for each container.
+//! The allocation backend for declarations: checks the paths of a device spec again for each
+//! container.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -17,18 +18,18 @@ use crate::{
     root::Root,
 };
 
-/// Speaks for the declarations of this machine.
+/// The allocation backend for the declarations of this machine.
 #[derive(Debug)]
 pub struct Declared {
     root: Root,
-    /// What the machine's owner lets declarations mount beyond the defaults.
+    /// The directories that the administrator allows declarations to mount, beyond the defaults.
     further: Vec<AbsPath>,
-    /// One for each resource: mounts of one that hang hold up no other.
+    /// One for each resource, so that a hanging mount of one does not block the others.
     looks: Mutex<BTreeMap<ResourceName, Looks>>,
 }
 
 impl Declared {
-    /// Looks below `root`.
+    /// Checks paths below `root`.
     pub fn new(root: Root, further: Vec<AbsPath>) -> Self {
         Self {
             root,
@@ -38,14 +39,14 @@ impl Declared {
     }
 
     fn looks(&self, resource: &ResourceName) -> Looks {
-        // Nothing panics while it has the lock.
+        // No code panics while it has the lock.
         let mut all = self.looks.lock().unwrap_or_else(PoisonError::into_inner);
         all.entry(resource.clone()).or_default().clone()
     }
 }
 
-/// What a grant holds that a declaration names itself. What comes from a CDI spec is the spec's word, and is
-/// held against no allow-list.
+/// The node and mount paths of an allocation that come from the declaration itself. Paths from a CDI
+/// spec are trusted like the spec and not checked against the allow-list.
 fn own_paths(resource: &Resource, grant: &Grant) -> (Vec<String>, Vec<String>) {
     let mut of_specs = BTreeSet::new();
     let specs = resource.devices.values();
@@ -61,13 +62,14 @@ fn own_paths(resource: &Resource, grant: &Grant) -> (Vec<String>, Vec<String>) {
     (nodes.filter(own).collect(), mounts.filter(own).collect())
 }
 
-/// The paths that a recipe names as such.
+/// The host paths in a device spec.
 fn hosts(recipe: &Recipe) -> impl Iterator<Item = String> {
     let nodes = recipe.nodes.iter().map(|node| node.path.fill("", ""));
     nodes.chain(recipe.mounts.iter().map(|mount| mount.from.to_string()))
 }
 
-/// Where each of the mounts is when links are followed; an error in words where something may not be handed out.
+/// The resolved host path of each mount; an error, as text, if a path must not be passed to a
+/// container.
 fn look(
     root: &Root,
     prefixes: impl FnOnce() -> Prefixes,
@@ -89,7 +91,7 @@ fn look(
     found.collect()
 }
 
-/// Its recipes answer everything else.
+/// The answer to all other calls, which device specs answer instead.
 fn is_not_asked<'a, T: Send + 'a>(resource: &Resource) -> Asked<'a, T> {
     let away = AnswerError::Away {
         by: resource.source.clone(),

@@ -1,7 +1,8 @@
-//! Declarations as they lie on disk: whose they may be, and what they hold.
+//! Reads declaration files, and checks their owners and modes.
 //!
-//! A directory may be the volume of a ConfigMap. The kubelet lets everybody write there, for nobody gets as far; each
-//! file is a link through `..data` into a directory of its own, which is changed as a whole.
+//! A directory may be a ConfigMap volume. The kubelet makes such a volume world-writable, since other
+//! users cannot reach it; each file is a link through `..data` into a subdirectory, which is replaced
+//! as a whole.
 
 use super::follow;
 use crate::{
@@ -12,17 +13,17 @@ use crate::{
     telemetry::chain,
 };
 
-/// More declarations than any machine has; the rest is reported and left.
+/// The maximum number of declarations, more than any machine has; the rest is reported and ignored.
 const MOST_FILES: usize = 256;
 
-/// What leads to the files of a ConfigMap's volume.
+/// The link in a ConfigMap volume to the directory of its files.
 const DATA: &str = "..data";
 
 /// Reads all declarations in `dirs`. `user` is the user besides root who may own them.
 pub fn read_files(root: &Root, dirs: &[AbsPath], user: u32) -> Files {
     let mut files = Files::new();
     for dir in dirs {
-        // Of the directory itself the kind counts as well: it may be a volume.
+        // The directory itself is checked separately, since it may be a ConfigMap volume.
         let above = dir.parent().filter(|_| root.obeys_root_alone());
         let trusted = above.map_or(Ok(()), |above| root.check_trusted(&above));
         match trusted.and_then(|()| root.stat(dir)) {
@@ -46,12 +47,13 @@ fn is_ours(name: &str) -> bool {
     !name.starts_with('.') && (name.ends_with(".yaml") || name.ends_with(".yml"))
 }
 
-/// Whether a file of this name is read in its directory at all.
+/// Whether a file of this name is read at all.
 pub fn is_declaration(file: &AbsPath) -> bool {
     is_ours(file.file_name())
 }
 
-/// Of a directory that is not believed, for its `fault`, only what a volume links to.
+/// Reads the declarations of a directory. If the directory is not trusted, because of `fault`, only
+/// the links of a ConfigMap volume are read.
 fn read_dir(root: &Root, dir: &AbsPath, (user, fault): (u32, Option<&str>), files: &mut Files) {
     let entries = match root.list(dir) {
         Ok(entries) => entries,
@@ -83,7 +85,7 @@ fn read_dir(root: &Root, dir: &AbsPath, (user, fault): (u32, Option<&str>), file
     }
 }
 
-/// The text of one declaration; none when it vanished meanwhile.
+/// The text of one declaration; none if it does not exist any more.
 pub(super) fn read_file(root: &Root, file: &AbsPath, user: u32) -> Result<Option<String>, String> {
     let (mut file, mut stat) = match root.stat(file) {
         Ok(Some(stat)) => (file.clone(), stat),
@@ -103,7 +105,7 @@ pub(super) fn read_file(root: &Root, file: &AbsPath, user: u32) -> Result<Option
     if let Some(fault) = owner_fault(&stat, user) {
         return Err(fault);
     }
-    // The directory belongs to a trusted owner, so nobody else can put another file in between.
+    // The directory belongs to a trusted owner, so no other user can replace the file in between.
     match root.read_nofollow(file, LARGEST as u64) {
         Ok(bytes) => String::from_utf8(bytes)
             .map(Some)
@@ -114,8 +116,9 @@ pub(super) fn read_file(root: &Root, file: &AbsPath, user: u32) -> Result<Option
     }
 }
 
-/// Where a link of a ConfigMap's volume leads: to a file in a directory that only a trusted owner writes, itself in
-/// that of the link. Whoever turned the link otherwise would find nothing else there.
+/// Resolves a link of a ConfigMap volume: it must lead to a file in a directory that only a trusted
+/// owner can write, and that is itself in the link's directory. Hence a redirected link can only lead
+/// to another file of a trusted owner.
 fn of_volume(root: &Root, link: &AbsPath, user: u32) -> Result<(AbsPath, Stat), String> {
     let refused = || {
         "it is a symbolic link; declarations are regular files, or links as the kubelet makes them for a ConfigMap"
@@ -138,7 +141,7 @@ fn of_volume(root: &Root, link: &AbsPath, user: u32) -> Result<(AbsPath, Stat), 
     }
 }
 
-/// Why a file or directory of this owner and mode is not believed.
+/// Why a file or directory with this owner and mode is not trusted.
 pub(super) fn owner_fault(stat: &Stat, user: u32) -> Option<String> {
     if stat.uid != 0 && stat.uid != user {
         return Some(format!(

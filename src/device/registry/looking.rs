@@ -1,5 +1,5 @@
-//! What is read and looked at beside the task, one thing at a time. A file system may take its time, or hang for
-//! ever: then what was known stays, and whoever speaks for devices himself is served all the same.
+//! Runs reads and scans outside the registry task, one at a time. If a file system is slow or hangs,
+//! the known devices stay listed, and live sources are served all the same.
 
 use std::time::Duration;
 
@@ -12,41 +12,41 @@ use tokio::{
 use super::scan::{Scan, Scanner};
 use crate::{device::ledger::Files, root::Root};
 
-/// Longer than any look takes; told once for each.
+/// Longer than any normal scan takes; a longer one is logged once.
 const LATE: Duration = Duration::from_secs(30);
-/// Looks in a row that new directories ask for.
+/// The maximum number of consecutive scans that newly watched directories cause.
 const MOST_ROUNDS: u32 = 2;
 
-/// What was read or seen.
+/// The result of a read or a scan.
 pub(super) enum Looked {
     Files(Files),
     Machine(Scanner, Scan),
 }
 
-/// What is to be done next.
+/// The next step.
 pub(super) enum Next {
     Read,
     Look(Scanner),
 }
 
-/// See the module.
+/// The scheduler of reads and scans.
 pub(super) struct Looking {
     under_way: Option<(JoinHandle<Looked>, Instant)>,
-    /// Away while it looks.
+    /// None while a scan uses it.
     scanner: Option<Scanner>,
     read: bool,
     look: bool,
-    /// Looks in a row so far.
+    /// The number of consecutive scans so far.
     rounds: u32,
-    /// Nothing was seen yet.
+    /// Whether no scan has finished yet.
     first: bool,
-    /// Where devices are is to be forgotten as soon as the scanner is back.
+    /// Whether to clear the scanner's cache as soon as the scan returns it.
     forget: bool,
-    /// That it takes long was said.
+    /// Whether the slow scan has been logged.
     complained: bool,
-    /// Who wants to hear of the end of a pass that has not begun.
+    /// Callers that wait for a pass that has not started yet.
     asked: Vec<oneshot::Sender<()>>,
-    /// The same for the one that is under way.
+    /// Callers that wait for the pass that is under way.
     waiting: Vec<oneshot::Sender<()>>,
 }
 
@@ -66,25 +66,25 @@ impl Looking {
         }
     }
 
-    /// Look, and before that read the `files` when they may have changed.
+    /// Requests a scan, after a read of the declaration files if `files` is set.
     pub(super) fn want(&mut self, files: bool) {
         self.read |= files;
         self.look = true;
         self.rounds = 0;
     }
 
-    /// Read and look at everything from now on, and say so when it is done.
+    /// Requests a full read and scan, and replies when both are done.
     pub(super) fn tell(&mut self, reply: oneshot::Sender<()>) {
         self.asked.push(reply);
         self.want(true);
     }
 
-    /// Whether nothing was seen yet.
+    /// Whether no scan has finished yet.
     pub(super) const fn is_first(&self) -> bool {
         self.first
     }
 
-    /// Where devices are has changed.
+    /// Clears the scanner's cache, because devices may have changed places.
     pub(super) fn forget(&mut self) {
         match &mut self.scanner {
             Some(scanner) => scanner.forget(),
@@ -92,7 +92,7 @@ impl Looking {
         }
     }
 
-    /// What to do now; none while something is under way, or nothing is wanted.
+    /// The next step; none while one is under way, or if none is requested.
     pub(super) fn next(&mut self) -> Option<Next> {
         if self.under_way.is_some() {
             return None;
@@ -108,13 +108,13 @@ impl Looking {
         None
     }
 
-    /// Does it.
+    /// Starts the step on a blocking thread.
     pub(super) fn run(&mut self, work: impl FnOnce() -> Looked + Send + 'static) {
         self.complained = false;
         self.under_way = Some((spawn_blocking(work), Instant::now() + LATE));
     }
 
-    /// Waits for the end of what is under way. Safe to drop.
+    /// Waits for the end of the current step. Cancel-safe.
     pub(super) async fn done(&mut self) -> Result<Looked, JoinError> {
         match &mut self.under_way {
             Some((work, _)) => {
@@ -126,7 +126,7 @@ impl Looking {
         }
     }
 
-    /// A look ended; `more` asks for one more in a row. Says whether that was the last one.
+    /// Records the end of a scan; `more` requests one more. Returns whether it was the last one.
     pub(super) fn end(&mut self, mut scanner: Scanner, more: bool) -> bool {
         if std::mem::take(&mut self.forget) {
             scanner.forget();
@@ -141,27 +141,27 @@ impl Looking {
         true
     }
 
-    /// What was under way broke off, and the scanner with it.
+    /// Records that the current step panicked or was cancelled; a lost scanner is replaced.
     pub(super) fn broke(&mut self, root: Root) {
         self.scanner.get_or_insert_with(|| Scanner::new(root));
         self.first = false;
     }
 
-    /// A pass is over.
+    /// Replies to the callers that waited for the pass that ended.
     pub(super) fn told(&mut self) {
         for reply in self.waiting.drain(..) {
-            // Whoever asked may have given up waiting.
+            // The caller may have stopped waiting.
             let _ = reply.send(());
         }
     }
 
-    /// When what is under way takes too long.
+    /// When to log that the current step is slow; none if it was logged already.
     pub(super) fn late(&self) -> Option<Instant> {
         let under_way = self.under_way.as_ref().filter(|_| !self.complained);
         under_way.map(|(_, late)| *late)
     }
 
-    /// Says so, once.
+    /// Logs a slow step, once.
     pub(super) fn complain(&mut self) {
         if self.late().is_some_and(|late| late <= Instant::now()) {
             self.complained = true;
@@ -195,7 +195,7 @@ mod tests {
         assert!(waits.await.is_err() && looking.late().is_some());
         drop(end);
         assert!(matches!(looking.done().await, Ok(Looked::Files(_))));
-        // What was asked for is a pass of its own.
+        // The request waits for a pass of its own.
         looking.told();
         assert!(told.try_recv().is_err());
         assert!(matches!(looking.next(), Some(Next::Read)));

@@ -1,30 +1,30 @@
-//! Looks at paths on the machine, which may take their time: a file system behind a link may hang for ever. Who
-//! waits is told so in time, and no source can have more than a few threads hang.
+//! Runs path lookups with a timeout, since a file system behind a link may hang forever. The number
+//! of hanging threads is limited for each source.
 
 use std::{sync::Arc, time::Duration};
 
 use tokio::{sync::Semaphore, task::spawn_blocking, time::timeout};
 
-/// How long a look may take.
+/// The timeout of a lookup.
 const WITHIN: Duration = Duration::from_secs(10);
-/// Looks of one source at a time.
+/// The maximum number of concurrent lookups of one source.
 const AT_ONCE: usize = 4;
 
-/// Why something was not looked at.
+/// Why a lookup failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoLook {
-    /// The file system does not answer.
+    /// The file system does not respond.
     #[error("looking at its paths took more than {} s", WITHIN.as_secs())]
     TooLong,
-    /// Others hang.
+    /// Other lookups of the source hang.
     #[error("{AT_ONCE} looks at its paths are under way already")]
     TooMany,
-    /// The agent ends.
+    /// The agent is shutting down.
     #[error("looking at its paths broke off")]
     BrokeOff,
 }
 
-/// One source's; of declarations, one resource's. Cheap to clone.
+/// The lookups of one source; for declarations, of one resource. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Looks(Arc<Semaphore>);
 
@@ -35,7 +35,8 @@ impl Default for Looks {
 }
 
 impl Looks {
-    /// Runs `look` beside everything else. One that takes too long goes on, and has its place until it ends.
+    /// Runs `look` on a blocking thread. After a timeout it goes on and keeps its permit until it
+    /// ends.
     pub async fn look<T: Send + 'static>(
         &self,
         look: impl FnOnce() -> T + Send + 'static,
@@ -60,7 +61,7 @@ mod tests {
 
     use super::*;
 
-    /// Ends when the other end goes.
+    /// Blocks until the sender is dropped.
     fn hangs(on: &Arc<Mutex<mpsc::Receiver<()>>>) -> impl FnOnce() + Send + 'static {
         let on = Arc::clone(on);
         move || drop(on.lock().map(|on| on.recv()))
@@ -76,7 +77,7 @@ mod tests {
             let (looks, hangs) = (looks.clone(), hangs(&on));
             hung.spawn(async move { looks.look(hangs).await });
         }
-        // The clock stands still while a thread is busy, so it is turned by hand.
+        // The paused clock does not advance while a thread is busy, so advance it explicitly.
         while looks.0.available_permits() > 0 {
             tokio::task::yield_now().await;
         }

@@ -1,4 +1,4 @@
-//! One look without a registry: for the command line.
+//! One-off checks and scans for the command line, without a running registry.
 
 use std::time::Duration;
 
@@ -23,7 +23,8 @@ use crate::{
     root::Root,
 };
 
-/// The text of one declaration, or why an agent of this user would not read it. Refused by name as `shown`.
+/// The text of a declaration, or why an agent of this user would not read it. Errors name the file as
+/// `shown`.
 pub fn text_of(root: &Root, file: &AbsPath, shown: &str) -> Result<String, Refusal> {
     let refused = |why: &str| Refusal::new(Reason::SourceUnreadable, why).file(shown);
     let user = nix::unistd::geteuid().as_raw();
@@ -34,10 +35,11 @@ pub fn text_of(root: &Root, file: &AbsPath, shown: &str) -> Result<String, Refus
     }
 }
 
-/// What a declaration would offer on this machine now, or all that is wrong with it. `file` is
-/// only named, as `shown` in refusals; `text` is its content. The declarations in force are left aside.
+/// The inventory that a declaration would give on this machine now, or all errors in it. `text` is
+/// its content; `file` only identifies it, and errors name it as `shown`. Other declarations are
+/// ignored.
 ///
-/// Devices that are named and not there are in it as missing.
+/// Devices that the declaration names but that do not exist are included as missing.
 pub fn check(
     root: &Root,
     (file, shown): (&AbsPath, &str),
@@ -73,8 +75,8 @@ pub fn check(
     })
 }
 
-/// Who else may offer the resource of a declaration, by the files of this root. `file` itself, as the root
-/// sees it, is left aside; refusals name it as `shown`.
+/// Conflicts with other declarations and vendors of this root that may offer the same resource.
+/// `file` itself, as a path in the root, is ignored; errors name it as `shown`.
 pub fn rivals(
     root: &Root,
     (file, shown): (&AbsPath, &str),
@@ -113,7 +115,7 @@ pub fn rivals(
     rivals
 }
 
-/// What the declarations of this root offer now, without an agent.
+/// The current inventory of this root's declarations, without a running agent.
 pub fn list(root: &Root, allowances: Allowances) -> Inventory {
     let user = nix::unistd::geteuid().as_raw();
     let files: Files = read_files(root, &declaration_dirs(), user);

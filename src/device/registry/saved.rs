@@ -1,4 +1,4 @@
-//! What the registry leaves for the next agent.
+//! Saves the registry's state for the next agent.
 
 use std::{io, time::Duration};
 
@@ -12,36 +12,37 @@ use crate::{
     telemetry::chain,
 };
 
-/// Where it lies.
+/// The path of the saved state.
 const FILE: &str = "/var/lib/machinist/devices.json";
-/// The kernel's name for this boot.
+/// The file with the kernel's boot id.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
-/// Changes come in bursts, and each save is a sync of the disk. What is lost with a crash within
-/// this time is found again by looking.
+/// The delay of a save after a change: changes come in bursts, and each save syncs the disk. Changes
+/// that a crash loses within this time are found again by a scan.
 pub(super) const DELAY: Duration = Duration::from_millis(500);
-/// 10,000 devices of 50 resources take some 100 MiB; a larger file is not ours.
+/// The maximum size in bytes. 10,000 devices of 50 resources take some 100 MiB; machinist writes no
+/// larger file.
 const LARGEST: u64 = 128 * 1024 * 1024;
 
-/// Keeps the saved state.
+/// Writes and restores the saved state.
 #[derive(Debug)]
 pub(super) struct Keeper {
     root: Root,
     boot_id: String,
     new_boot: bool,
-    /// So that equal content is not written, and a failure is told once.
+    /// The digest of the saved content, so that equal content is not written again.
     last: Option<Digest>,
     failed: bool,
-    /// A save that is under way.
+    /// The save that is under way.
     writing: Option<JoinHandle<Result<Option<Digest>, RootError>>>,
 }
 
-/// The kernel's name for this boot; none where the root has none.
+/// The kernel's id of this boot; none if the root has none.
 pub fn boot_id(root: &Root) -> Option<String> {
     let read = root.read_text(&AbsPath::new(BOOT_ID).ok()?, 128).ok()?;
     Some(read.trim().to_owned()).filter(|id| !id.is_empty())
 }
 
-/// How a save ended.
+/// The result of a save.
 pub(super) type End = Result<Result<Option<Digest>, RootError>, JoinError>;
 
 impl Keeper {
@@ -56,17 +57,18 @@ impl Keeper {
         }
     }
 
-    /// This boot's name; empty where the root has none.
+    /// The id of this boot; empty if the root has none.
     pub(super) fn boot_id(&self) -> &str {
         &self.boot_id
     }
 
-    /// Whether the machine was started since the state was saved.
+    /// Whether the machine was rebooted since the state was saved.
     pub(super) fn is_new_boot(&self) -> bool {
         self.new_boot
     }
 
-    /// What was saved. An unreadable file is no reason not to start: it is only a head start.
+    /// The saved state. An unreadable file does not prevent the start, since the state only speeds it
+    /// up.
     pub(super) fn load(&mut self) -> Option<Saved> {
         let path = AbsPath::new(FILE).ok()?;
         let bytes = match self.root.read_nofollow(&path, LARGEST) {
@@ -90,7 +92,7 @@ impl Keeper {
         }
     }
 
-    /// Saves what the ledger knows, when it differs, and waits for that: at the end.
+    /// Saves the ledger if `changed` is set, and waits until it is written: for the shutdown.
     pub(super) async fn save(&mut self, ledger: &Ledger, changed: bool) {
         if self.writing.is_some() {
             let end = self.written().await;
@@ -105,8 +107,8 @@ impl Keeper {
         }
     }
 
-    /// Saves what the ledger knows, when it differs, beside everything else. False while an earlier save is not
-    /// done.
+    /// Starts saving the ledger in the background, which writes nothing if the content is the same.
+    /// Returns false while an earlier save is under way.
     pub(super) fn begin(&mut self, ledger: &Ledger) -> bool {
         if self.writing.is_some() {
             return false;
@@ -116,7 +118,7 @@ impl Keeper {
         true
     }
 
-    /// Waits for the end of a save that was begun. Safe to drop.
+    /// Waits for the end of the save that is under way. Cancel-safe.
     pub(super) async fn written(&mut self) -> End {
         match &mut self.writing {
             Some(writing) => {
@@ -128,7 +130,8 @@ impl Keeper {
         }
     }
 
-    /// Takes note of how a save ended, and says whether it went well; a failure is told once.
+    /// Records the result of a save, and returns whether it succeeded. Repeated failures are logged
+    /// once.
     pub(super) fn note(&mut self, end: End) -> bool {
         let went_well = matches!(end, Ok(Ok(_)));
         match end {
@@ -145,9 +148,10 @@ impl Keeper {
     }
 }
 
-/// Writes the state, unless it is what was written last; gives what is on the disk.
+/// Writes the state unless it was already written, and returns the digest of the content on disk.
 fn write(root: &Root, last: Option<Digest>, saved: &Saved) -> Result<Option<Digest>, RootError> {
-    // Looked at before it is held: thousands of devices are a megabyte, and most often nothing of it is new.
+    // Serialize once for the digest only: the text of thousands of devices is megabytes, and most
+    // often it is unchanged.
     let mut measured = Measured::default();
     let (Ok(()), Ok(path)) = (
         serde_json::to_writer(&mut measured, saved),
@@ -170,7 +174,7 @@ fn write(root: &Root, last: Option<Digest>, saved: &Saved) -> Result<Option<Dige
     Ok(digest)
 }
 
-/// Takes what is written and keeps none of it.
+/// A writer that only computes the digest and the length.
 #[derive(Default)]
 struct Measured {
     digest: Digester,

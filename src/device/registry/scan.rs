@@ -1,4 +1,4 @@
-//! Looking at the machine: what stands below `/dev`, what the kernel says of it, and what CDI specs offer.
+//! Scans the machine: device nodes below `/dev`, hardware in sysfs, and devices of CDI specs.
 
 mod find;
 mod specs;
@@ -21,10 +21,10 @@ use crate::{
     telemetry::chain,
 };
 
-/// sysfs attributes are one page at most.
+/// The maximum size of a sysfs attribute, one page.
 const PAGE: u64 = 4096;
 
-/// The state of units of the host: whether they are active. Units that are not named were not asked yet.
+/// The state of systemd units: whether each is active. The state of other units is not known yet.
 pub type UnitStates = BTreeMap<String, bool>;
 
 /// The nearest directory at or above `path` that exists.
@@ -34,19 +34,19 @@ pub(super) fn nearest_dir(root: &Root, path: &AbsPath) -> AbsPath {
         .unwrap_or_else(AbsPath::root)
 }
 
-/// What one look brought.
+/// The result of a scan.
 #[derive(Debug, Default)]
 pub(super) struct Scan {
-    /// By resource.
+    /// Found devices, by resource.
     pub(super) sightings: BTreeMap<ResourceName, Sightings>,
-    /// What kept something from being seen.
+    /// Problems that kept resources from being scanned.
     pub(super) unseen: Vec<Refusal>,
-    /// The directories that decide what is seen.
+    /// The directories to watch for changes of the result.
     pub(super) dirs: BTreeMap<AbsPath, Depth>,
 }
 
 impl Scan {
-    /// Takes back what went while it was looked at.
+    /// Removes devices whose nodes were removed while the scan was under way.
     pub(super) fn without(&mut self, gone: &BTreeSet<AbsPath>) {
         for seen in self.sightings.values_mut() {
             seen.found
@@ -55,14 +55,14 @@ impl Scan {
     }
 }
 
-/// Where a device node stands in sysfs.
+/// The location of a device node in sysfs.
 #[derive(Clone, Debug, Default)]
 struct Place {
     sysfs: Option<AbsPath>,
     numa: Vec<u32>,
 }
 
-/// Looks at the machine. Remembers where devices are, which is many small files for each.
+/// Scans the machine. Caches the locations of devices, since each takes many small reads.
 #[derive(Debug)]
 pub(super) struct Scanner {
     root: Root,
@@ -77,7 +77,7 @@ impl Scanner {
         }
     }
 
-    /// Forgets where devices are: numbers are used again for others.
+    /// Clears the cache: device numbers are reused for other devices.
     pub(super) fn forget(&mut self) {
         self.places.clear();
     }
@@ -113,7 +113,7 @@ impl Scanner {
         scan
     }
 
-    /// Where the device of this number stands.
+    /// The location of the device with this number.
     fn place(&mut self, kind: Kind, number: (u32, u32)) -> Place {
         let root = &self.root;
         let place = self.places.entry((kind, number));
@@ -123,13 +123,13 @@ impl Scanner {
     }
 }
 
-/// Whether a device node stands at `path`, links followed.
+/// Whether `path` is a device node, with links followed.
 pub(super) fn is_device(root: &Root, path: &AbsPath) -> bool {
     let found = follow(root, path).ok().flatten();
     found.is_some_and(|(_, stat)| matches!(stat.kind, Kind::CharDevice | Kind::BlockDevice))
 }
 
-/// The object that `path` leads to, and where it is.
+/// The object to which `path` leads, and its path, with links followed.
 pub fn follow(root: &Root, path: &AbsPath) -> Result<Option<(AbsPath, Stat)>, RootError> {
     let mut at = root.canonical(path)?;
     for _ in 0..crate::root::MOST_LINKS {
@@ -148,8 +148,8 @@ pub fn follow(root: &Root, path: &AbsPath) -> Result<Option<(AbsPath, Stat)>, Ro
     Ok(None)
 }
 
-/// Where `target`, written in the link at `link`, leads. The link's directory has no links in it,
-/// so that leading `..` can be taken by name.
+/// The path to which a link at `link` with the target `target` leads. The link's directory contains
+/// no links, so a leading `..` can be resolved by name.
 fn joined(link: &AbsPath, target: &str) -> Option<AbsPath> {
     let mut base = link.parent()?;
     if target.starts_with('/') {
@@ -169,7 +169,7 @@ fn place_of(root: &Root, kind: Kind, (major, minor): (u32, u32)) -> Place {
     } else {
         "char"
     };
-    // The name behind the link makes the link itself be followed.
+    // With a name after the link, `canonical` resolves the link itself.
     let inside = AbsPath::new(format!("/sys/dev/{class}/{major}:{minor}/numa_node"));
     let inside = inside.ok().and_then(|path| root.canonical(&path).ok());
     let sysfs = inside.and_then(|inside| inside.parent());
@@ -183,8 +183,8 @@ fn place_of(root: &Root, kind: Kind, (major, minor): (u32, u32)) -> Place {
     }
 }
 
-/// The NUMA nodes of a device: its own, or that of the nearest device it hangs on. The kernel
-/// writes -1 for "none", which is no node.
+/// The NUMA nodes of a device: its own, or that of its nearest ancestor that has one. The kernel
+/// writes -1 for "none".
 fn numa_of(root: &Root, sysfs: &AbsPath) -> Vec<u32> {
     let hangs_on = std::iter::once(sysfs.clone())
         .chain(sysfs.ancestors())
@@ -193,23 +193,23 @@ fn numa_of(root: &Root, sysfs: &AbsPath) -> Vec<u32> {
         let text = attribute(root, &dir, "numa_node")?;
         text.parse::<i64>().ok()
     });
-    // -1 of a child says nothing of its parent, which is asked next.
+    // -1 of a child is no statement about its parent, which is read next.
     written
         .filter_map(|node| u32::try_from(node).ok())
         .take(1)
         .collect()
 }
 
-/// What a file in a directory of sysfs says, without the white space around it.
+/// The content of a sysfs attribute, without the white space around it.
 fn attribute(root: &Root, dir: &AbsPath, file: &str) -> Option<String> {
-    // `device/…` is a link to another directory of sysfs, and to nowhere else.
+    // `device/…` may be a link to another directory, which must be in sysfs.
     let path = root.canonical(&dir.join(file).ok()?).ok()?;
     let inside = path.as_str().starts_with("/sys/");
     let text = root.read_text(&path, PAGE).ok().filter(|_| inside)?;
     Some(text.trim().to_owned())
 }
 
-/// The names in a directory; none where it is not there. An error is told and gives none.
+/// The names in a directory; empty if it does not exist. Other errors are logged.
 fn names(root: &Root, dir: &AbsPath) -> Result<Vec<String>, ()> {
     match root.list(dir) {
         Ok(entries) => Ok(entries.into_iter().map(|entry| entry.name).collect()),

@@ -1,4 +1,5 @@
-//! What stands at a path now. A look is good for the moment only: whoever hands a path out looks again.
+//! Checks of paths on the host. A result may be outdated at once, so paths are checked again whenever
+//! they are passed to a container.
 
 use super::{files::owner_fault, follow};
 use crate::{
@@ -8,19 +9,19 @@ use crate::{
     telemetry::chain,
 };
 
-/// What stands where a device node should be.
+/// The object found at the path of a device node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Node {
-    /// A device node below `/dev`, and where it is when links are followed.
+    /// A device node below `/dev`, with its path after following links.
     Device(AbsPath),
-    /// Nothing.
+    /// The path does not exist.
     Absent,
-    /// Something else, in words that follow "it is".
+    /// Something else; the text continues "it is".
     Other(String),
 }
 
 impl Node {
-    /// Looks at `path`, links followed.
+    /// Inspects `path`, with links followed.
     pub fn at(root: &Root, path: &AbsPath) -> Self {
         match follow(root, path) {
             Ok(None) => Self::Absent,
@@ -35,7 +36,8 @@ impl Node {
         }
     }
 
-    /// Whether a container may get what stands at `path`; says in words why not. `present` asks that it is there.
+    /// Whether a container may get the object at `path`; the error is the reason why not. With
+    /// `present`, it must exist.
     pub fn verdict(&self, path: &AbsPath, present: bool) -> Result<(), String> {
         match self {
             Self::Other(why) => Err(format!("{path} is {why}")),
@@ -45,8 +47,8 @@ impl Node {
     }
 }
 
-/// Whether `path` is a link that udev makes, such as `/dev/serial/by-id/usb-FTDI`: root decides alone where it leads,
-/// so that its name says which device it is.
+/// Whether `path` is a link made by udev, such as `/dev/serial/by-id/usb-FTDI`. Only root can change
+/// such links, so the name reliably identifies a device.
 pub fn is_stable_name(root: &Root, path: &AbsPath) -> bool {
     let Some(dir) = path.parent() else {
         return false;
@@ -69,20 +71,21 @@ pub fn is_stable_name(root: &Root, path: &AbsPath) -> bool {
         })
 }
 
-/// Mount prefixes, and where they lead: on some hosts `/opt` is a link itself.
+/// The allowed mount prefixes with links resolved: on some hosts `/opt` is a link itself.
 #[derive(Debug)]
 pub struct Prefixes(Vec<AbsPath>);
 
 impl Prefixes {
-    /// Those for a resource of `domain`; `further` are those that the machine's owner added.
+    /// The prefixes for a resource of `domain`; `further` are those that the administrator added.
     pub fn of(root: &Root, domain: &str, further: &[AbsPath]) -> Self {
         let named = rules::mount_prefixes(domain, further);
         let leads_to = |prefix: &AbsPath| Some(follow(root, prefix).ok()??.0);
         Self(named.iter().filter_map(leads_to).collect())
     }
 
-    /// Where what a container may get at `path`, which is allowed by its name, is when links are followed; says in
-    /// words why it may not. `who` must not mount what lies elsewhere.
+    /// The resolved host path of a mount, whose unresolved path is already known to be allowed. The
+    /// error is the reason why it must not be mounted; it names `who` if the path leads outside the
+    /// prefixes.
     pub fn look_at(&self, root: &Root, path: &AbsPath, who: &str) -> Result<AbsPath, String> {
         let (real, stat) = match follow(root, path) {
             Ok(Some(found)) => found,

@@ -1,4 +1,4 @@
-//! The task that owns the ledger: wakes, looks, remembers, publishes.
+//! The registry task: owns the ledger, scans devices on events and publishes the inventory.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -31,41 +31,41 @@ use crate::{
     telemetry::chain,
 };
 
-/// Plugging one stick makes a handful of events, and udevd adds its links some milliseconds after
-/// the kernel's: one look for all of them. What goes is told at once, and looked for no more often than this.
+/// Plugging one device makes several events, and udevd adds its links some milliseconds after the
+/// kernel's event: one scan covers all. Removals are published at once and scanned at most this
+/// often.
 const DEBOUNCE: Duration = Duration::from_millis(50);
-/// How often everything is looked at where something is not heard of by itself. Without the kernel's own events
-/// inotify knows nothing of what has no node in `/dev` yet; without inotify nobody tells of files.
+/// The rescan interval without uevents or some directory watch: inotify alone does not see hardware
+/// without a node in `/dev`, and without inotify, changes of files go unnoticed.
 const RESCAN_UNHEARD: Duration = Duration::from_secs(60);
-/// How often attributes of sysfs are read that say whether a device is well: the kernel does not tell when they
-/// change.
+/// The rescan interval while health probes read sysfs attributes, whose changes cause no event.
 const RESCAN_OF_ATTRIBUTES: Duration = Duration::from_secs(10);
-/// How long after the start devices of an earlier boot may stay away before they are forgotten:
-/// slow buses and firmware take tens of seconds to bring theirs.
+/// How long after the agent's start devices of an earlier boot may be absent before they are removed:
+/// slow buses and firmware take tens of seconds to bring up theirs.
 const LATE: Duration = Duration::from_secs(60);
-/// How long whoever speaks for devices waits at the start for the first look. It takes milliseconds; where a
-/// file system hangs, those that need none go on without.
+/// How long requests wait at the start for the first scan, which takes milliseconds. If a file system
+/// hangs, live sources, which need no scan, are served after this time.
 const FIRST_LOOK: Duration = Duration::from_secs(10);
 
-/// When to try again what could not be saved: a full disk is no reason to lose it for good.
+/// When a failed save is retried, for example after the disk was full.
 const SAVE_AGAIN: Duration = Duration::from_secs(30);
-/// How often what changes all the time is saved, such as a temperature that a vendor tells each second.
+/// The average interval of saves while the inventory keeps changing, such as a reported temperature.
 const SAVE_EACH: Duration = Duration::from_secs(5);
-/// How long the end waits for the disk: what is saved is a head start, and the agent's end is not put off for it.
+/// How long the shutdown waits for the last save, which only speeds up the next start.
 const LAST_SAVE: Duration = Duration::from_millis(500);
 
-/// When what has to be done next.
+/// Deadlines of the pending work.
 #[derive(Debug, Default)]
 struct Due {
     files: Option<Instant>,
     look: Option<Instant>,
     save: Option<Instant>,
-    /// A device of a live source has stayed for long enough.
+    /// When the next device of a live source has been present for long enough to become allocatable.
     settle: Option<Instant>,
 }
 
 impl Due {
-    /// The first event of a burst sets the time; later ones do not put it off.
+    /// The first event of a burst sets the deadline; later ones do not postpone it.
     fn soon(at: &mut Option<Instant>) {
         let soon = Instant::now() + DEBOUNCE;
         *at = Some(at.map_or(soon, |at| at.min(soon)));
@@ -84,24 +84,24 @@ pub(super) struct Task {
     files: Option<DirWatch>,
     nodes: Option<DirWatch>,
     uevents: Option<Uevents>,
-    /// How often everything is looked at without an event, for events can be lost (full queues).
+    /// The interval between full rescans, which find changes whose events were lost (full queues).
     rescan: Duration,
-    /// The state of units that declarations go by.
+    /// The state of the systemd units that health probes name.
     units: watch::Receiver<UnitStates>,
     publish: watch::Sender<Arc<Inventory>>,
     started: Instant,
-    /// When the last look began.
+    /// When the last scan began.
     looked: Option<Instant>,
-    /// Devices that went since then: that look may have seen them still.
+    /// Device nodes that were removed since the last scan began, which may still have seen them.
     gone: BTreeSet<AbsPath>,
     due: Due,
-    /// How often the list is saved: each time all of it, and to the disk.
+    /// Limits how often the list is saved: each save writes and syncs the whole list.
     saves: Rate,
     announcer: Announcer,
     forgot: bool,
 }
 
-/// What woke the task.
+/// The events that wake the task.
 enum Woken {
     Looked(Result<Looked, JoinError>),
     Saved(saved::End),
@@ -115,7 +115,7 @@ enum Woken {
 }
 
 impl Task {
-    /// What an earlier agent saved is taken over; nothing was looked at yet.
+    /// Restores the state that an earlier agent saved. No scan has been made yet.
     pub(super) fn new(root: Root, settings: RegistrySettings) -> Self {
         let mut ledger = Ledger::new(settings.allowances);
         let mut keeper = Keeper::new(root.clone());
@@ -157,23 +157,23 @@ impl Task {
         loop {
             self.begin();
             let alarm = self.alarm();
-            // Before the first look nobody knows who has a name by its file.
+            // Before the first scan it is not known which resource names the declaration files own.
             let open = !self.looking.is_first() || self.started.elapsed() >= FIRST_LOOK;
             let woken = tokio::select! {
                 biased;
                 () = stop.cancelled() => Woken::Stop,
-                // Safe to drop: a request stays in the channel.
+                // Cancel-safe: a request stays in the channel.
                 Some((ask, reply)) = asked.recv(), if open => Woken::Asked(ask, reply),
-                // Safe to drop, both: what is under way goes on, and its end stays to be heard.
+                // Both are cancel-safe: the work goes on, and its result stays available.
                 looked = self.looking.done() => Woken::Looked(looked),
                 end = self.keeper.written() => Woken::Saved(end),
-                // Safe to drop: events stay in the kernel's queues.
+                // Cancel-safe: events stay in the kernel's queues.
                 _ = changed(&mut self.files) => Woken::Files,
                 change = changed(&mut self.nodes) => Woken::Nodes(change),
                 heard = hear(self.uevents.as_ref()) => Woken::Kernel(heard),
-                // Safe to drop: a change stays marked as unseen.
+                // Cancel-safe: a change stays marked as unseen.
                 Ok(()) = self.units.changed() => Woken::Units,
-                // Safe to drop: the time is worked out anew.
+                // Cancel-safe: the deadline is computed again.
                 () = sleep_until(alarm) => Woken::Time,
             };
             match woken {
@@ -181,7 +181,7 @@ impl Task {
                 woken => self.handle(woken),
             }
         }
-        // What did not change since is on the disk, or on its way.
+        // State without pending changes is on the disk already, or being written.
         let save = self.keeper.save(&self.ledger, self.due.save.is_some());
         if timeout(LAST_SAVE, save).await.is_err() {
             tracing::warn!("the disk is slow: the next start may find an older list of devices");
@@ -211,13 +211,13 @@ impl Task {
                     chain(&error)
                 );
                 self.uevents = None;
-                // What was told last may be lost, and the next look comes sooner from now on.
+                // The last events may be lost, and from now on rescans are more frequent.
                 self.looking.forget();
                 Due::soon(&mut self.due.look);
             }
             Woken::Asked(ask, reply) => {
                 if let Some(reply) = self.asked(ask, reply) {
-                    // Whoever asked may have given up waiting.
+                    // The caller may have stopped waiting.
                     let _ = reply.send(());
                 }
             }
@@ -226,7 +226,7 @@ impl Task {
         }
     }
 
-    /// Tells of devices whose names went before everything is looked at, which takes longer the more there are.
+    /// Publishes removed devices as unhealthy, before a scan, which takes longer with more devices.
     fn went(&mut self, names: &BTreeSet<AbsPath>) {
         let told = self.ledger.gone(names, self.started.elapsed());
         if !told.is_empty() {
@@ -235,7 +235,7 @@ impl Task {
         if !names.is_empty() && told.len() == names.len() {
             Due::soon(&mut self.due.look);
         } else {
-            // What else hangs on these names only a look can say.
+            // The remaining names may belong to other devices; only a scan can find out.
             let now = Instant::now();
             let at = self.looked.map_or(now, |at| (at + DEBOUNCE).max(now));
             self.due.look = Some(self.due.look.map_or(at, |due| due.min(at)));
@@ -243,14 +243,14 @@ impl Task {
         self.gone.extend(told);
     }
 
-    /// Events of what has a node matter, and drivers that come and go where hardware is asked for by more
-    /// than its name.
+    /// Whether an event calls for a scan: those about device nodes do, and those of PCI and USB (such
+    /// as a driver binding) while a declaration selects hardware by more than its name.
     fn concerns(&self, event: &Uevent) -> bool {
         let bus = matches!(event.subsystem.as_deref(), Some("pci" | "usb"));
         event.node.is_some() || bus && self.ledger.in_force().any(Declaration::asks_hardware)
     }
 
-    /// Does what somebody asked for; gives the reply back when that is done.
+    /// Carries out a request. Returns the reply channel when done; none if the reply is sent later.
     fn asked(&mut self, ask: Ask, reply: oneshot::Sender<()>) -> Option<oneshot::Sender<()>> {
         let now = self.started.elapsed();
         match ask {
@@ -279,8 +279,8 @@ impl Task {
         Some(reply)
     }
 
-    /// Something is not offered any more. A declaration that waited for its name is in force then, and nobody has
-    /// looked for its devices.
+    /// Removes an offer. A declaration that waited for the resource's name may be in force then, and
+    /// its devices have not been scanned yet.
     fn less(&mut self, change: impl FnOnce(&mut Ledger)) {
         let in_force = |ledger: &Ledger| ledger.in_force().count();
         let before = in_force(&self.ledger);
@@ -290,7 +290,7 @@ impl Task {
         }
     }
 
-    /// Works out which devices of live sources are held back.
+    /// Updates which flapping devices of live sources are held back.
     fn settle(&mut self) {
         let wait = self.ledger.settle(self.started.elapsed());
         self.due.settle = wait.map(|wait| Instant::now() + wait);
@@ -309,7 +309,7 @@ impl Task {
             self.publish();
         }
         if Due::passed(self.due.save) {
-            // What is being saved is older: once more when that is done.
+            // A save with older content is under way: save again when that is done.
             self.due.save = match self.keeper.begin(&self.ledger) {
                 true => {
                     self.saves.take();
@@ -321,7 +321,7 @@ impl Task {
         self.looking.complain();
     }
 
-    /// The next moment at which there is something to do.
+    /// The earliest pending deadline; without one, the next rescan.
     fn alarm(&self) -> Instant {
         let first = self.looking.is_first().then(|| self.started + FIRST_LOOK);
         let first = first.filter(|at| *at > Instant::now());
@@ -339,7 +339,7 @@ impl Task {
             .unwrap_or_else(|| Instant::now() + self.rescan)
     }
 
-    /// Begins to read or to look, when that is wanted and nothing is under way.
+    /// Starts reading files or scanning, if that is requested and neither is under way.
     fn begin(&mut self) {
         match self.looking.next() {
             Some(Next::Read) => {
@@ -352,14 +352,15 @@ impl Task {
                     .run(move || Looked::Files(files::read_files(&root, &dirs, user)));
             }
             Some(Next::Look(mut scanner)) => {
-                // One that could not be had may be had by now; whether it tells of all is seen after the look.
+                // Retry a watch that failed. Whether it covers all directories is known after the
+                // scan.
                 let again = || DirWatch::new(&self.root).ok();
                 self.nodes = self.nodes.take().or_else(again);
                 self.files = self.files.take().or_else(again);
                 self.looked = Some(Instant::now());
                 self.gone.clear();
                 if self.uevents.is_none() {
-                    // Nobody says when a number comes to stand for another device.
+                    // Without uevents a device number may be reused for another device unnoticed.
                     scanner.forget();
                 }
                 self.look_again();
@@ -375,12 +376,12 @@ impl Task {
         }
     }
 
-    /// Whether the kernel tells when declarations change.
+    /// Whether inotify covers all directories of declarations.
     fn hears_of_files(&self) -> bool {
         self.files.as_ref().is_some_and(DirWatch::is_whole)
     }
 
-    /// When to look although nothing happens.
+    /// Schedules the next scan without an event.
     fn look_again(&mut self) {
         let hears = self.hears_of_files() && self.nodes.as_ref().is_some_and(DirWatch::is_whole);
         let mut slow = match self.uevents.is_some() && hears {
@@ -398,7 +399,7 @@ impl Task {
         self.due.look = Some(Instant::now() + slow);
     }
 
-    /// Takes note of what was read or seen.
+    /// Records the files that were read, or the result of a scan.
     fn looked(&mut self, looked: Result<Looked, JoinError>) {
         match looked {
             Ok(Looked::Files(files)) => self.ledger.files(files),
@@ -408,7 +409,7 @@ impl Task {
                 }
                 self.take_note(&scan);
                 let watch = self.nodes.as_mut();
-                // Watching new directories leaves a gap before the watch: one more look closes it.
+                // Changes before a new watch was set up are missed: one more scan finds them.
                 let more = watch.is_some_and(|watch| watch.set(&scan.dirs));
                 if self.looking.end(scanner, more) {
                     self.publish();
@@ -445,7 +446,7 @@ impl Task {
         if before == now {
             return;
         }
-        // Whoever lends reads it: what is said of it is said after.
+        // Subscribers are notified before the changes are logged.
         self.publish.send_replace(Arc::clone(&now));
         self.announcer.announce(&before, &now);
         let at = || (Instant::now() + saved::DELAY).max(self.saves.ready());

@@ -1,4 +1,4 @@
-//! Watches that follow a changing set of directories.
+//! Directory watches (inotify) on a changing set of directories.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,40 +14,41 @@ use crate::{
     telemetry::chain,
 };
 
-/// Directories below which names matter; kept apart from what is written into files there.
+/// The events that are watched in a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Depth {
-    /// Names that come and go.
+    /// Names that are created, deleted or renamed.
     Names,
-    /// Content as well.
+    /// Names, and writes to the files as well.
     Content,
 }
 
-/// What happened in watched directories.
+/// The changes in watched directories.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// These names went and did not come back, whatever else happened. One that cannot be told is not among them.
+    /// These names were deleted and not created again, whatever else happened. Names that are no
+    /// valid path are left out.
     Gone(BTreeSet<AbsPath>),
     /// Anything else.
     Other,
 }
 
-/// More directories than declarations sensibly name; the slow rescan covers the rest.
+/// More directories than a sensible set of declarations needs; the periodic rescan covers the rest.
 const MOST_DIRS: usize = 256;
 
-/// One inotify instance and what it is asked to watch.
+/// One inotify instance and the directories it watches.
 #[derive(Debug)]
 pub struct DirWatch {
     watch: Watch,
     watched: BTreeMap<AbsPath, (WatchId, Depth)>,
-    /// Of a directory that was wanted last nothing is told.
+    /// Whether a requested directory is not watched.
     partial: bool,
-    /// That a watch cannot be had was said.
+    /// Whether a failed watch has been logged.
     complained: bool,
 }
 
 impl DirWatch {
-    /// A watch on nothing yet.
+    /// Creates an instance that watches nothing yet.
     pub fn new(root: &Root) -> Result<Self, RootError> {
         Ok(Self {
             watch: root.watch()?,
@@ -57,15 +58,16 @@ impl DirWatch {
         })
     }
 
-    /// Watches exactly `wanted`; says whether one was added, and then all has to be looked at
-    /// again: what happened before is not told. Directories that cannot be watched are left out.
+    /// Watches exactly `wanted`. Returns whether a watch was added: everything must then be scanned
+    /// again, since earlier changes were not reported. Directories that cannot be watched are left
+    /// out.
     pub fn set(&mut self, wanted: &BTreeMap<AbsPath, Depth>) -> bool {
         let stale = |(dir, (_, depth)): (&AbsPath, &(WatchId, Depth))| {
             (wanted.get(dir) != Some(depth)).then(|| dir.clone())
         };
         let stale: Vec<_> = self.watched.iter().filter_map(stale).collect();
         for (id, _) in stale.iter().filter_map(|dir| self.watched.remove(dir)) {
-            // A watch that cannot be ended tells too much, never too little.
+            // A watch that cannot be removed only causes superfluous events.
             let _ = self.watch.remove(id);
         }
         let mut added = false;
@@ -86,7 +88,7 @@ impl DirWatch {
                 Err(error) if error.is_not_found() => {}
                 Err(error) => {
                     self.partial = true;
-                    // Every look comes by here; it is news once.
+                    // Every scan calls this, so a failure is logged only once.
                     if !std::mem::replace(&mut self.complained, true) {
                         tracing::warn!("changes may be noticed late: {}", chain(&error));
                     }
@@ -96,12 +98,12 @@ impl DirWatch {
         added
     }
 
-    /// Whether all is told of the directories that were wanted last.
+    /// Whether all requested directories are watched.
     pub const fn is_whole(&self) -> bool {
         !self.partial
     }
 
-    /// Waits until something happened in one of the directories. Safe to drop while waiting.
+    /// Waits for a change in one of the directories. Cancel-safe.
     pub async fn changed(&mut self) -> Result<Change, RootError> {
         let events = self.watch.next().await?;
         for event in &events {
@@ -113,8 +115,8 @@ impl DirWatch {
     }
 }
 
-/// Waits until something happened in one of the directories; where the kernel does not tell of all of them, until
-/// `late` is over at the latest. A watch that fails is one no more. Safe to drop while waiting.
+/// Waits for a change in one of the directories; if not all of them are watched, for at most `late`.
+/// A watch that fails is removed from `watch`. Cancel-safe.
 pub async fn changed_or_late(
     watch: &mut Option<DirWatch>,
     late: Duration,
@@ -136,7 +138,7 @@ pub async fn changed_or_late(
     }
 }
 
-/// A name that is given to what had another one, as udev makes its links, is nothing that goes.
+/// Classifies events. A rename, which is how udev replaces its links, is not a removal.
 fn kind_of(events: &[WatchEvent]) -> Change {
     let renamed = events.iter().any(|event| event.kind == WatchKind::MovedTo);
     let goes = |event: &WatchEvent| match event.kind {
@@ -161,7 +163,8 @@ fn kind_of(events: &[WatchEvent]) -> Change {
     Change::Gone(gone)
 }
 
-/// A directory of declarations is watched whole; while it is missing, the nearest one above.
+/// The watch for a directory of declarations: its names and content; while it does not exist, the
+/// names in its nearest existing ancestor.
 pub fn watch_for(root: &Root, dir: &AbsPath) -> (AbsPath, Depth) {
     let nearest = scan::nearest_dir(root, dir);
     let depth = if nearest == *dir {

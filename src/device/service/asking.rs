@@ -1,4 +1,5 @@
-//! Asking the kubelet who has which device: when somebody wants to know, never on a timer.
+//! Asks the kubelet which container has which device: on request and after allocations, never on a
+//! timer.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -21,18 +22,19 @@ use crate::{
     telemetry::chain,
 };
 
-/// After an allocation the kubelet writes down what it got, then it tells of it. A pod with several
-/// containers and resources makes several allocations: one question for all.
+/// How long after an allocation the kubelet needs to write its checkpoint and to report it. A pod
+/// with several containers and resources makes several allocations, which are followed by one
+/// request.
 pub const WRITTEN_DOWN: Duration = Duration::from_secs(1);
 
-/// Who asks, and what was answered last. Cheap to clone.
+/// A shared client for the kubelet's pod resources, with the last answer. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(super) struct Asking {
     kubelet: PodResources,
-    /// What devices of claims are called.
+    /// The inventory, which maps names in the pool to resources and ids.
     inventory: watch::Receiver<Arc<Inventory>>,
     known: Arc<watch::Sender<Arc<Known>>>,
-    /// When the last question that was answered began.
+    /// When the last completed request started.
     asked: Arc<Mutex<Option<Instant>>>,
 }
 
@@ -50,7 +52,8 @@ impl Asking {
         self.known.subscribe()
     }
 
-    /// Asks, or waits for an answer to somebody else's question of after this call.
+    /// Asks the kubelet, or waits for the answer to a request that another caller started after this
+    /// call.
     pub(super) async fn shared(&self) {
         let called = Instant::now();
         let mut asked = self.asked.lock().await;
@@ -58,11 +61,11 @@ impl Asking {
             if before >= called {
                 return;
             }
-            // Whoever calls until then shares the answer.
+            // Callers that arrive until then share the answer.
             sleep_until(before + APART).await;
         }
         let began = Instant::now();
-        // The error is told by what is known from now on.
+        // The error is part of the published state.
         let _ = self.ask(None).await;
         *asked = Some(began);
     }
@@ -80,7 +83,7 @@ impl Asking {
         Ok(all.map(|(name, ids)| (name, ids.len())).collect())
     }
 
-    /// Also who has what there was `before`.
+    /// Asks the kubelet. Also resolves claimed devices that only the inventory `before` has.
     async fn ask(&self, before: Option<&Inventory>) -> Result<Arc<Known>, PodResourcesError> {
         let answer = self.kubelet.list().await;
         let known = match &answer {
@@ -94,7 +97,7 @@ impl Asking {
         let known = Arc::new(known);
         let before = self.known.send_replace(Arc::clone(&known));
         if let (Err(error), true) = (&answer, *before != *known) {
-            // Once for each reason, however often it is asked. That there is no kubelet is told already.
+            // Log each error once. An absent kubelet is reported elsewhere.
             match error {
                 PodResourcesError::Absent => tracing::debug!("{error}"),
                 error => tracing::info!("{}", chain(error)),
@@ -103,7 +106,8 @@ impl Asking {
         answer.map(|_| known)
     }
 
-    /// Asks when something is offered no more, and says who has it all the same: nothing else will.
+    /// Asks the kubelet when devices are removed from the inventory, and logs those that a container
+    /// still has, since no other event would reveal them.
     pub(super) async fn tell_of_gone(self) {
         let mut inventory = self.inventory.clone();
         let mut before = inventory.borrow_and_update().clone();
@@ -114,7 +118,7 @@ impl Asking {
             if gone.is_empty() {
                 continue;
             }
-            // That nobody can be asked is told in the status.
+            // An unreachable kubelet is reported in the status.
             let Ok(known) = self.ask(Some(&before)).await else {
                 continue;
             };
@@ -130,7 +134,7 @@ impl Asking {
         }
     }
 
-    /// Asks after each allocation, or once for several that come together.
+    /// Asks the kubelet after each allocation, or once after several in a row.
     pub(super) async fn after_each(self, mut allocations: watch::Receiver<Allocations>) {
         let mut answered = allocations.borrow_and_update().answered;
         while allocations.changed().await.is_ok() {
@@ -145,7 +149,7 @@ impl Asking {
     }
 }
 
-/// Resources that are offered no more, or not with all devices.
+/// Resources that were removed, or that lost devices.
 fn gone(before: &Inventory, now: &Inventory) -> Vec<ResourceName> {
     let less = |(name, before): (&ResourceName, &Arc<Resource>)| {
         let stays = now.resources.get(name).is_some_and(|now| {

@@ -1,4 +1,4 @@
-//! The status of devices: what there is, joined with what the kubelet and the cluster took of it.
+//! Computes the device status from the inventory, the kubelet's registrations and the published pool.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,11 +16,11 @@ use crate::{
     proxy,
 };
 
-/// How often the status is worked out at most: a restart of the kubelet changes it once or twice for each resource,
-/// within a moment in which the kubelet needs the machine for itself.
+/// The minimum interval between updates: a restart of the kubelet changes the status once or twice
+/// for each resource, at a time when the kubelet needs the CPU itself.
 const STATUS_PAUSE: Duration = Duration::from_millis(20);
 
-/// Everything that has a part in it.
+/// All inputs of the status.
 #[derive(Clone, Debug)]
 pub(super) struct Joined {
     pub(super) inventory: watch::Receiver<Arc<Inventory>>,
@@ -80,12 +80,12 @@ impl Joined {
                 news
             });
             tokio::select! {
-                // Safe to drop, all: a change stays marked as unseen. Who tells of these two ends with the agent
-                // only, and then nobody asks for the status either.
+                // All are cancel-safe: a change stays marked as unseen. The senders of these two end
+                // only with the agent, when the status is not needed any more.
                 changed = self.inventory.changed() => if changed.is_err() { return },
                 changed = self.kubelet.changed() => if changed.is_err() { return },
                 Ok(()) = self.driver.changed() => {}
-                // Nobody tells any more: what is known stays, and the other arms go on.
+                // If a sender has ended, its last value stays, and the other branches go on.
                 Ok(()) = self.holders.changed() => {}
                 Ok(()) = self.declared.changed() => {}
                 Ok(()) = self.of_plugins.changed() => {}
@@ -95,7 +95,7 @@ impl Joined {
     }
 }
 
-/// A device plugin that waits for claims to end.
+/// The registration of a device plugin that has to wait until claims end.
 fn held_back(driver: &DriverState, resource: &Resource) -> Option<Registration> {
     driver.holding.contains(&resource.name).then(|| {
         let why = "claims still have its devices, or may be given them";
@@ -111,7 +111,8 @@ fn unregistered(driver: &DriverState, why: &str) -> Registration {
     }
 }
 
-/// Whether the cluster can give a resource's devices away, and the kubelet would prepare them.
+/// The registration of a resource that is served by claims: whether its devices can be allocated by
+/// the cluster and prepared by the kubelet.
 fn by_claim(driver: &DriverState, resource: &Resource, plugin: bool) -> Registration {
     let told = &driver.published;
     let known = told.resources.as_ref();

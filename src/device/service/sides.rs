@@ -1,5 +1,5 @@
-//! Each resource on its side: to the kubelet as a device plugin, or to the cluster by claim. A resource that
-//! changes sides is on neither until the side that it leaves has let it go.
+//! Assigns each resource to the device plugins or to the DRA driver. A resource that moves from one
+//! to the other is in neither inventory until the first has released it.
 
 use std::sync::Arc;
 
@@ -14,7 +14,8 @@ use crate::{
 
 type Inventories = watch::Receiver<Arc<Inventory>>;
 
-/// What device plugins offer: nothing that claims have, or may still be given.
+/// The inventory of the device plugins: without resources that claims have, or may still be
+/// allocated.
 pub(super) fn plugins(
     inventory: Inventories,
     driver: watch::Receiver<DriverState>,
@@ -26,7 +27,7 @@ pub(super) fn plugins(
     side(inventory, driver, free, tasks)
 }
 
-/// What may be claimed: nothing that the kubelet still has a device plugin for.
+/// The inventory of the DRA driver: without resources that the kubelet still has a device plugin for.
 pub(super) fn claims(
     inventory: Inventories,
     kubelet: watch::Receiver<KubeletState>,
@@ -56,7 +57,7 @@ fn side<T: Send + Sync + 'static>(
         loop {
             tokio::select! {
                 () = stop.cancelled() => return,
-                // Safe to drop: a change stays marked as unseen.
+                // Cancel-safe: a change stays marked as unseen.
                 changed = inventory.changed() => if changed.is_err() { return },
                 Ok(()) = other.changed() => {}
             }

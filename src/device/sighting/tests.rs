@@ -11,7 +11,7 @@ fn declared(path: &str) -> Declaration {
     declaration::parse("x.yaml", &text, &Allowances::default()).unwrap()
 }
 
-/// What may stand at a path.
+/// The object at a path.
 #[derive(Clone)]
 enum Look {
     Device,

@@ -1,35 +1,35 @@
-//! Who is a vendor now: all files together, with a memory for those that were good.
+//! The current vendors: the merged content of all files, with the last valid version of each.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use super::{Vendor, Vendors, parse};
 use crate::{device::Refusal, path::AbsPath, reason::Reason};
 
-/// What was read of each file: its text, or why it was not taken.
+/// The text of each file, or why it was refused.
 pub type Files = BTreeMap<AbsPath, Result<String, Refusal>>;
 
-/// One file.
+/// The state of one file.
 #[derive(Debug, Default)]
 struct Page {
-    /// What it said when it was good last; in force until the file is repaired or removed.
+    /// The last valid text and its parsed content; in force until the file is repaired or removed.
     good: Option<(String, Arc<Vendor>)>,
     /// The text that was read last.
     text: Option<String>,
-    /// What is wrong with it.
+    /// Problems of the current text.
     wrong: Vec<Refusal>,
 }
 
-/// The memory of all files. Pure: it is told what was read.
+/// The state of all files. It does no I/O: the caller passes in the texts.
 #[derive(Debug, Default)]
 pub struct Book {
     pages: BTreeMap<AbsPath, Page>,
 }
 
 impl Book {
-    /// Takes over what an earlier agent found to be good, by file.
+    /// Restores the texts that an earlier agent found valid, by file.
     pub fn restore(&mut self, good: BTreeMap<AbsPath, String>) {
         for (file, text) in good {
-            // What was good for another version of this program may be none for this one.
+            // A text that was valid for another version of machinist may be invalid for this one.
             if let Ok(vendor) = parse(file.as_str(), &text) {
                 let page = self.pages.entry(file).or_default();
                 page.good = Some((text, Arc::new(vendor)));
@@ -37,7 +37,7 @@ impl Book {
         }
     }
 
-    /// The last good text of each file, for the next agent.
+    /// The last valid text of each file, to be saved for the next agent.
     pub fn good(&self) -> BTreeMap<AbsPath, String> {
         let good = |(file, page): (&AbsPath, &Page)| {
             let (text, _) = page.good.as_ref()?;
@@ -46,8 +46,8 @@ impl Book {
         self.pages.iter().filter_map(good).collect()
     }
 
-    /// Takes note of all files as they are now. Files that are not named are gone, unless their directory could
-    /// not be read.
+    /// Records the current files. Files that are not in `files` were removed, unless their directory
+    /// could not be read.
     pub fn read(&mut self, files: Files) -> Vendors {
         let unread = |file: &AbsPath| {
             let dir = file.parent();
@@ -65,7 +65,7 @@ impl Book {
         self.vendors()
     }
 
-    /// The first file in the order of paths owns a name, so that `/etc` comes before `/run`.
+    /// Merges all files. The first file in path order owns a name, so that `/etc` precedes `/run`.
     fn vendors(&self) -> Vendors {
         let mut all = Vendors::default();
         let mut owners: BTreeMap<&str, &AbsPath> = BTreeMap::new();

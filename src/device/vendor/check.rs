@@ -1,4 +1,4 @@
-//! From what was written to what may be relied on: every rule that the shape alone cannot say.
+//! Validates a parsed vendor declaration: all rules that its schema cannot express.
 
 use std::{ops::RangeInclusive, time::Duration};
 
@@ -14,22 +14,22 @@ use crate::{
     reason::Reason,
 };
 
-/// As many entries as any list of the file may have.
+/// The maximum length of any list in the file.
 const MOST_ENTRIES: usize = 64;
-/// With more, what a vendor says would not fit into the memory it is given.
+/// The maximum number of devices: a larger offer would exceed the memory reserved for a vendor.
 const MOST_DEVICES: usize = 2000;
-/// Each resource is a server and a socket of its own.
+/// The maximum number of resources: each one has its own server and socket.
 const MOST_RESOURCES: usize = 64;
-/// The file beside the directories of plugins that says who serves there.
+/// The name of the lock file in the parent directory of the plugins' directories.
 const TAKEN: &str = "lock";
-/// A DNS label; the directory is called like that.
+/// The maximum length of a vendor's name, which is a DNS label and the name of a directory.
 const LONGEST_NAME: usize = 63;
 
 const DEFAULT_GRACE: Duration = Duration::from_secs(30);
 const DEFAULT_DEADLINE: Duration = Duration::from_secs(60);
-/// Pods are placed on devices that nobody may be there for as long as that.
+/// The maximum grace period: during it pods are placed on devices that may not work.
 const LONGEST_GRACE: Duration = Duration::from_secs(60 * 60);
-/// The kubelet admits one pod at a time and waits for its answer.
+/// The maximum deadline: the kubelet admits one pod at a time and waits for the answer.
 const LONGEST_DEADLINE: Duration = Duration::from_secs(10 * 60);
 
 pub(super) fn check(file: File) -> Result<Vendor, Vec<Refusal>> {
@@ -62,7 +62,7 @@ pub(super) fn check(file: File) -> Result<Vendor, Vec<Refusal>> {
     }
 }
 
-/// Collects refusals, so that a file's author sees all of them at once.
+/// Collects refusals, so that the author sees all of them at once.
 struct Check(Refusals);
 
 impl Check {
@@ -87,7 +87,8 @@ impl Check {
         name
     }
 
-    /// A plugin's answer is made for the kubelet's device plugins, and passed on as it is.
+    /// Refuses a proxied plugin with DRA: its answers are made for the device plugin API and are
+    /// passed on unchanged.
     fn serve(&mut self, serve: Serve, connects: Connects) -> Serve {
         if (serve, connects) == (Serve::Dra, Connects::Plugin) {
             let message = "an unmodified device plugin cannot be served by claim";
@@ -114,7 +115,7 @@ impl Check {
         given
     }
 
-    /// The highest number stands for "leave it as it is" (chown(2)).
+    /// Checks a user or group id. The highest number means "do not change" in chown(2).
     fn id(&mut self, field: &str, given: u32) {
         if given == u32::MAX {
             let expected = format!("0 to {}", u32::MAX - 1);
@@ -129,7 +130,8 @@ impl Check {
         each.filter_map(|(at, text)| self.claim(at, text)).collect()
     }
 
-    /// The star stands for the end of the name behind the slash: whole domains belong to somebody else.
+    /// Checks a pattern. The `*` may only replace the end of the name after the slash, since other
+    /// domains belong to other vendors.
     fn claim(&mut self, at: usize, text: String) -> Option<Claim> {
         let example = match text.strip_suffix('*') {
             Some(start) => format!("{start}x"),

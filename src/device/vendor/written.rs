@@ -1,4 +1,4 @@
-//! A vendor as it may be written: every key there is, and no other.
+//! The schema of a vendor file, with all fields; unknown fields are refused.
 
 use serde::Deserialize;
 

@@ -3,7 +3,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::device::cdi::{SpecDevice, parse};
 
-/// The device of a spec with these edits for it and for the whole file.
+/// The device of a spec with these edits for the device and for the whole file.
 fn device(own: &Value, of_all: &Value) -> SpecDevice {
     let spec = json!({
         "cdiVersion": "1.1.0", "kind": "acme.dev/gpu", "containerEdits": of_all,
@@ -91,7 +91,7 @@ fn a_device_takes_the_place_of_what_the_declaration_says() {
     );
 }
 
-/// The members of both.
+/// The fields of both objects.
 fn with(mut one: Value, more: &Value) -> Value {
     let more = more.as_object().unwrap().clone();
     one.as_object_mut().unwrap().extend(more);
@@ -194,7 +194,7 @@ fn a_node_is_handed_out_as_it_is_or_not_at_all() {
     let same =
         json!({"type": "c", "major": 195, "minor": 0, "fileMode": 0o660, "uid": 0, "gid": 44});
     assert_eq!(said(same), None);
-    // Without a major number runtimes take both as they are.
+    // Without a major number runtimes use the numbers on the host.
     for as_it_is in [
         json!({}),
         json!({"major": 0, "minor": 7}),

@@ -1,5 +1,5 @@
-//! From the tree to typed values. In a map with known fields a null is as good as no field, and in a list the reader
-//! of the list decides.
+//! A serde deserializer for the node tree. In a struct a null field counts as absent; in a list the
+//! element type decides about nulls.
 
 use std::{collections::BTreeSet, rc::Rc};
 
@@ -44,7 +44,7 @@ fn is_null(node: &Node) -> bool {
     matches!(&node.value, Value::Scalar(scalar) if scalar.meaning == Meaning::Null)
 }
 
-/// The fields of a map with the key's node; those of the map come first, and those that are merged into it after.
+/// The fields of a map, each with its key node; fields that `<<` merges in come last.
 type Fields<'n> = Vec<(&'n Node, &'n str, &'n Node)>;
 
 /// Adds the fields of `map` that are not in `seen`.
@@ -147,7 +147,7 @@ impl<'n> Deserializer<'n> for Decoder<'n> {
         visitor: V,
     ) -> Result<V::Value, Error> {
         let mut fields = self.fields()?;
-        // One that is not known is refused by its name even so.
+        // An unknown field is kept even if it is null, so that it is refused.
         fields.retain(|(_, name, value)| !is_null(value) || !known.contains(name));
         visitor.visit_map(Entries::of(fields))
     }

@@ -1,13 +1,13 @@
-//! What the parser accepts and the library refuses: its parser is one of YAML 1.1.
+//! Refuses YAML 1.2 that the CDI library's YAML 1.1 parser would refuse.
 
 use granit_parser::{Event, ScalarStyle, Span, StructureStyle};
 
-/// Follows the events of one document through its text.
+/// Checks the events of one document against its text.
 pub(super) struct Dialect<'t> {
     text: &'t str,
-    /// For each collection that is open, whether it is in flow style.
+    /// For each open collection, whether it is in flow style.
     open: Vec<bool>,
-    /// Where the last scalar, alias or bracket ends.
+    /// The byte offset at which the last scalar, alias or bracket ends.
     end: usize,
 }
 
@@ -20,7 +20,7 @@ impl<'t> Dialect<'t> {
         }
     }
 
-    /// Whether the library takes this event, which may be a map's key.
+    /// Refuses an event that the library would refuse. `is_key` is set for the key of a map.
     pub(super) fn check(
         &mut self,
         event: &Event<'_>,
@@ -84,7 +84,8 @@ impl<'t> Dialect<'t> {
         }
     }
 
-    /// The library wants the tag and the anchor of a key, the key, and its colon on one line.
+    /// Checks that a key is on the same line as its tag, its anchor and its colon, as the library
+    /// demands.
     fn check_key_line(&self, key: (usize, usize), properties: usize) -> Result<(), String> {
         let before = self.text.get(self.end..key.0).unwrap_or_default();
         let same_line = before.rsplit('\n').next().unwrap_or_default();
@@ -106,7 +107,8 @@ impl<'t> Dialect<'t> {
     }
 }
 
-/// Whether a tab indents what comes after `between`, at the beginning of a line or after the dash of an item.
+/// Whether a tab indents the text that follows `between`: at the start of a line, or after the `-` of
+/// a list item.
 fn has_tab(between: &str, from_line_start: bool) -> bool {
     let mut lines = between.split('\n').enumerate();
     lines.any(|(number, line)| {
@@ -130,7 +132,7 @@ fn has_tab(between: &str, from_line_start: bool) -> bool {
     })
 }
 
-/// Refuses `\/`, and characters that are written as two halves, as JSON allows both.
+/// Refuses `\/` and surrogate pairs, which JSON allows and YAML 1.1 does not.
 fn check_escapes(written: &str) -> Result<(), String> {
     let mut rest = written;
     while let Some(at) = rest.find('\\') {

@@ -1,6 +1,7 @@
-//! What a scalar means: YAML 1.2 with the octal numbers of YAML 1.1, and in a field for true or false its words, too.
+//! Resolves the type of scalars: YAML 1.2 plus YAML 1.1's octal numbers and, in boolean fields, its
+//! words for true and false.
 
-/// A scalar with its spelling, which is what a field for text gets.
+/// A scalar with its original spelling, which text fields keep.
 #[derive(Debug)]
 pub(super) struct Scalar {
     pub(super) text: String,
@@ -19,7 +20,7 @@ pub(super) enum Meaning {
 }
 
 impl Scalar {
-    /// What `text` means; `tag` is the tag it has, in its short form.
+    /// Resolves `text`; `tag` is its tag in the short form.
     pub(super) fn new(text: String, plain: bool, tag: Option<String>) -> Result<Self, String> {
         let meaning = match tag.as_deref() {
             None if plain => Meaning::of(&text),
@@ -31,7 +32,7 @@ impl Scalar {
         Ok(Self { text, meaning })
     }
 
-    /// As true or false, which YAML 1.1 had more words for.
+    /// The value for a boolean field, which also accepts YAML 1.1 words such as `yes` and `off`.
     pub(super) fn flag(&self) -> Option<bool> {
         match (self.meaning, self.text.as_str()) {
             (Meaning::Flag(flag), _) => Some(flag),
@@ -41,11 +42,11 @@ impl Scalar {
         }
     }
 
-    /// As an integer: what a floating-point number has behind its point is cut off.
+    /// The value for an integer field; the fraction of a floating-point number is cut off.
     pub(super) fn integer(&self) -> Option<i128> {
         match self.meaning {
             Meaning::Integer(number) => Some(number),
-            // Every floating-point number of this size has a place in the integer.
+            // An `i128` can represent every integer of this size.
             #[allow(clippy::cast_possible_truncation, reason = "the size was compared")]
             Meaning::Float(number) if number.abs() <= 1e19 => Some(number as i128),
             _ => None,
@@ -53,7 +54,7 @@ impl Scalar {
     }
 }
 
-/// What a scalar with one of YAML's own tags means.
+/// Resolves a scalar with one of YAML's core tags.
 fn tagged(text: &str, tag: &str) -> Result<Meaning, String> {
     let meaning = Meaning::of(text);
     match (tag, meaning) {
@@ -90,7 +91,7 @@ impl Meaning {
     }
 }
 
-/// An integer of 64 bits, with or without a sign.
+/// Parses a signed or unsigned 64-bit integer.
 fn integer(text: &str) -> Option<i128> {
     let (negative, digits) = match text.as_bytes().first()? {
         b'-' => (true, &text[1..]),
@@ -108,7 +109,7 @@ fn integer(text: &str) -> Option<i128> {
         return None;
     }
     let size = u64::from_str_radix(digits, base).ok().map(i128::from)?;
-    // A sign makes it a signed number.
+    // With a sign it must fit into a signed integer.
     match text.starts_with(['-', '+']) {
         true if negative => Some(-size).filter(|number| *number >= i64::MIN.into()),
         true => Some(size).filter(|number| *number <= i64::MAX.into()),
@@ -116,7 +117,7 @@ fn integer(text: &str) -> Option<i128> {
     }
 }
 
-/// A decimal floating-point number.
+/// Parses a finite decimal floating-point number.
 fn float(text: &str) -> Option<f64> {
     let known = |c: char| c.is_ascii_digit() || matches!(c, '.' | 'e' | 'E' | '+' | '-');
     let number: f64 = text.chars().all(known).then(|| text.parse().ok())??;

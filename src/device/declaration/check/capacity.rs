@@ -1,4 +1,4 @@
-//! How much of something each device has.
+//! Validates the capacities of devices.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::{
 };
 
 impl Check<'_> {
-    /// By name; what is no name or no amount is refused where it stands.
+    /// The capacities by name. Invalid names and amounts are refused at their fields.
     pub(super) fn capacity(
         &mut self,
         serve: Serve,

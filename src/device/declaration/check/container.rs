@@ -1,4 +1,4 @@
-//! What a declaration wants for containers: nodes, mounts, variables.
+//! Validates the device spec: nodes, mounts, environment variables and annotations.
 
 use std::collections::BTreeMap;
 
@@ -77,7 +77,8 @@ impl Check<'_> {
         })
     }
 
-    /// A template that is an absolute path whatever a device is called, below `/dev` on the host.
+    /// Checks a template that must give an absolute path for any device; on the host it must be below
+    /// `/dev`.
     fn path_template(&mut self, field: &str, given: &str, on_host: bool) -> Option<Template> {
         let template = self.template(field, given)?;
         let example = template.fill("x", "/dev/x");

@@ -1,4 +1,4 @@
-//! What a device must be besides there.
+//! Validates the health probes of devices.
 
 use super::{
     super::{entry::Probe, written},
@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{machine_config::UnitName, reason::Reason};
 
-/// Each is asked for each device; more are a mistake.
+/// The maximum number of probes: each one runs for each device.
 const MOST_PROBES: usize = 16;
 
 impl Check<'_> {

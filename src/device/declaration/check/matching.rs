@@ -1,4 +1,4 @@
-//! What a declaration finds: paths, hardware, kinds of CDI.
+//! Validates the selectors of a declaration: paths, hardware and CDI kinds.
 
 use super::{
     super::{
@@ -12,10 +12,11 @@ use crate::{
     reason::Reason,
 };
 
-/// One declaration is one kind of device; a list longer than this is generated, and can as well
-/// be a pattern.
+/// The maximum number of selectors. One declaration describes one kind of device; a longer list is
+/// generated and could be a pattern instead.
 const MOST_MATCHES: usize = 64;
-/// No word of sysfs is longer than a page; what people write is far shorter.
+/// The maximum length of a word pattern. A sysfs attribute has at most one page; real patterns are
+/// far shorter.
 const LONGEST_WORD: usize = 256;
 
 impl Check<'_> {
@@ -168,7 +169,7 @@ impl Check<'_> {
         Some(Subsystem { name, attributes })
     }
 
-    /// A file of sysfs, named from the device's own directory and not out of it.
+    /// Checks the name of a sysfs attribute, which must be below the device's directory.
     pub(super) fn attribute(&mut self, field: &str, file: &str) {
         let plain = |part: &str| !part.is_empty() && part != "." && part != "..";
         if file.len() > LONGEST_WORD || !file.split('/').all(plain) {
@@ -182,7 +183,7 @@ impl Check<'_> {
         }
     }
 
-    /// The four digits of a vendor or product, which sysfs writes without `0x`.
+    /// Checks the four hexadecimal digits of a vendor or product id, which sysfs writes without `0x`.
     fn number(&mut self, field: &str, given: Option<String>) -> Option<Word> {
         let given = given?.to_ascii_lowercase();
         let wild = given.contains(['*', '?', '[']);

@@ -1,15 +1,15 @@
-//! Which units a declaration may have stopped.
+//! Validates the units that a declaration wants stopped.
 
 use super::{Check, written};
 use crate::{machine_config::UnitName, reason::Reason};
 
-/// More programs do not sit on one kind of device.
+/// The maximum number of units. One kind of device is not used by more programs.
 const MOST_UNITS: usize = 16;
 
-/// What runs, waits for connections, for time or for files. A target or a slice would take others with it.
+/// The allowed unit types. Stopping a target or a slice would stop other units as well.
 const KINDS: [&str; 4] = [".service", ".socket", ".timer", ".path"];
 
-/// Without these the machine is no node any more, or nobody is left to start anything again.
+/// Without these units the machine would stop being a node, or nothing could start units again.
 const KEPT: [&str; 5] = ["kubelet", "crio", "containerd", "dbus", "machinist"];
 
 impl Check<'_> {

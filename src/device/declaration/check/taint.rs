@@ -1,4 +1,4 @@
-//! Which taint a declaration may ask for.
+//! Validates the taint of a declaration.
 
 use super::{Check, written};
 use crate::device::{
@@ -6,14 +6,15 @@ use crate::device::{
     taint::{Effect, NodeTaint},
 };
 
-/// Of a value, as of a label's.
+/// The maximum length of a taint's value, which is that of a label's value.
 const LONGEST_VALUE: usize = 63;
 
 impl Check<'_> {
-    /// The taint that nodes with the resource bear.
+    /// The taint for nodes that have the resource.
     pub(super) fn taint(&mut self, given: Option<written::Taint>) -> Option<NodeTaint> {
         let given = given?;
-        // The key of a taint is spelled as a resource is; one without a domain may be anybody's.
+        // The key must have a domain, like a resource name; keys without a domain may collide with
+        // others.
         if let Err(error) = ResourceName::new(given.key.as_str()) {
             let message = error.to_string().replace("resource name", "key of a taint");
             self.value("spec.taint.key", message, "vendor domain/name");

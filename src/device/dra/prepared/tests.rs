@@ -48,7 +48,7 @@ fn claim(of: &str, allocated: Vec<Allocated>) -> Claim {
     }
 }
 
-/// What is said of a claim that holds these.
+/// The decision about a claim with the given state of the node.
 fn judged(inventory: &Inventory, claim: &Claim, book: &Book, plain: &Holders) -> String {
     match choose(inventory, "node", (&name("c"), claim), book, plain) {
         Ok(chosen) => {
@@ -160,7 +160,7 @@ fn a_device_is_one_claims_alone_and_no_containers_besides() {
     plain.add("acme.dev/x", "a".into(), holder);
     let told = judged(&inventory, &wanted, &Book::default(), &plain);
     assert!(told.contains("container lab/old/main"), "{told}");
-    // An administrator looks at what others have.
+    // Admin access to devices that others have.
     wanted
         .allocated
         .iter_mut()

@@ -1,4 +1,4 @@
-//! From one declaration to the devices that it finds.
+//! Finds the devices that one declaration selects.
 
 mod hardware;
 mod specified;
@@ -23,29 +23,29 @@ use crate::{
     words::is_misleading,
 };
 
-/// A device before it is known whether others belong to it.
+/// A device before it is known whether it belongs to a group or is a duplicate.
 #[derive(Debug, Default)]
 struct Candidate {
     id: String,
     sighted: Sighted,
     /// Its directory in sysfs.
     sysfs: Option<AbsPath>,
-    /// What its nodes are to the kernel, by which it is known under another name.
+    /// The kernel's identities of its nodes, by which duplicates under another name are found.
     places: Vec<Identity>,
-    /// The USB port it hangs on.
+    /// The USB port it is connected to.
     port: Option<String>,
     /// The PCI function it belongs to.
     address: Option<String>,
-    /// All its nodes were looked at and are devices.
+    /// Whether it is known that all its nodes exist and are devices.
     looked_at: bool,
 }
 
-/// What a node is to the kernel, whatever its name.
+/// A node's identity in the kernel, independent of its name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Identity {
     /// Its directory in sysfs.
     Sysfs(AbsPath),
-    /// Whether it is a block device, and its number: sysfs does not list every device.
+    /// Whether it is a block device, and its device number, for devices that are not in sysfs.
     Number(bool, (u32, u32)),
 }
 
@@ -53,7 +53,7 @@ impl Identity {
     fn of(sysfs: Option<&AbsPath>, kind: Kind, number: (u32, u32)) -> Option<Self> {
         match sysfs {
             Some(sysfs) => Some(Self::Sysfs(sysfs.clone())),
-            // No driver has this number; a node of it is no device at all.
+            // No driver has this number, so such a node is no working device.
             None if number == (0, 0) => None,
             None => Some(Self::Number(kind == Kind::BlockDevice, number)),
         }
@@ -66,9 +66,9 @@ pub(super) struct Finder<'a> {
     sysfs: &'a Sysfs,
     dirs: &'a mut BTreeMap<AbsPath, Depth>,
     candidates: Vec<Candidate>,
-    /// The device that each node is part of.
+    /// The id of the device that each node is part of.
     nodes: BTreeMap<AbsPath, String>,
-    /// The same by what the nodes are to the kernel.
+    /// The id of the device that has each identity.
     places: BTreeMap<Identity, String>,
     seen: Sightings,
 }
@@ -92,9 +92,9 @@ impl<'a> Finder<'a> {
         }
     }
 
-    /// Everything that the declaration finds; none when something that it goes by could not be read, and then
-    /// nothing is known: what is lent stays as it is. Of several names of one device the one by which it is lent
-    /// already counts, by `known`; a container may have it.
+    /// Finds all devices of the declaration; none if something that it depends on could not be read,
+    /// and the known devices stay listed then. If a device has several names, the name in `known`
+    /// wins, since a container may have the device by that name.
     pub(super) fn find(
         mut self,
         specs: &Specs,
@@ -106,7 +106,7 @@ impl<'a> Finder<'a> {
             match entry {
                 Entry::Path(glob) => self.paths(glob)?,
                 Entry::Hardware(_) if self.sysfs.unread => return None,
-                // Where nothing is lent yet, some are better than none.
+                // If no device is known yet, an incomplete list is better than an empty one.
                 Entry::Cdi(_) if specs.unread && known.is_some_and(|it| !it.devices.is_empty()) => {
                     return None;
                 }
@@ -150,8 +150,8 @@ impl<'a> Finder<'a> {
         whole.then_some(())
     }
 
-    /// What stands at `paths`, which are all in `dir`: one call for each, and more only for links and for what
-    /// is no device.
+    /// Inspects `paths`, which are all in `dir`: one stat call for each, and more calls only for
+    /// links and for what is no device.
     fn in_dir(&mut self, dir: &AbsPath, paths: &[AbsPath]) {
         let root = self.scanner.root.clone();
         let below_dev = paths.first().is_some_and(|path| {
@@ -173,12 +173,13 @@ impl<'a> Finder<'a> {
         }
     }
 
-    /// What stands at `path`, links followed.
+    /// Inspects `path`, with links followed.
     fn path(&mut self, path: AbsPath) {
         let absent = match follow(&self.scanner.root, &path) {
             Ok(Some((target, _))) if !target.as_str().starts_with("/dev/") => {
                 let why = format!("{path} is a link to {target}, outside /dev, no device node");
-                // Whatever has a pattern's name and is no device is left out; a link was meant for one.
+                // Other files that match a pattern are ignored; a link was probably meant to lead to
+                // a device.
                 if !self.declaration.names(&path) {
                     let problem = Refusal::new(Reason::ValueInvalid, why.clone());
                     self.seen.problems.push(problem.field("spec.match"));
@@ -219,7 +220,7 @@ impl<'a> Finder<'a> {
         self.candidates.push(candidate);
     }
 
-    /// Makes one device of all that hang together.
+    /// Merges all nodes of one USB port or PCI function into one device.
     fn group(&mut self, by: GroupBy) {
         let mut groups: BTreeMap<String, Candidate> = BTreeMap::new();
         for one in std::mem::take(&mut self.candidates) {
@@ -268,7 +269,8 @@ impl<'a> Finder<'a> {
         self.seen.found.insert(candidate.id, candidate.sighted);
     }
 
-    /// Whether its id is taken: it was found twice, or another one is called so, which is told.
+    /// Whether the id is in use: the device was found twice, or another device has the same id, which
+    /// is reported as a problem.
     fn is_known(&mut self, candidate: &Candidate) -> bool {
         let Some(known) = self.seen.found.get(&candidate.id) else {
             return false;
@@ -283,8 +285,9 @@ impl<'a> Finder<'a> {
         true
     }
 
-    /// Whether all of it or a part is lent by another name already, which is told. Functions of one IOMMU group that
-    /// are grouped by their addresses, for one, or links of udev's to one disk.
+    /// Whether a node of it is advertised under another name already, which is reported as a problem.
+    /// Examples are functions of one IOMMU group that are grouped by address, or udev's links to one
+    /// disk.
     fn is_other_name(&mut self, candidate: &Candidate) -> bool {
         let id = &candidate.id;
         let mut nodes = own_nodes(&candidate.sighted);
@@ -307,7 +310,7 @@ impl<'a> Finder<'a> {
         self.seen.problems.push(problem);
     }
 
-    /// Why a device that was found cannot be lent.
+    /// Why a device that was found cannot be allocated.
     fn wrong(&self, candidate: &Candidate, units: &UnitStates) -> Option<String> {
         let root = &self.scanner.root;
         let mut nodes = candidate.sighted.nodes.iter();
@@ -320,7 +323,7 @@ impl<'a> Finder<'a> {
             .iter()
             .find_map(|probe| match probe {
                 Probe::Unit(unit) => {
-                    // What was not asked yet is believed.
+                    // A unit whose state is not known yet counts as active.
                     let dead = units.get(unit) == Some(&false);
                     dead.then(|| format!("{unit} is not active"))
                 }
@@ -338,7 +341,7 @@ impl<'a> Finder<'a> {
     }
 }
 
-/// Its nodes without those that every device of its kind is used through.
+/// Its nodes without companion nodes, which many devices share.
 fn own_nodes(sighted: &Sighted) -> impl Iterator<Item = &DeviceNode> {
     sighted
         .nodes
@@ -346,7 +349,7 @@ fn own_nodes(sighted: &Sighted) -> impl Iterator<Item = &DeviceNode> {
         .filter(|node| !is_companion(&node.host))
 }
 
-/// What people know it by.
+/// The name of a device in messages.
 fn named(sighted: &Sighted) -> String {
     let cdi = sighted.recipe.iter().flat_map(|recipe| &recipe.cdi).last();
     match (sighted.nodes.first(), cdi) {

@@ -1,4 +1,4 @@
-//! Specs of the container device interface as they lie on disk.
+//! Reads the CDI specs on disk.
 
 use std::collections::BTreeMap;
 
@@ -16,20 +16,21 @@ use crate::{
     telemetry::chain,
 };
 
-/// Toolkits write a handful, and drivers of claims one for each claim; each is parsed whole at every look.
+/// The maximum number of specs. Toolkits write a handful, and DRA drivers one for each claim; every
+/// scan parses all of them.
 const MOST_FILES: usize = 1024;
 
-/// All specs, and which of them cannot be used.
+/// All valid specs, and the errors in the others.
 #[derive(Debug, Default)]
 pub(super) struct Specs {
     pub(super) files: Vec<File>,
     pub(super) problems: Vec<Refusal>,
-    /// Something could not be read: then what is not here may be offered all the same.
+    /// Whether something could not be read: the list of devices may be incomplete then.
     pub(super) unread: bool,
 }
 
 impl Specs {
-    /// Reads them; what decides on them is added to `dirs`.
+    /// Reads all specs, and adds the directories to watch to `dirs`.
     pub(super) fn read(root: &Root, dirs: &mut BTreeMap<AbsPath, Depth>) -> Self {
         let mut specs = Self::default();
         for (priority, dir) in DIRS.iter().enumerate() {
@@ -48,7 +49,7 @@ impl Specs {
             specs.unread |= all.is_err();
             for name in all.unwrap_or_default() {
                 let is_spec = name.ends_with(".json") || name.ends_with(".yaml");
-                // Specs of claims are our own, and say nothing that may be lent.
+                // The specs of this driver's claims define no devices to advertise.
                 if !is_spec || uid_of(&name).is_some() {
                     continue;
                 }
@@ -79,8 +80,8 @@ impl Specs {
         self.problems.push(refusal.file(path.as_str()));
     }
 
-    /// A spec may run programs as root on the host: whoever can write it is root. Links are followed, as runtimes
-    /// do.
+    /// Reads one spec. A spec may run hooks as root on the host, so only root or the agent's user may
+    /// be able to write it. Links are followed, as runtimes do.
     fn take(
         &mut self,
         root: &Root,

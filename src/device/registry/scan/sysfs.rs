@@ -1,4 +1,4 @@
-//! What the kernel says of all device nodes, USB devices and PCI functions.
+//! Reads all device nodes, USB devices and PCI functions from sysfs.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -15,23 +15,23 @@ use crate::{
     root::Root,
 };
 
-/// Directories of links whose names outlive the kernel's, the better ones first.
+/// The directories of stable links, in order of preference.
 const LINKS: [&str; 2] = ["by-id", "by-path"];
 
-/// All of it at one moment.
+/// A snapshot of the hardware in sysfs.
 #[derive(Debug, Default)]
 pub(super) struct Sysfs {
-    /// By their directory in sysfs.
+    /// Device nodes, by their sysfs directory.
     pub(super) nodes: BTreeMap<AbsPath, NodeFacts>,
     /// PCI functions by address.
     pub(super) functions: BTreeMap<String, Arc<PciFacts>>,
-    /// Something of it could not be read: then what is not here may be there all the same.
+    /// Whether something could not be read: the snapshot may be incomplete then.
     pub(super) unread: bool,
 }
 
 impl Sysfs {
-    /// Reads it. Directories below `/dev` whose names matter are added to `dirs`; hardware without a node
-    /// makes itself heard by the kernel's events only.
+    /// Reads sysfs, and adds the directories below `/dev` to watch to `dirs`. Hardware without a
+    /// device node is only noticed by uevents.
     pub(super) fn read(root: &Root, dirs: &mut BTreeMap<AbsPath, Depth>) -> Self {
         let (functions, mut unread) = match functions(root) {
             Ok(functions) => (functions, false),
@@ -65,14 +65,14 @@ impl Sysfs {
 
 struct Reader<'a> {
     root: &'a Root,
-    /// By directory; none for directories that are no USB device.
+    /// By sysfs directory; none for directories that are no USB device.
     usb: HashMap<AbsPath, Option<Arc<UsbFacts>>>,
-    /// By directory.
+    /// By sysfs directory.
     functions: HashMap<AbsPath, Arc<PciFacts>>,
 }
 
 impl Reader<'_> {
-    /// The directories of all devices of a class of numbers.
+    /// The sysfs directories of all devices of a class, `char` or `block`.
     fn devices(&self, class: &str) -> Result<Vec<AbsPath>, ()> {
         let Ok(dir) = AbsPath::new(format!("/sys/dev/{class}")) else {
             return Ok(Vec::new());
@@ -129,7 +129,7 @@ impl Reader<'_> {
     }
 }
 
-/// All PCI functions, by directory.
+/// All PCI functions, by sysfs directory.
 fn functions(root: &Root) -> Result<HashMap<AbsPath, Arc<PciFacts>>, ()> {
     let Ok(dir) = AbsPath::new("/sys/bus/pci/devices") else {
         return Ok(HashMap::new());
@@ -157,13 +157,13 @@ fn functions(root: &Root) -> Result<HashMap<AbsPath, Arc<PciFacts>>, ()> {
     Ok(all.into_iter().filter_map(function).collect())
 }
 
-/// The last component of where a link in a directory of sysfs leads.
+/// The last component of a link's target in a sysfs directory.
 fn link_name(root: &Root, dir: &AbsPath, link: &str) -> Option<String> {
     let target = root.read_link(&dir.join(link).ok()?).ok()?;
     target.rsplit('/').next().map(str::to_owned)
 }
 
-/// Links by the node they lead to, those of the first kind in front.
+/// Stable links by the node to which they lead, the preferred kind first.
 fn links(root: &Root, dirs: &mut BTreeMap<AbsPath, Depth>) -> BTreeMap<AbsPath, Vec<AbsPath>> {
     let mut links: BTreeMap<_, Vec<_>> = BTreeMap::new();
     let Ok(dev) = AbsPath::new("/dev") else {

@@ -1,4 +1,4 @@
-//! Devices by what the kernel says of them.
+//! Finds devices by their properties in sysfs.
 
 use std::sync::Arc;
 
@@ -17,11 +17,12 @@ use crate::{
     words::is_misleading,
 };
 
-/// Gives a function away whole, to a program that drives it itself.
+/// The kernel driver that passes a whole function to a userspace driver, such as a virtual machine.
 const VFIO: &str = "vfio-pci";
-/// Drivers that do not keep the rest of a group from being given away; so does none at all.
+/// Drivers that do not prevent passing through the other functions of an IOMMU group; a function
+/// without a driver does not either.
 const GIVES_AWAY: [&str; 2] = [VFIO, "pci-stub"];
-/// PCI bridges stand in groups without being given away.
+/// The class of PCI bridges, which are members of groups but are not passed through.
 const BRIDGE: &str = "06";
 
 impl Finder<'_> {
@@ -57,8 +58,9 @@ impl Finder<'_> {
         }
     }
 
-    /// By where it is plugged in, which the kernel knows at once. Links come later, and serial numbers are shared
-    /// by sticks: a device that changed its id would be lent once more under the new one.
+    /// The device id. It is derived from the port or address, which the kernel knows at once: links
+    /// are created later, and several devices may have the same serial number. A device whose id
+    /// changed would be advertised a second time under the new id.
     fn id_of(&self, facts: &NodeFacts) -> String {
         let Some(usb) = &facts.usb else {
             return match &facts.pci {
@@ -72,14 +74,15 @@ impl Finder<'_> {
         if facts.is_usb_device() {
             return device_id(&format!("usb-{}", usb.port));
         }
-        // The kernel's numbers depend on the order of plugging: the place among its like does not.
+        // Kernel names depend on the order of plugging; the index among similar nodes of the
+        // interface does not.
         let interface = interface_of(usb, facts);
         let same = |other: &&NodeFacts| {
             other.subsystem == facts.subsystem
                 && other.usb.as_ref() == Some(usb)
                 && interface_of(usb, other) == interface
         };
-        // `video10` comes after `video9`.
+        // `video10` sorts after `video9`.
         let key = |one: &NodeFacts| (one.node.as_str().len(), one.node.clone());
         let nodes = self.sysfs.nodes.values().filter(same);
         let place = nodes.filter(|other| key(other) < key(facts)).count();
@@ -104,7 +107,7 @@ impl Finder<'_> {
         }
     }
 
-    /// A function with all its nodes, those of USB devices behind it left out.
+    /// A function with all its nodes, except those of USB devices behind it.
     fn function(&self, facts: &Arc<PciFacts>) -> Candidate {
         let belongs = |node: &&NodeFacts| node.usb.is_none() && node.pci.as_ref() == Some(facts);
         let all = self.sysfs.nodes.values().filter(belongs);
@@ -138,7 +141,7 @@ impl Finder<'_> {
         }
     }
 
-    /// The IOMMU group of a function: none of it can be given away while somebody else drives a part.
+    /// The IOMMU group of a function; unhealthy while another driver uses a function of the group.
     fn iommu_group(&self, facts: &Arc<PciFacts>) -> Candidate {
         let Some(group) = facts.iommu_group else {
             let mut alone = self.function(facts);
@@ -164,7 +167,7 @@ impl Finder<'_> {
             sighted: Sighted {
                 nodes: node(format!("/dev/vfio/{group}"))
                     .into_iter()
-                    // Through which every group is used.
+                    // The container node of VFIO, which every group needs.
                     .chain(node("/dev/vfio/vfio".to_owned()))
                     .collect(),
                 numa: facts.numa.clone(),
@@ -198,7 +201,7 @@ fn interface_of<'a>(usb: &UsbFacts, facts: &'a NodeFacts) -> &'a str {
 
 fn attributes(usb: Option<&UsbFacts>, pci: Option<&PciFacts>) -> Pairs<String> {
     let mut all = Pairs::default();
-    // Its maker writes what a device says of itself.
+    // The values come from the device's firmware, so values with misleading characters are left out.
     let mut add = |key: &str, value: &str| {
         if !value.contains(is_misleading) {
             all.insert(key.to_owned(), value.to_owned());

@@ -1,4 +1,4 @@
-//! Devices that CDI specs offer.
+//! Finds the devices of CDI specs.
 
 use super::{Candidate, Finder};
 use crate::{
@@ -43,7 +43,7 @@ impl Finder<'_> {
                 }
             }
             match self.declaration.cdi {
-                // Names of kinds and devices hold no braces.
+                // CDI names contain no braces.
                 CdiAnswer::Names => recipe.cdi.extend(Template::new(&named).ok()),
                 CdiAnswer::Edits => {
                     if let Err(why) = self.edits(&named, &device, &mut sighted, &mut recipe) {
@@ -62,9 +62,10 @@ impl Finder<'_> {
         }
     }
 
-    /// What stands at a path of a spec, which is told of when that changes; the error says why nobody can see.
+    /// Looks up a path of a spec and watches its directory for changes. The error is the reason why
+    /// it cannot be looked up.
     fn specified(&mut self, path: &AbsPath, sighted: &mut Sighted) -> Result<Option<Stat>, String> {
-        // It may come after its spec, without an event of the kernel's.
+        // A node may be created after its spec, without a uevent.
         if let Some(parent) = path.parent() {
             let nearest = nearest_dir(&self.scanner.root, &parent);
             self.dirs.entry(nearest).or_insert(Depth::Names);
@@ -81,7 +82,8 @@ impl Finder<'_> {
         Ok(Some(stat))
     }
 
-    /// Puts what the spec says into the recipe; the error says why this device cannot be handed out so.
+    /// Adds the edits of the CDI spec to the device spec; the error is the reason why that is not
+    /// possible.
     fn edits(
         &mut self,
         named: &str,
@@ -111,7 +113,7 @@ impl Finder<'_> {
             }
         }
         for from in plain.mounted() {
-            // Runtimes make an empty directory where a device plugin's mount leads to nothing.
+            // If a mount's host path does not exist, runtimes create an empty directory there.
             let gone = || format!("{from}, which {named} mounts, does not exist");
             self.specified(from, sighted)?.ok_or_else(gone)?;
         }
