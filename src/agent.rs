@@ -1,5 +1,5 @@
-//! The composition root: settings become adapters, adapters become tasks, and the agent waits for
-//! whichever ends first – a signal, or a task that cannot go on.
+//! Composition root of the agent: builds adapters from the settings, starts the tasks, and waits
+//! for the first of a signal or a task that fails.
 
 mod brought;
 mod claims;
@@ -52,38 +52,38 @@ use crate::{
     update::run::{Audience, Desired, TICK, UpdateError, Updater},
 };
 
-/// What the agent is started with.
+/// Input of [`run`].
 #[derive(Debug)]
 pub struct Setup {
-    /// The tree that is looked after.
+    /// The root file system to manage.
     pub root: Root,
-    /// Where the settings come from, for reading them again.
+    /// Where the settings were read, so that they can be reloaded.
     pub place: Place,
-    /// The settings as read.
+    /// The settings as read at startup.
     pub settings: Settings,
-    /// Where configs come from.
+    /// Source of the desired config.
     pub source: Origin,
 }
 
-/// Where configs come from.
+/// Source of the desired config.
 #[derive(Debug)]
 pub enum Origin {
     /// A directory on this machine.
     Directory(DirectorySource),
     /// The cluster.
     Cluster {
-        /// How it is reached.
+        /// Access method of the API server.
         access: Access,
-        /// UID of the pod that this process runs in; none on the host itself.
+        /// UID of the pod that this process runs in; none if it runs directly on the host.
         pod_uid: Option<String>,
     },
 }
 
 impl Origin {
-    /// What [`Status::source`](crate::status::Status::source) says where the cluster does.
+    /// Value of [`Status::source`](crate::status::Status::source) if configs come from the cluster.
     pub const CLUSTER: &'static str = "cluster";
 
-    /// As `status` shows it.
+    /// The source as shown by `status`.
     fn shown(&self) -> String {
         match self {
             Self::Directory(source) => format!("dir:{}", source.shown),
@@ -95,42 +95,42 @@ impl Origin {
 /// Why the agent does not start, or ends by itself.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
-    /// A live root needs more than this process may do.
+    /// A live root requires capabilities that this process lacks.
     #[error(
         "a live machine needs CAP_CHOWN, which this process lacks; run as root, or on a directory with --root DIR"
     )]
     NotRoot,
-    /// Another daemon changes this machine's config.
+    /// Another daemon manages this machine's config.
     #[error("{0}: two must not change this machine")]
     OtherDaemon(String),
-    /// The owners of a live root cannot only be recorded.
+    /// `owners: record` was set for a live root.
     #[error("owners: record is for offline roots; on a live machine owners are set")]
     RecordOnLive,
-    /// The update driver cannot go on.
+    /// The reconciler cannot continue.
     #[error(transparent)]
     Update(#[from] Box<UpdateError>),
-    /// Nothing can be served.
+    /// The admin address cannot be bound.
     #[error(transparent)]
     Bind(#[from] admin::BindError),
-    /// The status socket or the control socket cannot be made.
+    /// The status socket or the control socket cannot be created.
     #[error("cannot serve the agent's sockets")]
     Socket(#[source] RootError),
-    /// What runs on this machine cannot be looked at.
+    /// The check for another daemon on this machine failed.
     #[error("cannot look whether another daemon changes this machine")]
     Look(#[source] RootError),
-    /// The kernel refused something that a process must be able to do.
+    /// A basic system call failed.
     #[error("cannot {0}")]
     System(&'static str, #[source] std::io::Error),
-    /// The user's disruption policies cannot be used.
+    /// The user's disruption policies are invalid.
     #[error(transparent)]
     Policies(#[from] PoliciesError),
-    /// The API server cannot be reached as the settings say.
+    /// The configured access to the API server is invalid.
     #[error(transparent)]
     Connect(#[from] crate::cluster::ConnectError),
-    /// A path could not be formed.
+    /// A path could not be built.
     #[error(transparent)]
     Path(#[from] crate::path::BadPath),
-    /// A task did not end as it should.
+    /// A task failed or panicked.
     #[error(transparent)]
     Unclean(#[from] Unclean),
 }
@@ -148,7 +148,7 @@ impl AgentError {
     }
 }
 
-/// What the driver's loop tells the rest of the agent.
+/// Passes events of the reconcile loop to the rest of the agent.
 struct Listener {
     pulse: admin::Pulse,
     notifier: Arc<Notifier>,
@@ -184,7 +184,7 @@ impl Audience for Listener {
     }
 
     fn tick(&self) -> Duration {
-        // A shorter watchdog than the unit file's is an administrator's wish.
+        // An administrator may have set a shorter watchdog interval than the unit file's.
         let wanted = self.notifier.watchdog_interval();
         wanted.map_or(TICK, |wanted| wanted.min(TICK))
     }
@@ -202,12 +202,13 @@ impl Audience for Listener {
     }
 }
 
-/// A gateway that was found so lately is there; another is looked for before it is called silent. The
-/// kernel itself takes five seconds before it looks for one that it has an old address of.
+/// A gateway confirmed within the first time counts as reachable; otherwise it is probed for the
+/// second time. The kernel itself waits five seconds before it probes a gateway whose address entry
+/// is stale.
 const FOUND_LATELY: Duration = Duration::from_secs(300);
 const LOOKED_FOR: Duration = Duration::from_secs(7);
 
-/// Default gateways that answer, for the driver; none where the kernel does not tell.
+/// Default gateways that respond, for the reconciler; empty if the kernel does not report any.
 async fn gateways() -> BTreeSet<String> {
     match gateway::answering(FOUND_LATELY, LOOKED_FOR).await {
         Ok(found) => found,
@@ -218,24 +219,26 @@ async fn gateways() -> BTreeSet<String> {
     }
 }
 
-/// A loop that was silent for this long is asked; one that does not answer then is stuck.
+/// If the loop has not reported for this long, it is asked to; if it does not react, it counts as
+/// stuck.
 const SILENT: Duration = Duration::from_secs(1);
 
-/// How long a stop waits for a step of an update that cannot be cut short. The other tasks end
-/// meanwhile, and all of it stays below [`shutdown::GRACE`]; what the step leaves half done, the next
-/// start settles as it does after a crash.
+/// How long a stop waits for an update step that cannot be cancelled. The other tasks end in the
+/// meantime, and the total stays below [`shutdown::GRACE`]. A step left unfinished is recovered at
+/// the next start, as after a crash.
 const LAST_STEP: Duration = Duration::from_millis(700);
 
-/// Runs until a signal or a failure. `show` is called with every plan before it begins.
+/// Runs until a signal or a failure. `show` is called with every plan before it is executed.
 ///
-/// What cannot be cut short may still run when this returns: leave the process then, or wait.
+/// A step that cannot be cancelled may still be running when this returns: exit the process, or
+/// wait for it.
 pub async fn run(setup: Setup, show: fn(&Plan)) -> Result<(), AgentError> {
-    // First of all, so that a signal during the start ends the agent in order, too.
+    // First, so that a signal during startup also ends the agent in order.
     let signals =
         shutdown::Signals::listen().map_err(|e| AgentError::System("listen for signals", e))?;
     let tasks = Tasks::new();
     let notifier = Arc::new(Notifier::from_env());
-    // SIGHUP came: the settings are read again.
+    // SIGHUP: reload the settings.
     let asked = Arc::new(Notify::new());
     let driver = build(setup, show, &notifier, &asked, &tasks).await?;
     let driven = drive(driver, signals, &asked, &tasks).await;
@@ -248,7 +251,7 @@ pub async fn run(setup: Setup, show: fn(&Plan)) -> Result<(), AgentError> {
     Ok(finished?)
 }
 
-/// Opens and starts everything but the driver, which is returned.
+/// Opens all resources and starts all tasks except the reconciler, which is returned.
 async fn build(
     setup: Setup,
     show: fn(&Plan),
@@ -280,8 +283,8 @@ async fn build(
     status.send_modify(|status| Arc::make_mut(status).admin.clone_from(&doors.address));
     let (control, asks) = serve::control(place.own_uid, &settings);
 
-    // Only now: without the lock and the port this is not the agent of this machine, and whoever is
-    // has the kubelet's sockets.
+    // Only after the lock and the port were acquired: otherwise another process is this machine's
+    // agent and owns the kubelet's sockets.
     let told = (lend, metrics.clone());
     let lender = devices::start(&root, &settings, told, &update, (systemd.as_ref(), tasks));
     let freshen = devices::freshen(lender.as_ref(), &statuses);
@@ -319,7 +322,8 @@ async fn build(
     Ok(driver)
 }
 
-/// Has configs wait for people, and for another daemon to end; where one was seen.
+/// Holds back configs while an operator override is set or another daemon runs; returns where such
+/// a daemon was detected.
 fn hold(
     root: &Root,
     settings: &Settings,
@@ -336,15 +340,15 @@ fn hold(
     other_daemon
 }
 
-/// How the driver's turning ended.
+/// How the reconciler's run ended.
 enum Drive {
-    /// It stopped, or it was given the time that there is.
+    /// It stopped, or its stop timed out.
     Stopped,
-    /// A second signal: nobody is waited for.
+    /// A second signal: exit without waiting.
     Left,
 }
 
-/// Turns the driver until a signal; its failure ends the agent.
+/// Runs the reconciler until a signal; its failure ends the agent.
 async fn drive(
     driver: Updater<Systemd, Listener>,
     signals: shutdown::Signals,
@@ -357,7 +361,7 @@ async fn drive(
         tokio::time::sleep(LAST_STEP).await;
     };
     let driving = tokio::spawn(driver.run(tasks.token()));
-    // Each arm may be dropped: what is in flight is settled at the next start.
+    // All branches are cancel-safe: a running step is recovered at the next start.
     tokio::select! {
         () = obeyed => Ok(Drive::Left),
         () = overdue => {

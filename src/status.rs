@@ -1,7 +1,7 @@
-//! The status document: what the agent says about itself, to scripts and to people.
+//! The status document: the agent's state, for scripts and for people.
 //!
-//! The JSON shape is a promise: a field may be added, never renamed or removed, and a field without a
-//! value is `null`, never left out. [`render`] makes the page for people.
+//! The JSON format is stable: fields may be added, but are never renamed or removed, and a field
+//! without a value is `null` instead of missing. [`render`] formats the document for people.
 
 mod config_rows;
 mod explain;
@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{plan::Drift, readiness::Gates, reason::Reason};
 
-/// What the agent says about itself and its machine.
+/// The state of the agent and its machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Status {
@@ -36,59 +36,60 @@ pub struct Status {
     pub version: String,
     /// The Node's name, in a cluster.
     pub node: Option<String>,
-    /// The root directory, as it was given.
+    /// The root directory, as given on the command line.
     pub root: String,
-    /// What kind of machine the root is.
+    /// The kind of root.
     pub mode: Mode,
     /// Where the desired config comes from, for example `dir:/etc/machinist/machine.d`.
     pub source: String,
-    /// The address that probes and metrics are served at; empty until it is bound.
+    /// The address of probes and metrics; empty until it is bound.
     pub admin: String,
-    /// No closed gate holds.
+    /// Whether no blocking gate is closed.
     pub ready: bool,
     /// The phase of the update.
     pub phase: String,
-    /// Since when that phase.
+    /// When that phase started.
     pub since: Timestamp,
     /// Why the last update failed, if it did.
     pub failure: Option<FailureStatus>,
-    /// Which config is here, and which is wanted.
+    /// The current and the desired config.
     pub config: ConfigStatus,
-    /// The config that a person holds the machine on, whatever the source says.
+    /// The config that an operator override holds the machine on, instead of the source's.
     #[serde(default)]
     pub held: Option<HeldStatus>,
-    /// The number of the last word of a person that the agent has taken up, since its start.
+    /// The number of the last operator request that the agent has processed since its start.
     #[serde(default)]
     pub asked: u64,
-    /// Every gate.
+    /// All gates.
     pub gates: Gates,
-    /// What an update waits for.
+    /// The blockers of the update.
     pub blockers: Vec<Blocker>,
-    /// Every resource that is lent.
+    /// All advertised resources.
     pub devices: Arc<Vec<ResourceStatus>>,
-    /// What is wrong with declarations, one line each, the file first.
+    /// Errors in device declarations, one line each, starting with the file.
     #[serde(default)]
     pub device_problems: Vec<String>,
-    /// Why nobody knows who has which device; none while the kubelet tells, and before anybody asked.
+    /// Why the holders of devices are unknown; none while the kubelet reports them, and before the
+    /// first request.
     #[serde(default)]
     pub holders_unknown: Option<String>,
-    /// Resources of which the Node counts none, and that nobody lends here any more.
+    /// Resources with a count of zero on the Node that are no longer advertised here.
     #[serde(default)]
     pub zero_resources: Vec<String>,
-    /// Every vendor that has a program of its own.
+    /// All vendors with a device driver.
     #[serde(default)]
     pub vendors: Vec<VendorStatus>,
     /// The last updates, newest first.
     pub updates: Vec<UpdateStatus>,
 }
 
-/// What kind of machine the root is.
+/// The kind of root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Mode {
-    /// A directory without a running system in it.
+    /// A directory without a running system.
     Offline,
-    /// A running machine by itself.
+    /// A running machine outside a cluster.
     Machine,
     /// A node of a cluster.
     Cluster,
@@ -102,34 +103,34 @@ pub struct FailureStatus {
     pub code: Reason,
     /// One sentence.
     pub message: String,
-    /// Whether it will be tried again.
+    /// Whether the update will be retried.
     pub again: bool,
 }
 
-/// Which config is here, and which is wanted.
+/// The current and the desired config.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ConfigStatus {
     /// The name of the verified config; empty before the first one.
     pub current: String,
-    /// The name of the desired config; empty when none was read.
+    /// The name of the desired config; empty if none was read.
     pub desired: String,
     /// `sha256:…` of the verified config; empty before the first one.
     pub digest: String,
-    /// `sha256:…` of the desired config; empty when none was read.
+    /// `sha256:…` of the desired config; empty if none was read.
     #[serde(default)]
     pub desired_digest: String,
-    /// What is odd in the desired config and does not keep it from being accepted.
+    /// Warnings about the desired config, which do not prevent its acceptance.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
-    /// What is not as the verified config says.
+    /// Differences between the machine and the verified config.
     pub drift: Vec<DriftStatus>,
     /// Files in place whose SELinux labels could not be set ([`Reason::LabelPending`]).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub labels_pending: Vec<String>,
 }
 
-/// A config that a person chose beside the source.
+/// An operator override of the desired config.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HeldStatus {
@@ -137,13 +138,13 @@ pub struct HeldStatus {
     pub config: String,
     /// `sha256:…` of it.
     pub digest: String,
-    /// The command that asked for it: `rollback` or `apply`.
+    /// The command that set it: `rollback` or `apply`.
     pub by: String,
-    /// Since when.
+    /// When it was set.
     pub since: Timestamp,
 }
 
-/// One path that is not as configured.
+/// One path that differs from the config.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DriftStatus {
@@ -151,7 +152,7 @@ pub struct DriftStatus {
     pub path: String,
     /// What differs.
     pub kind: DriftKind,
-    /// Whose entries differ in a database of users and groups; none for everything else.
+    /// The user or group whose entry differs in an account database; none for other files.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub entry: Option<String>,
 }
@@ -166,13 +167,13 @@ impl From<&Drift> for DriftStatus {
     }
 }
 
-/// Something an update waits for.
+/// A blocker of an update.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Blocker {
-    /// What it is: `Pod`, `Inhibitor`, …
+    /// Its kind: `Pod`, `Inhibitor`, …
     pub kind: String,
-    /// Its namespace; empty where there is none.
+    /// Its namespace; empty if it has none.
     pub namespace: String,
     /// Its name.
     pub name: String,
@@ -180,40 +181,40 @@ pub struct Blocker {
     pub reason: Reason,
     /// One sentence.
     pub message: String,
-    /// Since when it is in the way.
+    /// Since when it blocks the update.
     pub since: Timestamp,
 }
 
-/// One vendor that has a program of its own.
+/// A vendor with a device driver.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct VendorStatus {
     /// Its name.
     pub vendor: String,
-    /// Whether its program is connected.
+    /// Whether its driver is connected.
     pub connected: bool,
-    /// What that program calls itself; none while nobody is connected.
+    /// The instance name that the driver reports; none while it is not connected.
     pub instance: Option<String>,
-    /// Sessions that it was granted since the agent started.
+    /// Number of sessions accepted since the agent started.
     pub sessions: u64,
-    /// Connections, sessions and messages of its that were refused since.
+    /// Number of its connections, sessions and messages rejected since then.
     pub refused: u64,
-    /// Why the last of these was, or why its last session ended.
+    /// Why the last one was rejected, or why its last session ended.
     pub last_reason: Option<String>,
-    /// Why its devices lapse unless it says them again, or have lapsed, or why nobody can connect; none when all is
-    /// well.
+    /// Why its devices will expire unless the driver reports them again, or have expired, or why no
+    /// driver can connect; none if there is no problem.
     pub problem: Option<String>,
-    /// It was told to let go of its hardware.
+    /// Whether it was asked to release its hardware.
     pub quiesced: bool,
 }
 
 impl VendorStatus {
-    /// What is wrong with it, in words, and what was last; the same is not said twice.
+    /// The current problem and the last error as text, without duplicates.
     pub fn told(&self) -> impl Iterator<Item = String> {
         let problem = self.problem.as_deref();
         let last = self.last_reason.as_deref();
         let last = last.filter(|last| problem.is_none_or(|problem| !last.contains(problem)));
-        // What ended the session before is not what this one is like.
+        // The end of the previous session does not describe the current one.
         let last = last.map(|last| match self.connected {
             true => format!("last: {last}"),
             false => last.to_owned(),
@@ -228,17 +229,17 @@ impl VendorStatus {
 pub struct ResourceStatus {
     /// For example `machinist.dev/fuse`.
     pub resource: String,
-    /// Who declared it.
+    /// The origin of its declaration.
     pub source: String,
-    /// How pods come by it: `devicePlugin`, or `dra` for claims.
+    /// How pods request it: `devicePlugin`, or `dra` for claims.
     #[serde(default)]
     pub serve: String,
-    /// The kubelet knows it.
+    /// Whether it is registered with the kubelet.
     pub registered: bool,
-    /// Since when that is so, or not.
+    /// When that last changed.
     #[serde(default)]
     pub since: Option<Timestamp>,
-    /// Why the kubelet does not know it; empty when it does.
+    /// Why it is not registered; empty if it is.
     #[serde(default)]
     pub reason: String,
     /// Its devices.
@@ -249,18 +250,18 @@ pub struct ResourceStatus {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DeviceStatus {
-    /// As the kubelet knows it.
+    /// The device ID that the kubelet uses.
     pub id: String,
     /// `Healthy` or `Unhealthy`.
     pub health: Cow<'static, str>,
-    /// Why it is unhealthy; empty when it is not.
+    /// Why it is unhealthy; empty if it is healthy.
     pub reason: String,
-    /// Since when its health and its reason are these; as far as the agent knows, so since its start at most.
+    /// Since when health and reason are unchanged, at the earliest since the agent's start.
     #[serde(default)]
     pub since: Option<Timestamp>,
-    /// The container that has it, as `namespace/pod/container`.
+    /// The container that holds it, as `namespace/pod/container`.
     pub holder: Option<String>,
-    /// Since when that one is known to have it.
+    /// Since when this container is known to hold it.
     #[serde(default)]
     pub held_since: Option<Timestamp>,
 }
@@ -271,24 +272,24 @@ pub struct DeviceStatus {
 pub struct UpdateStatus {
     /// The transaction's id.
     pub id: String,
-    /// The config before; none for the first one.
+    /// The previous config; none for the first update.
     pub from: Option<String>,
-    /// The config it went to.
+    /// The target config.
     pub to: String,
-    /// `sha256:…` of the config it went to.
+    /// `sha256:…` of the target config.
     #[serde(default)]
     pub digest: String,
-    /// When it began.
+    /// When it started.
     pub started: Timestamp,
     /// When it ended; none while it runs.
     pub finished: Option<Timestamp>,
     /// How it ended; none while it runs.
     pub outcome: Option<Outcome>,
-    /// Why it ended so, if there is something to say.
+    /// The reason for the outcome, if there is one.
     pub reason: Option<Reason>,
     /// The phases it went through.
     pub phases: Vec<PhaseStatus>,
-    /// What was to be done after the commit.
+    /// The actions after the commit.
     #[serde(default)]
     pub actions: Vec<ActionStatus>,
 }
@@ -297,12 +298,12 @@ pub struct UpdateStatus {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ActionStatus {
-    /// What is done, as a plan calls it: `Restart`, `DaemonReload`, …
+    /// The action, named as in a plan: `Restart`, `DaemonReload`, …
     #[serde(rename = "type")]
     pub kind: String,
-    /// To which unit; none for what concerns the whole machine.
+    /// The unit; none for actions on the whole machine.
     pub unit: Option<String>,
-    /// How far it came: `Pending`, `Started`, `Done`.
+    /// Its progress: `Pending`, `Started`, `Done`.
     pub state: String,
 }
 
@@ -311,18 +312,18 @@ pub struct ActionStatus {
 pub enum Outcome {
     /// Applied and verified.
     Done,
-    /// Applied to a directory; nothing runs there.
+    /// Applied to an offline root.
     AppliedOffline,
-    /// Undone; the config before holds.
+    /// Rolled back to the previous config.
     RolledBack,
-    /// The config was taken back before it was applied.
+    /// The config was withdrawn before it was applied.
     Withdrawn,
-    /// Neither applied nor wholly undone.
+    /// Neither applied nor completely rolled back.
     Failed,
 }
 
 impl Outcome {
-    /// The outcome as it is written.
+    /// The outcome as text.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Done => "Done",
@@ -340,14 +341,14 @@ impl Outcome {
 pub struct PhaseStatus {
     /// Its name.
     pub name: String,
-    /// When it began.
+    /// When it started.
     pub started: Timestamp,
     /// When it ended; none while it lasts.
     pub finished: Option<Timestamp>,
 }
 
 impl Status {
-    /// The status of an agent that has just started and knows nothing yet.
+    /// The initial status of an agent.
     pub fn starting(root: impl Into<String>, mode: Mode, now: Timestamp) -> Self {
         Self {
             api_version: "machinist.dev/v1".to_owned(),
@@ -376,7 +377,8 @@ impl Status {
         }
     }
 
-    /// Why each resource is on the Node that it counts none of: one line each, without its end.
+    /// One line for each resource that the Node still lists with a count of zero, without a full
+    /// stop.
     pub fn leftovers(&self) -> impl Iterator<Item = String> {
         let lines = self.zero_resources.iter();
         lines.map(|name| {
@@ -384,7 +386,7 @@ impl Status {
         })
     }
 
-    /// The sentence for `STATUS=` and `/readyz`.
+    /// The summary for `STATUS=` and `/readyz`.
     pub fn summary(&self) -> String {
         if self.gates.iter().next().is_none() {
             return "starting".to_owned();

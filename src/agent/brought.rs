@@ -1,5 +1,6 @@
-//! Settings and policies that a config brings for machinist itself. What the next agent could not start with is
-//! refused before it is written: nobody would be left to take it back.
+//! Validates settings and policies of machinist that a config contains. A config is rejected before
+//! it is written if the next agent could not start with it, because no agent would be left to roll
+//! it back.
 
 use crate::{
     config::{self, Inputs, Origin, SettingsFile},
@@ -8,7 +9,8 @@ use crate::{
     reason::Reason,
 };
 
-/// Everything that would keep the next agent from starting. `policies` is the file that the settings name today.
+/// All reasons why the next agent would not start. `policies` is the file that the current settings
+/// name.
 pub(super) fn refusals(config: &MachineConfig, policies: &AbsPath) -> Vec<Refusal> {
     let settings: Vec<_> = config
         .files
@@ -61,7 +63,8 @@ fn refusal(reason: Reason, message: String, file: Option<&File>) -> Refusal {
     }
 }
 
-/// `machinist.yaml` and what is read beside it, as [`SettingsFile::find`] looks for them.
+/// Whether this is `machinist.yaml` or one of its drop-ins, as [`SettingsFile::find`] looks them
+/// up.
 fn is_settings(path: &AbsPath) -> bool {
     let below = path.as_str().strip_prefix(SettingsFile::DEFAULT_DIR);
     match below.and_then(|below| below.strip_prefix("/machinist.yaml")) {
@@ -82,7 +85,7 @@ fn as_found(path: &AbsPath, file: &File) -> Option<SettingsFile> {
     })
 }
 
-/// What others may write is not obeyed.
+/// Rejects a file that is writable by users other than root.
 fn not_roots(path: &AbsPath, file: &File) -> Option<Refusal> {
     let others = file.user.as_ref().filter(|user| match user {
         Owner::Id(id) => *id != 0,

@@ -1,4 +1,4 @@
-//! Devices that pods claim: the kubelet's driver and the cluster's slices, joined.
+//! Starts dynamic resource allocation: connects the kubelet's DRA driver and the ResourceSlices.
 
 use std::sync::Arc;
 
@@ -10,11 +10,11 @@ use crate::{
     shutdown::Tasks,
 };
 
-/// Why nobody claims anything outside a cluster.
+/// Reported reason why there are no claims without a cluster.
 const ALONE: &str =
     "claims come from a cluster, and this agent has none: it needs `source: cluster`";
 
-/// Serves claims where there is a cluster.
+/// Starts dynamic resource allocation if the agent belongs to a cluster.
 pub(super) fn start(devices: &DevicesHandle, node: Option<&OwnNode>, tasks: &Tasks) {
     let Some(node) = node else {
         return devices.without_claims(ALONE);

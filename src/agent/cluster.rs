@@ -1,4 +1,5 @@
-//! This machine as a node: the cluster says what it should be, and is told what it is.
+//! Connects this machine to its Node: reads the desired config from the cluster and publishes the
+//! machine's state.
 
 mod cancelling;
 mod happened;
@@ -44,7 +45,7 @@ use crate::{
     },
 };
 
-/// How the API server is reached: as the settings say, else as what surrounds the process does. None:
+/// How to reach the API server: from the settings, or else from the process environment. None if
 /// there is no cluster.
 pub fn access(root: &Root, settings: &Settings, around: &Surroundings) -> Option<Access> {
     match &settings.cluster.kubeconfig {
@@ -54,33 +55,34 @@ pub fn access(root: &Root, settings: &Settings, around: &Surroundings) -> Option
     }
 }
 
-/// What surrounds this machine, as the rest of the agent sees it.
+/// Cluster state that the rest of the agent uses.
 #[derive(Debug)]
 pub(super) struct Around {
-    /// For status and gates; says nothing outside a cluster.
+    /// Cluster view for status and gates; never changes without a cluster.
     pub(super) views: watch::Receiver<ClusterView>,
-    /// The disruption policies that the cluster has.
+    /// Disruption policies defined in the cluster.
     pub(super) policies: watch::Receiver<Option<Arc<Policies>>>,
-    /// The pool that our Node is in; says nothing new outside a cluster.
+    /// The pool of our Node; never changes without a cluster.
     pub(super) pool: watch::Receiver<Option<String>>,
-    /// None outside a cluster.
+    /// The connection to the cluster; none without a cluster.
     pub(super) joined: Option<Joined>,
 }
 
-/// Our place in a cluster.
+/// The agent's connection to a cluster.
 #[derive(Debug)]
 pub(super) struct Joined {
     node: OwnNode,
     cluster: Cluster,
     events: Events,
     pod_uid: Option<String>,
-    /// The pool that our Node is in.
+    /// The pool of our Node.
     pool: watch::Receiver<Option<String>>,
-    /// Another daemon may have come.
+    /// Notified when another daemon may have started.
     suspect: Arc<Notify>,
 }
 
-/// What keeps the config from being begun here; where another daemon is seen is told to `seen`.
+/// Conditions that prevent an update from starting; `seen` receives where another daemon was
+/// detected.
 pub(super) fn bars(
     root: &Root,
     joined: Option<&Joined>,
@@ -97,26 +99,27 @@ pub(super) fn bars(
     }
 }
 
-/// What the node's part of the agent needs of the rest.
+/// Parts of the agent that the Node tasks depend on.
 pub(super) struct Beside {
     pub(super) root: Root,
     pub(super) devices: Option<DevicesHandle>,
     pub(super) settings: watch::Receiver<Arc<Settings>>,
     pub(super) update: watch::Receiver<Arc<UpdateReport>>,
     pub(super) statuses: watch::Receiver<Arc<Status>>,
-    /// Where another daemon was seen that changes this machine's config.
+    /// Where another daemon was detected that manages this machine's config.
     pub(super) other_daemon: watch::Receiver<Option<String>>,
-    /// The config that a person holds the machine on.
+    /// The config that an operator override holds the machine on.
     pub(super) held: watch::Receiver<Option<HeldStatus>>,
 }
 
 impl Joined {
-    /// The cluster, and our Node's name in it.
+    /// The cluster and our Node's name.
     fn named(&self) -> (Cluster, String) {
         (self.cluster.clone(), self.node.name().to_owned())
     }
 
-    /// Starts to tell the cluster how the machine is; what the update loop asks of the cluster.
+    /// Starts the tasks that publish the machine's state; returns the Node interface of the
+    /// reconciler.
     fn take_part(self, beside: Beside, tasks: &Tasks) -> Arc<dyn Node> {
         let lookout = Lookout {
             root: beside.root.clone(),
@@ -163,7 +166,7 @@ impl Joined {
     }
 }
 
-/// The driver with the node that it has to ask, if there is one.
+/// Connects the reconciler to the Node, if there is one.
 pub(super) fn on_node<S: Services, A: Audience>(
     driver: Updater<S, A>,
     joined: Option<Joined>,
@@ -179,7 +182,7 @@ pub(super) fn on_node<S: Services, A: Audience>(
     }
 }
 
-/// Follows what says what the machine should be.
+/// Starts reading the source of the desired config.
 pub(super) async fn follow(
     source: Origin,
     root: &Root,
@@ -219,7 +222,7 @@ pub(super) async fn follow(
     })
 }
 
-/// Joins the cluster: follows our Node and the config that it names.
+/// Joins the cluster: watches our Node and reads the config that it names.
 async fn join(
     access: Access,
     pod_uid: Option<String>,
@@ -285,7 +288,8 @@ async fn join(
     })
 }
 
-/// The name that the settings, the DaemonSet or the host give; a kubelet takes the host's in lower case.
+/// The Node's name from the settings, the DaemonSet or the host name; kubelets use the host name in
+/// lower case.
 pub fn node_name(settings: &Settings) -> Result<String, AgentError> {
     if let Some(name) = &settings.cluster.node {
         return Ok(name.clone());

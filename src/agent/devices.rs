@@ -1,4 +1,4 @@
-//! The device side, as the status document and the gates see it.
+//! Converts the state of the device manager for the status document and the gates.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -29,14 +29,14 @@ use crate::{
     vendor,
 };
 
-/// How long whoever asks for the status waits for the kubelet's word on who has what; it takes
-/// milliseconds. The answer then comes with what is known.
+/// How long a status request waits for the kubelet's current allocations, which takes milliseconds.
+/// After that the response contains the last known ones.
 const TOLD_WITHIN: Duration = Duration::from_secs(1);
 
-/// How long what is new about vendors is gathered.
+/// Debounce of changes reported by vendor drivers.
 const DEBOUNCE: Duration = Duration::from_millis(200);
 
-/// Lets the status tell who has which device when it is asked for.
+/// Lets a status request refresh which container holds which device.
 pub(super) fn freshen(
     devices: Option<&DevicesHandle>,
     statuses: &watch::Receiver<Arc<Status>>,
@@ -51,7 +51,7 @@ pub(super) fn freshen(
             let told = async {
                 devices.ask_holders().await;
                 let now = view(&devices.status_now(), |_| {});
-                // Nobody may tell any more: the agent ends.
+                // The sender is dropped when the agent ends.
                 let _ = statuses
                     .wait_for(|status| same_holders(&status.devices, &now))
                     .await;
@@ -77,7 +77,7 @@ fn same_holders(shown: &[ResourceStatus], now: &DevicesView) -> bool {
     holders(shown).eq(holders(&now.resources))
 }
 
-/// What the settings let declarations do.
+/// The features that the settings allow device declarations to use.
 pub fn allowances(settings: &Settings) -> Allowances {
     Allowances {
         mounts: Vec::new(),
@@ -88,7 +88,7 @@ pub fn allowances(settings: &Settings) -> Allowances {
     }
 }
 
-/// Starts lending devices where that job is done here, and says how it goes.
+/// Starts device management if this agent has that job, and publishes its state.
 pub(super) fn start(
     root: &Root,
     settings: &Settings,
@@ -97,7 +97,7 @@ pub(super) fn start(
     (systemd, tasks): (Option<&Systemd>, &Tasks),
 ) -> Option<DevicesHandle> {
     if !settings.does(Job::Devices) {
-        // The sender goes; the view stays as it is.
+        // Dropping the sender leaves the last view in place.
         return None;
     }
     let (tell, units) = watch::channel(UnitStates::new());
@@ -112,7 +112,7 @@ pub(super) fn start(
                 Registration::Watcher => Registering::ByWatcher,
             },
             units,
-            // The update that withheld them goes on.
+            // Devices were disabled by an update that is still in progress.
             withheld: match update.borrow().lending {
                 Lending::Open => None,
                 Lending::Withheld => Some(service::withheld(WITHHELD, false)),
@@ -155,12 +155,12 @@ async fn follow(
         view.vendors = vendors.into_iter().map(shown).collect();
         publish.send_replace(Arc::new(view));
         tokio::select! {
-            // A vendor that is refused again and again is no reason to write as many documents. Safe to drop: a
-            // change stays marked as unseen.
+            // Debounced: a driver that is rejected repeatedly must not cause as many documents.
+            // Cancel-safe: a change stays marked as unseen.
             Ok(()) = news.changed() => tokio::time::sleep(DEBOUNCE).await,
-            // What was told last stays; the document's reader ends as well.
+            // The last published view stays; the status task ends, too.
             () = stop.cancelled() => return,
-            // Safe to drop: a change that is missed is still marked unseen.
+            // Cancel-safe: a missed change stays marked as unseen.
             changed = status.changed() => if changed.is_err() { return },
         }
     }
@@ -172,7 +172,7 @@ fn count(metrics: &Metrics, counted: &mut Attempts, now: Attempts) {
     *counted = now;
 }
 
-/// One line when the kubelet's absence begins, none while it lasts.
+/// Logs one line when the kubelet becomes unreachable, and none while it stays so.
 fn say(status: &DevicesStatus, said: &mut String) {
     let now = match &status.kubelet.reason {
         Some(reason) if !status.devices.is_empty() => reason.clone(),
@@ -187,7 +187,7 @@ fn say(status: &DevicesStatus, said: &mut String) {
     *said = now;
 }
 
-/// What others see of it, once `note` has been through it.
+/// The published view, after `note` has amended the resources.
 fn view(status: &DevicesStatus, note: impl FnOnce(&mut [ResourceStatus])) -> DevicesView {
     let manager = match &status.kubelet {
         _ if status.devices.is_empty() => DeviceManager::Unneeded,
@@ -240,8 +240,8 @@ fn shown(vendor: vendor::VendorStatus) -> VendorStatus {
     }
 }
 
-/// Adds since when each device, and what claims have, is as it is, by what was said `before`: only what differs from
-/// that is so since `now`.
+/// Sets since when each device and DRA driver has its state: kept from `before` where nothing
+/// changed, otherwise `now`.
 fn since(before: &[ResourceStatus], resources: &mut [ResourceStatus], now: Timestamp) {
     let known = before.iter().flat_map(|resource| {
         let devices = resource.devices.iter();
@@ -250,7 +250,7 @@ fn since(before: &[ResourceStatus], resources: &mut [ResourceStatus], now: Times
     let known: HashMap<_, _> = known.collect();
     for resource in resources {
         if resource.serve == Serve::Dra.as_str() {
-            // One driver has a time for all of them.
+            // All devices of a DRA driver share one time.
             let mut all = before.iter();
             let before = all.find(|one| one.resource == resource.resource);
             let same = |one: &&ResourceStatus| {

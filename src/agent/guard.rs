@@ -1,5 +1,5 @@
-//! The guard of one boot: takes the lock, and the update driver judges. Where the agent has the lock
-//! already, it judges by the same rules; the guard then only sees to it that somebody does.
+//! The boot guard: takes the lock and verifies the running boot. If the agent holds the lock, the
+//! agent verifies the boot by the same rules, and the guard only makes sure that this happens.
 
 use std::{sync::Arc, time::Duration};
 
@@ -25,13 +25,13 @@ use crate::{
     },
 };
 
-/// How often a lock that somebody else holds is tried again.
+/// Retry interval for a lock that another process holds.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// The agent's unit, which is restarted when it holds the lock and says nothing.
+/// The agent's unit, which is restarted if it holds the lock and does not respond.
 const AGENT: &str = "machinist.service";
 
-/// Whether an update waits for the verdict on the boot that runs below `root`.
+/// Whether an update waits for the verification of the boot that runs below `root`.
 pub fn is_due(root: &Root) -> Result<bool, StoreError> {
     Ok(due(root)?.is_some())
 }
@@ -43,11 +43,11 @@ fn due(root: &Root) -> Result<Option<Journal>, StoreError> {
     Ok(due.then_some(journal))
 }
 
-/// Judges the running boot where that is due, and does what follows from it: verifies, boots again,
-/// or takes the update back. Returns when nothing is left to do, or with the machine.
+/// Verifies the running boot if that is due, and acts on the result: accepts it, reboots again, or
+/// rolls the update back. Returns when nothing is left to do; a reboot ends the process instead.
 ///
-/// A signal stops it between two steps, a second one at once: leave the process then. What a step has
-/// begun is settled as after a crash.
+/// A first signal stops it between two steps, a second one immediately: exit the process then.
+/// Unfinished steps are recovered as after a crash.
 pub async fn run(root: &Root, settings: &Settings) -> Result<(), AgentError> {
     let signals = Signals::listen().map_err(|e| AgentError::System("listen for signals", e))?;
     let tasks = Tasks::new();
@@ -71,7 +71,7 @@ async fn judge(
         .is_some()
     {
         let (_keep, desired) = watch::channel(Desired::Unknown);
-        // Nothing is planned here, so that no policy is asked.
+        // No plan is made here, so policies are not needed.
         let conduct = conduct(settings, capabilities, Arc::default());
         let once = Once(|_: &_| false);
         match Updater::new(root, Some(systemd.clone()), once, conduct, desired) {
@@ -88,15 +88,16 @@ async fn judge(
         }
         tokio::select! {
             () = stop.cancelled() => return Ok(()),
-            // Safe to drop: the next try is due all the same.
+            // Cancel-safe: it only waits for the next attempt.
             () = tokio::time::sleep(LOOK) => {}
         }
     }
     Ok(())
 }
 
-/// An agent that holds the lock and does not answer will not judge this boot. A new one may, unless the
-/// guard comes first. Where the agent does not even run, a person's command has the lock.
+/// An agent that holds the lock and does not respond will not verify this boot. Restart it: the new
+/// agent may do so, unless the guard gets the lock first. If the agent is not running, an
+/// operator's command holds the lock.
 async fn restart_a_silent_agent(root: &Root, systemd: &Systemd, settings: &Settings) {
     let asked = root.clone();
     match tokio::task::spawn_blocking(move || ask_status(&asked)).await {

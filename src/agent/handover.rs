@@ -1,5 +1,5 @@
-//! Taking a machine over from machine-config-daemon and giving it back: what the command line asks of the
-//! root, the service manager and the cluster.
+//! Takes a machine over from machine-config-daemon and hands it back: the operations on the root,
+//! the service manager and the cluster that the command line needs.
 
 use super::{once, setup};
 use crate::{
@@ -22,7 +22,7 @@ use crate::{
     },
 };
 
-/// What taking over would mean; the machine is looked at and not changed.
+/// Computes what taking over would change; the machine is only read.
 pub async fn adoption(
     root: &Root,
     found: Found,
@@ -43,8 +43,8 @@ pub async fn adoption(
     handover::look_before_adoption(root, &journal, found, how)
 }
 
-/// Units that have failed by now, so that nobody blames the next update for them; none where nobody can
-/// tell.
+/// Units that have already failed, so that they are not attributed to the next update; empty if the
+/// state is unknown.
 pub async fn failed_units(root: &Root) -> Vec<String> {
     if !root.is_live() {
         return Vec::new();
@@ -56,7 +56,7 @@ pub async fn failed_units(root: &Root) -> Vec<String> {
     })
 }
 
-/// What giving back would mean.
+/// Computes what handing back would change.
 pub fn giving(
     root: &Root,
     journal: &Journal,
@@ -65,12 +65,12 @@ pub fn giving(
     handover::look_before_release(root, journal, capabilities)
 }
 
-/// The users and groups that configs may manage here.
+/// The users and groups that configs may manage on this machine.
 pub fn rules(settings: &Settings) -> crate::machine_config::Rules {
     setup::rules(settings)
 }
 
-/// This machine's Node, for a hand-over.
+/// This machine's Node during a hand-over.
 #[derive(Debug)]
 pub struct HandedNode {
     cluster: Cluster,
@@ -78,7 +78,7 @@ pub struct HandedNode {
 }
 
 impl HandedNode {
-    /// Nothing is asked yet.
+    /// Loads credentials; no request is sent.
     pub async fn of(access: Access, settings: &Settings) -> Result<Self, super::AgentError> {
         Ok(Self {
             cluster: Cluster::connect(access).await?,
@@ -86,22 +86,22 @@ impl HandedNode {
         })
     }
 
-    /// Its name.
+    /// The Node's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What it says of its configs.
+    /// The update state from the Node's annotations.
     pub async fn standing(&self) -> Result<Standing, ClusterError> {
         standing(&self.cluster, &self.name).await
     }
 
-    /// The pod of machine-config-daemon on it.
+    /// The pod of machine-config-daemon on the Node, if any.
     pub async fn other_daemon(&self) -> Result<Option<String>, ClusterError> {
         self.cluster.machine_config_daemon_on(&self.name).await
     }
 
-    /// A MachineConfig as the API server has it; none where it is gone.
+    /// A MachineConfig as the API server returns it; none if it does not exist.
     pub async fn machine_config(
         &self,
         name: &str,
@@ -113,7 +113,7 @@ impl HandedNode {
         }
     }
 
-    /// Lifts our cordon, and says that the machine is on `config` and nothing is under way.
+    /// Removes machinist's cordon, and marks the machine as done on `config`.
     pub async fn give_back(&self, config: &str) -> Result<Uncordon, ClusterError> {
         let node = OwnNode::new(self.cluster.clone(), &self.name);
         let lifted = node.uncordon().await?;

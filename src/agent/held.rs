@@ -1,4 +1,5 @@
-//! What is desired: what the source says, or the config that a person holds the machine on.
+//! Determines the desired config: from the source, or from an operator override that holds the
+//! machine on a config.
 
 use std::{sync::Arc, time::Duration};
 
@@ -24,43 +25,43 @@ use crate::{
     },
 };
 
-/// How soon another daemon is looked for again where one was seen.
+/// Interval at which another daemon is looked for again after it was detected.
 const LOOKED_AGAIN: Duration = Duration::from_secs(60);
 
-/// How long a person's word waits for the API server, each time it is asked: whoever asks for a rollback waits
-/// five seconds, and may ask because of the outage.
+/// How long handling an operator's request waits for each API request. A client that asks for a
+/// rollback waits five seconds, and may ask because of the outage.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 const NOT_READ: &str = "the source is not read yet, or names no config; ask again";
 
-/// What may keep anybody from beginning what is desired.
+/// Inputs that can prevent an update from starting.
 #[derive(Debug)]
 pub(super) struct Bars {
-    /// Another daemon that changes this machine.
+    /// Detects another daemon that manages this machine.
     pub(super) lookout: Lookout,
-    /// It may have come: it is looked for at once.
+    /// Notified when such a daemon may have started, to look for it immediately.
     pub(super) suspect: Arc<Notify>,
-    /// Our Node, on which a person cancels an update.
+    /// Our Node, where an operator can cancel an update.
     pub(super) node: Option<OwnNode>,
-    /// Where the other daemon was seen is told here.
+    /// Publishes where the other daemon was detected.
     pub(super) seen: watch::Sender<Option<String>>,
 }
 
-/// The task that stands between the source and the driver.
+/// The task between the config source and the reconciler.
 #[derive(Debug)]
 pub(super) struct Holding {
     root: Root,
-    /// What the source says.
+    /// The desired config of the source.
     said: watch::Receiver<Desired>,
-    /// What the driver is told.
+    /// The desired config for the reconciler.
     to: watch::Sender<Desired>,
-    /// Raised with each word of a person, while `to` is changed.
+    /// Incremented by each operator request, while `to` is locked for the change.
     words: watch::Sender<u64>,
     shown: watch::Sender<Option<HeldStatus>>,
     held: Held,
-    /// None before it was looked for the first time: until then nothing is said to the driver.
+    /// None until the first check for another daemon; no desired config is passed on before that.
     bars: Option<Bars>,
-    /// The config whose update was cancelled, and that a person asks for all the same.
+    /// The config whose update was cancelled and then requested again by an operator.
     overruled: Option<String>,
 }
 
@@ -68,11 +69,11 @@ pub(super) struct Holding {
 enum Held {
     Nothing,
     Config(Hold),
-    /// There is a hold that cannot be read: nothing is changed until a person speaks.
+    /// The stored hold cannot be read: no update starts until an operator sets or releases it.
     Unreadable(Arc<Vec<Refusal>>),
 }
 
-/// The ends that others hold.
+/// The receivers of the task's outputs.
 #[derive(Debug)]
 pub(super) struct Ends {
     pub(super) desired: watch::Receiver<Desired>,
@@ -81,7 +82,7 @@ pub(super) struct Ends {
 }
 
 impl Holding {
-    /// Reads what is held. Blocks.
+    /// Loads the hold. Blocks.
     pub(super) fn new(root: &Root, said: watch::Receiver<Desired>) -> (Self, Ends) {
         let held = match Hold::load(root) {
             Ok(None) => Held::Nothing,
@@ -114,14 +115,15 @@ impl Holding {
         (holding, ends)
     }
 
-    /// Passes on what the source says, and takes what persons ask for, until `stop`.
+    /// Forwards the source's desired config and handles operator requests, until `stop`.
     pub(super) async fn run(
         self,
         bars: Bars,
         asks: mpsc::Receiver<Question>,
         stop: CancellationToken,
     ) {
-        // Safe to drop: a hold is on the disk before it counts, and whoever asked hears that nobody answers.
+        // Cancel-safe: a hold is on the disk before it takes effect, and a requester notices the
+        // closed channel.
         stop.run_until_cancelled(self.stand_between(bars, asks))
             .await;
     }
@@ -136,7 +138,8 @@ impl Holding {
         loop {
             let beside = self.other_daemon().is_some();
             tokio::select! {
-                // Safe to drop, all of these: a permit stays, time passes, a change stays unseen.
+                // All of these are cancel-safe: a permit is kept, the timer restarts, and a change
+                // stays marked as unseen.
                 () = suspect.notified() => {
                     self.look().await;
                     self.tell(false);
@@ -152,7 +155,7 @@ impl Holding {
                     }
                     self.tell(false);
                 }
-                // Safe to drop: a change that is missed is still marked unseen.
+                // Cancel-safe: a missed change stays marked as unseen.
                 changed = self.said.changed() => {
                     if changed.is_err() {
                         return;
@@ -160,14 +163,14 @@ impl Holding {
                     self.look().await;
                     self.follow().await;
                 }
-                // Safe to drop: a question that was not taken stays in the queue.
+                // Cancel-safe: a request that was not received stays in the queue.
                 Some(question) = asks.recv() => self.answer(question).await,
             }
         }
     }
 
     async fn answer(&mut self, question: Question) {
-        // Nobody may be waiting any more.
+        // The requester may have stopped waiting.
         match question {
             Question::Take(ask) => {
                 let Ask {
@@ -186,7 +189,7 @@ impl Holding {
         }
     }
 
-    /// The source says something else: a hold against what it said before is over.
+    /// Handles a change of the source: a hold against its previous config ends.
     async fn follow(&mut self) {
         let over = match &self.held {
             Held::Config(hold) => hold.desired(&self.said.borrow()).is_none(),
@@ -210,7 +213,7 @@ impl Holding {
     }
 
     async fn take(&mut self, by: String, name: String, config: Vec<u8>) -> Result<Taken, String> {
-        // What is not answered in time is looked at again before the first change.
+        // If this times out, the check is repeated before the first change.
         let _ = timeout(PATIENCE, self.look()).await;
         if let Some(seen) = self.other_daemon() {
             return Err(format!(
@@ -258,14 +261,14 @@ impl Holding {
             Some(hold) => hold.save(&root),
             None => Hold::forget(&root),
         });
-        // A lost task is a defect that the log shows; what is held counts in memory all the same.
+        // A lost task is a defect and is logged; the hold is in effect in memory nevertheless.
         saved.await.unwrap_or(Ok(()))?;
         self.held = hold.map_or(Held::Nothing, Held::Config);
         Ok(())
     }
 
-    /// A person asks for the very config whose update somebody has cancelled. While that stands on the
-    /// Node, the last look before the first change would not let the update pass.
+    /// An operator requests the config whose update was cancelled. While the cancellation is on the
+    /// Node, the final check before the first change would refuse the update, so it is removed.
     async fn overrule(&mut self) -> Result<(), String> {
         let node = self.bars.as_ref().and_then(|bars| bars.node.as_ref());
         let Some((node, config)) = node.and_then(|node| Some((node, cancel(&node.sights())?)))
@@ -290,7 +293,7 @@ impl Holding {
         let seen = match bars.lookout.look().await {
             Look::Seen(seen) => Some(seen),
             Look::Absent => None,
-            // Whoever was here may be here still.
+            // A daemon that was detected before may still be running.
             Look::Unknown(error) => {
                 tracing::debug!("{}", chain(&error));
                 return;
@@ -314,7 +317,7 @@ impl Holding {
         self.bars.as_ref()?.seen.borrow().clone()
     }
 
-    /// Why nothing may be begun for the config that is desired.
+    /// Why an update to the desired config must not start.
     fn bar(&self, config: &MachineConfig) -> Option<Bar> {
         if let Some(seen) = self.other_daemon() {
             return Some(Bar {
@@ -332,7 +335,8 @@ impl Holding {
         })
     }
 
-    /// Tells the driver and the status what is desired; `asked` when a person wants it now.
+    /// Publishes the desired config to the reconciler and the status; `asked` means that an
+    /// operator wants it now.
     fn tell(&self, asked: bool) {
         let said = self.said.borrow().clone();
         let desired = match &self.held {
@@ -341,7 +345,7 @@ impl Holding {
             Held::Unreadable(refusals) => Desired::Refused(Arc::clone(refusals)),
         };
         let desired = match desired {
-            // Who else is there is not known yet.
+            // The first check for another daemon has not finished.
             Desired::Config(..) if self.bars.is_none() => Desired::Unknown,
             Desired::Config(config, digest) => match self.bar(&config) {
                 Some(bar) => Desired::Barred(config, digest, Arc::new(bar)),
@@ -371,13 +375,13 @@ impl Holding {
     }
 }
 
-/// The config whose update a person cancels, as the Node shows it now.
+/// The config whose update an operator cancels, according to the Node.
 fn cancel(sights: &watch::Receiver<Sight>) -> Option<String> {
     let sight = sights.borrow();
     sight.node.as_ref()?.cancel().map(str::to_owned)
 }
 
-/// Waits until a person cancels something else than `known`, or nothing any more.
+/// Waits until the cancellation on the Node differs from `known`.
 async fn cancels(
     sights: &mut Option<watch::Receiver<Sight>>,
     known: &Option<String>,
@@ -387,7 +391,7 @@ async fn cancels(
     };
     let other = sights.wait_for(|sight| {
         let node = sight.node.as_ref();
-        // A Node that is away says nothing.
+        // While the Node is unknown, nothing changes.
         node.is_some_and(|node| node.cancel() != known.as_deref())
     });
     if other.await.is_err() {
@@ -396,7 +400,7 @@ async fn cancels(
     cancel(sights)
 }
 
-/// What the source asks for, in the form that leaves the process.
+/// The desired config of the source, in its external representation.
 fn wanted(said: &Desired) -> Result<WantedConfig, String> {
     match said {
         Desired::Unknown | Desired::Nothing => Err(NOT_READ.to_owned()),

@@ -1,8 +1,8 @@
-//! The part of the agent that lies on the host: in a cluster the agent is a pod, and a bad config can keep
-//! pods from starting. So a copy of its program and two units settle what a crash leaves, and judge the
-//! boot, before the kubelet or without it.
+//! The agent's part on the host. In a cluster the agent is a pod, and a bad config can prevent pods
+//! from starting. Therefore a copy of its program and two systemd units on the host recover
+//! interrupted updates and verify the boot, before the kubelet starts or without it.
 //!
-//! A host that has the package's own units, enabled, is left as it is.
+//! A host on which the package's own units are enabled is left unchanged.
 
 mod elf;
 mod install;
@@ -25,38 +25,38 @@ use crate::{
 
 pub use self::remove::Installed;
 
-/// Why it could not be brought to the host.
+/// Why the host part could not be installed.
 #[derive(Debug, thiserror::Error)]
 pub enum InstallError {
-    /// On the host there is nothing that the program could be linked with.
+    /// The program is dynamically linked, and the host may lack the libraries.
     #[error(
         "the agent's own program is not statically linked, so no copy of it would run on the host: take the image that packaging/image/build makes"
     )]
     Dynamic,
-    /// The program is no program.
+    /// The program is not a valid ELF file.
     #[error("the agent's own program cannot be read as an ELF file")]
     NoProgram,
-    /// A person or another program made it.
+    /// The path belongs to another program or to the administrator.
     #[error("{path} was not made by machinist: {why}")]
     Foreign {
-        /// What stands there.
+        /// The existing path.
         path: AbsPath,
-        /// What is wrong with it.
+        /// Why it is not recognised as machinist's.
         why: String,
     },
-    /// The config that the machine is on brought it.
+    /// The path is managed by the current config.
     #[error("{0} is the config's own; take it out of the config")]
     OfTheConfig(AbsPath),
-    /// An older program must not take the place of one that can read the journal.
+    /// An older program must not replace one that can read the journal.
     #[error("the journal cannot be read")]
     Journal(#[source] StoreError),
-    /// The machine cannot be looked at.
+    /// The state of the machine cannot be read.
     #[error(transparent)]
     Look(#[from] ObserveError),
     /// A file system call failed.
     #[error("cannot bring the units that settle interrupted updates to the host")]
     Root(#[from] RootError),
-    /// A path could not be formed.
+    /// A path could not be built.
     #[error(transparent)]
     Path(#[from] BadPath),
 }
@@ -73,7 +73,7 @@ impl InstallError {
     }
 }
 
-/// Where its parts are.
+/// The paths of the host part.
 #[derive(Debug)]
 struct Places {
     dir: AbsPath,
@@ -98,37 +98,37 @@ impl Places {
         })
     }
 
-    /// From what needs all others to what needs none.
+    /// In order of dependency: each one needs those after it.
     fn all(&self) -> [&AbsPath; 4] {
         [&self.link, &self.recover, &self.guard, &self.program]
     }
 }
 
-/// Where the program comes from.
+/// Opens the program to copy.
 type Source = Box<dyn Fn() -> Result<Pieces, RootError> + Send + Sync>;
 
-/// The host's part of one agent.
+/// Installs the host part of one agent.
 pub struct HostPart {
     root: Root,
     source: Source,
     known: Mutex<Known>,
 }
 
-/// What need not be read again.
+/// Cached results.
 #[derive(Debug, Default)]
 struct Known {
     own: Option<Digest>,
-    /// The copy as it was when it last held just that.
+    /// Metadata of the copy when its content was last checked.
     copy: Option<Stat>,
 }
 
 impl HostPart {
-    /// For the program that this process runs.
+    /// Installs the program that this process runs.
     pub fn new(root: &Root) -> Self {
         Self::from(root, Pieces::of_this_program)
     }
 
-    /// For another one; tests have none that is linked statically.
+    /// Installs another program; tests have no statically linked one.
     pub fn from(
         root: &Root,
         source: impl Fn() -> Result<Pieces, RootError> + Send + Sync + 'static,

@@ -1,4 +1,4 @@
-//! Our Node as the update loop's port needs it, whoever takes the pods away.
+//! Implements the reconciler's Node interface, independent of which component drains.
 
 mod agent;
 mod chosen;
@@ -37,49 +37,49 @@ use crate::{
     update::node::{Lending, NodeError, Step},
 };
 
-/// Why devices are withheld, as the kubelet and people see it.
+/// The reason for disabled devices, as shown to the kubelet and users.
 pub(super) const WITHHELD: &str = "an update of this node";
 
-/// Between two questions for the UpgradeConfig.
+/// Backoff between reads of the UpgradeConfig.
 const UPGRADE_CONFIG_AGAIN: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(10));
 
-/// How often an answer that is none is taken for one that may yet come.
+/// After this many error responses (outages do not count) the UpgradeConfig counts as unreadable.
 const UPGRADE_CONFIG_ANSWERS: u32 = 3;
 
 fn is_outage(error: &ClusterError) -> bool {
     matches!(error.why, Why::Unreachable(_) | Why::TimedOut(_))
 }
 
-/// What a step is, in messages.
+/// Whether the step runs on a drained node.
 pub(super) fn drained(step: Step) -> bool {
     match step {
         Step::Stage { drained } | Step::Reboot { drained } => drained,
     }
 }
 
-/// Our Node and what stands on it, whoever takes its pods away.
+/// The state shared by all implementations of the Node interface.
 #[derive(Clone, Debug)]
 pub(super) struct Ours {
     /// Our Node.
     pub(super) node: OwnNode,
-    /// None where devices are not this agent's job.
+    /// None if devices are not managed by this agent.
     pub(super) devices: Option<DevicesHandle>,
-    /// What is ready, before pods may come back.
+    /// Statuses, whose gates must be open before the node is uncordoned.
     pub(super) statuses: watch::Receiver<Arc<Status>>,
-    /// Who tells the cluster what happens.
+    /// Emits events.
     pub(super) events: Events,
-    /// Where another daemon is looked for before the first change.
+    /// Checks for another daemon before the first change.
     pub(super) lookout: Lookout,
-    /// Told when one was found.
+    /// Notified when such a daemon was found.
     pub(super) suspect: Arc<Notify>,
-    /// How long devices may take to come back.
+    /// Settings, for the timeout of returning devices.
     pub(super) settings: watch::Receiver<Arc<config::Settings>>,
-    /// The config that a person holds the machine on: no Node desires it.
+    /// The config of an operator override, which the Node does not name as desired.
     pub(super) held: watch::Receiver<Option<HeldStatus>>,
 }
 
 impl Ours {
-    /// Tells of something that happened to the Node.
+    /// Emits an event about the Node.
     pub(super) fn tell(&self, reason: EventReason, note: impl Into<String>) {
         self.events.tell(Subject::Node, reason, note);
     }
@@ -115,7 +115,7 @@ impl Ours {
         read.ok_or_else(|| self.other(what, Reason::NodeMissing, true))
     }
 
-    /// Every gate that holds is open: the machine is fit for pods.
+    /// Waits until every blocking gate is open, so that the node is fit for pods.
     pub(super) async fn fit(&self) {
         let mut statuses = self.statuses.clone();
         let fit = statuses
@@ -123,7 +123,7 @@ impl Ours {
             .await
             .is_ok();
         if !fit {
-            // Nobody tells any more: the agent ends.
+            // The sender is dropped when the agent ends.
             std::future::pending().await
         }
     }
@@ -151,7 +151,7 @@ impl Ours {
         Ok(())
     }
 
-    /// What declarations want stopped.
+    /// Units that device declarations want stopped.
     pub(super) fn stop_units(&self) -> BTreeSet<String> {
         let devices = self.devices.as_ref();
         let inventory = devices.map(|devices| devices.inventory().borrow().clone());
@@ -160,15 +160,16 @@ impl Ours {
             .unwrap_or_default()
     }
 
-    /// What the cluster's UpgradeConfig says of the time.
+    /// The earliest start of an update, from the cluster's UpgradeConfig.
     pub(super) async fn earliest(&self) -> Result<Option<Timestamp>, NodeError> {
         let read = self.node.cluster().upgrade_config().await;
         let read = read.map_err(|e| self.refused("learn when updates may begin on node", e))?;
         Ok(read.and_then(|config| config.not_before))
     }
 
-    /// `drain.forceAfter`; where nobody set it, what the cluster's UpgradeConfig says. A server that is away
-    /// is waited for, as the drain itself would; where one answers that it cannot be read, nobody is forced.
+    /// `drain.forceAfter`; if unset, the value of the cluster's UpgradeConfig. While the API server
+    /// is unreachable it retries, as the drain itself would; if the server returns errors, no pod
+    /// is forced out.
     pub(super) async fn force_after(&self, drain: &config::Drain) -> Option<Duration> {
         if drain.force_chosen {
             return drain.force_after;
@@ -189,14 +190,14 @@ impl Ours {
         }
     }
 
-    /// Not known is taken for yes: too much care costs time alone.
+    /// True if unknown, since the extra caution only costs time.
     pub(super) fn is_control_plane(&self) -> bool {
         let sight = self.node.sights().borrow().node.clone();
         sight.is_none_or(|node| node.is_control_plane())
     }
 
-    /// The last look before the first change: nobody has cancelled the update meanwhile, and no other
-    /// daemon has come. Either is heard of soon, and ends it.
+    /// Final check before the first change: the update was not cancelled, and no other daemon has
+    /// started. The reconciler is notified of either one, and ends the update.
     pub(super) async fn may_go_on(&self, step: Step, view: &NodeView) -> Result<(), NodeError> {
         let Step::Stage { .. } = step else {
             return Ok(());
@@ -216,8 +217,8 @@ impl Ours {
         }
     }
 
-    /// The Node as it is now, with the config still desired that the step is towards, by the Node or by the
-    /// person who holds the machine on it.
+    /// Reads the Node, and checks that the step's config is still desired, by the Node or by the
+    /// operator override.
     pub(super) async fn still_wanted(
         &self,
         to: Option<String>,
@@ -233,8 +234,8 @@ impl Ours {
     }
 }
 
-/// Whether pods may come: every gate that holds is open, and the kubelet's is because the kubelet has said
-/// so, not because nobody could tell.
+/// Whether the node is fit for pods: every blocking gate is open, and the kubelet's gate is open
+/// because the kubelet reported ready, not because its state is unknown.
 pub(super) fn is_fit(gates: &Gates) -> bool {
     let kubelet = gates.get(GateName::Kubelet);
     let told = |gate: &Gate| gate.effect != Effect::Hold || gate.reason == Reason::Ok;
@@ -262,7 +263,7 @@ mod tests {
         let kubelet = |reason| gate(GateName::Kubelet.into(), true, Effect::Hold, reason);
         let fit = |gates: Vec<Gate>| is_fit(&gates.into_iter().collect());
         assert!(fit(vec![kubelet(Reason::Ok)]));
-        // Nobody could tell.
+        // The kubelet's state is unknown.
         assert!(!fit(vec![kubelet(Reason::SignalMissing)]));
         assert!(!fit(Vec::new()));
         for (name, reason) in [

@@ -1,4 +1,4 @@
-//! One plan or one update that ends by itself, for the command line.
+//! Runs a single plan or update for the command line.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -25,7 +25,8 @@ use crate::{
     window::Windows,
 };
 
-/// The plan from where the machine is to `config`, or every reason against it. Nothing is changed.
+/// The plan from the machine's current state to `config`, or all reasons against it. Nothing is
+/// changed.
 pub async fn plan(
     root: &Root,
     config: &MachineConfig,
@@ -45,7 +46,7 @@ pub async fn plan(
     Ok(look::look(root, &journal, config, how)?.plan)
 }
 
-/// What a plan must know of the units of a running machine; none where none runs.
+/// The state of the units that a plan needs; none for an offline root.
 pub(super) async fn units(
     root: &Root,
     journal: &Journal,
@@ -61,7 +62,8 @@ pub(super) async fn units(
     Ok(Some(look::units(&Systemd::of(root), &names).await?))
 }
 
-/// A report of one update that ends by itself, for `apply` and `rollback`. `passing` hears the phases.
+/// Runs one update for `apply` and `rollback`, and returns its report. `passing` is called with
+/// each phase.
 pub async fn apply_once(
     root: &Root,
     settings: &Settings,
@@ -77,7 +79,7 @@ pub async fn apply_once(
     let systemd = setup::manager(root, capabilities).await;
     let (_keep, desired) = watch::channel(desired);
     let once = Once(approve);
-    // A person is here and has said now, reboot included.
+    // An operator asked for it to be done now, including the reboot.
     let mut settings = settings.clone();
     settings.update.windows = Windows::default();
     if settings.update.reboot == Reboot::Ask {
@@ -86,7 +88,7 @@ pub async fn apply_once(
     let conduct = setup::conduct(&settings, capabilities, Arc::new(policies));
     let (driver, mut reports) =
         Updater::new(root, systemd, once, conduct, desired).map_err(Box::new)?;
-    // Ends with the driver, which holds the other end.
+    // Ends with the reconciler, which holds the sender.
     let heard = tokio::spawn(async move {
         while reports.changed().await.is_ok() {
             passing(reports.borrow_and_update().phase);
@@ -94,12 +96,12 @@ pub async fn apply_once(
     });
     let stop = tokio_util::sync::CancellationToken::new();
     let ended = driver.run_once(stop).await.map_err(Box::new);
-    // Nothing of it comes after what is printed next; a panic in it was only about showing.
+    // Wait, so that no phase is printed after the result; a panic in it only concerns output.
     let _ = heard.await;
     Ok(ended?)
 }
 
-/// Asked once, and nobody but the one who asks listens.
+/// Approves plans through a callback, and publishes to no one else.
 pub(super) struct Once<F>(pub(super) F);
 
 impl<F: Fn(&Plan) -> bool + Send + Sync + 'static> Audience for Once<F> {

@@ -1,13 +1,13 @@
-//! Whether OpenShift's machine-config-daemon looks after this machine.
+//! Detects whether OpenShift's machine-config-daemon manages this machine.
 //!
-//! Two facts show it. Its process: it re-executes itself on the host, in the host's process namespace,
-//! so that `/proc` below the root has it – of the host, also where this process is in a pod –, as it has
-//! the one that podman runs at a first boot before there is a kubelet. And its pod, which is bound to the
-//! node some time before the process starts. What it leaves on the disk shows nothing: that stays when it
-//! is taken off the node, and is what `adopt` reads.
+//! Two facts show it. First its process: it re-executes itself in the host's process namespace, so
+//! it is visible in `/proc` below the root, which is the host's even if this process runs in a pod.
+//! The instance that podman runs at first boot, before there is a kubelet, is visible there, too.
+//! Second its pod, which is bound to the node some time before the process starts. Its files on the
+//! disk are not evidence: they remain after it is removed from the node, and `adopt` reads them.
 //!
-//! Looked for when the agent starts, before an update begins, and once a minute while it is there; never
-//! while a machine idles.
+//! Checked when the agent starts, before an update begins, and once a minute while the daemon is
+//! present; never on an idle machine.
 
 use crate::{
     cluster::{Cluster, ClusterError},
@@ -17,17 +17,18 @@ use crate::{
     telemetry::chain,
 };
 
-/// Its program. The kernel's own name of a process ends after fifteen bytes.
+/// The program's name. The kernel truncates process names to fifteen bytes.
 const PROGRAM: &str = "machine-config-daemon";
 const SHORT: &str = "machine-config-";
 
-/// As much of a command line as names the program.
+/// How many bytes of a command line are read to find the program.
 const COMMAND: u64 = 4096;
 
-/// Its process on the host, in words; none where there is none, or no `/proc` below the root.
+/// A description of its process on the host; none if there is no such process, or no `/proc` below
+/// the root.
 ///
-/// The short name is read of every process, the command line of its namesakes alone: reading that of a
-/// process that hangs in the kernel may hang with it.
+/// Only the short name is read of every process, and the command line only if the name matches:
+/// reading the command line of a process that hangs in the kernel may hang as well.
 pub fn on_host(root: &Root) -> Result<Option<String>, RootError> {
     let proc = match AbsPath::new("/proc") {
         Ok(proc) => proc,
@@ -40,7 +41,7 @@ pub fn on_host(root: &Root) -> Result<Option<String>, RootError> {
     };
     let numbers = processes.iter().map(|entry| entry.name.as_str());
     for number in numbers.filter(|name| name.bytes().all(|byte| byte.is_ascii_digit())) {
-        // One that has ended meanwhile is none.
+        // A process that has ended in the meantime does not count.
         let read = |what: &str| {
             let path = proc.join(&format!("{number}/{what}")).ok()?;
             root.read(&path, COMMAND).ok()
@@ -54,34 +55,35 @@ pub fn on_host(root: &Root) -> Result<Option<String>, RootError> {
     Ok(None)
 }
 
-/// Whether a command line, its words parted by zeros, calls the daemon. Its namesakes are the operator,
-/// the controller and the server.
+/// Whether a NUL-separated command line runs the daemon. The operator, the controller and the
+/// server have the same truncated name.
 fn is_program(line: &[u8]) -> bool {
     let first = line.split(|byte| *byte == 0).next().unwrap_or_default();
     let name = first.rsplit(|byte| *byte == b'/').next();
     name == Some(PROGRAM.as_bytes())
 }
 
-/// Where it is looked for.
+/// Where to look for the daemon.
 #[derive(Clone, Debug)]
 pub(super) struct Lookout {
     pub(super) root: Root,
-    /// The cluster, and our Node's name in it.
+    /// The cluster and our Node's name.
     pub(super) cluster: Option<(Cluster, String)>,
 }
 
-/// What a look for it showed.
+/// The result of a check.
 #[derive(Debug)]
 pub(super) enum Look {
-    /// It is here: where it was seen, in words.
+    /// The daemon is present; the text describes where it was detected.
     Seen(String),
     Absent,
-    /// It does not run on the host, and who would know of its pod did not answer.
+    /// It does not run on the host, and the API request for its pod failed.
     Unknown(ClusterError),
 }
 
 impl Lookout {
-    /// The host knows what runs; where the API server does not let us ask for pods, that is answer enough.
+    /// Checks the host first. If the API server forbids reading pods, the host's answer is
+    /// sufficient.
     pub(super) async fn look(&self) -> Look {
         let root = self.root.clone();
         match tokio::task::spawn_blocking(move || on_host(&root)).await {

@@ -1,4 +1,4 @@
-//! The user's disruption policies: a `MachineConfiguration` object in a file.
+//! Loads the user's disruption policies: a `MachineConfiguration` object in a file.
 
 use crate::{
     config::{Settings, SoftReboot},
@@ -9,23 +9,23 @@ use crate::{
     root::{Root, RootError},
 };
 
-/// A person writes a few KiB; a megabyte is a mistake.
+/// Maximum size in bytes. A hand-written file has a few KiB; more is a mistake.
 const LARGEST: u64 = 1 << 20;
 
-/// The policies cannot be used. The built-in ones must not count in their place: what was to be left
-/// alone would restart.
+/// The policies are invalid. The built-in ones must not be used instead, because units that should
+/// be left alone would be restarted.
 #[derive(Debug, thiserror::Error)]
 pub enum PoliciesError {
     /// The file cannot be read.
     #[error("cannot read the disruption policies (update.policies)")]
     Read(#[source] RootError),
-    /// The file says what cannot be obeyed.
+    /// The file's content is invalid.
     #[error("the disruption policies cannot be used: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     Refused(Vec<Refusal>),
 }
 
-/// The policies that hold: the built-in ones, and those of the file that the settings name in their
-/// place. Only a file that nobody named may be missing. Blocks.
+/// The effective policies: the built-in ones, overridden by those of the file that the settings
+/// name. The file may be missing only if the settings do not name one. Blocks.
 pub fn policies(root: &Root, settings: &Settings, own_uid: u32) -> Result<Policies, PoliciesError> {
     let update = &settings.update;
     let soft = update.soft_reboot == SoftReboot::Auto;
@@ -58,7 +58,7 @@ pub(super) fn parse(text: &[u8]) -> Result<Policies, Vec<Refusal>> {
         let message = "this is no MachineConfiguration (operator.openshift.io/v1)".to_owned();
         return Err(wrong(Reason::ValueInvalid, message));
     }
-    // As a cluster prints one that was made for its other settings.
+    // The file may come from a cluster object that was created for other settings.
     if object["spec"].is_object() && object["spec"]["nodeDisruptionPolicy"].is_null() {
         return Ok(Policies::default());
     }

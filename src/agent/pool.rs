@@ -1,8 +1,8 @@
-//! The pool that our Node is in, for the settings of that pool.
+//! Determines the MachineConfigPool of our Node, whose settings then apply.
 //!
-//! The pools are listed at the start, when labels or desired config of our Node change, and about once an
-//! hour; nothing is watched. What was learned is kept on the disk: an agent that starts while the API
-//! server is away goes on with the settings that it had.
+//! The pools are listed at startup, when labels or desired config of our Node change, and about
+//! once an hour; they are not watched. The result is stored on disk, so that an agent that starts
+//! while the API server is unreachable keeps its settings.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -22,51 +22,52 @@ use crate::{
     update::store::paths,
 };
 
-/// A pool that comes to be, or selects other nodes, is noticed in this time at most: by chance in three
-/// quarters of it, so that agents that began together do not ask together.
+/// Maximum time in which a new or changed pool is noticed; at random after three quarters of it or
+/// later, so that agents that started together do not list together.
 const SELDOM: Duration = Duration::from_secs(4500);
 
-/// Waits after the pools could not be listed.
+/// Backoff after a failed list.
 const RETRY: Backoff = Backoff::new(Duration::from_secs(5), Duration::from_secs(600));
 
-/// As long as the name of a Kubernetes object may be.
+/// Maximum length of a Kubernetes object name.
 const LONGEST: u64 = 253;
 
-/// The pool that was learned last; none where none was, or what is kept is no name.
+/// The stored pool name; none if there is none, or it is invalid.
 pub fn known(root: &Root) -> Option<String> {
     let text = root.read_text(&paths::pool(), LONGEST + 1).ok()?;
     let name = text.trim_end_matches('\n');
     is_name(name).then(|| name.to_owned())
 }
 
-/// Whether a text may be a pool's name.
+/// Whether a text is a valid pool name.
 pub fn is_name(text: &str) -> bool {
     let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-.".contains(c);
     let ends = text.starts_with('.') || text.ends_with('.');
     !text.is_empty() && text.chars().all(plain) && !ends
 }
 
-/// Forgets what was learned.
+/// Removes the stored pool name.
 pub fn forget(root: &Root) -> Result<(), RootError> {
     root.remove_file(&paths::pool())
 }
 
-/// Our Node as a member of a pool.
+/// Tracks the pool of our Node.
 #[derive(Debug)]
 pub(super) struct Member {
     root: Root,
     cluster: Cluster,
     node: OwnNode,
     pool: watch::Sender<Option<String>>,
-    /// What was said last about several pools.
+    /// The last logged warning about several matching pools.
     warned: Option<String>,
 }
 
-/// What the pool depends on, as far as our Node says it. A new config is the moment at which it counts.
+/// The Node's labels and desired config, on which the pool depends. A change of the desired config
+/// is when the pool's settings matter.
 type Claim = (BTreeMap<String, String>, Option<String>);
 
 impl Member {
-    /// `known` is what the settings were read with.
+    /// `known` is the pool that the current settings were read for.
     pub(super) fn new(root: &Root, cluster: Cluster, node: OwnNode, known: Option<String>) -> Self {
         Self {
             root: root.clone(),
@@ -77,12 +78,12 @@ impl Member {
         }
     }
 
-    /// The pool, now and whenever it changes.
+    /// Receiver of the pool's name.
     pub(super) fn told(&self) -> watch::Receiver<Option<String>> {
         self.pool.subscribe()
     }
 
-    /// Learns of it until `stop`.
+    /// Updates the pool until `stop`.
     pub(super) async fn follow(mut self, stop: CancellationToken) {
         let mut sights = self.node.sights();
         let mut failures = 0;
@@ -92,7 +93,7 @@ impl Member {
                 None => None,
                 Some((labels, _)) => tokio::select! {
                     () = stop.cancelled() => return,
-                    // Safe to drop: it only reads.
+                    // Cancel-safe: it only reads.
                     listed = fleet::pools(&self.cluster) => match listed {
                         Ok(pools) => {
                             failures = 0;
@@ -109,14 +110,14 @@ impl Member {
             };
             tokio::select! {
                 () = stop.cancelled() => return,
-                // Safe to drop, both: the claim is compared anew, and time passes by itself.
+                // Both are cancel-safe: the Node is compared again, and the timer restarts.
                 () = other(&mut sights, claim.as_ref()) => failures = 0,
                 () = passed(wait) => {}
             }
         }
     }
 
-    /// Takes note of the pool: on the disk first, so that a start after this knows it.
+    /// Stores the pool: on disk first, so that a later start knows it.
     async fn learn(&mut self, labels: &BTreeMap<String, String>, pools: &[PoolView]) {
         let membership = Membership::of(labels, pools);
         let warning = membership.warning(self.node.name());
@@ -135,7 +136,7 @@ impl Member {
             Some(name) => root.replace(&paths::pool(), format!("{name}\n").as_bytes(), 0o600),
             None => forget(&root),
         });
-        // A lost task is a defect that the log shows.
+        // A lost task is a defect and is logged.
         if let Err(error) = kept.await.unwrap_or(Ok(())) {
             tracing::warn!("the next start may not know the pool: {}", chain(&error));
         }
@@ -146,13 +147,13 @@ impl Member {
         self.pool.send_replace(name);
     }
 
-    /// What is known stays: a server that is away, or a kind that is gone for a moment, must not change
-    /// the settings in the midst of an update.
+    /// Handles a failed list. The known pool is kept: an unreachable server or a temporarily
+    /// missing kind must not change the settings during an update.
     fn unheard(&self, error: &ClusterError, failures: u32) -> Duration {
         let known = self.pool.borrow();
         let stays = known.as_deref().unwrap_or("none");
         match (failures, error.is_not_found() && known.is_none()) {
-            // A cluster without pools.
+            // The cluster has no pools.
             (_, true) => return SELDOM,
             (0, false) => tracing::warn!(
                 reason = %error.reason(),
@@ -173,7 +174,7 @@ fn claim(sight: &Sight) -> Option<Claim> {
     ))
 }
 
-/// Waits until our Node claims something else.
+/// Waits until the Node's labels or desired config change.
 async fn other(sights: &mut watch::Receiver<Sight>, known: Option<&Claim>) {
     let differs = |sight: &Sight| {
         sight.node.as_ref().is_some_and(|node| {

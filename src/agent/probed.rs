@@ -1,4 +1,5 @@
-//! The units whose state is the health of devices: asked when one of them may have changed, never on a timer.
+//! Publishes the state of units that serve as health checks of devices: read when a unit may have
+//! changed, never on a timer.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -13,14 +14,14 @@ use crate::{
     telemetry::chain,
 };
 
-/// Tells `states` about the units that `inventory` names, from now on.
+/// Publishes the states of the units that `inventory` names to `states`.
 pub(super) fn follow(
     systemd: Option<&Systemd>,
     inventory: watch::Receiver<Arc<Inventory>>,
     states: watch::Sender<UnitStates>,
     tasks: &Tasks,
 ) {
-    // Without systemd nothing is known of any unit, and what is not known is believed.
+    // Without systemd the unit states are unknown, and unknown counts as healthy.
     let Some(systemd) = systemd.cloned() else {
         return;
     };
@@ -44,16 +45,16 @@ impl Follower {
     async fn run(mut self, stop: CancellationToken) {
         let any = |inventory: &Arc<Inventory>| !inventory.probed_units.is_empty();
         tokio::select! {
-            // Nothing was asked yet.
+            // No request is pending yet.
             () = stop.cancelled() => return,
-            // Safe to drop: it only looks at the latest value. The registry ends with the agent only.
+            // Cancel-safe: it only reads the latest value. The registry lives as long as the agent.
             found = self.inventory.wait_for(any) => if found.is_err() { return },
         }
         let changes = Arc::clone(&self.changes);
         let heard = measure::follow_units(self.systemd.clone(), changes, stop.clone());
         tokio::select! {
-            // Safe to drop, both. The listening goes on over lost connections, and so does the telling; either ends
-            // with the agent only.
+            // Both are cancel-safe. Listening survives lost connections, and so does publishing;
+            // both end with the agent only.
             () = heard => {}
             () = self.tell() => {}
         }
@@ -67,7 +68,8 @@ impl Follower {
             }
             let others = |inventory: &Arc<Inventory>| inventory.probed_units != wanted;
             tokio::select! {
-                // Safe to drop, both: a notice stays, and so does a value. The registry ends with the agent only.
+                // Both are cancel-safe: a notification and a value are kept. The registry lives as
+                // long as the agent.
                 () = self.changes.notified() => {}
                 found = self.inventory.wait_for(others) => if found.is_err() { return },
             }
@@ -87,7 +89,7 @@ impl Follower {
                     news
                 });
             }
-            // Heard again when the connection is there again.
+            // Reading is retried when the connection is re-established.
             Err(error) => tracing::warn!("the health of devices is not known: {}", chain(&error)),
         }
     }

@@ -1,5 +1,5 @@
-//! Beside another daemon that reboots this machine: what uses devices is stopped before it goes down, and
-//! runs again when that was called off or is over.
+//! Stops the users of devices before another daemon reboots this machine, and starts them again
+//! when the shutdown was cancelled or has happened.
 
 mod record;
 
@@ -23,15 +23,16 @@ use crate::{
     vendor::VendorsHandle,
 };
 
-/// Why, as vendors' programs read it.
+/// The reason passed to vendor drivers.
 const GOES_DOWN: &str = "the machine goes down";
-/// Why, as `systemd-inhibit --list` shows it.
+/// The reason shown by `systemd-inhibit --list`.
 const WHY: &str = "units that use devices are stopped first";
 
-/// How long a unit may take to start.
+/// Timeout for starting a unit.
 const START: Duration = Duration::from_secs(90);
 
-/// Starts to look after shutdowns where another daemon orders them: where configs are not this agent's job.
+/// Starts to watch for shutdowns if another daemon orders them, which is so if configs are not this
+/// agent's job.
 pub(super) fn start(
     root: &Root,
     settings: &Settings,
@@ -52,7 +53,8 @@ pub(super) fn start(
     tasks.spawn("quiesced units", follow);
 }
 
-/// Until `stop`. The lock goes with this process: a shutdown never waits for one that has ended.
+/// Runs until `stop`. The inhibitor lock is released with this process, so a shutdown never waits
+/// for one that has ended.
 pub async fn follow(
     systemd: Systemd,
     root: Root,
@@ -76,7 +78,7 @@ pub async fn follow(
                 }
             };
             tokio::select! {
-                // Safe to drop, both: a change stays marked as unseen.
+                // Both are cancel-safe: a change stays marked as unseen.
                 changed = inventory.changed() => if changed.is_err() {
                     std::future::pending::<()>().await;
                 },
@@ -90,14 +92,14 @@ pub async fn follow(
         around_shutdowns(&login, WHY, wanted, units).await;
     };
     tokio::select! {
-        // Safe to drop, all: what was stopped stands in a file until it was started.
+        // All are cancel-safe: stopped units are recorded in a file until they were started.
         () = stop.cancelled() => {}
         () = declared => {}
         () = followed => {}
     }
 }
 
-/// What uses devices: the units that declarations name, and the programs of vendors.
+/// The users of devices: the units that declarations name, and vendor drivers.
 #[derive(Debug)]
 pub struct Units {
     systemd: Systemd,
@@ -107,7 +109,7 @@ pub struct Units {
 }
 
 impl Units {
-    /// Nothing is done yet.
+    /// Creates it without any action.
     pub fn new(systemd: Systemd, root: Root, inventory: watch::Receiver<Arc<Inventory>>) -> Self {
         Self {
             systemd,
@@ -117,14 +119,14 @@ impl Units {
         }
     }
 
-    /// Tells vendors' programs to let go of their hardware. Whoever is away holds nothing.
+    /// Asks vendor drivers to release their hardware. A driver that is not connected holds none.
     async fn quiesce(&self, within: Duration) {
         let Some(vendors) = &self.vendors else { return };
         let done = vendors.quiesce(GOES_DOWN, within).await;
         tell_of("let go of its hardware", done);
     }
 
-    /// Unless the machine is going down already.
+    /// Starts the recorded units, unless the machine is already going down.
     async fn start_what_was_stopped(&self) {
         let going = self.systemd.going_down().await;
         if !matches!(going, Ok(true)) {
@@ -146,7 +148,7 @@ impl Units {
             }
         };
         let (running, leaving) = not_down(states);
-        // What is not recorded would stay stopped.
+        // A unit that is not recorded would stay stopped.
         if !running.is_empty()
             && let Err(error) = self.add(running.clone()).await
         {
@@ -205,7 +207,7 @@ impl Units {
                         "{unit} was stopped for a reboot and does not start again: {}",
                         chain(&error)
                     );
-                    // Tried again at the next start, where that may help.
+                    // Retried at the next start if the error is transient.
                     if error.again() {
                         record.units.insert(unit);
                     }
@@ -218,7 +220,7 @@ impl Units {
         }
     }
 
-    /// What an earlier shutdown stopped and nobody started again stays to be started.
+    /// Units that an earlier shutdown stopped and that were not started since stay in the record.
     async fn add(&self, units: Vec<String>) -> Result<(), RecordError> {
         let add = move |root: &Root| {
             let mut record = record::read_to_add(root)?;
@@ -234,13 +236,13 @@ impl Units {
     ) -> Result<T, RecordError> {
         let root = self.root.clone();
         let done = tokio::task::spawn_blocking(move || act(&root)).await;
-        // A lost task is a defect that the log shows.
+        // A lost task is a defect and is logged.
         done.unwrap_or_else(|_| Ok(T::default()))
     }
 }
 
-/// Those that are up, and those that stop already: these may still have a device open, and are not started
-/// again for that.
+/// Running units, and units that are already stopping: the latter may still have a device open, but
+/// are not started again.
 fn not_down(states: BTreeMap<String, Active>) -> (Vec<String>, Vec<String>) {
     let (mut up, mut leaving) = (Vec::new(), Vec::new());
     for (unit, state) in states {
@@ -255,7 +257,8 @@ fn not_down(states: BTreeMap<String, Active>) -> (Vec<String>, Vec<String>) {
 
 impl Around for Units {
     async fn before(&mut self, within: Duration) {
-        // Units may use what vendors look after, so they go first as far as time allows.
+        // Units may use hardware of vendor drivers, so they are stopped first and get half of the
+        // time.
         let half = match self.vendors.as_ref().is_some_and(VendorsHandle::any) {
             true => within / 2,
             false => within,

@@ -1,4 +1,4 @@
-//! What the agent shows of itself: the status, the probes, the word to the service manager.
+//! Serves the agent's status, probes and service manager notifications.
 
 use std::{
     os::unix::net::UnixListener as BlockingListener,
@@ -33,7 +33,7 @@ use crate::{
     systemd::{Notifier, Systemd},
 };
 
-/// The status before anything was looked at.
+/// The initial status.
 pub(super) fn starting(setup: &Setup, capabilities: Capabilities) -> Status {
     if !capabilities.chown {
         tracing::info!("owners are recorded, not set: this process may not change them");
@@ -50,7 +50,7 @@ pub(super) fn starting(setup: &Setup, capabilities: Capabilities) -> Status {
     }
 }
 
-/// Starts to measure the host.
+/// Starts measuring the host.
 pub(super) fn measure(
     root: &Root,
     settings: &Settings,
@@ -69,7 +69,7 @@ pub(super) fn measure(
     signals
 }
 
-/// Starts to ask what the administrator's own gates want to know.
+/// Starts the probes for the administrator's own gates.
 pub(super) fn probe(
     root: &Root,
     settings: watch::Receiver<Arc<Settings>>,
@@ -82,12 +82,12 @@ pub(super) fn probe(
     answers
 }
 
-/// As many questions as wait for an answer: persons ask one at a time.
+/// Queue length for requests; operators ask one at a time.
 const QUESTIONS: usize = 4;
 
-/// The two ends of what may be asked for over the socket.
+/// Both ends of the control socket's request queue.
 ///
-/// Where configs are not this agent's job, none are taken.
+/// If configs are not this agent's job, no requests are accepted.
 pub(super) fn control(
     own_uid: u32,
     settings: &Settings,
@@ -97,16 +97,17 @@ pub(super) fn control(
     (control.filter(|_| settings.does(Job::Config)), asks)
 }
 
-/// The port and the two sockets below the root. Who connects already waits until they are open.
+/// The admin port and the two sockets below the root. Clients that connect early wait until they
+/// are served.
 pub(super) struct Doors {
-    /// The port's address as it is reached, or will be.
+    /// The address of the port, bound or to be bound.
     pub(super) address: String,
     port: Result<TcpListener, Admin>,
     status: UnixListener,
     control: UnixListener,
 }
 
-/// Takes the port and the sockets: what can fail.
+/// Binds the port and the sockets, which can fail.
 pub(super) fn bind(root: &Root, settings: &Settings) -> Result<Doors, AgentError> {
     let (port, address) = bind_port(settings.admin)?;
     Ok(Doors {
@@ -117,8 +118,8 @@ pub(super) fn bind(root: &Root, settings: &Settings) -> Result<Doors, AgentError
     })
 }
 
-/// A chosen address that another program has is waited for: whoever may take a port must not keep the machine
-/// from being looked after.
+/// If a configured address is in use, binding is retried later: a program that occupies a port must
+/// not prevent the machine from being managed.
 fn bind_port(chosen: Admin) -> Result<(Result<TcpListener, Admin>, String), AgentError> {
     let port = match admin::bind(chosen) {
         Ok(port) => port,
@@ -157,7 +158,8 @@ fn asynchronous(bound: Result<BlockingListener, RootError>) -> Result<UnixListen
 }
 
 impl Doors {
-    /// Answers from now on. The status must have been published: nobody is shown a placeholder.
+    /// Starts serving. The status must have been published, so that clients never get a
+    /// placeholder.
     pub(super) fn open(self, served: Served, control: Option<Control>, tasks: &Tasks) {
         let (port, routes, stop) = (self.port, admin::port_routes(served.clone()), tasks.token());
         tasks.spawn("port", async move {
@@ -165,7 +167,7 @@ impl Doors {
                 Ok(port) => port,
                 Err(chosen) => tokio::select! {
                     () = stop.cancelled() => return,
-                    // Safe to drop: what was not accepted yet is closed with the listener.
+                    // Cancel-safe: connections that were not accepted are closed with the listener.
                     port = admin::wait(chosen) => port,
                 },
             };
@@ -190,7 +192,8 @@ impl Doors {
     }
 }
 
-/// Publishes the status, for the first time before this returns, and tells systemd: ready once the source was read, and one sentence always.
+/// Publishes the status, for the first time before this returns, and notifies systemd: a status
+/// line on every change, and readiness once the source was read.
 pub(super) fn publish(
     from: Sources,
     status: watch::Sender<Arc<Status>>,

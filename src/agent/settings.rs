@@ -1,4 +1,4 @@
-//! Settings that change while the agent runs.
+//! Reloads settings while the agent runs.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,10 +12,10 @@ use crate::{
     update::run::Conduct,
 };
 
-/// An editor's save is several events; half a tenth of a second later they are over.
+/// Debounce: an editor's save causes several events within 50 ms.
 const DEBOUNCE: Duration = Duration::from_millis(50);
 
-/// Keys that are read once, at the start.
+/// Keys that are read only at startup.
 const AT_START: [&str; 16] = [
     "source",
     "source.role",
@@ -35,8 +35,8 @@ const AT_START: [&str; 16] = [
     "log.level",
 ];
 
-/// Reads the settings again when their directory changes, when the node comes to another pool, or when
-/// `asked`. Bad ones change nothing and are said.
+/// Reloads the settings when their directory changes, when the node moves to another pool, or on
+/// request (`asked`). Invalid settings change nothing and are logged.
 pub(super) fn watch(
     root: &Root,
     mut place: Place,
@@ -55,15 +55,15 @@ pub(super) fn watch(
         loop {
             tokio::select! {
                 () = stop.cancelled() => return,
-                // Safe to drop: a question stays.
+                // Cancel-safe: a request is kept.
                 () = asked.notified() => tracing::info!("the settings are read again, as asked"),
-                // Safe to drop: what inotify has queued is read by the next call.
+                // Cancel-safe: queued inotify events are read by the next call.
                 () = changed(watch.as_mut()) => {}
-                // Safe to drop: a change stays marked as unseen. Outside a cluster there is none.
+                // Cancel-safe: a change stays marked as unseen. Without a cluster there is none.
                 Ok(()) = pool.changed() => place.pool.clone_from(&pool.borrow_and_update()),
             }
             tokio::time::sleep(DEBOUNCE).await;
-            // Before the reading: what changes while it lasts must not be missed.
+            // Before reading, so that changes during the read are not missed.
             watch = arm(&place);
             offer(&mut live, place.read(), &to);
             look_at_policies(&root, live.settings(), place.own_uid, &policies);
@@ -72,19 +72,19 @@ pub(super) fn watch(
     (current, rules)
 }
 
-/// The settings and the policies, as they change.
+/// Receivers of the settings and the policies.
 type Watched = (
     watch::Receiver<Arc<Settings>>,
     watch::Receiver<Arc<Policies>>,
 );
 
-/// What was read at the start.
+/// The values read at startup.
 pub(super) struct Read {
     pub(super) settings: Settings,
     pub(super) policies: Arc<Policies>,
 }
 
-/// Bad policies change nothing and are said.
+/// Reloads the policies. Invalid ones change nothing and are logged.
 fn look_at_policies(
     root: &Root,
     settings: &Settings,
@@ -109,8 +109,8 @@ fn look_at_policies(
     }
 }
 
-/// The driver's conduct, anew whenever the settings or the policies change; the cluster's policies stand
-/// before the file's.
+/// Rebuilds the reconciler's conduct whenever settings or policies change; policies of the cluster
+/// take precedence over those of the file.
 pub(super) fn conducts(
     (mut settings, mut policies): Watched,
     mut of_the_cluster: watch::Receiver<Option<Arc<Policies>>>,
@@ -130,10 +130,10 @@ pub(super) fn conducts(
         loop {
             tokio::select! {
                 () = stop.cancelled() => return,
-                // Safe to drop, all: a change that is missed is still marked unseen.
+                // All of these are cancel-safe: a missed change stays marked as unseen.
                 changed = heard.0.changed() => if changed.is_err() { return },
                 changed = heard.1.changed() => if changed.is_err() { return },
-                // Outside a cluster nobody says anything.
+                // Without a cluster this channel never changes.
                 Ok(()) = heard.2.changed() => {}
             }
             to.send_replace(now());
@@ -158,7 +158,7 @@ fn offer(live: &mut Live, read: Result<Settings, LoadError>, to: &watch::Sender<
     }
 }
 
-/// Waits for a change; for ever where nothing can be watched.
+/// Waits for a change; forever if nothing can be watched.
 async fn changed(watch: Option<&mut Watch>) {
     match watch {
         Some(watch) => drop(watch.next().await),
@@ -166,8 +166,8 @@ async fn changed(watch: Option<&mut Watch>) {
     }
 }
 
-/// Watches the directory and the drop-ins, and every directory above, because each may be replaced
-/// or not be there yet.
+/// Watches the directory, its drop-ins, and every parent directory, because each may be replaced or
+/// may not exist yet.
 fn arm(place: &Place) -> Option<Watch> {
     let mut watch = place.root.watch().ok()?;
     let mut armed = watch.add(&place.dir).is_ok();
@@ -175,7 +175,7 @@ fn arm(place: &Place) -> Option<Watch> {
         armed |= watch.add_names(&above).is_ok();
     }
     if let Ok(drop_ins) = place.dir.join("machinist.yaml.d") {
-        // Most machines have none; its coming is seen in the directory above it.
+        // It usually does not exist; its creation is observed in the parent directory.
         let _ = watch.add(&drop_ins);
     }
     armed.then_some(watch)

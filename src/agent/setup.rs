@@ -1,4 +1,4 @@
-//! What settings mean for this machine: capabilities, conduct, source.
+//! Derives capabilities, conduct and source from the settings.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -21,7 +21,7 @@ use crate::{
     },
 };
 
-/// What this process can do to that root; refused where a live machine needs more.
+/// The capabilities of this process on the root; an error if a live machine needs more.
 pub fn capabilities(root: &Root, owners: Owners) -> Result<Capabilities, AgentError> {
     let live = root.is_live();
     let chown = match (owners, live, root.can_chown()) {
@@ -38,7 +38,7 @@ pub fn capabilities(root: &Root, owners: Owners) -> Result<Capabilities, AgentEr
     })
 }
 
-/// As [`capabilities`], for those who only look: nothing is refused.
+/// Like [`capabilities`] for read-only commands: nothing is rejected.
 pub fn look_capabilities(root: &Root, owners: Owners) -> Capabilities {
     let fallback = Capabilities {
         live: root.is_live(),
@@ -48,16 +48,16 @@ pub fn look_capabilities(root: &Root, owners: Owners) -> Capabilities {
     capabilities(root, owners).unwrap_or(fallback)
 }
 
-/// The service manager of a live root, asked already which userspace runs there: the driver compares boots
-/// from its first moment on.
+/// The service manager of a live root. Its userspace boot is read here, because the reconciler
+/// compares boots from its start.
 pub(super) async fn manager(root: &Root, capabilities: Capabilities) -> Option<Systemd> {
     let systemd = capabilities.live.then(|| Systemd::of(root))?;
     userspace::know(root, &systemd).await;
     Some(systemd)
 }
 
-/// What the agent finds or makes on its host before it opens the journal: the service manager, and its own
-/// part where it has one.
+/// Prepares the host before the journal is opened: connects to the service manager, and installs
+/// the host part if the agent needs one.
 pub(super) async fn on_host(
     root: &Root,
     settings: &Settings,
@@ -68,9 +68,9 @@ pub(super) async fn on_host(
     Ok((systemd, host))
 }
 
-/// The host's part of an agent in a container that updates the machine, brought to the host before the
-/// journal is opened: an older copy there might not read what this agent writes. What keeps it away is said
-/// here, and again with each plan that needs it.
+/// Installs the host part of an agent that runs in a container and updates the machine. This
+/// happens before the journal is opened, because an older copy might not be able to read what this
+/// agent writes. A failure is logged here, and reported with each plan that needs the host part.
 async fn host_part(
     root: &Root,
     settings: &Settings,
@@ -88,7 +88,7 @@ async fn host_part(
     {
         Ok(false) => {}
         Ok(true) => {
-            // The next boot reads the units anyway.
+            // The next boot reads the units in any case.
             if let Some(systemd) = systemd
                 && let Err(error) = systemd.daemon_reload().await
             {
@@ -103,7 +103,7 @@ async fn host_part(
     Ok(Some(host))
 }
 
-/// The driver's conduct, from the settings.
+/// The reconciler's conduct, from the settings.
 pub fn conduct(
     settings: &Settings,
     capabilities: Capabilities,
@@ -139,7 +139,7 @@ pub fn conduct(
     }
 }
 
-/// What no config may bring here.
+/// Checks for what a config must not contain on this machine.
 pub fn judge(settings: &Settings) -> Judge {
     Judge {
         policies: settings.update.policies.clone(),
@@ -147,7 +147,7 @@ pub fn judge(settings: &Settings) -> Judge {
     }
 }
 
-/// Whom a config may manage.
+/// The users and groups that a config may manage.
 pub(super) fn rules(settings: &Settings) -> Rules {
     Rules {
         users: settings.users_allowed.iter().cloned().collect(),
@@ -156,7 +156,7 @@ pub(super) fn rules(settings: &Settings) -> Rules {
     }
 }
 
-/// The directory that the settings name.
+/// The config source directory that the settings name.
 pub fn source(
     root: &Root,
     settings: &Settings,
@@ -176,7 +176,7 @@ pub fn source(
             let slash = Root::open(std::path::Path::new("/")).map_err(AgentError::Socket)?;
             (slash, plain(&whole)?, given.to_owned())
         }
-        // Settled before this; a directory is asked for.
+        // Resolved by the caller; the default directory is used.
         Source::Auto | Source::Cluster => (
             root.clone(),
             AbsPath::new(Source::DEFAULT_DIR)?,
@@ -194,7 +194,7 @@ pub fn source(
     })
 }
 
-/// An absolute path without the `.` and `..` that a shell user may write.
+/// Normalises a path of a shell user: absolute, without `.` and `..`.
 pub fn plain(path: &std::path::Path) -> Result<AbsPath, crate::path::BadPath> {
     let mut parts: Vec<String> = Vec::new();
     for part in path.components() {

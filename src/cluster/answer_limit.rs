@@ -1,6 +1,6 @@
-//! Limits the size of the API server's answers.
+//! Limits the size of responses from the API server.
 //!
-//! The body of a watch has no end and no limit here: each of its events is one object.
+//! Watch streams are not limited: they have no end, and each of their events carries one object.
 
 use std::{
     pin::Pin,
@@ -13,10 +13,10 @@ use http_body_util::{Either, Limited};
 use kube::client::Body;
 use tower::{Layer, Service};
 
-/// Most bytes of one answer: a page of 250 ordinary pods has 5 MiB.
+/// Maximum size of one response in bytes. For scale: a page of 250 ordinary pods is about 5 MiB.
 pub(super) const MAX_ANSWER_BYTES: usize = 64 << 20;
 
-/// Wraps a client's service so that a longer answer is an error.
+/// Client middleware that turns a response body above this many bytes into an error.
 pub(super) struct AnswerLimit(pub(super) usize);
 
 impl<S> Layer<S> for AnswerLimit {
@@ -77,7 +77,7 @@ mod tests {
 
     use super::*;
 
-    /// A client whose server answers everything with one object of this many bytes.
+    /// A client whose server answers every request with one object of this many bytes.
     fn client(object: String, limit: usize) -> Client {
         let answer = tower::service_fn(move |_: Request<Body>| {
             let body = Body::from(object.clone().into_bytes());

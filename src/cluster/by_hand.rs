@@ -1,6 +1,6 @@
-//! Nodes as people handle them: by name or label, cordoned and given back.
+//! Node operations for the command line: select nodes by name or label, cordon and uncordon them.
 //!
-//! A person's cordon carries no mark of ours, so that no agent lifts it.
+//! A cordon set here carries no agent annotation, so no agent removes it.
 
 use k8s_openapi::api::core::v1::Node;
 use kube::{
@@ -12,44 +12,45 @@ use serde_json::{Value, json};
 use super::{Cluster, ClusterError};
 use crate::crd::names::{MANAGER, annotation};
 
-/// What a person wants of a node.
+/// The operator's desired scheduling state for a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wish {
-    /// No new pods.
+    /// Cordon: no new pods.
     Cordon {
-        /// And no agent shall change that after an update.
+        /// Also ask agents to keep the cordon after an update.
         keep: bool,
     },
-    /// New pods, whatever was wanted before.
+    /// Uncordon, regardless of which client set the cordon.
     Uncordon,
 }
 
-/// How much of it is done.
+/// Dry-run mode, as in kubectl.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DryRun {
-    /// All of it.
+    /// Apply the change.
     #[default]
     None,
-    /// Nothing is sent that writes.
+    /// Send no request that writes.
     Client,
-    /// It is sent, and the server does not keep it.
+    /// Send the request with `dryRun=All`: the server validates it and does not persist it.
     Server,
 }
 
-/// How a node stood.
+/// State of a node before the change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Before {
-    /// It was as it is wanted: nothing was sent.
+    /// The node already had the desired state; no request was sent.
     pub settled: bool,
-    /// An agent holds it cordoned for an update, and will lift that.
+    /// An agent cordoned the node for an update and will uncordon it.
     pub held_by_agent: bool,
-    /// An agent's mark is there without a cordon: somebody has lifted that.
+    /// The agent's cordon annotation exists although the node is schedulable: another client
+    /// uncordoned it.
     pub stale_mark: bool,
-    /// A person's word that it stays cordoned is there.
+    /// The annotation that asks agents to keep the cordon is set.
     pub kept: bool,
 }
 
-/// The names of the nodes that a label selector means, as the server orders them.
+/// Names of the nodes that match a label selector, in the server's order.
 pub async fn selected(cluster: &Cluster, selector: &str) -> Result<Vec<String>, ClusterError> {
     let list = |client| async move {
         let params = ListParams::default().labels(selector);
@@ -64,14 +65,14 @@ pub async fn selected(cluster: &Cluster, selector: &str) -> Result<Vec<String>, 
     Ok(names.collect())
 }
 
-/// Whether there is a node of that name.
+/// Checks that a node of this name exists.
 pub async fn find(cluster: &Cluster, name: &str) -> Result<(), ClusterError> {
     let get = |client| async move { Api::<Node>::all(client).get_metadata(name).await };
     let found = cluster.ask("get", format!("Node {name}"), get).await;
     found.map(drop)
 }
 
-/// Makes a node as a person wants it, in one request; in none where it is already.
+/// Brings a node to the desired state with one request, or with none if it already has it.
 pub async fn set(
     cluster: &Cluster,
     name: &str,
@@ -93,7 +94,7 @@ pub async fn set(
     Ok(before)
 }
 
-/// Changes a Node by a merge patch, in one request.
+/// Patches a Node with one JSON merge patch.
 pub(super) async fn merge(
     cluster: &Cluster,
     act: &'static str,
@@ -132,10 +133,10 @@ fn judge(node: &Node, wish: Wish) -> Before {
     }
 }
 
-/// A merge patch of nothing but what is wanted: null takes away.
+/// Builds the minimal merge patch; `null` removes a field.
 fn change(wish: Wish, before: Before) -> Value {
     match wish {
-        // What an agent's mark stood for is gone: this cordon is nobody's but the person's.
+        // The agent's annotation is stale: this cordon belongs to the operator alone.
         Wish::Cordon { keep: false } if before.stale_mark => json!({
             "metadata": {"annotations": {annotation::CORDONED: null}},
             "spec": {"unschedulable": true},
@@ -145,7 +146,7 @@ fn change(wish: Wish, before: Before) -> Value {
             "metadata": {"annotations": {annotation::KEEP_CORDONED: "true"}},
             "spec": {"unschedulable": true},
         }),
-        // With the agent's mark: the next cordon is its own maker's.
+        // Also remove the agent's annotation, so that it cannot claim a later cordon.
         Wish::Uncordon => json!({
             "metadata": {"annotations": {
                 annotation::KEEP_CORDONED: null,

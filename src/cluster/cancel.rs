@@ -1,4 +1,5 @@
-//! Cancelling the update of a node: a person asks on the Node, the node's agent answers there.
+//! Cancelling a node's update: the command line sets an annotation on the Node, and the node's
+//! agent replies with another.
 
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
@@ -11,31 +12,31 @@ use super::{
 };
 use crate::crd::names::{annotation, protocol};
 
-/// What a Node says of its update, and of cancelling it.
+/// Update and cancellation state of a Node, read from its annotations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Standing {
-    /// The config that it is to have.
+    /// The desired config.
     pub desired: Option<String>,
-    /// The config that it is on.
+    /// The current config.
     pub current: Option<String>,
-    /// The config whose update a person cancels.
+    /// The config whose update the operator asked to cancel.
     pub asked: Option<String>,
-    /// The config whose update the agent has given up.
+    /// The config whose update the agent cancelled.
     pub cancelled: Option<String>,
-    /// Why the agent did not, as `config: why`.
+    /// Why the agent refused to cancel, as `config: reason`.
     pub refused: Option<String>,
     version: String,
     uid: String,
 }
 
 impl Standing {
-    /// The config that is not in force yet.
+    /// The desired config, if it is not the current one.
     pub fn pending(&self) -> Option<&str> {
         let desired = self.desired.as_deref()?;
         (self.current.as_deref() != Some(desired)).then_some(desired)
     }
 
-    /// Why the update to `config` was not cancelled, once the agent has said so.
+    /// Why the agent refused to cancel the update to `config`, once it has replied.
     pub fn refusal(&self, config: &str) -> Option<&str> {
         let said = self.refused.as_deref()?.strip_prefix(config)?;
         said.strip_prefix(": ").filter(|_| self.asked.is_none())
@@ -59,15 +60,16 @@ impl Standing {
     }
 }
 
-/// How a Node stands now.
+/// Reads the state of a Node.
 pub async fn standing(cluster: &Cluster, name: &str) -> Result<Standing, ClusterError> {
     let get = |client| async move { Api::<Node>::all(client).get(name).await };
     let node = cluster.ask("get", format!("Node {name}"), get).await?;
     Ok(Standing::of(&node))
 }
 
-/// Asks that the update which `decide` names be cancelled, or, where it names none, takes the question
-/// back. It decides anew where somebody has written in between; none of it: nothing is sent.
+/// Requests cancellation of the update that `decide` returns, or withdraws the request if it
+/// returns no config. If another client changes the Node in between, it reads and decides again. If
+/// `decide` declines, nothing is written.
 pub async fn ask(
     cluster: &Cluster,
     name: &str,
@@ -89,8 +91,9 @@ pub async fn ask(
     }
 }
 
-/// With the version, so that the question is about the config that was seen. What was answered before goes
-/// with it: the agent that has given this very update up already says so anew.
+/// The patch tests the resource version, so that it applies to the config that was read. It also
+/// removes the reply to an earlier request; an agent that has already cancelled this update replies
+/// again.
 fn wish(seen: &Standing, config: Option<&str>) -> Value {
     json!({"metadata": {
         "uid": seen.uid,

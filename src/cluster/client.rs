@@ -1,10 +1,10 @@
-//! How the API server is reached: as a pod's service account, or as a kubeconfig says.
+//! Connection to the API server, with a pod's service account or a kubeconfig.
 //!
-//! What kube does by itself: it reads the token file (both kinds of access) and the pod's `ca.crt` anew
-//! once a minute, and takes them from then on. What it does not do, and what is done here: read the
-//! token at once when it is refused (401); read client certificates and a kubeconfig's authorities
-//! again at all (a kubelet's certificate is replaced long before the agent's process is); bound a
-//! request in time. kube's own retries are turned off: up to 15 silent ones would send stale requests.
+//! kube itself rereads the token file (for both kinds of access) and the pod's `ca.crt` once a
+//! minute. This module adds what kube lacks: it rereads the token immediately after a 401, rereads
+//! client certificates and a kubeconfig's CA bundle (a kubelet's certificate is rotated within the
+//! lifetime of the agent's process), and puts a timeout on every request. kube's own retries are
+//! disabled: up to 15 silent retries would send stale requests.
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
@@ -27,55 +27,57 @@ use super::{
 };
 use crate::crd::names;
 
-/// How long one address may take to answer; the next address of a load balancer is tried then.
+/// Connect timeout for one address; then the next address of a load balancer is tried.
 const CONNECT: Duration = Duration::from_secs(10);
 
-/// No request of ours lasts longer on a healthy server, which itself gives up after 60 s.
+/// Request timeout. A healthy server itself gives up after 60 s.
 const REQUEST: Duration = Duration::from_secs(30);
 
-/// While nobody answers, address and authorities are read again this often: they may be what changed.
+/// While the server is unreachable, its address and CA bundle are reread at this interval, because
+/// they may have changed.
 const REREAD: Duration = Duration::from_secs(60);
 
-/// Whom the server's audit log sees.
+/// User agent, as it appears in the server's audit log.
 const AGENT: &str = concat!("machinist/", env!("CARGO_PKG_VERSION"));
 
-/// Where credentials come from.
+/// Source of the credentials.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Access {
     /// The service account of the pod that this process runs in.
     Pod,
-    /// Kubeconfig files, merged as kubectl merges them: the first to say something wins, files of a
-    /// list that are missing are passed over.
+    /// Kubeconfig files, merged as kubectl does: the first file that sets a value wins, and missing
+    /// files of a list are skipped.
     Kubeconfig(Vec<PathBuf>),
-    /// The same, with another context than the current one.
+    /// Kubeconfig files, with this context instead of the current one.
     Context(Vec<PathBuf>, String),
 }
 
-/// What a process is given that tells of a cluster; read at the edge.
+/// Process environment from which the access method is chosen; read once, in `main`.
 #[derive(Clone, Debug, Default)]
 pub struct Surroundings {
     /// `--kubeconfig`.
     pub flag: Option<PathBuf>,
     /// `--context`.
     pub context: Option<String>,
-    /// The paths that `KUBECONFIG` lists, without empty ones.
+    /// Paths in `KUBECONFIG`, without empty ones.
     pub kubeconfig: Vec<PathBuf>,
-    /// `KUBERNETES_SERVICE_HOST` is set: this is a pod.
+    /// Whether `KUBERNETES_SERVICE_HOST` is set, which means that the process runs in a pod.
     pub pod: bool,
     /// `HOME`.
     pub home: Option<PathBuf>,
 }
 
 impl Access {
-    /// The agent's: what it was given, or its pod. None: there is no cluster. A file in root's home
-    /// directory is not asked for: a machine must not join a cluster because a person left one there.
+    /// Access for the agent: the configured kubeconfig, or else the pod's service account. None
+    /// means that there is no cluster. `~/.kube/config` is ignored: a kubeconfig left in root's
+    /// home directory must not make a machine join a cluster.
     pub fn of_agent(surroundings: &Surroundings) -> Option<Self> {
         let given = Self::given(surroundings);
         given.or_else(|| surroundings.pod.then_some(Self::Pod))
     }
 
-    /// A person's, as kubectl finds it: what was given, the pod, `~/.kube/config`. Who names a context
-    /// means one of a kubeconfig.
+    /// Access for the command line, in kubectl's order: explicit kubeconfig, pod, `~/.kube/config`.
+    /// An explicit context always selects from a kubeconfig, never the pod.
     pub fn of_person(surroundings: &Surroundings) -> Option<Self> {
         let at_home = || {
             let home = surroundings.home.as_ref()?;
@@ -98,7 +100,8 @@ impl Access {
         (!listed.is_empty()).then(|| Self::Kubeconfig(listed.clone()))
     }
 
-    /// What it says now. Reads files of the process's own file system: the pod's, or the caller's.
+    /// Loads the current credentials from this process's own file system (the pod's, or the
+    /// caller's).
     async fn config(&self) -> Result<Config, ConnectError> {
         let mut config = match self {
             Self::Pod => Config::incluster().map_err(|e| ConnectError::Pod(Box::new(e)))?,
@@ -113,7 +116,7 @@ impl Access {
         Ok(config)
     }
 
-    /// The client, and whether its token must be read anew here.
+    /// Builds a client, and returns whether this module must reread its token because kube cannot.
     async fn client(&self) -> Result<(Client, bool), ConnectError> {
         let mut config = self.config().await?;
         let trimmed = token::trim(&mut config)?;
@@ -155,7 +158,7 @@ fn is_missing(error: &KubeconfigError) -> bool {
     matches!(error, KubeconfigError::ReadConfig(why, _) if why.kind() == std::io::ErrorKind::NotFound)
 }
 
-/// The API server, as everybody in this room asks it. Cheap to clone; all clones are one.
+/// Client of the API server, shared by this module. Cheap to clone; all clones share one state.
 #[derive(Clone)]
 pub struct Cluster(Arc<Inner>);
 
@@ -166,12 +169,13 @@ struct Inner {
 
 struct Current {
     client: Client,
-    /// Grows with each reading of the credentials, so that two who are refused at once read once.
+    /// Incremented at each reload of the credentials, so that two requests that get a 401 at the
+    /// same time reload once.
     reading: u64,
     read: Instant,
-    /// Nobody answered: what is known of the server may be wrong.
+    /// The last request got no response, so the known address or CA bundle may be outdated.
     doubted: bool,
-    /// The token was taken out of its file: nobody else reads that again.
+    /// The token was read from its file by this module, so kube does not reread it.
     trimmed: bool,
 }
 
@@ -182,7 +186,7 @@ impl std::fmt::Debug for Cluster {
 }
 
 impl Cluster {
-    /// Reads the credentials. Nothing is asked yet: a server that is away is no error.
+    /// Loads the credentials. No request is sent: an unreachable server is not an error here.
     pub async fn connect(access: Access) -> Result<Self, ConnectError> {
         let (client, trimmed) = access.client().await?;
         let current = Current {
@@ -198,7 +202,8 @@ impl Cluster {
         })))
     }
 
-    /// Whether OpenShift's machine-config controllers run in this cluster: their ControllerConfig says so.
+    /// Whether OpenShift's machine-config controllers run in this cluster, detected by their
+    /// ControllerConfig.
     pub async fn has_openshift_controllers(&self) -> Result<bool, ClusterError> {
         let path = format!("/apis/{}/v1/controllerconfigs", names::GROUP);
         let name = names::CONTROLLER_CONFIG;
@@ -215,16 +220,16 @@ impl Cluster {
         }
     }
 
-    /// The namespace of the pod, or of the kubeconfig's context.
+    /// The pod's namespace, or that of the kubeconfig's context.
     pub async fn namespace(&self) -> String {
         let current = self.0.current.lock().await;
         current.client.default_namespace().to_owned()
     }
 
-    /// Makes one request, which `ask` puts together; `act` and `object` name it in messages.
+    /// Sends one request, built by `ask`; `act` and `object` name it in error messages.
     ///
-    /// It ends within 30 s, or 60 s where the credentials are refused (401): they are read again and the request
-    /// is sent once more.
+    /// It ends within 30 s, or within 60 s if the credentials are rejected (401): they are reloaded
+    /// and the request is sent a second time.
     pub async fn ask<T, F>(
         &self,
         act: &'static str,
@@ -254,8 +259,8 @@ impl Cluster {
         })
     }
 
-    /// The client as it is, or made anew after a while in which nobody answered, or in which nobody else
-    /// has looked at the token.
+    /// The current client. It is rebuilt at most every [`REREAD`] while the server is unreachable,
+    /// or while this module is responsible for rereading the token.
     async fn current(&self) -> (Client, u64) {
         let mut current = self.0.current.lock().await;
         if (current.doubted || current.trimmed) && current.read.elapsed() >= REREAD {
@@ -264,7 +269,7 @@ impl Cluster {
         (current.client.clone(), current.reading)
     }
 
-    /// The client with credentials read after `reading`; none where they cannot be read.
+    /// The client with credentials loaded after `reading`; none if they cannot be loaded.
     async fn read_again(&self, reading: u64) -> Option<Client> {
         let mut current = self.0.current.lock().await;
         let fresh = current.reading != reading || current.read_from(&self.0.access).await;
@@ -273,8 +278,8 @@ impl Cluster {
 }
 
 impl Current {
-    /// Takes what the files say now. What cannot be read, because it is being replaced, changes
-    /// nothing.
+    /// Reloads the credentials. If they cannot be read, for example because a file is being
+    /// replaced, the old ones stay in use.
     async fn read_from(&mut self, access: &Access) -> bool {
         self.read = Instant::now();
         match access.client().await {

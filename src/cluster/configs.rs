@@ -1,9 +1,9 @@
-//! The config that the Node is to have: the MachineConfig that `desiredConfig` names, read once, and
-//! the disruption policies that hold for it.
+//! Reads the desired config: the MachineConfig that the Node's `desiredConfig` annotation names,
+//! and the node disruption policies that apply to it.
 //!
-//! Nothing is watched and nothing is kept but the name that was read: rendered configs do not change
-//! under one name. The text never goes through a parser that would show it when it fails: it holds what
-//! the files hold.
+//! MachineConfigs are not watched and not cached: a rendered config does not change under its name,
+//! so only the name is remembered. The text is never passed to a parser whose error messages quote
+//! the input, because it contains file contents.
 
 use std::{sync::Arc, time::Duration};
 
@@ -24,61 +24,63 @@ use crate::{
     update::run::Desired,
 };
 
-/// Waits before a config that could not be read, or does not exist, is asked for again.
+/// Backoff for a config that could not be read or does not exist.
 const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
 
-/// One that was refused may be made anew under its name; nobody would tell.
+/// Backoff for a rejected config: it may be recreated under the same name, and no watch reports
+/// that.
 const REFUSED: Backoff = Backoff::new(Duration::from_secs(30), Duration::from_secs(300));
 
-/// What is wrong with reading, while the last config stays what is asked for.
+/// Why the desired config cannot be read; the last accepted config stays in effect meanwhile.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trouble {
     /// The stable code.
     pub reason: Reason,
-    /// One sentence with the whole chain of causes.
+    /// One sentence with the full chain of causes.
     pub message: String,
 }
 
-/// Who is told.
+/// Channels to which the results are published.
 #[derive(Debug)]
 pub struct Told {
-    /// The config, or why it is refused.
+    /// The accepted config, or the reasons why it was rejected.
     pub desired: watch::Sender<Desired>,
-    /// The policies of `MachineConfiguration/cluster`, said before the config that they are for; none
-    /// where the cluster has no such object.
+    /// Policies of `MachineConfiguration/cluster`, published before the config that they apply to;
+    /// none if the cluster has no such object.
     pub policies: watch::Sender<Option<Arc<Policies>>>,
-    /// Why nothing newer is said.
+    /// Why no newer config could be read; none after a successful read.
     pub trouble: watch::Sender<Option<Trouble>>,
-    /// How often what was read.
+    /// Counts reads by result.
     pub metrics: Metrics,
 }
 
-/// The cluster as the source of a machine's config.
+/// The cluster as the source of a machine's desired config.
 #[derive(Clone, Debug)]
 pub struct ConfigSource {
-    /// Where it is read.
+    /// The API server.
     pub cluster: Cluster,
-    /// Whose.
+    /// The Node whose annotations name the config.
     pub node: OwnNode,
-    /// The users and groups that may be managed.
+    /// Users and groups that a config may manage.
     pub rules: Rules,
-    /// Whether the machine is on no config of ours, so that the one counts that the Node says it is on.
+    /// Whether the machine has no config applied by machinist yet; then the Node's `currentConfig`
+    /// is used as the base.
     pub first: bool,
 }
 
-/// What one reading came to.
+/// Result of one read.
 enum Reading {
     Accepted(Arc<MachineConfig>, crate::digest::Digest, Option<Policies>),
     Refused(Vec<Refusal>),
-    /// There is none of that name.
+    /// No MachineConfig of this name exists.
     Missing(Refusal),
-    /// Nobody can tell.
+    /// The request failed.
     Unread(ClusterError),
 }
 
 impl ConfigSource {
-    /// Reads whenever the Node names another config, and again where that did not succeed, until
-    /// `stop`. The Node itself is followed by somebody else.
+    /// Reads the config whenever the Node names another one, and retries failed reads, until
+    /// `stop`. The watch on the Node itself runs in another task.
     pub async fn follow(self, told: Told, stop: CancellationToken) {
         let mut sights = self.node.sights();
         let mut failures = 0;
@@ -96,7 +98,7 @@ impl ConfigSource {
                 None => None,
                 Some(name) => tokio::select! {
                     () = stop.cancelled() => return,
-                    // Safe to drop: it only reads.
+                    // Cancel-safe: it only reads.
                     () = renamed(&mut sights, Some(name)) => continue,
                     reading = self.read(name) => told.of(reading, failures),
                 },
@@ -104,9 +106,9 @@ impl ConfigSource {
             failures = failures.saturating_add(1);
             tokio::select! {
                 () = stop.cancelled() => return,
-                // Safe to drop: the name is compared anew.
+                // Cancel-safe: the name is compared again in the next round.
                 () = renamed(&mut sights, name.as_deref()) => {}
-                // Safe to drop: only time passes.
+                // Cancel-safe: it only waits.
                 () = passed(wait) => {}
             }
         }
@@ -153,7 +155,7 @@ impl ConfigSource {
         }
     }
 
-    /// What the config says that the Node says it is on; none where that does not matter or nobody knows it.
+    /// The config that the Node names as current; none if it is not needed or not known.
     async fn config_before(&self) -> Result<Option<Declared>, ClusterError> {
         let sight = self.node.sights().borrow().clone();
         let current = sight.node.as_deref().and_then(NodeView::current_config);
@@ -174,7 +176,7 @@ impl ConfigSource {
         text_of(&self.cluster, name).await
     }
 
-    /// The policies of the cluster; none where there is no such object, or no such kind.
+    /// The cluster's policies; none if the object or its kind does not exist.
     async fn policies(&self) -> Result<Result<Option<Policies>, Vec<Refusal>>, ClusterError> {
         let (path, name) = (
             format!("/apis/{}/v1/machineconfigurations", names::OPERATOR_GROUP),
@@ -189,7 +191,7 @@ impl ConfigSource {
     }
 }
 
-/// A MachineConfig, as the server has it.
+/// The JSON text of a MachineConfig, as the server returns it.
 pub async fn text_of(cluster: &Cluster, name: &str) -> Result<String, ClusterError> {
     let path = format!("/apis/{}/v1/machineconfigs", names::GROUP);
     text(cluster, &path, name, format!("MachineConfig {name}")).await
@@ -201,7 +203,7 @@ async fn text(
     name: &str,
     object: String,
 ) -> Result<String, ClusterError> {
-    // It becomes part of a URL: what is no name might be the way to another object.
+    // The name becomes part of a URL, so anything else could address another object.
     if !names::is_object_name(name) {
         return Err(ClusterError {
             act: "get",
@@ -218,7 +220,8 @@ async fn text(
 }
 
 impl Told {
-    /// Says what was read; when to read again, where that may change anything.
+    /// Publishes the result of a read. Returns when to read again, if a retry may change the
+    /// result.
     fn of(&self, reading: Reading, failures: u32) -> Option<Duration> {
         let (desired, read, backoff) = match reading {
             Reading::Accepted(config, digest, policies) => {
@@ -248,7 +251,7 @@ impl Told {
         backoff.map(|backoff| backoff.wait(failures, jitter()))
     }
 
-    /// What could not be accepted is not asked for any more. A config that could be stays.
+    /// Clears a rejected config and the read error. An accepted config stays in effect.
     fn not_asked_any_more(&self) {
         self.trouble
             .send_if_modified(|known| known.take().is_some());
@@ -261,7 +264,7 @@ impl Told {
         });
     }
 
-    /// The last config stays what is asked for.
+    /// Publishes a read error; the last accepted config stays in effect.
     fn unread(&self, error: &ClusterError, failures: u32) -> Duration {
         let trouble = Some(Trouble {
             reason: error.reason(),
@@ -281,7 +284,8 @@ impl Told {
     }
 }
 
-/// The config that the Node names, if it names one; none while the Node is away.
+/// The name of the desired config, if the Node has one; the outer option is none while the Node is
+/// not known.
 fn wanted(sights: &mut watch::Receiver<super::node::Sight>) -> Option<Option<String>> {
     named(&sights.borrow_and_update()).map(|name| name.map(str::to_owned))
 }
@@ -290,7 +294,7 @@ fn named(sight: &super::node::Sight) -> Option<Option<&str>> {
     Some(sight.node.as_ref()?.desired_config())
 }
 
-/// Waits until the Node names another config than `name`, or none.
+/// Waits until the Node names a config other than `name`, or none.
 async fn renamed(sights: &mut watch::Receiver<super::node::Sight>, name: Option<&str>) {
     let other = sights.wait_for(|sight| named(sight).is_some_and(|wanted| wanted != name));
     if other.await.is_err() {
@@ -305,8 +309,8 @@ async fn passed(wait: Option<Duration>) {
     }
 }
 
-/// The same parser as for files; what it says names the object and the field. A line and a column of
-/// the server's JSON would tell nobody anything.
+/// Uses the same parser as for local files; its messages name the object and the field. Line and
+/// column of the server's JSON are omitted, because no user sees that text.
 fn parse(
     name: &str,
     text: &str,
@@ -334,7 +338,7 @@ fn parse_policies(object: &str, text: &str) -> Result<Option<Policies>, Vec<Refu
         let refusal = Refusal::new(Reason::SyntaxInvalid, error.to_string());
         vec![refusal.file(object)]
     })?;
-    // An object that was made for its other settings says nothing of policies.
+    // The object was created for other settings and defines no policies.
     if value["spec"]["nodeDisruptionPolicy"].is_null() {
         return Ok(None);
     }

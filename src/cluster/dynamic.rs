@@ -1,5 +1,5 @@
-//! Dynamic resource allocation (`resource.k8s.io`) as the API server has it: the version that it speaks, and its
-//! claims.
+//! Client for dynamic resource allocation (`resource.k8s.io`): API version discovery and
+//! ResourceClaims.
 
 use kube::{Client, api::GetParams, core::Request};
 use serde::Deserialize;
@@ -15,10 +15,10 @@ use crate::{
     telemetry::chain,
 };
 
-/// The group of claims and slices.
+/// API group of ResourceClaims and ResourceSlices.
 pub(super) const GROUP: &str = "resource.k8s.io";
 
-/// Versions that are understood, the newest first, and how they spell devices.
+/// Supported API versions, newest first, and how each one encodes devices.
 const VERSIONS: [(&str, Spelling); 3] = [
     ("v1", Spelling::Plain),
     ("v1beta2", Spelling::Plain),
@@ -35,10 +35,10 @@ struct Version {
     version: String,
 }
 
-/// The newest version that the server and we know.
+/// The newest API version that both the server and machinist support.
 ///
 /// # Errors
-/// It does not say; 404 where it has no such group, or none of these versions.
+/// The request failed; 404 if the server has neither the group nor a supported version.
 pub(super) async fn version(cluster: &Cluster) -> Result<(&'static str, Spelling), ClusterError> {
     let get = |client: Client| async move {
         let request = Request::new("/apis").get(GROUP, &GetParams::default());
@@ -55,21 +55,21 @@ pub(super) async fn version(cluster: &Cluster) -> Result<(&'static str, Spelling
     })
 }
 
-/// The claims of the cluster.
+/// Reads ResourceClaims from the API server.
 #[derive(Debug)]
 pub struct ClusterClaims {
     cluster: Cluster,
 }
 
 impl ClusterClaims {
-    /// Nothing is asked yet.
+    /// Creates the client without sending a request.
     pub const fn new(cluster: Cluster) -> Self {
         Self { cluster }
     }
 
     async fn read(&self, namespace: &str, name: &str) -> Result<Option<String>, ClusterError> {
         let object = format!("ResourceClaim {namespace}/{name}");
-        // They become part of a path.
+        // Both become part of a URL path.
         if !names::is_object_name(namespace) || !names::is_object_name(name) {
             return Err(ClusterError {
                 act: "get",
@@ -77,8 +77,8 @@ impl ClusterClaims {
                 why: Why::NoName,
             });
         }
-        // Asked each time: where a server has lost a version, none of its claims is there, and that must not look
-        // like claims that are gone.
+        // The version is discovered for each request: after a server drops a version, a 404 for its
+        // claims must not look like deleted claims.
         let (version, _) = version(&self.cluster).await.map_err(|error| ClusterError {
             why: if error.is_not_found() {
                 Why::NotUnderstood

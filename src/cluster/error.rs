@@ -1,4 +1,4 @@
-//! What goes wrong with the API server: the act, the object, and what may be done about it.
+//! Errors of API requests: the verb, the object, the cause, and whether a retry can help.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -10,24 +10,24 @@ use kube::{
 
 use crate::reason::Reason;
 
-/// The cluster cannot be used at all: nothing was asked of it yet.
+/// The client could not be set up; no request was sent.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// The environment of a pod, or the files of its service account, are not as they should be.
+    /// The pod's environment or its service account files are missing or invalid.
     #[error("cannot use the pod's service account")]
     Pod(#[source] Box<InClusterError>),
-    /// A kubeconfig cannot be read or says too little.
+    /// A kubeconfig cannot be read or is incomplete.
     #[error("cannot use the kubeconfig {}", shown(.0))]
     Kubeconfig(Vec<PathBuf>, #[source] Box<KubeconfigError>),
-    /// What a token file holds is no token.
+    /// The token file contains no token.
     #[error("the token file {} holds no token; expected one line of text", .0.display())]
     Token(PathBuf),
-    /// Certificates, keys or the address do not make a client.
+    /// Certificates, key or address are not valid for a client.
     #[error("cannot make a client for {server}")]
     Client {
-        /// The address.
+        /// The server's address.
         server: String,
-        /// What is wrong.
+        /// The cause.
         #[source]
         source: Box<kube::Error>,
     },
@@ -39,7 +39,7 @@ fn shown(files: &[PathBuf]) -> String {
 }
 
 impl ConnectError {
-    /// Whether it may succeed later: a file may be in the middle of being replaced.
+    /// Whether a retry may succeed. Always true: a file may be in the middle of being replaced.
     pub const fn again(&self) -> bool {
         true
     }
@@ -50,44 +50,45 @@ impl ConnectError {
     }
 }
 
-/// One request did not succeed.
+/// A request failed.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {act} {object}")]
 pub struct ClusterError {
-    /// What was to be done: `get`, `patch`, …
+    /// The attempted operation: `get`, `patch`, …
     pub act: &'static str,
-    /// To what: `Node worker-1`.
+    /// The object: `Node worker-1`.
     pub object: String,
-    /// Why it was not.
+    /// The cause.
     #[source]
     pub why: Why,
 }
 
-/// Why a request did not succeed.
+/// Cause of a failed request.
 #[derive(Debug, thiserror::Error)]
 pub enum Why {
-    /// Nobody answered; a proxy, a server that hangs, a network that drops.
+    /// The request timed out: a hanging server, a proxy, or a network that drops packets.
     #[error("no answer within {} s", .0.as_secs())]
     TimedOut(Duration),
-    /// The server, or something before it, said no. Its message names objects, never contents.
+    /// The server, or a proxy in front of it, returned an error status. Its message names objects,
+    /// never their contents.
     #[error("{}", answer(.0))]
     Answered(Box<Status>),
-    /// There was no connection, or it broke.
+    /// The connection could not be established, or broke.
     #[error("the API server cannot be reached")]
     Unreachable(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// The credentials cannot even be sent.
+    /// The credentials cannot be encoded into a request.
     #[error("the credentials are not usable as they stand")]
     Credentials(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// The name that was asked for is no object's.
+    /// The requested name is not a valid object name.
     #[error("this is no name of an object; expected small letters, digits, '-' and '.'")]
     NoName,
-    /// An answer came and is no object of the kind that was asked for. The text is not kept: it may
-    /// hold what a config's files hold.
+    /// The response is not an object of the requested kind. Its text is dropped, because it may
+    /// contain file contents of a config.
     #[error("the answer of the API server is not understood")]
     NotUnderstood,
 }
 
-/// `nodes "a" not found (404 NotFound)`; a proxy may give a number alone.
+/// Formats a status as `nodes "a" not found (404 NotFound)`; a proxy may send only a number.
 fn answer(status: &Status) -> String {
     let message = status.message.trim();
     let message = if message.is_empty() {
@@ -102,7 +103,7 @@ fn answer(status: &Status) -> String {
 }
 
 impl Why {
-    /// What kube says, sorted by what can be done about it.
+    /// Classifies an error of kube by how it can be handled.
     pub(super) fn of(error: kube::Error) -> Self {
         match error {
             kube::Error::Api(status) => Self::Answered(status),
@@ -116,7 +117,7 @@ impl Why {
 }
 
 impl ClusterError {
-    /// The server's answer; none where there was none.
+    /// The server's error status; none if no response was received.
     pub fn status(&self) -> Option<&Status> {
         match &self.why {
             Why::Answered(status) => Some(status),
@@ -124,46 +125,47 @@ impl ClusterError {
         }
     }
 
-    /// There is no such object, or no such kind.
+    /// The object or its kind does not exist.
     pub fn is_not_found(&self) -> bool {
         self.code() == 404
     }
 
-    /// Somebody else wrote in between: a `test` of a JSON patch failed (422), or the version is an old
-    /// one (409).
+    /// Another client changed the object in between: a `test` of a JSON patch failed (422), or the
+    /// resource version is outdated (409).
     pub fn is_conflict(&self) -> bool {
         matches!(self.code(), 409 | 422)
     }
 
-    /// A list or watch must begin anew: what it was to go on from is forgotten.
+    /// The list or watch must be restarted: its continue token or resource version has expired
+    /// (410).
     pub fn is_expired(&self) -> bool {
         self.code() == 410
     }
 
-    /// Credentials are not accepted.
+    /// The credentials were rejected (401).
     pub fn is_unauthorised(&self) -> bool {
         self.code() == 401
     }
 
-    /// The account may not do this: a role or an admission policy refuses it.
+    /// The account lacks permission, by RBAC or an admission policy (403).
     pub fn is_forbidden(&self) -> bool {
         self.code() == 403
     }
 
-    /// The HTTP code of the answer; 0 where there was none.
+    /// HTTP status code of the response; 0 if no response was received.
     pub fn code(&self) -> u16 {
         self.status().map_or(0, |status| status.code)
     }
 
-    /// How long the server asks to be left alone.
+    /// The delay that the server requests in `retryAfterSeconds`.
     pub fn retry_after(&self) -> Option<Duration> {
         let details = self.status()?.details.as_ref()?;
         let seconds = u64::from(details.retry_after_seconds);
         (seconds > 0).then(|| Duration::from_secs(seconds))
     }
 
-    /// Whether the same request may succeed later: everything but what is wrong with it as it stands.
-    /// Credentials and rights may be given meanwhile.
+    /// Whether the same request may succeed later. False only for errors in the request itself:
+    /// credentials and permissions may still be granted.
     pub fn again(&self) -> bool {
         !matches!(self.code(), 400 | 405 | 406 | 413 | 415 | 422)
     }

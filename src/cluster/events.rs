@@ -1,7 +1,8 @@
-//! Events on our Node and on pods, as events.k8s.io/v1 has them: a repetition is counted on the event
-//! that is there, and a flood is cut off.
+//! Publishes events.k8s.io/v1 events on the Node and on pods. A repeated event increments the count
+//! of the existing one, and floods are rate-limited.
 //!
-//! Nobody waits for an event: what cannot be told for long is dropped.
+//! Events are best effort: callers never wait, and events that cannot be written in time are
+//! dropped.
 
 mod note;
 mod reporter;
@@ -13,48 +14,48 @@ use super::{Cluster, node::OwnNode};
 use crate::{clock::Clock, crd::EventReason};
 use reporter::Reporter;
 
-/// As many wait while the server is away; the youngest of more are dropped.
+/// Queue length while the server is unreachable; further events are dropped.
 const WAITING: usize = 64;
 
-/// What an event is about.
+/// The object that an event is about.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Subject {
-    /// Our Node.
+    /// The agent's own Node.
     Node,
     /// A pod.
     Pod {
-        /// Its namespace.
+        /// The pod's namespace.
         namespace: String,
-        /// Its name.
+        /// The pod's name.
         name: String,
-        /// Its identity.
+        /// The pod's UID.
         uid: String,
     },
 }
 
-/// Something that happened. The note names objects and numbers, never what files or secrets hold.
+/// An event. The note names objects and numbers, never contents of files or secrets.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Event {
-    /// To what.
+    /// The object concerned.
     pub subject: Subject,
-    /// What.
+    /// The reason, as a stable code.
     pub reason: EventReason,
-    /// One sentence.
+    /// The description, one sentence.
     pub note: String,
 }
 
-/// Tells events. Cheap to clone.
+/// Handle for emitting events. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Events(mpsc::Sender<Event>);
 
 impl Events {
-    /// A teller, and what [`report`] is to write.
+    /// Returns a handle, and the queue for [`report`].
     pub fn new() -> (Self, mpsc::Receiver<Event>) {
         let (tell, told) = mpsc::channel(WAITING);
         (Self(tell), told)
     }
 
-    /// Tells without waiting.
+    /// Queues an event without waiting; it is dropped if the queue is full.
     pub fn tell(&self, subject: Subject, reason: EventReason, note: impl Into<String>) {
         let event = Event {
             subject,
@@ -67,7 +68,7 @@ impl Events {
     }
 }
 
-/// Writes what is told, in order, until `stop` or until nobody tells any more.
+/// Writes queued events in order until `stop`, or until every handle is dropped.
 pub async fn report(
     cluster: Cluster,
     node: OwnNode,
@@ -79,14 +80,14 @@ pub async fn report(
     loop {
         tokio::select! {
             () = stop.cancelled() => return,
-            // Safe to drop: only time passes.
+            // Cancel-safe: it only waits.
             () = reporter.calm() => reporter.tell_left_out(),
-            // Safe to drop: an event stays in the queue until it is taken.
+            // Cancel-safe: an event stays in the queue until it is received.
             event = told.recv() => match event {
                 None => return,
                 Some(event) => tokio::select! {
                     () = stop.cancelled() => return,
-                    // Safe to drop: the process ends, and events are no promise.
+                    // Cancelled only when the process ends; events are best effort.
                     () = reporter.write(event) => {}
                 },
             },

@@ -1,4 +1,4 @@
-//! Nodes, pools and what they publish, as a person asks for them: read once, nothing is watched or
+//! Reads nodes, pools and their published status for the command line. Nothing is watched or
 //! written.
 
 use std::collections::BTreeMap;
@@ -24,25 +24,25 @@ use crate::crd::{
     NodeView, PoolView, names,
 };
 
-/// As kubectl asks: enough at a time for large clusters, and no burden to the server.
+/// Page size of lists, same as kubectl's.
 const CHUNK: u32 = 500;
 
-/// One event of ours about a Node.
+/// An event that machinist published about a Node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeEvent {
-    /// When it was seen last.
+    /// When it was last observed.
     pub last: Option<Timestamp>,
     /// `Normal` or `Warning`.
     pub weight: String,
-    /// Its stable name.
+    /// The reason, as a stable code.
     pub reason: String,
-    /// What happened.
+    /// The description.
     pub note: String,
-    /// How often.
+    /// Number of occurrences.
     pub count: u32,
 }
 
-/// The Node as it comes.
+/// The fields of a Node that are read.
 #[derive(Clone, Debug, Deserialize, Resource)]
 #[resource(inherit = Node)]
 struct Found {
@@ -59,7 +59,7 @@ impl From<Found> for NodeView {
     }
 }
 
-/// Every pool, by name. 404: the kind does not exist here.
+/// All MachineConfigPools, sorted by name. 404 if the kind does not exist.
 pub async fn pools(cluster: &Cluster) -> Result<Vec<PoolView>, ClusterError> {
     let found: Vec<DynamicObject> = all(cluster, "the MachineConfigPools", |client| {
         Api::all_with(client, &resource("MachineConfigPool", "machineconfigpools"))
@@ -70,8 +70,8 @@ pub async fn pools(cluster: &Cluster) -> Result<Vec<PoolView>, ClusterError> {
     Ok(pools)
 }
 
-/// What cannot be read of a pool is as though it was not there: a pool of somebody's newer version is
-/// better shown in part than not at all.
+/// Converts a pool. Fields that cannot be parsed are treated as absent: a pool of a newer API
+/// version is better shown partially than not at all.
 fn pool(found: DynamicObject) -> PoolView {
     let metadata = found.metadata;
     let mut unread = Vec::new();
@@ -100,7 +100,7 @@ fn read<T: DeserializeOwned + Default>(
     })
 }
 
-/// Every Node, by name.
+/// All Nodes, sorted by name.
 pub async fn nodes(cluster: &Cluster) -> Result<Vec<NodeView>, ClusterError> {
     let found: Vec<Found> = all(cluster, "the Nodes", Api::all).await?;
     let mut nodes: Vec<NodeView> = found.into_iter().map(NodeView::from).collect();
@@ -115,7 +115,7 @@ pub async fn node(cluster: &Cluster, name: &str) -> Result<NodeView, ClusterErro
     Ok(found.into())
 }
 
-/// How far the update of every node is, by name. 404: the kind does not exist here.
+/// Update status of all nodes, by node name. 404 if the kind does not exist.
 pub async fn progress(
     cluster: &Cluster,
 ) -> Result<BTreeMap<String, MachineConfigNodeStatus>, ClusterError> {
@@ -126,14 +126,14 @@ pub async fn progress(
     Ok(named.collect())
 }
 
-/// Our events about a Node, the newest first.
+/// Events of machinist about a Node, newest first.
 pub async fn events(cluster: &Cluster, name: &str) -> Result<Vec<NodeEvent>, ClusterError> {
     let ours = |event: &Event| {
         let by = event.reporting_controller.as_deref().unwrap_or_default();
         by == names::MANAGER || by.starts_with(names::OURS)
     };
     let list = |client| async move {
-        // Of cluster-scoped objects they are in `default`.
+        // Events about cluster-scoped objects are in the `default` namespace.
         let of_node = format!("regarding.kind=Node,regarding.name={name}");
         let params = ListParams::default().fields(&of_node);
         Api::<Event>::namespaced(client, "default")
@@ -161,7 +161,7 @@ fn event(found: Event) -> NodeEvent {
     }
 }
 
-/// All objects of a kind, some at a time.
+/// Lists all objects of a kind, in pages.
 async fn all<K>(
     cluster: &Cluster,
     shown: &'static str,

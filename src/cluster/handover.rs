@@ -1,4 +1,4 @@
-//! What a Node says when its config is given back to machine-config-daemon.
+//! Updates the Node's annotations when its config is handed back to machine-config-daemon.
 
 use serde_json::json;
 
@@ -11,8 +11,8 @@ use crate::crd::{
     names::{annotation, protocol},
 };
 
-/// That the machine is on `config` and nothing is under way: what the daemon that takes over compares with
-/// its disk, and finds nothing to do. What was between people and us goes.
+/// Marks the node as done on `config`, so that machine-config-daemon compares `config` with the
+/// disk and finds nothing to do. Removes the annotations through which operators control machinist.
 pub async fn handed_over(cluster: &Cluster, name: &str, config: &str) -> Result<(), ClusterError> {
     let change = json!({"metadata": {"annotations": {
         protocol::CURRENT_CONFIG: config,

@@ -1,5 +1,5 @@
-//! The MachineConfigNode of our Node: made where its kind exists, written when it has something else to
-//! say.
+//! Maintains the MachineConfigNode of the agent's Node: creates it if the kind exists, and writes
+//! it when its content changes.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -25,13 +25,14 @@ use crate::{
 
 const KIND: &str = "MachineConfigNode";
 
-/// Waits after a write that did not succeed.
+/// Backoff after a failed write.
 const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(300));
 
-/// Where the kind does not exist it is looked for again after this time: somebody may install it.
+/// If the kind does not exist, it is looked up again after this time, because the CRD may be
+/// installed later.
 const ABSENT: Duration = Duration::from_secs(600);
 
-/// What was written, to whom, so that the same is not written again.
+/// The last written content and the Node's UID, to avoid repeating identical writes.
 #[derive(Default)]
 struct Written {
     uid: String,
@@ -41,7 +42,7 @@ struct Written {
     generation: Option<i64>,
 }
 
-/// Writes what `told` says last, until `stop`; `pool` is the one that the node is in, where that is known.
+/// Writes the latest status from `told` until `stop`; `pool` is the node's pool, where known.
 pub async fn keep(
     cluster: Cluster,
     node: OwnNode,
@@ -61,7 +62,7 @@ pub async fn keep(
             (Some(view), Some(status)) => {
                 let said = tokio::select! {
                     () = stop.cancelled() => return,
-                    // Safe to drop: what is applied is applied again.
+                    // Cancel-safe: a server-side apply can be repeated.
                     said = written.say(&cluster, &view, member.as_deref(), status) => said,
                 };
                 match said {
@@ -86,8 +87,8 @@ pub async fn keep(
         let (uid, desired) = (written.uid.clone(), written.desired.clone());
         tokio::select! {
             () = stop.cancelled() => return,
-            // Safe to drop, all of them: what changed is compared anew. After a failure only time
-            // passes.
+            // All of these are cancel-safe: changes are compared again. After a failure only the
+            // timer ends the wait.
             () = changed(&mut told), if wait.is_none() => {}
             () = changed(&mut pool), if wait.is_none() && speaks => {}
             () = another(&mut sights, &uid, desired.as_deref()), if wait.is_none() && speaks => {}
@@ -102,7 +103,7 @@ async fn changed<T>(of: &mut watch::Receiver<T>) {
     }
 }
 
-/// The Node is there and is not the one that was written about, or is to have another config.
+/// Waits for a Node with another UID or another desired config than the written one.
 async fn another(sights: &mut watch::Receiver<Sight>, uid: &str, desired: Option<&str>) {
     let is_other = |node: &NodeView| node.uid != uid || node.desired_config() != desired;
     let other = sights.wait_for(|it| it.node.as_deref().is_some_and(is_other));
@@ -112,7 +113,7 @@ async fn another(sights: &mut watch::Receiver<Sight>, uid: &str, desired: Option
 }
 
 impl Written {
-    /// Makes the object what it is to be. 404: its kind does not exist here.
+    /// Applies the object and its status. 404 if the kind does not exist.
     async fn say(
         &mut self,
         cluster: &Cluster,
@@ -127,7 +128,8 @@ impl Written {
                 ..Self::default()
             };
         }
-        // The report names it only when the config is read.
+        // The report names the desired config only after it is read, so take the name from the
+        // Node.
         self.desired = view.desired_config().map(str::to_owned);
         if let (Some(version), Some(desired)) = (&mut status.config_version, &self.desired) {
             version.desired.clone_from(desired);
@@ -165,7 +167,8 @@ impl Written {
     }
 }
 
-/// A status that is as it was has been so since then, also over a start of the agent.
+/// Keeps `lastTransitionTime` of conditions whose status is unchanged, also across restarts of the
+/// agent.
 fn keep_times(status: &mut MachineConfigNodeStatus, known: Option<&MachineConfigNodeStatus>) {
     let known = known.map_or(&[][..], |known| &known.conditions);
     for condition in &mut status.conditions {
@@ -178,7 +181,8 @@ fn keep_times(status: &mut MachineConfigNodeStatus, known: Option<&MachineConfig
     }
 }
 
-/// What the object of a Node says; none where there is none, or one that says something else than we write.
+/// Reads the status of a Node's MachineConfigNode; none if the object does not exist or its status
+/// has another format.
 pub async fn read(
     cluster: &Cluster,
     name: &str,
@@ -188,12 +192,12 @@ pub async fn read(
     Ok(found.as_ref().and_then(status_of))
 }
 
-/// What an object says; none where it is not what we write.
+/// Parses the status; none if it has another format than the one written here.
 pub(super) fn status_of(object: &DynamicObject) -> Option<MachineConfigNodeStatus> {
     serde_json::from_value(object.data.get("status")?.clone()).ok()
 }
 
-/// Server-side apply: what others wrote into the object stays theirs.
+/// Server-side apply: fields owned by other writers are kept.
 async fn apply(
     cluster: &Cluster,
     name: &str,
@@ -211,10 +215,11 @@ async fn apply(
     cluster.ask("apply", object(name), apply).await
 }
 
-/// Removes the object of the Node of this name where nobody but us made it. True: there was one.
+/// Deletes the Node's MachineConfigNode if machinist alone created it. Returns true if such an
+/// object existed.
 ///
 /// # Errors
-/// The API server does not do it. Where we may not even look, none is ours.
+/// The request failed. If reading is forbidden, the object counts as not created by machinist.
 pub async fn remove(cluster: &Cluster, name: &str, only_look: bool) -> Result<bool, ClusterError> {
     let get = |client| async move { objects(client).get_opt(name).await };
     let found = match cluster.ask("get", object(name), get).await {
@@ -228,7 +233,7 @@ pub async fn remove(cluster: &Cluster, name: &str, only_look: bool) -> Result<bo
         return Ok(true);
     }
     let params = &DeleteParams {
-        // One that was made anew meanwhile is not the one that was looked at.
+        // An object that was recreated in the meantime is not deleted.
         preconditions: Some(Preconditions {
             uid: found.metadata.uid,
             resource_version: None,
@@ -242,7 +247,8 @@ pub async fn remove(cluster: &Cluster, name: &str, only_look: bool) -> Result<bo
     }
 }
 
-/// Whether we alone wrote the object, its status aside. OpenShift's controllers make theirs themselves.
+/// Whether machinist is the only writer of the object, apart from its status. OpenShift's
+/// controllers create theirs themselves.
 fn is_ours(object: &DynamicObject) -> bool {
     let writers = object.metadata.managed_fields.iter().flatten();
     let mut writers = writers
@@ -264,8 +270,8 @@ fn api() -> ApiResource {
     resource(KIND, "machineconfignodes")
 }
 
-/// The pool by the Node's roles, where nobody knows it: the control plane before all, a role of one's own
-/// before worker, the first by name where there are several.
+/// The pool derived from the Node's role labels, if the pool is unknown: the control plane first,
+/// then a custom role before worker, and the first by name if there are several.
 fn role(view: &NodeView) -> &str {
     use names::label::{ROLE_CONTROL_PLANE, ROLE_MASTER, ROLE_WORKER};
     if view.is_control_plane() {

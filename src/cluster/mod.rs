@@ -1,8 +1,8 @@
-//! The API server: how it is reached, what is watched there and what is written.
+//! Client of the API server: connection, watches and writes.
 //!
-//! The only room that names `kube::Client`. Every request goes through [`Cluster::ask`], which bounds
-//! it in time and reads the credentials anew when they are not accepted any more; nobody else waits,
-//! counts or repeats below the loops of this room.
+//! The only module that uses `kube::Client`. Every request goes through [`Cluster::ask`], which
+//! applies a timeout and reloads the credentials when they are rejected. Waiting, counting failures
+//! and retrying happen only in this module's top-level loops.
 
 mod answer_limit;
 pub mod by_hand;
@@ -32,7 +32,7 @@ use kube::api::ApiResource;
 
 use crate::crd::names;
 
-/// A kind of OpenShift's machine config group, for objects that are read as they come.
+/// A kind of OpenShift's machine config API group, for objects that are read untyped.
 fn resource(kind: &str, plural: &str) -> ApiResource {
     ApiResource {
         group: names::GROUP.to_owned(),

@@ -1,4 +1,4 @@
-//! Our Node: one watch on it, live reads, and the requests that change it.
+//! The agent's own Node: one watch, live reads, and patches.
 
 mod cancel;
 mod cordon;
@@ -33,8 +33,8 @@ use crate::{
     reason::Reason,
 };
 
-/// The Node as it comes: what is not read is not even kept for the moment, such as every image that
-/// the kubelet lists.
+/// The fields of a Node that are read. Others, such as the image list of the kubelet, are skipped
+/// during deserialization.
 #[derive(Clone, Debug, Deserialize, Resource)]
 #[resource(inherit = Node)]
 struct NodeObject {
@@ -51,7 +51,7 @@ impl From<NodeObject> for NodeView {
     }
 }
 
-/// A Node as it concerns us.
+/// Reduces a Node to the fields that machinist uses.
 pub(super) fn view(metadata: ObjectMeta, spec: NodeSpec, status: NodeStatus) -> NodeView {
     let has_annotations = metadata.annotations.is_some();
     let mut annotations = metadata.annotations.unwrap_or_default();
@@ -68,21 +68,21 @@ pub(super) fn view(metadata: ObjectMeta, spec: NodeSpec, status: NodeStatus) -> 
     }
 }
 
-/// What is known of our Node.
+/// The latest observed state of the agent's Node.
 #[derive(Clone, Debug, Default)]
 pub struct Sight {
-    /// As it was seen last, in a watch, a read or the answer to a write; none before the first answer,
-    /// and where it does not exist.
+    /// The Node from the latest watch event, read or write response; none before the first
+    /// response, and if the Node does not exist.
     pub node: Option<Arc<NodeView>>,
-    /// The server has answered since the start: no Node means that there is none.
+    /// Whether the server has responded since the start: if so, no Node means that none exists.
     pub asked: bool,
-    /// Since when the server does not answer, or not with what was asked for.
+    /// Since when requests have failed; none while the server responds.
     pub away: Option<Instant>,
-    /// Why not, where it is known to be there.
+    /// Why requests fail, if the server is reachable but rejects them.
     pub refused: Option<Reason>,
 }
 
-/// Our Node in the cluster. Cheap to clone; all clones share what is known.
+/// Handle of the agent's Node. Cheap to clone; all clones share the observed state.
 #[derive(Clone, Debug)]
 pub struct OwnNode {
     cluster: Cluster,
@@ -91,7 +91,7 @@ pub struct OwnNode {
 }
 
 impl OwnNode {
-    /// Knows nothing yet; [`OwnNode::follow`] and the requests find out.
+    /// Starts with no observed state; [`OwnNode::follow`] and the requests fill it.
     pub fn new(cluster: Cluster, name: &str) -> Self {
         Self {
             cluster,
@@ -105,17 +105,17 @@ impl OwnNode {
         &self.name
     }
 
-    /// The cluster that it is in.
+    /// The cluster that the Node belongs to.
     pub const fn cluster(&self) -> &Cluster {
         &self.cluster
     }
 
-    /// What is known, now and whenever it changes.
+    /// Receiver of the observed state and its changes.
     pub fn sights(&self) -> watch::Receiver<Sight> {
         self.sight.subscribe()
     }
 
-    /// The Node as a test has it.
+    /// Sets the observed Node in a test.
     #[cfg(test)]
     pub(crate) fn show(&self, view: NodeView) {
         self.sight.send_modify(|sight| {
@@ -124,7 +124,7 @@ impl OwnNode {
         });
     }
 
-    /// A live read, as the API server has it now and no cache; none where there is no such Node.
+    /// Live read from the API server, bypassing caches; none if the Node does not exist.
     pub async fn read(&self) -> Result<Option<Arc<NodeView>>, ClusterError> {
         let get = |client| async move { nodes(client).get_opt(&self.name).await };
         match self.cluster.ask("get", self.object(), get).await? {
@@ -136,13 +136,13 @@ impl OwnNode {
         }
     }
 
-    /// Takes an annotation away.
+    /// Removes an annotation.
     pub async fn forget(&self, annotation: &str) -> Result<(), ClusterError> {
         let fields = serde_json::json!({"metadata": {"annotations": {annotation: null}}});
         self.change(&Change::Fields(fields)).await.map(drop)
     }
 
-    /// Sends one change; its answer is how the Node is now.
+    /// Sends one patch; its response is the Node's new state.
     async fn change(&self, change: &Change) -> Result<Arc<NodeView>, ClusterError> {
         let patch = |client| async move {
             let params = PatchParams {
@@ -176,13 +176,13 @@ impl OwnNode {
         Ok(self.saw(node))
     }
 
-    /// What messages call it.
+    /// The Node's name in messages.
     fn object(&self) -> String {
         format!("Node {}", self.name)
     }
 
-    /// Takes note of the Node as an answer shows it. Answers and the watch overtake each other: what is
-    /// older than what is known changes nothing. Returns what was seen.
+    /// Records the Node from a response. Responses and watch events may arrive out of order, so an
+    /// older resource version changes nothing. Returns the given Node.
     fn saw(&self, object: NodeObject) -> Arc<NodeView> {
         let seen = Arc::new(NodeView::from(object));
         self.sight.send_if_modified(|sight| {
@@ -211,14 +211,14 @@ impl OwnNode {
     }
 }
 
-/// One request that changes the Node.
+/// One patch of the Node.
 #[derive(Clone, Debug, PartialEq)]
 enum Change {
-    /// A JSON patch (RFC 6902) with a `test` of what it depends on.
+    /// JSON patch (RFC 6902) with `test` operations for its preconditions.
     Operations(Value),
-    /// A merge patch (RFC 7386) of single annotations and labels.
+    /// Merge patch (RFC 7386) of single annotations and labels.
     Fields(Value),
-    /// A strategic merge patch of single conditions, which the server merges by type.
+    /// Strategic merge patch of single conditions, which the server merges by type.
     Conditions(Value),
 }
 

@@ -1,4 +1,4 @@
-//! OpenShift's machine-config-daemon, as the cluster shows it: its pod on a node.
+//! Finds the pod of OpenShift's machine-config-daemon on a node.
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, api::ListParams};
@@ -7,8 +7,8 @@ use super::{Cluster, ClusterError};
 use crate::crd::names;
 
 impl Cluster {
-    /// The pod of machine-config-daemon that is bound to a node and has not ended; none where there is
-    /// none. One request, for the moment that needs the answer: a watch would cost all the time.
+    /// The machine-config-daemon pod that is bound to the node and has not ended, if any. It costs
+    /// one request when the answer is needed, instead of a permanent watch.
     pub async fn machine_config_daemon_on(
         &self,
         node: &str,

@@ -1,4 +1,4 @@
-//! The pods of a node: listed, watched, evicted.
+//! Lists, watches and evicts the pods of a node.
 
 use std::time::Duration;
 
@@ -17,27 +17,27 @@ use crate::drain::{
     evict::{Change, Changes, How, Listed, Pods},
 };
 
-/// Pods of one page: a kubelet has at most 250 unless told otherwise, so one request is the rule.
+/// Page size of pod lists. A kubelet has at most 250 pods by default, so one page is usually
+/// enough.
 const PAGE: u32 = 250;
 
-/// After so long the server ends a watch, and it is begun again where it was. What the server takes as
-/// the shortest of its own limits is twice that.
+/// Server-side watch timeout in seconds; the watch is then resumed.
 const WATCH: u32 = 290;
 
-/// The server sends a bookmark about once a minute. A watch that is silent for longer is one whose
-/// other end may be gone.
+/// The server sends a bookmark about once a minute; a watch that is silent for longer than this is
+/// considered broken.
 const SILENCE: Duration = Duration::from_secs(90);
 
-/// Pods as the API server has them.
+/// Reads and evicts pods through the API server.
 #[derive(Clone, Debug)]
 pub struct NodePods {
     cluster: Cluster,
-    /// Only pods that this label selector means; all without one.
+    /// Label selector that limits the pods; none for all pods.
     selector: Option<String>,
 }
 
 impl NodePods {
-    /// Nothing is asked yet.
+    /// Creates the client without sending a request.
     pub fn new(cluster: Cluster, selector: Option<String>) -> Self {
         Self { cluster, selector }
     }
@@ -60,7 +60,8 @@ impl NodePods {
         })
     }
 
-    /// All pages; the version is that of the first, which all the others show as well.
+    /// Reads all pages. The resource version is that of the first page, which the following pages
+    /// share.
     async fn pages(&self, node: &str) -> Result<Listed, ClusterError> {
         let mut all = Listed::default();
         let mut next = None;
@@ -86,8 +87,8 @@ struct Page {
 impl Pods for NodePods {
     async fn list(&self, node: &str) -> Result<Listed, CallError> {
         match self.pages(node).await {
-            // A page that came too late: what it was to go on from is forgotten. Once more from the
-            // beginning; a list that is too slow twice is the caller's to repeat.
+            // The continue token expired, so start the list over once; after a second failure the
+            // caller retries.
             Err(error) if error.is_expired() => self.pages(node).await,
             listed => listed,
         }
@@ -104,7 +105,7 @@ impl Pods for NodePods {
         };
         let object = format!("the pods of Node {node}");
         let events = self.cluster.ask("watch", object, watch).await?;
-        // Outside of `ask`: an open watch has an end of its own.
+        // Not through `ask`: a watch has a timeout of its own.
         let events = Box::pin(events).timeout(SILENCE);
         Ok(Box::pin(events.map(|event| match event {
             Ok(Ok(event)) => change(event),
@@ -170,8 +171,8 @@ fn pods(client: Client, pod: &PodId) -> Api<PodObject> {
     Api::namespaced(client, &pod.namespace)
 }
 
-/// The request, word for word: kube's own writes the options under a name that the server does not
-/// know, and grace period, precondition and dry run are lost without a word.
+/// Builds the eviction request by hand: kube's own type writes the options under a name that the
+/// server ignores, and grace period, precondition and dry run are lost without an error.
 fn eviction(pod: &PodId, how: How) -> Value {
     let mut options = json!({"preconditions": {"uid": pod.uid}});
     if let Some(seconds) = how.grace.seconds() {

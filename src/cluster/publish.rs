@@ -1,9 +1,9 @@
-//! What the cluster is told of this machine: the driver's report and the gates, as annotations and
-//! conditions.
+//! Publishes this machine's update state on the Node, from the update report and the gates, as
+//! annotations and conditions.
 //!
-//! Everything comes from the journal and the gates as they are now, nothing from what the Node said
-//! before: an API server that was restored from a backup is told the truth anew, and a machine is never
-//! taken back by it.
+//! Everything is computed from the journal and the current gates, never from what the Node
+//! contained before. After the API server is restored from a backup, the current state is published
+//! again, and an old annotation never makes the machine roll back.
 
 mod damper;
 mod lifecycle;
@@ -31,25 +31,27 @@ use crate::{
     update::{node::Blocker, phase::Phase, run::UpdateReport},
 };
 
-/// What is left to others.
+/// Which parts of the Node machinist manages.
 #[derive(Clone, Copy, Debug)]
 pub struct Duties {
-    /// Config is our work here; otherwise the protocol's annotations are somebody else's.
+    /// Whether machinist manages the config; otherwise the annotations of the machine-config
+    /// protocol belong to another component.
     pub config: bool,
-    /// Readiness is told.
+    /// Whether readiness is published.
     pub readiness: bool,
 }
 
-/// Who is told.
+/// Channels to the writers of the API objects.
 #[derive(Debug)]
 pub struct Outlets {
-    /// What the Node is to say.
+    /// Desired annotations, labels, taints and conditions of the Node.
     pub notice: watch::Sender<Option<Notice>>,
-    /// What the MachineConfigNode is to say.
+    /// Desired status of the MachineConfigNode.
     pub progress: watch::Sender<Option<MachineConfigNodeStatus>>,
 }
 
-/// Tells after every change, until `stop`: `update` of the driver, `status` for its gates.
+/// Publishes after every change, until `stop`: `update` comes from the reconciler, `status` from
+/// its gates.
 pub async fn publish(
     mut update: watch::Receiver<Arc<UpdateReport>>,
     mut status: watch::Receiver<Arc<Status>>,
@@ -73,8 +75,8 @@ pub async fn publish(
         send(&to.progress, progress.flatten());
         tokio::select! {
             () = stop.cancelled() => return,
-            // Safe to drop, all of them: what changed is still marked unseen, and time passes by
-            // itself.
+            // All of these are cancel-safe: changes stay marked as unseen, and the timer is
+            // absolute.
             told = update.changed() => if told.is_err() { return },
             told = status.changed() => if told.is_err() { return },
             Ok(()) = duties.changed() => {}
@@ -83,8 +85,8 @@ pub async fn publish(
     }
 }
 
-/// The report without the failure of a config that is no longer desired, while the update to the desired one has
-/// changed nothing yet. A failed rollback stays: it concerns the machine.
+/// The report without a failure of a config that is no longer desired, as long as the update to the
+/// desired one has changed nothing. A failed rollback is kept, because it concerns the machine.
 fn without_old_failure(report: Arc<UpdateReport>) -> Arc<UpdateReport> {
     use Phase as P;
     let unchanged = matches!(
@@ -129,12 +131,13 @@ fn send<T: PartialEq>(to: &watch::Sender<T>, said: T) {
     });
 }
 
-/// The code of what keeps the machine from its config; none where nothing does. That a config was
-/// taken back is no failure.
+/// The code of the failure that keeps the machine from its desired config, if any. A withdrawn and
+/// rolled back config is not a failure.
 pub fn failing(report: &UpdateReport) -> Option<Reason> {
     let refused = report.refused.first().map(|refusal| refusal.reason);
     let failed = report.failure.as_ref().map(|failure| failure.code);
-    // While a boot is judged, what is not well yet is no failure: either it becomes well, or the config is taken back.
+    // While a boot is being verified, an unhealthy machine is not a failure yet: it either
+    // recovers, or the config is rolled back.
     let judged = report.is_boot_judged();
     let no_failure = |code: &Reason| match code {
         Reason::Withdrawn => true,
@@ -144,7 +147,7 @@ pub fn failing(report: &UpdateReport) -> Option<Reason> {
     refused.or(failed).filter(|code| !no_failure(code))
 }
 
-/// The machine is on the config that is asked for, and nothing is left to do.
+/// The machine is on the desired config and no step is left.
 fn is_settled(report: &UpdateReport) -> bool {
     let config = &report.config;
     let asked = config.desired.as_ref().or(config.current.as_ref());
@@ -155,9 +158,9 @@ fn is_settled(report: &UpdateReport) -> bool {
         && asked.map(|it| it.digest) == config.current.as_ref().map(|it| it.digest)
 }
 
-/// The config itself cannot be had on this machine: waiting helps nobody.
+/// The config can never be applied on this machine, so waiting does not help.
 fn is_unreconcilable(report: &UpdateReport) -> bool {
-    // That it cannot be found or read is no property of it.
+    // That a config cannot be found or read is not a property of the config.
     const ELSEWHERE: [Reason; 3] = [
         Reason::ConfigNotFound,
         Reason::SourceUnreadable,
@@ -175,7 +178,7 @@ fn is_unreconcilable(report: &UpdateReport) -> bool {
     by_itself || by_the_machine
 }
 
-/// What the damper looks at.
+/// Reduces the report to the input of the damper.
 pub fn look(report: &UpdateReport) -> Look {
     let fault = failing(report).map(|code| Fault {
         code,
@@ -196,8 +199,8 @@ pub fn look(report: &UpdateReport) -> Look {
     }
 }
 
-/// The value of the state annotation; none before there is a config to speak of. Done comes at once where nothing was
-/// wrong: rollouts wait for it.
+/// The value of the state annotation; none before any config is known. Without a fault, Done is
+/// published immediately, because rollouts wait for it.
 pub fn state(report: &UpdateReport, fault: Option<&Fault>) -> Option<State> {
     let nothing_known = report.config.current.is_none() && report.config.desired.is_none();
     if let Some(fault) = fault {
@@ -211,7 +214,7 @@ pub fn state(report: &UpdateReport, fault: Option<&Fault>) -> Option<State> {
     }
 }
 
-/// What the Node is to say; none before the gates were looked at.
+/// The desired fields of the Node; none before the gates were evaluated.
 pub fn notice(
     report: &UpdateReport,
     gates: &Gates,
@@ -249,7 +252,8 @@ fn annotations(
         let reason = crd::cut(&printable(&reason), REASON_LIMIT).to_owned();
         all.insert(protocol::REASON, Some(reason));
     }
-    // The new name counts as taken on only when the pods may come back, in one write with Done.
+    // The current config is published only when pods may be scheduled again, in the same write as
+    // Done.
     if let Some(current) = &report.config.current
         && !report.unknown
         && report.phase != Phase::Uncordoning
@@ -265,7 +269,7 @@ fn annotations(
     all
 }
 
-/// What went wrong, with its code; empty where nothing did.
+/// The failure with its code; empty if there is none.
 fn why(report: &UpdateReport) -> String {
     if failing(report).is_none() {
         return barred(report);
@@ -281,15 +285,15 @@ fn why(report: &UpdateReport) -> String {
     failure.map_or_else(String::new, |it| format!("{}: {}", it.code, it.message))
 }
 
-/// What keeps the config from being begun.
+/// The reason why the update is not started.
 fn barred(report: &UpdateReport) -> String {
     let barred = report.barred.as_ref().filter(|it| it.stands);
     let bar = barred.map(|it| &it.bar);
     bar.map_or_else(String::new, |it| format!("{}: {}", it.reason, it.message))
 }
 
-/// The config whose update is given up as a person asked, once no step of it goes on. Its cordon may still wait for
-/// gates: they may stay closed for as long as they like.
+/// The config whose update was cancelled by an operator, once no step of it is running. Its cordon
+/// may still wait for gates, which may stay closed indefinitely.
 pub fn cancelled(report: &UpdateReport) -> Option<&str> {
     let barred = report.barred.as_ref().filter(|it| it.stands)?;
     let resting = match report.phase {
@@ -309,8 +313,9 @@ fn blocked_by(report: &UpdateReport) -> Option<String> {
     (!named.is_empty()).then(|| crd::cut(&printable(&named), REASON_LIMIT).to_owned())
 }
 
-/// The condition: what holds, with its words; what only warns, by name, since its numbers move all the
-/// time. Who blocks a drain is its reason, so that it is known at once.
+/// The Ready condition. Closed gates that block appear with their messages; gates that only warn
+/// appear by name, because their numbers change often. A blocked drain is the condition's reason,
+/// so that it is published immediately.
 fn ready(report: &UpdateReport, gates: &Gates) -> Condition {
     let closed = |effect| gates.closed(effect).collect::<Vec<_>>();
     let (holding, warning) = (closed(Effect::Hold), closed(Effect::Warn));
@@ -346,7 +351,7 @@ fn ready(report: &UpdateReport, gates: &Gates) -> Condition {
     }
 }
 
-/// What the MachineConfigNode is to say; none before a config is asked for.
+/// The desired status of the MachineConfigNode; none before a config is desired.
 fn progress(
     report: &UpdateReport,
     fault: Option<&Fault>,

@@ -1,5 +1,5 @@
-//! The ResourceSlices of our node: what pods may claim here. Written when they are not as they should be, whoever
-//! changed them; a kubelet that starts takes them all away.
+//! Maintains the ResourceSlices of the node: the devices that pods can claim here. They are
+//! rewritten whenever they differ from the desired ones; a restarting kubelet deletes all of them.
 
 mod object;
 mod watching;
@@ -31,33 +31,33 @@ use crate::{
 };
 
 const KIND: &str = "ResourceSlice";
-/// How long changes are gathered: each is a write of every slice, and the scheduler looks at none of them before
-/// all are there.
+/// Debounce of changes: each change rewrites every slice, and the scheduler ignores a pool until
+/// all its slices exist.
 const DEBOUNCE: Duration = Duration::from_millis(200);
-/// One change in this time, when there is always another one: what a vendor says of its devices must not be a load
-/// for the cluster.
+/// Minimum average interval between changes: device updates from a vendor must not load the
+/// cluster.
 const CHANGE: Duration = Duration::from_secs(5);
-/// So many at once, after a quiet time.
+/// Burst of changes after a quiet period.
 const CHANGES: u32 = 10;
 
-/// Keeps the slices of one node.
+/// Reconciles the slices of one node.
 pub struct Slices {
     cluster: Cluster,
     node: OwnNode,
     wish: watch::Receiver<Wish>,
     tell: watch::Sender<Published>,
     api: Option<(ApiResource, Spelling)>,
-    /// The server has said that it has no such kind.
+    /// The server does not have this kind.
     absent: bool,
-    /// How often a change may be written: each is as many writes as there are slices, on every node.
+    /// Rate limit of changes: each one writes all slices, on every node.
     changes: Rate,
-    /// As the server has them, by name.
+    /// The slices as the server has them, by name.
     known: BTreeMap<String, Slice>,
-    /// What was written last, and as what generation.
+    /// The last written slices and their generation.
     last: Option<(Vec<Wanted>, u64)>,
-    /// The UID of the Node that the slices go with, as it was seen last.
+    /// UID of the Node that owns the slices, as last observed.
     owner: Option<String>,
-    /// The server keeps the taints of devices; one that does not drops them without a word.
+    /// Whether the server keeps device taints; older servers drop them silently.
     taints: bool,
 }
 
@@ -68,7 +68,8 @@ impl std::fmt::Debug for Slices {
 }
 
 impl Slices {
-    /// Nothing is asked yet. `tell` holds what an earlier agent wrote.
+    /// Creates the reconciler without sending a request. `tell` holds the state published by an
+    /// earlier agent.
     pub fn new(
         cluster: Cluster,
         node: OwnNode,
@@ -90,7 +91,7 @@ impl Slices {
         }
     }
 
-    /// Makes the slices what is wished.
+    /// Brings the slices to the desired state.
     async fn settle(&mut self) -> Result<(), ClusterError> {
         let Some(pool) = self.wish.borrow_and_update().clone() else {
             return Ok(());
@@ -98,14 +99,16 @@ impl Slices {
         let owner = self.node.sights().borrow().node.clone();
         self.owner = owner.map(|node| node.uid.clone());
         let Some(owner) = self.owner.clone() else {
-            // Without a Node nobody schedules anything here; it is looked at again when it comes.
+            // No pod is scheduled here without a Node; the reconciler runs again when the Node
+            // exists.
             return Ok(());
         };
         loop {
             let wanted = self.wanted(&pool);
             let generation = self.generation(&wanted);
             if self.last.as_ref().is_none_or(|last| last.1 != generation) {
-                // What may not be taken now was waited for, or is the first of a watch.
+                // If no token was available, the caller has waited for one, or this is the first
+                // write of a watch.
                 self.changes.take();
             }
             let kept = self.write(&owner, &wanted, generation).await?;
@@ -155,8 +158,8 @@ impl Slices {
         .collect()
     }
 
-    /// It grows when something changes, and only then: slices of several generations are no pool, and the scheduler
-    /// goes by the newest.
+    /// The pool generation. It increases on every change and only then: the scheduler uses only the
+    /// newest generation, and slices of different generations do not form a complete pool.
     fn generation(&self, wanted: &[Wanted]) -> u64 {
         let highest = self.known.values().map(|slice| slice.generation).max();
         if let Some((last, generation)) = &self.last
@@ -175,13 +178,14 @@ impl Slices {
         let floor = self.tell.borrow().generation.max(highest.unwrap_or(0));
         match highest {
             Some(generation) if whole => generation,
-            // Nothing to be told is not a change of what was told.
+            // An empty pool that was never published is not a change.
             None if wanted.is_empty() => floor,
             _ => floor + 1,
         }
     }
 
-    /// Writes what differs, takes away what is too much. False: the server dropped the taints.
+    /// Writes slices that differ and deletes superfluous ones. False if the server dropped the
+    /// taints.
     async fn write(
         &mut self,
         owner: &str,
@@ -226,7 +230,7 @@ impl Slices {
         let Some(name) = object.metadata.name.clone() else {
             return;
         };
-        // What the server made of our own words is in order.
+        // A slice that is still as the server stored our last write counts as written.
         let meant = self.known.get(&name).and_then(|slice| slice.meant.clone());
         let same = |known: &Slice| known.spec == object::plain(object);
         let meant = meant.filter(|_| self.known.get(&name).is_some_and(same));
@@ -235,10 +239,10 @@ impl Slices {
     }
 }
 
-/// Takes away the slices of the node of this name that are ours; how many there were.
+/// Deletes machinist's slices of the node of this name; returns how many existed.
 ///
 /// # Errors
-/// The API server does not do it. Where there are no slices, or we may not even look, none is ours.
+/// A request failed. If the kind does not exist or reading is forbidden, the count is 0.
 pub async fn remove(cluster: &Cluster, node: &str, only_look: bool) -> Result<usize, ClusterError> {
     let (version, _) = match dynamic::version(cluster).await {
         Ok(found) => found,
@@ -274,7 +278,7 @@ async fn objects(
     Ok(Api::all_with(client, api).list(params).await?.items)
 }
 
-/// Server-side apply; the list of devices is one value.
+/// Server-side apply; the list of devices is atomic.
 async fn apply(
     cluster: &Cluster,
     api: &ApiResource,
@@ -316,7 +320,7 @@ fn resource(version: &str) -> ApiResource {
     }
 }
 
-/// Ours, of one node.
+/// Selects machinist's slices of one node.
 fn selector(node: &str) -> String {
     format!("spec.driver={DRIVER},spec.nodeName={node}")
 }

@@ -1,5 +1,5 @@
-//! A token file as people write them: kubectl takes the white space around a token away, kube does not, and
-//! then takes what is no header for a server that is away.
+//! Reads token files that contain surrounding white space. kubectl trims it; kube does not, and
+//! then reports the invalid header as an unreachable server.
 
 use std::path::Path;
 
@@ -9,16 +9,16 @@ use serde_json::json;
 use super::error::ConnectError;
 use crate::{path::AbsPath, root::Root};
 
-/// Far above any token.
+/// Maximum file size in bytes; far above any token.
 const LARGEST: u64 = 1 << 20;
 
-/// Takes the token out of its file where kube could not use it as it is. Whether it did: such a file is not
-/// kube's to read anew.
+/// Reads the token here if its file contains white space that kube cannot handle. Returns whether
+/// it did; kube does not reread such a file.
 pub(super) fn trim(config: &mut Config) -> Result<bool, ConnectError> {
     let Some(file) = config.auth_info.token_file.clone() else {
         return Ok(false);
     };
-    // A file that cannot be read is named by kube.
+    // kube reports files that cannot be read.
     let Some(text) = read(Path::new(&file)) else {
         return Ok(false);
     };
@@ -29,7 +29,8 @@ pub(super) fn trim(config: &mut Config) -> Result<bool, ConnectError> {
     if token == text {
         return Ok(false);
     }
-    // The type of the field is a crate's of its own; the field is also part of a file's form.
+    // The field's type belongs to a crate that is not a dependency, so it is built through its file
+    // format.
     let Ok(with) = serde_json::from_value::<AuthInfo>(json!({"token": token})) else {
         return Ok(false);
     };
@@ -41,7 +42,7 @@ pub(super) fn trim(config: &mut Config) -> Result<bool, ConnectError> {
 fn read(file: &Path) -> Option<String> {
     let whole = std::path::absolute(file).ok()?;
     let path = AbsPath::new(whole.to_str()?).ok()?;
-    // The caller's files, not those of the machine that is looked after.
+    // Relative to this process's root: the caller's files, not those of the managed host.
     let root = Root::open(Path::new("/")).ok()?;
     root.read_text(&path, LARGEST).ok()
 }

@@ -1,5 +1,5 @@
-//! OpenShift's managed upgrades: what an UpgradeConfig says of when nodes may be disturbed, and for how
-//! long budgets count.
+//! Reads OpenShift's UpgradeConfig: when nodes may be disrupted, and how long a drain respects
+//! disruption budgets.
 
 use std::time::Duration;
 
@@ -10,13 +10,13 @@ use serde::Deserialize;
 use super::{Cluster, ClusterError, Why};
 use crate::crd::names;
 
-/// What is read of an UpgradeConfig.
+/// The fields of an UpgradeConfig that are used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UpgradeConfig {
-    /// `upgradeAt`: nothing begins earlier.
+    /// `upgradeAt`: no update starts earlier.
     pub not_before: Option<Timestamp>,
-    /// `PDBForceDrainTimeout`: for how long a drain asks before it deletes. Zero minutes are no limit, as
-    /// in the service that these objects come from: a budget must not be passed by an unset number.
+    /// `PDBForceDrainTimeout`: how long a drain uses evictions before it deletes pods. Zero minutes
+    /// mean no limit, as in the managed-upgrade operator: an unset number must not bypass a budget.
     pub force_after: Option<Duration>,
 }
 
@@ -35,7 +35,7 @@ struct Spec {
 }
 
 impl Object {
-    /// None: it is not understood.
+    /// None if a field cannot be parsed.
     fn read(self) -> Option<UpgradeConfig> {
         let at = self.spec.upgrade_at.filter(|text| !text.is_empty());
         let not_before = match at {
@@ -51,7 +51,7 @@ impl Object {
 }
 
 impl Cluster {
-    /// The cluster's UpgradeConfig; none where there is none, or it is none of our business.
+    /// The cluster's UpgradeConfig; none if it does not exist or must not be read (404, 403).
     pub async fn upgrade_config(&self) -> Result<Option<UpgradeConfig>, ClusterError> {
         const ACT: &str = "get";
         let (group, name) = (names::UPGRADE_GROUP, names::UPGRADE_CONFIG);

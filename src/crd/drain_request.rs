@@ -1,18 +1,19 @@
-//! What a node asks the controller for, in the annotations `desiredDrain` and `lastAppliedDrain`.
+//! Drain requests of a node to the controller, in the annotations `desiredDrain` and
+//! `lastAppliedDrain`.
 
 use std::fmt;
 
-/// A request, by the config it is about. The verb is what stands before the first `-`.
+/// A request and the config it refers to. The verb is the part before the first `-`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DrainRequest {
-    /// Cordon the node and move its pods.
+    /// Cordon and drain the node.
     Drain(String),
-    /// Lift the cordon.
+    /// Uncordon the node.
     Uncordon(String),
 }
 
 impl DrainRequest {
-    /// What an annotation says; none where it is empty or of another kind.
+    /// Parses an annotation; none if it is empty or has another verb.
     pub fn parse(text: &str) -> Option<Self> {
         match text.split_once('-')? {
             ("drain", config) => Some(Self::Drain(config.to_owned())),
@@ -21,7 +22,8 @@ impl DrainRequest {
         }
     }
 
-    /// The same under another name, for a controller that fulfilled the plain one before.
+    /// The same request under a second name, for a controller that has already fulfilled the plain
+    /// one.
     #[must_use]
     pub fn again(&self) -> Self {
         match self {
@@ -30,7 +32,7 @@ impl DrainRequest {
         }
     }
 
-    /// Whether it asks for the same as a plain request, under its name or the other one.
+    /// Whether this is the plain request or its repetition under the second name.
     pub fn is_again(&self, plain: &Self) -> bool {
         self == plain || *self == plain.again()
     }

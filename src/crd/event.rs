@@ -1,26 +1,27 @@
-//! Events: what `kubectl describe` shows of what happened.
+//! Reasons of the Kubernetes events that machinist publishes.
 
 macro_rules! reasons {
     ($($(#[doc = $doc:literal])+ $name:ident: $weight:ident, $action:literal;)+) => {
-        /// The stable names of events. Those that OpenShift's daemon has, too, mean the same.
+        /// Event reasons, which are stable. Those that OpenShift's daemon also uses have the same
+        /// meaning.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum EventReason { $($(#[doc = $doc])+ $name,)+ }
 
         impl EventReason {
-            /// All of them, in the order of an update.
+            /// All reasons, in the order of an update.
             pub const ALL: &[Self] = &[$(Self::$name,)+];
 
-            /// As it is written.
+            /// The `reason` field of the event.
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$name => stringify!($name),)+ }
             }
 
-            /// What was being done.
+            /// The `action` field of the event.
             pub const fn action(self) -> &'static str {
                 match self { $(Self::$name => $action,)+ }
             }
 
-            /// `Warning` where a person should look.
+            /// The event type: `Warning` if an operator should look at it.
             pub const fn weight(self) -> Weight {
                 match self { $(Self::$name => Weight::$weight,)+ }
             }
@@ -33,17 +34,17 @@ macro_rules! reasons {
     };
 }
 
-/// How much an event weighs.
+/// The event type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Weight {
-    /// For the record.
+    /// For information only.
     Normal,
-    /// Somebody should look.
+    /// An operator should look at it.
     Warning,
 }
 
 impl Weight {
-    /// As it is written.
+    /// The `type` field of the event.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Normal => "Normal",
@@ -53,35 +54,36 @@ impl Weight {
 }
 
 reasons! {
-    /// The config cannot be had on this machine; nothing was touched.
+    /// The config cannot be applied on this machine; nothing was changed.
     FailedToReconcile: Warning, "Plan";
-    /// The config is accepted, and something in it has no effect or looks like a mistake.
+    /// The config is accepted, but a part of it has no effect or looks like a mistake.
     ConfigWarning: Warning, "Plan";
-    /// The node was made unschedulable for an update.
+    /// The node was cordoned for an update.
     Cordon: Normal, "Cordon";
-    /// Somebody made the node schedulable during an update; it was cordoned once more.
+    /// Another client uncordoned the node during an update; it was cordoned again.
     Recordoned: Warning, "Cordon";
-    /// The pods of the node are asked to leave.
+    /// The pods of the node are being evicted.
     Drain: Normal, "Drain";
-    /// A pod does not leave; the note says which, and why.
+    /// A pod cannot be evicted yet; the note names it and the cause.
     DrainBlocked: Warning, "Drain";
-    /// A pod that no other workload will bring back elsewhere was evicted.
+    /// A pod without a controller that would recreate it was evicted.
     UnmanagedPodEvicted: Warning, "Drain";
-    /// Pods were deleted without their budgets' consent, as was asked for.
+    /// Pods were deleted despite their disruption budgets, because the drain was forced.
     DrainForced: Warning, "Drain";
-    /// Every pod has left that must.
+    /// All pods that must leave the node were evicted.
     Drained: Normal, "Drain";
     /// The drain cannot be completed.
     FailedToDrain: Warning, "Drain";
-    /// A person cancelled the update before it changed anything.
+    /// An operator cancelled the update before it changed anything.
     UpdateCancelled: Normal, "Cancel";
-    /// A person wanted to cancel an update that has begun to change the machine; it goes to its end.
+    /// An operator tried to cancel an update that has already begun to change the machine; it
+    /// continues.
     CancelRefused: Warning, "Cancel";
-    /// A reboot was ordered.
+    /// A reboot was started.
     Reboot: Normal, "Reboot";
-    /// Somebody holds a lock against the reboot; the note names the holder.
+    /// An inhibitor lock delays the reboot; the note names its holder.
     RebootBlocked: Warning, "Reboot";
-    /// The machine came back from the reboot.
+    /// The machine has rebooted.
     Rebooted: Normal, "Reboot";
     /// The change took effect without a reboot.
     SkipReboot: Normal, "Act";
@@ -89,18 +91,19 @@ reasons! {
     FailedServiceRestart: Warning, "Act";
     /// A unit could not be reloaded.
     FailedServiceReload: Warning, "Act";
-    /// The config before is back, since the new one did not work.
+    /// The new config failed, and the previous one was restored.
     RolledBack: Warning, "Undo";
-    /// A path was left as a user made it, because it is not safe to touch; the note says which and why.
+    /// A path that a user changed was left in place, because it is not safe to touch; the note
+    /// names the path and the cause.
     LeftBehind: Warning, "Update";
-    /// Somebody changed a managed file, link or unit.
+    /// A managed file, link or unit was changed by something other than machinist.
     ConfigDriftDetected: Warning, "Watch";
-    /// The node takes pods again.
+    /// The node was uncordoned.
     Uncordon: Normal, "Uncordon";
-    /// The node stays cordoned; the note says for whom.
+    /// The node stays cordoned; the note names the reason.
     UncordonSkipped: Normal, "Uncordon";
-    /// The API server refused a taint of a device declaration; the note says why.
+    /// The API server refused a taint of a device declaration; the note gives the cause.
     TaintRefused: Warning, "Report";
-    /// The node is on its config.
+    /// The node is on its desired config.
     NodeDone: Normal, "Finish";
 }

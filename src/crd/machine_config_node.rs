@@ -1,37 +1,36 @@
-//! MachineConfigNode: the progress of one node's update, for people and for pools' counts.
+//! MachineConfigNode: the progress of one node's update, for users and for the counts of a pool.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// How far a step is.
+/// Status of one step of an update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Progress {
-    /// It is done.
+    /// The step is done.
     True,
-    /// It is not done.
+    /// The step is not done.
     False,
-    /// It is being done.
+    /// The step is in progress.
     Unknown,
 }
 
 macro_rules! kinds {
     ($($(#[doc = $doc:literal])+ $name:ident $(in $parent:ident)?,)+) => {
-        /// The conditions, in the order in which an update goes through them, which is the order they
-        /// are written in.
+        /// Condition types, in the order in which an update goes through them and in which they are
+        /// written.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         pub enum NodeConditionKind { $($(#[doc = $doc])+ $name,)+ }
 
         impl NodeConditionKind {
-            /// All of them, in order.
+            /// All types, in order.
             pub const ALL: &[Self] = &[$(Self::$name,)+];
 
-            /// As it is written.
+            /// The `type` field.
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$name => stringify!($name),)+ }
             }
 
-            /// The reason that a condition carries: its own name, after its parent's where it is a part
-            /// of another.
+            /// The `reason` field: the type, prefixed by its parent's type if it has a parent.
             pub const fn reason(self) -> &'static str {
                 match self { $(Self::$name => concat!($(stringify!($parent),)? stringify!($name)),)+ }
             }
@@ -40,72 +39,72 @@ macro_rules! kinds {
 }
 
 kinds! {
-    /// Compatibility, actions and the need for a drain are known.
+    /// Compatibility and actions of the update, and whether it needs a drain, were determined.
     UpdatePrepared,
-    /// The machine was changed: parent of the next three.
+    /// The machine was changed; parent of the next three.
     UpdateExecuted,
-    /// The node is unschedulable.
+    /// The node is cordoned.
     Cordoned in UpdateExecuted,
-    /// Its pods are gone.
+    /// The node is drained.
     Drained in UpdateExecuted,
-    /// Files and OS are in place.
+    /// Files and OS are written.
     AppliedFilesAndOS in UpdateExecuted,
-    /// Units were reloaded and restarted, or nothing was to be.
+    /// Units were reloaded and restarted, or none had to be.
     UpdatePostActionComplete,
-    /// The machine came back.
+    /// The machine has rebooted.
     RebootedNode,
-    /// The config was found in force after a start.
+    /// The config was verified after a start.
     Resumed,
-    /// All is done but for pods coming back: parent of the next.
+    /// Everything is done except uncordoning; parent of the next one.
     UpdateComplete,
-    /// The node takes pods again.
+    /// The node is uncordoned.
     Uncordoned in UpdateComplete,
-    /// The node is on the desired config; with it all the others become false.
+    /// The node is on the desired config; all other conditions become false then.
     Updated,
-    /// The last attempt failed; the message says why.
+    /// The last attempt failed; the message gives the cause.
     NodeDegraded,
 }
 
-/// The reason of a condition that has not been true in this update.
+/// Reason of a condition that has not been true in this update.
 pub const NOT_YET: &str = "NotYetOccurred";
 
 /// One condition.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeCondition {
-    /// Which.
+    /// The condition type, see [`NodeConditionKind`].
     #[serde(rename = "type")]
     pub kind: String,
-    /// How far.
+    /// The status.
     pub status: Progress,
-    /// A code.
+    /// The reason, as a stable code.
     pub reason: String,
-    /// One sentence.
+    /// The message, one sentence.
     pub message: String,
-    /// When the status became what it is.
+    /// When the status last changed.
     pub last_transition_time: Timestamp,
 }
 
-/// The configs by name. `current` is left out before the first one.
+/// Names of the configs. `current` is omitted before the first config was applied.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConfigVersion {
-    /// The one in force.
+    /// The current config.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub current: String,
-    /// The one asked for.
+    /// The desired config.
     pub desired: String,
 }
 
-/// What the node writes.
+/// The status that the node writes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct MachineConfigNodeStatus {
-    /// In the order of [`NodeConditionKind`].
+    /// Conditions, in the order of [`NodeConditionKind`].
     pub conditions: Vec<NodeCondition>,
-    /// The configs; none before one is asked for.
+    /// The configs; none before a config is desired.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub config_version: Option<ConfigVersion>,
-    /// The generation of the object that this is about, and one: what OpenShift writes.
+    /// The observed generation of the object plus one, as OpenShift writes it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
 }

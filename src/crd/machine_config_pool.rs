@@ -1,4 +1,4 @@
-//! MachineConfigPool: as much of it as is read.
+//! MachineConfigPool: the fields that machinist reads.
 
 use std::collections::BTreeMap;
 
@@ -7,23 +7,23 @@ use serde::Deserialize;
 
 use super::Condition;
 
-/// A pool as it was at one time.
+/// The observed state of a pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PoolView {
     /// Its name.
     pub name: String,
-    /// When it was made.
+    /// When it was created.
     pub created: Option<Timestamp>,
-    /// What is asked of it.
+    /// The spec.
     pub spec: MachineConfigPoolSpec,
-    /// What a controller says of it.
+    /// The status, written by a controller.
     pub status: MachineConfigPoolStatus,
-    /// Why parts of it could not be read, which are as though they were not there.
+    /// Why fields could not be parsed; such fields count as absent.
     pub unread: Vec<String>,
 }
 
 impl PoolView {
-    /// What is wrong with it as it is written, for whoever wrote it.
+    /// Mistakes in the pool's definition, for its author.
     pub fn mistakes(&self) -> Vec<String> {
         let of_it = |what: &String| format!("pool {}: {what}", self.name);
         let selector = self.spec.node_selector.mistakes();
@@ -31,57 +31,57 @@ impl PoolView {
     }
 }
 
-/// What is asked of a pool.
+/// The spec of a pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct MachineConfigPoolSpec {
-    /// The labels of its nodes.
+    /// Selects the nodes of the pool.
     pub node_selector: Selector,
-    /// The config that its nodes are to have.
+    /// The desired config of its nodes.
     pub configuration: PoolConfiguration,
-    /// Nobody gets a new desired config.
+    /// Whether the rollout is paused: no node gets a new desired config.
     pub paused: bool,
-    /// How many nodes may be unavailable at once, as it is written; none where nothing is.
+    /// Maximum number of nodes that may be unavailable at once, as written; none if unset.
     pub max_unavailable: Option<IntOrString>,
 }
 
-/// What the API server takes where a number or a share may stand.
+/// A Kubernetes `IntOrString`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(untagged)]
 pub enum IntOrString {
     /// A number.
     Int(i64),
-    /// A share, or whatever else was written.
+    /// A percentage, or any other text.
     Text(String),
 }
 
-/// What a controller says of a pool. One that never looked at it says nothing.
+/// The status of a pool; empty if no controller has processed it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct MachineConfigPoolStatus {
-    /// The config that all nodes were on last.
+    /// The last config that all nodes were on.
     pub configuration: PoolConfiguration,
-    /// Nodes of the pool.
+    /// Number of nodes in the pool.
     pub machine_count: Option<u32>,
-    /// Those on the pool's config.
+    /// Nodes on the pool's config.
     pub updated_machine_count: Option<u32>,
-    /// Those that take pods, too.
+    /// Updated nodes that are also schedulable and ready.
     pub ready_machine_count: Option<u32>,
-    /// Those that are away, or on their way.
+    /// Nodes that are unavailable, or about to be.
     pub unavailable_machine_count: Option<u32>,
-    /// Those that failed.
+    /// Nodes whose update failed.
     pub degraded_machine_count: Option<u32>,
     /// `Updated`, `Updating`, `NodeDegraded`, `RenderDegraded`, `Degraded` and others.
     pub conditions: Vec<Condition>,
 }
 
 impl MachineConfigPoolStatus {
-    /// A controller has looked at the pool.
+    /// Whether a controller has processed the pool.
     pub fn is_written(&self) -> bool {
         self.machine_count.is_some() || !self.conditions.is_empty()
     }
 
-    /// Whether a condition is true; none where nobody says.
+    /// Whether a condition is true; none if it is missing.
     pub fn is(&self, kind: &str) -> Option<bool> {
         let found = self.conditions.iter().find(|it| it.kind == kind)?;
         Some(found.status == "True")
@@ -96,13 +96,13 @@ pub struct PoolConfiguration {
     pub name: String,
 }
 
-/// The labels that an object must have.
+/// A label selector.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Selector {
-    /// Each with this value.
+    /// Labels that must have the given value.
     pub match_labels: BTreeMap<String, String>,
-    /// Each as it says.
+    /// Further requirements.
     pub match_expressions: Vec<Requirement>,
 }
 
@@ -111,26 +111,26 @@ pub struct Selector {
 pub struct Requirement {
     /// The label.
     pub key: String,
-    /// What it must be.
+    /// The operator.
     pub operator: Operator,
-    /// Among which, or not among which.
+    /// The values for `In` and `NotIn`.
     #[serde(default)]
     pub values: Vec<String>,
 }
 
-/// What is required of a label.
+/// Operator of a label requirement.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(from = "String")]
 pub enum Operator {
-    /// It has one of the values.
+    /// The label has one of the values.
     In,
-    /// It has none of the values, or is not there.
+    /// The label has none of the values, or is absent.
     NotIn,
-    /// It is there.
+    /// The label is present.
     Exists,
-    /// It is not there.
+    /// The label is absent.
     DoesNotExist,
-    /// None of these.
+    /// An unsupported operator.
     Unknown(String),
 }
 
@@ -147,7 +147,7 @@ impl From<String> for Operator {
 }
 
 impl Requirement {
-    /// What is wrong with it, where the API server would take it for no requirement.
+    /// Why the API server would reject this requirement, if it would.
     fn mistake(&self) -> Option<String> {
         let key = &self.key;
         match (&self.operator, self.values.is_empty()) {
@@ -166,12 +166,12 @@ impl Requirement {
 }
 
 impl Selector {
-    /// It asks for nothing.
+    /// Whether it has no requirements.
     pub fn is_empty(&self) -> bool {
         self.match_labels.is_empty() && self.match_expressions.is_empty()
     }
 
-    /// What is wrong with it.
+    /// All mistakes in it.
     pub fn mistakes(&self) -> Vec<String> {
         let all = self.match_expressions.iter().enumerate();
         let field = "spec.nodeSelector.matchExpressions";
@@ -179,15 +179,15 @@ impl Selector {
             .collect()
     }
 
-    /// The labels that an expression requires to be there.
+    /// Labels that must be present according to the expressions.
     pub fn required(&self) -> impl Iterator<Item = &str> {
         let requires = |it: &&Requirement| matches!(it.operator, Operator::In | Operator::Exists);
         let all = self.match_expressions.iter().filter(requires);
         all.map(|it| it.key.as_str())
     }
 
-    /// Whether an object with these labels is selected. One that asks for nothing selects all, as the
-    /// API server has it; one with a mistake selects nobody, as the controllers have it.
+    /// Whether an object with these labels is selected. An empty selector selects everything, as in
+    /// the API server; an invalid requirement selects nothing, as in the controllers.
     pub fn selects(&self, labels: &BTreeMap<String, String>) -> bool {
         let has = |(key, value): (&String, &String)| labels.get(key) == Some(value);
         let meets = |it: &Requirement| {

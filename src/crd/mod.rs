@@ -1,9 +1,9 @@
-//! The words of the cluster: names of annotations, labels, taints and conditions, and the parts of the
-//! custom resources that are read or written.
+//! Names of annotations, labels, taints and conditions, and the fields of custom resources that
+//! machinist reads or writes.
 //!
-//! Constants and plain data, no client. The protocol's names and values are OpenShift's
-//! (machine-config-operator) and must stay as they are, since its controllers read them; ours begin with
-//! `machinist.dev/`. Nobody spells such a name anywhere else.
+//! Constants and plain data, without a client. Names and values of the machine-config protocol are
+//! OpenShift's (machine-config-operator) and must not change, because its controllers read them;
+//! machinist's own names begin with `machinist.dev/`. No other module defines such names.
 
 mod drain_request;
 mod event;
@@ -25,11 +25,11 @@ pub use machine_config_pool::{
 pub use node::{Condition, NodeInfo, NodeSpec, NodeStatus, NodeView, Taint, is_extended};
 pub use state::State;
 
-/// How much of a text an annotation takes: all annotations of an object share 256 KiB, and OpenShift
-/// cuts `reason` here.
+/// Maximum length in bytes of a text in an annotation: all annotations of an object share 256 KiB,
+/// and OpenShift truncates `reason` at this length.
 pub const REASON_LIMIT: usize = 2000;
 
-/// A text cut to `limit` bytes at most, on the boundary of a character.
+/// Truncates a text to at most `limit` bytes, at a character boundary.
 pub fn cut(text: &str, limit: usize) -> &str {
     &text[..text.floor_char_boundary(limit)]
 }

@@ -1,4 +1,4 @@
-//! Names, with who writes them and what they mean.
+//! Names in the API server, with their writer and meaning.
 
 /// The group of MachineConfig, MachineConfigPool and MachineConfigNode.
 pub const GROUP: &str = "machineconfiguration.openshift.io";
@@ -6,159 +6,164 @@ pub const GROUP: &str = "machineconfiguration.openshift.io";
 /// The group of MachineConfiguration, which holds the disruption policies.
 pub const OPERATOR_GROUP: &str = "operator.openshift.io";
 
-/// The one MachineConfiguration that counts.
+/// The only MachineConfiguration that is used.
 pub const MACHINE_CONFIGURATION: &str = "cluster";
 
-/// The ControllerConfig that OpenShift's controllers make; nobody else does.
+/// The ControllerConfig that only OpenShift's controllers create.
 pub const CONTROLLER_CONFIG: &str = "machine-config-controller";
 
-/// Where OpenShift's machine-config-daemon runs, and the label of its pods.
+/// Namespace of OpenShift's machine-config-daemon, and the label of its pods.
 pub const DAEMON_NAMESPACE: &str = "openshift-machine-config-operator";
 /// See [`DAEMON_NAMESPACE`].
 pub const DAEMON_LABEL: &str = "k8s-app=machine-config-daemon";
 
-/// The group of UpgradeConfig, by which managed upgrades of OpenShift are planned.
+/// API group of UpgradeConfig, which schedules managed upgrades of OpenShift.
 pub const UPGRADE_GROUP: &str = "upgrade.managed.openshift.io";
 
-/// Where the operator of managed upgrades lives, and the one UpgradeConfig that it follows.
+/// Namespace of the managed-upgrade operator and its UpgradeConfig.
 pub const UPGRADE_NAMESPACE: &str = "openshift-managed-upgrade-operator";
 
-/// The name of that one.
+/// Name of the only UpgradeConfig that the operator uses.
 pub const UPGRADE_CONFIG: &str = "managed-upgrade-config";
 
-/// What names of ours begin with.
+/// Prefix of machinist's own names.
 pub const OURS: &str = "machinist.dev/";
 
-/// Who we are to the API server: field manager, reporting controller of events.
+/// Field manager of writes, and reporting controller of events.
 pub const MANAGER: &str = "machinist";
 
-/// Annotations of the protocol, on Nodes. "The node" is whoever manages its config; "the controller" is
-/// OpenShift's, or ours.
+/// Annotations of the machine-config protocol on Nodes. "The node" is the component that manages
+/// its config; "the controller" is OpenShift's or machinist's.
 pub mod protocol {
-    /// The MachineConfig that the node is on. Written by the node when an update is complete; a Node
-    /// without it belongs to no pool.
+    /// The MachineConfig that the node is on. Written by the node when an update is complete; a
+    /// Node without it belongs to no pool.
     pub const CURRENT_CONFIG: &str = "machineconfiguration.openshift.io/currentConfig";
-    /// The MachineConfig that the node is to have. Written by the controller; a person may set it.
+    /// The desired MachineConfig. Written by the controller; an operator may set it.
     pub const DESIRED_CONFIG: &str = "machineconfiguration.openshift.io/desiredConfig";
-    /// Where the node stands: a [`State`](super::super::State). Written by the node.
+    /// The node's update state, a [`State`](super::super::State). Written by the node.
     pub const STATE: &str = "machineconfiguration.openshift.io/state";
-    /// Why, as free text of at most 2000 bytes; empty when done. Written by the node.
+    /// The cause of the state, as free text of at most 2000 bytes; empty when done. Written by the
+    /// node.
     pub const REASON: &str = "machineconfiguration.openshift.io/reason";
-    /// What the node asks the controller for: a [`DrainRequest`](super::super::DrainRequest).
+    /// The node's request to the controller, a [`DrainRequest`](super::super::DrainRequest).
     pub const DESIRED_DRAIN: &str = "machineconfiguration.openshift.io/desiredDrain";
-    /// The request that the controller has fulfilled last, word for word; written after success only.
+    /// The last request that the controller fulfilled, verbatim; written after success only.
     pub const LAST_APPLIED_DRAIN: &str = "machineconfiguration.openshift.io/lastAppliedDrain";
-    /// The image that the node runs, where a pool is layered; removed when there is none.
+    /// The image that the node runs in a layered pool; removed if there is none.
     pub const CURRENT_IMAGE: &str = "machineconfiguration.openshift.io/currentImage";
-    /// The image that the node is to run, where a pool is layered. Written by the controller.
+    /// The desired image in a layered pool. Written by the controller.
     pub const DESIRED_IMAGE: &str = "machineconfiguration.openshift.io/desiredImage";
-    /// `Rebooting` from the order of a reboot to the first look after it, else empty. To others a hint;
-    /// to us the boot id decides.
+    /// `Rebooting` from the start of a reboot until the first check after it, otherwise empty. A
+    /// hint for other programs; machinist itself compares boot IDs.
     pub const POST_CONFIG_ACTION: &str = "machineconfiguration.openshift.io/post-config-action";
-    /// Why a staged OS was not finalised at the shutdown, at most 2000 bytes.
+    /// Why a staged OS was not finalised at shutdown, at most 2000 bytes.
     pub const FINALIZE_FAILURE: &str =
         "machineconfiguration.openshift.io/ostree-finalize-staged-failure";
     /// The MachineConfig of the first boot. Written by the machine-config-server.
     pub const FIRST_PIVOT_CONFIG: &str = "machineconfiguration.openshift.io/firstPivotConfig";
-    /// The labels of a custom pool were given by the controller.
+    /// Whether the controller has applied the labels of a custom pool.
     pub const CUSTOM_POOL_LABELS: &str =
         "machineconfiguration.openshift.io/customPoolLabelsApplied";
-    /// `SingleReplica`, `HighlyAvailable`, …: nothing is drained on a single replica. Written by the
+    /// `SingleReplica`, `HighlyAvailable`, …; a single replica is not drained. Written by the
     /// controller.
     pub const TOPOLOGY: &str = "machineconfiguration.openshift.io/controlPlaneTopology";
-    /// The ControllerConfig whose certificates were written last.
+    /// Resource version of the ControllerConfig whose certificates were last written.
     pub const SYNCED_CONTROLLER_CONFIG: &str =
         "machineconfiguration.openshift.io/lastSyncedControllerConfigResourceVersion";
-    /// Whether the rotation of the service authority of that version was seen to.
+    /// The last observed version of the service CA rotation.
     pub const OBSERVED_SERVER_CA: &str =
         "machineconfiguration.openshift.io/lastObservedServerCAAnnotation";
-    /// That somebody logged in, years ago; nobody writes it any more.
+    /// Marks a node on which a user logged in; obsolete, no component writes it.
     pub const SSH: &str = "machineconfiguration.openshift.io/ssh";
 }
 
-/// Annotations of ours, on Nodes.
+/// Machinist's own annotations on Nodes.
 pub mod annotation {
-    /// The cordon is ours. Written in the same request as the cordon; whoever cordoned a node that
-    /// does not carry it keeps their cordon.
+    /// Marks a cordon set by machinist. Written in the same request as the cordon; a cordon without
+    /// it belongs to another client.
     pub const CORDONED: &str = "machinist.dev/cordoned";
-    /// A person wants the node to stay cordoned after the update, whatever the value. Never written or
-    /// removed by the agent.
+    /// An operator's request to keep the node cordoned after the update; the value is ignored.
+    /// Never written or removed by the agent.
     pub const KEEP_CORDONED: &str = "machinist.dev/keep-cordoned";
-    /// A person forces this one drain; the value says why and goes into an event. Taken away by the
-    /// agent when it was used.
+    /// An operator's request to force one drain; the value is the reason, which is published in an
+    /// event. Removed by the agent after use.
     pub const FORCE_DRAIN: &str = "machinist.dev/force-drain";
-    /// The label that makes remediators stand back is ours. Written with it and taken away with it; one
-    /// without this mark is somebody else's.
+    /// Marks the label that keeps remediators away as set by machinist. Written and removed
+    /// together with the label; a label without this mark belongs to another client.
     pub const STANDS_BACK: &str = "machinist.dev/stands-back";
-    /// A person cancels the update to the config of this name. It stays while the Node names that config,
-    /// and is taken away by the agent when it does not any more, or when it came too late.
+    /// An operator's request to cancel the update to the config of this name. The agent removes it
+    /// when the Node's desired config has changed, or when the request came too late.
     pub const CANCEL: &str = "machinist.dev/cancel";
-    /// The agent's answer: the update to the config of this name is given up, and nothing of the machine was changed.
+    /// The agent's reply: the update to the config of this name was cancelled before anything was
+    /// changed.
     pub const CANCELLED: &str = "machinist.dev/cancelled";
-    /// The agent's other answer, as `config: why`; it takes the question away in the same request.
+    /// The agent's refusal to cancel, as `config: reason`; written in the same request that removes
+    /// the cancellation request.
     pub const CANCEL_REFUSED: &str = "machinist.dev/cancel-refused";
-    /// Taints that declarations of devices asked for and that are ours, as `key:effect`, several with commas. One
-    /// that somebody else put on the Node before is not among them.
+    /// Taints of device declarations that machinist owns, as `key:effect`, comma-separated. A taint
+    /// that another client had set before is not listed.
     pub const TAINTS: &str = "machinist.dev/taints";
-    /// What a drain waits for, as `namespace/pod (reason)`, several with commas.
+    /// The pods that block a drain, as `namespace/pod (reason)`, comma-separated.
     pub const BLOCKED_BY: &str = "machinist.dev/blocked-by";
 }
 
 /// Labels on Nodes.
 pub mod label {
-    /// Before the name of a role: `node-role.kubernetes.io/worker`.
+    /// Prefix of role labels: `node-role.kubernetes.io/worker`.
     pub const ROLE_PREFIX: &str = "node-role.kubernetes.io/";
-    /// The old name of the control plane's role.
+    /// The former role name of the control plane.
     pub const ROLE_MASTER: &str = "master";
-    /// The control plane's role.
+    /// The role of the control plane.
     pub const ROLE_CONTROL_PLANE: &str = "control-plane";
-    /// What every other node is.
+    /// The role of all other nodes.
     pub const ROLE_WORKER: &str = "worker";
-    /// A member of the quorum that takes no other work.
+    /// The role of a quorum member that runs no other workloads.
     pub const ROLE_ARBITER: &str = "arbiter";
     /// The operating system: `linux`, `windows`.
     pub const OS: &str = "kubernetes.io/os";
     /// The failure domain.
     pub const ZONE: &str = "topology.kubernetes.io/zone";
-    /// Which pool a MachineConfig is for.
+    /// The role that a MachineConfig applies to.
     pub const CONFIG_ROLE: &str = "machineconfiguration.openshift.io/role";
-    /// Before a resource that the machine has, its slash written as a dash:
-    /// `machinist.dev/resource.acme.dev-serial`. Its value is [`PRESENT`].
+    /// Prefix of labels for resources of the machine, with the slash written as a dash:
+    /// `machinist.dev/resource.acme.dev-serial`. The value is [`PRESENT`].
     pub const RESOURCE_PREFIX: &str = "machinist.dev/resource.";
-    /// The value of labels that say that something is there.
+    /// Value of labels that mark the presence of a resource.
     pub const PRESENT: &str = "present";
-    /// Remediators of the medik8s family leave a node with it alone: it is down on purpose.
+    /// Keeps remediators of the medik8s family away, because the node is down on purpose.
     pub const NO_REMEDIATION: &str = "remediation.medik8s.io/exclude-from-remediation";
 }
 
 /// Keys of taints.
 pub mod taint {
-    /// The node was not ready once since it joined; effect `NoSchedule`.
+    /// The node has not been ready since it joined; effect `NoSchedule`.
     pub const NOT_READY: &str = "machinist.dev/not-ready";
-    /// OpenShift's, while a pool rolls; effect `PreferNoSchedule`. Written by the controller.
+    /// Set by OpenShift's controller while a pool is updated; effect `PreferNoSchedule`.
     pub const UPDATE_IN_PROGRESS: &str = "UpdateInProgress";
 }
 
 /// Types of Node conditions.
 pub mod condition {
-    /// The kubelet's own.
+    /// Written by the kubelet.
     pub const KUBELET_READY: &str = "Ready";
-    /// The kubelet's: it removes pods to free its disk.
+    /// Written by the kubelet: it evicts pods to free disk space.
     pub const DISK_PRESSURE: &str = "DiskPressure";
-    /// The network plugin's.
+    /// Written by the network plugin.
     pub const NETWORK_UNAVAILABLE: &str = "NetworkUnavailable";
-    /// True when no gate with the effect `hold` is closed; the message names those that are.
+    /// True when no gate with the effect `hold` is closed; the message names the closed ones.
     pub const READY: &str = "machinist.dev/Ready";
-    /// True while the node is cordoned for an update or is to reboot for one. What KEP-5683 means by
-    /// `MaintenanceInProgress`; that bare name has no owner, and an administrator's own would be ours.
+    /// True while the node is cordoned for an update or is to reboot for one. It corresponds to
+    /// `MaintenanceInProgress` of KEP-5683; that unprefixed name has no owner, so machinist could
+    /// overwrite an administrator's condition.
     pub const MAINTENANCE: &str = "machinist.dev/MaintenanceInProgress";
-    /// True while pods are asked to leave for an update: the KEP's `DrainInProgress`.
+    /// True while pods are evicted for an update; corresponds to the KEP's `DrainInProgress`.
     pub const DRAIN: &str = "machinist.dev/DrainInProgress";
-    /// True from the moment every pod has left that must, until they may come again: the KEP's `Drained`.
+    /// True from the end of a drain until the node is uncordoned; corresponds to the KEP's
+    /// `Drained`.
     pub const DRAINED: &str = "machinist.dev/Drained";
 }
 
-/// Whether the API server takes it as the name of an object: a DNS subdomain (RFC 1123).
+/// Whether a name is a valid object name: a DNS subdomain (RFC 1123).
 pub fn is_object_name(name: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     let label = |label: &str| {

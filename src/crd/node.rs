@@ -1,4 +1,4 @@
-//! The Node, as far as it concerns us.
+//! The Node: the fields that machinist uses.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,47 +7,47 @@ use serde::{Deserialize, Serialize};
 
 use super::{DrainRequest, State, names};
 
-/// The part of `spec` that is read.
+/// The fields of `spec` that are read.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct NodeSpec {
-    /// Cordoned.
+    /// Whether the node is cordoned.
     pub unschedulable: bool,
-    /// Everybody's taints.
+    /// All taints.
     pub taints: Vec<Taint>,
 }
 
-/// One taint, with every field it has: a list is written back whole.
+/// One taint with all its fields, because the list of taints is written back as a whole.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Taint {
     /// Its key.
     pub key: String,
     /// `NoSchedule`, `PreferNoSchedule` or `NoExecute`.
     pub effect: String,
-    /// Whatever else it says, such as `value` and `timeAdded`.
+    /// All other fields, such as `value` and `timeAdded`.
     #[serde(flatten)]
     pub rest: BTreeMap<String, serde_json::Value>,
 }
 
-/// The part of `status` that is read.
+/// The fields of `status` that are read.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NodeStatus {
-    /// Everybody's conditions.
+    /// All conditions.
     pub conditions: Vec<Condition>,
-    /// What there is, by resource.
+    /// Capacity by resource.
     pub capacity: BTreeMap<String, String>,
-    /// What pods may ask for, by resource.
+    /// Allocatable amount by resource.
     pub allocatable: BTreeMap<String, String>,
-    /// What the kubelet says of the machine.
+    /// Machine information reported by the kubelet.
     pub node_info: NodeInfo,
 }
 
-/// What the kubelet says of the machine.
+/// Machine information reported by the kubelet.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct NodeInfo {
-    /// The boot that the kubelet reported from.
+    /// Boot ID at the kubelet's last report.
     #[serde(rename = "bootID")]
     pub boot_id: String,
 }
@@ -56,154 +56,157 @@ pub struct NodeInfo {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Condition {
-    /// Which.
+    /// The condition type.
     #[serde(rename = "type")]
     pub kind: String,
     /// `True`, `False` or `Unknown`.
     pub status: String,
-    /// A code.
+    /// The reason, as a code.
     #[serde(default)]
     pub reason: String,
-    /// A sentence.
+    /// The message.
     #[serde(default)]
     pub message: String,
     /// When it was last confirmed.
     #[serde(default)]
     pub last_heartbeat_time: Option<Timestamp>,
-    /// When the status became what it is.
+    /// When the status last changed.
     #[serde(default)]
     pub last_transition_time: Option<Timestamp>,
 }
 
-/// Whether a resource is somebody's own, as the kubelet tells them from Kubernetes': its name has another domain.
+/// Whether a resource is an extended resource, by the kubelet's rule: its name has a domain outside
+/// kubernetes.io.
 pub fn is_extended(resource: &str) -> bool {
     let domain = resource.split_once('/').map(|(domain, _)| domain);
     domain.is_some_and(|domain| domain != "kubernetes.io" && !domain.ends_with(".kubernetes.io"))
 }
 
-/// Our Node as it was at one version.
+/// The agent's Node at one resource version.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeView {
     /// Its name.
     pub name: String,
-    /// Its identity: a Node that was deleted and registered anew is another one.
+    /// Its UID, which changes if the Node is deleted and recreated.
     pub uid: String,
-    /// The version.
+    /// Its resource version.
     pub resource_version: String,
-    /// Everybody's annotations that the protocol or we know of.
+    /// Annotations of the protocol and of machinist.
     pub annotations: BTreeMap<String, String>,
-    /// Whether there are annotations at all; a JSON patch must make the first.
+    /// Whether the Node has any annotations; otherwise a JSON patch must create the map first.
     pub has_annotations: bool,
-    /// Everybody's labels.
+    /// All labels.
     pub labels: BTreeMap<String, String>,
-    /// Cordon and taints.
+    /// The cordon and the taints.
     pub spec: NodeSpec,
-    /// Conditions and what is allocatable.
+    /// Conditions and resources.
     pub status: NodeStatus,
 }
 
 impl NodeView {
-    /// An annotation that says something.
+    /// A non-empty annotation.
     pub fn annotation(&self, name: &str) -> Option<&str> {
         let text = self.annotations.get(name)?.as_str();
         (!text.is_empty()).then_some(text)
     }
 
-    /// Which annotations are kept: everybody else's may be long, and are nobody's business here.
+    /// Whether an annotation is kept in the view; others may be long and are not used.
     pub fn concerns_us(annotation: &str) -> bool {
         let prefix = annotation.split_once('/').map_or("", |(prefix, _)| prefix);
         prefix == names::GROUP || annotation.starts_with(names::OURS)
     }
 
-    /// The config that the node is to have.
+    /// The desired config.
     pub fn desired_config(&self) -> Option<&str> {
         self.annotation(names::protocol::DESIRED_CONFIG)
     }
 
-    /// The config that the Node says it is on. The journal knows better.
+    /// The current config according to the Node; the journal is authoritative.
     pub fn current_config(&self) -> Option<&str> {
         self.annotation(names::protocol::CURRENT_CONFIG)
     }
 
-    /// The state that was written last.
+    /// The last written state.
     pub fn state(&self) -> Option<State> {
         State::parse(self.annotation(names::protocol::STATE)?)
     }
 
-    /// What was asked of the controller.
+    /// The node's request to the controller.
     pub fn desired_drain(&self) -> Option<DrainRequest> {
         DrainRequest::parse(self.annotation(names::protocol::DESIRED_DRAIN)?)
     }
 
-    /// What the controller has fulfilled.
+    /// The last request that the controller fulfilled.
     pub fn last_applied_drain(&self) -> Option<DrainRequest> {
         DrainRequest::parse(self.annotation(names::protocol::LAST_APPLIED_DRAIN)?)
     }
 
-    /// Nobody new may be scheduled here.
+    /// Whether the node is cordoned.
     pub fn is_cordoned(&self) -> bool {
         self.spec.unschedulable
     }
 
-    /// The cordon is, or was, ours; whether it stands says [`NodeView::is_cordoned`].
+    /// Whether the annotation for machinist's cordon is set; [`NodeView::is_cordoned`] reports
+    /// whether the cordon exists.
     pub fn has_our_mark(&self) -> bool {
         self.annotations.contains_key(names::annotation::CORDONED)
     }
 
-    /// A person wants the cordon to stay.
+    /// Whether an operator asked to keep the cordon.
     pub fn keeps_cordon(&self) -> bool {
         self.annotations
             .contains_key(names::annotation::KEEP_CORDONED)
     }
 
-    /// The config whose update a person cancels.
+    /// The config whose update an operator asked to cancel.
     pub fn cancel(&self) -> Option<&str> {
         self.annotation(names::annotation::CANCEL)
     }
 
-    /// The config whose update was given up, as the agent has answered.
+    /// The config whose update the agent cancelled.
     pub fn cancelled(&self) -> Option<&str> {
         self.annotation(names::annotation::CANCELLED)
     }
 
-    /// A person forces the drain, and why.
+    /// The reason why an operator forces the drain, if one does.
     pub fn forced_drain(&self) -> Option<&str> {
         let why = self.annotation(names::annotation::FORCE_DRAIN)?;
         (!why.trim().is_empty()).then_some(why)
     }
 
-    /// A person wants the drain forced and does not say why: that forces nothing.
+    /// Whether an operator's force request lacks a reason; it has no effect then.
     pub fn forces_without_a_reason(&self) -> bool {
         let said = self.annotations.get(names::annotation::FORCE_DRAIN);
         said.is_some_and(|why| why.trim().is_empty())
     }
 
-    /// Extended resources of which the Node counts none: the kubelet never takes one out that it has known.
+    /// Extended resources with a capacity of zero: the kubelet never removes a resource that it has
+    /// known.
     pub fn zeros(&self) -> impl Iterator<Item = &str> {
         let counted = self.status.capacity.iter();
         let zeros = counted.filter(|(name, count)| is_extended(name) && *count == "0");
         zeros.map(|(name, _)| name.as_str())
     }
 
-    /// A condition.
+    /// The condition of this type.
     pub fn condition(&self, kind: &str) -> Option<&Condition> {
         self.status.conditions.iter().find(|it| it.kind == kind)
     }
 
-    /// The kubelet has said from this boot, and since that time, that the node is ready: what it said
-    /// before the reboot stands for up to the grace period.
+    /// Whether the kubelet has reported ready in this boot. The status from before a reboot may
+    /// remain for up to the node monitor grace period.
     pub fn is_ready_in(&self, boot_id: &str) -> bool {
         let ready = self.condition(names::condition::KUBELET_READY);
         self.status.node_info.boot_id == boot_id && ready.is_some_and(|it| it.status == "True")
     }
 
-    /// Whether a taint of that key and effect is there.
+    /// Whether the node has a taint with this key and effect.
     pub fn has_taint(&self, key: &str, effect: &str) -> bool {
         let taints = &self.spec.taints;
         taints.iter().any(|it| it.key == key && it.effect == effect)
     }
 
-    /// The roles of `node-role.kubernetes.io/` labels.
+    /// The roles from `node-role.kubernetes.io/` labels.
     pub fn roles(&self) -> BTreeSet<&str> {
         let roles = self.labels.keys();
         roles
@@ -211,15 +214,16 @@ impl NodeView {
             .collect()
     }
 
-    /// Whether this is one of the control plane.
+    /// Whether this is a control plane node.
     pub fn is_control_plane(&self) -> bool {
         let roles = self.roles();
         roles.contains(names::label::ROLE_MASTER)
             || roles.contains(names::label::ROLE_CONTROL_PLANE)
     }
 
-    /// Whether this is an older version of the same Node than `other`. Versions count up in every
-    /// server there is, and servers from 1.35 on promise it; what does not compare is taken as newer.
+    /// Whether this is an older version of the same Node than `other`. Resource versions increase
+    /// in all existing servers, and servers guarantee it from 1.35 on; incomparable versions count
+    /// as newer.
     pub fn is_older_than(&self, other: &Self) -> bool {
         let number = |view: &Self| view.resource_version.parse::<u64>().ok();
         self.uid == other.uid

@@ -2,22 +2,22 @@
 
 use std::fmt;
 
-/// Where a node stands, as the protocol has it.
+/// The update state of a node, as defined by the machine-config protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum State {
-    /// An update is being carried out.
+    /// An update is in progress.
     Working,
-    /// The node is on its config; only then, and when both configs are the same, the controller counts
-    /// it as finished.
+    /// The node is on its config. The controller counts it as updated only in this state and with
+    /// equal current and desired config.
     Done,
-    /// Something failed and lasts.
+    /// An update failed and the failure persists.
     Degraded,
-    /// The config asks for what cannot be done to this machine; nothing was touched.
+    /// The config cannot be applied to this machine; nothing was changed.
     Unreconcilable,
 }
 
 impl State {
-    /// As it is written.
+    /// The value of the annotation.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Working => "Working",
@@ -27,7 +27,7 @@ impl State {
         }
     }
 
-    /// What an annotation says; none where it is empty or says something else.
+    /// Parses an annotation; none if it is empty or unknown.
     pub fn parse(text: &str) -> Option<Self> {
         let all = [
             Self::Working,

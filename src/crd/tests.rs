@@ -31,7 +31,7 @@ fn a_reason_is_cut_between_characters() {
     assert_eq!(cut("short", REASON_LIMIT), "short");
 }
 
-/// The order and the reasons of the real controller's own end-to-end check.
+/// Order and reasons as in the end-to-end test of the real controller.
 #[test]
 fn the_steps_of_an_update_come_in_the_documented_order() {
     use NodeConditionKind::*;

@@ -1,53 +1,54 @@
-//! What the API server's answers to an eviction mean.
+//! Classifies the API server's responses to evictions.
 //!
-//! The code alone does not say: 429 is a budget or a server that is busy, 403 a namespace that is being
-//! removed or a permission that is missing, 404 a pod that is gone or a server without evictions.
+//! The HTTP code alone is ambiguous: 429 is a disruption budget or an overloaded server, 403 a
+//! terminating namespace or a missing permission, 404 a deleted pod or a server without the
+//! eviction API.
 
 use std::time::Duration;
 
-/// A refusal, as the API server words it.
+/// An error status of the API server.
 #[derive(Clone, Debug, Default, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Refused {
     /// The HTTP code.
     pub code: u16,
-    /// Its word for the kind, such as `NotFound`.
+    /// The `reason` field, such as `NotFound`.
     pub reason: String,
-    /// Its sentence.
+    /// The `message` field.
     pub message: String,
-    /// The object that it is about; empty when the request as such was not understood.
+    /// The object it refers to; empty if the request itself was not understood.
     pub object: String,
-    /// What it gives as causes.
+    /// The causes from its details.
     pub causes: Vec<Cause>,
-    /// After what time it wants to be asked again.
+    /// The delay before a retry that the server requests.
     pub retry_after: Option<Duration>,
 }
 
 impl Refused {
-    /// Whether nothing is said about the request: a gateway's word. 500 stands for several budgets, and
-    /// is an answer. Credentials that are not accepted are about to be replaced, or the server has lost
-    /// sight of them.
+    /// Whether the status comes from a gateway and not from the server's processing of the request.
+    /// 500 is not an outage, because it is the response for several budgets. 401 is: the
+    /// credentials are about to be rotated, or the server cannot verify them at the moment.
     pub fn is_outage(&self) -> bool {
         matches!(self.code, 401 | 502..=504)
     }
 }
 
-/// One cause of a refusal.
+/// One cause of an error status.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cause {
-    /// Its word for the kind, such as `DisruptionBudget`.
+    /// The kind of cause, such as `DisruptionBudget`.
     pub kind: String,
-    /// Its sentence.
+    /// Its message.
     pub message: String,
 }
 
-/// Why a call brought nothing.
+/// Why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
-    /// The API server answered, and refused.
+    /// The API server returned an error status.
     #[error("the API server refused")]
     Refused(#[source] Box<Refused>),
-    /// Nobody answered, or nothing that is an answer.
+    /// There was no response, or an invalid one.
     #[error("the API server did not answer")]
     NoAnswer(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
@@ -59,7 +60,7 @@ impl From<Refused> for CallError {
 }
 
 impl CallError {
-    /// Whether the API server is to be taken as away: nothing it says is about the request.
+    /// Whether the API server counts as unreachable: the error does not concern the request.
     pub fn is_outage(&self) -> bool {
         match self {
             Self::NoAnswer(_) => true,
@@ -67,40 +68,40 @@ impl CallError {
         }
     }
 
-    /// Whether a watch or a page of a list is too old to be continued.
+    /// Whether the version of a watch or the continue token of a list has expired.
     pub fn is_expired(&self) -> bool {
         matches!(self, Self::Refused(refused) if refused.code == 410 || refused.reason == "Expired")
     }
 
-    /// Whether it is a permission that is missing: no repetition brings it.
+    /// Whether a permission is missing, so that a retry does not help.
     pub fn is_forbidden(&self) -> bool {
         matches!(self, Self::Refused(refused) if Answer::of(refused) == Answer::Forbidden)
     }
 }
 
-/// What a refusal of an eviction means.
+/// Classification of an eviction error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// The pod is gone, or another has its name: what was asked for is done.
+    /// The pod does not exist any more, or its name belongs to another pod; the goal is reached.
     Gone,
-    /// A budget does not allow it now; its words, and after what time to ask again.
+    /// A disruption budget does not allow it now; the message, and the requested delay.
     Budget(String, Option<Duration>),
-    /// The server has too much to do; after what time to ask again.
+    /// The server is overloaded; the requested delay.
     Throttled(Option<Duration>),
-    /// The namespace is being removed, and the pod will be with it.
+    /// The namespace is terminating, and the pod will be deleted with it.
     NamespaceEnds,
-    /// More than one budget counts the pod, which the server cannot evict then.
+    /// Several budgets match the pod; the server cannot evict it then.
     SeveralBudgets,
     /// A permission is missing.
     Forbidden,
-    /// The server has no evictions.
+    /// The server does not support evictions.
     NotServed,
-    /// Somebody else said no, such as an admission webhook; the words.
+    /// Another component, such as an admission webhook, refused; the message.
     Refused(String),
 }
 
 impl Answer {
-    /// Reads a refusal.
+    /// Classifies an error status.
     pub fn of(refused: &Refused) -> Self {
         let cause = |kind: &str| refused.causes.iter().find(|cause| cause.kind == kind);
         let words = || refused.message.clone();
@@ -113,14 +114,15 @@ impl Answer {
                 Self::NotServed
             }
             405 => Self::NotServed,
-            // A conflict is the UID that no longer fits.
+            // A conflict means that the UID precondition failed.
             404 | 409 => Self::Gone,
             429 => match cause("DisruptionBudget") {
                 Some(cause) => Self::Budget(cause.message.clone(), refused.retry_after),
                 None => Self::Throttled(refused.retry_after),
             },
             403 if cause("NamespaceTerminating").is_some() => Self::NamespaceEnds,
-            // A webhook's no and a budget that cannot be read have the code of a missing permission.
+            // A webhook's refusal and an unreadable budget have the same code as a missing
+            // permission.
             403 if refused.message.contains("admission webhook") => Self::Refused(words()),
             403 if refused.message.contains("pod disruption budget") => {
                 Self::Budget(words(), refused.retry_after)

@@ -1,4 +1,4 @@
-//! What a drain waits for, pod by pod.
+//! What a drain waits for, per pod.
 
 use std::time::Duration;
 
@@ -7,39 +7,39 @@ use jiff::Timestamp;
 use super::{Budget, Counts, Pod, PodId, Prospect, classify::signed};
 use crate::reason::Reason;
 
-/// What a pod waits for.
+/// Why a pod is still on the node.
 #[derive(Clone, Debug, PartialEq)]
 pub enum What {
-    /// A budget does not allow its eviction now.
+    /// A disruption budget does not allow its eviction now.
     Budget(Names, Option<Counts>),
-    /// A budget will not allow its eviction while it is what it is.
+    /// A disruption budget can never allow its eviction in its current form.
     Never(Names, Option<Counts>),
-    /// Several budgets count it, and the API server refuses to choose.
+    /// Several budgets match it, so that the API server refuses to evict it.
     Several(Vec<String>),
-    /// The API server has too much to do.
+    /// The API server is overloaded.
     Throttled,
-    /// Its namespace is being removed, and the API server takes no eviction there.
+    /// Its namespace is terminating, and the API server accepts no eviction there.
     NamespaceEnds,
-    /// Somebody refuses its eviction, in these words.
+    /// Its eviction was refused with this message.
     Refused(String),
-    /// It was asked to end, and may still take its time.
+    /// It is terminating, within its grace period.
     Ending,
-    /// It has ended, but these finalizers hold its object.
+    /// It has ended, but these finalizers keep its object.
     Finalizers(Vec<String>),
-    /// It should have ended by now.
+    /// Its grace period is over, but it has not ended.
     Overdue,
-    /// Whoever makes it has put its like on this node again and again.
+    /// Its controller has recreated pods on this node repeatedly.
     ComesBack(String),
 }
 
-/// A budget by name, and what it says.
+/// A disruption budget and its rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Names {
-    /// Its name, in the pod's namespace; empty when only its words are known.
+    /// Its name, in the pod's namespace; empty if only the server's message is known.
     pub budget: String,
-    /// Its rule as written, or the API server's words.
+    /// Its rule as written, or the API server's message.
     pub rule: String,
-    /// Whether the pod is one that runs and is not ready.
+    /// Whether the pod is running but not ready.
     pub unready: bool,
 }
 
@@ -52,18 +52,18 @@ pub struct Wait {
     pub what: What,
     /// Since when it waits for that.
     pub since: Timestamp,
-    /// When it must have ended, where that is known.
+    /// When it must have ended, if that is known.
     pub expected_end: Option<Timestamp>,
-    /// When the drain gives up, where that comes before the expected end.
+    /// The time limit of the drain, if it is before the expected end.
     pub too_late_for: Option<Timestamp>,
 }
 
 impl What {
-    /// How long after its deadline a pod is still called ending: the kubelet reports what it did, and
-    /// the API server writes it down.
+    /// How long after its deadline a pod still counts as terminating: the kubelet must report its
+    /// end, and the API server must store it.
     pub const OVERDUE_AFTER: Duration = Duration::from_secs(30);
 
-    /// What a budget has to say, from its numbers; none when it does not keep the pod.
+    /// The blocker that follows from a budget's counts; none if no budget blocks the pod.
     pub fn from_prospect(pod: &Pod, prospect: &Prospect<'_>) -> Option<Self> {
         let names = |budget: &Budget| Names {
             budget: budget.name.clone(),
@@ -81,13 +81,14 @@ impl What {
         }
     }
 
-    /// What a pod waits for that has been asked to end.
+    /// What a terminating pod waits for.
     pub fn of_leaving(pod: &Pod, now: Timestamp) -> Self {
         let late = pod
             .deleting
             .is_some_and(|deadline| now.duration_since(deadline) > signed(Self::OVERDUE_AFTER));
         match () {
-            // One that runs on is its kubelet's, whoever else holds the object.
+            // While containers run, the kubelet is responsible, even if finalizers keep the object,
+            // too.
             () if !pod.finalizers.is_empty() && pod.ended => {
                 Self::Finalizers(pod.finalizers.clone())
             }
@@ -114,7 +115,7 @@ impl What {
 }
 
 impl Wait {
-    /// Whether somebody should look, or is only to be told that it takes time.
+    /// Whether an operator should look at it, as opposed to a wait that only takes time.
     pub fn blocks(&self) -> bool {
         self.too_late_for.is_some() || !matches!(self.what, What::Ending | What::Throttled)
     }
@@ -185,7 +186,7 @@ impl Wait {
     }
 }
 
-/// A budget and its rule.
+/// A budget and its rule, as text.
 fn said(names: &Names) -> String {
     match (names.budget.as_str(), names.rule.as_str()) {
         ("", rule) => format!("({rule})"),
@@ -194,7 +195,7 @@ fn said(names: &Names) -> String {
     }
 }
 
-/// What lets pods go that do not get well by themselves.
+/// A hint that helps to evict unready pods.
 fn advice(names: &Names) -> &'static str {
     match names.unready {
         true => "; the pod itself is not ready: unhealthyPodEvictionPolicy AlwaysAllow lets it go",
@@ -202,7 +203,7 @@ fn advice(names: &Names) -> &'static str {
     }
 }
 
-/// A time without parts of a second.
+/// A time truncated to whole seconds.
 fn second(time: Timestamp) -> Timestamp {
     Timestamp::from_second(time.as_second()).unwrap_or(time)
 }

@@ -1,7 +1,7 @@
-//! PodDisruptionBudgets: which of them count a pod, and what they will say to its eviction.
+//! PodDisruptionBudgets: which of them match a pod, and whether they will allow its eviction.
 //!
-//! The API server decides; this says beforehand what it will decide, so that a person hears of a budget
-//! that can never allow an eviction before the first pod is disturbed.
+//! The API server decides; this module predicts its decision, so that an operator learns about a
+//! budget that can never allow an eviction before the first pod is disturbed.
 
 use std::fmt;
 
@@ -9,43 +9,43 @@ use k8s_openapi::{api::policy::v1 as policy, apimachinery::pkg::util::intstr::In
 
 use super::{Life, Pod, Selector};
 
-/// What a budget says of pods that run and are not ready.
+/// `unhealthyPodEvictionPolicy`: how a budget treats pods that run but are not ready.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Unhealthy {
-    /// They may go while enough others are healthy. What an empty field means.
+    /// They may be evicted while enough other pods are healthy. The default.
     #[default]
     IfHealthyBudget,
-    /// They may always go.
+    /// They may always be evicted.
     AlwaysAllow,
 }
 
-/// The numbers of a budget, as the disruption controller counted them last.
+/// The counts of a budget from its status, as last computed by the disruption controller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Evictions that would be allowed now.
+    /// Evictions that are allowed now.
     pub allowed: i32,
-    /// Pods that are healthy.
+    /// Healthy pods.
     pub current: i32,
     /// Pods that must be healthy.
     pub desired: i32,
-    /// Pods that are counted.
+    /// Pods that the budget matches.
     pub expected: i32,
 }
 
 /// A PodDisruptionBudget.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Budget {
-    /// Its namespace; it counts pods of no other.
+    /// Its namespace; it matches only pods in it.
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// Which pods it counts.
+    /// Selects the pods.
     pub selector: Selector,
     /// Its rule as written, such as `maxUnavailable 0`.
     pub rule: String,
-    /// What it says of pods that are not ready.
+    /// How it treats pods that are not ready.
     pub unhealthy: Unhealthy,
-    /// Its numbers; none until the controller has counted what the budget says now.
+    /// Its counts; none until the controller has processed the current generation.
     pub counts: Option<Counts>,
 }
 
@@ -95,36 +95,37 @@ fn rule(spec: &policy::PodDisruptionBudgetSpec) -> String {
 }
 
 impl Budget {
-    /// Whether it counts this pod.
+    /// Whether it matches this pod.
     pub fn counts_pod(&self, pod: &Pod) -> bool {
         self.namespace == pod.id.namespace && self.selector.matches(&pod.labels)
     }
 
-    /// Whether no pod can be evicted however healthy all are: as many must be healthy as there are.
-    /// `maxUnavailable: 0`, `minAvailable: 100%` and `minAvailable` = replicas all come to this.
+    /// Whether no pod can ever be evicted, because all pods must be healthy. `maxUnavailable: 0`,
+    /// `minAvailable: 100%` and `minAvailable` = replicas all have this effect.
     pub fn never_allows(&self) -> bool {
         self.counts
             .is_some_and(|counts| counts.expected > 0 && counts.desired >= counts.expected)
     }
 }
 
-/// What will be said to an eviction.
+/// Predicted result of an eviction.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Prospect<'a> {
-    /// No budget is asked.
+    /// No budget applies.
     Free,
     /// The budget would allow it now.
     Allowed(&'a Budget),
-    /// Not now; it may be allowed once more pods are healthy, or the budget is counted.
+    /// Not now. It may be allowed when more pods are healthy, or when the budget's counts are up to
+    /// date.
     Later(&'a Budget),
-    /// Not while budget and number of pods are what they are.
+    /// Never, unless the budget or the number of pods changes.
     Never(&'a Budget),
-    /// More than one budget counts the pod: the API server refuses with an error.
+    /// Several budgets match the pod: the API server returns an error.
     Several(Vec<&'a Budget>),
 }
 
-/// What the API server will say to the eviction of a pod, given the budgets of its namespace.
-/// The order of the questions is the server's.
+/// Predicts the API server's response to the eviction of a pod, given the budgets of its namespace.
+/// The checks are in the server's order.
 pub fn prospect<'a>(pod: &Pod, budgets: &'a [Budget]) -> Prospect<'a> {
     if pod.life != Life::Running || pod.is_leaving() {
         return Prospect::Free;

@@ -1,6 +1,6 @@
-//! Which pods must go, which stay, and which speak against the whole drain.
+//! Decides for each pod whether it is evicted, stays, or prevents the drain.
 //!
-//! The questions are `kubectl drain`'s, in its order.
+//! The checks are those of `kubectl drain`, in the same order.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,27 +12,27 @@ use jiff::Timestamp;
 use super::{Controller, Pod};
 use crate::reason::Reason;
 
-/// What is done about pods that lose something by being evicted.
+/// How to treat pods that lose something when they are evicted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Permit {
-    /// Nobody is evicted, and that is said.
+    /// The drain is refused, and the reason is reported.
     #[default]
     Refuse,
-    /// They are evicted, and that is said.
+    /// They are evicted, and the reason is reported.
     Evict,
 }
 
-/// A pattern for names of namespaces: `*` stands for any run of characters.
+/// A pattern for namespace names; `*` matches any sequence of characters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pattern(String);
 
 impl Pattern {
-    /// Any text is a pattern.
+    /// Creates a pattern; any text is valid.
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }
 
-    /// Whether the whole name fits.
+    /// Whether the whole name matches.
     pub fn matches(&self, name: &str) -> bool {
         let Some((start, rest)) = self.0.split_once('*') else {
             return self.0 == name;
@@ -52,25 +52,25 @@ impl Pattern {
     }
 }
 
-/// How a drain treats pods. The default is what the command does: kubectl's strictness.
+/// How a drain treats pods. The default is that of the command line, as strict as kubectl.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Rules {
-    /// UID of the pod that drains; it is never touched.
+    /// UID of the draining process's own pod, which is never evicted.
     pub own: Option<String>,
-    /// Namespaces that are left alone.
+    /// Namespaces whose pods stay.
     pub left_out: Vec<Pattern>,
-    /// Whether pods of DaemonSets are left where they are; otherwise they refuse the drain.
+    /// Whether pods of DaemonSets stay; otherwise they prevent the drain.
     pub leave_daemon_sets: bool,
-    /// Pods that nobody makes anew: bare ones, and those whose DaemonSet is gone.
+    /// Pods that no controller recreates: bare pods, and those whose DaemonSet does not exist.
     pub unmanaged: Permit,
     /// Pods with `emptyDir` volumes.
     pub local_data: Permit,
-    /// Pods that should have ended so long ago are not waited for.
+    /// Pods that should have ended longer ago than this are not waited for.
     pub skip_deleted: Option<Duration>,
 }
 
 impl Rules {
-    /// For updates that nobody watches: everything that can be evicted is, and said.
+    /// For unattended updates: all evictable pods are evicted, and losses are reported.
     pub fn unattended(own: Option<String>) -> Self {
         Self {
             own,
@@ -81,7 +81,7 @@ impl Rules {
         }
     }
 
-    /// Whether a pod should have ended longer ago than is waited for.
+    /// Whether a pod should have ended longer ago than `skip_deleted`.
     pub fn skips(&self, pod: &Pod, now: Timestamp) -> bool {
         match (self.skip_deleted, pod.deleting) {
             (Some(longest), Some(deadline)) => now.duration_since(deadline) > signed(longest),
@@ -90,7 +90,7 @@ impl Rules {
     }
 }
 
-/// For comparisons with what may lie in the future.
+/// For comparison with times that may be in the future.
 pub(super) fn signed(duration: Duration) -> jiff::SignedDuration {
     jiff::SignedDuration::try_from(duration).unwrap_or(jiff::SignedDuration::MAX)
 }
@@ -100,20 +100,21 @@ pub(super) fn signed(duration: Duration) -> jiff::SignedDuration {
 pub struct DaemonSets(BTreeMap<(String, String), bool>);
 
 impl DaemonSets {
-    /// Whether one is known to be there (`Some(true)`), gone, or has not been asked for.
+    /// Whether it exists; none if it was not looked up.
     pub fn get(&self, namespace: &str, name: &str) -> Option<bool> {
         let key = (namespace.to_owned(), name.to_owned());
         self.0.get(&key).copied()
     }
 
-    /// Notes that one is there or gone.
+    /// Records whether it exists.
     pub fn insert(&mut self, namespace: &str, name: &str, there: bool) {
         self.0
             .insert((namespace.to_owned(), name.to_owned()), there);
     }
 }
 
-/// The DaemonSets, by namespace and name, that must be asked for before these pods can be judged.
+/// The DaemonSets, by namespace and name, that must be looked up before these pods can be
+/// classified.
 pub fn controllers<'a>(pods: impl IntoIterator<Item = &'a Pod>) -> BTreeSet<(String, String)> {
     let pods = pods.into_iter().filter(|pod| !pod.is_finished());
     let named = pods.filter_map(|pod| Some((pod, daemon_set(pod)?)));
@@ -127,20 +128,20 @@ fn daemon_set(pod: &Pod) -> Option<&Controller> {
     (controller.kind == "DaemonSet" && controller.api_version == "apps/v1").then_some(controller)
 }
 
-/// Something that a person should know about a pod's part in a drain.
+/// A note about a pod for the operator.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Note {
-    /// A DaemonSet makes it; one eviction later it would be here again.
+    /// Its DaemonSet would recreate it immediately.
     DaemonSetPod,
-    /// Its DaemonSet is gone: nobody makes it anew.
+    /// Its DaemonSet does not exist, so it is not recreated.
     DaemonSetMissing(String),
-    /// Nobody makes it anew.
+    /// No controller recreates it.
     Unmanaged,
-    /// What these volumes hold is lost with it.
+    /// The data in these volumes is lost.
     LocalData(Vec<String>),
     /// It should have ended long ago, and is not waited for.
     EndsTooSlowly,
-    /// Its namespace is left alone.
+    /// Its namespace is excluded.
     LeftOut,
 }
 
@@ -157,12 +158,12 @@ impl Note {
         }
     }
 
-    /// Nobody makes the pod anew.
+    /// Whether no controller recreates the pod.
     pub const fn is_for_good(&self) -> bool {
         matches!(self, Self::DaemonSetMissing(_) | Self::Unmanaged)
     }
 
-    /// What is said of the pod, after its name.
+    /// The note as text that follows the pod's name.
     pub fn sentence(&self) -> String {
         match self {
             Self::DaemonSetPod => "is made by a DaemonSet".to_owned(),
@@ -179,21 +180,21 @@ impl Note {
     }
 }
 
-/// What a drain does about one pod.
+/// What a drain does with one pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It must go; the notes say what is lost.
+    /// It is evicted; the notes describe losses.
     Evict(Vec<Note>),
-    /// It stays and nobody waits for it. Mirror pods and our own are not even worth a note.
+    /// It stays and is not waited for. Mirror pods and the process's own pod have no note.
     Leave(Option<Note>),
-    /// While it is treated by these rules nobody may be evicted.
+    /// These rules do not allow its eviction, so no pod is evicted.
     Refuse(Vec<Note>),
 }
 
-/// Judges one pod. `sets` must hold what [`controllers`] asks for: a DaemonSet that nobody has asked
-/// for counts as there, so that no pod is evicted out of ignorance.
+/// Classifies one pod. `sets` must contain the DaemonSets of [`controllers`]: one that was not
+/// looked up counts as existing, so that missing information never causes an eviction.
 pub fn classify(pod: &Pod, rules: &Rules, sets: &DaemonSets, now: Timestamp) -> Verdict {
-    // Before everything else, its DaemonSet may be gone and everything may be forced.
+    // First, because the later checks could allow its eviction.
     if rules.own.as_ref() == Some(&pod.id.uid) {
         return Verdict::Leave(None);
     }
@@ -212,7 +213,8 @@ pub fn classify(pod: &Pod, rules: &Rules, sets: &DaemonSets, now: Timestamp) -> 
             _ => return Verdict::Refuse(vec![Note::DaemonSetPod]),
         }
     }
-    // After the DaemonSet, as in kubectl: a mirror pod of a missing one stops the drain as well.
+    // After the DaemonSet check, as in kubectl: a mirror pod of a missing DaemonSet also prevents
+    // the drain.
     if pod.mirror && lost.iter().all(|(_, permit)| *permit == Permit::Evict) {
         return Verdict::Leave(None);
     }

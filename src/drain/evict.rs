@@ -1,18 +1,18 @@
-//! Carries a drain out: asks, watches, waits, and says all the time what for.
+//! Executes a drain: evicts pods, watches them, and reports continuously what it waits for.
 //!
-//! One task owns the drain. It lists the node's pods once and watches them from there, so that a pod
-//! that is gone costs no request, and lists them again at the end, so that nobody is missed. Requests
-//! run beside it, at most [`Options::at_once`]; of the pods that one refusing budget counts only one is
-//! asked for at a time.
+//! One task owns the drain. It lists the node's pods once and watches them from there, so that a
+//! deleted pod costs no request, and lists them again at the end, so that no pod is missed.
+//! Requests run concurrently, at most [`Options::at_once`]; of the pods that one refusing budget
+//! matches, only one is tried at a time.
 //!
 //! ```text
-//! list ── judge ──▶ evict ──accepted──▶ leaving ──seen by the watch──▶ gone ──▶ list again ──▶ done
-//!                    ▲  └──refused──▶ pause ┐        └──ended, past force──▶ left behind
-//!                    └──────────────────────┘
+//! list ─▶ classify ─▶ evict ──accepted──▶ terminating ──watch event──▶ deleted ──▶ list again ──▶ done
+//!                     ▲  └──refused──▶ backoff ┐   └──ended, past force limit──▶ left behind
+//!                     └────────────────────────┘
 //! ```
 //!
-//! An API server that is away stops everything but the limit of the whole drain: nothing is asked, and
-//! the time does not count for the limit past which pods are deleted.
+//! While the API server is unreachable, only the time limit of the whole drain keeps running: no
+//! requests are made, and the time does not count towards the limit after which pods are deleted.
 
 mod book;
 mod error;
@@ -36,44 +36,43 @@ pub use error::{DrainError, Refusal};
 pub use progress::{Drained, Progress};
 pub use survey::{Rehearsal, Rehearsed};
 
-/// How long one call may last. An API server that finds an object changed under it repeats an eviction
-/// for ten seconds by itself; what has not answered after three times that will not.
+/// Timeout of one call. An API server that detects a conflicting change retries an eviction for ten
+/// seconds by itself; a server that has not responded after three times that will not respond.
 const CALL: Duration = Duration::from_secs(30);
 
-/// Evictions under way at a time, unless said otherwise: enough that no node waits for round trips, few
-/// enough that a server shared by five thousand nodes does not notice one of them.
+/// Default number of concurrent evictions: enough that a node does not wait for round trips, few
+/// enough that a server shared by five thousand nodes is not affected by one of them.
 pub const AT_ONCE: usize = 10;
 
-/// What a watch brings.
+/// The events of a watch.
 pub type Changes = Pin<Box<dyn Stream<Item = Result<Change, CallError>> + Send>>;
 
-/// What a drain needs of the API server.
+/// The API requests that a drain makes.
 pub trait Pods: Send + Sync + 'static {
-    /// All pods bound to the node, over as many pages as there are; one that expires begins the list
-    /// anew.
+    /// All pods bound to the node, over all pages; an expired continue token restarts the list.
     fn list(&self, node: &str) -> impl Future<Output = Result<Listed, CallError>> + Send;
 
-    /// What changes among them from a version on. It may end at any time, and is then begun again from
-    /// the last version it brought.
+    /// Changes of these pods since a version. The stream may end at any time, and is then resumed
+    /// from the last version it returned.
     fn watch(
         &self,
         node: &str,
         version: &str,
     ) -> impl Future<Output = Result<Changes, CallError>> + Send;
 
-    /// Evicts this pod and not its namesake (`policy/v1`, precondition by UID).
+    /// Evicts exactly this pod (`policy/v1`, with a UID precondition).
     fn evict(&self, pod: &PodId, how: How) -> impl Future<Output = Result<(), CallError>> + Send;
 
-    /// Deletes this pod and not its namesake; no budget is asked.
+    /// Deletes exactly this pod, bypassing disruption budgets.
     fn delete(&self, pod: &PodId, how: How) -> impl Future<Output = Result<(), CallError>> + Send;
 
-    /// The budgets of a namespace.
+    /// The disruption budgets of a namespace.
     fn budgets(
         &self,
         namespace: &str,
     ) -> impl Future<Output = Result<Vec<Budget>, CallError>> + Send;
 
-    /// Whether there is a DaemonSet of that name.
+    /// Whether a DaemonSet of this name exists.
     fn daemon_set(
         &self,
         namespace: &str,
@@ -81,67 +80,67 @@ pub trait Pods: Send + Sync + 'static {
     ) -> impl Future<Output = Result<bool, CallError>> + Send;
 }
 
-/// A list of pods, and the version that it shows.
+/// A list of pods and its resource version.
 #[derive(Clone, Debug, Default)]
 pub struct Listed {
     /// The pods.
     pub pods: Vec<Pod>,
-    /// Where a watch goes on from.
+    /// The version from which a watch continues.
     pub version: String,
 }
 
-/// One change among the node's pods.
+/// One change of the node's pods.
 #[derive(Clone, Debug)]
 pub enum Change {
-    /// A pod is there or looks different, at this version.
+    /// A pod exists or has changed, at this version.
     Is(Box<Pod>, String),
-    /// A pod is no longer there, at this version.
+    /// A pod was deleted, at this version.
     Gone(PodId, String),
-    /// Nothing happened up to this version.
+    /// A bookmark: no other change up to this version.
     Upto(String),
 }
 
-/// How a pod is to be taken away.
+/// Options of an eviction or deletion.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct How {
-    /// How long it may take to end.
+    /// The grace period.
     pub grace: Grace,
-    /// The server is to say what it would do, and do nothing.
+    /// Server-side dry run.
     pub dry_run: bool,
 }
 
-/// Whether budgets are asked.
+/// Whether disruption budgets are respected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Way {
     /// They are: pods are evicted.
     #[default]
     Evict,
-    /// They are not: pods are deleted. Never chosen by an update.
+    /// They are not: pods are deleted. Never used by updates.
     Delete,
 }
 
-/// How a node is drained.
+/// Options of a drain.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// How pods are judged.
+    /// How pods are classified.
     pub rules: Rules,
-    /// How long pods may take to end. Past [`Options::limits`] it is always their own time.
+    /// The grace period. After [`Options::limits`] each pod's own one is used.
     pub grace: Grace,
-    /// When pods are deleted past what keeps them.
+    /// When blocked pods are deleted.
     pub limits: Limits,
-    /// When the drain gives up; none never does. An outage counts.
+    /// Time limit of the drain; none means unlimited. Outages count.
     pub time_limit: Option<Duration>,
-    /// How long the API server may be away before the drain gives up; none waits for ever.
+    /// How long the API server may be unreachable before the drain fails; none means unlimited.
     pub patience: Option<Duration>,
-    /// Evictions under way at a time; at least one.
+    /// Maximum number of concurrent evictions; at least one.
     pub at_once: usize,
-    /// Whether budgets are asked.
+    /// Whether disruption budgets are respected.
     pub way: Way,
 }
 
 impl Options {
-    /// For updates that nobody watches: everything that may go goes, budgets are waited for until
-    /// `force_after`, and an API server that is away for as long as it takes. `own` is the UID of the
+    /// For unattended updates: all evictable pods are evicted, budgets are respected until
+    /// `force_after`, and an outage of the API server is waited out. `own` is the UID of the
     /// agent's pod.
     pub fn unattended(own: Option<String>, force_after: Option<Duration>) -> Self {
         Self {
@@ -153,7 +152,7 @@ impl Options {
 }
 
 impl Default for Options {
-    /// What kubectl does without flags, and for as long as it takes.
+    /// The behaviour of kubectl without flags, without a time limit.
     fn default() -> Self {
         Self {
             rules: Rules::default(),
@@ -167,21 +166,21 @@ impl Default for Options {
     }
 }
 
-/// What the time before this run counts for, and a person's word.
+/// Time spent in earlier runs, and an operator's request to force the drain.
 #[derive(Debug)]
 pub struct Force {
-    /// Seconds that earlier runs of this drain have spent: the last [`Progress::spent`] that was kept.
+    /// Time that earlier runs of this drain have spent: the last stored [`Progress::spent`].
     pub spent: Duration,
-    /// Becomes the reason once somebody wants this one drain forced.
+    /// The reason, once an operator forces this drain.
     pub ordered: watch::Receiver<Option<String>>,
 }
 
 impl Force {
-    /// A drain that begins now and that nobody can force.
+    /// A new drain that cannot be forced.
     pub fn never() -> Self {
         Self {
             spent: Duration::ZERO,
-            // Without a sender the value stays what it is.
+            // The value never changes, because the sender is dropped.
             ordered: watch::channel(None).1,
         }
     }
@@ -191,7 +190,7 @@ impl Force {
 ///
 /// ```text
 /// let drain = Drain::new(pods, "worker-1", Options::unattended(own, force_after), clock);
-/// let mut progress = drain.progress();          // what is waited for; `spent` to be kept each minute
+/// let mut progress = drain.progress();          // blockers; store `spent` every minute
 /// let drained = drain.run(Force { spent, ordered }, stop).await?;
 /// ```
 #[derive(Debug)]
@@ -204,7 +203,7 @@ pub struct Drain<P> {
 }
 
 impl<P: Pods> Drain<P> {
-    /// Nothing is asked yet. The node must be unschedulable already: who cordons it is not known here.
+    /// Creates a drain without sending a request. The caller must have cordoned the node.
     pub fn new(pods: Arc<P>, node: impl Into<String>, options: Options, clock: Clock) -> Self {
         Self {
             pods,
@@ -215,34 +214,34 @@ impl<P: Pods> Drain<P> {
         }
     }
 
-    /// How far it is. Something new is there within a second, and once a minute in any case; the last
-    /// value stays when [`Drain::run`] has ended, however it ended.
+    /// The progress. It is updated within a second after a change, and at least once a minute; the
+    /// last value stays when [`Drain::run`] has ended, whatever the result.
     pub fn progress(&self) -> watch::Receiver<Progress> {
         self.progress.subscribe()
     }
 
-    /// Says what would be done, and does nothing. With `ask` the server is asked about each pod
-    /// (`dryRun`); it is not waited for anything.
+    /// Reports what would be done without doing it. With `ask` the server checks each eviction
+    /// (`dryRun`); nothing is waited for.
     pub async fn rehearse(&self, ask: bool) -> Result<Rehearsal, DrainError> {
         survey::rehearse(self, ask).await
     }
 
-    /// Every pod of the node, and whether a drain takes it away.
+    /// All pods of the node, and whether a drain evicts them.
     pub async fn judge(&self) -> Result<Vec<(PodId, bool)>, DrainError> {
         survey::judge(self).await
     }
 
-    /// Drains the node: until every pod that must go is gone, `stop` is cancelled, the time limit is
-    /// over, or something is wrong that waiting does not change.
+    /// Drains the node until all pods that must leave are deleted, `stop` is cancelled, the time
+    /// limit is over, or an error occurs that does not resolve by waiting.
     ///
-    /// Requests that are under way when it ends are waited for (each has an end of its own): when this
-    /// returns, no eviction comes any more. May be called again after any error, with the time spent.
+    /// It waits for running requests, each of which has a timeout, so that no eviction happens
+    /// after it returns. It may be called again after any error, with the time spent.
     pub async fn run(&self, force: Force, stop: CancellationToken) -> Result<Drained, DrainError> {
         task::Task::new(self, force, Instant::now()).run(stop).await
     }
 }
 
-/// A call with an end.
+/// Adds a timeout to a call.
 async fn bounded<T>(call: impl Future<Output = Result<T, CallError>>) -> Result<T, CallError> {
     let late = || CallError::NoAnswer(format!("no answer within {} s", CALL.as_secs()).into());
     timeout(CALL, call).await.unwrap_or_else(|_| Err(late()))

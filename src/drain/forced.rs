@@ -1,31 +1,31 @@
-//! When waiting is over.
+//! Decides when a drain stops waiting for a pod.
 //!
-//! Time is accumulated by whoever drains: seconds in which the drain could have gone on, with the API
-//! server there, added up over restarts. What happens past a limit is gentle: the pod is deleted with
-//! the grace period that it asks for itself, and a pod that no longer runs is not waited for. The API
-//! object is never taken from under running containers, and no finalizer is removed.
+//! The caller accumulates the time: seconds in which the drain could make progress because the API
+//! server was reachable, summed over restarts. After a limit the pod is deleted with its own grace
+//! period, and a pod whose containers have ended is not waited for. The API object is never
+//! force-deleted while containers run, and no finalizer is removed.
 
 use std::time::Duration;
 
 use super::Pod;
 
-/// How long is waited before pods are deleted past what keeps them. None is for ever.
+/// How long to wait before blocked pods are deleted. None means no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// For pods that a budget counts.
+    /// For pods that match a disruption budget.
     pub with_budget: Option<Duration>,
-    /// For all others: nothing but a refusal or a slow end keeps them.
+    /// For all other pods, which only a refusal or a slow termination blocks.
     pub without_budget: Option<Duration>,
 }
 
-/// What is to be done about a pod that has not gone yet.
+/// The action for a pod that is still on the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Act {
-    /// Nothing but what is done anyway.
+    /// None beyond the regular drain.
     Wait,
     /// Delete it, with its own grace period.
     Delete,
-    /// It has ended, and only its object is held: go on without it, and say so.
+    /// It has ended and only its object remains: continue without it, and report that.
     LeaveBehind,
 }
 
@@ -38,7 +38,7 @@ impl Limits {
         }
     }
 
-    /// As an UpgradeConfig has it: `PDBForceDrainTimeout` in minutes for pods with a budget, the
+    /// Limits of an UpgradeConfig: `PDBForceDrainTimeout` in minutes for pods with a budget, the
     /// operator's `nodeDrain.timeOut` in minutes for those without.
     pub fn managed_upgrade(force_minutes: Option<u32>, drain_minutes: Option<u32>) -> Self {
         let minutes = |minutes: u32| Duration::from_secs(60 * u64::from(minutes));
@@ -55,20 +55,20 @@ impl Limits {
         }
     }
 
-    /// Whether a pod is past its limit. At the limit it is.
+    /// Whether a pod's limit is reached.
     pub fn reached(&self, budgeted: bool, spent: Duration) -> bool {
         self.limit(budgeted).is_some_and(|limit| spent >= limit)
     }
 
-    /// How much longer must be spent until the next limit is reached; none when none will be.
+    /// Time until the next limit is reached; none if there is none left.
     pub fn next(&self, spent: Duration) -> Option<Duration> {
         let limits = [self.with_budget, self.without_budget];
         let to_come = limits.into_iter().flatten().filter(|limit| *limit > spent);
         to_come.map(|limit| limit - spent).min()
     }
 
-    /// What is to be done about a pod, `spent` into the drain. `ordered` is a person's word that this
-    /// one drain be forced now.
+    /// The action for a pod after `spent` time. `ordered` means that an operator forces this drain
+    /// now.
     pub fn act(&self, pod: &Pod, budgeted: bool, spent: Duration, ordered: bool) -> Act {
         match () {
             () if !ordered && !self.reached(budgeted, spent) => Act::Wait,

@@ -1,4 +1,4 @@
-//! How long a pod may take to end.
+//! The grace period for terminating pods.
 
 use std::{num::NonZeroU32, time::Duration};
 
@@ -6,18 +6,18 @@ use super::Pod;
 
 /// The grace period of a drain.
 ///
-/// Zero does not exist: it takes the pod's object away while its containers may still run, and a
-/// StatefulSet then starts the same member twice.
+/// Zero is not allowed: it deletes the pod's object while its containers may still run, so that a
+/// StatefulSet could start the same member twice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Grace {
-    /// What each pod says of itself.
+    /// The pod's own `terminationGracePeriodSeconds`.
     #[default]
     Own,
-    /// So many seconds, whatever the pods say.
+    /// This many seconds for all pods.
     Seconds(NonZeroU32),
 }
 
-/// A grace period that is not given to anybody.
+/// An invalid grace period.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum BadGrace {
     /// Zero.
@@ -25,7 +25,7 @@ pub enum BadGrace {
         "a grace period of 0 would remove pods while their containers may still run; the shortest is 1"
     )]
     Zero,
-    /// More than can be written down.
+    /// Longer than can be represented.
     #[error("a grace period of {0} seconds is longer than any pod can have")]
     TooLong(i64),
 }
@@ -33,7 +33,7 @@ pub enum BadGrace {
 impl TryFrom<i64> for Grace {
     type Error = BadGrace;
 
-    /// As the flag has it: negative is the pod's own.
+    /// Converts the command line flag: a negative value means the pod's own.
     fn try_from(seconds: i64) -> Result<Self, BadGrace> {
         if seconds < 0 {
             return Ok(Self::Own);
@@ -44,7 +44,7 @@ impl TryFrom<i64> for Grace {
 }
 
 impl Grace {
-    /// What stands in the request; none leaves it to the pod.
+    /// The value for the request; none for the pod's own.
     pub fn seconds(self) -> Option<u32> {
         match self {
             Self::Own => None,
@@ -52,7 +52,7 @@ impl Grace {
         }
     }
 
-    /// How long this pod may take.
+    /// The grace period of this pod.
     pub fn of(self, pod: &Pod) -> Duration {
         match self {
             Self::Own => pod.grace,

@@ -1,14 +1,14 @@
-//! Taking the pods off a node: which must go, in which order, what they wait for, and when waiting is
-//! over.
+//! Draining a node: which pods are evicted, in which order, what blocks them, and when they are
+//! deleted by force.
 //!
-//! Everything here but [`evict`] is vocabulary: the same pods, budgets and times give the same answer,
-//! and nobody is asked. Pods and budgets are read from the API's own types once ([`Pod`], [`Budget`])
-//! and are small afterwards; times come in as values.
+//! Everything except [`evict`] is pure: the same pods, budgets and times give the same result,
+//! without requests. Pods and budgets are converted once from the API types ([`Pod`], [`Budget`])
+//! into small values; times are parameters.
 //!
-//! The rules are those of `kubectl drain` (filters in their order, what counts as unmanaged, what local
-//! data is) where they are right. They differ in three places: our own pod is never touched, every reason
-//! that speaks against a pod is told and not only the last, and no pod is ever asked to end within zero
-//! seconds.
+//! The rules are those of `kubectl drain` (the filters and their order, the definitions of
+//! unmanaged pods and local data), with three differences: the process's own pod is never evicted,
+//! all reasons against a pod are reported instead of the last one, and a grace period of zero is
+//! never used.
 
 mod answer;
 mod blockers;

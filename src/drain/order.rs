@@ -1,4 +1,4 @@
-//! Who goes first.
+//! The order in which pods are evicted.
 
 use super::Pod;
 
@@ -8,11 +8,11 @@ pub const CLUSTER_CRITICAL: i32 = 2_000_000_000;
 /// Priority of the class `system-node-critical`.
 pub const NODE_CRITICAL: i32 = 2_000_001_000;
 
-/// Pods that leave together. A tier begins when the one before is gone: what keeps the node's network
-/// and storage going is still there while the others end.
+/// Pods that are evicted together. A tier starts when the previous one is gone, so that network and
+/// storage pods keep running while the others end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Tier {
-    /// Everybody else.
+    /// All other pods.
     #[default]
     Ordinary,
     /// `system-cluster-critical` and above.
@@ -22,7 +22,7 @@ pub enum Tier {
 }
 
 impl Tier {
-    /// In which tier a pod leaves.
+    /// The tier of a pod.
     pub fn of(pod: &Pod) -> Self {
         match pod.priority {
             NODE_CRITICAL.. => Self::NodeCritical,
@@ -32,7 +32,7 @@ impl Tier {
     }
 }
 
-/// Pods tier by tier; in a tier as the API server lists them, by namespace and name.
+/// Pods by tier, and within a tier by namespace and name, as the API server lists them.
 pub fn in_order(mut pods: Vec<Pod>) -> Vec<Pod> {
     pods.sort_by(|one, other| (Tier::of(one), &one.id).cmp(&(Tier::of(other), &other.id)));
     pods

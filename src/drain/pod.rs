@@ -1,4 +1,4 @@
-//! What a drain needs to know of a pod.
+//! The properties of a pod that a drain uses.
 
 use std::{collections::BTreeMap, fmt, time::Duration};
 
@@ -6,20 +6,21 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1 as core;
 use serde::Serialize;
 
-/// What the API server gives a pod that names no grace period of its own, in seconds.
+/// Default of `terminationGracePeriodSeconds`.
 const DEFAULT_GRACE: i64 = 30;
 
-/// By this annotation the kubelet marks the image of a static pod; deleting it ends no container.
+/// Annotation of mirror pods, by which the kubelet represents static pods; deleting one ends no
+/// container.
 const MIRROR: &str = "kubernetes.io/config.mirror";
 
-/// One pod and no other: a namesake that came later has another UID.
+/// Identifies one pod; a later pod of the same name has another UID.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct PodId {
     /// Its namespace.
     pub namespace: String,
     /// Its name in the namespace.
     pub name: String,
-    /// What tells it from its namesakes.
+    /// The UID.
     pub uid: String,
 }
 
@@ -29,7 +30,7 @@ impl fmt::Display for PodId {
     }
 }
 
-/// Who makes a pod anew when it is gone: the owner that says so of itself.
+/// The controller that recreates a pod: its owner reference with `controller: true`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Controller {
     /// Such as `apps/v1`.
@@ -40,53 +41,54 @@ pub struct Controller {
     pub name: String,
 }
 
-/// How far a pod's life has come.
+/// Phase of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Life {
-    /// No container runs yet; no budget counts it.
+    /// No container runs yet; budgets do not apply.
     Pending,
-    /// It runs, or nobody knows.
+    /// It runs, or its phase is unknown.
     Running,
-    /// `Succeeded` or `Failed`: nothing of it will run again.
+    /// `Succeeded` or `Failed`: its containers will not run again.
     Finished,
 }
 
-/// A pod on the node, as far as a drain looks at it.
+/// A pod on the node, reduced to what a drain uses.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pod {
-    /// Which one.
+    /// Its identity.
     pub id: PodId,
-    /// Its labels: budgets select by them.
+    /// Its labels, which budgets select by.
     pub labels: BTreeMap<String, String>,
-    /// Who makes it anew; none for a bare pod.
+    /// The controller that recreates it; none for a bare pod.
     pub controller: Option<Controller>,
-    /// Whether it only mirrors a static pod.
+    /// Whether it is the mirror pod of a static pod.
     pub mirror: bool,
-    /// Names of its `emptyDir` volumes: what is in them is lost with the pod.
+    /// Names of its `emptyDir` volumes, whose data is lost with the pod.
     pub local_data: Vec<String>,
-    /// How far its life has come.
+    /// Its phase.
     pub life: Life,
-    /// Whether its condition `Ready` is true: that is healthy, for a budget.
+    /// Whether its condition `Ready` is true, which counts as healthy for a budget.
     pub ready: bool,
-    /// Whether every container has ended for good.
+    /// Whether all containers have ended for good.
     pub ended: bool,
-    /// The number of its priority class; zero without one.
+    /// The value of its priority class; zero without one.
     pub priority: i32,
-    /// How long it may take to end; once it is being deleted, what the deletion gave it.
+    /// Its grace period; once it is being deleted, that of the deletion.
     pub grace: Duration,
-    /// When it must have ended, once it is being deleted: a time to come, not the time of the request.
+    /// The deadline of its deletion, if it is being deleted: the time of the request plus the grace
+    /// period.
     pub deleting: Option<Timestamp>,
-    /// Who must still let go of the object.
+    /// Finalizers that keep the object.
     pub finalizers: Vec<String>,
 }
 
 impl Pod {
-    /// Whether it has been asked to end.
+    /// Whether it is terminating.
     pub fn is_leaving(&self) -> bool {
         self.deleting.is_some()
     }
 
-    /// Whether nothing of it will run again.
+    /// Whether its containers will not run again.
     pub fn is_finished(&self) -> bool {
         self.life == Life::Finished
     }
@@ -147,7 +149,7 @@ fn is_ready(status: &core::PodStatus) -> bool {
     conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
-/// A pod of which no container was ever reported has not ended: it has not been looked at.
+/// A pod without any container status has not ended: the kubelet has not processed it yet.
 fn all_ended(status: &core::PodStatus) -> bool {
     let containers = status.container_statuses.as_deref().unwrap_or_default();
     let others = [

@@ -1,10 +1,10 @@
-//! Label selectors, as budgets have them.
+//! Label selectors of disruption budgets.
 
 use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
 
-/// Which labels are meant.
+/// A label selector.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Selector(Option<Vec<Term>>);
 
@@ -14,13 +14,12 @@ enum Term {
     NotIn(String, Vec<String>),
     Exists(String),
     Absent(String),
-    /// An operator that did not exist when this was written: nobody is meant, as the API server would
-    /// have refused it.
+    /// An unknown operator matches no pod; the API server would have rejected it.
     Unknown,
 }
 
 impl Selector {
-    /// Reads the API's form. None means nobody; an empty one means everybody.
+    /// Converts the API type. None matches no pod; an empty selector matches all.
     pub fn new(selector: Option<&meta::LabelSelector>) -> Self {
         let Some(selector) = selector else {
             return Self(None);
@@ -31,7 +30,7 @@ impl Selector {
         Self(Some(equal.chain(others.map(term)).collect()))
     }
 
-    /// Whether a pod with these labels is meant. Terms are joined by *and*.
+    /// Whether it matches a pod with these labels. All terms must match.
     pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
         let terms = self.0.as_ref();
         terms.is_some_and(|terms| terms.iter().all(|term| term.matches(labels)))
@@ -54,7 +53,7 @@ impl Term {
     fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
         match self {
             Self::In(key, values) => labels.get(key).is_some_and(|value| values.contains(value)),
-            // A pod without the label is outside of every list.
+            // A pod without the label is not in the list.
             Self::NotIn(key, values) => labels.get(key).is_none_or(|value| !values.contains(value)),
             Self::Exists(key) => labels.contains_key(key),
             Self::Absent(key) => !labels.contains_key(key),

@@ -1,17 +1,17 @@
-//! Taints and tolerations, as the scheduler and the taint manager judge them.
+//! Taints and tolerations, evaluated like the scheduler and the taint manager do.
 
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1 as core;
 
-/// What a taint does to pods that do not tolerate it.
+/// Effect of a taint on pods that do not tolerate it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// New ones are kept off.
+    /// They are not scheduled.
     NoSchedule,
-    /// New ones are kept off where there is another place.
+    /// They are not scheduled if another node is available.
     PreferNoSchedule,
-    /// New ones are kept off and running ones are removed.
+    /// They are not scheduled, and running ones are evicted.
     NoExecute,
 }
 
@@ -33,12 +33,12 @@ pub struct Taint {
     pub key: String,
     /// Its value; empty without one.
     pub value: String,
-    /// What it does.
+    /// Its effect.
     pub effect: Effect,
 }
 
 impl Taint {
-    /// Reads the API's form; none for an effect that nobody knows.
+    /// Converts the API type; none for an unknown effect.
     pub fn read(taint: &core::Taint) -> Option<Self> {
         Some(Self {
             key: taint.key.clone(),
@@ -48,35 +48,35 @@ impl Taint {
     }
 }
 
-/// What a pod tolerates.
+/// A toleration of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Toleration {
-    /// The key; none for every key.
+    /// The key; none for all keys.
     key: Option<String>,
     /// The value that must be equal; none for any.
     value: Option<String>,
     /// The effect; none for all.
     effect: Option<Effect>,
-    /// How long a pod stays that would be removed; none for ever.
+    /// How long the pod stays before it is evicted; none for ever.
     stay: Option<Duration>,
 }
 
-/// A toleration that the API server would refuse.
+/// A toleration that the API server would reject.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum BadToleration {
-    /// `Exists` asks for the key alone.
+    /// `Exists` takes no value.
     #[error("a toleration with operator Exists has no value, this one has {0:?}")]
     ValueWithExists(String),
-    /// Without a key nothing can be equal.
+    /// `Equal` requires a key.
     #[error("a toleration without a key must have the operator Exists")]
     EqualWithoutKey,
-    /// An operator that nobody knows.
+    /// An unknown operator.
     #[error("a toleration's operator is Equal or Exists, not {0:?}")]
     Operator(String),
-    /// An effect that nobody knows.
+    /// An unknown effect.
     #[error("a toleration's effect is NoSchedule, PreferNoSchedule or NoExecute, not {0:?}")]
     Effect(String),
-    /// Only a removal can be put off.
+    /// Only an eviction can be delayed.
     #[error("tolerationSeconds belongs to the effect NoExecute")]
     SecondsWithoutNoExecute,
 }
@@ -105,7 +105,7 @@ impl TryFrom<&core::Toleration> for Toleration {
         if given.toleration_seconds.is_some() && effect != Some(Effect::NoExecute) {
             return Err(BadToleration::SecondsWithoutNoExecute);
         }
-        // Zero and less mean at once.
+        // Zero or a negative value means immediately.
         let seconds = |seconds: i64| Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
         Ok(Self {
             key,
@@ -117,7 +117,7 @@ impl TryFrom<&core::Toleration> for Toleration {
 }
 
 impl Toleration {
-    /// Whether it covers a taint.
+    /// Whether it tolerates a taint.
     pub fn covers(&self, taint: &Taint) -> bool {
         self.key.as_ref().is_none_or(|key| *key == taint.key)
             && self
@@ -128,30 +128,30 @@ impl Toleration {
     }
 }
 
-/// How long a pod that runs stays.
+/// How long a running pod stays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stay {
-    /// As long as it likes.
+    /// Without a limit.
     ForEver,
-    /// So long from the moment of the taint, and longer when the taint goes before.
+    /// This long after the taint was added, or longer if the taint is removed before.
     For(Duration),
-    /// It is removed at once.
+    /// It is evicted immediately.
     Leaves,
 }
 
-/// How a pod stands on a node.
+/// The effect of a node's taints on a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Standing {
-    /// Whether it may be placed here.
+    /// Whether it may be scheduled here.
     pub schedulable: bool,
-    /// Whether other places are better.
+    /// Whether other nodes are preferred.
     pub avoided: bool,
-    /// How long it stays where it runs here.
+    /// How long it stays if it runs here.
     pub stay: Stay,
 }
 
-/// Judges a node's taints by a pod's tolerations. A taint that is gone is not in the list: what had
-/// been put off is then off.
+/// Evaluates a node's taints against a pod's tolerations. When a taint is removed, its delayed
+/// eviction is cancelled.
 pub fn standing(taints: &[Taint], tolerations: &[Toleration]) -> Standing {
     let tolerated = |taint: &&Taint| tolerations.iter().any(|one| one.covers(taint));
     let open = |effect: Effect| {
@@ -159,7 +159,7 @@ pub fn standing(taints: &[Taint], tolerations: &[Toleration]) -> Standing {
         taints.any(|taint| !tolerated(&taint))
     };
     let removals = taints.iter().filter(|one| one.effect == Effect::NoExecute);
-    // Every toleration that covers one of them counts, and the shortest time holds.
+    // All tolerations that cover one of the taints count, and the shortest time applies.
     let used = |toleration: &&Toleration| removals.clone().any(|taint| toleration.covers(taint));
     let shortest = tolerations
         .iter()

@@ -1,4 +1,4 @@
-//! Verdicts on the host's own state: inodes, the root file system, the kernel's memory settings.
+//! Evaluates the gates for inodes, the root file system and the kernel's memory settings.
 
 use super::{DeviceManager, FreeSpace, Inputs, Kubelet, verdict::Verdict};
 use crate::reason::Reason;
@@ -11,7 +11,7 @@ pub(super) fn inodes(disks: &[FreeSpace], least: u8) -> Verdict {
             continue;
         };
         counted = true;
-        // Multiplied instead of divided, so that a boundary is exact.
+        // Multiplied instead of divided, so that the limit is exact.
         if u128::from(inodes.free) * 100 < u128::from(inodes.all) * u128::from(least) {
             short.push(format!(
                 "{} has {} of {} free",
@@ -34,7 +34,7 @@ pub(super) fn root(read_only: Option<bool>) -> Verdict {
     }
 }
 
-/// Only a kubelet minds; nothing is ever changed.
+/// Only relevant if there is a kubelet; the settings are never changed.
 pub(super) fn memory(inputs: &Inputs) -> Verdict {
     let kubelet =
         inputs.kubelet != Kubelet::Unneeded || inputs.device_manager == DeviceManager::Listening;

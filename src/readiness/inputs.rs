@@ -1,4 +1,4 @@
-//! The facts that the gates are judged by.
+//! The inputs of the gates.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,41 +10,43 @@ use jiff::Timestamp;
 use super::{Answers, Policy};
 use crate::reason::Reason;
 
-/// Everything the gates look at. What nobody watches is left at its default, and its gate is open.
+/// All inputs of the gates. Inputs that are not observed keep their default, which leaves the gate
+/// open.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Inputs {
-    /// The update and the disk.
+    /// State of the update and of the disk.
     pub config: ConfigState,
-    /// The boot.
+    /// State of the boot.
     pub boot: Boot,
-    /// What the kubelet says of its node.
+    /// Readiness reported by the kubelet.
     pub kubelet: Kubelet,
-    /// The kubelet's socket.
+    /// State of the kubelet's device plugin socket.
     pub device_manager: DeviceManager,
-    /// Devices that are waited for; none when no update withheld any.
+    /// Devices that are expected to return; none if no update has disabled devices.
     pub devices: Option<DevicesReturn>,
-    /// Failed units; none when there is no service manager to ask.
+    /// Failed units; none without a service manager.
     pub failed_units: Option<FailedUnits>,
-    /// Where another daemon was seen that changes this machine's config, while that is our job, too.
+    /// Where another daemon was detected that manages this machine's config; none if config is not
+    /// this agent's job.
     pub other_daemon: Option<String>,
-    /// Pressure stall information; none when the kernel gives none.
+    /// Pressure stall information; none if the kernel does not provide it.
     pub pressure: Option<Pressure>,
-    /// The watched file systems, each once.
+    /// The watched file systems, each one once.
     pub disk: Vec<FreeSpace>,
-    /// Whether the kernel's clock is synchronised; none when it cannot be asked.
+    /// Whether the kernel's clock is synchronised; none if unknown.
     pub synchronised: Option<bool>,
-    /// Whether `/` is read-only; none when the mounts cannot be read.
+    /// Whether `/` is read-only; none if the mounts cannot be read.
     pub root_read_only: Option<bool>,
-    /// How the kernel hands out memory; none when it does not say.
+    /// The kernel's memory settings; none if they cannot be read.
     pub memory: Option<MemorySettings>,
-    /// The Node's taints, each as `key:effect`; none where it is not seen.
+    /// The Node's taints, each as `key:effect`; none if the Node is unknown.
     pub taints: Option<BTreeSet<String>>,
-    /// What was answered to the administrator's own gates.
+    /// Results of the administrator's own probes.
     pub own: Answers,
 }
 
 impl Inputs {
-    /// When a gate opens or closes by the passing of time alone, next after `now`.
+    /// When a gate next opens or closes through the passing of time alone, after `now`.
     pub fn turns_at(&self, policy: &Policy, now: Timestamp) -> Option<Timestamp> {
         let socket = match &self.device_manager {
             DeviceManager::Absent(since) => Some((*since, SOCKET_GRACE)),
@@ -60,18 +62,18 @@ impl Inputs {
     }
 }
 
-/// What the update and the disk say.
+/// State of the update and of the disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ConfigState {
-    /// The config that has effects on this machine without being verified.
+    /// The config that is partly applied on this machine but not verified.
     pub unverified: Option<String>,
-    /// The last update failed and was not wholly undone.
+    /// The last update failed and was not completely rolled back.
     pub failed: Option<Failure>,
-    /// Paths that are not what the config says, `ignore`d ones left out.
+    /// Paths that differ from the config, without those with drift policy `ignore`.
     pub drifted: Vec<String>,
-    /// Whether drift closes the gate. It does not where drift is only reported.
+    /// Whether drift closes the gate; false if drift is only reported.
     pub drift_holds: bool,
-    /// The desired config was refused; the machine keeps the one it has.
+    /// The desired config was rejected; the machine keeps its current one.
     pub refused: Option<Failure>,
 }
 
@@ -80,57 +82,57 @@ pub struct ConfigState {
 pub struct Failure {
     /// The code.
     pub reason: Reason,
-    /// For people.
+    /// The message for people.
     pub message: String,
 }
 
-/// Whether an ordered reboot has happened.
+/// Whether a requested reboot has happened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Boot {
-    /// The running boot's id; none where there is none to read (an offline root).
+    /// The running boot's ID; none if it cannot be read (an offline root).
     pub current: Option<String>,
-    /// The boot id at which a reboot was ordered, until the boot after it is verified.
+    /// The boot ID at which a reboot was requested, until the next boot is verified.
     pub ordered_at: Option<String>,
 }
 
-/// What the kubelet says of its node, as the cluster shows it.
+/// The kubelet's readiness, according to the Node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Kubelet {
-    /// This machine is no node of a cluster.
+    /// This machine is not a node.
     #[default]
     Unneeded,
-    /// The API server does not answer: what it said last may be old.
+    /// The API server is unreachable, so that the last reported state may be outdated.
     Unknown,
-    /// There is no such Node.
+    /// The Node does not exist.
     NoNode,
-    /// It has not reported since this boot.
+    /// The kubelet has not reported since this boot.
     OldBoot,
-    /// It has, and is not ready: its own words.
+    /// The kubelet reports that it is not ready, with this message.
     NotReady(String),
-    /// It has, and is.
+    /// The kubelet is ready.
     Ready,
 }
 
-/// The kubelet's device manager, as its socket shows it.
+/// The kubelet's device manager, judged by its socket.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum DeviceManager {
-    /// Nobody needs one: no devices are declared, or the job is off.
+    /// Not needed: no devices are declared, or the job is disabled.
     #[default]
     Unneeded,
-    /// The socket is there.
+    /// The socket exists.
     Listening,
-    /// The socket is missing since then.
+    /// The socket has been missing since this time.
     Absent(Timestamp),
 }
 
-/// Resources before an update and now, counted in allocatable devices.
+/// Numbers of allocatable devices by resource, before an update and now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DevicesReturn {
     /// Before the update.
     pub before: BTreeMap<String, usize>,
-    /// Now. A resource that is not listed has none.
+    /// Now. A resource that is not listed has no devices.
     pub now: BTreeMap<String, usize>,
-    /// Since when their return is waited for.
+    /// Since when their return is expected.
     pub since: Timestamp,
 }
 
@@ -143,7 +145,8 @@ pub struct FailedUnits {
     pub now: BTreeSet<String>,
 }
 
-/// `some avg60` of `/proc/pressure/*`: percent of the last minute in which a task waited.
+/// `some avg60` of `/proc/pressure/*`: the share of the last minute in percent in which a task
+/// waited.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pressure {
     /// For the CPU.
@@ -157,27 +160,27 @@ pub struct Pressure {
 /// One file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FreeSpace {
-    /// The path that was asked about, from the root.
+    /// The watched path, relative to the root.
     pub path: String,
-    /// Bytes that an unprivileged process may still take (`f_bavail`).
+    /// Bytes available to unprivileged processes (`f_bavail`).
     pub free: u64,
     /// Its size in bytes.
     pub size: u64,
-    /// Its inodes; none where it makes them as needed.
+    /// Its inodes; none if the file system allocates them dynamically.
     pub inodes: Option<FreeInodes>,
 }
 
 /// The inodes of a file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FreeInodes {
-    /// What an unprivileged process may still take (`f_favail`).
+    /// Inodes available to unprivileged processes (`f_favail`).
     pub free: u64,
-    /// All of them.
+    /// Total number of inodes.
     pub all: u64,
 }
 
-/// Kernel settings that a kubelet depends on: it counts on memory being handed out freely, and on the
-/// kernel ending a process and not the machine when there is none left.
+/// Kernel settings that a kubelet depends on: it expects memory overcommit, and that the kernel
+/// kills a process instead of panicking when memory runs out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemorySettings {
     /// `vm.overcommit_memory`.
@@ -186,8 +189,8 @@ pub struct MemorySettings {
     pub panic_on_oom: u32,
 }
 
-/// How long the kubelet's socket may be missing before it is said.
+/// How long the kubelet's socket may be missing before the gate closes.
 ///
-/// A restarting kubelet removes and re-creates it; 30 s is longer than any restart that goes well and
-/// short enough that a kubelet which is really down shows while somebody still looks.
+/// A restarting kubelet removes and re-creates it; 30 s is longer than any successful restart, and
+/// short enough that an operator notices a kubelet that is down.
 pub(super) const SOCKET_GRACE: Duration = Duration::from_secs(30);

@@ -1,4 +1,4 @@
-//! What is measured on the host for the gates: pressure, free space, failed units, the clock.
+//! Measures the host for the gates: pressure, free space, failed units, clock synchronisation.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -16,39 +16,39 @@ use crate::{
     systemd::Systemd,
 };
 
-/// How often the host is measured. Pressure is an average over a minute and disks fill over minutes;
-/// a look every two shows everything that lasts. Failed units are told of by systemd.
+/// Interval of measurements. Pressure is an average over a minute and disks fill over minutes, so
+/// two minutes detect every lasting problem. Failed units are reported by systemd signals.
 const EVERY: Duration = Duration::from_secs(120);
 
-/// Units come and go in groups; what is looked at again this long after the first shows most of them,
-/// and a machine that starts a unit every second is looked at once a second at most.
+/// Delay after the first unit change of a group: it covers most of the group, and limits a machine
+/// that starts a unit every second to two measurements per second.
 const BURST: Duration = Duration::from_millis(500);
 
-/// The clock is asked through a service that is started for the question and ends after half a
-/// minute; once it is synchronised it stays so for hours.
+/// The clock is queried every this many rounds. Each query activates a service that exits after
+/// half a minute, and a synchronised clock stays so for hours.
 const CLOCK_EVERY: u32 = 15;
 
-/// The mount table of a node with a thousand pods is some 200 KiB.
+/// Maximum size in bytes. The mount table of a node with a thousand pods is about 200 KiB.
 const LONGEST_FACT: u64 = 4 << 20;
 
-/// One look at the host. A signal that does not exist here is none.
+/// One measurement. A signal that this host does not provide is none.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Signals {
     /// Names of failed units; none without a service manager.
     pub failed_units: Option<BTreeSet<String>>,
-    /// Pressure stall information; none when the kernel keeps none.
+    /// Pressure stall information; none if the kernel does not provide it.
     pub pressure: Option<Pressure>,
     /// The watched file systems.
     pub disk: Vec<FreeSpace>,
-    /// Whether the clock is synchronised; none when nothing can say so.
+    /// Whether the clock is synchronised; none if unknown.
     pub synchronised: Option<bool>,
-    /// Whether `/` is read-only; none when the mounts cannot be read.
+    /// Whether `/` is read-only; none if the mounts cannot be read.
     pub root_read_only: Option<bool>,
-    /// How the kernel hands out memory; none when it does not say.
+    /// The kernel's memory settings; none if they cannot be read.
     pub memory: Option<MemorySettings>,
 }
 
-/// Measures now, every two minutes, and soon after each notice in `units`; until `stop`.
+/// Measures now, every two minutes, and shortly after each notification in `units`, until `stop`.
 pub async fn measure(
     root: Root,
     systemd: Option<Systemd>,
@@ -59,7 +59,7 @@ pub async fn measure(
 ) {
     tokio::select! {
         () = stop.cancelled() => {}
-        // Safe to drop: it only asks. An answer may take as long as a service takes to start.
+        // Cancel-safe: it only reads. A response may take as long as a service takes to start.
         () = rounds(&root, systemd.as_ref(), &disks, &units, &to) => {}
     }
 }
@@ -74,8 +74,8 @@ async fn rounds(
     let mut round = 0_u32;
     let mut synchronised = None;
     loop {
-        // Only here: the clock's service is a unit as well, and asking at each notice would have
-        // the answer ask again.
+        // Only once per round: the query starts a unit, so querying at each notification would
+        // trigger the next one.
         if let Some(systemd) = systemd
             && (round.is_multiple_of(CLOCK_EVERY) || synchronised != Some(true))
         {
@@ -93,9 +93,9 @@ async fn rounds(
                 differs
             });
             tokio::select! {
-                // Safe to drop: the next look is due at a point in time.
+                // Cancel-safe: the deadline is absolute.
                 () = tokio::time::sleep_until(next) => {}
-                // Safe to drop: a notice that is not taken now stays.
+                // Cancel-safe: a pending notification is kept.
                 () = units.notified() => tokio::time::sleep(BURST).await,
             }
         }
@@ -113,7 +113,7 @@ async fn look(
         None => None,
     };
     let (root, disks) = (root.clone(), disks.to_vec());
-    // A dead network file system answers statfs late, or never.
+    // statfs on an unresponsive network file system may block for a long time or forever.
     let host = tokio::task::spawn_blocking(move || {
         let disk = disks.iter().filter_map(|path| free_space(&root, path));
         let disk = disk.collect();
@@ -130,7 +130,7 @@ async fn look(
     }
 }
 
-/// What the kernel says of itself.
+/// Signals that the kernel provides.
 fn of_the_kernel(facts: &Facts) -> Signals {
     let memory = facts.overcommit_memory.zip(facts.panic_on_oom);
     Signals {
@@ -144,21 +144,21 @@ fn of_the_kernel(facts: &Facts) -> Signals {
     }
 }
 
-/// Puts a notice into `units` for every unit that came up, went down or failed, over one connection
-/// after the other, until `stop`.
+/// Notifies `units` for every unit that started, stopped or failed, until `stop`; it reconnects
+/// when the connection is lost.
 pub async fn follow_units(systemd: Systemd, units: Arc<Notify>, stop: CancellationToken) {
     loop {
         let broken = systemd.follow_units(|| units.notify_one());
         tokio::select! {
             () = stop.cancelled() => return,
-            // Safe to drop: the connection belongs to others as well, and only the listening ends.
+            // Cancel-safe: the connection is shared, and only this subscription ends.
             ended = broken => if let Err(error) = ended {
                 tracing::debug!("{}", crate::telemetry::chain(&error));
             },
         }
         tokio::select! {
             () = stop.cancelled() => return,
-            // Safe to drop: nothing is lost but the pause.
+            // Cancel-safe: it only waits.
             () = tokio::time::sleep(EVERY) => units.notify_one(),
         }
     }
@@ -175,8 +175,8 @@ fn free_space(root: &Root, path: &AbsPath) -> Option<FreeSpace> {
     })
 }
 
-/// Share of the last minute lost to waiting, in percent. None where one of the three is missing: a
-/// kernel measures all or none.
+/// The share of the last minute lost to waiting, in percent. None if one of the three is missing,
+/// since a kernel provides all or none.
 fn pressure(facts: &Facts) -> Option<Pressure> {
     let some = |of: Option<facts::Pressure>| of.map(|pressure| pressure.some.avg60);
     Some(Pressure {

@@ -1,8 +1,8 @@
-//! Readiness: one list of named gates, computed in one place from plain facts.
+//! Readiness: a list of named gates, computed in one place from plain facts.
 //!
-//! `/readyz`, `status`, `STATUS=` and the metrics all read this list; nobody computes readiness a
-//! second time. Pure: no files, no clock, no tokio. What is watched comes in as [`Inputs`], the time
-//! as an argument.
+//! `/readyz`, `status`, `STATUS=` and the metrics all use this list, and readiness is not computed
+//! anywhere else. The evaluation is pure, without files, clock or tokio: observations are passed as
+//! [`Inputs`], the time as an argument.
 
 mod host;
 mod inputs;
@@ -25,39 +25,39 @@ use serde::{Deserialize, Serialize};
 
 use crate::reason::Reason;
 
-/// The gates there are, in the order in which they are shown.
+/// The built-in gates, in display order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum GateName {
-    /// The machine holds a verified config.
+    /// No config is partly applied, no update has failed, and no drift awaits repair.
     Config,
-    /// The reboot that was ordered has happened, and the boot is verified.
+    /// The requested reboot has happened, and the boot is verified.
     BootProven,
-    /// The kubelet of this node reports, from this boot, that it is ready.
+    /// The kubelet has reported ready since this boot.
     Kubelet,
-    /// A device manager listens, so that devices can be lent.
+    /// The kubelet's device manager is running, so that devices can be advertised.
     DeviceManagerAbsent,
-    /// Every resource that was there before the update is there again.
+    /// All resources that existed before the update exist again.
     Devices,
-    /// No systemd unit failed that had not failed before.
+    /// No systemd unit has failed since before the update.
     FailedUnits,
-    /// Nobody else changes this machine's config.
+    /// No other daemon manages this machine's config.
     OtherDaemon,
     /// CPU, memory and I/O are not under pressure.
     Pressure,
-    /// There is free space.
+    /// Enough disk space is free.
     DiskSpace,
-    /// There are free inodes.
+    /// Enough inodes are free.
     Inodes,
     /// The clock is synchronised.
     TimeSync,
-    /// `/` can be written to.
+    /// `/` is writable.
     ReadOnlyRoot,
-    /// The kernel's memory settings are those that a kubelet works with.
+    /// The kernel's memory settings are suitable for a kubelet.
     KernelMemorySettings,
 }
 
 impl GateName {
-    /// Every gate, in the order in which they are shown.
+    /// All gates, in display order.
     pub const ALL: [Self; 13] = [
         Self::Config,
         Self::BootProven,
@@ -74,7 +74,7 @@ impl GateName {
         Self::KernelMemorySettings,
     ];
 
-    /// The name as it is written everywhere.
+    /// The gate's name as text.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Config => "Config",
@@ -93,9 +93,10 @@ impl GateName {
         }
     }
 
-    /// What a closed gate does when the settings are silent.
+    /// The effect of the closed gate, unless configured otherwise.
     ///
-    /// What an update can break holds; what a busy machine does by itself only warns.
+    /// Gates for problems that an update can cause block; gates for the load of a machine only
+    /// warn.
     pub const fn default_effect(self) -> Effect {
         match self {
             Self::Config | Self::BootProven | Self::Kubelet | Self::Devices | Self::FailedUnits => {
@@ -119,81 +120,82 @@ impl fmt::Display for GateName {
     }
 }
 
-/// What a closed gate does.
+/// The effect of a closed gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Effect {
-    /// Closes `/readyz`.
+    /// `/readyz` fails.
     Hold,
-    /// Is listed, and nothing else.
+    /// It is listed, without further effect.
     Warn,
-    /// Is evaluated and shown, and never counts.
+    /// It is evaluated and shown, but never counts as closed.
     Off,
 }
 
-/// One gate with its verdict.
+/// One gate with its state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Gate {
-    /// Which one.
+    /// Its name.
     pub name: Name,
-    /// Nothing is in the way.
+    /// Whether it is open.
     pub open: bool,
-    /// What it does while closed.
+    /// Its effect while closed.
     pub effect: Effect,
     /// When it last opened or closed.
     pub since: Timestamp,
-    /// Why it is as it is; [`Reason::Ok`] when there is nothing to say.
+    /// The reason for its state; [`Reason::Ok`] if there is none.
     pub reason: Reason,
     /// One sentence for people.
     pub message: String,
 }
 
-/// What the settings say about the gates.
+/// The settings of the gates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
     /// Effects that differ from [`GateName::default_effect`].
     pub effects: BTreeMap<GateName, Effect>,
-    /// Share of the last minute, in percent, in which some task waited for the CPU.
+    /// Limit of CPU pressure: the share of the last minute, in percent, in which some task waited.
     pub cpu_pressure: u8,
     /// The same for memory.
     pub memory_pressure: u8,
     /// The same for I/O.
     pub io_pressure: u8,
-    /// Free space below this closes `DiskSpace`.
+    /// `DiskSpace` closes below this free space.
     pub min_free: MinFree,
-    /// Free inodes below this share, in percent, close `Inodes`.
+    /// `Inodes` closes below this share of free inodes, in percent.
     pub min_inodes: u8,
-    /// How long devices may take to come back before the gate opens with a report.
+    /// How long devices may take to return before the gate opens with a report.
     pub return_limit: Duration,
-    /// Gates of the administrator's own.
+    /// The administrator's own gates.
     pub own: Vec<OwnGate>,
 }
 
 impl Policy {
-    /// What `name` does while closed.
+    /// The effect of `name` while closed.
     pub fn effect(&self, name: GateName) -> Effect {
         let set = self.effects.get(&name).copied();
         set.unwrap_or_else(|| name.default_effect())
     }
 }
 
-/// The least free space of a file system.
+/// The minimum free space of a file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MinFree {
-    /// Of its size, 0 to 100.
+    /// Percentage of its size, 0 to 100.
     Percent(u8),
     /// In bytes.
     Bytes(u64),
 }
 
-/// All gates, each exactly once, in the order of [`GateName::ALL`]; then the administrator's own.
+/// All gates, each exactly once: those of [`GateName::ALL`] in their order, then the
+/// administrator's own.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Gates(Vec<Gate>);
 
 impl Gates {
-    /// Judges every gate anew. A gate that neither opened nor closed keeps its `since`.
+    /// Evaluates all gates. A gate whose state does not change keeps its `since`.
     #[must_use]
     pub fn evaluate(&self, inputs: &Inputs, policy: &Policy, now: Timestamp) -> Self {
         let judged = |name: Name, effect, verdict: verdict::Verdict| {
@@ -219,7 +221,7 @@ impl Gates {
         Self(known.chain(own).collect())
     }
 
-    /// Whether the machine is fit for work: no closed gate holds.
+    /// Whether the machine is ready: no blocking gate is closed.
     pub fn ready(&self) -> bool {
         self.closed(Effect::Hold).next().is_none()
     }
@@ -230,7 +232,7 @@ impl Gates {
         self.0.iter().filter(concerned)
     }
 
-    /// One sentence, the same for `STATUS=`, `/readyz` and `status`.
+    /// A summary in one sentence, the same for `STATUS=`, `/readyz` and `status`.
     pub fn summary(&self) -> String {
         let named = |effect| {
             let all: Vec<_> = self

@@ -1,4 +1,4 @@
-//! Gates of the administrator's own: which there may be, and their verdicts.
+//! The administrator's own gates: their probes and evaluation.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -7,18 +7,18 @@ use serde::{Deserialize, Serialize};
 use super::{Effect, GateName, Inputs, verdict::Verdict};
 use crate::{path::AbsPath, reason::Reason};
 
-/// Which gate: one of the program's, or one of the administrator's.
+/// Name of a gate: a built-in one, or one of the administrator's.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "String", into = "String")]
 pub enum Name {
-    /// One of the program's.
+    /// A built-in gate.
     Known(GateName),
-    /// One of the administrator's; or, in a document of a newer agent, one that is not known here.
+    /// A gate of the administrator, or an unknown built-in one in a document of a newer agent.
     Own(String),
 }
 
 impl Name {
-    /// The name as it is written everywhere.
+    /// The name as text.
     pub fn as_str(&self) -> &str {
         match self {
             Self::Known(name) => name.as_str(),
@@ -61,35 +61,35 @@ impl fmt::Display for Name {
 /// A gate that the administrator declared.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnGate {
-    /// Its name; no other gate has it.
+    /// Its name, which is unique among all gates.
     pub name: String,
-    /// What must be so for it to be open.
+    /// The condition under which it is open.
     pub probe: Probe,
-    /// What it does while closed.
+    /// Its effect while closed.
     pub effect: Effect,
 }
 
-/// What is asked.
+/// The condition that a gate checks.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Probe {
     /// This systemd unit is active.
     Unit(String),
-    /// This address answers a GET with 200.
+    /// A GET of this address returns 200.
     Http(Endpoint),
-    /// There is something at this path.
+    /// This path exists.
     File(AbsPath),
-    /// The Node does not bear this taint: a key, or `key:effect`.
+    /// The Node does not have this taint: a key, or `key:effect`.
     TaintAbsent(String),
 }
 
-/// Where a GET goes: a port of this machine.
+/// The target of a GET: a port of this machine.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Endpoint {
     /// A loopback address, `[::1]` without its brackets.
     pub address: String,
     /// The port.
     pub port: u16,
-    /// The path with what follows it, from `/` on.
+    /// The path with the query, starting with `/`.
     pub path: String,
 }
 
@@ -108,7 +108,7 @@ impl fmt::Display for Endpoint {
 }
 
 impl Endpoint {
-    /// As everybody may read it: what follows a `?` may be a token.
+    /// A copy that is safe to display: the query may contain a token.
     pub fn without_query(&self) -> Self {
         let path = self.path.split('?').next().unwrap_or_default();
         Self {
@@ -119,25 +119,26 @@ impl Endpoint {
 }
 
 impl Probe {
-    /// Whether somebody must go and ask; taints are seen with the Node.
+    /// Whether it needs active probing; taints are observed with the Node.
     pub const fn is_asked(&self) -> bool {
         !matches!(self, Self::TaintAbsent(_))
     }
 }
 
-/// What was answered to a probe.
+/// The result of a probe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// Whether it is as it must be; none where nobody here can tell.
+    /// Whether the condition holds; none if unknown.
     pub open: Option<bool>,
     /// One sentence.
     pub message: String,
 }
 
-/// What was answered last, by probe.
+/// The latest results, by probe.
 pub type Answers = BTreeMap<Probe, Answer>;
 
-/// What was not asked yet is closed: a gate that holds must not be passed by being faster.
+/// A probe without a result counts as closed, so that a blocking gate cannot be passed before its
+/// first result.
 pub(super) fn verdict(probe: &Probe, inputs: &Inputs) -> Verdict {
     if let Probe::TaintAbsent(taint) = probe {
         return untainted(taint, inputs);
@@ -152,7 +153,8 @@ pub(super) fn verdict(probe: &Probe, inputs: &Inputs) -> Verdict {
     }
 }
 
-/// As with the kubelet, not known is not closed: whoever lets pods come asks the API server first.
+/// As for the kubelet, unknown does not close the gate: before the node is uncordoned, the API
+/// server is read first.
 fn untainted(taint: &str, inputs: &Inputs) -> Verdict {
     let Some(borne) = &inputs.taints else {
         return Verdict::no_signal("the taints of the Node are not known");

@@ -1,4 +1,4 @@
-//! Asks what the administrator's own gates want to know.
+//! Runs the probes of the administrator's own gates.
 
 use std::{collections::BTreeSet, pin::pin, sync::Arc, time::Duration};
 
@@ -20,21 +20,23 @@ use crate::{
     telemetry::chain,
 };
 
-/// How often each is asked: as often as a kubelet probes a container that says nothing else.
+/// Probe interval, same as a kubelet's default for containers.
 const EVERY: Duration = Duration::from_secs(10);
 
-/// What has not answered by then is closed. It is still waited for: a dead file system without end, so that
-/// it is asked once and not once more every ten seconds.
+/// A probe without a result after this time counts as closed. It continues to run, because a probe
+/// of an unresponsive file system may block forever, and must not be started again every ten
+/// seconds.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Whoever else has not answered by then is asked anew: a server that lost the question never answers it,
-/// and may answer the next one. A service manager that reads its units again is silent for seconds.
+/// Units and HTTP probes are cancelled after this time and tried again: a server that lost the
+/// request never responds to it, but may respond to the next one. A service manager that reloads
+/// its units is unresponsive for seconds.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// The first line of an answer is shorter.
+/// Maximum length of the HTTP status line in bytes.
 const STATUS_LINE: usize = 128;
 
-/// Asks what the settings declare, until `stop`.
+/// Runs the probes that the settings declare, until `stop`.
 pub async fn ask(
     root: Root,
     systemd: Option<Systemd>,
@@ -49,7 +51,7 @@ pub async fn ask(
             known.retain(|probe, _| probes.contains(probe));
             known.len() != before
         });
-        // Dropped with the round: whoever asks only asks.
+        // Cancelled with the round: probes are read-only.
         let mut asking = JoinSet::new();
         for probe in probes.clone() {
             asking.spawn(follow(probe, root.clone(), systemd.clone(), to.clone()));
@@ -57,7 +59,7 @@ pub async fn ask(
         loop {
             tokio::select! {
                 () = stop.cancelled() => return,
-                // Safe to drop: a change stays marked as unseen.
+                // Cancel-safe: a change stays marked as unseen.
                 changed = settings.changed() => if changed.is_err() { return },
             }
             if wanted(&settings.borrow_and_update()) != probes {
@@ -105,12 +107,12 @@ async fn answer(probe: &Probe, root: &Root, systemd: Option<&Systemd>) -> Answer
     }
 }
 
-/// Safe to drop: whoever asks only asks.
+/// Cancel-safe: probes are read-only.
 async fn limited(asked: impl Future<Output = Answer>) -> Answer {
     timeout(LIMIT, asked).await.unwrap_or_else(|_| silent())
 }
 
-/// In the same words however long it takes: a gate that stays closed has nothing new to say.
+/// The message is the same however long it takes, since the state does not change.
 fn silent() -> Answer {
     closed(format!("no answer within {} s", PATIENCE.as_secs()))
 }
@@ -153,7 +155,7 @@ async fn unit(name: &str, systemd: Option<&Systemd>) -> Answer {
 
 async fn file(path: AbsPath, root: Root) -> Answer {
     let shown = path.clone();
-    // A dead network file system answers late, or never.
+    // stat on an unresponsive network file system may block for a long time or forever.
     let looked = tokio::task::spawn_blocking(move || root.stat(&path)).await;
     match looked {
         Ok(Ok(Some(_))) => open(format!("{shown} is there")),
@@ -175,7 +177,7 @@ async fn get(endpoint: &Endpoint) -> Answer {
     }
 }
 
-/// HTTP/1.0, and the connection is closed after the first line: nothing else is of interest.
+/// HTTP/1.0. The connection is closed after the status line, because the rest is not used.
 async fn first_line(endpoint: &Endpoint) -> std::io::Result<String> {
     let Endpoint {
         address,
@@ -204,7 +206,7 @@ mod tests {
 
     use super::*;
 
-    /// A server that says this to whoever connects; the port it has.
+    /// Starts a server that sends `answer` to every client; returns its endpoint.
     async fn says(answer: &'static [u8]) -> Endpoint {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -237,7 +239,7 @@ mod tests {
         assert!(answer.message.contains("/healthz "), "{answer:?}");
         assert!(!answer.message.contains("full"), "it may be a token");
         let mut nobody = good.clone();
-        // Port 1 is tcpmux's, and nobody's.
+        // Port 1 (tcpmux), on which no process listens.
         nobody.port = 1;
         assert_eq!(get(&nobody).await.open, Some(false));
     }
@@ -266,7 +268,7 @@ mod tests {
         let closed = answers.wait_for(|known| open(known) == Some(false)).await;
         assert_eq!(closed.unwrap()[&probe].message, "no answer within 3 s");
         let opened = answers.wait_for(|known| open(known) == Some(true));
-        // Of the paused clock: questions take no time of it.
+        // The clock is paused, so that probes take no time on it.
         timeout(Duration::from_secs(600), opened)
             .await
             .unwrap()

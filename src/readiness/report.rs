@@ -1,4 +1,5 @@
-//! Joins what the other tasks say into one status document and one list of gates, and tells systemd.
+//! Merges the state of all other tasks into the status document and the list of gates, and
+//! publishes them.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -31,83 +32,84 @@ use crate::{
     },
 };
 
-/// Everything the reporter listens to.
+/// Receivers of all inputs.
 #[derive(Debug)]
 pub struct Sources {
-    /// The update driver.
+    /// The reconciler.
     pub update: watch::Receiver<Arc<UpdateReport>>,
-    /// The source of configs.
+    /// The config source.
     pub desired: watch::Receiver<Desired>,
-    /// What a person holds the machine on.
+    /// The config that an operator override holds the machine on.
     pub held: watch::Receiver<Option<HeldStatus>>,
     /// Devices.
     pub devices: watch::Receiver<Arc<DevicesView>>,
     /// The cluster.
     pub cluster: watch::Receiver<ClusterView>,
-    /// Another daemon that changes this machine's config: where it was seen.
+    /// Where another daemon was detected that manages this machine's config.
     pub other_daemon: watch::Receiver<Option<String>>,
-    /// What is measured on the host.
+    /// Measurements of the host.
     pub signals: watch::Receiver<Arc<Signals>>,
-    /// What was answered to the administrator's own gates.
+    /// Results of the administrator's own probes.
     pub own: watch::Receiver<Answers>,
     /// The effective settings.
     pub settings: watch::Receiver<Arc<Settings>>,
 }
 
 impl Sources {
-    /// The source was read, or nobody is to read one here.
+    /// Whether the source was read, or config is not this agent's job.
     fn started(&self) -> bool {
         let asked = self.settings.borrow().does(Job::Config);
         !asked || !matches!(*self.desired.borrow(), Desired::Unknown)
     }
 }
 
-/// What the device side says, as the status document and the gates need it.
+/// The state of devices for the status document and the gates.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DevicesView {
-    /// Every resource.
+    /// All resources.
     pub resources: Arc<Vec<ResourceStatus>>,
-    /// What is wrong with declarations, one line each.
+    /// Errors in device declarations, one line each.
     pub problems: Vec<String>,
-    /// Every vendor that has a program of its own.
+    /// All vendors with a device driver.
     pub vendors: Vec<VendorStatus>,
-    /// Why nobody knows who has which device.
+    /// Why the holders of devices are unknown.
     pub holders_unknown: Option<String>,
     /// The kubelet's device manager.
     pub manager: super::DeviceManager,
 }
 
-/// What the cluster says of this node, as the status document and the gates need it.
+/// The state of this node in the cluster, for the status document and the gates.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ClusterView {
-    /// The Node's name; none where there is no cluster.
+    /// The Node's name; none without a cluster.
     pub node: Option<String>,
-    /// The kubelet.
+    /// The kubelet's readiness.
     pub kubelet: super::Kubelet,
-    /// The Node's taints, each as `key:effect`; none where the Node is not seen.
+    /// The Node's taints, each as `key:effect`; none while the Node is unknown.
     pub taints: Option<BTreeSet<String>>,
-    /// Extended resources of which the Node counts none.
+    /// Extended resources with a count of zero on the Node.
     pub zeros: Vec<String>,
-    /// What keeps the desired config from being read.
+    /// Why the desired config cannot be read.
     pub trouble: Option<Blocker>,
 }
 
-/// Where the result goes.
+/// Receivers of the result.
 #[derive(Debug)]
 pub struct Outlets {
     /// The status document.
     pub status: watch::Sender<Arc<Status>>,
-    /// Counts of what ended.
+    /// Counters of finished updates.
     pub metrics: Metrics,
-    /// The time.
+    /// The time source.
     pub clock: Clock,
 }
 
-/// A burst of changes within one update is one document; a person sees no difference below this.
+/// Debounce: a burst of changes within one update results in one document; users do not notice the
+/// delay.
 const DEBOUNCE: Duration = Duration::from_millis(10);
 
-/// Publishes after every change, until `stop`. `told` hears every new document, and whether the first
-/// look at the source is behind us.
+/// Publishes after every change, until `stop`. `told` is called with every new document, and with
+/// whether the source was read for the first time.
 pub async fn report(
     mut from: Sources,
     to: Outlets,
@@ -127,7 +129,7 @@ pub async fn report(
         told(&status, from.started());
         tokio::select! {
             () = stop.cancelled() => return,
-            // Safe to drop, all of them: a change that is missed is still marked unseen.
+            // All of these are cancel-safe: a missed change stays marked as unseen.
             Ok(()) = from.update.changed() => {}
             Ok(()) = from.desired.changed() => {}
             Ok(()) = from.held.changed() => {}
@@ -137,7 +139,7 @@ pub async fn report(
             Ok(()) = from.other_daemon.changed() => {}
             Ok(()) = from.own.changed() => {}
             Ok(()) = from.settings.changed() => {}
-            // Safe to drop: the turn is found anew.
+            // Cancel-safe: the time is computed again.
             () = until(turns) => {}
             else => return,
         }
@@ -145,7 +147,7 @@ pub async fn report(
     }
 }
 
-/// Publishes what is known now. Returns after which time it changes though nothing happens.
+/// Publishes the current state. Returns after which time it changes without any other input.
 pub fn publish(from: &Sources, to: &Outlets) -> Option<Duration> {
     let (status, turns) = compose(from, to);
     to.status.send_if_modified(|known| {
@@ -158,7 +160,7 @@ pub fn publish(from: &Sources, to: &Outlets) -> Option<Duration> {
     turns
 }
 
-/// Waits so long; for ever when nothing turns by itself.
+/// Waits for this time; forever if there is none.
 async fn until(turns: Option<Duration>) {
     match turns {
         Some(wait) => tokio::time::sleep(wait).await,
@@ -212,14 +214,15 @@ fn compose(from: &Sources, to: &Outlets) -> (Status, Option<Duration>) {
     (status, turns)
 }
 
-/// What the Node counts none of, and nobody lends by way of us: what is lent says itself why it has no devices.
+/// Resources with a count of zero that are not advertised. Advertised ones report by themselves why
+/// they have no devices.
 fn unlent(zeros: &[String], devices: &DevicesView) -> Vec<String> {
     let lent = |name: &String| devices.resources.iter().any(|one| one.resource == *name);
     zeros.iter().filter(|name| !lent(name)).cloned().collect()
 }
 
-/// Nothing is judged before the administrator's own gates were asked once: a start of the agent alone must
-/// not close a gate for a moment, in the eyes of everybody who follows the condition.
+/// Nothing is evaluated before all own probes have a first result: a restart of the agent must not
+/// close a gate temporarily for clients that watch the condition.
 fn is_asked(before: &Gates, own: &Answers, policy: &Policy) -> bool {
     let asked = policy.own.iter().filter(|gate| gate.probe.is_asked());
     let mut answered = asked.map(|gate| own.contains_key(&gate.probe));
@@ -267,7 +270,8 @@ fn inputs(
     let is_unwell_yet = |failure: &journal::Failure| {
         failure.code == Reason::MachineUnwell && update.is_boot_judged()
     };
-    // What is half done fails by its own doing; that another config could not be read meanwhile is no part of it.
+    // A partly applied update reports only its own failure; that another config could not be read
+    // meanwhile is unrelated.
     let (failed, refused) = match update.unverified || update.unknown {
         true => (update.failure.clone().filter(|it| !is_unwell_yet(it)), None),
         false => (None, update.hindrance()),
@@ -280,7 +284,7 @@ fn inputs(
     let drifted = update.drift.iter();
     let drifted = drifted.filter(|drift| settings.drift.policy(&drift.path) != DriftPolicy::Ignore);
     let mut repaired = update.drift.iter();
-    // What a user has made unsafe is not put back, and holds nothing up.
+    // A path that a user made unsafe is not repaired, and does not close the gate.
     let repairs = |drift: &Drift| {
         drift.kind != DriftKind::Unsafe && settings.drift.policy(&drift.path) == DriftPolicy::Repair
     };
@@ -319,7 +323,7 @@ fn inputs(
     }
 }
 
-/// Healthy devices of registered resources, by resource.
+/// Number of healthy devices of registered resources, by resource.
 pub fn allocatable(devices: &DevicesView) -> BTreeMap<String, usize> {
     let healthy = |resource: &ResourceStatus| {
         resource
@@ -337,7 +341,7 @@ pub fn allocatable(devices: &DevicesView) -> BTreeMap<String, usize> {
         .collect()
 }
 
-/// What an update waits for that no window lets begin.
+/// The blockers of an update, including a closed maintenance window.
 fn blockers(update: &UpdateReport) -> impl Iterator<Item = Blocker> {
     let window = update.opens.map(|opens| window(update, opens));
     let told = update.blockers.iter().map(|blocker| Blocker {
@@ -351,7 +355,7 @@ fn blockers(update: &UpdateReport) -> impl Iterator<Item = Blocker> {
     window.into_iter().chain(barred(update)).chain(told)
 }
 
-/// What is desired and may not be begun.
+/// The desired config, if its update must not start.
 fn barred(update: &UpdateReport) -> Option<Blocker> {
     let barred = update.barred.as_ref().filter(|barred| barred.stands)?;
     let desired = update.config.desired.as_ref()?;
@@ -384,7 +388,7 @@ fn window(update: &UpdateReport, opens: Timestamp) -> Blocker {
     }
 }
 
-/// A finished update as the status and `history` show it.
+/// A finished update in the format of `status` and `history`.
 pub fn finished(update: &UpdateRecord) -> UpdateStatus {
     UpdateStatus {
         id: update.id.clone(),
@@ -431,7 +435,7 @@ const fn outcome(outcome: journal::Outcome) -> Outcome {
     }
 }
 
-/// Counts updates that ended since the last look; `newest` is the one that was newest then.
+/// Counts the updates that finished since the last call; `newest` is the ID of the newest one then.
 fn count(updates: &[UpdateRecord], newest: &mut Option<String>, metrics: &Metrics) {
     let known = newest.take();
     for update in updates

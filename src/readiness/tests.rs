@@ -17,7 +17,7 @@ fn policy() -> Policy {
     }
 }
 
-/// Everything watched and well.
+/// All inputs are observed and healthy.
 fn healthy() -> Inputs {
     Inputs {
         device_manager: DeviceManager::Listening,
@@ -99,7 +99,7 @@ fn boots(current: Option<&str>, ordered_at: Option<&str>) -> Boot {
     }
 }
 
-/// Gate, whether it is open, why, and by which facts. Every other gate is open then.
+/// A gate, whether it is open, the reason, and the inputs. All other gates are open.
 type Row = (GateName, bool, Reason, Inputs);
 
 #[rustfmt::skip]

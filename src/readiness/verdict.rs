@@ -1,4 +1,4 @@
-//! One verdict per gate, each a total function of the facts.
+//! Evaluates each gate as a pure function of the inputs.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ impl Verdict {
         Self::note(Reason::Ok, message)
     }
 
-    /// Open, with something to say all the same.
+    /// Open, but with a message.
     pub(super) fn note(reason: Reason, message: impl Into<String>) -> Self {
         Self {
             open: true,
@@ -61,7 +61,8 @@ pub(super) fn of(name: GateName, inputs: &Inputs, policy: &Policy, now: Timestam
     }
 }
 
-/// A failure outweighs the update it belongs to; a refusal and reported drift are only notes.
+/// A failure takes precedence over the update it belongs to; a rejected config and reported drift
+/// are only notes.
 fn config(state: &ConfigState) -> Verdict {
     if let Some(failed) = &state.failed {
         let message = format!("{}: {}", failed.reason, failed.message);
@@ -106,7 +107,8 @@ fn boot(boot: &Boot) -> Verdict {
     }
 }
 
-/// Not known is not closed: whoever lets pods come asks the API server first, and that waits for it.
+/// Unknown does not close the gate: before the node is uncordoned, the API server is read first,
+/// and that read is waited for.
 fn kubelet(state: &Kubelet) -> Verdict {
     let closed = |message: &str| Verdict::closed(Reason::KubeletDown, message);
     match state {
@@ -218,8 +220,8 @@ fn disk_space(disks: &[FreeSpace], min: MinFree) -> Verdict {
     }
 }
 
-/// Multiplied instead of divided, so that a boundary is exact. A size of zero (a pseudo file system)
-/// has no percentage and is never short by one.
+/// Multiplied instead of divided, so that the limit is exact. A size of zero (a pseudo file system)
+/// has no percentage and is never too full by percentage.
 fn is_short(disk: &FreeSpace, min: MinFree) -> bool {
     match min {
         MinFree::Bytes(least) => disk.free < least,
@@ -246,13 +248,13 @@ fn time_sync(synchronised: Option<bool>) -> Verdict {
     }
 }
 
-/// A clock that was set back makes a wait look negative; it has then not lasted.
+/// If the clock was set back the wait appears negative, and does not count as over.
 fn lasted(since: Timestamp, now: Timestamp, limit: Duration) -> bool {
     let limit = SignedDuration::try_from(limit).unwrap_or(SignedDuration::MAX);
     now.duration_since(since) >= limit
 }
 
-/// As many as a status line is read with.
+/// Lists as many items as fit on a status line.
 pub(super) fn few<T: AsRef<str>>(all: impl ExactSizeIterator<Item = T>) -> String {
     words::few(all, 3)
 }

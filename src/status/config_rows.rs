@@ -1,4 +1,4 @@
-//! What is to be known of a config beside its name, for people.
+//! Formats details of a config for people.
 
 use std::fmt::{self, Write};
 
@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{plan::printable, reason::Reason};
 
-/// How many warnings are shown; `machinist plan` shows all.
+/// Number of warnings shown; `machinist plan` shows all.
 const MAX_WARNINGS: usize = 5;
 
 /// Rows for drift, labels and warnings.
@@ -31,7 +31,7 @@ pub(super) fn config_rows(out: &mut String, config: &ConfigStatus) -> fmt::Resul
     }
 }
 
-/// `content`, and whose entry where a file holds those of many.
+/// The kind of difference such as `content`, and the entry's name in an account database.
 fn differs(drift: &DriftStatus) -> String {
     let kind = drift.kind.as_str();
     match &drift.entry {

@@ -1,18 +1,18 @@
-//! Why is nothing happening? What the status says, as sentences, most pressing first.
+//! Explains why an update does not progress: the status as sentences, most urgent first.
 
 use serde::Serialize;
 
 use super::{Status, sentences::sentences};
 use crate::{readiness::Effect, reason::Reason};
 
-/// One thing that stands still, and what makes it go on.
+/// One obstacle, and how to resolve it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// The stable code, where there is one.
+    /// The stable code, if there is one.
     pub reason: Option<Reason>,
-    /// What is the case, in one sentence.
+    /// The situation, in one sentence.
     pub message: String,
-    /// What to do; empty where nothing is to be done.
+    /// The recommended action; empty if there is none.
     pub advice: String,
 }
 
@@ -35,7 +35,8 @@ impl Finding {
     }
 }
 
-/// Explains what the agent does or waits for. `reboot` is the setting `update.reboot`. Never empty.
+/// Explains the agent's activity or the reason why it waits. `reboot` is the setting
+/// `update.reboot`. Never empty.
 pub fn explain(status: &Status, reboot: &str) -> Vec<Finding> {
     let mut found = Vec::new();
     found.extend(failures(status));
@@ -68,7 +69,7 @@ pub fn explain(status: &Status, reboot: &str) -> Vec<Finding> {
     found
 }
 
-/// What makes an update go on that waits for this on that node; empty where the code's own words say it.
+/// How to resolve this reason on that node; empty if the reason's own text is sufficient.
 pub fn what_to_do(reason: Reason, node: &str) -> String {
     match reason {
         Reason::DrainBlockedByBudget
@@ -98,7 +99,8 @@ pub fn what_to_do(reason: Reason, node: &str) -> String {
     }
 }
 
-/// A config that is refused for several reasons is as many findings; the last one says what to do.
+/// A config that is rejected for several reasons results in one finding per reason; the last one
+/// contains the action.
 fn failures(status: &Status) -> Vec<Finding> {
     let Some(failure) = &status.failure else {
         return Vec::new();

@@ -1,4 +1,4 @@
-//! Finished updates as people read them, 80 columns wide.
+//! Formats finished updates for people, 80 columns wide.
 
 use std::fmt::{self, Write};
 
@@ -10,7 +10,7 @@ use crate::plan::printable;
 const GOOD: Style = AnsiColor::Green.on_default();
 const BAD: Style = AnsiColor::Red.on_default().bold();
 
-/// Where a list of words is broken.
+/// Column at which lists are wrapped.
 const WIDTH: usize = 80;
 
 /// Writes the updates with ANSI colours, in the order they are given.
@@ -54,7 +54,7 @@ fn write(out: &mut String, update: &UpdateStatus) -> fmt::Result {
     list(out, "did", actions)
 }
 
-/// Items with commas between, broken at the right edge; nothing for no items.
+/// Comma-separated items, wrapped at the right edge; nothing without items.
 fn list(out: &mut String, name: &str, items: impl Iterator<Item = String>) -> fmt::Result {
     let mut line = format!("  {name:<4}  ");
     let mut items = items.peekable();

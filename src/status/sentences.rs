@@ -1,9 +1,9 @@
-//! The message of a failure may be that of many refusals; people read them one by one.
+//! Splits the message of a failure, which may consist of many rejections, for display.
 
-/// Ends a refusal before the next one: each of them closes with its code in brackets.
+/// Separator between two rejections: each one ends with its code in brackets.
 const END: &str = "]; ";
 
-/// The refusals of a message, one each; the whole message where it is no list of them.
+/// The rejections in a message; the whole message if it is not such a list.
 pub fn sentences(message: &str) -> Vec<String> {
     let mut all: Vec<String> = message.split(END).map(str::to_owned).collect();
     let last = all.len() - 1;
@@ -11,7 +11,7 @@ pub fn sentences(message: &str) -> Vec<String> {
     all
 }
 
-/// A message for where there is one line: its first sentence, and how many more there are.
+/// A message shortened to one line: its first sentence, and the number of further ones.
 pub fn in_short(message: &str) -> String {
     match message.split_once(END) {
         None => message.to_owned(),

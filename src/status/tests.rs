@@ -105,7 +105,7 @@ fn updates() -> Vec<UpdateStatus> {
     }]
 }
 
-/// One of everything.
+/// A status with one of every kind of entry.
 fn full() -> Status {
     let mut status = Status::starting("/", Mode::Machine, at("2026-11-21T12:00:00Z"));
     status.version = "9.9.9".to_owned();

@@ -1,4 +1,4 @@
-//! The status as people read it.
+//! Formats the status for people.
 
 use std::fmt::{self, Write};
 
@@ -16,16 +16,16 @@ const BAD: Style = AnsiColor::Red.on_default().bold();
 pub(super) const DOUBT: Style = AnsiColor::Yellow.on_default();
 const HEAD: Style = Style::new().bold();
 
-/// Where sentences are broken.
+/// Column at which sentences are wrapped.
 const WIDTH: usize = 80;
 
-/// How many reasons are shown of a config that is refused; a whole screen of them would hide the gates.
+/// Number of reasons shown for a rejected config, so that a long list does not hide the gates.
 const REFUSALS_SHOWN: usize = 8;
 
-/// How many updates are shown; `machinist history` shows all.
+/// Number of updates shown; `machinist history` shows all.
 const UPDATES_SHOWN: usize = 5;
 
-/// Writes the status with its ANSI colours; who prints it strips them where nobody sees colours.
+/// Formats the status with ANSI colours; the caller strips them where colours are not supported.
 pub fn render(status: &Status, now: Timestamp) -> String {
     let mut text = String::new();
     // Writing to a String cannot fail.
@@ -94,7 +94,7 @@ fn head(out: &mut String, status: &Status, now: Timestamp) -> fmt::Result {
     Ok(())
 }
 
-/// Why the last update failed: a row for each reason.
+/// The failure of the last update: one row per reason.
 fn failed(failure: &FailureStatus) -> Vec<(&'static str, String)> {
     let again = if failure.again { "; trying again" } else { "" };
     let mut told = sentences(&printable(&failure.message));
@@ -110,7 +110,7 @@ fn failed(failure: &FailureStatus) -> Vec<(&'static str, String)> {
     std::iter::once(("failure", text)).chain(rest).collect()
 }
 
-/// One sentence after `head`, broken between words; lines after the first begin below the first word.
+/// One sentence after `head`, wrapped between words; further lines are indented to the first word.
 pub(super) fn folded(out: &mut String, head: &str, text: &str) -> fmt::Result {
     let indent = width(head);
     let mut column = indent;
@@ -131,7 +131,7 @@ pub(super) fn folded(out: &mut String, head: &str, text: &str) -> fmt::Result {
     Ok(())
 }
 
-/// How many columns a text takes; the escapes of its colours take none.
+/// The number of columns of a text, without the escape sequences of colours.
 fn width(text: &str) -> usize {
     let mut escaped = false;
     let shown = text.chars().filter(|letter| {
@@ -211,7 +211,7 @@ fn devices(out: &mut String, status: &Status) -> fmt::Result {
     Ok(())
 }
 
-/// Vendors with a program of their own, and what is wrong with each.
+/// Vendors with a device driver, and the problem of each.
 fn vendors(out: &mut String, status: &Status) -> fmt::Result {
     if status.vendors.is_empty() {
         return Ok(());
@@ -269,7 +269,7 @@ fn widest<'a>(names: impl Iterator<Item = &'a str>) -> usize {
     names.map(str::len).max().unwrap_or_default()
 }
 
-/// The two largest units of the time between: `3d4h`, `5m2s`, `140ms`.
+/// The duration in its two largest units: `3d4h`, `5m2s`, `140ms`.
 pub(super) fn ago(from: Timestamp, to: Timestamp) -> String {
     let span = to.duration_since(from).max(SignedDuration::ZERO);
     let (seconds, millis) = (span.as_secs(), span.subsec_millis());

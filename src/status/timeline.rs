@@ -1,4 +1,4 @@
-//! The phases of the last updates as a picture: one bar an update, all to one scale.
+//! Draws the phases of the last updates: one bar per update, all on the same scale.
 
 use std::fmt::{self, Write};
 
@@ -11,10 +11,10 @@ const BAR: f64 = 640.0;
 const ROW: f64 = 44.0;
 const TOP: f64 = 64.0;
 const MARGIN: f64 = 10.0;
-/// The longest name of a phase with its colour; nine of them fit side by side.
+/// Width of the longest phase name with its colour; nine of them fit next to each other.
 const ENTRY: f64 = 110.0;
 
-/// The colour of a phase. Waiting for others is grey, what is undone or rebooted warm, work cool.
+/// The colour of a phase: grey for waiting, warm for rollbacks and reboots, cool for work.
 fn colour(phase: &str) -> &'static str {
     match phase {
         "Planned" => "#d0d0d0",
@@ -30,7 +30,7 @@ fn colour(phase: &str) -> &'static str {
     }
 }
 
-/// Draws the updates, in the order they are given, as SVG.
+/// Draws the updates in the given order, as SVG.
 pub fn timeline(updates: &[UpdateStatus]) -> String {
     let mut out = String::new();
     // Writing to a String cannot fail.
@@ -98,7 +98,7 @@ fn row(out: &mut String, update: &UpdateStatus, top: f64, scale: f64) -> fmt::Re
     for phase in &update.phases {
         let (from, to) = (phase.started, phase.finished.unwrap_or(end));
         let left = LEFT + seconds(update.started, from) * scale;
-        // What is too short to be seen is drawn all the same.
+        // A phase that would be too narrow is drawn with a minimum width.
         let wide = (seconds(from, to) * scale).max(1.0);
         writeln!(
             out,
@@ -127,7 +127,7 @@ fn length(update: &UpdateStatus) -> f64 {
     seconds(update.started, update.finished.unwrap_or(update.started))
 }
 
-/// A clock that was set back meanwhile makes nothing negative.
+/// Never negative, even if the clock was set back.
 fn seconds(from: Timestamp, to: Timestamp) -> f64 {
     to.duration_since(from).as_secs_f64().max(0.0)
 }

@@ -1,4 +1,4 @@
-//! A person who cancels an update is answered: on the Node, and by an event.
+//! Replies to cancellation requests of operators, on the Node and by an event.
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,34 +17,34 @@ use crate::{
     update::{phase::Phase, run::UpdateReport},
 };
 
-/// After a request that did not succeed.
+/// Retry interval after a failed request.
 const AGAIN: Duration = Duration::from_secs(5);
 
-/// What is answered to the question that stands on the Node.
+/// The reply to the cancellation request on the Node.
 #[derive(Debug, PartialEq, Eq)]
 enum Answer {
-    /// The Node names another config by now: the question is over.
+    /// The Node already names another config, so the request is obsolete.
     Over,
-    /// It came too late, and why.
+    /// The request came too late; the text explains why.
     Refused(String),
 }
 
-/// Answers what comes too late or is over, and tells of what is cancelled, until `stop`. That an update was
-/// given up in time is part of what the Node says of the machine.
+/// Replies to requests that are late or obsolete, and emits an event for each cancelled update,
+/// until `stop`. A successful cancellation is published with the machine's state, not here.
 pub(super) async fn answer(
     node: OwnNode,
     update: watch::Receiver<Arc<UpdateReport>>,
     events: Events,
     stop: CancellationToken,
 ) {
-    // Safe to drop: a question that is not answered yet stands on the Node.
+    // Cancel-safe: an unanswered request stays on the Node.
     stop.run_until_cancelled(answering(node, update, events))
         .await;
 }
 
 async fn answering(node: OwnNode, mut update: watch::Receiver<Arc<UpdateReport>>, events: Events) {
     let mut sights = node.sights();
-    // What the Node says was given up, the process before this one has told.
+    // A cancellation that the Node already shows was reported by the previous process.
     let mut told = match sights.wait_for(|sight| sight.asked).await {
         Ok(sight) => sight
             .node
@@ -84,7 +84,8 @@ async fn answering(node: OwnNode, mut update: watch::Receiver<Arc<UpdateReport>>
             }
         }
         tokio::select! {
-            // Safe to drop, all of them: a change stays marked as unseen, and time passes by itself.
+            // All of these are cancel-safe: a change stays marked as unseen, and the timer is only
+            // a retry.
             changed = update.changed() => if changed.is_err() { return },
             Ok(()) = sights.changed() => {}
             () = tokio::time::sleep(AGAIN), if failed => {}
@@ -92,7 +93,7 @@ async fn answering(node: OwnNode, mut update: watch::Receiver<Arc<UpdateReport>>
     }
 }
 
-/// The config whose update is to be cancelled, and the one that the Node names.
+/// The config whose update is to be cancelled, and the Node's desired config.
 fn asked(sight: &Sight) -> Option<(String, Option<String>)> {
     let node = sight.node.as_ref()?;
     let desired = node.desired_config().map(str::to_owned);
@@ -104,12 +105,13 @@ fn report_name(report: &UpdateReport) -> &str {
     desired.map_or("the update", |config| config.name.as_str())
 }
 
-/// None while it stands, or while the driver has not seen it yet.
+/// None while the request is pending, or while the reconciler has not processed it yet.
 fn judge(config: &str, desired: Option<&str>, report: &UpdateReport) -> Option<Answer> {
     if desired != Some(config) {
         return Some(Answer::Over);
     }
-    // While a reboot is under way the driver hears nothing more; that it has begun says enough.
+    // During a reboot the reconciler processes no requests; an update that has reached it cannot be
+    // cancelled.
     let late = report.unverified || {
         let barred = report.barred.as_ref()?;
         !barred.stands && barred.bar.reason == Reason::Cancelled

@@ -1,4 +1,4 @@
-//! What the driver's report has come to say, as events on the Node.
+//! Emits events on the Node for changes of the update report.
 
 use std::sync::Arc;
 
@@ -17,8 +17,8 @@ use crate::{
     },
 };
 
-/// Tells of every step that the report shows, until `stop`. What it says at first is no news, but that the
-/// machine has come back: the process that ordered the reboot is gone.
+/// Emits an event for every step that the report shows, until `stop`. The first report emits none,
+/// except that the machine has rebooted: the process that started the reboot no longer exists.
 pub(super) async fn tell(
     mut update: watch::Receiver<Arc<UpdateReport>>,
     events: Events,
@@ -31,7 +31,7 @@ pub(super) async fn tell(
     loop {
         tokio::select! {
             () = stop.cancelled() => return,
-            // Safe to drop: a change stays marked as unseen.
+            // Cancel-safe: a change stays marked as unseen.
             changed = update.changed() => if changed.is_err() { return },
         }
         let now = Arc::clone(&update.borrow_and_update());
@@ -42,7 +42,7 @@ pub(super) async fn tell(
     }
 }
 
-/// The machine has booted since an update needed it, and that boot is not verified yet.
+/// Whether the machine has booted since an update required it, and that boot is not verified yet.
 fn returned(first: &UpdateReport) -> Option<String> {
     let needed = first
         .reboot_needed_in
@@ -51,7 +51,7 @@ fn returned(first: &UpdateReport) -> Option<String> {
     (first.boot.as_ref() != Some(needed)).then(|| "booted for an update".to_owned())
 }
 
-/// What has happened between two reports.
+/// The events for the difference of two reports.
 fn news(before: &UpdateReport, now: &UpdateReport) -> Vec<(EventReason, String)> {
     let mut news = Vec::new();
     let entered = |phase| now.phase == phase && before.phase != phase;
@@ -86,7 +86,7 @@ fn news(before: &UpdateReport, now: &UpdateReport) -> Vec<(EventReason, String)>
         && newest.is_some_and(|update| is_fresh(update, before))
         && let Some(current) = &now.config.current
     {
-        // It may be called otherwise than when the update ended.
+        // The config's name may differ from its name when the update ended.
         news.push((EventReason::NodeDone, format!("on {}", current.name)));
     }
     if now.drift.len() > before.drift.len() {
@@ -97,8 +97,8 @@ fn news(before: &UpdateReport, now: &UpdateReport) -> Vec<(EventReason, String)>
     news
 }
 
-/// Whether the newest update is the one that has come to its end by now: after a drain that was given up,
-/// it is one of earlier days.
+/// Whether the newest update record is of the update that has just ended. After an aborted drain it
+/// is of an earlier update.
 fn is_fresh(newest: &UpdateRecord, before: &UpdateReport) -> bool {
     let of_this_cordon = before.cordoned.map(|since| newest.finished >= since);
     let known = before.updates.first();
@@ -106,7 +106,7 @@ fn is_fresh(newest: &UpdateRecord, before: &UpdateReport) -> bool {
         && of_this_cordon.unwrap_or_else(|| known.is_none_or(|known| known.id != newest.id))
 }
 
-/// The config, or this machine, does not allow it.
+/// The config was rejected, or this machine cannot apply it.
 fn refusal(before: &UpdateReport, now: &UpdateReport) -> Option<(EventReason, String)> {
     if !now.refused.is_empty() && now.refused != before.refused {
         let all: Vec<_> = now.refused.iter().map(ToString::to_string).collect();
@@ -117,7 +117,7 @@ fn refusal(before: &UpdateReport, now: &UpdateReport) -> Option<(EventReason, St
     of_the_plan.then(|| (EventReason::FailedToReconcile, failure.message.clone()))
 }
 
-/// One note on a config that is new here and has warnings.
+/// One event for a new desired config with warnings.
 fn warnings(before: &UpdateReport, now: &UpdateReport) -> Option<(EventReason, String)> {
     let digest = |config: &Option<ConfigName>| config.as_ref().map(|config| config.digest);
     let desired = digest(&now.config.desired);
@@ -254,7 +254,7 @@ mod tests {
         let event = (EventReason::ConfigWarning, "a; b".to_owned());
         assert_eq!(news(&before, &now), [event]);
         assert_eq!(news(&now, &now), []);
-        // A restart reads the config that the machine is on once more.
+        // A restart reads the current config again.
         now.config.current = Some(config("c"));
         assert_eq!(news(&before, &now), []);
     }
@@ -269,10 +269,10 @@ mod tests {
         now.config.current = Some(config("c"));
         let told = news(&before, &now);
         assert_eq!(told, [(EventReason::NodeDone, "on c".to_owned())]);
-        // A drain that was given up: the last update was over before its cordon.
+        // An aborted drain: the last update had ended before this cordon.
         before.cordoned = Some(Timestamp::from_second(300).unwrap());
         assert_eq!(news(&before, &now), []);
-        // Without a cordon the record comes with the end.
+        // Without a cordon the record appears together with the end of the update.
         before = at(Phase::Verifying);
         assert!(reasons(&before, &now).contains(&EventReason::NodeDone));
         before.updates = now.updates.clone();

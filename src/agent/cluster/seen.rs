@@ -1,4 +1,4 @@
-//! What the cluster shows of our Node, for status and gates.
+//! Derives the cluster view for status and gates from the observed Node.
 
 use std::collections::BTreeSet;
 
@@ -15,12 +15,12 @@ use crate::{
     update::run::Desired,
 };
 
-/// What the cluster's side is told from.
+/// Inputs of the cluster view.
 pub(super) struct Seen {
     pub(super) sights: watch::Receiver<Sight>,
     pub(super) troubles: watch::Receiver<Option<Trouble>>,
     pub(super) desired: watch::Sender<Desired>,
-    /// The running boot, as kubelets name it.
+    /// Boot ID of the running boot, in the kubelet's format.
     pub(super) boot: String,
 }
 
@@ -47,14 +47,15 @@ impl Seen {
             });
             tokio::select! {
                 () = stop.cancelled() => return,
-                // Safe to drop, both: a change stays marked as unseen.
+                // Both are cancel-safe: a change stays marked as unseen.
                 changed = self.sights.changed() => if changed.is_err() { return },
                 Ok(()) = self.troubles.changed() => {}
             }
         }
     }
 
-    /// A Node that names no config is answer enough: nothing is waited for.
+    /// Publishes that no config is desired if the Node exists without naming one, or does not
+    /// exist.
     fn say_nothing_is_asked(&self, sight: &Sight) {
         let named = sight.node.as_ref().and_then(|node| node.desired_config());
         if !sight.asked || named.is_some() {
@@ -87,7 +88,7 @@ fn kubelet(sight: &Sight, boot: &str) -> readiness::Kubelet {
     }
 }
 
-/// None while the API server is away: somebody may have taken one off meanwhile.
+/// None while the API server is unreachable, because a taint may have been removed in the meantime.
 fn taints(sight: &Sight) -> Option<BTreeSet<String>> {
     let node = sight.node.as_ref().filter(|_| sight.away.is_none())?;
     let taints = node.spec.taints.iter();
@@ -98,13 +99,14 @@ fn taints(sight: &Sight) -> Option<BTreeSet<String>> {
     )
 }
 
-/// What the Node counted none of when it was seen last: nobody but its kubelet's lenders changes that.
+/// Extended resources with a capacity of zero on the last observed Node. Only device plugins of its
+/// kubelet change these.
 fn zeros(sight: &Sight) -> Vec<String> {
     let node = sight.node.as_ref();
     node.map_or_else(Vec::new, |node| node.zeros().map(str::to_owned).collect())
 }
 
-/// Whoever cannot read the Node does not know what it asks for.
+/// The problem to report while the Node, and so the desired config, cannot be read.
 fn away(sight: &Sight) -> Option<Trouble> {
     let reason = sight.refused.unwrap_or(Reason::ApiServerUnreachable);
     let what = match reason {
@@ -218,7 +220,7 @@ mod tests {
         };
         assert_eq!(zeros(&sight), ["acme.dev/gone"]);
         assert!(zeros(&Sight::default()).is_empty());
-        // Once; there is nobody to say anything more.
+        // Ends after one round, because the senders are dropped.
         let seen = Seen {
             sights: watch::channel(sight).1,
             troubles: watch::channel(None).1,

@@ -1,4 +1,4 @@
-//! What the Node and its MachineConfigNode say of the machine.
+//! Publishes the machine's state on the Node and the MachineConfigNode.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -27,10 +27,10 @@ use crate::{
     update::run::UpdateReport,
 };
 
-/// The effect of the start-up taint: what runs already is left alone.
+/// Effect of the start-up taint; running pods are not evicted.
 const NO_SCHEDULE: &str = "NoSchedule";
 
-/// Keeps on the Node, and on its MachineConfigNode, what there is to be said of the machine.
+/// Starts the tasks that publish the machine's state on the Node and its MachineConfigNode.
 pub(super) fn tell(
     node: &OwnNode,
     cluster: &Cluster,
@@ -79,23 +79,23 @@ pub(super) fn tell(
     tasks.spawn("machine config node", keeping);
 }
 
-/// What the Node is to say beside the report of the update and the gates.
+/// Node fields that do not come from the update report or the gates.
 struct More {
     said: watch::Receiver<Option<Notice>>,
-    /// What OpenShift's controller is asked for.
+    /// The drain request for OpenShift's controller.
     asked: watch::Receiver<Option<DrainRequest>>,
     sights: watch::Receiver<Sight>,
     statuses: watch::Receiver<Arc<Status>>,
     update: watch::Receiver<Arc<UpdateReport>>,
-    /// What the machine has to lend; none where that is no job of ours.
+    /// The machine's devices; none if devices are not managed by this agent.
     devices: Option<watch::Receiver<Arc<Inventory>>>,
-    /// The labels of resources that were said so far.
+    /// Resource labels that were published so far.
     labels: BTreeSet<String>,
     startup_taint: bool,
 }
 
-/// Jobs take effect at the start; but what the Node says of its config is the other daemon's to say while
-/// one is there.
+/// Enabled jobs are fixed at startup, but while another daemon is detected, the config annotations
+/// are left to it.
 async fn beside_another(
     duties: Duties,
     to: watch::Sender<Duties>,
@@ -112,7 +112,7 @@ async fn beside_another(
         });
         tokio::select! {
             () = stop.cancelled() => return,
-            // Safe to drop: a change stays marked as unseen.
+            // Cancel-safe: a change stays marked as unseen.
             changed = other.changed() => if changed.is_err() { return },
         }
     }
@@ -129,7 +129,7 @@ impl More {
             });
             tokio::select! {
                 () = stop.cancelled() => return,
-                // Safe to drop, all of them: a change stays marked as unseen.
+                // All of these are cancel-safe: a change stays marked as unseen.
                 told = self.said.changed() => if told.is_err() { return },
                 Ok(()) = self.asked.changed() => {}
                 Ok(()) = self.update.changed() => {}
@@ -171,7 +171,7 @@ impl More {
     }
 }
 
-/// Waits until the machine has other devices; for ever where nobody says so.
+/// Waits until the device inventory changes; forever if there is none.
 async fn news(devices: &mut Option<watch::Receiver<Arc<Inventory>>>) {
     if let Some(devices) = devices
         && devices.changed().await.is_ok()
@@ -181,13 +181,13 @@ async fn news(devices: &mut Option<watch::Receiver<Arc<Inventory>>>) {
     std::future::pending().await
 }
 
-/// The labels of what the machine has.
+/// Labels of the resources that exist on the machine.
 fn present(inventory: &Inventory) -> BTreeSet<String> {
     let there = inventory.resources.values().filter(|one| one.is_present());
     there.filter_map(|one| resource_label(&one.name)).collect()
 }
 
-/// None for a name that makes no label: what follows the slash of one has 63 characters at most.
+/// The label of a resource; none if the part after the slash would exceed 63 characters.
 fn resource_label(name: &ResourceName) -> Option<String> {
     const LONGEST: usize = 63;
     let label = format!(
@@ -209,8 +209,8 @@ fn to_bear(taint: &NodeTaint) -> Taint {
     }
 }
 
-/// Whether the Node is to bear the start-up taint: from its registration until it was fit once. A Node that
-/// was judged before has been, unless the taint is there still.
+/// Whether the Node must have the start-up taint: from its registration until it is fit for pods
+/// for the first time. A Node without the taint that was evaluated before has been fit already.
 fn tainted(node: &NodeView, fit: bool) -> Option<bool> {
     match fit {
         true => Some(false),

@@ -1,4 +1,4 @@
-//! Beside another daemon that updates this node: devices are withheld while it takes the pods away.
+//! Disables device allocation while another daemon that updates this node drains it.
 
 use std::time::Duration;
 
@@ -9,13 +9,13 @@ use crate::{
     cluster::node::Sight, crd::DrainRequest, device::service::DevicesHandle, telemetry::chain,
 };
 
-/// Why, as the kubelet and people see it.
+/// The reason shown to the kubelet and users.
 const CORDONED: &str = "this node is cordoned";
 
-/// The registry looks at hardware, which takes milliseconds, and takes requests after that.
+/// Retry interval while the registry is busy: it scans hardware, which takes milliseconds.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// Lends to nobody new while the node is cordoned or is to be drained, until `stop`.
+/// Disables new allocations while the node is cordoned or to be drained, until `stop`.
 pub(super) async fn follow(
     mut sights: watch::Receiver<Sight>,
     devices: DevicesHandle,
@@ -37,15 +37,15 @@ pub(super) async fn follow(
         let again = away.is_some_and(|away| away != known);
         tokio::select! {
             () = stop.cancelled() => return,
-            // Safe to drop: the registry was busy, and is asked again after any of these.
+            // Cancel-safe: the registry was busy, and the request is repeated after any of these.
             () = tokio::time::sleep(AGAIN), if again => {}
-            // Safe to drop: a change stays marked as unseen.
+            // Cancel-safe: a change stays marked as unseen.
             changed = sights.changed() => if changed.is_err() { return },
         }
     }
 }
 
-/// Whether pods leave this node; none while nobody can tell.
+/// Whether the node is cordoned or being drained; none while the Node is unknown.
 fn leaves(sight: &Sight) -> Option<bool> {
     let node = sight.node.as_ref()?;
     let asked = node.desired_drain();

@@ -1,13 +1,14 @@
-//! Whether a program needs a dynamic linker, which its container has and the host may not.
+//! Detects whether a program needs a dynamic linker, which exists in its container but may not
+//! exist on the host.
 
-/// How much of a program its headers are looked for in. Linkers write them first.
+/// How many bytes of a program are searched for its headers. Linkers write them first.
 pub(super) const HEAD: usize = 4096;
 
 const MAGIC: &[u8] = b"\x7fELF";
 const PT_LOAD: u64 = 1;
 const PT_INTERP: u64 = 3;
 
-/// Where the fields are that matter (elf(5)), in bytes from the start, and how long an address is.
+/// Offsets of the relevant header fields in bytes (elf(5)), and the size of an address.
 struct Class {
     phoff: usize,
     phentsize: usize,
@@ -28,8 +29,8 @@ const ELF64: Class = Class {
     address: 8,
 };
 
-/// Whether the program that begins so asks for a dynamic linker; none where it is no program that can be
-/// judged.
+/// Whether the program with these first bytes needs a dynamic linker; none if they are not a
+/// supported ELF header.
 pub(super) fn is_dynamic(head: &[u8]) -> Option<bool> {
     if !head.starts_with(MAGIC) {
         return None;

@@ -1,4 +1,5 @@
-//! Putting it in place, so that a crash between any two steps leaves recovery whole or not enabled.
+//! Installs the host part, so that a crash between any two steps leaves it either complete or not
+//! enabled.
 
 use std::sync::PoisonError;
 
@@ -14,10 +15,10 @@ use crate::{
     },
 };
 
-/// Longest unit file that is read; a longer one is not ours.
+/// Maximum size of a unit file that is read; a longer one is not machinist's.
 const LONGEST_UNIT: u64 = 256 << 10;
 
-/// What stands where a part of ours belongs.
+/// The state of a path where a part of the host part belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Standing {
     Nothing,
@@ -26,14 +27,15 @@ enum Standing {
 }
 
 impl HostPart {
-    /// Makes it what this agent's version has. True: something was written.
+    /// Installs this agent's version of the host part. True if a file was written.
     ///
-    /// The program comes first and what enables it last; an upgrade changes the program before the units.
+    /// The program is written first and the enabling link last; an upgrade replaces the program
+    /// before the units.
     ///
     /// # Errors
-    /// It cannot be brought; what was there before is still whole.
+    /// The installation failed; the previously installed files are intact.
     pub fn install(&self) -> Result<bool, InstallError> {
-        // What this agent cannot read, an older or damaged copy of it cannot, either.
+        // An older or damaged copy could not read a journal that this agent cannot read.
         let journal = store::peek(&self.root).map_err(InstallError::Journal)?;
         let places = Places::new()?;
         let own = [&places.recover, &places.guard]
@@ -68,7 +70,7 @@ impl HostPart {
         Ok(written)
     }
 
-    /// Our own program, which must run without anything of its container.
+    /// This process's program, which must run without the files of its container.
     fn program(&self) -> Result<Pieces, InstallError> {
         let program = (self.source)()?;
         let length = usize::try_from(program.size()).unwrap_or(elf::HEAD);
@@ -126,7 +128,7 @@ impl HostPart {
         Ok(true)
     }
 
-    /// The link, as `systemctl enable` makes it.
+    /// Creates the link that `systemctl enable` would create.
     fn enable(&self, places: &Places) -> Result<bool, InstallError> {
         match self.root.stat(&places.link)? {
             Some(stat) if stat.kind == Kind::Link => return Ok(false),
@@ -141,7 +143,8 @@ impl HostPart {
     }
 }
 
-/// What the config brought would be drift when we change it, and go when it leaves the config.
+/// Files of the config must not be changed: they would show as drift, and would be removed with the
+/// config.
 fn is_not_the_configs(journal: &Journal, places: &Places) -> Result<(), InstallError> {
     let owned =
         |path: &&AbsPath| journal.owned.contains_key(*path) || journal.adopted.contains(*path);
@@ -151,7 +154,7 @@ fn is_not_the_configs(journal: &Journal, places: &Places) -> Result<(), InstallE
     }
 }
 
-/// Whether the unit at `path` is one that the agent wrote.
+/// Whether the agent wrote the unit at `path`.
 pub(super) fn is_our_unit(root: &Root, path: &AbsPath) -> Result<bool, RootError> {
     Ok(standing_of_unit(root, path)? == Standing::Ours)
 }
@@ -161,14 +164,14 @@ fn foreign(path: &AbsPath, why: &str) -> InstallError {
     InstallError::Foreign { path, why }
 }
 
-/// Whose the unit at `path` is.
+/// Who owns the unit at `path`.
 fn standing_of_unit(root: &Root, path: &AbsPath) -> Result<Standing, RootError> {
     match root.read_nofollow(path, LONGEST_UNIT) {
         Ok(text) if units::is_ours(&String::from_utf8_lossy(&text)) => Ok(Standing::Ours),
         Ok(_) => Ok(Standing::Foreign),
         Err(error) if error.is_not_found() => Ok(Standing::Nothing),
         Err(error) => match root.stat(path)? {
-            // A link, such as a mask; a directory; a text that is too long.
+            // A link, such as a mask; a directory; or a file that is too long.
             Some(_) => Ok(Standing::Foreign),
             None => Err(error),
         },

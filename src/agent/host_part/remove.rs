@@ -1,4 +1,4 @@
-//! Taking it away: what enables it first, the program last.
+//! Removes the host part: the enabling link first, the program last.
 
 use super::{InstallError, Places, install::is_our_unit};
 use crate::{
@@ -6,27 +6,27 @@ use crate::{
     root::{Kind, Root, RootError},
 };
 
-/// What of it lies on a host.
+/// The installed files of the host part.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Installed {
-    /// Units and what enables them, in the order in which they go.
+    /// Units and their enabling links, in the order of removal.
     pub units: Vec<AbsPath>,
-    /// The program.
+    /// The program's copy.
     pub program: Vec<AbsPath>,
-    /// Directories, which go when they are empty.
+    /// Directories, which are removed if empty.
     directories: Vec<AbsPath>,
 }
 
 impl Installed {
-    /// Looks for it. Units that machinist did not write are nobody's of ours.
+    /// Finds the installed files. Units that machinist did not write are ignored.
     ///
     /// # Errors
-    /// The host cannot be looked at.
+    /// The host cannot be read.
     pub fn on(root: &Root) -> Result<Self, InstallError> {
         let places = Places::new()?;
         let mut found = Self::default();
         let ours = is_our_unit(root, &places.recover)?;
-        // A link that leads to a unit of ours that went already, too.
+        // Also a link to a unit of ours that was already removed.
         if is_link_to(root, &places.link, &places.recover)?
             && (ours || root.stat(&places.recover)?.is_none())
         {
@@ -40,7 +40,7 @@ impl Installed {
         if root.stat(&places.program)?.is_some() {
             found.program.push(places.program.clone());
         }
-        // What a crash may have left of writing them.
+        // Temporary files that a crash during installation may have left.
         for unit in [&places.recover, &places.guard] {
             found.units.extend(half_written(root, unit)?);
         }
@@ -51,23 +51,23 @@ impl Installed {
         Ok(found)
     }
 
-    /// Nothing of it is there.
+    /// Whether nothing is installed.
     pub fn is_empty(&self) -> bool {
         self.units.is_empty() && self.program.is_empty() && self.directories.is_empty()
     }
 
-    /// Takes the units away, durably: from the next boot on nobody starts them.
+    /// Removes the units durably, so that they are not started at the next boot.
     ///
     /// # Errors
-    /// One of them cannot be removed; the same again goes on from there.
+    /// One of them cannot be removed; calling this again continues from there.
     pub fn remove_units(&self, root: &Root) -> Result<(), RootError> {
         remove(root, &self.units)
     }
 
-    /// Takes the program away, when PID 1 has forgotten the units.
+    /// Removes the program. Call this after systemd has unloaded the units.
     ///
     /// # Errors
-    /// As above.
+    /// Same as [`Installed::remove_units`].
     pub fn remove_program(&self, root: &Root) -> Result<(), RootError> {
         remove(root, &self.program)?;
         for dir in &self.directories {
@@ -87,7 +87,7 @@ fn remove(root: &Root, paths: &[AbsPath]) -> Result<(), RootError> {
     Ok(())
 }
 
-/// The file that [`Root::replace`] writes before it takes its place.
+/// The temporary file of [`Root::replace`] for this path.
 fn half_written(root: &Root, path: &AbsPath) -> Result<Option<AbsPath>, InstallError> {
     let parent = path.parent().unwrap_or_else(AbsPath::root);
     let beside = parent.join(&format!(".{}.new", path.file_name()))?;

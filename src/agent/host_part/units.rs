@@ -1,17 +1,17 @@
-//! The package's units as they stand on a host without the package.
+//! The package's units, adapted to a host without the package.
 
 use crate::plan::recovery::{GUARD, RECOVER};
 
-/// The copy of the program.
+/// Path of the program's copy on the host.
 pub(super) const PROGRAM: &str = "/usr/local/libexec/machinist/machinist";
 
-/// Where the package has it.
+/// Path of the program in the package.
 const PACKAGED: &str = "/usr/bin/machinist";
 
 const RECOVER_TEXT: &str = include_str!("../../../systemd/machinist-recover.service");
 const GUARD_TEXT: &str = include_str!("../../../systemd/machinist-guard.service");
 
-/// What each unit is to say, the one first that the other one wants.
+/// Names and texts of the units; a unit comes before the one that depends on it.
 pub(super) fn texts() -> [(&'static str, String); 2] {
     [
         (GUARD, rewritten(GUARD_TEXT)),
@@ -19,13 +19,13 @@ pub(super) fn texts() -> [(&'static str, String); 2] {
     ]
 }
 
-/// Whether the agent wrote this unit, in this version or another.
+/// Whether the agent wrote this unit, in any version.
 pub(super) fn is_ours(text: &str) -> bool {
     let start = format!("ExecStart={PROGRAM} ");
     text.lines().any(|line| line.starts_with(&start))
 }
 
-/// The unit with the copy of the program in place of the package's.
+/// Replaces the package's program path by that of the copy.
 fn rewritten(text: &str) -> String {
     let head = "# Written by the agent in this node's pod, which writes it again where it is changed;\n\
                 # `machinist uninstall` takes it away.\n\n";
@@ -34,7 +34,7 @@ fn rewritten(text: &str) -> String {
             let rest = value.strip_prefix(PACKAGED).unwrap_or(value);
             format!("{key}={PROGRAM}{rest}\n")
         }
-        // Where /usr/local is a file system of its own.
+        // For hosts where /usr/local is a separate file system.
         Some(("RequiresMountsFor", paths)) => {
             format!("RequiresMountsFor={paths} {PROGRAM}\n")
         }
@@ -71,7 +71,7 @@ mod tests {
             ];
             assert_eq!(added, expected);
             assert_eq!(old.difference(&new).count(), 3);
-            // systemd reads a line as a continuation where the one before ends so.
+            // systemd treats a line after a trailing backslash as a continuation.
             assert!(!text.contains("\\\n"));
         }
     }

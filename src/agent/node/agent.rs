@@ -1,4 +1,4 @@
-//! The agent takes the pods away itself: cordon, eviction, a last look, uncordon.
+//! Node implementation that drains by itself: cordon, evict, final check, uncordon.
 
 mod cordon;
 mod drain;
@@ -30,7 +30,7 @@ use crate::{
     },
 };
 
-/// How long the watch may take to tell of what we wrote ourselves.
+/// How long the watch may take to deliver our own write.
 const SEEN_WITHIN: std::time::Duration = std::time::Duration::from_secs(2);
 
 /// This machine as a node whose pods the agent evicts itself.
@@ -38,16 +38,16 @@ const SEEN_WITHIN: std::time::Duration = std::time::Duration::from_secs(2);
 pub(in crate::agent) struct ByAgent<P> {
     ours: Ours,
     pods: Arc<P>,
-    /// How they are drained; read anew for each drain.
+    /// Drain settings; read again for each drain.
     settings: watch::Receiver<Arc<Settings>>,
     /// UID of the pod that this process runs in.
     own: Option<String>,
     clock: Clock,
-    /// Which Node was cordoned, and whether somebody has lifted that.
+    /// The Node that was cordoned, and whether another client has uncordoned it.
     cordoned: Mutex<cordon::Remembered>,
-    /// For which drain a person's word is that forces one.
+    /// The drain for which an operator requested force.
     heard: Mutex<force::Heard>,
-    /// Pods that have ended and that the last drain did not wait for any more.
+    /// Ended pods that the last drain stopped waiting for.
     left_behind: Mutex<Vec<PodId>>,
     waiting: Waiting,
 }
@@ -95,7 +95,7 @@ impl<P: Pods> ByAgent<P> {
         Ok(())
     }
 
-    /// Whoever makes the node schedulable a second time is not fought.
+    /// A second uncordon by another client is respected.
     async fn lifted_again(&self, view: &NodeView) -> NodeError {
         self.disown_cordon(view).await;
         let what = "go on without the cordon that somebody has lifted twice on node";
@@ -128,7 +128,8 @@ impl<P: Pods> ByAgent<P> {
         })
     }
 
-    /// The cordon that comes next is not ours, and is not to be taken for it: our mark goes.
+    /// Removes our ownership annotation, so that another client's later cordon is not taken for
+    /// ours.
     async fn disown_cordon(&self, view: &NodeView) {
         if !view.has_our_mark() {
             return;
@@ -138,7 +139,7 @@ impl<P: Pods> ByAgent<P> {
         }
     }
 
-    /// The Node as it was seen last.
+    /// The last observed Node.
     fn seen(&self) -> Option<Arc<NodeView>> {
         self.ours.node.sights().borrow().node.clone()
     }
@@ -147,7 +148,8 @@ impl<P: Pods> ByAgent<P> {
         self.seen().is_some_and(|node| node.is_cordoned())
     }
 
-    /// The drain that a person forced is over, however it ended: the word was for that one.
+    /// Removes the force-drain annotation when the forced drain is over, whatever its result: it
+    /// applies to one drain only.
     async fn forget_force(&self) -> Result<(), NodeError> {
         let stands = |node: &NodeView| node.annotations.contains_key(annotation::FORCE_DRAIN);
         if !self.seen().is_some_and(|node| stands(&node)) {
@@ -159,7 +161,7 @@ impl<P: Pods> ByAgent<P> {
             _ => {
                 let mut sights = self.ours.node.sights();
                 let gone = sights.wait_for(|sight| !sight.node.as_deref().is_some_and(stands));
-                // Once it is seen to be gone, the same word is a new one.
+                // Once its removal is observed, the same text counts as a new request.
                 if tokio::time::timeout(SEEN_WITHIN, gone).await.is_ok() {
                     locked(&self.heard).taken_away();
                 }
@@ -175,12 +177,12 @@ impl<P: Pods> ByAgent<P> {
     }
 
     fn not_drained(&self, error: DrainError) -> NodeError {
-        // What it says of itself begins with the drain.
+        // The drain error is the source and describes the details.
         NodeError {
             what: format!("empty node {}", self.ours.name()),
             node: self.ours.name().to_owned(),
             reason: error.reason(),
-            // Whoever stands in the way of a drain may go.
+            // A blocking pod may disappear later.
             again: error.again() || matches!(error, DrainError::Refused(_)),
             unanswered: matches!(&error, DrainError::Unreachable { source, .. } if source.is_outage()),
             source: Some(Box::new(error)),
@@ -261,7 +263,7 @@ fn locked<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
     what.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// How an update drains here.
+/// Drain options for an update of this node.
 fn options(
     settings: &config::Drain,
     force_after: Option<Duration>,

@@ -1,4 +1,4 @@
-//! Who takes the pods away: `drain.by`, decided once, when it is first needed.
+//! Chooses which component drains the node (`drain.by`), once, when it is first needed.
 
 use std::collections::BTreeSet;
 
@@ -15,14 +15,14 @@ use crate::{
     },
 };
 
-/// This machine as a node, with whoever takes its pods away.
+/// This machine as a node, with the chosen drain implementation.
 #[derive(Debug)]
 pub(in crate::agent) struct Chosen<P> {
     by: DrainBy,
     cluster: Cluster,
     agent: ByAgent<P>,
     controller: ByController,
-    /// OpenShift's controllers run here.
+    /// Whether OpenShift's controllers run in this cluster.
     controllers: OnceCell<bool>,
 }
 

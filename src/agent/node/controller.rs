@@ -1,9 +1,10 @@
-//! OpenShift's machine-config-controller takes the pods away: it is asked by one annotation of the Node
-//! and answers by another (reference: `desiredDrain`, `lastAppliedDrain`). It acts when the two differ, and reads no more
-//! of a request than what stands before the first `-`.
+//! Node implementation that delegates draining to OpenShift's machine-config-controller. One
+//! annotation of the Node makes a request (`desiredDrain`) and another confirms it
+//! (`lastAppliedDrain`; both are described in the reference). The controller acts when the two
+//! differ, and reads only the part of a request before the first `-`.
 //!
-//! It cordons, evicts and uncordons; we never do. It asks budgets for ever and forces nothing, so
-//! `drain.forceAfter` means nothing here.
+//! The controller cordons, evicts and uncordons; machinist does not. It respects disruption budgets
+//! without a time limit and never forces, so `drain.forceAfter` has no effect here.
 
 use std::{
     sync::{
@@ -29,9 +30,9 @@ use crate::{
 #[derive(Debug)]
 pub(in crate::agent) struct ByController {
     ours: Ours,
-    /// What the Node is to ask for; written by whoever keeps its annotations.
+    /// The drain request to publish; the task that maintains the annotations writes it.
     asks: watch::Sender<Option<DrainRequest>>,
-    /// The node was cordoned before the drain: that cordon belongs to a person.
+    /// The node was cordoned before the drain: that cordon belongs to an operator.
     cordoned_before: AtomicBool,
 }
 
@@ -48,7 +49,7 @@ impl ByController {
         &self.ours
     }
 
-    /// Asks, and waits until that is what the controller did last.
+    /// Publishes a request, and waits until the controller confirms it.
     async fn fulfilled(&self, request: DrainRequest) {
         let mut sights = self.ours.node.sights();
         self.ask(request.clone());
@@ -56,12 +57,12 @@ impl ByController {
             let Some(node) = &sight.node else {
                 return false;
             };
-            // Whoever cordons the node after this, it is not the person who had cordoned it before.
+            // After an uncordon, a later cordon is not the one that existed before the drain.
             self.cordoned_before.fetch_and(node.is_cordoned(), Relaxed);
             node.last_applied_drain().as_ref() == Some(&request)
         });
         if done.await.is_err() {
-            // Nobody looks any more: the agent ends.
+            // The sender is dropped when the agent ends.
             std::future::pending().await
         }
     }
@@ -74,13 +75,14 @@ impl ByController {
         });
     }
 
-    /// What is asked for now, by this process or by the one before it.
+    /// The current request, of this process or of the previous one.
     fn asked(&self, view: &NodeView) -> Option<DrainRequest> {
         self.asks.borrow().clone().or_else(|| view.desired_drain())
     }
 
-    /// The request for a drain. Where the controller's last act has the same name and the node is schedulable again,
-    /// another name is needed: the controller does not look at a request that it has fulfilled.
+    /// The drain request. If the controller's last request has the same name and the node is
+    /// schedulable again, a different name is used, because the controller ignores a request that
+    /// it has fulfilled.
     fn drain_request(&self, to: &str) -> DrainRequest {
         let plain = DrainRequest::Drain(to.to_owned());
         let Some(view) = self.seen() else {
@@ -94,9 +96,9 @@ impl ByController {
         }
     }
 
-    /// The request to lift the cordon. After a drain that was taken back, the controller's last act may have the name
-    /// of this very request: it needs another one then. To keep a person's cordon, the controller is asked for what it
-    /// did last: it does nothing then.
+    /// The uncordon request. After a drain that was rolled back, the controller's last request may
+    /// have this very name; then a different one is used. To keep an operator's cordon, the last
+    /// fulfilled request is repeated, which the controller ignores.
     fn uncordon_request(&self, on: &str) -> DrainRequest {
         let plain = DrainRequest::Uncordon(on.to_owned());
         let Some(view) = self.seen() else {
@@ -115,7 +117,7 @@ impl ByController {
         self.ours.node.sights().borrow().node.clone()
     }
 
-    /// Whether the cordon of the update to be over is asked away already.
+    /// Whether removal of the cordon was already requested.
     fn is_uncordon_asked(&self, on: &str) -> bool {
         let plain = DrainRequest::Uncordon(on.to_owned());
         let Some(view) = self.seen() else {
@@ -127,7 +129,7 @@ impl ByController {
         })
     }
 
-    /// Whether the node stays cordoned after this update, because a person cordoned it.
+    /// Whether the node stays cordoned after this update, because an operator cordoned it.
     fn keeps_cordon(&self, view: &NodeView) -> bool {
         self.cordoned_before.load(Relaxed) || view.keeps_cordon()
     }
@@ -165,13 +167,14 @@ impl ByController {
             tokio::select! {
                 () = &mut fulfilled => return Emptied::Wholly,
                 () = order.stop.cancelled() => return Emptied::Stopped,
-                // Safe to drop: only time passes.
+                // Cancel-safe: it only waits.
                 () = tokio::time::sleep(TOLD) => {}
             }
         }
     }
 
-    /// The controller cordons anew by itself when somebody lifted its cordon.
+    /// Checks the state before a step. If another client uncordons the node, the controller cordons
+    /// it again by itself.
     async fn look_afresh(&self, step: Step, to: Option<String>) -> Result<Permit, NodeError> {
         let view = self.ours.still_wanted(to).await?;
         self.ours.may_go_on(step, &view).await?;
@@ -184,12 +187,12 @@ impl ByController {
     }
 }
 
-/// How often the time that passes is told.
+/// Interval at which the waiting time is reported.
 const TOLD: Duration = Duration::from_secs(60);
 
 impl Node for ByController {
     fn cordon(&self, _: String) -> Asked<'_, ()> {
-        // The controller does, when it is asked to drain.
+        // The controller cordons when a drain is requested.
         Box::pin(async { Ok(()) })
     }
 
@@ -219,7 +222,7 @@ impl Node for ByController {
         Box::pin(async move {
             if !self.is_uncordon_asked(&on) {
                 self.ours.fit().await;
-                // Whatever it does not count in time is in the log.
+                // Devices that the Node does not count in time are logged.
                 let _ = self.ours.counted_by_the_node().await;
             }
             self.fulfilled(self.uncordon_request(&on)).await;

@@ -1,5 +1,5 @@
-//! The Node shows what the kubelet has: whoever schedules pods goes by the Node, and the kubelet writes that
-//! some seconds after it has its devices back.
+//! Waits until the Node's allocatable resources match the kubelet's devices: schedulers use the
+//! Node, which the kubelet updates some seconds after it has its devices again.
 
 use std::collections::BTreeMap;
 
@@ -8,8 +8,8 @@ use tokio::time::{Instant, sleep_until};
 use super::{Ours, holders::offers};
 
 impl Ours {
-    /// Waits until our Node counts the devices that are lent, as long as the gate waits for them; what it does
-    /// not count then, for people. None: there is nothing to be said.
+    /// Waits until our Node counts the advertised devices, up to the limit of the gate; then
+    /// returns a message about the missing ones. None if there is nothing to report.
     pub(super) async fn counted_by_the_node(&self) -> Option<String> {
         let devices = self.devices.as_ref()?;
         let until = Instant::now() + self.settings.borrow().devices.return_limit;
@@ -22,7 +22,8 @@ impl Ours {
                 return None;
             }
             tokio::select! {
-                // Safe to drop, both: a change stays marked as unseen, and the deadline is absolute.
+                // Both are cancel-safe: a change stays marked as unseen, and the deadline is
+                // absolute.
                 changed = sights.changed() => if changed.is_err() { return None },
                 () = sleep_until(until) => {
                     let missing = missing.join(", ");
@@ -34,7 +35,8 @@ impl Ours {
     }
 }
 
-/// What the Node counts less of than is lent. A number that is not understood is taken for enough.
+/// Resources of which the Node counts fewer devices than advertised. A count that cannot be parsed
+/// is accepted.
 fn missing(offers: &[(String, usize)], counted: &BTreeMap<String, String>) -> Vec<String> {
     let short = |(name, lent): &(String, usize)| {
         let counts = match counted.get(name) {
@@ -56,7 +58,8 @@ mod tests {
         let lent = [("acme.dev/fpga".to_owned(), 2)];
         assert_eq!(missing(&lent, &counted("1")), ["1 of 2 acme.dev/fpga"]);
         assert_eq!(missing(&lent, &BTreeMap::new()), ["0 of 2 acme.dev/fpga"]);
-        // More is well: others may lend under that name. What is no number keeps nobody.
+        // More is accepted, because another plugin may advertise the same name. An unparsable count
+        // does not block.
         for enough in ["2", "3", "1k"] {
             assert_eq!(missing(&lent, &counted(enough)), [""; 0]);
         }

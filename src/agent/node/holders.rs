@@ -1,4 +1,4 @@
-//! Who has our devices: asked of the kubelet, judged by whether the drain takes them away.
+//! Determines which containers hold our devices, and whether the drain evicts them.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -22,33 +22,33 @@ use crate::{
     update::node::{Blocker, Holders},
 };
 
-/// How long a kubelet that tells nothing is waited for once the pods have left. Their containers have ended
-/// by its own word then, and one that is stopped will not tell before it is started; a restart takes
-/// seconds.
+/// How long to wait for an unresponsive kubelet after the pods were evicted. Their containers had
+/// ended by its own report, and a stopped kubelet will not respond until it is started; a restart
+/// takes seconds.
 const UNTOLD: Duration = Duration::from_secs(60);
 
-/// How long the kubelet is given to take up that devices are lent again; it takes milliseconds.
+/// How long the kubelet may take to apply re-enabled devices; it takes milliseconds.
 const TAKEN_UP: Duration = Duration::from_secs(5);
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
-/// Whether a pod that has a device is taken away by the drain.
+/// Whether the drain evicts a pod that holds a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
-    /// It is.
+    /// It is evicted.
     Goes,
-    /// It stays, as those of DaemonSets and static pods do, or has ended already.
+    /// It stays, as pods of DaemonSets and static pods do, or it has already ended.
     Stays,
 }
 
-/// What is remembered from one look to the next.
+/// State kept between two checks.
 #[derive(Debug, Default)]
 pub(super) struct Waiting(Mutex<Memory>);
 
 #[derive(Debug, Default)]
 struct Memory {
-    /// Since when the kubelet has told nothing.
+    /// Since when the kubelet has not responded.
     untold: Option<Instant>,
-    /// Who keeps devices, as it was said last.
+    /// The pods that keep devices, as last logged.
     named: BTreeSet<Holder>,
 }
 
@@ -59,7 +59,7 @@ impl Waiting {
 }
 
 impl Ours {
-    /// Who has how many of our devices, for the record.
+    /// The containers that hold our devices, with counts, for the record.
     pub(super) async fn holders(&self) -> Option<Holders> {
         let Some(devices) = &self.devices else {
             return Some(Holders::new());
@@ -78,8 +78,8 @@ impl Ours {
         )
     }
 
-    /// Containers with a device of ours, or what keeps that from being known. None: there is nothing to
-    /// wait for.
+    /// Containers that hold a device of ours, or the reason why that is unknown. Empty if there is
+    /// nothing to wait for.
     pub(super) async fn in_hand(&self, waiting: &Waiting) -> Result<Vec<Holder>, Vec<Blocker>> {
         let Some(devices) = &self.devices else {
             return Ok(Vec::new());
@@ -114,7 +114,7 @@ impl Ours {
         }
     }
 
-    /// Whom the update waits for, of those that have a device. Who stays is named once.
+    /// The holders that the update waits for. Holders that stay are logged once.
     pub(super) fn waits_for(
         &self,
         waiting: &Waiting,
@@ -123,7 +123,7 @@ impl Ours {
     ) -> Vec<Blocker> {
         let fate = |holder: &Holder| {
             let pod = (holder.namespace.clone(), holder.pod.clone());
-            // A pod whose object is gone and that still has a device is being cleared away.
+            // A pod without an API object that still holds a device is being cleaned up.
             fates.get(&pod).copied().unwrap_or(Fate::Goes)
         };
         let (goes, stays): (Vec<_>, BTreeSet<_>) = {
@@ -164,7 +164,7 @@ impl Ours {
     }
 }
 
-/// What becomes of each pod of the node. `left` are those that the drain no longer waited for.
+/// What the drain does with each pod of the node. `left` are those that it stopped waiting for.
 pub(super) fn fates(
     judged: Vec<(PodId, bool)>,
     left: &[PodId],
@@ -179,7 +179,7 @@ pub(super) fn fates(
     judged.into_iter().map(fate).collect()
 }
 
-/// Resources of which the kubelet has ever heard a device.
+/// Resources of which a device was ever advertised to the kubelet.
 fn lends(status: &DevicesStatus) -> BTreeSet<String> {
     let heard = status.devices.iter().filter(|resource| {
         let mut devices = resource.devices.iter();
@@ -196,8 +196,8 @@ fn held(known: &Known, lends: &BTreeSet<String>) -> crate::device::holders::Hold
     }
 }
 
-/// How many devices of each resource the kubelet may give away, as it was told. What is had by claim it does not
-/// count, and neither does the Node.
+/// The number of devices of each resource that the kubelet may allocate, as advertised. Devices
+/// allocated through claims are not included, since neither the kubelet nor the Node counts them.
 pub(super) fn offers(status: &DevicesStatus) -> Vec<(String, usize)> {
     let counted = |one: &&ResourceStatus| one.registered && one.serve == Serve::DevicePlugin;
     let registered = status.devices.iter().filter(counted);
@@ -210,8 +210,8 @@ pub(super) fn offers(status: &DevicesStatus) -> Vec<(String, usize)> {
         .collect()
 }
 
-/// Waits until the kubelet counts again what is lent again: a pod that came before that would fail for
-/// good. A kubelet that tells nothing is not waited for; the gates do that.
+/// Waits until the kubelet counts the re-enabled devices: a pod admitted before that would fail
+/// permanently. An unresponsive kubelet is not waited for; the gates cover that.
 pub(super) async fn offered(devices: &DevicesHandle) {
     let until = Instant::now() + TAKEN_UP;
     while Instant::now() < until {

@@ -1,4 +1,4 @@
-//! What a drain tells the cluster, as events.
+//! Emits events about a drain.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use crate::{
     reason::Reason,
 };
 
-/// What was told of a drain: each thing once.
+/// Events already emitted for a drain, so that each one is emitted once.
 #[derive(Default)]
 pub(super) struct Told {
     blocked: BTreeSet<(String, Reason)>,
@@ -51,7 +51,7 @@ impl Told {
     }
 }
 
-/// Of a pod that no budget held up, nothing was passed by.
+/// Without a disruption budget in the way, the message mentions none.
 fn forced(pod: &PodId, kept: bool, why: &str) -> String {
     match kept {
         true => format!("{pod} is deleted past the budget that kept it{why}"),

@@ -1,4 +1,4 @@
-//! Which units were stopped for a shutdown, so that whoever starts next starts exactly these.
+//! Records which units were stopped for a shutdown, so that the next process starts exactly these.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use crate::{
     update::store::{aside, paths},
 };
 
-/// Sixteen names for each declaration, 255 bytes at most.
+/// Maximum size in bytes: sixteen names per declaration, 255 bytes each.
 const LARGEST: u64 = 1024 * 1024;
 
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -20,25 +20,25 @@ pub(super) struct Stopped {
     pub(super) units: BTreeSet<String>,
 }
 
-/// Why nobody can tell which units were stopped.
+/// Why the stopped units cannot be determined.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
     /// A file system call failed.
     #[error(transparent)]
     Root(#[from] RootError),
-    /// It is not what was written.
+    /// The record cannot be parsed.
     #[error("cannot read from {path} which units were stopped for a shutdown")]
     Garbled {
         /// The record.
         path: AbsPath,
-        /// What is wrong with it.
+        /// The parse error.
         #[source]
         source: serde_json::Error,
     },
 }
 
 impl RecordError {
-    /// Whether the same may succeed later.
+    /// Whether a retry may succeed.
     pub fn again(&self) -> bool {
         match self {
             Self::Root(error) => error.again(),
@@ -55,7 +55,7 @@ impl RecordError {
     }
 }
 
-/// The units that wait to be started again. Blocks.
+/// The units that are to be started again. Blocks.
 pub fn waiting(root: &Root) -> Result<BTreeSet<String>, RecordError> {
     Ok(read(root)?.units)
 }
@@ -70,7 +70,7 @@ pub(super) fn read(root: &Root) -> Result<Stopped, RecordError> {
     serde_json::from_slice(&bytes).map_err(|source| RecordError::Garbled { path, source })
 }
 
-/// As [`read`], for who is about to write: one that says nothing any more moves aside for a new one.
+/// Like [`read`], before adding units: an unreadable record is moved aside for a new one.
 pub(super) fn read_to_add(root: &Root) -> Result<Stopped, RecordError> {
     match read(root) {
         Err(error @ RecordError::Garbled { .. }) => {

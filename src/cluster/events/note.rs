@@ -1,11 +1,11 @@
-//! What an event says.
+//! Formats the note of an event.
 
 use crate::{crd, plan::printable};
 
-/// The API server's own limit for a note, in bytes.
+/// The API server's limit for a note, in bytes.
 const NOTE: usize = 1024;
 
-/// What the event says, within the server's limit; the count is not what is cut off.
+/// Formats the note within the server's limit. The count of dropped events is never cut off.
 pub(super) fn noted(note: &str, left_out: u32) -> String {
     let more = match left_out {
         0 => String::new(),

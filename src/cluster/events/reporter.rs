@@ -1,4 +1,4 @@
-//! How an event becomes an object: counted where it is a repetition, cut off in a flood.
+//! Turns an event into an API object: counts repetitions and rate-limits floods.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -21,53 +21,54 @@ use crate::{
     telemetry::chain,
 };
 
-/// Who reports, as the API server wants it: a qualified name.
+/// `reportingController`; the API server requires a qualified name.
 const CONTROLLER: &str = "machinist.dev/agent";
 
-/// Where events of things without a namespace live.
+/// Namespace for events about cluster-scoped objects.
 const NAMESPACE: &str = "default";
 
-/// An event that is not repeated for this long is over; the same again is a new one. What client-go
-/// does, so that people's tools group ours as they group others.
+/// A series ends when its event has not been repeated for this long; the next one creates a new
+/// object. client-go uses the same time, so tools group these events as they group others.
 const OVER: Duration = Duration::from_secs(360);
 
-/// Between two counts on one event: an hour of a blocked drain is a dozen requests.
+/// Minimum time between two count updates of one event: one hour of a blocked drain costs about
+/// twelve requests.
 const COUNTED: Duration = Duration::from_secs(300);
 
-/// Different events of one thing in a row, and after which time one more may come: client-go's own
-/// measure against floods.
+/// Rate limit per object: the burst of distinct events, and the time after which one more is
+/// allowed. Same values as client-go.
 const BURST: u32 = 25;
 const REFILL: Duration = Duration::from_secs(300);
 
-/// Waits after an event that could not be written.
+/// Backoff after a failed write.
 const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
 
-/// One event that may be repeated.
+/// One event and its repetitions.
 struct Series {
-    /// Its name in the API server.
+    /// Name of the Event object.
     name: String,
     count: i32,
     last: Instant,
-    /// When the count was written last.
+    /// When the count was last written.
     written: Instant,
 }
 
-/// Writes events and remembers which.
+/// Writes events and tracks their series.
 pub(super) struct Reporter {
     cluster: Cluster,
     node: OwnNode,
     clock: Clock,
     series: HashMap<Event, Series>,
-    /// How many different events a subject may still have, and as of when.
+    /// Remaining burst of each subject, and the time at which it was computed.
     allowed: HashMap<Subject, (u32, Instant)>,
     names: u32,
-    /// How many events of each subject were left out since one of it was written.
+    /// Number of dropped events per subject since its last written one.
     left_out: HashMap<Subject, u32>,
-    /// When one was left out last; none once their number was told.
+    /// When an event was last dropped; none once the drop counts are logged.
     untold: Option<Instant>,
 }
 
-/// A flood is over when nothing was left out for so long.
+/// A flood has ended when no event was dropped for this long.
 const CALM: Duration = Duration::from_secs(10);
 
 impl Reporter {
@@ -84,7 +85,7 @@ impl Reporter {
         }
     }
 
-    /// When a flood is over; never without one.
+    /// Waits until a flood has ended; forever if there is none.
     pub(super) async fn calm(&self) {
         match self.untold {
             Some(last) => sleep_until(last + CALM).await,
@@ -92,7 +93,7 @@ impl Reporter {
         }
     }
 
-    /// Says in the log how many events were left out: the API server has no place for them.
+    /// Logs how many events were dropped, because the API has no field for them.
     pub(super) fn tell_left_out(&mut self) {
         self.untold = None;
         for (subject, count) in &self.left_out {
@@ -100,7 +101,7 @@ impl Reporter {
         }
     }
 
-    /// Writes an event, or counts it on the one that is there.
+    /// Writes an event, or increments the count of the existing one.
     pub(super) async fn write(&mut self, event: Event) {
         let now = Instant::now();
         self.series.retain(|_, series| series.last + OVER > now);
@@ -115,7 +116,7 @@ impl Reporter {
             series.written = now;
             let (name, count) = (series.name.clone(), series.count);
             match self.count(&event, &name, count).await {
-                // It was kept for its time and is gone: a new one then.
+                // The object has expired and was deleted, so create a new one.
                 Err(error) if error.is_not_found() => drop(self.series.remove(&event)),
                 Err(error) => return tracing::debug!("{}", chain(&error)),
                 Ok(()) => return,
@@ -155,8 +156,9 @@ impl Reporter {
         true
     }
 
-    /// Creates until it succeeds, or the server refuses it as it stands. Returns its name. `left_out` others
-    /// of its subject were not written before it, which its note says.
+    /// Creates the Event and retries until it succeeds or the server rejects it for good. Returns
+    /// its name. `left_out` is the number of dropped events of the same subject, which the note
+    /// mentions.
     async fn create(&mut self, event: &Event, left_out: u32) -> Option<String> {
         self.names = self.names.wrapping_add(1);
         let written = self.as_written(event, left_out);
@@ -175,7 +177,7 @@ impl Reporter {
             );
             match self.cluster.ask("create", object, create).await {
                 Ok(_) => return name,
-                // The answer to an earlier try was lost.
+                // The event already exists: the response to an earlier attempt was lost.
                 Err(error) if error.code() == 409 => return name,
                 Err(error) if !error.again() || matches!(error.code(), 403 | 404) => {
                     tracing::debug!("{}", chain(&error));
@@ -212,7 +214,7 @@ impl Reporter {
         let name = regarding.name.clone().unwrap_or_default();
         Written {
             metadata: ObjectMeta {
-                // Two agents are two nodes; two of one node differ by the time.
+                // The node name separates agents; the time separates two agents of the same node.
                 name: Some(format!(
                     "{name}.{:x}{:04x}",
                     now.as_microsecond(),

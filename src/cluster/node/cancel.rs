@@ -1,4 +1,5 @@
-//! The answer to a person who cancels an update too late, or one to a config that is not asked for.
+//! Replies to a cancellation request that came too late, or that names a config that is not
+//! desired.
 
 use serde_json::{Value, json};
 
@@ -9,8 +10,8 @@ use crate::{
 };
 
 impl OwnNode {
-    /// Takes the question about `config` away, with the answer `why` where there is one. Another question
-    /// that was asked meanwhile makes the request fail, and stands.
+    /// Removes the cancellation request for `config`, and records the refusal `why` if there is
+    /// one. If another request was made in the meantime, the patch fails and that request is kept.
     pub async fn answer_cancel(&self, config: &str, why: Option<&str>) -> Result<(), ClusterError> {
         let question = patches::pointer("/metadata/annotations", annotation::CANCEL);
         let mut operations = vec![

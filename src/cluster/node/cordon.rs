@@ -1,44 +1,44 @@
-//! Whose cordon it is.
+//! Cordons and uncordons the agent's Node, and tracks who owns the cordon.
 
 use std::sync::Arc;
 
 use super::{OwnNode, patches};
 use crate::{cluster::ClusterError, crd::NodeView};
 
-/// Others write to a Node all the time: the kubelet its status, controllers their annotations. Each
-/// costs one round; so many in a row are no accident.
+/// Maximum number of attempts. The kubelet and controllers write to a Node all the time, and each
+/// write costs one attempt; this many conflicts in a row are not normal.
 pub(in crate::cluster) const ROUNDS: usize = 8;
 
-/// How a Node came to be cordoned.
+/// Owner of the cordon.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cordon {
-    /// By us, now or before: we lift it.
+    /// Cordoned by machinist, now or earlier; machinist uncordons it.
     Ours,
-    /// By somebody else, before us: it stays.
+    /// Cordoned earlier by another client; machinist leaves it.
     Theirs,
-    /// There is no such Node.
+    /// The Node does not exist.
     NoNode,
 }
 
-/// What became of our cordon.
+/// Result of uncordoning.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Uncordon {
-    /// It is lifted.
+    /// The node is uncordoned.
     Lifted,
-    /// A person wants the node to stay cordoned; from now on the cordon is theirs.
+    /// An operator asked to keep the node cordoned; the cordon is theirs from now on.
     Kept,
-    /// There is none of ours: the node is as somebody else wants it.
+    /// Machinist holds no cordon; the node was left unchanged.
     NotOurs,
-    /// There is no such Node.
+    /// The Node does not exist.
     NoNode,
 }
 
 impl OwnNode {
-    /// Makes the node unschedulable and says, in the same request, that it was us; a cordon that is
-    /// there already and does not carry our mark stays somebody else's.
+    /// Cordons the node and, in the same patch, annotates it as cordoned by machinist. An existing
+    /// cordon without this annotation stays with its owner.
     ///
-    /// Reads first and never trusts a watch; where somebody writes in between, reads again. The same
-    /// again changes nothing, so it may be repeated after any crash.
+    /// Decides on a live read, never on the watch, and reads again after a conflict. Idempotent, so
+    /// it may be repeated after any crash.
     pub async fn cordon(&self) -> Result<Cordon, ClusterError> {
         self.settle(|view| match (view.is_cordoned(), view.has_our_mark()) {
             (true, true) => Err(Cordon::Ours),
@@ -49,7 +49,7 @@ impl OwnNode {
         .map(|settled| settled.unwrap_or(Cordon::NoNode))
     }
 
-    /// Lifts the cordon if it is ours and nobody wants it kept.
+    /// Uncordons the node if machinist cordoned it and no operator asked to keep the cordon.
     pub async fn uncordon(&self) -> Result<Uncordon, ClusterError> {
         self.settle(|view| match (view.has_our_mark(), view.keeps_cordon()) {
             (false, _) => Err(Uncordon::NotOurs),
@@ -60,7 +60,7 @@ impl OwnNode {
         .map(|settled| settled.unwrap_or(Uncordon::NoNode))
     }
 
-    /// Reads, decides, writes; begins anew where somebody wrote in between. None: no Node.
+    /// Reads, decides and writes; starts over after a conflict. None if the Node does not exist.
     async fn settle<T>(
         &self,
         decide: impl Fn(&NodeView) -> Result<(super::Change, T), T>,

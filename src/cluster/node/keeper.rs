@@ -1,8 +1,8 @@
-//! Keeps on the Node what is to be said there: one task writes, the latest wish wins.
+//! Maintains machinist's fields on the Node: one task writes them, and the latest notice wins.
 //!
-//! What is there already is not written; what vanishes, because the Node was registered anew or
-//! somebody took it away, comes back by itself, since wish and Node are compared whenever either
-//! changes. Only the conditions are confirmed with time.
+//! Fields that already have the desired value are not written. Fields that disappear, because the
+//! Node was recreated or another client removed them, are restored: the desired and the observed
+//! state are compared whenever either changes. Only conditions have a periodic heartbeat.
 
 use std::time::Duration;
 
@@ -28,17 +28,17 @@ use crate::{
     telemetry::chain,
 };
 
-/// How often is written, at most and at least.
+/// Intervals between writes.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
-    /// The conditions are confirmed after this time, and up to a fifth more: twelve writes an hour at
-    /// most, of the fifteen that an idle node may make.
+    /// Heartbeat of the conditions, plus up to a fifth of jitter: at most 12 writes an hour, of the
+    /// 15 that an idle node may make.
     pub heartbeat: Duration,
-    /// Between two conditions: what changes faster is seen in its last form.
+    /// Minimum time between two condition writes; intermediate states are skipped.
     pub gap: Duration,
-    /// The same where only the words are others: numbers move all the time.
+    /// The same for changes of the message alone, since numbers in it change often.
     pub words: Duration,
-    /// After a write that did not succeed.
+    /// Backoff after a failed write.
     pub retry: Backoff,
 }
 
@@ -53,8 +53,8 @@ impl Default for Pace {
     }
 }
 
-/// Writes what `notices` says last, until `stop`; nothing before it says something. `clock` is what
-/// conditions are dated by; `events` reports taints that the API server refuses.
+/// Writes the latest notice until `stop`, and nothing before the first one. `clock` provides the
+/// times of conditions; taints that the API server refuses are reported through `events`.
 pub async fn keep(
     node: OwnNode,
     mut notices: watch::Receiver<Option<Notice>>,
@@ -76,7 +76,7 @@ pub async fn keep(
             Due::Now(change, taint) => {
                 let sent = tokio::select! {
                     () = stop.cancelled() => return,
-                    // Safe to drop: what is sent is sent again when it is missing.
+                    // Cancel-safe: a lost write is sent again, since the field is still missing.
                     sent = node.change(&change) => sent.map(drop),
                 };
                 match keeper.sent(&change, taint, sent) {
@@ -89,7 +89,7 @@ pub async fn keep(
         };
         tokio::select! {
             () = stop.cancelled() => return,
-            // Safe to drop, all of them: whoever changed is still marked unseen.
+            // All of these are cancel-safe: an unprocessed change stays marked as unseen.
             () = seen(&mut sights, until.wakes()) => {}
             () = changed(&mut notices), if until.wakes() => {}
             () = until.passed() => {}
@@ -97,14 +97,14 @@ pub async fn keep(
     }
 }
 
-/// Never where nobody speaks any more.
+/// Waits for a change; forever if the sender is dropped.
 async fn changed<T>(of: &mut watch::Receiver<T>) {
     if of.changed().await.is_err() {
         std::future::pending().await
     }
 }
 
-/// The Node is another; or, after a failure, the server was away and answers again.
+/// Waits for a change of the Node, or, after a failure, until an unreachable server responds again.
 async fn seen(sights: &mut watch::Receiver<Sight>, any: bool) {
     if any {
         return changed(sights).await;
@@ -116,7 +116,7 @@ async fn seen(sights: &mut watch::Receiver<Sight>, any: bool) {
     }
 }
 
-/// What is taken away later than this after it was written is no quarrel.
+/// A removal later than this after the write does not count as a conflict with another writer.
 const QUARREL: Duration = Duration::from_secs(600);
 
 enum Until {
@@ -126,7 +126,8 @@ enum Until {
 }
 
 impl Until {
-    /// Whether a change ends the wait; after a failure only time does, or the server's return.
+    /// Whether a change ends the wait. After a failure only the timer or the server's recovery
+    /// does.
     const fn wakes(&self) -> bool {
         !matches!(self, Self::After(_))
     }
@@ -141,28 +142,28 @@ impl Until {
 }
 
 enum Due {
-    /// A change, and the declared taint that it adds or removes.
+    /// A patch, and the declared taint that it adds or removes.
     Now(Change, Option<String>),
     At(Instant),
     Nothing,
 }
 
-/// What the writer remembers.
+/// State of the writer.
 struct Keeper {
     clock: Clock,
     pace: Pace,
-    /// The Node that the rest is about.
+    /// UID of the Node that the other fields refer to.
     uid: String,
-    /// Leftovers of an earlier version were looked for on this Node.
+    /// Whether leftovers of an earlier version were removed from this Node.
     swept: bool,
-    /// Whom the conditions named when they were written last; none where that did not succeed.
+    /// Devices named in the last written conditions; none if that write failed.
     named: Option<Vec<String>>,
-    /// When the conditions were written last.
+    /// When the conditions were last written.
     written: Option<Instant>,
-    /// When they are to be confirmed.
+    /// When the next heartbeat is due.
     confirm: Option<Instant>,
     failures: u32,
-    /// What was written last beside the condition, when, and how often in a row.
+    /// The last patch other than conditions, when it was sent, and how often in a row.
     last: Option<(Value, Instant, u32)>,
     refused: RefusedTaints,
 }
@@ -183,7 +184,7 @@ impl Keeper {
         }
     }
 
-    /// The next write, or when to look again.
+    /// The next write, or when to check again.
     fn due(&mut self, view: &NodeView, notice: &Notice) -> Due {
         if view.uid != self.uid {
             self.uid.clone_from(&view.uid);
@@ -238,7 +239,7 @@ impl Keeper {
         }
     }
 
-    /// How long to wait after a write; none where it may go on at once.
+    /// How long to wait after a write; none to continue immediately.
     fn sent(
         &mut self,
         change: &Change,
@@ -267,8 +268,9 @@ impl Keeper {
         }
         self.named = None;
         let wait = self.pace.retry.wait(self.failures, jitter());
-        // Somebody wrote in between, as happens all day: their version is on its way to us. Twice in a
-        // row it may be a policy that says no with the same code.
+        // A conflict: another client wrote in between, which is common, and the watch will deliver
+        // the new version. A second one in a row may be a policy that refuses the patch with the
+        // same code.
         let in_between = error.is_conflict() && self.failures == 0;
         match self.failures == u32::from(error.is_conflict()) {
             true => tracing::warn!(reason = %error.reason(), "{}", chain(&error)),
@@ -282,8 +284,8 @@ impl Keeper {
         Some(Until::After(wait))
     }
 
-    /// How long to wait after a write that says the same as the one before: somebody takes away what we
-    /// write, and neither is to do so a hundred times a second.
+    /// How long to wait after a write identical to the previous one: another client removes these
+    /// fields, and the two writers must not loop at full speed.
     fn repeated(&mut self, change: &Change) -> Option<Duration> {
         let said = match change {
             Change::Conditions(_) => return None,

@@ -1,7 +1,7 @@
-//! A node that machinist leaves for good: what is ours on its Node goes, and nothing else.
+//! Removes everything that machinist owns from its Node when machinist is uninstalled.
 //!
-//! The protocol's own annotations stay: they say which config the node is on, which stays true, and whoever
-//! comes next – OpenShift's daemon, or an agent that is installed again – begins from them.
+//! The annotations of the machine-config protocol stay. They name the config that the node is on,
+//! which remains correct, and OpenShift's daemon or a reinstalled agent starts from them.
 
 use std::sync::Arc;
 
@@ -16,25 +16,25 @@ use crate::{
     },
 };
 
-/// What was ours on a Node.
+/// What machinist owns on a Node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Left {
-    /// Our cordon is lifted.
+    /// The node is uncordoned.
     pub uncordoned: bool,
-    /// Our mark goes, and the cordon is a person's from now on.
+    /// The ownership annotation is removed and the cordon stays, as an operator requested.
     pub kept_cordoned: bool,
-    /// Annotations that go.
+    /// Annotations to remove.
     pub annotations: Vec<String>,
-    /// Labels that go.
+    /// Labels to remove.
     pub labels: Vec<String>,
-    /// Taints that go, by key.
+    /// Taints to remove, by key.
     pub taints: Vec<String>,
-    /// Conditions that go, by type.
+    /// Conditions to remove, by type.
     pub conditions: Vec<String>,
 }
 
 impl Left {
-    /// Judges a Node.
+    /// Collects what machinist owns on a Node.
     pub fn of(view: &NodeView) -> Self {
         let ours = view.has_our_mark();
         let person = |name: &&String| *name == annotation::KEEP_CORDONED;
@@ -66,7 +66,8 @@ impl Left {
         }
     }
 
-    /// Whether anything but conditions goes, which are written elsewhere.
+    /// Whether anything but conditions is to be removed; conditions are written to the status
+    /// subresource.
     pub(super) fn is_of_the_object(&self) -> bool {
         self.uncordoned
             || [&self.annotations, &self.labels, &self.taints]
@@ -76,13 +77,14 @@ impl Left {
 }
 
 impl OwnNode {
-    /// Takes away what is ours, or only says what that is; none where there is no such Node.
+    /// Removes what machinist owns, or only lists it if `only_look` is set; none if the Node does
+    /// not exist.
     ///
-    /// Reads first, and again where somebody writes in between. What is gone already is not missed, so
-    /// the same again goes on after any crash.
+    /// Decides on a live read and reads again after a conflict. Missing fields are ignored, so it
+    /// may be repeated after any crash.
     ///
     /// # Errors
-    /// The API server does not do it.
+    /// A request failed.
     pub async fn leave(&self, only_look: bool) -> Result<Option<Left>, ClusterError> {
         let mut rounds = 0;
         loop {
@@ -103,8 +105,8 @@ impl OwnNode {
     }
 
     async fn take_away(&self, view: &NodeView, left: &Left) -> Result<(), ClusterError> {
-        // Conditions first: the second request tests the version that it read, and this one makes
-        // another. It carries the UID instead.
+        // Conditions first: this write changes the resource version, which the second request
+        // tests. This one tests the UID instead.
         if !left.conditions.is_empty() {
             let gone = left.conditions.iter();
             let gone = gone.map(|kind| json!({"type": kind, "$patch": "delete"}));

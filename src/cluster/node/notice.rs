@@ -1,4 +1,4 @@
-//! What the Node is to say, and what of it is missing there: pure.
+//! Desired fields of the Node and their difference from the observed ones. Pure functions.
 
 use std::collections::BTreeMap;
 
@@ -7,51 +7,53 @@ use serde_json::{Map, Value, json};
 use super::{Change, patches};
 use crate::crd::{NodeView, Taint, names};
 
-/// Everything that the Node is to say. What is not named here is left alone.
+/// All fields that machinist wants on the Node. Fields not listed here are left alone.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Notice {
-    /// Annotations; none for those that are to go.
+    /// Annotations; a none value removes the annotation.
     pub annotations: BTreeMap<&'static str, Option<String>>,
-    /// Labels, in the same way.
+    /// Labels, with the same meaning.
     pub labels: BTreeMap<String, Option<String>>,
-    /// Taints that devices ask for: all that are to be ours, but for the start-up taint.
+    /// Taints that devices declare: the complete set of machinist's taints except the start-up
+    /// taint.
     pub taints: Vec<Taint>,
-    /// Whether the node is to carry the start-up taint; none where it is not ours to say.
+    /// Whether the node has the start-up taint; none if machinist does not manage it.
     pub not_ready_taint: Option<bool>,
-    /// Remediators are to leave the node alone: it is down on purpose. A label that somebody else put
-    /// there for that stays theirs.
+    /// Whether to set the label that keeps remediators away, because the node is down on purpose. A
+    /// label that another writer set stays with that writer.
     pub stand_back: bool,
-    /// Conditions, all of ours: those that are not among them go.
+    /// All of machinist's conditions; others of ours are removed.
     pub conditions: Vec<Condition>,
 }
 
-/// A condition of ours, as it is to be.
+/// A desired node condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Condition {
     /// Its type.
     pub kind: &'static str,
     /// `True`, `False` or `Unknown`.
     pub status: &'static str,
-    /// Why, as one stable word.
+    /// The reason, as a stable code.
     pub reason: String,
     /// One sentence, no longer than [`REASON_LIMIT`](crate::crd::REASON_LIMIT).
     pub message: String,
-    /// Whom the sentence names: that another one is named is told as soon as another reason.
+    /// Objects named in the message. A change of this list is published as quickly as a change of
+    /// the reason.
     pub names: Vec<String>,
 }
 
-/// How a condition is not as it is to be.
+/// How observed conditions differ from the desired ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Differs {
-    /// In nothing.
+    /// They do not differ.
     Not,
-    /// In its sentence.
+    /// Only in the message.
     Words,
-    /// In what programs read.
+    /// In the status, reason or presence, which programs read.
     Fact,
 }
 
-/// How far the Node's conditions are from ours.
+/// Compares the Node's conditions with the desired ones.
 pub(super) fn differs(view: &NodeView, wanted: &[Condition]) -> Differs {
     let far = wanted.iter().map(|one| match view.condition(one.kind) {
         Some(known) if known.status != one.status || known.reason != one.reason => Differs::Fact,
@@ -62,7 +64,7 @@ pub(super) fn differs(view: &NodeView, wanted: &[Condition]) -> Differs {
     far.max().unwrap_or(Differs::Not)
 }
 
-/// All of ours in one request; a time of transition stays while a status does.
+/// A patch with all desired conditions; `lastTransitionTime` is kept while the status is unchanged.
 pub(super) fn conditions(view: &NodeView, wanted: &[Condition], now: jiff::Timestamp) -> Change {
     let one = |one: &Condition| {
         let since = view.condition(one.kind);
@@ -81,14 +83,15 @@ pub(super) fn conditions(view: &NodeView, wanted: &[Condition], now: jiff::Times
     Change::Conditions(json!({"status": {"conditions": all}}))
 }
 
-/// A Node's times have whole seconds.
+/// Formats a time with whole seconds, as Node conditions use.
 fn seconds(time: jiff::Timestamp) -> String {
     let whole = jiff::Timestamp::from_second(time.as_second());
     whole.unwrap_or(time).to_string()
 }
 
-/// Annotations and labels that are not as they are to be. With `sweep` those of ours that nobody
-/// speaks of any more go, too; what people say to us never.
+/// A patch of annotations and labels that differ. With `sweep` it also removes machinist's labels
+/// and its blocked-by annotation if they are no longer desired; annotations that operators set are
+/// kept.
 pub(super) fn metadata(view: &NodeView, notice: &Notice, sweep: bool) -> Option<Change> {
     let mut annotations = differing(&view.annotations, &notice.annotations);
     let mut labels = differing(&view.labels, &notice.labels);
@@ -116,7 +119,8 @@ fn differing<N: AsRef<str>>(
         .collect()
 }
 
-/// Conditions of ours that nobody speaks of: nobody else ever takes one away.
+/// A patch that removes machinist's conditions that are no longer desired; no other component
+/// removes them.
 pub(super) fn leftover_conditions(view: &NodeView, notice: &Notice) -> Option<Change> {
     let spoken_of = |kind: &str| notice.conditions.iter().any(|one| one.kind == kind);
     let left: Vec<_> = view

@@ -1,12 +1,12 @@
-//! What is sent to change a Node: pure, from what is there and what there is to be.
+//! Builds the patches of a Node from its observed and desired state. Pure functions.
 
 use serde_json::{Map, Value, json};
 
 use super::{Change, leave::Left, taints};
 use crate::crd::{NodeView, Taint, names};
 
-/// Unschedulable, and marked as ours, in one request; whoever changes the Node in between makes the
-/// request fail, so that a person's cordon never becomes ours.
+/// Cordons the node and annotates it as cordoned by machinist, in one request. The request fails if
+/// the Node changed in between, so that an operator's cordon is never claimed.
 pub(super) fn cordon(view: &NodeView) -> Change {
     let mut operations = unchanged(view);
     if !view.has_annotations {
@@ -18,7 +18,7 @@ pub(super) fn cordon(view: &NodeView) -> Change {
     Change::Operations(Value::Array(operations))
 }
 
-/// Our mark goes, and with `lift` the cordon with it.
+/// Removes the ownership annotation, and with `lift` also the cordon.
 pub(super) fn uncordon(view: &NodeView, lift: bool) -> Change {
     let mut operations = unchanged(view);
     let mark = pointer("/metadata/annotations", names::annotation::CORDONED);
@@ -29,7 +29,7 @@ pub(super) fn uncordon(view: &NodeView, lift: bool) -> Change {
     Change::Operations(Value::Array(operations))
 }
 
-/// Fails when anybody has written since: with 422 for a `test`.
+/// Operations that fail if the Node changed since it was read: a failed `test` returns 422.
 pub(super) fn unchanged(view: &NodeView) -> Vec<Value> {
     let test = |path: &str, value: &str| json!({"op": "test", "path": path, "value": value});
     vec![
@@ -38,8 +38,8 @@ pub(super) fn unchanged(view: &NodeView) -> Vec<Value> {
     ]
 }
 
-/// The label that sends remediators away, with the mark that it is ours; none where it is as it is to
-/// be, or somebody else's.
+/// Sets or removes the label that keeps remediators away, together with the annotation that marks
+/// it as ours; none if nothing changes or another writer owns the label.
 pub(super) fn stand_back(view: &NodeView, wanted: bool) -> Option<Change> {
     let (label, mark) = (names::label::NO_REMEDIATION, names::annotation::STANDS_BACK);
     let stands = view.labels.contains_key(label);
@@ -75,12 +75,13 @@ pub(super) fn stand_back(view: &NodeView, wanted: bool) -> Option<Change> {
 
 const NO_SCHEDULE: &str = "NoSchedule";
 
-/// Whether it is the start-up taint.
+/// Whether this is the start-up taint.
 pub(super) fn is_our_taint(taint: &Taint) -> bool {
     taint.key == names::taint::NOT_READY && taint.effect == NO_SCHEDULE
 }
 
-/// What is ours goes, in one request: with the mark of the cordon the cordon itself.
+/// Removes everything that machinist owns in one request, including the cordon if it is annotated
+/// as ours.
 pub(super) fn leave(view: &NodeView, left: &Left) -> Change {
     let mut operations = unchanged(view);
     for (parent, names) in [
@@ -105,8 +106,8 @@ pub(super) fn leave(view: &NodeView, left: &Left) -> Change {
     Change::Operations(Value::Array(operations))
 }
 
-/// Our start-up taint as it is to be; none where it is. Everybody else's taints are in the list as
-/// they were: a list that somebody changed meanwhile fails the request.
+/// Adds or removes the start-up taint; none if nothing changes. Other taints in the list are kept:
+/// if another client changed the list meanwhile, the request fails.
 pub(super) fn not_ready_taint(view: &NodeView, wanted: bool) -> Option<Change> {
     let old = &view.spec.taints;
     if old.iter().any(is_our_taint) == wanted {
@@ -122,7 +123,7 @@ pub(super) fn not_ready_taint(view: &NodeView, wanted: bool) -> Option<Change> {
         false => new.retain(|taint| !is_our_taint(taint)),
     }
     let mut operations = match old.is_empty() {
-        // A list that is not there cannot be tested; its absence is part of the version.
+        // A missing list cannot be tested; the resource version covers its absence.
         true => unchanged(view),
         false => vec![
             json!({"op": "test", "path": "/metadata/uid", "value": view.uid}),
@@ -136,8 +137,8 @@ pub(super) fn not_ready_taint(view: &NodeView, wanted: bool) -> Option<Change> {
     Some(Change::Operations(Value::Array(operations)))
 }
 
-/// These annotations and labels, `null` for those that go; none where there is nothing to do. The UID
-/// makes the request fail on a Node that was registered anew.
+/// A merge patch of annotations and labels, where `null` removes one; none if there are none. The
+/// UID makes the request fail on a recreated Node.
 pub(super) fn fields(
     view: &NodeView,
     annotations: Map<String, Value>,
@@ -156,7 +157,7 @@ pub(super) fn fields(
     Some(Change::Fields(json!({"metadata": metadata})))
 }
 
-/// RFC 6901: `~` and `/` in a name are written otherwise.
+/// Escapes `~` and `/` in a JSON pointer (RFC 6901).
 pub(super) fn pointer(parent: &str, name: &str) -> String {
     format!("{parent}/{}", name.replace('~', "~0").replace('/', "~1"))
 }

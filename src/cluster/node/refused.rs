@@ -13,7 +13,7 @@ use crate::{
     telemetry::chain,
 };
 
-/// An administrator who lists the key waits no longer than this for the taint.
+/// An administrator who allows the taint waits at most this long for it.
 const RETRY_INTERVAL: Duration = Duration::from_secs(300);
 
 /// The refused taints by key and effect, each with the time of its next try.
@@ -42,7 +42,8 @@ impl RefusedTaints {
         self.next_try.values().copied().filter(|it| *it > now).min()
     }
 
-    /// Notes a write that the API server forbids, and emits an event for the first refusal of a taint.
+    /// Records a write that the API server forbids, and emits an event for the first refusal of a
+    /// taint.
     pub(super) fn refused(&mut self, taint: &str, error: &ClusterError) {
         let when = Instant::now() + RETRY_INTERVAL;
         if self.next_try.insert(taint.to_owned(), when).is_some() {
@@ -55,12 +56,12 @@ impl RefusedTaints {
             .tell(Subject::Node, EventReason::TaintRefused, note);
     }
 
-    /// Notes a taint that was written.
+    /// Records that a taint was written.
     pub(super) fn written(&mut self, taint: &str) {
         self.next_try.remove(taint);
     }
 
-    /// Forgets every refusal: the Node is another one.
+    /// Forgets every refusal, because the Node was recreated.
     pub(super) fn clear(&mut self) {
         self.next_try.clear();
     }

@@ -1,7 +1,7 @@
-//! Taints that devices ask for: which are on the Node, which of them are ours, and what is to change.
+//! Reconciles the taints that devices declare with those on the Node.
 //!
-//! An annotation names those that are ours, written in the same request: whoever had put such a taint there
-//! before keeps it, and it stays when the device goes.
+//! An annotation, written in the same request, lists the taints that machinist owns. A taint that
+//! another client had set before stays with that client, and remains when the device is removed.
 
 use std::collections::BTreeSet;
 
@@ -10,25 +10,25 @@ use serde_json::{Value, json};
 use super::{Change, patches};
 use crate::crd::{NodeView, Taint, names::annotation};
 
-/// What tells one taint from another on a Node.
+/// Identifies a taint on a Node: key and effect.
 fn mark(taint: &Taint) -> String {
     format!("{}:{}", taint.key, taint.effect)
 }
 
-/// Those that are ours, by the Node's own word.
+/// Taints that machinist owns, according to the Node's annotation.
 pub(super) fn ours(view: &NodeView) -> BTreeSet<&str> {
     let marked = view.annotation(annotation::TAINTS).unwrap_or_default();
     marked.split(',').filter(|it| !it.is_empty()).collect()
 }
 
-/// Whether it is one of ours.
+/// Whether machinist owns this taint.
 pub(super) fn is_ours(view: &NodeView, taint: &Taint) -> bool {
     ours(view).contains(mark(taint).as_str())
 }
 
-/// The next change that brings the Node's taints closer to `wanted`, with the key and effect of the one
-/// taint that it is about; none where nothing differs but taints that `waits` holds back. Each taint has a
-/// request of its own, so that a policy that refuses one of them does not hold up the others.
+/// The next patch that brings the Node's taints closer to `wanted`, with the key and effect of the
+/// one taint that it changes; none if only taints differ that `waits` delays. Each taint has its
+/// own request, so that a policy that refuses one does not block the others.
 pub(super) fn change(
     view: &NodeView,
     wanted: &[Taint],
@@ -44,7 +44,8 @@ pub(super) fn change(
     })
 }
 
-/// What makes the Node have `wanted`, or no taint with this mark; none where nothing differs.
+/// The patch that sets `wanted`, or removes the taint with this key and effect; none if nothing
+/// differs.
 fn change_one(view: &NodeView, mark: &str, wanted: Option<&Taint>) -> Option<Change> {
     let old = &view.spec.taints;
     let mut marks = ours(view);
@@ -73,7 +74,7 @@ fn change_one(view: &NodeView, mark: &str, wanted: Option<&Taint>) -> Option<Cha
     Some(Change::Operations(Value::Array(operations)))
 }
 
-/// What makes the annotation name `marks`.
+/// The operations that set the annotation to `marks`.
 fn marks_operations(view: &NodeView, marks: &BTreeSet<&str>) -> Vec<Value> {
     let path = patches::pointer("/metadata/annotations", annotation::TAINTS);
     let text = marks.iter().copied().collect::<Vec<_>>().join(",");
@@ -115,7 +116,7 @@ mod tests {
         node
     }
 
-    /// What the change says of taints and of our mark.
+    /// The operations of a change on taints and on the annotation.
     fn said(change: Option<(String, Change)>) -> Vec<Value> {
         let Some((_, Change::Operations(Value::Array(all)))) = change else {
             return Vec::new();

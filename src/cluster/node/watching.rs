@@ -1,8 +1,7 @@
-//! The one watch on our Node, which outlives everything.
+//! The watch on the agent's Node.
 //!
-//! kube's own watcher repeats a watch that ends without any pause, waits five minutes for a server
-//! that has gone silent and lists with the client it was made with, whatever became of its
-//! credentials; so the few lines are written out here.
+//! kube's watcher is not used: it restarts a closed watch without a pause, waits five minutes for a
+//! silent server, and keeps the client it was created with even after the credentials change.
 
 use std::{pin::pin, time::Duration};
 
@@ -18,35 +17,35 @@ use crate::{
     telemetry::chain,
 };
 
-/// Waits after the server did not answer.
+/// Backoff while the server is unreachable.
 const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
 
-/// A server that does not know us is asked again so soon at least: nobody tells when a token or a
-/// certificate was replaced.
+/// Maximum wait after a 401, since no event reports that a token or certificate was replaced.
 const UNKNOWN: Duration = Duration::from_secs(10);
 
-/// How long the server keeps a watch open at most. Agents that began together must not come back
-/// together: the last quarter is drawn.
+/// Server-side watch timeout in seconds. The last quarter is random, so that agents that started
+/// together do not reconnect together.
 const OPEN: u32 = 280;
 
-/// A healthy server sends a bookmark about once a minute, though nothing happens: one that is silent
-/// for longer may be gone without a word.
+/// A healthy server sends a bookmark about once a minute even without changes; a watch that is
+/// silent for longer than this is considered broken.
 const SILENT: Duration = Duration::from_secs(100);
 
-/// A server that ends every watch as soon as it begins is asked once in this time.
+/// Minimum time per watch attempt, for a server that closes every watch immediately.
 const SHORTEST: Duration = Duration::from_secs(1);
 
 impl OwnNode {
-    /// Watches until `stop`. What changes is in [`OwnNode::sights`]; an outage keeps what was seen.
+    /// Watches until `stop`. Changes are published to [`OwnNode::sights`]; the last state is kept
+    /// during an outage.
     pub async fn follow(self, stop: CancellationToken) {
-        // The version from which a watch goes on; none where everything begins anew.
+        // Resource version to resume from; none to list first.
         let mut version = None;
         let mut failures = 0;
         loop {
             let began = Instant::now();
             let turned = tokio::select! {
                 () = stop.cancelled() => return,
-                // Safe to drop: the next start lists anew.
+                // Cancel-safe: the next start lists again.
                 turned = self.turn(&mut version) => turned,
             };
             let wait = match turned {
@@ -57,8 +56,8 @@ impl OwnNode {
                 Err(error) => {
                     self.is_away(&error);
                     if failures > 0 {
-                        // More than one connection was lost: behind the same address there may be
-                        // another past, such as a backup's.
+                        // More than one connection was lost: the server behind this address may
+                        // have been restored from a backup, so list again.
                         version = None;
                     }
                     let wait = pause(failures, error.is_unauthorised());
@@ -68,13 +67,13 @@ impl OwnNode {
             };
             tokio::select! {
                 () = stop.cancelled() => return,
-                // Safe to drop: only time passes.
+                // Cancel-safe: it only waits.
                 () = sleep(wait) => {}
             }
         }
     }
 
-    /// Lists where that is needed, and watches until the watch ends.
+    /// Lists if needed, then watches until the watch ends.
     async fn turn(&self, version: &mut Option<String>) -> Result<(), ClusterError> {
         let from = match version {
             Some(from) => from.clone(),
@@ -90,8 +89,8 @@ impl OwnNode {
         }
     }
 
-    /// Not from a server's memory, though that would be cheaper: one that lags behind would show an
-    /// earlier desired config, and an update that goes on would be taken back.
+    /// A consistent list, although one from the server's watch cache would be cheaper: a stale
+    /// cache could show an earlier desired config and make the agent roll back a running update.
     async fn list(&self) -> Result<String, ClusterError> {
         let params = &ListParams::default().fields(&self.selector());
         let list = |client| async move { nodes(client).list(params).await };
@@ -123,7 +122,7 @@ impl OwnNode {
         Ok(())
     }
 
-    /// Takes note of an event; the version from which a watch goes on after it.
+    /// Records a watch event and returns the resource version to resume from.
     fn heard(&self, event: WatchEvent<NodeObject>) -> Result<Option<String>, ClusterError> {
         let version = match event {
             WatchEvent::Added(node) | WatchEvent::Modified(node) => {
@@ -151,7 +150,8 @@ impl OwnNode {
         format!("metadata.name={}", self.name)
     }
 
-    /// A list is the truth, though its version be lower: it may come from a backup.
+    /// Records a listed Node even if its resource version is lower, because the cluster may have
+    /// been restored from a backup.
     fn saw_anew(&self, node: NodeObject) {
         self.sight.send_if_modified(|sight| {
             sight.node = None;
@@ -191,7 +191,7 @@ impl OwnNode {
     }
 }
 
-/// How long to wait after so many failures before this one.
+/// The wait after this many earlier failures.
 fn pause(failures: u32, unauthorised: bool) -> Duration {
     let wait = RETRY.wait(failures, jitter());
     match unauthorised {

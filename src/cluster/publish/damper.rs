@@ -1,4 +1,4 @@
-//! When the Node says that it is degraded, with which words, and for how long.
+//! Decides when the Node is published as degraded, with which message, and for how long.
 
 use std::time::Duration;
 
@@ -6,18 +6,19 @@ use tokio::time::Instant;
 
 use crate::{crd::State, digest::Digest, reason::Reason};
 
-/// How long a cause that passes by itself may last. OpenShift's daemon gives its own waiting about as long.
+/// How long a transient fault may last before it is published. OpenShift's daemon waits about as
+/// long.
 const PASSING: Duration = Duration::from_secs(300);
 
-/// How long a machine on its config must be well before it is called so again: longer than a cause that comes and
-/// goes stays away.
+/// How long a machine at rest must be free of faults before the fault is cleared: longer than the
+/// gaps of an intermittent fault.
 const CLEARED: Duration = Duration::from_secs(30);
 
-/// Retries of one config change the words at most this often.
+/// Minimum interval between two messages about retries of the same config.
 const WORDS: Duration = Duration::from_secs(60);
 
-/// Whether a cause goes away without anybody: the config before it is as good as ever, and a retry may succeed. All
-/// others are shown at once, as OpenShift's daemon does.
+/// Whether a fault is transient: the previous config is still intact, and a retry may succeed. All
+/// other faults are published immediately, as OpenShift's daemon does.
 pub const fn passes(code: Reason) -> bool {
     matches!(
         code,
@@ -41,38 +42,39 @@ pub const fn passes(code: Reason) -> bool {
     )
 }
 
-/// What is wrong with the machine at one moment.
+/// A fault of the machine at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
     /// The code.
     pub code: Reason,
     /// `Degraded` or `Unreconcilable`.
     pub state: State,
-    /// What people read; never empty.
+    /// The message for people; never empty.
     pub text: String,
 }
 
-/// What the damper looks at.
+/// Input of the damper.
 #[derive(Clone, Debug, Default)]
 pub struct Look {
-    /// What the machine is to be on; another one makes every word about the one before untrue.
+    /// The desired config; when it changes, messages about the previous one no longer apply.
     pub config: Option<Digest>,
-    /// The newest config could not be read; the one before is kept.
+    /// The newest config was rejected; the previous one stays in effect.
     pub refused: bool,
-    /// What is wrong.
+    /// The current fault, if any.
     pub fault: Option<Fault>,
-    /// Nothing goes on: the machine is on its config, or a person has ended the update.
+    /// No update step is running: the machine is on its config, or an operator ended the update.
     pub at_rest: bool,
 }
 
-/// A fault as it is shown.
+/// A published fault.
 #[derive(Clone, Debug)]
 struct Shown {
     fault: Fault,
     written: Instant,
 }
 
-/// Turns what is wrong now into what is shown. Time is handed in, and is that of a clock that nobody sets.
+/// Turns the current fault into the published one. The caller passes the time, which must come from
+/// a monotonic clock.
 #[derive(Clone, Debug, Default)]
 pub struct Damper {
     seen: Look,
@@ -82,7 +84,7 @@ pub struct Damper {
 }
 
 impl Damper {
-    /// Takes note of what is so at `now`. Returns what is to be shown.
+    /// Records the state at `now` and returns the fault to publish.
     pub fn look(&mut self, seen: Look, now: Instant) -> Option<&Fault> {
         if (seen.config, seen.refused) != (self.seen.config, self.seen.refused) {
             (self.failing, self.shown) = (None, None);
@@ -106,12 +108,12 @@ impl Damper {
         self.shown()
     }
 
-    /// What is shown.
+    /// The published fault.
     pub fn shown(&self) -> Option<&Fault> {
         self.shown.as_ref().map(|shown| &shown.fault)
     }
 
-    /// When that changes if nothing else does.
+    /// When the published fault changes next if no other input arrives.
     pub fn turns(&self) -> Option<Instant> {
         match (&self.shown, &self.seen.fault) {
             (None, Some(fault)) if passes(fault.code) => Some(self.failing? + PASSING),

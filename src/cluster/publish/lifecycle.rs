@@ -1,5 +1,5 @@
-//! Conditions in the words of KEP-5683: whether the node is under maintenance, is being drained, is
-//! empty. True is what is so now; False is not; Unknown is what nobody can tell.
+//! Node lifecycle conditions of KEP-5683: under maintenance, draining, drained. True and False
+//! describe the current state; Unknown means that it cannot be determined.
 
 use crate::{
     cluster::node::Condition,
@@ -10,7 +10,8 @@ use crate::{
     update::{phase::Phase, run::UpdateReport},
 };
 
-/// All three, always: whoever waits for one to be False must not wait for it to be there.
+/// Always returns all three, because a client that waits for False must not have to wait for the
+/// condition to exist.
 pub(super) fn lifecycle(report: &UpdateReport) -> Vec<Condition> {
     let to = report.config.desired.as_ref();
     let to = to.map_or("another config", |name| name.name.as_str());
@@ -60,20 +61,20 @@ pub(super) fn lifecycle(report: &UpdateReport) -> Vec<Condition> {
     ]
 }
 
-/// The node is, or will soon be, out of service on purpose. An update that disturbs no pod is none of
-/// it.
+/// The node is out of service on purpose, or soon will be. An update that disturbs no pod does not
+/// count.
 pub(super) fn stands_back(report: &UpdateReport) -> bool {
     report.cordoned.is_some() || report.reboot_needed_in.is_some()
 }
 
-/// The drain came to its end, and nobody was let in since.
+/// The drain finished, and no pod was admitted since.
 fn is_drained(report: &UpdateReport) -> bool {
     use Phase::*;
     report.cordoned.is_some()
         && match report.phase {
             Drained | Staging | Committing | Acting | RebootPending | Booted | Verifying => true,
-            // What has changed the disk was drained for; what failed before may have been in the
-            // middle of it.
+            // A drain preceded every change of the disk; an update that failed earlier may have
+            // stopped in the middle of its drain.
             Undoing | Failed => report.unverified,
             Uncordoning => report.failure.is_none(),
             Idle | Planned | Waiting | Cordoned | Withholding | Draining => false,

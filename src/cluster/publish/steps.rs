@@ -1,4 +1,4 @@
-//! The conditions of a MachineConfigNode, from the phase of the update.
+//! Derives the conditions of a MachineConfigNode from the phase of the update.
 
 use jiff::Timestamp;
 
@@ -7,8 +7,9 @@ use crate::{
     update::{phase::Phase, run::UpdateReport},
 };
 
-/// All conditions in their order. `degraded` is why the node is, `before` what was said last: times
-/// stay while a status does, and what was reached before an undo stays visible.
+/// All conditions in their order. `degraded` is the reason if the node is degraded. `before` holds
+/// the previous conditions: transition times are kept while a status is unchanged, and steps that
+/// were reached before a rollback stay visible.
 pub fn conditions(
     report: &UpdateReport,
     settled: bool,
@@ -20,7 +21,8 @@ pub fn conditions(
         let mut known = before.iter();
         known.any(|it| it.kind == kind.as_str() && it.status == Progress::True)
     };
-    // The boot is proven, so that the report names it no longer; it stays a part of this update.
+    // The boot is verified, so the report no longer names it; the reboot still belongs to this
+    // update.
     let proven = report.phase == Phase::Uncordoning && is_true(Kind::RebootedNode);
     let one = |kind: &Kind| {
         let known = before.iter().find(|it| it.kind == kind.as_str());
@@ -48,9 +50,9 @@ pub fn conditions(
     Kind::ALL.iter().map(one).collect()
 }
 
-/// How far a step is in an update that goes on.
+/// Progress of one step of the running update.
 fn of(kind: Kind, report: &UpdateReport, known: Option<Progress>, proven: bool) -> Progress {
-    // Where a phase is beyond a step, the step is done; steps that this update does not have are not.
+    // A step before the current phase is done; a step that this update does not include is not.
     let place = match report.phase {
         Phase::Idle | Phase::Planned => 0,
         Phase::Waiting => 1,
@@ -62,7 +64,7 @@ fn of(kind: Kind, report: &UpdateReport, known: Option<Progress>, proven: bool) 
         Phase::RebootPending => 7,
         Phase::Booted | Phase::Verifying => 8,
         Phase::Uncordoning if report.failure.is_none() => 9,
-        // On the way back the steps that were reached stay as they were; nothing goes on.
+        // During a rollback, completed steps keep their status and no step is in progress.
         Phase::Uncordoning | Phase::Undoing | Phase::Failed => {
             return match known {
                 Some(Progress::True) => Progress::True,
@@ -73,7 +75,8 @@ fn of(kind: Kind, report: &UpdateReport, known: Option<Progress>, proven: bool) 
     let drains = report.cordoned.is_some();
     let rebooted =
         proven || report.reboot_needed_in.is_some() && report.reboot_needed_in != report.boot;
-    // From which place on it is under way, and from which on it is done.
+    // The phase at which the step starts, the phase at which it is done, and whether the update
+    // includes it.
     let (begins, ends, applies) = match kind {
         Kind::UpdatePrepared => (1, 1, true),
         Kind::UpdateExecuted => (2, 6, true),

@@ -66,10 +66,10 @@ fn the_state_follows_the_protocol() {
         refused: refused(code),
         ..report(Idle, "a", "")
     };
-    // Report; the state that is written in the same moment.
+    // Each case: the report, and the state written for it.
     let cases = [
         (report(Idle, "a", "a"), Some(Done)),
-        // What is not well yet in a boot that is judged.
+        // Unhealthy during a boot that is being verified.
         (failed(Booted, Reason::MachineUnwell, true), Some(Working)),
         (
             failed(Verifying, Reason::MachineUnwell, true),
@@ -100,7 +100,7 @@ fn the_state_follows_the_protocol() {
         if let Some(Degraded | Unreconcilable) = expected {
             let text = said(&notice, names::protocol::REASON).unwrap();
             assert!(!text.is_empty(), "{report:#?}");
-            // The MachineConfigNode says the same in the same moment.
+            // The MachineConfigNode shows the same state.
             let clock = Clock::from_fn(|| NOW);
             let before = MachineConfigNodeStatus::default();
             let told = progress(&report, shown, &before, &clock).unwrap();
@@ -109,7 +109,7 @@ fn the_state_follows_the_protocol() {
             assert_eq!((told.status, &told.message), (Progress::True, &text));
         }
     }
-    // Nobody knows which config this machine is on.
+    // The machine's current config is unknown.
     let mut unknown = report(Idle, "a", "a");
     (unknown.unknown, unknown.failure) = (true, failure(Reason::JournalUnreadable, true));
     let mut damper = Damper::default();
@@ -148,7 +148,7 @@ fn the_config_of_the_journal_is_told_and_a_new_one_only_with_done() {
         said(&at(Phase::Staging, "a"), CURRENT_CONFIG).as_deref(),
         Some("a")
     );
-    // The disk is verified, the pods are not back yet.
+    // The disk is verified, but the node is not uncordoned yet.
     assert!(
         !at(Phase::Uncordoning, "b")
             .annotations
@@ -165,7 +165,7 @@ fn the_config_of_the_journal_is_told_and_a_new_one_only_with_done() {
         Some("Rebooting")
     );
     assert_eq!(said(&done, names::annotation::BLOCKED_BY), None);
-    // What is wanted is the controller's to say, on every node.
+    // The desired config is set by the controller, on every node.
     assert!(!done.annotations.contains_key(DESIRED_CONFIG));
 }
 
@@ -201,7 +201,7 @@ fn beside_another_daemon_nothing_of_the_protocol_is_written() {
     };
     let notice = notice(&report(Phase::Idle, "a", "a"), &open(), None, duties).unwrap();
     assert!(notice.annotations.is_empty());
-    // Nor what updates alone bring about.
+    // Conditions that only updates cause are absent, too.
     assert_eq!(notice.conditions.len(), 1);
     let ready = &notice.conditions[0];
     assert_eq!(
@@ -285,7 +285,7 @@ fn the_conditions_of_the_lifecycle_say_what_is_so_in_each_phase() {
         (Booted, true, [yes, no, yes]),
         (Uncordoning, true, [yes, no, yes]),
         (Idle, false, [no, no, no]),
-        // An update that disturbs no pod is no maintenance.
+        // An update that disturbs no pod is not maintenance.
         (Staging, false, [no, no, no]),
     ];
     for (phase, cordoned, expected) in table {
@@ -296,7 +296,7 @@ fn the_conditions_of_the_lifecycle_say_what_is_so_in_each_phase() {
     let mut rebooting = report(RebootPending, "a", "b");
     rebooting.reboot_needed_in = rebooting.boot.clone();
     assert_eq!(lifecycle(&rebooting), [yes, no, no], "nobody was drained");
-    // A drain that was given up leaves pods; one whose update is taken back does not.
+    // An aborted drain leaves pods; a drain whose update was withdrawn later does not.
     let mut failed = report(Failed, "a", "b");
     failed.cordoned = Some(NOW);
     assert_eq!(lifecycle(&failed), [yes, no, no]);
@@ -310,8 +310,8 @@ fn the_conditions_of_the_lifecycle_say_what_is_so_in_each_phase() {
     assert_eq!(lifecycle(&lost), ["Unknown"; 3]);
 }
 
-/// Goes through an update's phases and writes down each change of a condition, as the end-to-end test
-/// of the real controller does.
+/// Runs through the phases of an update and records each change of a condition, as the end-to-end
+/// test of the real controller does.
 type Step = (Phase, fn(&mut UpdateReport));
 
 fn told(phases: &[Step]) -> Vec<String> {
@@ -353,7 +353,7 @@ fn an_update_with_a_reboot_goes_through_the_conditions_in_the_documented_order()
         (RebootPending, pending),
         (Booted, back),
         (Verifying, back),
-        // The boot is verified: the report names it no longer.
+        // The boot is verified, so the report no longer names it.
         (Uncordoning, here),
     ]);
     let expected = [

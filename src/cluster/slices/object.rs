@@ -1,4 +1,4 @@
-//! One ResourceSlice: as it is wanted, and as it is.
+//! One ResourceSlice, desired and observed.
 
 use kube::api::{ApiResource, DynamicObject};
 use serde_json::{Value, json};
@@ -6,10 +6,10 @@ use serde_json::{Value, json};
 use super::KIND;
 use crate::device::{dra::DRIVER, name::hex16};
 
-/// The longest name of an object.
+/// Maximum length of an object name in bytes.
 const LONGEST: usize = 253;
 
-/// A slice as it should be, but for what all slices of the pool have.
+/// The desired slice, without the fields that all slices of the pool share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Wanted {
     pub(super) name: String,
@@ -22,15 +22,15 @@ impl Wanted {
     }
 }
 
-/// A slice as the server has it.
+/// The slice as the server has it.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Slice {
     pub(super) generation: u64,
-    /// The `spec`, without the times of taints.
+    /// The `spec` without the times of taints.
     pub(super) spec: Value,
-    /// With them.
+    /// The `spec` with the times of taints.
     whole: Value,
-    /// What we wrote, where this is what the server made of it.
+    /// The slice that was written, if the server stored this object for it.
     pub(super) meant: Option<Wanted>,
 }
 
@@ -45,7 +45,7 @@ impl Slice {
         }
     }
 
-    /// Whether it says what is wanted, as one of so many.
+    /// Whether it matches the desired slice in a pool of `count` slices.
     pub(super) fn is(&self, wanted: &Wanted, count: usize) -> bool {
         let devices = || self.spec["devices"].as_array().map(Vec::as_slice);
         let same = self.meant.as_ref() == Some(wanted)
@@ -58,7 +58,7 @@ impl Slice {
         devices.is_some_and(|devices| devices.iter().any(is_tainted))
     }
 
-    /// A taint that stays has been there since then.
+    /// Keeps `timeAdded` of taints that still exist.
     pub(super) fn keep_times(&self, object: &mut Value) {
         let known = self.whole["devices"].as_array();
         let wanted = object["spec"]["devices"].as_array_mut();
@@ -78,7 +78,8 @@ impl Slice {
     }
 }
 
-/// A name for each place in the pool: the node's and the driver's, or what stands for them where they are too long.
+/// The name of a slice from node, driver and index; a node name that is too long is replaced by its
+/// hash.
 pub(super) fn name(node: &str, at: usize) -> String {
     let name = format!("{node}-{DRIVER}-{at}");
     match name.len() <= LONGEST {
@@ -87,7 +88,7 @@ pub(super) fn name(node: &str, at: usize) -> String {
     }
 }
 
-/// The object as it is sent. It goes with its Node.
+/// The object to send. Its owner is the Node, so it is deleted with it.
 pub(super) fn object(
     api: &ApiResource,
     node: &str,
@@ -109,7 +110,7 @@ pub(super) fn object(
     })
 }
 
-/// What can be compared: the server dates taints by itself.
+/// The comparable part of the spec: the server sets the times of taints itself.
 pub(super) fn plain(object: &DynamicObject) -> Value {
     let mut spec = object.data.get("spec").cloned().unwrap_or_default();
     for device in spec["devices"].as_array_mut().into_iter().flatten() {
@@ -122,7 +123,7 @@ pub(super) fn plain(object: &DynamicObject) -> Value {
     spec
 }
 
-/// `v1beta1` has them one level deeper.
+/// `v1beta1` nests the taints one level deeper.
 fn taints(device: &mut Value) -> impl Iterator<Item = &mut Value> {
     let at = if device.get("basic").is_some() {
         "/basic/taints"

@@ -1,4 +1,4 @@
-//! The watch on our slices, and what sets the writer going.
+//! Watches the ResourceSlices and triggers their reconciliation.
 
 use std::{pin::pin, time::Duration};
 
@@ -21,22 +21,24 @@ use crate::{
     telemetry::chain,
 };
 
-/// Waits after the server did not answer, or said no.
+/// Backoff after a failed request.
 const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
-/// A cluster without the kind is asked again after this time: it may be upgraded.
+/// If the kind does not exist, it is looked up again after this time, because the cluster may be
+/// upgraded.
 const ABSENT: Duration = Duration::from_secs(600);
-/// How long the server keeps a watch open at most; the last quarter is drawn.
+/// Server-side watch timeout in seconds; the last quarter is random.
 const OPEN: u32 = 280;
-/// A healthy server sends a bookmark about once a minute.
+/// A healthy server sends a bookmark about once a minute; a watch silent for longer than this is
+/// considered broken.
 const SILENT: Duration = Duration::from_secs(100);
-/// A server that ends every watch at once is asked once in this time.
+/// Minimum time per watch attempt, for a server that closes every watch immediately.
 const SHORTEST: Duration = Duration::from_secs(1);
 
 impl Slices {
-    /// Keeps the slices until `stop`. Nothing is asked before something is wished.
+    /// Reconciles the slices until `stop`. No request is sent before a desired pool is known.
     pub async fn keep(mut self, stop: CancellationToken) {
         tokio::select! {
-            // Safe to drop: what is half done is found and ended by the next agent.
+            // Cancel-safe: the next agent completes unfinished writes.
             () = stop.cancelled() => {}
             () = self.turn_for_ever() => {}
         }
@@ -93,7 +95,7 @@ impl Slices {
         };
         let found = self.cluster.ask("list", named(&node), list).await;
         if found.as_ref().is_err_and(ClusterError::is_not_found) {
-            // The server was replaced by another one.
+            // The server no longer has this API version, so discover it again.
             self.api = None;
         }
         let found = found?;
@@ -146,10 +148,11 @@ impl Slices {
                     }
                     Ok(None) | Err(_) => return Ok(()),
                 },
-                // Safe to drop, all of them: a change stays marked as unseen, and the time is kept.
+                // All of these are cancel-safe: a change stays marked as unseen, and the due time
+                // is kept.
                 Ok(()) = self.wish.changed() => soon(&mut due, &self.changes),
                 Ok(()) = sights.changed() => {
-                    // A Node that is made anew has taken its slices with it.
+                    // A recreated Node has lost its slices.
                     if uid(&sights) != self.owner {
                         soon(&mut due, &self.changes);
                     }
@@ -162,7 +165,7 @@ impl Slices {
         }
     }
 
-    /// Takes note of an event; false when the list has to begin anew.
+    /// Records a watch event; false if the list must be restarted.
     fn heard(
         &mut self,
         node: &str,
@@ -194,7 +197,7 @@ impl Slices {
             false => tracing::debug!("{why}"),
         }
         self.tell.send_if_modified(|published| {
-            // Where there is no such kind, nothing is offered.
+            // Without this kind no resources are published.
             if self.absent {
                 published.resources = Some(std::collections::BTreeSet::new());
             }

@@ -1,4 +1,5 @@
-//! Who must go and how far each is. Knows times, and nothing of requests.
+//! State of a drain: the pods that must leave and the progress of each. It handles times, but makes
+//! no requests.
 
 mod answers;
 mod due;
@@ -22,19 +23,19 @@ use crate::{
 pub(super) use due::Wake;
 use entry::{Entry, State};
 
-/// Pauses between two requests for the same pod, or for pods of the same budget. The first is kubectl's
-/// pace; the longest keeps a node that waits for days at three requests a minute, and a budget that was
-/// lifted is still noticed before anybody looks.
+/// Backoff between requests for the same pod, or for pods of the same budget. It starts at
+/// kubectl's interval; the maximum limits a node that waits for days to three requests a minute,
+/// and still notices a lifted budget quickly.
 pub(super) const PAUSES: Backoff = Backoff::new(Duration::from_secs(5), Duration::from_secs(20));
 
-/// A workload may put so many pods on the node in a drain, less one, before it is said and slowed down: some
-/// were on their way when the node was cordoned.
+/// A workload that creates this many pods on the node during a drain is reported, and evicting its
+/// pods is slowed down. Fewer may have been scheduled already when the node was cordoned.
 const TOO_OFTEN: u32 = 3;
 
-/// The wall clock has whole milliseconds: when this has passed, what was due then has come.
+/// The wall clock has whole milliseconds: after this delay, a deadline has certainly passed.
 const JUST_AFTER: Duration = Duration::from_millis(2);
 
-/// What is known of a budget that refused.
+/// Backoff state of a budget that refused.
 #[derive(Clone, Copy, Debug)]
 struct Hold {
     until: Instant,
@@ -42,44 +43,44 @@ struct Hold {
     asking: bool,
 }
 
-/// One request that is due.
+/// A request that is due.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Request {
     pub(super) pod: PodId,
-    /// Deleted, whatever keeps it.
+    /// Delete the pod, whatever blocks it.
     pub(super) forced: bool,
-    /// A budget has kept it until now.
+    /// A budget has blocked it so far.
     pub(super) kept: bool,
 }
 
-/// Who must go and how far each is.
+/// The pods that must leave, and the progress of each.
 #[derive(Debug, Default)]
 pub(super) struct Book {
     entries: BTreeMap<PodId, Entry>,
     budgets: BTreeMap<String, Vec<Budget>>,
     sets: DaemonSets,
     holds: BTreeMap<(String, String), Hold>,
-    /// A server that has too much to do is left alone until then.
+    /// An overloaded server gets no requests until then.
     pub(super) throttled: Option<Instant>,
     gone: usize,
     notes: Arc<Vec<(PodId, Note)>>,
     lost: Arc<Vec<(PodId, Note)>>,
-    /// Whom a budget had kept is true here.
+    /// Forced pods; true if a budget had blocked them.
     forced: BTreeMap<PodId, bool>,
     left_behind: Vec<PodId>,
-    /// The node was looked at once: who comes now comes back.
+    /// The node was listed once: pods that appear from now on were created during the drain.
     begun: bool,
-    /// How many pods each workload has put here since, by namespace and name.
+    /// Number of pods that each workload has created here since then, by namespace and name.
     came: BTreeMap<(String, String), u32>,
 }
 
 impl Book {
-    /// Takes in what a look at the whole node found; it was begun at `asked`.
+    /// Merges a survey of the whole node that was started at `asked`.
     pub(super) fn take(&mut self, mut found: Survey, asked: Instant, now: Timestamp) {
         self.note(found.notes());
         let there: BTreeSet<_> = found.evict.iter().map(|(pod, _)| pod.id.clone()).collect();
         let stay: BTreeSet<_> = found.leave.iter().map(|(pod, _)| pod).collect();
-        // What the watch has shown since is newer than the list.
+        // Pods that the watch has updated since are newer than the list.
         let known = self.entries.values().filter(|one| one.seen < asked);
         let missing: Vec<_> = known.map(|one| one.pod.id.clone()).collect();
         for id in missing.iter().filter(|id| !there.contains(id)) {
@@ -97,7 +98,8 @@ impl Book {
             let Some(entry) = self.entries.get_mut(&id) else {
                 continue;
             };
-            // The server said yes before this look, and the pod was not asked to end: once more.
+            // The eviction was accepted before this list, but the pod is not terminating: evict it
+            // again.
             if matches!(entry.state, State::Leaving(at) if at < asked && !entry.pod.is_leaving()) {
                 entry.state = State::Due(asked);
             }
@@ -105,12 +107,12 @@ impl Book {
         self.begun = true;
     }
 
-    /// Takes in what the watch says of a pod.
+    /// Merges a pod from the watch.
     pub(super) fn seen(&mut self, pod: Pod, options: &Options, at: Instant, now: Timestamp) {
         if self.entries.contains_key(&pod.id) {
             return self.put(pod, at, now);
         }
-        // One that speaks against the drain is found again by the last look.
+        // A pod that prevents the drain is found again by the final survey.
         if let Verdict::Evict(notes) = classify(&pod, &options.rules, &self.sets, now) {
             let told = notes.into_iter().map(|note| (pod.id.clone(), note));
             self.note(told.collect());
@@ -118,7 +120,7 @@ impl Book {
         }
     }
 
-    /// What was said of a pod stays said when it is gone.
+    /// Notes about a pod are kept after its deletion.
     fn note(&mut self, notes: Vec<(PodId, Note)>) {
         let new = notes.into_iter().filter(|note| !self.notes.contains(note));
         let new: Vec<_> = new.collect();
@@ -151,14 +153,15 @@ impl Book {
             entry.keep(what, now);
         }
         if let Some((owner, times)) = back {
-            // Force, too, has its pauses here: deleting it is what has brought it.
+            // Force is also subject to this backoff, because deleting the pod is what recreated it.
             entry.delete_tried = true;
             entry.state = State::Due(at + PAUSES.wait(times, jitter()));
             entry.keep(What::ComesBack(owner), now);
         }
     }
 
-    /// Who has put a new pod here too often since the drain began, and how often beyond that.
+    /// The workload that has created pods here too often since the drain began, and by how many it
+    /// exceeds the limit.
     fn comes_back(&mut self, pod: &Pod) -> Option<(String, u32)> {
         if !self.begun || pod.is_leaving() || self.entries.contains_key(&pod.id) {
             return None;
@@ -172,13 +175,13 @@ impl Book {
         Some((owner, beyond))
     }
 
-    /// What its budgets will say to a pod's eviction, where that is no.
+    /// The predicted blocker of a pod's eviction, if its budgets block it.
     pub(super) fn foreseen(&self, pod: &Pod) -> Option<What> {
         let budgets = self.budgets.get(&pod.id.namespace)?;
         What::from_prospect(pod, &prospect(pod, budgets))
     }
 
-    /// Budgets were read again.
+    /// Stores newly read budgets.
     pub(super) fn read(&mut self, namespace: &str, budgets: Vec<Budget>, now: Timestamp) {
         self.budgets.insert(namespace.to_owned(), budgets);
         let of_it = self
@@ -196,7 +199,7 @@ impl Book {
         }
     }
 
-    /// A pod is gone: its UID is no longer there.
+    /// Records that a pod was deleted, identified by its UID.
     pub(super) fn is_gone(&mut self, id: &PodId) {
         if let Some(entry) = self.entries.remove(id) {
             self.gone += 1;
@@ -205,7 +208,7 @@ impl Book {
         }
     }
 
-    /// The DaemonSets that were asked for.
+    /// The DaemonSets that were looked up.
     pub(super) fn sets(&self) -> DaemonSets {
         self.sets.clone()
     }
@@ -214,7 +217,7 @@ impl Book {
         self.entries.get(id).map(|entry| &entry.pod)
     }
 
-    /// The one budget that counts a pod.
+    /// The budget that matches a pod, if exactly one does.
     fn key(&self, pod: &Pod) -> Option<(String, String)> {
         let budgets = self.budgets.get(&pod.id.namespace)?;
         let mut counting = budgets.iter().filter(|one| one.counts_pod(pod));
@@ -227,7 +230,7 @@ impl Book {
         budgets.is_some_and(|all| all.iter().any(|one| one.counts_pod(pod)))
     }
 
-    /// The pods that leave now; none when all are gone.
+    /// The tier that is being evicted; none if all pods are gone.
     pub(super) fn tier(&self) -> Option<Tier> {
         let here = self
             .entries
@@ -236,7 +239,8 @@ impl Book {
         here.map(|one| Tier::of(&one.pod)).min()
     }
 
-    /// Notes who is no longer waited for: ended past force, or overdue where that is asked for.
+    /// Stops waiting for pods that have ended after force, or that are overdue if the rules skip
+    /// those.
     pub(super) fn let_go(
         &mut self,
         options: &Options,
@@ -268,7 +272,7 @@ impl Book {
         }
     }
 
-    /// How far the drain is. `limit` is when it gives up.
+    /// The progress. `limit` is the time limit of the drain.
     pub(super) fn progress(&self, now: Timestamp, limit: Option<Timestamp>) -> Progress {
         let leaving = |entry: &&Entry| matches!(entry.state, State::Leaving(_));
         let behind = self.left_behind.len();

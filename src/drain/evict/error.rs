@@ -1,4 +1,4 @@
-//! Why a drain did not end well.
+//! Errors of a drain.
 
 use std::{fmt, time::Duration};
 
@@ -8,12 +8,12 @@ use crate::{
     reason::Reason,
 };
 
-/// A pod that may not be evicted by the rules that were given, and why.
+/// A pod that the rules do not allow to evict, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// The pod.
     pub pod: PodId,
-    /// Every reason.
+    /// All reasons.
     pub notes: Vec<Note>,
 }
 
@@ -24,53 +24,54 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// Why a drain did not end well. What was evicted stays evicted; the cordon is the caller's.
+/// Why a drain failed. Evictions are not undone; the cordon is left to the caller.
 #[derive(Debug, thiserror::Error)]
 pub enum DrainError {
-    /// Pods speak against it; if that was found before the first eviction, nobody was evicted.
+    /// Pods that must not be evicted; if they were found before the first eviction, no pod was
+    /// evicted.
     #[error("cannot drain the node: {}", list(.0))]
     Refused(Vec<Refusal>),
     /// A permission is missing.
     #[error("cannot {act}")]
     Forbidden {
-        /// What must be allowed.
+        /// The action that must be allowed.
         act: String,
-        /// The API server's words.
+        /// The API server's response.
         #[source]
         source: CallError,
     },
-    /// There are no evictions, and deleting was not allowed.
+    /// The server does not support evictions, and deletion was not allowed.
     #[error("the API server serves no evictions")]
     NotServed,
-    /// The API server was away for too long.
+    /// The API server was unreachable for too long.
     #[error("the API server gave no answer of use for {} s", .patience.as_secs())]
     Unreachable {
-        /// How long was waited.
+        /// How long the drain waited.
         patience: Duration,
-        /// What came instead of an answer the last time.
+        /// The last error.
         #[source]
         source: CallError,
     },
-    /// The time limit of the drain is over.
+    /// The time limit of the drain was exceeded.
     #[error("the drain did not end within {} s: {}", .limit.as_secs(), sentences(.waits))]
     TimedOut {
         /// The limit.
         limit: Duration,
-        /// Who was waited for.
+        /// The pods that the drain was waiting for.
         waits: Vec<Wait>,
     },
-    /// It was called off.
+    /// It was stopped by the caller.
     #[error("the drain was called off")]
     Stopped,
 }
 
 impl DrainError {
-    /// Whether the same drain may succeed later without anybody changing its rules.
+    /// Whether the same drain may succeed later with the same rules.
     pub fn again(&self) -> bool {
         match self {
             Self::Unreachable { .. } | Self::TimedOut { .. } | Self::Stopped => true,
             Self::Refused(_) | Self::NotServed => false,
-            // Permissions are given by people who see that they are missing.
+            // An administrator may grant the permission.
             Self::Forbidden { .. } => true,
         }
     }

@@ -1,4 +1,4 @@
-//! How far a drain is.
+//! Progress of a drain.
 
 use std::{sync::Arc, time::Duration};
 
@@ -7,51 +7,51 @@ use jiff::Timestamp;
 use super::PodId;
 use crate::drain::{Note, Tier, Wait};
 
-/// How far a drain is.
+/// Progress of a drain.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Progress {
-    /// Whether the pods have been listed; until then the numbers are zero.
+    /// Whether the pods have been listed; the numbers are zero until then.
     pub begun: bool,
-    /// What counts for the limit past which pods are deleted, earlier runs included. To be kept once a
-    /// minute.
+    /// Time that counts for the limit after which pods are deleted, including earlier runs. The
+    /// caller stores it once a minute.
     pub spent: Duration,
-    /// Since when the API server does not answer.
+    /// Since when the API server has been unreachable.
     pub away_since: Option<Timestamp>,
-    /// Which pods are leaving now.
+    /// The tier that is being evicted.
     pub tier: Tier,
-    /// Pods that must go and have not been asked to, or were refused.
+    /// Number of pods that must leave and are not terminating yet, including refused ones.
     pub to_go: usize,
-    /// Pods that were asked to end.
+    /// Number of terminating pods.
     pub leaving: usize,
-    /// Pods that are gone.
+    /// Number of deleted pods.
     pub gone: usize,
-    /// What is waited for, by namespace and name. Budgets that can never allow an eviction are here
-    /// before the first pod is asked to go.
+    /// The blockers, ordered by namespace and name. Budgets that can never allow an eviction
+    /// are listed before the first eviction.
     pub waits: Vec<Wait>,
-    /// What is to be said of pods that stay, or that lose something.
+    /// Notes about pods that stay or lose something.
     pub notes: Arc<Vec<(PodId, Note)>>,
-    /// What was said of the pods that were asked to end and that nobody makes anew.
+    /// Notes about the evicted pods that no controller recreates.
     pub lost: Arc<Vec<(PodId, Note)>>,
-    /// Pods that were deleted and not evicted, as the drain was forced.
+    /// Pods that were deleted instead of evicted, because the drain was forced.
     pub forced: Vec<PodId>,
-    /// Those of them that a budget had kept until then.
+    /// Those of them that a budget had blocked.
     pub overridden: Arc<Vec<PodId>>,
-    /// Pods that have ended and whose objects are still there, held by finalizers.
+    /// Pods that have ended and whose objects remain because of finalizers.
     pub left_behind: Vec<PodId>,
-    /// Why it is forced, where a person wants that.
+    /// The operator's reason for forcing the drain, if it was forced.
     pub ordered: Option<String>,
 }
 
 impl Progress {
-    /// What somebody should look at: what is waited for, without what only takes its time.
+    /// The waits that an operator should look at, without those that only take time.
     pub fn blockers(&self) -> impl Iterator<Item = &Wait> {
         self.waits.iter().filter(|wait| wait.blocks())
     }
 }
 
-/// A drain that has ended well: no pod that must go is on the node.
+/// A successful drain: no pod that must leave is on the node.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Drained {
-    /// How it stood at the end.
+    /// The final progress.
     pub progress: Progress,
 }

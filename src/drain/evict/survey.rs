@@ -1,4 +1,4 @@
-//! Looks at the node as a whole: which pods are there, and what is to be done about each.
+//! Surveys the whole node: lists its pods and classifies each.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,27 +10,28 @@ use crate::{
     drain::{Answer, DaemonSets, Note, Verdict, classify, controllers, in_order, prospect},
 };
 
-/// What was found on a node.
+/// The result of a survey.
 #[derive(Debug, Default)]
 pub(super) struct Survey {
-    /// Where a watch goes on from.
+    /// The version from which a watch continues.
     pub(super) version: String,
-    /// DaemonSets that pods name.
+    /// The DaemonSets that pods name.
     pub(super) sets: DaemonSets,
-    /// Pods that must go, in order.
+    /// Pods to evict, in order.
     pub(super) evict: Vec<(Pod, Vec<Note>)>,
-    /// Pods that stay, and what is said of them.
+    /// Pods that stay, and the notes about them.
     pub(super) leave: Vec<(PodId, Option<Note>)>,
-    /// Pods that speak against it.
+    /// Pods that prevent the drain.
     pub(super) refuse: Vec<Refusal>,
-    /// Budgets by namespace, of those that pods must leave; none where they may not be read.
+    /// Disruption budgets of the namespaces with pods to evict; missing if they may not be read.
     pub(super) budgets: BTreeMap<String, Vec<Budget>>,
 }
 
-/// A call that failed, and what it was for.
+/// A failed call and its purpose.
 pub(super) type Failed = (String, CallError);
 
-/// Lists and judges. `sets` are known already: DaemonSets do not come and go during a drain.
+/// Lists and classifies. `sets` are already looked up, because DaemonSets rarely change during a
+/// drain.
 pub(super) async fn survey<P: Pods>(
     pods: &P,
     node: &str,
@@ -66,7 +67,7 @@ pub(super) async fn survey<P: Pods>(
             Err(error) if error.is_outage() => {
                 return Err((format!("list the budgets of {namespace}"), error));
             }
-            // The API server holds them whether they can be read here or not.
+            // The API server applies them even if they cannot be read here.
             Err(error) => tracing::warn!(
                 namespace,
                 "budgets are not named: {}",
@@ -78,13 +79,13 @@ pub(super) async fn survey<P: Pods>(
 }
 
 impl Survey {
-    /// What the budgets will say to a pod's eviction, where that is no.
+    /// The predicted blocker of a pod's eviction, if its budgets block it.
     pub(super) fn foreseen(&self, pod: &Pod) -> Option<What> {
         let budgets = self.budgets.get(&pod.id.namespace)?;
         What::from_prospect(pod, &prospect(pod, budgets))
     }
 
-    /// Everything that is to be said of single pods.
+    /// All notes about pods.
     pub(super) fn notes(&self) -> Vec<(PodId, Note)> {
         let left = self.leave.iter();
         let left = left.filter_map(|(pod, note)| Some((pod.clone(), note.clone()?)));
@@ -94,14 +95,14 @@ impl Survey {
     }
 }
 
-/// What a drain would do.
+/// The plan of a drain, without side effects.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rehearsal {
     /// Pods that would be evicted, in order.
     pub evict: Vec<Rehearsed>,
-    /// What is to be said of pods that stay.
+    /// Notes about pods that stay.
     pub leave: Vec<(PodId, Note)>,
-    /// Pods that speak against the drain: while there are any, nobody would be evicted.
+    /// Pods that prevent the drain: while there are any, no pod would be evicted.
     pub refuse: Vec<Refusal>,
 }
 
@@ -110,9 +111,9 @@ pub struct Rehearsal {
 pub struct Rehearsed {
     /// The pod.
     pub pod: PodId,
-    /// What would be lost with it.
+    /// Notes about losses.
     pub notes: Vec<Note>,
-    /// What would keep it now, as its budgets or the server say.
+    /// What would block it now, according to its budgets or the server.
     pub kept_by: Option<What>,
 }
 
@@ -161,7 +162,7 @@ pub(super) async fn rehearse<P: Pods>(
     })
 }
 
-/// What the server says to a pod's eviction.
+/// The server's response to a dry-run eviction.
 async fn asked<P: Pods>(
     drain: &Drain<P>,
     pod: &Pod,
@@ -191,7 +192,7 @@ async fn asked<P: Pods>(
     })
 }
 
-/// What a pod waits for after such an answer; what is known of its budgets says it best.
+/// The blocker for a response; a prediction from its budgets is more precise.
 pub(super) fn what(answer: Answer, pod: &Pod, foreseen: Option<What>) -> Option<What> {
     let words = |rule| crate::drain::Names {
         budget: String::new(),
@@ -210,7 +211,7 @@ pub(super) fn what(answer: Answer, pod: &Pod, foreseen: Option<What>) -> Option<
     }
 }
 
-/// A call without which a drain cannot go on.
+/// The error for a failed call that the drain depends on.
 pub(super) fn failed((act, source): Failed) -> DrainError {
     match source.is_forbidden() {
         true => DrainError::Forbidden { act, source },

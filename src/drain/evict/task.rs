@@ -1,4 +1,4 @@
-//! The one task of a drain: what is due goes out, what comes back is written into the book.
+//! The task that runs a drain: starts due requests, and merges results into the state.
 
 mod incoming;
 mod outgoing;
@@ -21,34 +21,34 @@ use super::{
 };
 use crate::backoff::Backoff;
 
-/// While the API server is away, who asks whether it is back.
+/// Backoff of requests while the API server is unreachable.
 const AWAY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(10));
 
-/// Looks and watches that end at once are not begun more often.
+/// Minimum interval between surveys, and between watches that end immediately.
 const SPACED: Duration = Duration::from_secs(1);
 
-/// What changed is told together with what changes at the same moment: 250 pods that are evicted in one
-/// second make ten pages, not five hundred.
+/// Debounce of progress updates: 250 pods that are evicted in one second cause ten updates, not
+/// five hundred.
 const TELL: Duration = Duration::from_millis(100);
 
-/// Time spent is told so often even when nothing else happens: the caller keeps it.
+/// Minimum update interval of the spent time, which the caller stores.
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// The answer to a request for one pod.
+/// The response to a request for one pod.
 struct Answered {
     request: Request,
     asked: Instant,
     answer: Result<(), CallError>,
 }
 
-/// What a look at the API server brought.
+/// The result of a read from the API server.
 enum Looked {
     Node(Instant, Box<Result<Survey, Failed>>),
     Budgets(String, Result<Vec<Budget>, CallError>),
     Watching(Result<Changes, CallError>),
 }
 
-/// Time that counts: it stands still while the API server is away.
+/// Time that counts for the force limit; it stops while the API server is unreachable.
 struct Spent {
     before: Duration,
     since: Option<Instant>,
@@ -66,7 +66,7 @@ impl Spent {
     }
 }
 
-/// The API server does not answer.
+/// State of an outage of the API server.
 struct Away {
     since: Instant,
     told: Timestamp,
@@ -85,14 +85,14 @@ pub(super) struct Task<'a, P> {
     version: String,
     spent: Spent,
     away: Option<Away>,
-    /// When the node is looked at as a whole again; none while that is not needed or under way.
+    /// When the node is surveyed next; none if not needed or already running.
     look_at: Option<Instant>,
     looking: bool,
     looked: Option<Instant>,
     watched: Option<Instant>,
     /// Namespaces whose budgets are being read.
     reading: BTreeSet<String>,
-    /// The last look found nobody who must go.
+    /// The last survey found no pod that must leave.
     clean: bool,
     begun: bool,
     told: Option<Instant>,
@@ -132,10 +132,10 @@ impl<'a, P: Pods> Task<'a, P> {
 
     pub(super) async fn run(mut self, stop: CancellationToken) -> Result<Drained, DrainError> {
         let ended = self.turns(stop).await;
-        // No eviction is left under way when this returns; each ends by itself within its limit.
+        // Wait for running evictions, each of which has a timeout.
         while let Some(answered) = self.asks.join_next().await {
             if let Ok(answered) = answered {
-                // How it went is known from the pod; the drain has ended for another reason.
+                // The drain has already ended for another reason, so the result does not matter.
                 let _ = self.answered(answered);
             }
         }
@@ -158,17 +158,17 @@ impl<'a, P: Pods> Task<'a, P> {
             }
             let mut sleep = pin!(sleep_until(self.wake(now)));
             tokio::select! {
-                // Safe to drop: the token stays cancelled.
+                // Cancel-safe: the token stays cancelled.
                 () = stop.cancelled() => return Err(DrainError::Stopped),
-                // Safe to drop: a set gives an answer back once, when this arm is the one taken.
+                // Cancel-safe: a set returns a result only if this branch is selected.
                 Some(answered) = self.asks.join_next() => self.answered(done(answered))?,
-                // Safe to drop: as above.
+                // Cancel-safe, as above.
                 Some(looked) = self.looks.join_next() => self.looked(done(looked))?,
-                // Safe to drop: a stream keeps what was not taken.
+                // Cancel-safe: a stream keeps unread items.
                 change = next(&mut self.changes) => self.change(change),
-                // Safe to drop: a word that is missed here is still marked unseen.
+                // Cancel-safe: a missed change stays marked as unseen.
                 () = ordered(&mut self.force.ordered) => self.changed = true,
-                // Safe to drop: the next turn computes the time anew.
+                // Cancel-safe: the next round computes the time again.
                 () = &mut sleep => self.changed = true,
             }
         }
@@ -189,7 +189,7 @@ impl<'a, P: Pods> Task<'a, P> {
         }
     }
 
-    /// Starts whatever is due.
+    /// Starts all due requests.
     fn start(&mut self, now: Instant) {
         let (spent, ordered) = (self.spent.at(now), self.is_ordered());
         let options = &self.drain.options;
@@ -229,7 +229,7 @@ impl<'a, P: Pods> Task<'a, P> {
         (self.told, self.changed) = (Some(now), false);
     }
 
-    /// When there is something to do even if nothing happens.
+    /// When the next round is due if no other event occurs.
     fn wake(&mut self, now: Instant) -> Instant {
         let told = self.told.unwrap_or(now);
         let mut first = told + if self.changed { TELL } else { MINUTE };
@@ -243,31 +243,32 @@ impl<'a, P: Pods> Task<'a, P> {
             earlier(force.map(|left| now + left));
             for wake in self.book.wake(options, self.drain.clock.now()) {
                 match wake {
-                    // An answer makes room, and is waited for anyway.
+                    // A response frees a slot, and is waited for anyway.
                     Wake::At(_) if full => {}
                     Wake::At(at) => earlier(Some(at)),
                     Wake::In(left) => earlier(Some(now + left)),
                 }
             }
         }
-        // What is due was started before; what cannot be is not asked about without end.
+        // All due requests were started before, so the minimum delay prevents a busy loop over
+        // those that could not.
         first.max(now + Duration::from_millis(1))
     }
 }
 
-/// A task that panicked takes the drain with it.
+/// Propagates a panic of a spawned task.
 fn done<T>(joined: Result<T, JoinError>) -> T {
     match joined {
         Ok(value) => value,
         Err(error) => match error.try_into_panic() {
             Ok(panic) => resume_unwind(panic),
-            // Nobody aborts them but the drop of the set that is being read.
+            // Tasks are aborted only when the set is dropped, so this is not expected.
             Err(error) => resume_unwind(Box::new(error.to_string())),
         },
     }
 }
 
-/// The next change; never, where nothing is watched.
+/// The next change; waits forever if there is no watch.
 async fn next(changes: &mut Option<Changes>) -> Option<Result<Change, CallError>> {
     match changes {
         Some(changes) => changes.next().await,
@@ -275,7 +276,7 @@ async fn next(changes: &mut Option<Changes>) -> Option<Result<Change, CallError>
     }
 }
 
-/// A person's word changed; never again, where nobody can give one.
+/// Waits for a change of the operator's force request; forever if the sender is dropped.
 async fn ordered(word: &mut watch::Receiver<Option<String>>) {
     if word.changed().await.is_err() {
         std::future::pending().await

@@ -4,7 +4,7 @@ use crate::{
     status::{DeviceStatus, Mode},
 };
 
-/// What is published at this second of what is known.
+/// The status that is published at this second for these inputs.
 fn published(
     update: UpdateReport,
     devices: DevicesView,
@@ -62,7 +62,7 @@ fn devices_of_before_are_waited_for_until_they_are_back_or_a_limit_is_over() {
     let told = |gate: Gate| (gate.open, gate.reason);
     assert_eq!(told(gate(1, 1)), (false, Reason::DevicesMissing));
     assert_eq!(told(gate(2, 1)), (true, Reason::Ok));
-    // Open, and it says which are missing.
+    // Open, and the message lists the missing devices.
     let late = gate(1, 86_400);
     assert!(
         late.message.contains("acme.dev/x 1 of 2"),
@@ -92,7 +92,7 @@ fn a_resource_that_is_lent_without_a_device_is_no_leftover() {
     assert_eq!(status.zero_resources, ["acme.dev/gone"]);
 }
 
-/// After a reboot the API server may be away, so that the desired config cannot be read.
+/// After a reboot the API server may be unreachable, so that the desired config cannot be read.
 #[test]
 fn a_config_that_cannot_be_read_fails_no_update_that_is_half_done() {
     let unread = crate::machine_config::Refusal::new(Reason::ConfigNotFound, "there is none");
@@ -114,7 +114,7 @@ fn a_config_that_cannot_be_read_fails_no_update_that_is_half_done() {
         digest: None,
     });
     assert_eq!(gate(&update), Reason::UpdateFailed);
-    // What is not well right after the boot may become well, or the config is rolled back.
+    // A machine that is unhealthy right after the boot may recover, or the config is rolled back.
     update.phase = crate::update::phase::Phase::Verifying;
     assert_eq!(gate(&update), Reason::UpdateFailed);
     if let Some(failure) = &mut update.failure {

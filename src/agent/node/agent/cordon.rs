@@ -1,43 +1,43 @@
-//! Our cordon, as others change it while an update is under way.
+//! Tracks our cordon while other clients change it during an update.
 //!
-//! Whoever makes the node schedulable in an update is taken at their word the second time: the first may be a
-//! controller that knows nothing of the update, and is undone; after that the update waits until the node is
-//! cordoned, by whomever.
+//! The first time another client uncordons the node during an update, the node is cordoned again,
+//! because it may be a controller that does not know about the update. The second time it is
+//! respected: the update waits until any client cordons the node.
 
 use crate::crd::NodeView;
 
-/// What the Node as it is seen asks for.
+/// The action that the observed Node requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Asks {
-    /// Nothing: it is cordoned.
+    /// None: the node is cordoned.
     Nothing,
-    /// A cordon: it has none, or it was registered anew.
+    /// Cordon: the node is schedulable, or was recreated.
     Cordon,
-    /// Patience: somebody has lifted the cordon a second time.
+    /// Wait: the node was uncordoned a second time.
     Patience,
 }
 
-/// What is remembered of the cordon of one update.
+/// State of the cordon of one update.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Remembered {
-    /// Which Node was cordoned: one that is registered anew is another.
+    /// UID of the cordoned Node; a recreated Node has another UID.
     uid: Option<String>,
-    /// It was cordoned once more after somebody had lifted that.
+    /// The node was cordoned again after another client had uncordoned it.
     again: bool,
 }
 
 impl Remembered {
-    /// Whether this update has cordoned the node before.
+    /// Whether this update has already cordoned the node.
     pub(super) const fn is_known(&self) -> bool {
         self.uid.is_some()
     }
 
-    /// Whether it is another Node than the one that was cordoned.
+    /// Whether this is another Node than the cordoned one.
     pub(super) fn is_another(&self, view: &NodeView) -> bool {
         self.uid.as_ref().is_some_and(|uid| *uid != view.uid)
     }
 
-    /// What the Node as it is now asks for.
+    /// The action that the Node requires now.
     pub(super) fn asks(&self, view: &NodeView) -> Asks {
         match () {
             () if self.is_another(view) => Asks::Cordon,
@@ -47,7 +47,7 @@ impl Remembered {
         }
     }
 
-    /// This Node, as it was then, was cordoned.
+    /// Records that this Node was cordoned; `view` is its state before.
     pub(super) fn cordoned(&mut self, view: &NodeView) {
         let lifted = self.is_known() && !self.is_another(view) && !view.is_cordoned();
         self.again |= lifted;
@@ -96,7 +96,7 @@ mod tests {
         let mut known = Remembered::default();
         known.cordoned(&node("1", false));
         assert_eq!(known.asks(&node("2", false)), Asks::Cordon);
-        // Also where somebody has cordoned it already: what was on it is another node's.
+        // Also if it is already cordoned: the recorded cordon was that of another Node.
         assert_eq!(known.asks(&node("2", true)), Asks::Cordon);
         known.cordoned(&node("2", false));
         assert_eq!(known.asks(&node("2", false)), Asks::Cordon);

@@ -1,4 +1,4 @@
-//! One drain: the pods leave, and meanwhile it is seen to that no new ones come.
+//! Runs one drain: evicts the pods, and keeps the node cordoned meanwhile.
 
 use std::sync::Arc;
 
@@ -18,14 +18,14 @@ use crate::{
     update::node::{Blocker, DrainOrder, DrainProgress, Emptied, NodeError},
 };
 
-/// How a part of a drain ended.
+/// How one part of a drain ended.
 enum Part {
     Ended(Result<Drained, DrainError>),
-    /// Somebody has made the node schedulable a second time.
+    /// Another client uncordoned the node a second time.
     Lifted,
 }
 
-/// What is said of the Node itself beside the pods.
+/// Blockers that concern the Node itself rather than pods.
 #[derive(Default)]
 struct OfTheNode {
     unexplained: Option<Timestamp>,
@@ -48,7 +48,7 @@ impl<P: Pods> ByAgent<P> {
         }
     }
 
-    /// Drains until it ends, or until going on would be a fight over the cordon.
+    /// Drains until it ends, or until the cordon is lifted by another client a second time.
     async fn drain_on(&self, order: &mut DrainOrder, told_of: &mut Told) -> Part {
         let settings = self.settings.borrow().drain.clone();
         let drain = self.as_configured(self.ours.force_after(&settings).await);
@@ -79,7 +79,7 @@ impl<P: Pods> ByAgent<P> {
                         false => Part::Ended(ended),
                     };
                 }
-                // Safe to drop, both: a change stays marked as unseen.
+                // Both are cancel-safe: a change stays marked as unseen.
                 Ok(()) = told.changed() => {
                     let now = told.borrow_and_update().clone();
                     self.show(order, &now, &of_node);
@@ -98,7 +98,7 @@ impl<P: Pods> ByAgent<P> {
         }
     }
 
-    /// Passes on a person's word that this drain be forced, and says what is wrong with one.
+    /// Passes an operator's force request to the drain, and reports an invalid one.
     async fn heed(
         &self,
         view: Option<&NodeView>,
@@ -128,13 +128,13 @@ impl<P: Pods> ByAgent<P> {
         });
     }
 
-    /// Cordons a node that somebody made schedulable meanwhile, or that was registered anew. Where that does
-    /// not succeed now it is tried when the Node changes again, and before the first change of the machine.
+    /// Cordons a node that was uncordoned or recreated meanwhile. If this fails it is retried when
+    /// the Node changes, and before the first change of the machine.
     async fn keep_cordoned(&self, view: &NodeView, order: &DrainOrder) -> Asks {
         let asks = locked(&self.cordoned).asks(view);
         if asks == Asks::Cordon {
             let cordoned = tokio::select! {
-                // Safe to drop: what is sent holds for this version of the Node only.
+                // Cancel-safe: the patch applies only to this version of the Node.
                 () = order.stop.cancelled() => return asks,
                 cordoned = self.cordon_now(&order.to) => cordoned,
             };
@@ -145,7 +145,7 @@ impl<P: Pods> ByAgent<P> {
         asks
     }
 
-    /// Waits until the node is cordoned, and says so. Not so: asked to stop.
+    /// Reports the missing cordon and waits until the node is cordoned. False if stopped.
     async fn is_cordoned_again(&self, order: &DrainOrder) -> bool {
         self.ours.tell(EventReason::DrainBlocked, lifted_note());
         if let Some(view) = self.seen() {
@@ -157,7 +157,7 @@ impl<P: Pods> ByAgent<P> {
             sight.node.as_ref().map(asks) != Some(Asks::Patience)
         });
         tokio::select! {
-            // Safe to drop, both: nothing is done here.
+            // Both are cancel-safe: they only wait.
             () = order.stop.cancelled() => false,
             stands = stands => stands.is_ok(),
         }
@@ -168,7 +168,7 @@ impl<P: Pods> ByAgent<P> {
         order.progress.send_replace(progress(told, name, of_node));
     }
 
-    /// A person's word was for this one drain.
+    /// Removes the operator's force request, which applied to this drain only.
     async fn word_is_kept(&self) {
         if let Err(error) = self.ours.node.forget(annotation::FORCE_DRAIN).await {
             tracing::warn!(reason = %error.reason(), "{}", chain(&error));

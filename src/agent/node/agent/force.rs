@@ -1,34 +1,34 @@
-//! A person's word that one drain be forced: `machinist.dev/force-drain` on the Node.
+//! Handles an operator's request to force one drain: `machinist.dev/force-drain` on the Node.
 //!
-//! It is for the drain that goes on, or for the next one where none does. It is taken away when that drain
-//! ends, however it ends; until that has succeeded it means nothing to the drain for another config.
+//! The request applies to the running drain, or to the next one. The annotation is removed when
+//! that drain ends, whatever its result; until then it is ignored by drains for another config.
 
 use crate::crd::NodeView;
 
-/// What was heard, and for which config's drain.
+/// The last request (its reason) and the config whose drain it applies to.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Heard(Option<(String, String)>);
 
-/// What stands on the Node.
+/// The force request on the Node, for one drain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Word {
-    /// Nobody wants it forced.
+    /// There is no request.
     None,
-    /// This drain is to be forced, and why.
+    /// This drain is to be forced, for the given reason.
     Force(String),
-    /// It was for the drain towards another config.
+    /// The request belongs to the drain for another config.
     Stale,
-    /// It does not say why, and forces nothing.
+    /// The request has no reason and is ignored.
     Unexplained,
 }
 
 impl Heard {
-    /// The word was taken off the Node: said again it is a new one.
+    /// Call when the annotation was removed: the same text set again is a new request.
     pub(super) fn taken_away(&mut self) {
         self.0 = None;
     }
 
-    /// What the Node says to the drain for `to`.
+    /// The force request that applies to the drain for `to`.
     pub(super) fn of(&mut self, view: Option<&NodeView>, to: &str) -> Word {
         let Some(view) = view else {
             return Word::None;
@@ -72,7 +72,7 @@ mod tests {
         assert_eq!(heard.of(Some(&said), "one"), force);
         assert_eq!(heard.of(Some(&said), "one"), force);
         assert_eq!(heard.of(Some(&said), "two"), Word::Stale);
-        // Said anew, or otherwise, it is meant.
+        // A request that was set again, or changed, is valid.
         heard.taken_away();
         assert_eq!(heard.of(Some(&said), "two"), force);
         let other = Word::Force("flood".to_owned());

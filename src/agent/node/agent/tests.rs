@@ -1,4 +1,4 @@
-//! Whom a drain spares, and what pods wait for before they may come.
+//! Tests of which pods a drain spares, and of what uncordoning waits for.
 #![allow(
     clippy::disallowed_methods,
     reason = "the test makes a kubeconfig and a root"
@@ -31,7 +31,7 @@ fn the_agents_own_pod_is_left_by_every_drain_of_the_agent() {
     assert_eq!(options.rules.own, own);
 }
 
-/// A cluster where nobody answers: on port 1 nobody listens.
+/// A cluster whose API server is unreachable: no process listens on port 1.
 async fn cluster(dir: &Path) -> Cluster {
     let path = dir.join("kubeconfig");
     let text = "apiVersion: v1\nkind: Config\ncurrent-context: c\n\
@@ -83,7 +83,7 @@ pub(in crate::agent::node) async fn ours(
     (ours, cluster)
 }
 
-/// Longer than any request may last.
+/// Longer than any request may take.
 const LONG: Duration = Duration::from_secs(3600);
 
 #[tokio::test(start_paused = true)]
@@ -96,7 +96,7 @@ async fn pods_may_come_only_when_no_gate_holds_any_more() {
     let mut given = node.uncordon("one".to_owned());
     assert!(timeout(LONG, &mut given).await.is_err(), "a gate holds");
     tell.send_replace(gates(true));
-    // Now the API server is asked, which is not there.
+    // Now the API server is called, which is unreachable.
     let asked = timeout(LONG, given).await.unwrap();
     assert_eq!(asked.unwrap_err().reason, Reason::ApiServerUnreachable);
 }

@@ -1,6 +1,6 @@
-//! The requests for drains, against a double of machine-config-controller that knows its rules: it acts where
-//! `desiredDrain` differs from `lastAppliedDrain`, reads the verb alone, cordons before it evicts, and writes
-//! `lastAppliedDrain` when it is done.
+//! Tests of drain requests against a fake machine-config-controller with the same rules: it acts if
+//! `desiredDrain` differs from `lastAppliedDrain`, reads only the verb, cordons before it evicts,
+//! and writes `lastAppliedDrain` when it is done.
 
 use std::time::Duration;
 
@@ -13,10 +13,10 @@ use super::{
 };
 use crate::{crd::names::protocol, status::Status};
 
-/// Longer than any request may last.
+/// Longer than any request may take.
 const LONG: Duration = Duration::from_secs(3600);
 
-/// The Node, its controller, and what was asked for in turn.
+/// The Node, its controller, and the sequence of requests.
 struct Double {
     node: Arc<ByController>,
     asks: watch::Receiver<Option<DrainRequest>>,
@@ -27,7 +27,7 @@ struct Double {
 }
 
 impl Double {
-    /// A node whose last update brought it to config `a`.
+    /// A node that its last update brought to config `a`.
     async fn new() -> Self {
         let mut view = NodeView::default();
         let done = "uncordon-a".to_owned();
@@ -52,13 +52,13 @@ impl Double {
         }
     }
 
-    /// The same Node, and an agent that has just started.
+    /// The same Node with a freshly started agent.
     async fn restarted(self) -> Self {
         Self::with(self.view).await
     }
 
-    /// Writes the annotation, and lets the controller look: it cordons at once, and evicts for as long as
-    /// `evicts` says that pods are there.
+    /// Writes the annotation and runs the controller once: it cordons immediately, and confirms
+    /// only if no pods are left.
     fn turn(&mut self, pods_left: bool) {
         if let Some(asked) = self.asks.borrow_and_update().as_ref() {
             let asked = asked.to_string();
@@ -115,14 +115,14 @@ impl Double {
         );
     }
 
-    /// A drain to `to` that begins, and is taken back before its pods have left.
+    /// A drain for `to` that is rolled back before its pods are evicted.
     async fn reversed(&mut self, to: &str, requests: [&str; 2]) {
         let (drain, stop) = self.drain(to);
         self.asked(requests[0]).await;
         self.turn(true);
         stop.cancel();
         assert_eq!(drain.await.unwrap(), Emptied::Stopped);
-        // No gate is asked.
+        // Gates are not checked.
         self.statuses.send_replace(gates(false));
         timeout(LONG, self.node.take_back("a".to_owned()))
             .await
@@ -200,7 +200,7 @@ async fn a_persons_cordon_stays_when_a_drain_is_taken_back() {
     double.set_cordon(true);
     double.reversed("b", ["drain-b", "uncordon-a"]).await;
     assert!(double.view.is_cordoned());
-    // Without a drain nothing is asked for at all.
+    // Without a drain no request is made.
     let mut double = Double::new().await;
     double.set_cordon(true);
     let uncordoned = double.uncordon("a");
@@ -225,7 +225,7 @@ async fn a_node_that_is_schedulable_again_is_drained_again() {
         timeout(LONG, drain).await.unwrap().unwrap();
         assert!(double.view.is_cordoned());
     }
-    // While the cordon is there, nothing new is asked for.
+    // While the cordon exists, no new request is made.
     let (drain, _stop) = double.drain("b");
     timeout(LONG, drain).await.unwrap().unwrap();
     double.turn(false);
@@ -283,7 +283,7 @@ async fn a_persons_cordon_outlives_an_update_and_no_longer_than_the_person_wants
         timeout(LONG, uncordoned).await.unwrap().unwrap();
         double.turn(false);
         assert_eq!(double.view.is_cordoned(), cordoned, "{to}");
-        // The person has done with the node.
+        // The operator uncordons the node.
         double.set_cordon(false);
     }
 }

@@ -1,8 +1,9 @@
-//! When a failure is shown, and for how long.
+//! Tests of when a failure is published, and for how long.
 
 use super::*;
 
-/// Waiting for a budget is no failure, however long it takes; an alert is raised by the journal's words.
+/// Waiting for a disruption budget is not a failure, however long it takes; an alert is raised from
+/// the journal.
 #[test]
 fn a_budget_in_the_way_for_an_hour_is_no_failure_and_is_named_all_the_time() {
     let start = Instant::now();
@@ -30,7 +31,8 @@ fn failed(phase: Phase, code: Reason, desired: &str) -> UpdateReport {
     }
 }
 
-/// What is written over time: report and second in, changes of state and reason out.
+/// The publications over time: takes reports with the second of each, returns changes of state and
+/// reason.
 fn written(told: impl IntoIterator<Item = (u64, UpdateReport)>) -> Vec<(u64, State, String)> {
     let start = Instant::now();
     let mut damper = Damper::default();
@@ -60,7 +62,7 @@ fn states(all: &[(u64, State, String)]) -> Vec<(u64, State)> {
 
 #[test]
 fn a_failure_is_shown_at_once_and_stays_through_retries_of_the_same_config() {
-    // It fails, is tried again for a while without a failure, and fails with other words each time.
+    // Every attempt fails with another message, with ten seconds without a failure in between.
     let told = (0..600).map(|second| match second % 20 {
         0..10 => {
             let mut failed = failed(Phase::Failed, Reason::JobFailed, "b");
@@ -72,7 +74,7 @@ fn a_failure_is_shown_at_once_and_stays_through_retries_of_the_same_config() {
     let all = written(told);
     assert_eq!(all[0].1, State::Degraded);
     assert!(all.iter().all(|it| it.1 == State::Degraded), "{all:?}");
-    // At most one write a minute.
+    // At most one write per minute.
     assert!(
         all.len() > 1 && all.windows(2).all(|it| it[1].0 - it[0].0 >= 60),
         "{all:?}"
@@ -89,7 +91,7 @@ fn another_config_clears_a_failure_at_once() {
     use State::{Degraded, Done, Working};
     assert_eq!(states(&all), [(0, Degraded), (5, Working), (6, Done)]);
     assert_eq!(all[1].2, "", "the words are of the config before");
-    // A config that could not be read is withdrawn; the one before it is on the disk all the time.
+    // A config that could not be read is withdrawn; the previous one is on the disk all the time.
     let mut unread = report(Phase::Idle, "a", "a");
     unread.refused = refused(Reason::FieldUnknown);
     let all = written([(0, unread), (1, report(Phase::Idle, "a", "a"))]);
@@ -107,7 +109,7 @@ fn what_comes_and_goes_every_ten_seconds_changes_the_state_once_each_way() {
         let all = states(&written(comes_and_goes.chain(after)));
         match passes(code) {
             false => assert_eq!(all, [(0, State::Degraded), (620, State::Done)]),
-            // It never lasts.
+            // The failure never lasts long enough.
             true => assert!(all.iter().all(|it| it.1 != State::Degraded), "{all:?}"),
         }
     }
@@ -121,7 +123,7 @@ fn what_passes_is_shown_when_it_has_lasted() {
     assert_eq!(all, [(0, State::Working), (300, State::Degraded)]);
 }
 
-/// Nobody says anything meanwhile: the report is the same, and the gates are.
+/// No input changes meanwhile: neither the report nor the gates.
 #[tokio::test(start_paused = true)]
 async fn degraded_comes_and_goes_by_the_passing_of_time_alone() {
     let failing = UpdateReport {
@@ -160,7 +162,7 @@ async fn degraded_comes_and_goes_by_the_passing_of_time_alone() {
     stop.cancel();
 }
 
-/// The journal keeps the failure until the next update has begun to change the machine.
+/// The journal keeps the failure until the next update starts to change the machine.
 #[test]
 fn a_new_config_clears_the_failure_of_the_one_before_from_its_first_phase_on() {
     let mut bad = failed(Phase::Idle, Reason::NoProviderForOSImage, "bad");

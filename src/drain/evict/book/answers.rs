@@ -1,4 +1,4 @@
-//! What the server said to requests for single pods.
+//! Processes the server's responses to requests for single pods.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,7 +12,7 @@ use crate::{
 };
 
 impl Book {
-    /// The server said yes to a request.
+    /// The server accepted a request.
     pub(in crate::drain::evict) fn accepted(
         &mut self,
         request: &Request,
@@ -21,7 +21,8 @@ impl Book {
     ) {
         let id = &request.pod;
         self.note_lost(id);
-        // Before the entry is looked for: the watch may have told of the pod's end before this answer came.
+        // Before the entry is looked up: the watch may have reported the deletion before this
+        // response.
         if request.forced {
             self.forced.insert(id.clone(), request.kept);
         }
@@ -36,7 +37,7 @@ impl Book {
         self.release(&pod, Some(at));
     }
 
-    /// Whom nobody makes anew is lost from now on, and not before.
+    /// A pod that no controller recreates counts as lost from the accepted eviction on.
     fn note_lost(&mut self, id: &PodId) {
         let of_it = self.notes.iter().filter(|(pod, _)| pod == id);
         let lost: Vec<_> = of_it
@@ -49,7 +50,7 @@ impl Book {
         }
     }
 
-    /// The server said no: the pod waits, for as long as the server or our own pauses say.
+    /// The server refused: the pod is retried after the server's delay or our own backoff.
     pub(in crate::drain::evict) fn refused(
         &mut self,
         id: &PodId,
@@ -65,7 +66,7 @@ impl Book {
         let budget = matches!(what, Some(What::Budget(..) | What::Never(..)));
         let hold = self.key(&pod).filter(|_| budget);
         if let Some(entry) = self.entries.get_mut(id) {
-            // Where a budget is known, all pods that it counts have one pause together.
+            // If its budget is known, all pods that it matches share one backoff.
             let due = match hold.is_some() {
                 true => at,
                 false => at + pause(entry.failures),
@@ -87,7 +88,7 @@ impl Book {
             failures: 0,
             asking: false,
         });
-        // Those that were asked together are refused together, and count once.
+        // Concurrent requests that are refused together count as one failure.
         if hold.until <= at {
             hold.until = at + pause(hold.failures);
             hold.failures += 1;
@@ -98,7 +99,7 @@ impl Book {
         self.share(&pod, now);
     }
 
-    /// The others that the same budget counts wait for the same.
+    /// Records the same blocker for all other pods that the budget matches.
     fn share(&mut self, pod: &Pod, now: Timestamp) {
         let key = self.key(pod);
         let waiting = self
@@ -116,7 +117,7 @@ impl Book {
         }
     }
 
-    /// No answer came: as if it had never been asked for.
+    /// No response was received: the pod is as if it had not been requested.
     pub(in crate::drain::evict) fn unanswered(&mut self, id: &PodId, at: Instant) {
         let Some(entry) = self.entries.get_mut(id) else {
             return;
@@ -129,7 +130,8 @@ impl Book {
         self.release(&pod, None);
     }
 
-    /// The budget of a pod is not being asked any more; with a time it has said yes then.
+    /// Ends the running request for the pod's budget; with a time, the budget allowed an eviction
+    /// at that time.
     pub(super) fn release(&mut self, pod: &Pod, yes: Option<Instant>) {
         let Some(hold) = self.key(pod).and_then(|key| self.holds.get_mut(&key)) else {
             return;

@@ -1,4 +1,4 @@
-//! What is due, and when something will be.
+//! Determines which request is due, and when the next one will be.
 
 use std::time::Duration;
 
@@ -9,8 +9,8 @@ use super::{Book, Entry, JUST_AFTER, Request, State};
 use crate::drain::{Act, Pod, Tier, What, evict::Options};
 
 impl Book {
-    /// The next request that is due, which is then under way. `spent` and `ordered` say whether it is
-    /// past what keeps it.
+    /// Returns the next due request and marks it as running. `spent` and `ordered` determine
+    /// whether it is forced.
     pub(in crate::drain::evict) fn next(
         &mut self,
         options: &Options,
@@ -32,7 +32,8 @@ impl Book {
                 .limits
                 .act(pod, self.is_budgeted(pod), spent, ordered);
             let forced = act == Act::Delete;
-            // What kept it until now counts no more; only what the server says to the deletion does.
+            // What blocked the eviction is ignored; only a refused deletion delays the next
+            // attempt.
             let ready = match forced && !entry.delete_tried {
                 true => true,
                 false => due <= at && (forced || self.may_ask(pod, at)),
@@ -61,7 +62,8 @@ impl Book {
         !held && self.throttled.is_none_or(|until| until <= at)
     }
 
-    /// When the next request may be due, and when what is said of a pod changes with time alone.
+    /// When the next request may be due, or when the reported state of a pod changes through time
+    /// alone.
     pub(in crate::drain::evict) fn wake(
         &self,
         options: &Options,
@@ -90,7 +92,7 @@ impl Book {
         due.chain(overdue)
     }
 
-    /// When a pod may be asked for; none while the answer for another of its budget is awaited.
+    /// When a pod may be requested; none while a request for another pod of its budget is running.
     fn not_before(&self, entry: &Entry, due: Instant) -> Option<Instant> {
         let hold = self.key(&entry.pod).and_then(|key| self.holds.get(&key));
         if hold.is_some_and(|hold| hold.asking) {
@@ -104,7 +106,7 @@ impl Book {
     }
 }
 
-/// When to look again.
+/// When to check again.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::drain::evict) enum Wake {
     At(Instant),

@@ -1,36 +1,36 @@
-//! One pod that must go.
+//! One pod that must leave.
 
 use jiff::Timestamp;
 use tokio::time::Instant;
 
 use crate::drain::{Pod, Wait, What};
 
-/// How far a pod is.
+/// Progress of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// To be asked for, not before this time.
+    /// To be requested, not before this time.
     Due(Instant),
-    /// A request is under way.
+    /// A request is running.
     Asking,
-    /// Asked to end; what the server said then, or what the watch shows.
+    /// Terminating since this time, according to the server's response or the watch.
     Leaving(Instant),
-    /// It has ended, its object is held, and the drain goes on without it.
+    /// It has ended, its object remains, and the drain continues without it.
     LeftBehind,
 }
 
-/// A pod that must go.
+/// A pod that must leave.
 #[derive(Clone, Debug)]
 pub(super) struct Entry {
     pub(super) pod: Pod,
     pub(super) state: State,
-    /// What keeps it, and since when.
+    /// What blocks it, and since when.
     pub(super) kept_by: Option<(What, Timestamp)>,
-    /// Since when it is leaving.
+    /// Since when it is terminating.
     pub(super) leaving_since: Option<Timestamp>,
-    /// When it was last seen to be there.
+    /// When it was last observed.
     pub(super) seen: Instant,
     pub(super) failures: u32,
-    /// Deleting it was tried: the next attempt has its pause like any other.
+    /// Its deletion was tried, so the next attempt has a backoff.
     pub(super) delete_tried: bool,
 }
 
@@ -52,7 +52,7 @@ impl Entry {
         )
     }
 
-    /// What it waits for, if anything; `LeftBehind` shows what holds its object.
+    /// What it waits for, if anything; for `LeftBehind`, what keeps its object.
     pub(super) fn wait(&self, now: Timestamp, limit: Option<Timestamp>) -> Option<Wait> {
         let (what, since) = match (&self.kept_by, self.leaving_since) {
             (Some((what, since)), _) => (what.clone(), *since),

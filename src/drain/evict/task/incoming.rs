@@ -1,4 +1,4 @@
-//! What comes back, written into the book.
+//! Merges results into the state of the drain.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::{
 };
 
 impl<P: Pods> Task<'_, P> {
-    /// The API server has not answered a call that was begun at `since`.
+    /// A call that was started at `since` got no response from the API server.
     pub(super) fn lost(
         &mut self,
         since: Instant,
@@ -98,7 +98,7 @@ impl<P: Pods> Task<'_, P> {
         Ok(())
     }
 
-    /// What is said of a budget shall be what it says now.
+    /// Reads the budgets of a namespace again, so that the reported state is current.
     fn read_budgets(&mut self, namespace: String) {
         if !self.reading.insert(namespace.clone()) {
             return;
@@ -123,7 +123,7 @@ impl<P: Pods> Task<'_, P> {
             }
             Looked::Budgets(namespace, budgets) => {
                 self.reading.remove(&namespace);
-                // Where they cannot be read the refusal's own words are told.
+                // If they cannot be read, the message of the refusal is reported.
                 if let Ok(budgets) = budgets {
                     self.changed = true;
                     self.book.read(&namespace, budgets, self.drain.clock.now());
@@ -157,7 +157,7 @@ impl<P: Pods> Task<'_, P> {
         self.book.take(found, asked, self.drain.clock.now());
         self.changed = true;
         if !std::mem::replace(&mut self.begun, true) {
-            // What a budget will never allow is said before the first pod is asked to go.
+            // Budgets that can never allow an eviction are reported before the first eviction.
             self.tell(now);
         }
         self.clean = self.book.tier().is_none();
@@ -181,7 +181,7 @@ impl<P: Pods> Task<'_, P> {
                 self.version = version;
                 self.book.is_gone(&pod);
             }
-            // A watch has an end; the next one goes on where it was.
+            // The watch ended normally; the next one resumes from the same version.
             None => {
                 self.changes = None;
                 match self.watched.is_some_and(|began| at < began + SPACED) {
@@ -189,7 +189,8 @@ impl<P: Pods> Task<'_, P> {
                     false => self.watch(at),
                 }
             }
-            // What was missed is found by a look at all; whether the server is away shows then, too.
+            // A survey finds the missed changes, and also detects whether the server is
+            // unreachable.
             Some(Err(_)) => {
                 self.changes = None;
                 self.look_again(at);

@@ -1,4 +1,4 @@
-//! What is asked of the API server, each in a task of its own.
+//! Sends requests to the API server, each in a task of its own.
 
 use std::sync::Arc;
 
@@ -55,7 +55,7 @@ impl<P: Pods> Task<'_, P> {
         });
     }
 
-    /// Looks at the whole node soon, for the watch has failed.
+    /// Schedules a survey soon, because the watch has failed.
     pub(super) fn look_again(&mut self, now: Instant) {
         let soon = self.looked.map_or(now, |looked| now.max(looked + SPACED));
         self.look_at.get_or_insert(soon);
