@@ -1,4 +1,4 @@
-//! `machinist adopt`.
+//! Implements `machinist adopt`, which takes a machine over from machine-config-daemon.
 
 use clap::Args;
 
@@ -36,10 +36,10 @@ Examples:
   machinist adopt
   machinist adopt --yes -o json")]
 pub struct AdoptArgs {
-    /// The cluster, and whether a person is asked.
+    /// The cluster, and whether the user is asked for confirmation.
     #[command(flatten)]
     pub handover: Handover,
-    /// How the plan is printed.
+    /// The output format.
     #[command(flatten)]
     pub printed: Printed,
 }
@@ -61,7 +61,7 @@ pub(super) fn run(global: &Global, args: &AdoptArgs) -> anyhow::Result<Exit> {
         told.wants_no_other(&found.config.name)?;
         told.says_no_other(&found.config.name)?;
     }
-    // As for an update: a live machine needs what writing its state needs.
+    // As for an update, a live machine needs the capabilities for writing its state.
     let capabilities = agent::capabilities(&context.root, context.settings.owners)?;
     let policies = context.policies()?;
     let looked = agent::adoption(&context.root, found, capabilities, &policies);
@@ -92,7 +92,8 @@ pub(super) fn run(global: &Global, args: &AdoptArgs) -> anyhow::Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// The plan, as `plan` shows it, and, where it is `taken` over, what comes along.
+/// Prints the plan in the format of `plan`; if `taken`, also the state that is taken over with the
+/// config.
 fn show(context: &Context, adoption: &Adoption, format: Format, taken: bool) -> anyhow::Result<()> {
     let root = context.shown_root();
     let document = PlanDocument::new(&root, &adoption.plan);
@@ -116,7 +117,7 @@ fn show(context: &Context, adoption: &Adoption, format: Format, taken: bool) -> 
     Ok(())
 }
 
-/// Refusals are told one by one, as everywhere.
+/// Prints each refusal on its own, like other commands.
 fn refused(error: HandoverError) -> anyhow::Result<Exit> {
     match error {
         HandoverError::Refused(refusals) => {

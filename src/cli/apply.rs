@@ -1,4 +1,4 @@
-//! `machinist apply`.
+//! Implements `machinist apply`.
 
 use std::{
     io::IsTerminal as _,
@@ -53,19 +53,19 @@ pub struct ApplyArgs {
     /// The config to apply.
     #[command(flatten)]
     pub wanted: Wanted,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(short, long)]
     pub yes: bool,
-    /// Whose files are made: auto, set or record [default: owners of the settings, auto]
+    /// How to handle file owners: auto, set or record [default: owners of the settings, auto]
     #[arg(long, value_enum, value_name = "HOW", hide_possible_values = true)]
     pub owners: Option<Owners>,
-    /// How it is printed.
+    /// The output format.
     #[command(flatten)]
     pub printed: Printed,
 }
 
 impl ApplyArgs {
-    /// What the flags say about settings.
+    /// The settings that the flags set.
     pub fn flags(&self) -> Fragment {
         owners_flag(self.wanted.flags(), self.owners)
     }
@@ -92,19 +92,19 @@ pub(super) fn run(global: &Global, args: &ApplyArgs) -> anyhow::Result<Exit> {
     }
 }
 
-/// How a config is to be applied.
+/// Options for applying a config.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct How {
-    /// The command that wants it.
+    /// The command that applies it.
     pub(super) by: &'static str,
-    /// Do not ask.
+    /// Do not ask for confirmation.
     pub(super) yes: bool,
-    /// Form of the output.
+    /// The output format.
     pub(super) output: Format,
 }
 
-/// Plans, asks, applies, reports. Shared with `rollback`, which leaves word for the agent that starts
-/// next: `over` is the config that it is not to go on to.
+/// Plans, asks for confirmation, applies and reports. Shared with `rollback`, which records a hold
+/// for the next agent: `over` is the config that the agent must not apply.
 pub(super) fn once(
     context: &Context,
     config: MachineConfig,
@@ -126,11 +126,11 @@ pub(super) fn once(
     let (root, held) = (context.root.clone(), hold.clone());
     let approve = move |plan: &Plan| {
         if output == Format::Text {
-            // Nobody reads: what is asked next is asked on the terminal.
+            // stdout is closed: the confirmation is still asked on the terminal.
             let _ = print(&plan.to_text(true));
         }
         let agreed = matches!(confirm("Apply this?", yes), Ok(Answer::Yes));
-        // Before anything happens: a reboot may end this command.
+        // Record it before anything else, because a reboot may end this command.
         let held = held.as_ref().filter(|_| agreed);
         let agreed = agreed && held.is_none_or(|hold| kept(hold, &root));
         said_no.store(!agreed, Ordering::Relaxed);
@@ -162,7 +162,7 @@ pub(super) fn once(
     finish(&report, before.as_deref(), output)
 }
 
-/// Leaves word for the agent; said when that fails, since nothing is changed without.
+/// Records the hold for the agent. A failure is printed, because nothing is changed then.
 fn kept(hold: &Hold, root: &Root) -> bool {
     let saved = hold.save(root);
     if let Err(error) = &saved {
@@ -171,12 +171,12 @@ fn kept(hold: &Hold, root: &Root) -> bool {
     saved.is_ok()
 }
 
-/// The id of the last update in a history.
+/// The id of the newest update in a history.
 fn newest(history: &[UpdateRecord]) -> Option<String> {
     history.last().map(|update| update.id.clone())
 }
 
-/// Tells how the update ended; none when nothing came after the update `before`.
+/// Reports the result of the update; none if there is no update after `before`.
 fn finish(report: &UpdateReport, before: Option<&str>, output: Format) -> anyhow::Result<Exit> {
     let last = report.updates.first();
     let last = last.filter(|update| Some(update.id.as_str()) != before);

@@ -1,4 +1,4 @@
-//! The arguments that every command shares, and the list of commands.
+//! Defines the arguments that all commands share, and the list of commands.
 
 use std::{
     path::{Path, PathBuf},
@@ -21,7 +21,8 @@ use crate::{
     root::Root,
 };
 
-/// Applies machine config, lends devices to the kubelet and says whether the machine is fit for work.
+/// Applies machine configs, advertises devices to the kubelet and reports whether the machine is
+/// ready for workloads.
 #[derive(Debug, Parser)]
 #[command(
     name = "machinist",
@@ -32,62 +33,62 @@ Exit codes: 0 done or healthy; 1 failed, refused or no agent to ask; 2 changes p
 (plan, verify); 64 wrong usage or settings."
 )]
 pub struct Cli {
-    /// For every command.
+    /// Flags of every command.
     #[command(flatten)]
     pub global: Global,
-    /// What to do.
+    /// The command to run.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// What to do.
+/// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Look after the machine: apply its config, lend its devices, say whether it is ready
+    /// Run the agent: apply the machine's config, advertise its devices, report its readiness
     Run(run::RunArgs),
     /// Show what an update would change, why, and at which cost
     Plan(plan::PlanArgs),
     /// Apply a config once
     Apply(apply::ApplyArgs),
-    /// Compare the machine with the config it is on
+    /// Compare the machine with its current config
     Verify(verify::VerifyArgs),
-    /// Go back to the config before
+    /// Return to an earlier config
     Rollback(rollback::RollbackArgs),
     /// Merge configs into one
     Render(render::RenderArgs),
     /// Show finished updates
     History(history::HistoryArgs),
-    /// Say why nothing is happening
+    /// Explain why nothing is happening
     Explain(explain::ExplainArgs),
-    /// Show the journal, or begin a new one
+    /// Show the journal, or start a new one
     Journal(journal::JournalArgs),
     /// List and explain devices, check a declaration
     Devices(devices::DevicesArgs),
-    /// Play the agent for a vendor's program and say which rules it keeps
+    /// Test a device driver against the rules of the vendor API, in place of the agent
     VendorCheck(vendor_check::VendorCheckArgs),
-    /// Take the pods off a node and keep new ones away
+    /// Cordon a node and evict its pods
     Drain(drain::DrainArgs),
-    /// Keep new pods away from a node
+    /// Mark a node unschedulable
     Cordon(cordon::CordonArgs),
-    /// Let new pods come to a node again
+    /// Mark a node schedulable again
     Uncordon(cordon::UncordonArgs),
-    /// Give back a node whose update has not changed its machine yet
+    /// Cancel the update of a node before it changes the disk
     Cancel(cancel::CancelArgs),
     /// Take a machine over from OpenShift's machine-config-daemon
     Adopt(adopt::AdoptArgs),
-    /// Give a machine back to OpenShift's machine-config-daemon
+    /// Return a machine to OpenShift's machine-config-daemon
     Release(release::ReleaseArgs),
-    /// Settle what a crash left, before anything else starts
+    /// Complete or undo an update that a crash interrupted, before anything else starts
     #[command(hide = true)]
     Recover(recover::RecoverArgs),
-    /// Judge the running boot, and take an update back that it does not bear
+    /// Judge the running boot, and roll an update back if the boot fails
     #[command(hide = true)]
     Guard(guard::GuardArgs),
-    /// Show what the running agent says about this machine
+    /// Show the status that the running agent reports for this machine
     Status(status::StatusArgs),
-    /// Show the effective settings and where each comes from
+    /// Show the effective settings and the origin of each
     Settings(settings::SettingsArgs),
-    /// Remove what the agent brought to a host and its Node
+    /// Remove what the agent installed on a host and set on its Node
     Uninstall(uninstall::UninstallArgs),
     /// Print the custom resource definitions for a cluster without OpenShift
     Crds(crds::CrdsArgs),
@@ -97,17 +98,17 @@ pub enum Command {
     Man(man::ManArgs),
 }
 
-/// Flags that every command takes, before or after its name.
+/// Flags of every command, before or after its name.
 #[derive(Clone, Debug, Args)]
 pub struct Global {
-    /// Directory that every path of the machine hangs from
+    /// Root directory of the machine's file system
     #[arg(long, global = true, value_name = "DIR", default_value = "/")]
     pub root: PathBuf,
-    /// Directory with machinist.yaml and machinist.yaml.d, on your own file system
-    /// [default: etc/machinist below the root]
+    /// Directory with machinist.yaml and machinist.yaml.d, on your own file system [default:
+    /// etc/machinist below the root]
     #[arg(long, global = true, value_name = "DIR")]
     pub config: Option<PathBuf>,
-    /// What log lines on stderr look like [default: log.format of the settings, auto]
+    /// Format of log lines on stderr [default: log.format of the settings, auto]
     #[arg(
         long,
         global = true,
@@ -121,12 +122,12 @@ pub struct Global {
 }
 
 impl Global {
-    /// The root; it must exist.
+    /// Opens the root, which must exist.
     pub fn open_root(&self) -> anyhow::Result<Root> {
         Ok(Root::open(&self.root)?)
     }
 
-    /// Where the settings come from, flags included.
+    /// The sources of the settings, including flags.
     pub fn settings_place(&self, root: &Root, flags: Fragment) -> anyhow::Result<Place> {
         let pool = agent::pool::known(root);
         let root_alone = root.obeys_root_alone();
@@ -161,12 +162,13 @@ fn open_config(dir: &Path) -> anyhow::Result<Root> {
     Root::open(dir).context("cannot open the directory that --config names")
 }
 
-/// A variable of ours that is no text.
+/// A `MACHINIST_` variable is not UTF-8.
 #[derive(Debug, thiserror::Error)]
 #[error("the environment variable {0} is no UTF-8 text")]
 pub(super) struct NoText(String);
 
-/// What is no text names no setting, unless it begins as one does: then it is a mistake to be told.
+/// The environment variables. Those that are not UTF-8 are skipped, except for `MACHINIST_`
+/// variables, which are an error.
 fn environment() -> Result<Vec<(String, String)>, NoText> {
     let mut all = Vec::new();
     for (name, value) in std::env::vars_os() {
@@ -180,24 +182,25 @@ fn environment() -> Result<Vec<(String, String)>, NoText> {
     Ok(all)
 }
 
-/// The config that `plan`, `apply` and `render` are about.
+/// The config that `plan`, `apply` and `render` work on.
 #[derive(Clone, Debug, Args)]
 pub struct Wanted {
-    /// MachineConfig, Ignition or Butane files; a later one wins. Those without a name of their own count
-    /// in this order, MachineConfigs as in OpenShift: role worker first, then by name
+    /// MachineConfig, Ignition or Butane files; later ones override earlier ones. Files without a
+    /// name of their own are merged in this order, MachineConfigs as in OpenShift: role worker
+    /// first, then by name
     #[arg(value_name = "FILE")]
     pub files: Vec<PathBuf>,
-    /// Where configs come from: dir:PATH, or auto [default: source of the settings, auto]
+    /// Source of configs: dir:PATH, or auto [default: source of the settings, auto]
     #[arg(long, value_name = "SOURCE", value_parser = Source::from_flag, conflicts_with = "files")]
     pub source: Option<Source>,
-    /// The roles of the machine, such as worker,infra; MachineConfigs of others are left out
+    /// The roles of the machine, such as worker,infra; MachineConfigs of other roles are skipped
     /// [default: source.role of the settings]
     #[arg(long, value_name = "ROLE", value_delimiter = ',')]
     pub role: Vec<String>,
 }
 
 impl Wanted {
-    /// What the flags say about settings.
+    /// The settings that the flags set.
     pub fn flags(&self) -> Fragment {
         let flags = source_flag(Fragment::default(), self.source.as_ref());
         role_flag(flags, &self.role)
@@ -257,7 +260,7 @@ mod help_tests {
         command.get_subcommands().for_each(look_at);
     }
 
-    /// Terminals differ: a line that is broken here would be broken again there.
+    /// Terminals have different widths, so line breaks in a paragraph would be wrapped twice.
     #[test]
     fn a_paragraph_of_help_is_one_line_which_the_terminal_wraps() {
         look_at(&Cli::command());

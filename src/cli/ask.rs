@@ -1,27 +1,27 @@
-//! Asking the person at the terminal.
+//! Asks the user at the terminal for confirmation.
 
 use std::io::{self, BufRead, IsTerminal, Write};
 
-/// What the person said.
+/// The user's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// Go on.
+    /// Continue.
     Yes,
-    /// Anything else, the end of input included.
+    /// Any other answer, including the end of input.
     No,
 }
 
-/// Nobody can be asked.
+/// There is no terminal to ask on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("nobody can be asked, since stdin is no terminal: give --yes to go on without asking")]
 pub struct NoTerminal;
 
-/// Whether there is somebody to ask.
+/// Whether there is a terminal to ask on.
 pub(super) fn can_ask() -> bool {
     io::stdin().is_terminal()
 }
 
-/// Asks `question` on stderr and reads one line from stdin. `yes` answers beforehand (`--yes`).
+/// Asks `question` on stderr and reads one line from stdin. `yes` confirms in advance (`--yes`).
 pub fn confirm(question: &str, yes: bool) -> anyhow::Result<Answer> {
     if yes {
         return Ok(Answer::Yes);

@@ -1,4 +1,4 @@
-//! Changing the machine beside a running agent: it is asked, and what it does is followed.
+//! Changes the machine through a running agent: sends it the request and follows its progress.
 
 use std::time::Duration;
 
@@ -17,13 +17,14 @@ use crate::{
     status::{Outcome, Status, UpdateStatus},
 };
 
-/// How often the agent is asked how far it is: as smooth as a person can see.
+/// The interval for polling the agent's progress, short enough to look smooth.
 const STEP: Duration = Duration::from_millis(100);
 
-/// How long an agent may be silent that is followed. One that is restarted is back by then.
+/// How long the agent may be unreachable while it is followed. A restarted agent is reachable again
+/// within that time.
 const SILENT: Duration = Duration::from_secs(10);
 
-/// What the running agent says; none where there is no agent.
+/// The status of the running agent; none if no agent runs.
 pub(super) fn agent(context: &Context) -> anyhow::Result<Option<Status>> {
     match status::ask(&context.root) {
         Ok(status) => Ok(Some(status)),
@@ -34,7 +35,7 @@ pub(super) fn agent(context: &Context) -> anyhow::Result<Option<Status>> {
     }
 }
 
-/// Plans, confirms with the person, asks the agent and follows it to the end.
+/// Plans, asks the user for confirmation, sends the request to the agent and follows it to the end.
 pub(super) fn ask(
     context: &Context,
     before: &Status,
@@ -70,7 +71,7 @@ pub(super) fn ask(
     finish(context, &ended, &digest, update, how)
 }
 
-/// The plan; none when the config is refused, which is said.
+/// The plan; none if the config is refused, after printing the refusals.
 fn plan(context: &Context, config: &MachineConfig) -> anyhow::Result<Option<Plan>> {
     let capabilities = agent::look_capabilities(&context.root, context.settings.owners);
     let policies = context.policies()?;
@@ -85,7 +86,7 @@ fn plan(context: &Context, config: &MachineConfig) -> anyhow::Result<Option<Plan
     }
 }
 
-/// Waits until the agent has heard word `asked` and rests, or cannot go on by itself.
+/// Waits until the agent has received request `asked` and is idle, or cannot continue on its own.
 async fn follow(
     context: &Context,
     asked: u64,
@@ -93,7 +94,7 @@ async fn follow(
     progress: &Progress,
 ) -> anyhow::Result<Status> {
     let mut heard = Instant::now();
-    // An agent that was started anew has counted nothing yet; what was asked it has read from the disk.
+    // A restarted agent counts requests from zero, but has read the request from the disk.
     let mut restarted = false;
     loop {
         match status::ask(&context.root) {
@@ -102,10 +103,11 @@ async fn follow(
                 progress.phase(&status.phase);
                 let wanted = status.config.desired_digest == digest;
                 let rests = match status.phase.as_str() {
-                    // Idle with the config still to come, it has heard the word and not begun yet.
+                    // If it is idle and the config is not applied yet, it has received the request
+                    // and not started.
                     "Idle" => status.config.digest == digest || !wanted || status.failure.is_some(),
                     "Failed" => true,
-                    // The reboot takes this command along, or is left to somebody.
+                    // The reboot ends this command, or another actor has to trigger it.
                     "RebootPending" => wanted,
                     _ => false,
                 };
@@ -122,7 +124,7 @@ async fn follow(
     }
 }
 
-/// Tells how it ended.
+/// Prints the result.
 fn finish(
     context: &Context,
     ended: &Status,

@@ -1,4 +1,4 @@
-//! `machinist cancel`.
+//! Implements `machinist cancel`.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use crate::{
     telemetry::chain,
 };
 
-/// How often the Node is looked at while the agent's answer is waited for.
+/// The interval for polling the Node while waiting for the agent's answer.
 const STEP: Duration = Duration::from_millis(500);
 
 /// Flags of `cancel`.
@@ -34,24 +34,24 @@ Examples:
   machinist cancel --no-wait worker-1 worker-2
   machinist cancel --undo worker-1")]
 pub struct CancelArgs {
-    /// Which nodes.
+    /// The nodes.
     #[command(flatten)]
     pub nodes: Nodes,
-    /// Begin the cancelled update after all
+    /// Revoke the cancellation, so that the update can start
     #[arg(long)]
     pub undo: bool,
-    /// Do not wait for the node's agent to answer
+    /// Do not wait for the agent's answer
     #[arg(long)]
     pub no_wait: bool,
-    /// Wait no longer for the agent's answer; 0 waits for ever
+    /// Timeout for the agent's answer; 0 waits forever
     #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = duration, conflicts_with = "no_wait")]
     pub timeout: Duration,
-    /// How it is printed.
+    /// The output format.
     #[command(flatten)]
     pub printed: Printed,
 }
 
-/// What became of one node.
+/// The result for one node.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct NodeCancelled {
@@ -64,21 +64,22 @@ struct NodeCancelled {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 enum Outcome {
-    /// The update is given up, and nothing of the machine was changed.
+    /// The update is cancelled; the machine was not changed.
     Cancelled,
-    /// The agent has not answered, or was not waited for; the question stands.
+    /// The agent has not answered yet, or the command did not wait; the request remains on the
+    /// Node.
     Asked,
     /// There is no update to cancel.
     Nothing,
-    /// The update is begun after all.
+    /// The cancellation is revoked.
     Undone,
-    /// It came too late.
+    /// The update has already changed the disk.
     Refused,
-    /// The cluster did not do what was asked.
+    /// The request to the cluster failed.
     Failed,
 }
 
-/// The whole answer.
+/// The output document.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Answer {
@@ -127,7 +128,7 @@ fn page(answer: &Answer, suffix: &str) -> String {
     lines.collect()
 }
 
-/// All are asked first, then each is waited for.
+/// Sends all requests first, then waits for each answer.
 async fn all(args: &CancelArgs) -> anyhow::Result<Vec<NodeCancelled>> {
     let cluster = args.nodes.cluster().await?;
     let names = args.nodes.names(&cluster).await?;
@@ -150,7 +151,7 @@ async fn all(args: &CancelArgs) -> anyhow::Result<Vec<NodeCancelled>> {
     Ok(nodes)
 }
 
-/// What is to be written; none where it stands so already.
+/// The annotation value to write; none if the Node has it already.
 fn wish(seen: &Standing, undo: bool) -> Option<Option<String>> {
     match (undo, &seen.asked, seen.pending()) {
         (true, Some(_), _) => Some(None),
@@ -194,7 +195,8 @@ async fn follow(
                 Some((outcome, why)) => return Ok(ended(Some(config), outcome, why)),
                 None => None,
             },
-            // The question is on the Node: a server that is away for a while takes nothing of it back.
+            // The request is stored on the Node, so an API server that is temporarily unreachable
+            // does not revoke it.
             Err(error) if error.again() && error.code() != 404 => Some(error),
             Err(error) => return Err(error),
         };
@@ -206,7 +208,7 @@ async fn follow(
     }
 }
 
-/// What the Node says of the question, once it says anything.
+/// The answer in the Node's annotations, once there is one.
 fn answer(now: &Standing, config: &str) -> Option<(Outcome, Option<String>)> {
     if now.cancelled.as_deref() == Some(config) {
         return Some((Outcome::Cancelled, None));
@@ -219,7 +221,7 @@ fn answer(now: &Standing, config: &str) -> Option<(Outcome, Option<String>)> {
     (now.asked.as_deref() != Some(config)).then(|| (Outcome::Refused, Some(other.to_owned())))
 }
 
-/// `missed`: why the last look saw nothing.
+/// `missed`: why the last poll failed.
 fn overdue(config: &str, timeout: Duration, missed: Option<&ClusterError>) -> String {
     let within = format!("within {timeout:?}");
     match missed {

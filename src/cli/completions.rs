@@ -1,4 +1,4 @@
-//! `machinist completions`.
+//! Implements `machinist completions`.
 
 use clap::{Args, CommandFactory};
 use clap_complete::Shell;

@@ -1,4 +1,4 @@
-//! What the commands that work on configs share: settings, source, the config that is wanted.
+//! Provides what the commands on configs share: settings, source, and the desired config.
 
 use anyhow::{Context as _, bail};
 
@@ -25,7 +25,7 @@ pub(super) struct Context {
 }
 
 impl Context {
-    /// Opens the root, or makes it where `create` says so, and reads the settings.
+    /// Opens the root, or creates it if `create` is true, and reads the settings.
     pub(super) fn open(global: &Global, flags: Fragment, create: bool) -> anyhow::Result<Self> {
         let root = if create {
             Root::open_or_create(&global.root)?.0
@@ -41,7 +41,7 @@ impl Context {
         })
     }
 
-    /// The directory that configs come from; an error where the cluster says what is wanted.
+    /// The directory that configs come from; an error if a cluster determines the desired config.
     pub(super) fn source(&self) -> anyhow::Result<DirectorySource> {
         let access = agent::access(&self.root, &self.settings, &surroundings(false));
         match self.settings.source.clone().settle(access.is_some()) {
@@ -52,7 +52,7 @@ impl Context {
         }
     }
 
-    /// Where the agent's configs come from.
+    /// The source of the agent's configs.
     pub(super) fn origin(&self, pod_uid: Option<String>) -> anyhow::Result<Origin> {
         let access = agent::access(&self.root, &self.settings, &surroundings(true));
         match (
@@ -71,7 +71,7 @@ impl Context {
         }
     }
 
-    /// The config that the arguments ask for, or everything that is wrong with it.
+    /// The config that the arguments select, or all its refusals.
     pub(super) fn wanted(&self, wanted: &Wanted) -> anyhow::Result<Result<MachineConfig, Refused>> {
         if wanted.files.is_empty() {
             if self.follows_a_cluster()? {
@@ -84,7 +84,7 @@ impl Context {
         self.files(wanted)
     }
 
-    /// Whether the settings leave it to the running agent where configs come from, and that is a cluster.
+    /// Whether the settings leave the source to the running agent, and that is a cluster.
     fn follows_a_cluster(&self) -> anyhow::Result<bool> {
         if !matches!(self.settings.source, Source::Auto | Source::Cluster) {
             return Ok(false);
@@ -93,7 +93,7 @@ impl Context {
         Ok(agent.is_some_and(|agent| agent.source == Origin::CLUSTER))
     }
 
-    /// The config that the Node names, from the agent that has read it.
+    /// The desired config of the Node, from the agent that has read it.
     fn the_nodes(&self) -> anyhow::Result<MachineConfig> {
         let WantedConfig { name, config } = admin::ask_wanted(&self.root)?;
         let mut config = machine_config::from_portable_json(config.as_slice())?;
@@ -108,7 +108,7 @@ impl Context {
         Ok(config)
     }
 
-    /// Beside an agent that was started with `--source`, the settings alone name another one.
+    /// If an agent was started with `--source`, the settings alone may name a different source.
     fn same_as_the_agents(&self, source: &DirectorySource) -> anyhow::Result<()> {
         let chosen = !matches!(self.settings.source, Source::Auto);
         let agent = match chosen {
@@ -124,7 +124,7 @@ impl Context {
         }
     }
 
-    /// The files that the arguments name, merged.
+    /// The merged config of the files in the arguments.
     pub(super) fn files(&self, wanted: &Wanted) -> anyhow::Result<Result<MachineConfig, Refused>> {
         let slash = Root::open(std::path::Path::new("/"))?;
         let (mut files, mut missing) = (Vec::new(), Vec::new());
@@ -172,9 +172,9 @@ impl Context {
         }))
     }
 
-    /// What is wrong with a config, and what this machine would refuse of as much of it as could be
-    /// read. Where the machine cannot be asked, that part is left out: it is not what keeps the config
-    /// from being accepted.
+    /// The refusals of a config, including those of this machine for the part that could be parsed.
+    /// If the machine cannot be checked, its refusals are omitted: they are not the reason why the
+    /// config is not accepted.
     pub(super) fn all_refusals(&self, refused: Refused) -> Vec<Refusal> {
         let Refused { mut refusals, rest } = refused;
         let of_the_host = rest.and_then(|rest| {
@@ -189,9 +189,10 @@ impl Context {
         refusals
     }
 
-    /// Whether the host would refuse that whatever is said where the config could not be read.
+    /// Whether the host would refuse this independent of the part of the config that could not be
+    /// parsed.
     fn stands_alone(&self, refusal: &Refusal) -> bool {
-        // What leaves the machine may stand where it could not be read, and would stay.
+        // An entry that seems to leave the config may be in the part that could not be parsed.
         let asked = refusal.file.is_some();
         let others = self
             .settings
@@ -210,13 +211,13 @@ impl Context {
                 | Reason::ImageNotByDigest
                 | Reason::DowngradeRefused
                 | Reason::KubeletNotManaged => true,
-                // Else a user or group may come with what could not be read.
+                // Other users or groups may be declared in the part that could not be parsed.
                 Reason::FileOwnerUnknown => !others,
                 _ => false,
             }
     }
 
-    /// The disruption policies that hold here.
+    /// The effective disruption policies.
     pub(super) fn policies(&self) -> anyhow::Result<Policies> {
         Ok(agent::policies(
             &self.root,
@@ -225,14 +226,15 @@ impl Context {
         )?)
     }
 
-    /// The name of the root, for documents.
+    /// The name of the root in documents.
     pub(super) fn shown_root(&self) -> String {
         self.root.display().display().to_string()
     }
 }
 
-/// What this process is given that tells of a cluster. `KUBECONFIG` is a person's, and says nothing of
-/// the machine that a command is about.
+/// The environment of this process that refers to a cluster. `KUBECONFIG` is used only for an
+/// agent: for a command it belongs to the user and need not be the cluster of the machine that the
+/// command is about.
 pub(super) fn surroundings(agent: bool) -> Surroundings {
     let listed = std::env::var_os("KUBECONFIG").filter(|_| agent);
     let listed = listed.unwrap_or_default();
@@ -247,7 +249,7 @@ pub(super) fn surroundings(agent: bool) -> Surroundings {
     }
 }
 
-/// What a file of the caller's holds, or why that is no config.
+/// The content of one of the caller's files, or why it is not a config.
 fn read(slash: &Root, whole: &AbsPath, shown: &str) -> Result<Vec<u8>, Refusal> {
     let refuse = |message: String| Refusal::new(Reason::SourceUnreadable, message);
     if slash.list(whole).is_ok() {
@@ -263,10 +265,10 @@ fn read(slash: &Root, whole: &AbsPath, shown: &str) -> Result<Vec<u8>, Refusal> 
         .map_err(|error| refuse(crate::telemetry::chain(&error)))
 }
 
-/// The largest file that is read, as for a source.
+/// The maximum file size in bytes, as for a source.
 const LARGEST: u64 = 8 << 20;
 
-/// Prints refusals for people on stderr.
+/// Prints refusals as text on stderr.
 pub(super) fn complain_of(refusals: &[Refusal]) {
     let refused = Plan {
         refusals: refusals.to_vec(),

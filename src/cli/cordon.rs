@@ -1,4 +1,4 @@
-//! `machinist cordon` and `machinist uncordon`.
+//! Implements `machinist cordon` and `machinist uncordon`.
 
 use clap::Args;
 use serde::Serialize;
@@ -25,13 +25,13 @@ Examples:
   machinist cordon --keep worker-1
   machinist cordon -l topology.kubernetes.io/zone=b --dry-run")]
 pub struct CordonArgs {
-    /// Which nodes.
+    /// The nodes.
     #[command(flatten)]
     pub nodes: Nodes,
-    /// Keep the node cordoned after an update that is under way, too
+    /// Keep the node cordoned after a running update as well
     #[arg(long)]
     pub keep: bool,
-    /// How it is printed.
+    /// The output format.
     #[command(flatten)]
     pub printed: Printed,
 }
@@ -44,15 +44,15 @@ Takes back what `cordon --keep` said, too. A node that an update needs cordoned 
 Example:
   machinist uncordon worker-1")]
 pub struct UncordonArgs {
-    /// Which nodes.
+    /// The nodes.
     #[command(flatten)]
     pub nodes: Nodes,
-    /// How it is printed.
+    /// The output format.
     #[command(flatten)]
     pub printed: Printed,
 }
 
-/// What became of one node.
+/// The result for one node.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct NodeSet {
@@ -63,7 +63,7 @@ struct NodeSet {
     reason: Option<crate::reason::Reason>,
 }
 
-/// The whole answer.
+/// The output document.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Answer {
@@ -104,7 +104,7 @@ fn run(global: &Global, nodes: &Nodes, wish: Wish, printed: Printed) -> anyhow::
     Ok(if failed { Exit::Failed } else { Exit::Done })
 }
 
-/// One node after the other; one that fails does not keep the next.
+/// Processes the nodes one after the other; a failure does not stop the others.
 async fn set(nodes: &Nodes, wish: Wish) -> anyhow::Result<Vec<NodeSet>> {
     let cluster = nodes.cluster().await?;
     let mut all = Vec::new();
@@ -128,7 +128,7 @@ async fn set(nodes: &Nodes, wish: Wish) -> anyhow::Result<Vec<NodeSet>> {
     Ok(all)
 }
 
-/// What a person would not expect.
+/// A hint about an effect that the user might not expect.
 fn hint(before: Before, wish: Wish) -> Option<String> {
     let hint = match wish {
         Wish::Cordon { keep: false } if before.held_by_agent && !before.kept => {

@@ -1,10 +1,10 @@
-//! `machinist crds`.
+//! Implements `machinist crds`.
 
 use clap::Args;
 
 use super::{Exit, output::print_raw};
 
-/// The definitions as they are shipped; the kustomization beside them names the same files.
+/// The definitions as shipped; the kustomization next to them lists the same files.
 const CRDS: &[&str] = &[
     include_str!("../../packaging/kubernetes/crds/machineconfigs.yaml"),
     include_str!("../../packaging/kubernetes/crds/machineconfigpools.yaml"),

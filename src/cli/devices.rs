@@ -1,4 +1,4 @@
-//! `machinist devices`: its commands and flags, and the list.
+//! Implements `machinist devices`: its commands and flags, and the list.
 
 mod explain;
 
@@ -20,26 +20,26 @@ use crate::{
 /// Arguments of `devices`.
 #[derive(Debug, Args)]
 pub struct DevicesArgs {
-    /// What to do.
+    /// The command to run.
     #[command(subcommand)]
     pub command: DevicesCommand,
 }
 
-/// What to do.
+/// The commands.
 #[derive(Debug, Subcommand)]
 pub enum DevicesCommand {
-    /// List the resources that the running agent lends
+    /// List the resources that the running agent advertises
     List(ListArgs),
-    /// Say why a resource and its devices are as they are, who has them, and since when
+    /// Explain the state of a resource and its devices, and which containers hold them since when
     Explain(explain::ExplainArgs),
-    /// Say what a declaration would match on this machine, now
+    /// Show which devices of this machine a declaration matches
     Check(CheckArgs),
 }
 
 /// Flags of `devices list`.
 #[derive(Debug, Args)]
 pub struct ListArgs {
-    /// How it is printed.
+    /// The output format.
     #[command(flatten)]
     pub printed: Printed,
 }
@@ -53,10 +53,10 @@ judged as by an agent of the user who asks.
 Example:
   machinist devices check /etc/machinist/devices.d/serial.yaml")]
 pub struct CheckArgs {
-    /// The declaration
+    /// The declaration file
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
-    /// How it is printed.
+    /// The output format.
     #[command(flatten)]
     pub printed: Printed,
 }
@@ -112,7 +112,7 @@ fn check(global: &Global, args: &CheckArgs) -> anyhow::Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// A file of the caller's as the root sees it; one that is not below it stays as it is.
+/// The path of one of the caller's files below the root; a path outside the root is unchanged.
 fn of_root(root: &Root, file: &AbsPath) -> AbsPath {
     let top = root.host_path(&AbsPath::root());
     let below = std::path::Path::new(file.as_str()).strip_prefix(top);
@@ -121,7 +121,7 @@ fn of_root(root: &Root, file: &AbsPath) -> AbsPath {
     whole.unwrap_or_else(|| file.clone())
 }
 
-/// A device that a declaration finds here now.
+/// A device that the declaration currently matches.
 #[derive(Debug, Serialize)]
 struct Found<'a> {
     id: &'a str,
@@ -135,7 +135,7 @@ struct Found<'a> {
     capacity: &'a Pairs<Quantity>,
 }
 
-/// An object also when it is empty.
+/// Serialises an empty map as an object as well.
 fn as_map<S: Serializer>(pairs: &&Pairs<String>, to: S) -> Result<S::Ok, S::Error> {
     to.collect_map(pairs.iter())
 }
@@ -178,7 +178,7 @@ impl<'a> Found<'a> {
 fn list(global: &Global, args: &ListArgs) -> anyhow::Result<Exit> {
     let status = ask(&global.open_root()?)?;
     let problems = status.device_problems.iter().cloned();
-    // What ended an earlier session of one that is connected is for `status` and `explain`.
+    // The error of a connected driver's earlier session is shown by `status` and `explain`.
     let vendors = status
         .vendors
         .iter()
@@ -195,7 +195,7 @@ fn list(global: &Global, args: &ListArgs) -> anyhow::Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// One row per device; columns as wide as they need to be.
+/// One row per device; columns have the width of their content.
 fn table(resources: &[ResourceStatus]) -> String {
     let mut rows = vec![["RESOURCE", "DEVICE", "HEALTH", "HOLDER", "REASON"]];
     let named: Vec<String> = resources.iter().map(named).collect();
@@ -227,10 +227,10 @@ fn table(resources: &[ResourceStatus]) -> String {
     text
 }
 
-/// The name; how pods come by it only where that is not by asking for a number.
+/// The name, with the way pods request it if that is not by a number.
 fn named(resource: &ResourceStatus) -> String {
     match resource.serve.as_str() {
-        // An agent from before this was told says nothing of it.
+        // An agent of an older version does not report it.
         "" => resource.resource.clone(),
         serve if serve == Serve::DevicePlugin.as_str() => resource.resource.clone(),
         serve => format!("{} ({serve})", resource.resource),

@@ -1,4 +1,4 @@
-//! `machinist drain`.
+//! Implements `machinist drain`.
 
 mod report;
 mod tell;
@@ -28,11 +28,11 @@ use crate::{
     },
 };
 
-/// How long the API server may be away in the middle of a drain before a person is told: a restart of
-/// a single one takes less.
+/// How long the API server may be unreachable during a drain before the drain fails: a restart of a
+/// single one takes less.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Flags of `drain`: the names are kubectl's, and those of oc 3.11.
+/// Flags of `drain`: the names are those of kubectl and oc 3.11.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Cordons the node and evicts its pods; budgets are waited for, and named. Pods that would lose something \
@@ -43,49 +43,50 @@ Examples:
   machinist drain --ignore-daemonsets --delete-emptydir-data --timeout 15m worker-1
   machinist drain --dry-run=server --ignore-daemonsets worker-1")]
 pub struct DrainArgs {
-    /// Which nodes.
+    /// The nodes.
     #[command(flatten)]
     pub nodes: Nodes,
-    /// Evict pods that no controller makes anew, too
+    /// Also evict pods that no controller recreates
     #[arg(long, value_name = "YES", action = ArgAction::Set, num_args = 0..=1, require_equals = true,
         default_value = "false", default_missing_value = "true", hide_default_value = true,
         hide_possible_values = true)]
     pub force: bool,
-    /// Leave pods of DaemonSets where they are
+    /// Leave pods of DaemonSets running
     #[arg(long, value_name = "YES", action = ArgAction::Set, num_args = 0..=1, require_equals = true,
         default_value = "false", default_missing_value = "true", hide_default_value = true,
         hide_possible_values = true)]
     pub ignore_daemonsets: bool,
-    /// Evict pods with emptyDir volumes, too; what those hold is lost
+    /// Also evict pods with emptyDir volumes; their data is lost
     #[arg(long, alias = "delete-local-data", value_name = "YES", action = ArgAction::Set,
         num_args = 0..=1, require_equals = true, default_value = "false",
         default_missing_value = "true", hide_default_value = true, hide_possible_values = true)]
     pub delete_emptydir_data: bool,
-    /// Seconds that pods get to end; negative is each pod's own, 0 is refused
+    /// Seconds that pods get to terminate; negative means each pod's own value, 0 is refused
     #[arg(long, value_name = "SECONDS", default_value = "-1", allow_negative_numbers = true,
         value_parser = grace)]
     pub grace_period: Grace,
-    /// Give up after this time; 0 waits for ever
+    /// Timeout of the drain; 0 waits forever
     #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = duration)]
     pub timeout: Duration,
-    /// Only pods with these labels
+    /// Label selector of the pods to evict
     #[arg(long, value_name = "SELECTOR", value_parser = selector::labels)]
     pub pod_selector: Option<String>,
-    /// Delete pods instead of evicting them: no budget is asked
+    /// Delete pods instead of evicting them, which bypasses PodDisruptionBudgets
     #[arg(long, value_name = "YES", action = ArgAction::Set, num_args = 0..=1, require_equals = true,
         default_value = "false", default_missing_value = "true", hide_default_value = true,
         hide_possible_values = true)]
     pub disable_eviction: bool,
-    /// Do not wait for pods that should have ended so many seconds ago; 0 waits for all
+    /// Do not wait for pods whose deletion is overdue by more than this number of seconds; 0 waits
+    /// for all
     #[arg(long, value_name = "SECONDS", default_value = "0")]
     pub skip_wait_for_delete_timeout: u64,
-    /// Evictions under way at a time
+    /// Maximum number of parallel evictions
     #[arg(long, value_name = "N", default_value_t = AT_ONCE, value_parser = at_once)]
     pub at_once: usize,
-    /// Taken for kubectl's sake; pages have their own size
+    /// Accepted for compatibility with kubectl and ignored
     #[arg(long, value_name = "N")]
     pub chunk_size: Option<u64>,
-    /// How it is printed.
+    /// The output format.
     #[command(flatten)]
     pub printed: Printed,
 }
@@ -148,7 +149,7 @@ pub(super) fn run(global: &Global, args: &DrainArgs) -> anyhow::Result<Exit> {
     Ok(if failed { Exit::Failed } else { Exit::Done })
 }
 
-/// One node after the other; one that fails does not keep the next.
+/// Processes the nodes one after the other; a failure does not stop the others.
 async fn all(args: &DrainArgs) -> anyhow::Result<Vec<Report>> {
     let cluster = args.nodes.cluster().await?;
     let names = args.nodes.names(&cluster).await?;
@@ -177,7 +178,7 @@ async fn one(args: &DrainArgs, cluster: &Cluster, name: &str, stop: &Cancellatio
     let pods = NodePods::new(cluster.clone(), args.pod_selector.clone());
     let drain = Drain::new(Arc::new(pods), name, args.options(), Clock::system());
     let dry_run = args.nodes.dry_run;
-    // Also for real: what speaks against it is told before the node is touched.
+    // Also without --dry-run: obstacles are reported before the node is changed.
     let rehearsal = match drain.rehearse(dry_run == Rehearse::Server).await {
         Ok(rehearsal) => rehearsal,
         Err(error) => return Report::failed(name, &error),
@@ -198,7 +199,7 @@ async fn one(args: &DrainArgs, cluster: &Cluster, name: &str, stop: &Cancellatio
     let ended = loop {
         tokio::select! {
             ended = &mut running => break ended,
-            // Safe to drop: what is missed here is still marked unseen.
+            // Cancel safe: a change missed here is still marked as unseen.
             _ = progress.changed() => teller.tell(&progress.borrow_and_update()),
         }
     };

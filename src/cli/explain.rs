@@ -1,4 +1,4 @@
-//! `machinist explain`.
+//! Implements `machinist explain`.
 
 use clap::Args;
 
@@ -29,13 +29,13 @@ Examples:
   machinist explain --root ./sandbox -o json
   machinist explain --node worker-1")]
 pub struct ExplainArgs {
-    /// Explain a node, as the cluster shows it
+    /// Explain a node from its state in the cluster
     #[arg(long, value_name = "NAME")]
     pub node: Option<String>,
-    /// Which cluster.
+    /// The cluster.
     #[command(flatten)]
     pub reach: Reach,
-    /// How it is printed.
+    /// The output format.
     #[command(flatten)]
     pub printed: Printed,
 }
@@ -58,7 +58,7 @@ pub(super) fn run(global: &Global, args: &ExplainArgs) -> anyhow::Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// This machine.
+/// The findings about this machine.
 fn here(global: &Global) -> anyhow::Result<Vec<Finding>> {
     let context = Context::open(global, Fragment::default(), false)?;
     let mut found = Vec::new();
@@ -80,7 +80,7 @@ fn here(global: &Global) -> anyhow::Result<Vec<Finding>> {
 
 fn sentence(finding: &Finding) -> String {
     let code = finding.reason.filter(|code| {
-        // A refusal's own text ends with its code.
+        // The text of a refusal already ends with its code.
         !finding.message.contains(code.as_str())
     });
     let code = code.map_or(String::new(), |code| format!(" [{code}]"));
@@ -92,7 +92,7 @@ fn sentence(finding: &Finding) -> String {
     page
 }
 
-/// What the state on the disk tells.
+/// The findings from the state on disk.
 fn without_agent(context: &Context) -> anyhow::Result<Vec<Finding>> {
     let mut found = vec![Finding::plain(
         format!("no agent runs below {}", context.root.display().display()),

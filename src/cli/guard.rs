@@ -1,5 +1,5 @@
-//! `machinist guard`. Run by `machinist-guard.service` at every boot; ends at once when no update
-//! waits for the verdict on it.
+//! Implements `machinist guard`. `machinist-guard.service` runs it at every boot; it ends
+//! immediately if no update waits for a verdict on the boot.
 
 use clap::Args;
 
@@ -16,7 +16,7 @@ use crate::{
 #[derive(Debug, Args)]
 #[command(hide = true)]
 pub struct GuardArgs {
-    /// Say whether the boot is to be judged, and change nothing
+    /// Show whether the boot is to be judged, and change nothing
     #[arg(long)]
     pub dry_run: bool,
 }
@@ -47,8 +47,9 @@ pub(super) fn run(global: &Global, args: &GuardArgs) -> anyhow::Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// The settings; where the very update that is open has spoilt them, the defaults. A reboot is then
-/// ordered only where the agent had, by the owner's leave, ordered the one into this update.
+/// The settings; the defaults if they cannot be loaded, for example because of the open update
+/// itself. With the defaults, a reboot is ordered only if the agent, with the user's permission,
+/// also ordered a reboot in that update.
 pub(super) fn settings(global: &Global, root: &Root) -> anyhow::Result<(Settings, Option<String>)> {
     let problem = match Context::open(global, Fragment::default(), false) {
         Ok(context) => return Ok((context.settings, None)),

@@ -1,4 +1,5 @@
-//! What `adopt` and `release` share: the Node of this machine, and what stands in the way.
+//! Provides what `adopt` and `release` share: the Node of this machine, and the checks before a
+//! handover.
 
 use std::path::PathBuf;
 
@@ -15,31 +16,32 @@ use crate::{
     update::handover::HandoverError,
 };
 
-/// The cluster of the machine, and whether a person is asked.
+/// The cluster of the machine, and whether the user is asked for confirmation.
 #[derive(Debug, Args)]
 pub struct Handover {
-    /// The machine's cluster [default: the settings, KUBECONFIG, the pod; none: only this machine is asked]
+    /// Kubeconfig of the machine's cluster [default: the settings, KUBECONFIG, the pod; without any
+    /// only this machine is checked]
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
-    /// Go on though the disk is not as the config asks
+    /// Continue although the disk differs from the config
     #[arg(long)]
     pub force: bool,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(short, long)]
     pub yes: bool,
 }
 
-/// What the cluster says of this machine's Node; none where there is no cluster, or nobody answers.
+/// The state of this machine's Node; none if there is no cluster, or if it does not respond.
 pub(super) struct Told {
-    /// A connection lives as long as the runtime that it was made in.
+    /// A connection lives only as long as the runtime it was created in.
     runtime: Runtime,
     pub(super) node: HandedNode,
     pub(super) standing: Standing,
 }
 
 impl Handover {
-    /// Asks the cluster. One that does not answer keeps nobody from handing over: the machine knows what it
-    /// is on, and the Node is told when somebody can.
+    /// Queries the cluster. An unreachable cluster does not block a handover: the machine knows its
+    /// own config, and the Node is updated later.
     pub(super) fn ask(&self, context: &Context) -> anyhow::Result<Option<Told>> {
         let surroundings = Surroundings {
             flag: self.kubeconfig.clone(),
@@ -70,12 +72,12 @@ impl Handover {
 }
 
 impl Told {
-    /// Waits for what is asked of the cluster.
+    /// Runs a request to the cluster to completion.
     pub(super) fn wait<T>(&self, asked: impl Future<Output = T>) -> T {
         self.runtime.block_on(asked)
     }
 
-    /// Refuses while the node is to be on another config than `config`.
+    /// Refuses if the node's desired config is not `config`.
     pub(super) fn wants_no_other(&self, config: &str) -> anyhow::Result<()> {
         let (name, standing) = (self.node.name(), &self.standing);
         match standing.desired.as_deref() {
@@ -86,7 +88,7 @@ impl Told {
         }
     }
 
-    /// Refuses while the Node says that it is on another config than `config`: its daemon would begin an
+    /// Refuses if the Node's current config is not `config`: machine-config-daemon would start an
     /// update.
     pub(super) fn says_no_other(&self, config: &str) -> anyhow::Result<()> {
         let (name, standing) = (self.node.name(), &self.standing);
@@ -98,7 +100,7 @@ impl Told {
         }
     }
 
-    /// Refuses while machine-config-daemon is on the node.
+    /// Refuses if machine-config-daemon has a pod on the node.
     pub(super) fn has_no_other_daemon(&self) -> anyhow::Result<()> {
         match self.wait(self.node.other_daemon()) {
             Ok(Some(pod)) => {
@@ -116,7 +118,7 @@ impl Told {
     }
 }
 
-/// Refuses while machine-config-daemon runs on this machine.
+/// Refuses if machine-config-daemon runs on this machine.
 pub(super) fn runs_no_other_daemon(context: &Context) -> anyhow::Result<()> {
     match agent::other_daemon(&context.root)? {
         Some(seen) => bail!("{seen}: take it off this node first"),
@@ -124,7 +126,7 @@ pub(super) fn runs_no_other_daemon(context: &Context) -> anyhow::Result<()> {
     }
 }
 
-/// The state cannot be had while an agent has it.
+/// Explains the error if an agent holds the lock of the state.
 pub(super) fn unlocked<T>(done: Result<T, HandoverError>) -> anyhow::Result<T> {
     match done {
         Err(HandoverError::Store(error @ crate::update::store::StoreError::Locked { .. })) => {

@@ -1,4 +1,4 @@
-//! `machinist history`.
+//! Implements `machinist history`.
 
 use std::path::{Path, PathBuf};
 
@@ -30,7 +30,7 @@ pub struct HistoryArgs {
     /// Draw the phases of these updates into an SVG file instead
     #[arg(long, value_name = "FILE")]
     pub timeline: Option<PathBuf>,
-    /// How it is printed.
+    /// The output format.
     #[command(flatten)]
     pub printed: Printed,
 }
@@ -56,8 +56,8 @@ pub(super) fn run(global: &Global, args: &HistoryArgs) -> anyhow::Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// Writes a file of the caller's own file system. Its directory may be one in which others write: the file
-/// is new, and takes the name when it is whole.
+/// Writes a file to the caller's own file system. Other users may be able to write to its
+/// directory, so the text is written to a new file, which is renamed when it is complete.
 fn write(file: &Path, text: &str) -> anyhow::Result<()> {
     let slash = Root::open(Path::new("/"))?;
     let whole = agent::plain(&std::path::absolute(file)?)?;

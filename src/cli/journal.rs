@@ -1,4 +1,5 @@
-//! `machinist journal`: what survives a crash, shown; and a new one for one that cannot be read.
+//! Implements `machinist journal`: shows the state that survives a crash, and replaces a journal
+//! that cannot be read.
 
 use std::fmt::Write as _;
 
@@ -18,24 +19,24 @@ use crate::{
 /// Arguments of `journal`.
 #[derive(Debug, Args)]
 pub struct JournalArgs {
-    /// What to do.
+    /// The command to run.
     #[command(subcommand)]
     pub command: JournalCommand,
 }
 
-/// What to do.
+/// The commands.
 #[derive(Debug, Subcommand)]
 pub enum JournalCommand {
-    /// Show what the machine is on and what is being done to it
+    /// Show the current config of the machine and a running update
     Show(ShowArgs),
-    /// Put the journal aside and begin a new one
+    /// Move the journal aside and start a new one
     Reset(ResetArgs),
 }
 
 /// Flags of `journal show`.
 #[derive(Debug, Args)]
 pub struct ShowArgs {
-    /// How it is printed.
+    /// The output format.
     #[command(flatten)]
     pub printed: Printed,
 }
@@ -52,10 +53,11 @@ Examples:
   machinist journal reset
   machinist journal reset --yes --force")]
 pub struct ResetArgs {
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(short, long)]
     pub yes: bool,
-    /// Also a journal that can be read, and while an update is or may be open: what it left half done stays so
+    /// Also replace a journal that can be read, or while an update is or may be open: its partial
+    /// changes remain
     #[arg(long)]
     pub force: bool,
 }
@@ -135,7 +137,7 @@ fn reset(root: &Root, args: &ResetArgs) -> anyhow::Result<Exit> {
         print("There is no journal; the next update begins one.\n")?;
         return Ok(Exit::Done);
     }
-    // Held to the end: nobody begins an update between the look and the new journal.
+    // Hold the lock to the end, so that no update can start between the check and the new journal.
     let store = match Store::open(root) {
         Err(StoreError::Locked { .. }) => {
             bail!("another machinist works on this root: stop it first (systemctl stop machinist)")
@@ -167,17 +169,17 @@ fn reset(root: &Root, args: &ResetArgs) -> anyhow::Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// What is lost with a journal.
+/// The information that is lost with a journal.
 enum Loss {
-    /// Nothing that anybody could still read.
+    /// Nothing that could still be read.
     Nothing,
-    /// How the machine came to its config.
+    /// How the machine got its config.
     Knowledge,
-    /// The way to the end of an update that is or may be open.
+    /// The state needed to complete an update that is or may be open.
     Update,
 }
 
-/// What is known of the journal in a few words.
+/// A short description of the journal.
 fn look(root: &Root) -> anyhow::Result<(String, Loss)> {
     match store::peek(root) {
         Ok(journal) => match journal.top() {

@@ -1,4 +1,4 @@
-//! `machinist man`.
+//! Implements `machinist man`.
 
 use anyhow::Context;
 use clap::{Args, CommandFactory};
@@ -12,14 +12,14 @@ Examples:
   machinist man | man -l -
   machinist man status > machinist-status.1")]
 pub struct ManArgs {
-    /// The command that the page is about [default: machinist itself]
+    /// The command that the page describes [default: machinist itself]
     #[arg(value_name = "COMMAND")]
     pub about: Option<String>,
 }
 
 pub(super) fn run(args: &ManArgs) -> anyhow::Result<Exit> {
     let mut all = Cli::command();
-    // Building hands the shared flags and the full names down to the commands.
+    // Building passes the shared flags and the full names down to the commands.
     all.build();
     let about = match &args.about {
         None => all,

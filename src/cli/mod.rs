@@ -1,4 +1,5 @@
-//! The command line: arguments in, text on stdout, one exit code. Only this room prints to stdout.
+//! Implements the command line: arguments in, text on stdout, one exit code. Only this module
+//! prints to stdout.
 
 mod args;
 mod ask;
@@ -51,12 +52,12 @@ use crate::{
     telemetry::{TelemetryError, chain},
 };
 
-/// How a command ended. The numbers are a promise to scripts.
+/// The exit codes, which are part of the stable interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
     /// 0: done, healthy, nothing to do.
     Done,
-    /// 1: failed, refused, nobody to ask.
+    /// 1: failed, refused, or no agent or terminal available.
     Failed,
     /// 2: changes are pending (`plan`), the machine drifted (`verify`).
     Pending,
@@ -75,7 +76,7 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// Runs the command line and says how it ended. An error is printed once, here.
+/// Runs the command line and returns how it ended. An error is printed once, here.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> Exit {
     let cli = match plugin::parse(arguments.into_iter().collect()) {
         Ok(cli) => cli,
@@ -121,7 +122,8 @@ fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
     }
 }
 
-/// Help and version go to stdout and are no errors; what clap refuses is wrong usage.
+/// Prints a clap error. Help and version go to stdout and are not errors; everything else that clap
+/// refuses is wrong usage.
 fn tell(told: &clap::Error) -> Exit {
     match (told.use_stderr(), told.print()) {
         (true, _) => Exit::Usage,
@@ -133,7 +135,7 @@ fn tell(told: &clap::Error) -> Exit {
 fn code_of(error: &anyhow::Error) -> Exit {
     let settings = match error.downcast_ref() {
         Some(LoadError::Settings(_)) => true,
-        // A directory or a pipe in place of a file is a mistake in the settings, not a failure.
+        // A directory or a pipe in place of a file is an error in the settings, not a failure.
         Some(LoadError::Find(FindError::Read(error))) => error.is_wrong_kind(),
         None | Some(LoadError::Find(FindError::Path(_))) => false,
     };

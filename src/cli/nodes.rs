@@ -1,4 +1,4 @@
-//! What the commands about nodes share: which nodes, in which cluster, and whether for real.
+//! Provides what the commands on nodes share: the nodes, the cluster, and the dry-run mode.
 
 use std::path::PathBuf;
 
@@ -14,10 +14,10 @@ use crate::{
     telemetry::chain,
 };
 
-/// Which nodes, where, and whether for real.
+/// The nodes, the cluster, and the dry-run mode.
 #[derive(Debug, Args)]
 pub struct Nodes {
-    /// Names of nodes, one after the other
+    /// Names of nodes
     #[arg(
         value_name = "NODE",
         required_unless_present = "selector",
@@ -25,10 +25,10 @@ pub struct Nodes {
         value_parser = selector::node
     )]
     pub nodes: Vec<String>,
-    /// Nodes by their labels, instead of names
+    /// Label selector of nodes, instead of names
     #[arg(short = 'l', long, value_name = "SELECTOR", value_parser = selector::labels)]
     pub selector: Option<String>,
-    /// Say what would be done: client sends nothing that writes, server asks without effect
+    /// Show what would be done: client sends no writes, server sends dry-run requests
     #[arg(
         long,
         value_name = "WHERE",
@@ -40,22 +40,22 @@ pub struct Nodes {
         hide_possible_values = true
     )]
     pub dry_run: Rehearse,
-    /// Which cluster.
+    /// The cluster.
     #[command(flatten)]
     pub reach: Reach,
 }
 
-/// Whether for real.
+/// The dry-run mode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Rehearse {
-    /// For real.
+    /// No dry run.
     #[default]
     #[value(alias = "false")]
     None,
-    /// Nothing is sent that writes.
+    /// No writing requests are sent.
     #[value(alias = "true")]
     Client,
-    /// The server is asked what it would do.
+    /// Writing requests are sent as server-side dry runs.
     Server,
 }
 
@@ -68,7 +68,7 @@ impl Rehearse {
         }
     }
 
-    /// What is added to sentences about what was done.
+    /// The suffix for messages about what was done.
     pub(super) const fn suffix(self) -> &'static str {
         match self {
             Self::None => "",
@@ -88,10 +88,10 @@ impl From<Rehearse> for DryRun {
     }
 }
 
-/// Which cluster a person means.
+/// The cluster to connect to.
 #[derive(Clone, Debug, Default, Args)]
 pub struct Reach {
-    /// The cluster, as kubectl has it [default: KUBECONFIG, the pod, ~/.kube/config]
+    /// Kubeconfig, as for kubectl [default: KUBECONFIG, the pod, ~/.kube/config]
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
     /// Context of the kubeconfig [default: its current one]
@@ -115,18 +115,18 @@ impl Reach {
         Ok(Cluster::connect(access).await?)
     }
 
-    /// Nothing was said about a cluster.
+    /// Whether no flag selects a cluster.
     pub(super) fn is_silent(&self) -> bool {
         self.kubeconfig.is_none() && self.context.is_none()
     }
 }
 
-/// There is no cluster to ask.
+/// There is no cluster to connect to.
 #[derive(Debug, thiserror::Error)]
 #[error("there is no cluster to ask: give --kubeconfig or set KUBECONFIG")]
 struct NoCluster;
 
-/// Of several nodes some cannot be had: none is touched.
+/// Some of several nodes are not available: none is changed.
 #[derive(Debug, thiserror::Error)]
 #[error("no node is touched: {}", .0.join("; "))]
 struct NotAll(Vec<String>);
@@ -137,8 +137,8 @@ impl Nodes {
         self.reach.cluster().await
     }
 
-    /// The names of the nodes that are meant. A selector may mean nobody, which is said; of several names
-    /// each must be a node's before anything is done to the first.
+    /// The names of the selected nodes. A selector without matches prints a message; if there are
+    /// several names, each must exist before the first node is changed.
     pub(super) async fn names(&self, cluster: &Cluster) -> anyhow::Result<Vec<String>> {
         let Some(selector) = &self.selector else {
             return self.all_there(cluster).await;
@@ -152,7 +152,7 @@ impl Nodes {
 
     async fn all_there(&self, cluster: &Cluster) -> anyhow::Result<Vec<String>> {
         let mut wrong = Vec::new();
-        // The first request about a single one says as much.
+        // For a single name, the first request reports the same error.
         for name in self.nodes.iter().filter(|_| self.nodes.len() > 1) {
             if let Err(error) = by_hand::find(cluster, name).await {
                 wrong.push(chain(&error));
@@ -165,7 +165,7 @@ impl Nodes {
     }
 }
 
-/// What a command about nodes logs: it needs no settings of the machine that it is called on.
+/// The log settings of commands on nodes, which do not read the local machine's settings.
 pub(super) fn log(global: &Global) -> Log {
     Log {
         level: match global.verbose {

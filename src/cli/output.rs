@@ -1,4 +1,4 @@
-//! Writing to stdout and stderr.
+//! Writes to stdout and stderr.
 
 use std::io::{self, Write};
 
@@ -7,22 +7,22 @@ use serde::Serialize;
 
 use crate::{clock::Clock, status::sentences, words};
 
-/// How data is printed.
+/// The output format of data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Format {
-    /// For people.
+    /// Text for users.
     #[default]
     Text,
-    /// For scripts.
+    /// JSON for scripts.
     Json,
-    /// The same data as JSON, for people and scripts.
+    /// The same data as in JSON, as YAML.
     Yaml,
 }
 
-/// The flag of every command that prints data.
+/// The output flag of every command that prints data.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct Printed {
-    /// Form of the output: text, json or yaml
+    /// Output format: text, json or yaml
     #[arg(
         short,
         long,
@@ -34,16 +34,16 @@ pub struct Printed {
     pub output: Format,
 }
 
-/// Writes text to stdout; colours only reach a terminal whose user wants them. A reader that has seen
-/// enough (`| head`) is no error.
+/// Writes text to stdout; colours are only sent to terminals whose user wants them. A closed pipe
+/// (`| head`) is not an error.
 pub fn print(text: &str) -> io::Result<()> {
     print_raw(&words::page(text))
 }
 
-/// The same for what is as it must be: scripts, configs.
+/// The same for output that must not be changed: scripts, configs.
 pub(super) fn print_raw(text: &str) -> io::Result<()> {
     let stdout = io::stdout();
-    // In one piece: a plan has thousands of lines, and each colour would be a write of its own.
+    // Write in one piece: a plan has thousands of lines, and each colour would be a separate write.
     let plain = match anstream::AutoStream::choice(&stdout) {
         anstream::ColorChoice::Never => Some(anstream::adapter::strip_str(text).to_string()),
         _ => None,
@@ -59,7 +59,7 @@ pub(super) fn print_raw(text: &str) -> io::Result<()> {
     }
 }
 
-/// Writes data to stdout as JSON or YAML; `text` makes the form for people.
+/// Writes data to stdout as JSON or YAML; `text` formats it for users.
 pub fn print_data<T: Serialize>(
     format: Format,
     data: &T,
@@ -73,16 +73,16 @@ pub fn print_data<T: Serialize>(
     Ok(print_raw(&page)?)
 }
 
-/// A name that others can hardly have taken, for a file that is made where they may write.
+/// A file name that is unlikely to exist, for a file in a directory that others may write to.
 pub(super) fn fresh(prefix: &str) -> String {
     let now = Clock::system().now().as_nanosecond();
     format!("{prefix}{}-{now}", std::process::id())
 }
 
-/// Where sentences are broken.
+/// The line width in columns.
 const WIDTH: usize = 80;
 
-/// A sentence broken between words: `first` before the first line, `others` before the rest.
+/// Wraps a sentence between words: `first` precedes the first line, `others` the rest.
 pub(super) fn wrapped(first: &str, others: &str, sentence: &str) -> String {
     let mut text = String::from(first);
     let mut column = first.chars().count();
@@ -105,12 +105,13 @@ pub(super) fn wrapped(first: &str, others: &str, sentence: &str) -> String {
     text
 }
 
-/// Writes an error to stderr. When even that fails there is nobody left to tell.
+/// Writes an error to stderr. A failure to do so is ignored.
 pub(super) fn complain(text: &str) {
     let _ = writeln!(anstream::stderr(), "machinist: {}", words::page(text));
 }
 
-/// A failure, each of its reasons by itself. What already ends with its code does not say it twice.
+/// A failure with each of its reasons on its own line. A text that already ends with the code does
+/// not get it again.
 pub(super) fn failed(message: &str, code: crate::reason::Reason) -> String {
     let code = match message.contains(&format!("[{code}]")) {
         true => String::new(),
@@ -134,7 +135,7 @@ pub(super) fn warn(text: &str) {
     );
 }
 
-/// Writes text to stderr as it is.
+/// Writes text to stderr unchanged.
 pub(super) fn write_error(text: &str) {
     let _ = anstream::stderr().write_all(text.as_bytes());
 }

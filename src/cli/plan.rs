@@ -1,4 +1,4 @@
-//! `machinist plan`.
+//! Implements `machinist plan`.
 
 use clap::Args;
 
@@ -24,7 +24,7 @@ pub struct PlanArgs {
     /// The config to plan for.
     #[command(flatten)]
     pub wanted: Wanted,
-    /// How it is printed.
+    /// The output format.
     #[command(flatten)]
     pub printed: Printed,
 }
@@ -55,7 +55,7 @@ pub(super) fn run(global: &Global, args: &PlanArgs) -> anyhow::Result<Exit> {
     })
 }
 
-/// The config that the machine is on.
+/// The current config of the machine.
 fn on(root: &Root) -> ConfigRef {
     let journal = store::peek(root).unwrap_or_default();
     let current = look::current(&journal);

@@ -1,8 +1,8 @@
-//! `kubectl machinist`: kubectl runs a program `kubectl-machinist` on the `PATH`, which is a link to this
-//! one.
+//! Implements `kubectl machinist`: kubectl runs a program `kubectl-machinist` on the `PATH`, which
+//! is a link to this program.
 //!
-//! kubectl hands on what stands after the name, and nothing before it: the cluster comes from
-//! `KUBECONFIG`, or from flags that stand behind.
+//! kubectl only passes the arguments after the plugin name: the cluster comes from `KUBECONFIG`, or
+//! from flags after the plugin name.
 
 use std::{ffi::OsString, path::Path};
 
@@ -10,10 +10,10 @@ use clap::{Command, CommandFactory as _, FromArgMatches as _};
 
 use super::Cli;
 
-/// What kubectl calls a program of that name as.
+/// The program name that kubectl expects of a plugin.
 const PLUGIN: &str = "kubectl-machinist";
 
-/// The arguments, under the name that they were given to.
+/// Parses the arguments under the name that the program was called by.
 pub(super) fn parse(arguments: Vec<OsString>) -> Result<Cli, clap::Error> {
     let mut command = command(is_plugin(arguments.first()));
     let matches = command.try_get_matches_from_mut(arguments)?;
@@ -25,7 +25,7 @@ fn is_plugin(own_name: Option<&OsString>) -> bool {
     name.is_some_and(|name| name == PLUGIN)
 }
 
-/// The command line; as kubectl's it is called so in every text.
+/// The command line definition; as a kubectl plugin its texts contain the plugin's name.
 fn command(plugin: bool) -> Command {
     let command = Cli::command();
     match plugin {
@@ -34,7 +34,7 @@ fn command(plugin: bool) -> Command {
     }
 }
 
-/// Examples as they are typed there.
+/// Replaces the program name in the examples.
 fn renamed(command: Command) -> Command {
     let help = command.get_after_help().map(ToString::to_string);
     let command = match help {

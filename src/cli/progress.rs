@@ -1,4 +1,4 @@
-//! How far an update is, for a person who waits at a terminal.
+//! Shows the progress of an update at a terminal.
 
 use std::{
     io::{self, IsTerminal as _, Write as _},
@@ -7,11 +7,11 @@ use std::{
 
 use super::Format;
 
-/// Back to the first column, and what stands there away.
+/// Returns to the first column and erases the line.
 const FRESH_LINE: &str = "\r\x1b[K";
 
-/// One line on stderr that says the phase, while it lasts. Nothing where stderr is no terminal, or one
-/// that knows no escapes (`TERM=dumb`), or where a script reads what is printed.
+/// One line on stderr with the current phase. Nothing is shown if stderr is not a terminal, if the
+/// terminal does not support escapes (`TERM=dumb`), or if a script reads the output.
 #[derive(Debug)]
 pub(super) struct Progress {
     shown: Mutex<Option<String>>,
@@ -27,7 +27,7 @@ impl Progress {
         }
     }
 
-    /// Shows the phase; one in which nothing is done, or somebody is asked, takes the line away.
+    /// Shows the phase; a phase without activity, or in which the user is asked, erases the line.
     pub(super) fn phase(&self, name: &str) {
         let now = (!matches!(name, "Idle" | "Failed" | "Planned" | "Waiting"))
             .then(|| format!("{name} …"));
@@ -36,7 +36,7 @@ impl Progress {
         };
         if self.terminal && *shown != now {
             let line = now.as_deref().unwrap_or_default();
-            // Whoever cannot be told how far it is can still be told how it ended.
+            // A failure to show the progress is ignored; the result is still printed.
             let _ = write!(io::stderr(), "{FRESH_LINE}{line}");
             *shown = now;
         }

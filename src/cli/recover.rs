@@ -1,4 +1,5 @@
-//! `machinist recover`. Run by `machinist-recover.service` before ordinary services start.
+//! Implements `machinist recover`, which `machinist-recover.service` runs before ordinary services
+//! start.
 
 use clap::Args;
 
@@ -16,7 +17,7 @@ use crate::{
 #[derive(Debug, Args)]
 #[command(hide = true)]
 pub struct RecoverArgs {
-    /// Say what would be done, and change nothing
+    /// Show what would be done, and change nothing
     #[arg(long)]
     pub dry_run: bool,
 }
@@ -33,12 +34,12 @@ pub(super) fn run(global: &Global, args: &RecoverArgs) -> anyhow::Result<Exit> {
         )?;
         return Ok(Exit::Done);
     }
-    // The update that a crash interrupted may be the one that spoils the settings.
+    // The interrupted update may itself have made the settings invalid.
     let (settings, _) = settings(global, &root)?;
     start_logging(settings.log)?;
     let store = Store::open(&root)?;
     if root.is_live() {
-        // First of all: what is committed here is committed in this start of userspace.
+        // Record this first: commits below belong to this start of userspace.
         short()?.block_on(userspace::know(&root, &Systemd::of(&root)));
     }
     let (_, done) = recover(&store)?;
@@ -52,7 +53,8 @@ pub(super) fn run(global: &Global, args: &RecoverArgs) -> anyhow::Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// Without the reload PID 1 runs the old units that it read before the files were settled.
+/// Reloads the service manager; otherwise PID 1 would run the old units that it read before the
+/// files were recovered.
 async fn tell_manager(manager: &Systemd) -> anyhow::Result<()> {
     manager.daemon_reload().await?;
     manager.default_target_again().await?;

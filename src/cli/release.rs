@@ -1,4 +1,4 @@
-//! `machinist release`.
+//! Implements `machinist release`, which returns a machine to machine-config-daemon.
 
 use clap::Args;
 use serde::Serialize;
@@ -36,15 +36,15 @@ Run on the machine itself, after its agent was stopped or told to leave configs 
 Example:
   machinist release --yes")]
 pub struct ReleaseArgs {
-    /// The cluster, and whether a person is asked.
+    /// The cluster, and whether the user is asked for confirmation.
     #[command(flatten)]
     pub handover: Handover,
-    /// How it is printed.
+    /// The output format.
     #[command(flatten)]
     pub printed: Printed,
 }
 
-/// What was given back.
+/// The output document.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Released {
@@ -53,9 +53,9 @@ struct Released {
     config: String,
     digest: String,
     drift: Vec<DriftStatus>,
-    /// The Node says so, too.
+    /// The Node that was updated as well.
     node: Option<String>,
-    /// What stood before and cannot be said to that daemon: where it stays.
+    /// The places of originals that cannot be passed to that daemon and stay there.
     left: Vec<String>,
 }
 
@@ -116,7 +116,7 @@ pub(super) fn run(global: &Global, args: &ReleaseArgs) -> anyhow::Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// The config in the API server's own words, which are the daemon's.
+/// The config as the API server returns it, which is the form that the daemon uses.
 fn said(told: &Told, config: &str) -> Option<Vec<u8>> {
     let asked = told.wait(told.node.machine_config(config));
     asked.unwrap_or_else(|error| {
@@ -128,7 +128,8 @@ fn said(told: &Told, config: &str) -> Option<Vec<u8>> {
     })
 }
 
-/// Says so on the Node. Until it does, the machine is ours, and the same command goes on from here.
+/// Records the handover on the Node. If that fails, machinist still manages the machine, and the
+/// same command can be repeated.
 fn tell(told: &Told, config: &str) -> anyhow::Result<String> {
     let name = told.node.name().to_owned();
     match told.wait(told.node.give_back(config)) {

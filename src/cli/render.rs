@@ -1,4 +1,4 @@
-//! `machinist render`.
+//! Implements `machinist render`.
 
 use clap::Args;
 
@@ -21,7 +21,7 @@ pub struct RenderArgs {
     /// The configs to merge.
     #[command(flatten)]
     pub wanted: Wanted,
-    /// Form of the output: yaml or json
+    /// Output format: yaml or json
     #[arg(
         short,
         long,

@@ -1,4 +1,4 @@
-//! `machinist rollback`.
+//! Implements `machinist rollback`.
 
 use anyhow::{Context as _, bail};
 use clap::Args;
@@ -30,10 +30,10 @@ Examples:
   machinist rollback --to 2
   machinist rollback --root ./sandbox --yes")]
 pub struct RollbackArgs {
-    /// How many configs to go back, or the name of one that history shows
+    /// How many configs to go back, or the name of one in the history
     #[arg(long, value_name = "N|NAME", default_value = "1", value_parser = back)]
     pub to: String,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(short, long)]
     pub yes: bool,
 }
@@ -57,8 +57,8 @@ pub(super) fn run(global: &Global, args: &RollbackArgs) -> anyhow::Result<Exit> 
     }
 }
 
-/// The configs to go back to, newest first: the verified one while an update is under way, then those
-/// that were in force before it, each once.
+/// The configs to return to, newest first: during an update the verified one, then the earlier
+/// ones, without duplicates.
 fn earlier(journal: &Journal) -> Vec<ConfigName> {
     let now = look::current(journal).map(|now| now.digest);
     let done = journal
@@ -77,7 +77,7 @@ fn earlier(journal: &Journal) -> Vec<ConfigName> {
     all
 }
 
-/// Nobody goes back to where they are.
+/// 0 is refused, because it is the current config.
 fn back(given: &str) -> Result<String, &'static str> {
     match given.parse::<usize>() {
         Ok(0) => Err("1 is the config before this one"),

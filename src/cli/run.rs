@@ -1,4 +1,4 @@
-//! `machinist run`.
+//! Implements `machinist run`, which runs the agent.
 
 use std::{io::IsTerminal as _, net::SocketAddr};
 
@@ -26,23 +26,24 @@ Examples:
   machinist run
   machinist run --root ./sandbox --source dir:examples/machine")]
 pub struct RunArgs {
-    /// Where configs come from: dir:PATH, cluster or auto [default: source of the settings, auto]
+    /// Source of configs: dir:PATH, cluster or auto [default: source of the settings, auto]
     #[arg(long, value_name = "SOURCE", value_parser = Source::from_flag)]
     pub source: Option<Source>,
-    /// The roles of the machine, such as worker,infra; MachineConfigs of others in the directory are left
-    /// out [default: source.role of the settings]
+    /// The roles of the machine, such as worker,infra; MachineConfigs of other roles in the
+    /// directory are skipped [default: source.role of the settings]
     #[arg(long, value_name = "ROLE", value_delimiter = ',')]
     pub role: Vec<String>,
-    /// How the API server is reached [default: cluster.kubeconfig of the settings, the pod's account]
+    /// Kubeconfig for the API server [default: cluster.kubeconfig of the settings, the pod's
+    /// account]
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<String>,
-    /// The Node that this machine is [default: cluster.node of the settings, the host's name]
+    /// The name of this machine's Node [default: cluster.node of the settings, the host's name]
     #[arg(long, value_name = "NAME", env = "NODE_NAME")]
     pub node_name: Option<String>,
-    /// The pod that this process runs in, which is never evicted
+    /// The UID of the pod that this process runs in, which is never evicted
     #[arg(long, value_name = "UID", env = "POD_UID")]
     pub pod_uid: Option<String>,
-    /// Whose files are made: auto, set or record [default: owners of the settings, auto]
+    /// How to handle file owners: auto, set or record [default: owners of the settings, auto]
     #[arg(long, value_enum, value_name = "HOW", hide_possible_values = true)]
     pub owners: Option<Owners>,
     /// Address of probes and metrics [default: 127.0.0.1:10480, or the next free port]
@@ -51,7 +52,7 @@ pub struct RunArgs {
 }
 
 impl RunArgs {
-    /// What the flags say about settings.
+    /// The settings that the flags set.
     pub fn flags(&self) -> Fragment {
         let flags = source_flag(Fragment::default(), self.source.as_ref());
         let flags = role_flag(flags, &self.role);
@@ -87,7 +88,7 @@ pub(super) fn run(global: &Global, args: &RunArgs) -> anyhow::Result<Exit> {
         mut settings,
     } = context;
     if matches!(source, Origin::Directory(_)) && place.pool.take().is_some() {
-        // A machine that follows a directory is in no pool any more.
+        // A machine whose source is a directory is no longer in a pool.
         agent::pool::forget(&root)?;
         settings = place.read()?;
     }
@@ -104,16 +105,16 @@ pub(super) fn run(global: &Global, args: &RunArgs) -> anyhow::Result<Exit> {
     };
     let runtime = daemon()?;
     let ended = runtime.block_on(agent::run(setup, show));
-    // What hangs in the kernel, or in a pipe that nobody reads, does not keep the process.
+    // Do not wait for tasks that block in the kernel or on a pipe without a reader.
     runtime.shutdown_background();
     ended?;
     Ok(Exit::Done)
 }
 
 fn show(plan: &Plan) {
-    // Nobody reads: the plan is carried out all the same.
+    // stdout is closed: the plan is carried out anyway.
     let _ = print(&plan.to_text(true));
 }
 
-/// In the journal of a machine the log tells the story; `machinist plan` shows the plan.
+/// Prints no plan: under systemd the log records the update, and `machinist plan` shows the plan.
 fn keep_quiet(_: &Plan) {}

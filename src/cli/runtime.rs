@@ -1,4 +1,4 @@
-//! What commands run in: the tokio runtime and the log.
+//! Provides the tokio runtime and the logging of commands.
 
 use std::io::{self, IsTerminal as _};
 
@@ -9,7 +9,7 @@ use crate::{
     telemetry::{self, TelemetryError},
 };
 
-/// For the daemon: two workers, so that a blocking step in one does not silence the probes.
+/// For the daemon: two workers, so that a blocking step in one does not block the probes.
 pub fn daemon() -> io::Result<Runtime> {
     Builder::new_multi_thread()
         .worker_threads(2)
@@ -17,22 +17,22 @@ pub fn daemon() -> io::Result<Runtime> {
         .build()
 }
 
-/// For commands that end by themselves: this thread.
+/// For commands that end by themselves: only this thread.
 pub fn short() -> io::Result<Runtime> {
     Builder::new_current_thread().enable_all().build()
 }
 
-/// Starts logging as the settings and the environment say.
+/// Starts logging according to the settings and the environment.
 pub fn start_logging(log: Log) -> Result<(), TelemetryError> {
     start(log, None)
 }
 
-/// What a person at a terminal is not told by the plan and the last line: warnings, except for those
-/// that the plan shows.
+/// The log filter at a terminal, for commands that print a report: only warnings, except those that
+/// the printed plan contains.
 const BESIDE_A_PAGE: &str = "warn,machinist::update::run::plan=error";
 
-/// Like [`start_logging`], for a command that shows a page. At a terminal the log says less, unless
-/// somebody asks for more.
+/// Like [`start_logging`], for a command that prints a report. At a terminal it logs less, unless
+/// the user asks for more.
 pub fn start_logging_beside_a_page(log: Log) -> Result<(), TelemetryError> {
     let less = log.level == LogLevel::Info && io::stderr().is_terminal();
     start(log, less.then_some(BESIDE_A_PAGE))

@@ -1,8 +1,9 @@
-//! Label selectors and names of nodes as they are typed: a mistake is one of usage, and names what was typed.
+//! Parses label selectors and node names from the command line; errors count as wrong usage and
+//! quote the argument.
 
 use crate::crd::names::is_object_name;
 
-/// What may stand before the name of a node, as kubectl prints it.
+/// The prefixes that kubectl prints before the name of a node.
 const KINDS: [&str; 3] = ["node/", "nodes/", "no/"];
 
 /// The name of a node, or `node/NAME`.
@@ -15,13 +16,13 @@ pub(super) fn node(text: &str) -> Result<String, String> {
     }
 }
 
-/// A label selector, as the API server reads them.
+/// A label selector in the syntax of the API server.
 pub(super) fn labels(text: &str) -> Result<String, String> {
     let wrong = requirements(text)
         .into_iter()
         .find(|one| !is_requirement(one));
     match wrong {
-        // An empty one selects everything.
+        // An empty selector selects everything.
         Some(_) if text.trim().is_empty() => Ok(text.to_owned()),
         Some(one) => Err(format!(
             "{one:?} is no requirement on a label; expected such as key=value, key!=value, key, !key or 'key in (a,b)'"
@@ -30,7 +31,7 @@ pub(super) fn labels(text: &str) -> Result<String, String> {
     }
 }
 
-/// Split at the commas outside of brackets.
+/// Splits at commas outside of parentheses.
 fn requirements(text: &str) -> Vec<&str> {
     let mut depth = 0_i32;
     let outside = |letter: char| {

@@ -1,4 +1,4 @@
-//! `machinist settings`.
+//! Implements `machinist settings`.
 
 use std::fmt::Write;
 
@@ -24,10 +24,10 @@ Examples:
   machinist settings --config ./etc -o json
   machinist settings --config ./etc --pool gpu")]
 pub struct SettingsArgs {
-    /// As the nodes of this pool have them [default: the pool that this node was known to be in]
+    /// Show the settings for nodes of this pool [default: the last known pool of this node]
     #[arg(long, value_name = "NAME", value_parser = pool_name)]
     pub pool: Option<String>,
-    /// How it is printed.
+    /// The output format.
     #[command(flatten)]
     pub printed: Printed,
 }
@@ -58,7 +58,7 @@ pub(super) fn run(global: &Global, args: SettingsArgs) -> anyhow::Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// What the API server takes as a name is part of a file's name here.
+/// Checks a pool name with the rules of the API server, because it becomes part of a file name.
 fn pool_name(text: &str) -> Result<String, &'static str> {
     match agent::pool::is_name(text) {
         true => Ok(text.to_owned()),

@@ -1,4 +1,4 @@
-//! `machinist status`.
+//! Implements `machinist status`.
 
 use anyhow::Context;
 use clap::Args;
@@ -32,16 +32,16 @@ Examples:
   machinist status --pool worker
   machinist status --pool --context staging")]
 pub struct StatusArgs {
-    /// Show what a node publishes
+    /// Show the published state of a node
     #[arg(long, value_name = "NAME", conflicts_with = "pool")]
     pub node: Option<String>,
-    /// Show a pool with its nodes; all pools without a name
+    /// Show a pool with its nodes; all pools if no name is given
     #[arg(long, value_name = "NAME", num_args = 0..=1, default_missing_value = "")]
     pub pool: Option<String>,
-    /// Which cluster.
+    /// The cluster.
     #[command(flatten)]
     pub reach: Reach,
-    /// How it is printed.
+    /// The output format.
     #[command(flatten)]
     pub printed: Printed,
 }
@@ -66,7 +66,8 @@ pub(super) fn run(global: &Global, args: StatusArgs) -> anyhow::Result<Exit> {
         }
         answer => answer?,
     };
-    // What the agent says goes through as it is: a newer agent may say more than this binary knows.
+    // The agent's answer is passed through: a newer agent may send fields that this version does
+    // not know.
     let document: serde_json::Value =
         serde_json::from_str(&answer).context("the agent's answer is no JSON")?;
     let ready = document["ready"].as_bool().unwrap_or(false);
@@ -84,7 +85,7 @@ fn page(answer: &str) -> anyhow::Result<String> {
     Ok(render(&parse(answer)?, Clock::system().now()))
 }
 
-/// The status, in which nothing that was said elsewhere steers a terminal.
+/// Parses the status and removes terminal control characters from its texts.
 fn parse(answer: &str) -> anyhow::Result<Status> {
     let mut document = serde_json::from_str(answer).context("the agent's answer is no JSON")?;
     make_printable(&mut document);

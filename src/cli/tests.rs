@@ -3,7 +3,7 @@ use clap::{CommandFactory, Parser};
 use super::*;
 use crate::config::{Owners, Settings, Source};
 
-/// The commands whose rooms are composed elsewhere, parsed as they will be.
+/// All commands, including those that other modules compose, for parsing.
 #[derive(Debug, Parser)]
 #[command(name = "machinist")]
 struct All {

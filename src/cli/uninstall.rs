@@ -1,4 +1,5 @@
-//! `machinist uninstall`: what the agent brought to a host and to its Node goes; what its configs made stays.
+//! Implements `machinist uninstall`, which removes what the agent installed on a host and set on
+//! its Node; objects of its configs stay.
 
 mod page;
 
@@ -50,50 +51,51 @@ Examples:
   machinist uninstall --dry-run
   /usr/local/libexec/machinist/machinist uninstall --node worker-1 --kubeconfig admin.conf")]
 pub struct UninstallArgs {
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(short, long)]
     pub yes: bool,
-    /// Say what would be removed, and remove nothing
+    /// Show what would be removed, and remove nothing
     #[arg(long)]
     pub dry_run: bool,
-    /// Remove /var/lib/machinist and what is kept on other mounts, too: how the machine came to its config, and what
-    /// stood there before
+    /// Also remove /var/lib/machinist and the state directories on other mounts: the history of the
+    /// machine's config, and the originals
     #[arg(long)]
     pub purge: bool,
-    /// The Node that this machine is [default: cluster.node of the settings, the host's name]
+    /// The name of this machine's Node [default: cluster.node of the settings, the host's name]
     #[arg(long, value_name = "NODE", env = "NODE_NAME")]
     pub node: Option<String>,
-    /// How the API server is reached [default: cluster.kubeconfig of the settings, the pod's account]
+    /// Kubeconfig for the API server [default: cluster.kubeconfig of the settings, the pod's
+    /// account]
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<String>,
-    /// Stay until a signal when all is done: what the pods of a DaemonSet do
+    /// Wait for a signal at the end, as needed in the pods of a DaemonSet
     #[arg(long, hide = true)]
     pub stay: bool,
-    /// How it is printed.
+    /// The output format.
     #[command(flatten)]
     pub printed: Printed,
 }
 
-/// The whole answer.
+/// The output document.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Removed {
     api_version: &'static str,
     kind: &'static str,
     dry_run: bool,
-    /// Files and links of the host.
+    /// Removed files and links of the host.
     paths: Vec<AbsPath>,
-    /// None where no cluster was asked.
+    /// None if no cluster was contacted.
     node: Option<OnNode>,
-    /// The state directory went.
+    /// The state directory was removed.
     purged: bool,
-    /// It is there, and stays.
+    /// The state directory exists and was kept.
     state_kept: bool,
-    /// What stood beside it on other mounts, and went with it.
+    /// The state directories on other mounts that were removed with it.
     kept_elsewhere: Vec<AbsPath>,
 }
 
-/// What was ours on the Node.
+/// What machinist had set on the Node.
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct OnNode {
@@ -106,7 +108,7 @@ struct OnNode {
     taints: Vec<String>,
     conditions: Vec<String>,
     machine_config_node: bool,
-    /// How many ResourceSlices told of its devices.
+    /// The number of ResourceSlices with its devices.
     resource_slices: usize,
 }
 
@@ -138,7 +140,7 @@ pub(super) fn run(global: &Global, args: &UninstallArgs) -> anyhow::Result<Exit>
     let flags = args.flags();
     let context = Context::open(global, flags, false)?;
     start_logging_beside_a_page(context.settings.log)?;
-    // Held to the end: no agent begins anything meanwhile.
+    // Hold the lock to the end, so that no agent starts an update meanwhile.
     let store = hold(&context.root)?;
     let question = "Remove machinist's part of this host? What its configs made stays.";
     if !args.dry_run && confirm(question, args.yes)? == Answer::No {
@@ -174,8 +176,9 @@ impl UninstallArgs {
     }
 }
 
-/// The state of this root, where there is any; refused where it is somebody's, where an update is open or
-/// the node is kept for one, and where units wait to be started: nobody else knows of them.
+/// Locks the state of this root, if it exists. Refuses if another process holds it, if an update is
+/// open or the node is cordoned for one, and if stopped units wait to be started, because only the
+/// agent would finish those.
 fn hold(root: &Root) -> anyhow::Result<Option<Store>> {
     if root.stat(&paths::state_dir())?.is_none() {
         return Ok(None);
@@ -218,8 +221,8 @@ fn hold(root: &Root) -> anyhow::Result<Option<Store>> {
     Ok(Some(store))
 }
 
-/// The directories of ours on other mounts than the state directory's: what stood at a path before a config
-/// came is kept on the mount of that path.
+/// machinist's directories on other mounts than the state directory's: the original of a path is
+/// kept on the mount of that path.
 fn elsewhere(root: &Root, journal: &Journal) -> anyhow::Result<Vec<AbsPath>> {
     let mut dirs = BTreeSet::from([AbsPath::root().join("etc/.machinist")?]);
     let kept = transaction::originals(journal).into_values();
@@ -234,8 +237,8 @@ fn elsewhere(root: &Root, journal: &Journal) -> anyhow::Result<Vec<AbsPath>> {
     Ok(there)
 }
 
-/// The Node first: a node that nobody gives back is worse than files that nobody runs. Every step may be
-/// repeated.
+/// Cleans up the Node first: a Node that stays cordoned is worse than leftover files. Every step
+/// may be repeated.
 async fn remove(
     context: &Context,
     args: &UninstallArgs,
@@ -255,7 +258,7 @@ async fn remove(
         }
         installed.remove_program(root)?;
         if purged {
-            // First: only the journal in the state directory knows where they are.
+            // Remove these first, because only the journal in the state directory lists them.
             for dir in &elsewhere {
                 root.remove_tree(dir)?;
             }
@@ -292,7 +295,8 @@ async fn leave(context: &Context, args: &UninstallArgs) -> anyhow::Result<Option
     Ok(Some(OnNode::of(&name, left, removed, slices)))
 }
 
-/// PID 1 forgets the units; the next boot knows nothing of them anyway.
+/// Makes PID 1 unload the units; a failure does not matter, because the next boot does not load
+/// them.
 async fn forget_units(root: &Root) {
     if let Err(error) = Systemd::of(root).daemon_reload().await {
         warn(&format!(

@@ -1,4 +1,5 @@
-//! `machinist vendor-check`: plays the agent for a vendor's program, in the vendor's own tests.
+//! Implements `machinist vendor-check`, which plays the agent's part for a device driver in the
+//! vendor's own tests.
 
 use std::{
     fmt::Write as _,
@@ -22,7 +23,7 @@ use crate::{
     vendor::check::{Check, Ended, Finding, Patience, Verdict},
 };
 
-/// What a started program reads the socket's path from.
+/// The environment variable with the socket's path for the started program.
 const SOCKET: &str = "MACHINIST_VENDOR_SOCKET";
 
 /// Arguments of `vendor-check`.
@@ -37,16 +38,16 @@ Examples:
   machinist vendor-check --file acme.yaml -- ./acme-devices --verbose
   machinist vendor-check --file acme.yaml --socket /tmp/agent.sock")]
 pub struct VendorCheckArgs {
-    /// The vendor's file, as it will lie in vendors.d
+    /// The vendor's file, as it will be installed in vendors.d
     #[arg(long, value_name = "FILE")]
     pub file: PathBuf,
-    /// Wait here for a program that somebody else starts
+    /// Wait on this socket for a program that is started elsewhere
     #[arg(long, value_name = "PATH", group = "program")]
     pub socket: Option<PathBuf>,
     /// The program and its arguments
     #[arg(value_name = "COMMAND", last = true, group = "program")]
     pub command: Vec<String>,
-    /// How it is printed.
+    /// The output format.
     #[command(flatten)]
     pub printed: Printed,
 }
@@ -86,7 +87,7 @@ pub(super) fn run(args: &VendorCheckArgs) -> anyhow::Result<Exit> {
     Ok(if broken { Exit::Failed } else { Exit::Done })
 }
 
-/// A directory for the time of the check.
+/// A directory that exists during the check.
 struct Own<'a> {
     root: &'a Root,
     dir: AbsPath,
@@ -96,7 +97,7 @@ impl<'a> Own<'a> {
     fn make(root: &'a Root) -> anyhow::Result<Self> {
         let dir = crate::agent::plain(&std::env::temp_dir())?;
         let dir = dir.join(&fresh("machinist-vendor-check-"))?;
-        // One that is there already is somebody else's.
+        // An existing directory belongs to another process.
         root.build_dir(&dir, &Meta::unowned(0o700))?;
         Ok(Self { root, dir })
     }
@@ -104,7 +105,7 @@ impl<'a> Own<'a> {
 
 impl Drop for Own<'_> {
     fn drop(&mut self) {
-        // It lies with the other temporary files otherwise.
+        // On failure it remains among the other temporary files.
         let _ = self.root.remove_empty_dir(&self.dir);
     }
 }
@@ -127,13 +128,13 @@ fn check(
             None => check.run(Patience::default()).await,
             Some(program) => check_program(check, program).await,
         };
-        // The findings are what was asked for; a task that hangs on is not.
+        // The findings are the result; a task that does not end does not matter.
         let _ = tasks.finish(GRACE).await;
         Ok(found)
     })
 }
 
-/// How often it is looked whether the program still runs: what nobody would call waiting.
+/// The interval for checking whether the program still runs.
 const LOOK: Duration = Duration::from_millis(100);
 
 async fn check_program(check: Check, mut program: Program) -> Vec<Finding> {
@@ -143,7 +144,7 @@ async fn check_program(check: Check, mut program: Program) -> Vec<Finding> {
     let found = loop {
         tokio::select! {
             found = &mut running => break found,
-            // Safe to drop: the next look is due all the same.
+            // Cancel safe: the next check happens anyway.
             _ = looks.tick(), if tell.borrow().is_none() => {
                 if let Some(status) = program.ended() {
                     tell.send_replace(Some(Ended {
@@ -168,11 +169,11 @@ async fn check_program(check: Check, mut program: Program) -> Vec<Finding> {
     found
 }
 
-/// The program, until it is dropped.
+/// The started program, which is killed on drop.
 struct Program(Child);
 
 impl Program {
-    /// How it ended; none of one that runs, which ends with this.
+    /// How it ended; none if it still runs.
     fn ended(&mut self) -> Option<ExitStatus> {
         self.0.try_wait().ok().flatten()
     }
@@ -195,7 +196,7 @@ fn start(name: &str, arguments: &[String], socket: &Path) -> anyhow::Result<Prog
         .args(arguments)
         .env(SOCKET, socket)
         .stdin(Stdio::null())
-        // The findings alone are on stdout.
+        // stdout is reserved for the findings.
         .stdout(std::io::stderr())
         .spawn();
     Ok(Program(
@@ -203,7 +204,7 @@ fn start(name: &str, arguments: &[String], socket: &Path) -> anyhow::Result<Prog
     ))
 }
 
-/// One line per rule; what was seen is told of those that were not kept.
+/// One line per rule; broken rules include the observation.
 fn page(found: &[Finding]) -> String {
     let mut text = String::new();
     for one in found {

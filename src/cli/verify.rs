@@ -1,4 +1,4 @@
-//! `machinist verify`.
+//! Implements `machinist verify`.
 
 use clap::Args;
 
@@ -19,7 +19,7 @@ Examples:
   machinist verify
   machinist verify --root ./sandbox -o json")]
 pub struct VerifyArgs {
-    /// How it is printed.
+    /// The output format.
     #[command(flatten)]
     pub printed: Printed,
 }
@@ -28,7 +28,7 @@ pub(super) fn run(global: &Global, args: &VerifyArgs) -> anyhow::Result<Exit> {
     let context = Context::open(global, Fragment::default(), false)?;
     let capabilities = agent::look_capabilities(&context.root, context.settings.owners);
     let journal = store::peek(&context.root)?;
-    // What is being taken back is no longer what the machine should be on.
+    // A config that is being rolled back is no longer the machine's config.
     let undoing = journal
         .top()
         .is_some_and(|tx| tx.direction == Direction::Undo);

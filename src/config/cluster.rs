@@ -1,11 +1,11 @@
-//! Settings about the cluster: a Node's name, a kubeconfig, how long a drain is patient.
+//! Defines the settings about the cluster: the Node's name, the kubeconfig, the drain timeout.
 
 use std::time::Duration;
 
 use super::reader::Word;
 use crate::path::AbsPath;
 
-/// A time limit that may be none.
+/// A time limit; none means no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Limit(pub(super) Option<Duration>);
 
@@ -26,7 +26,7 @@ impl Word for Limit {
     }
 }
 
-/// The name of a Node, or nothing.
+/// The name of a Node, or empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct NodeName(pub(super) String);
 
@@ -47,14 +47,14 @@ impl Word for NodeName {
     }
 }
 
-/// Where a kubeconfig lies.
+/// The location of a kubeconfig.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kubeconfig {
-    /// Nowhere.
+    /// None.
     None,
-    /// Below the root; what settings say.
+    /// A path below the root, from the settings.
     Below(AbsPath),
-    /// On the caller's own file system; what `--kubeconfig` says.
+    /// A path on the caller's own file system, from `--kubeconfig`.
     Callers(String),
 }
 

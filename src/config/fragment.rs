@@ -1,8 +1,8 @@
-//! What one place says: one file, the environment or the flags, as dotted keys with positions.
+//! Parses the settings of one source (one file, the environment or the flags) into dotted keys with
+//! positions.
 //!
-//! Only the shape is judged here (is it YAML, is the top a mapping). Which keys exist and what they
-//! may hold is known by `settings.rs` alone, so that every problem of a file is found and not only the
-//! first.
+//! Only the form is checked here (valid YAML, a mapping at the top). Only `settings.rs` knows the
+//! keys and their values, so that every problem of a file is reported and not only the first.
 
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::{Options, Spanned};
@@ -10,14 +10,14 @@ use serde_saphyr::{Options, Spanned};
 use super::problem::{Origin, Problem};
 use crate::reason::Reason;
 
-/// A value and where it stands.
+/// A value and its position.
 #[derive(Clone, Debug)]
 pub(super) struct Node {
     pub(super) shape: Shape,
     pub(super) at: Origin,
 }
 
-/// The shapes a settings value can have. Scalars stay text: the key knows what they mean.
+/// The shapes of a settings value. Scalars stay text, because their type depends on the key.
 #[derive(Clone, Debug)]
 pub(super) enum Shape {
     Nothing,
@@ -34,14 +34,14 @@ pub(super) struct Leaf {
     pub(super) node: Node,
 }
 
-/// What one file, the environment or the flags say. Nothing in it has been judged but its syntax.
+/// The settings of one file, the environment or the flags. Only their syntax has been checked.
 #[derive(Clone, Debug, Default)]
 pub struct Fragment {
     pub(super) leaves: Vec<Leaf>,
 }
 
 impl Fragment {
-    /// Reads one settings file; `name` is what problems call it.
+    /// Parses one settings file; problems refer to it as `name`.
     pub fn parse(name: &str, text: &str) -> Result<Self, Problem> {
         let top: Spanned<Raw> = serde_saphyr::from_str_with_options(text, dialect())
             .map_err(|error| syntax(name, &error))?;
@@ -63,10 +63,11 @@ impl Fragment {
         Ok(fragment)
     }
 
-    /// Takes the variables that name settings: `MACHINIST_` and either a `__` or a key without sections.
+    /// Collects the variables that name settings: `MACHINIST_` and either a `__` or a key without
+    /// sections.
     ///
-    /// Other `MACHINIST_…` variables are left alone: the kubelet sets some of its own for every Service,
-    /// such as `MACHINIST_SERVICE_HOST`, and none of those holds a double underscore.
+    /// Other `MACHINIST_…` variables are ignored: the kubelet sets some for every Service, such as
+    /// `MACHINIST_SERVICE_HOST`, and none of those contains a double underscore.
     pub fn from_env(variables: impl IntoIterator<Item = (String, String)>) -> Self {
         let mut fragment = Self::default();
         for (name, value) in variables {
@@ -85,7 +86,7 @@ impl Fragment {
         fragment
     }
 
-    /// Adds what a flag says about `key`.
+    /// Adds the value of a flag for `key`.
     #[must_use]
     pub fn with_flag(mut self, flag: &str, key: &str, value: impl Into<String>) -> Self {
         let at = Origin::Flag {
@@ -103,14 +104,14 @@ impl Fragment {
 
     fn flatten(&mut self, above: &str, entries: Vec<(String, Node)>) {
         for (name, node) in entries {
-            // A dot inside a key would make one key look like two.
+            // A key that contains a dot would look like two keys.
             let name = match name.contains('.') {
                 true => format!("{name:?}"),
                 false => name,
             };
             let key = match above {
                 "" => name,
-                // `source` is a word, or a section with the word in `from`.
+                // `source` is a string, or a section with the string in `from`.
                 "source" if name == "from" => above.to_owned(),
                 above => format!("{above}.{name}"),
             };
@@ -123,10 +124,10 @@ impl Fragment {
     }
 }
 
-/// Keys without a section, as the environment spells them.
+/// Keys without a section, as spelled in the environment.
 const SINGLE: &[&str] = &["SOURCE", "JOBS", "OWNERS"];
 
-/// `readiness.gates.DiskSpace` as the environment spells it: `READINESS.GATES.DISK_SPACE`.
+/// `readiness.gates.DiskSpace` in the spelling of the environment: `READINESS.GATES.DISK_SPACE`.
 pub(super) fn env_name(key: &str) -> String {
     let mut name = String::with_capacity(key.len() + 8);
     let mut last = '.';
@@ -140,7 +141,8 @@ pub(super) fn env_name(key: &str) -> String {
     name
 }
 
-/// A variable's text is read as YAML, so that lists can be given; what is no YAML is plain text.
+/// The value of a variable is parsed as YAML, so that it may be a list; if that fails, it is a
+/// string.
 fn inline(at: &Origin, text: &str) -> Node {
     let parsed = serde_saphyr::from_str_with_options::<Spanned<Raw>>(text, dialect());
     let mut node = match parsed {
@@ -163,7 +165,7 @@ fn relocate(node: &mut Node, at: &Origin) {
     }
 }
 
-/// YAML 1.2 booleans only: `off` is a gate's effect and must stay a word.
+/// YAML 1.2 booleans only: `off` is a gate's effect and must stay a string.
 fn dialect() -> Options {
     serde_saphyr::options! { strict_booleans: true, with_snippet: false }
 }

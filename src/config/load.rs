@@ -1,4 +1,4 @@
-//! From files, environment and flags to settings; and what happens when they change.
+//! Loads the settings from files, environment and flags, and reloads them when they change.
 
 use std::sync::Arc;
 
@@ -15,10 +15,10 @@ use crate::{
     telemetry::chain,
 };
 
-/// One settings file as it was found. Who reads it decides from which tree.
+/// One settings file as found; the caller decides from which tree it is read.
 #[derive(Clone, Debug)]
 pub struct SettingsFile {
-    /// The file as the administrator knows it, for problems and origins.
+    /// The file name as the administrator knows it, for problems and origins.
     pub name: String,
     /// Its content.
     pub content: Vec<u8>,
@@ -29,12 +29,13 @@ pub struct SettingsFile {
 }
 
 impl SettingsFile {
-    /// Where settings are below a root whose administrator said nothing else.
+    /// The default settings directory below a root.
     pub const DEFAULT_DIR: &'static str = "/etc/machinist";
 
-    /// Finds `machinist.yaml` and `machinist.yaml.d/*.yaml` in `dir`, in order of precedence. Hidden
-    /// files are left out: editors and ConfigMap mounts put their own there. Links are followed, below
-    /// the root only. Where `root_alone` says so, what others may write is an error.
+    /// Finds `machinist.yaml` and `machinist.yaml.d/*.yaml` in `dir`, in order of precedence.
+    /// Hidden files are skipped, because editors and ConfigMap mounts create their own. Links are
+    /// followed only below the root. If `root_alone` is true, a file that users other than root may
+    /// write is an error.
     pub fn find(root: &Root, dir: &AbsPath, root_alone: bool) -> Result<Vec<Self>, FindError> {
         let mut paths = vec![dir.join("machinist.yaml")?];
         let drop_ins = dir.join("machinist.yaml.d")?;
@@ -58,7 +59,7 @@ impl SettingsFile {
         Ok(found)
     }
 
-    /// One file; none where there is none.
+    /// Reads one file; none if it does not exist.
     fn read(root: &Root, path: &AbsPath, root_alone: bool) -> Result<Option<Self>, FindError> {
         if root_alone {
             root.check_trusted(path)?;
@@ -79,46 +80,46 @@ impl SettingsFile {
 /// The settings files could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum FindError {
-    /// A call failed.
+    /// A system call failed.
     #[error("cannot read the settings")]
     Read(#[from] RootError),
-    /// A name in the directory is no usable path.
+    /// A name in the directory is not a usable path.
     #[error("cannot read the settings")]
     Path(#[from] BadPath),
 }
 
-/// There are no settings to work with.
+/// The settings could not be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// The files could not be read.
     #[error(transparent)]
     Find(#[from] FindError),
-    /// What they say cannot be used.
+    /// Their content is invalid.
     #[error(transparent)]
     Settings(#[from] SettingsError),
 }
 
-/// Where settings come from, so that they can be read again when something changed.
+/// The sources of the settings, so that they can be read again after a change.
 #[derive(Clone, Debug)]
 pub struct Place {
-    /// The tree that holds the directory: the root, or the caller's own for `--config DIR`.
+    /// The tree that contains the directory: the root, or the caller's own for `--config DIR`.
     pub root: Root,
     /// The directory in it.
     pub dir: AbsPath,
-    /// The pool whose own settings count, too; none where none is known.
+    /// The pool whose own settings apply as well; none if no pool is known.
     pub pool: Option<String>,
-    /// The environment, as it was at the start.
+    /// The environment at process start.
     pub environment: Vec<(String, String)>,
-    /// What flags said.
+    /// The settings from flags.
     pub flags: Fragment,
-    /// The uid whose files are trusted beside root's.
+    /// A uid whose files are trusted in addition to root's.
     pub own_uid: u32,
-    /// Whether what others than root may write is refused.
+    /// Whether files that users other than root may write are refused.
     pub root_alone: bool,
 }
 
 impl Place {
-    /// Reads everything, or says everything that is wrong.
+    /// Reads and merges all sources, or returns all problems.
     pub fn read(&self) -> Result<Settings, LoadError> {
         let of_pool = match &self.pool {
             Some(name) => {
@@ -137,25 +138,26 @@ impl Place {
     }
 }
 
-/// Everything that settings are made of.
+/// All inputs of the settings.
 #[derive(Clone, Debug, Default)]
 pub struct Inputs {
     /// `machinist.yaml` first, then `machinist.yaml.d/*.yaml` in name order.
     pub files: Vec<SettingsFile>,
-    /// What is said for the nodes of one pool only.
+    /// The settings file of the node's pool.
     pub of_pool: Option<SettingsFile>,
-    /// The environment; what is no setting is left alone.
+    /// The environment; variables that are not settings are ignored.
     pub environment: Vec<(String, String)>,
-    /// What flags say.
+    /// The settings from flags.
     pub flags: Fragment,
-    /// The uid whose files are trusted beside root's.
+    /// A uid whose files are trusted in addition to root's.
     pub own_uid: u32,
 }
 
-/// The largest settings file that is read. A person writes a few KiB; a megabyte is a mistake.
+/// The maximum size of a settings file in bytes. Typical files have a few KiB; a megabyte is a
+/// mistake.
 const LARGEST_FILE: u64 = 1 << 20;
 
-/// Merges everything, or says everything that is wrong.
+/// Merges all inputs, or returns all problems.
 pub fn load(inputs: Inputs) -> Result<Settings, SettingsError> {
     let mut problems = Vec::new();
     let mut fragments = Vec::new();
@@ -216,18 +218,18 @@ fn fragment(file: &SettingsFile, own_uid: u32) -> Result<Fragment, Problem> {
     Fragment::parse(&file.name, text)
 }
 
-/// What became of newly read settings.
+/// The result of reloading the settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Offer {
-    /// They say what held before.
+    /// Nothing changed.
     Same,
-    /// They hold from now on; these keys changed.
+    /// They are effective from now on; these keys changed.
     Taken(Vec<&'static str>),
-    /// They cannot be used; the last good ones stay.
+    /// They are invalid; the last valid ones stay effective.
     Refused(String),
 }
 
-/// The settings of a running agent: the last good ones, and what is wrong with newer ones.
+/// The settings of a running agent: the last valid ones, and the problems of newer ones.
 #[derive(Clone, Debug)]
 pub struct Live {
     good: Arc<Settings>,
@@ -235,7 +237,7 @@ pub struct Live {
 }
 
 impl Live {
-    /// Starts with settings that could be used.
+    /// Starts with valid settings.
     pub fn new(settings: Settings) -> Self {
         Self {
             good: Arc::new(settings),
@@ -243,7 +245,7 @@ impl Live {
         }
     }
 
-    /// Considers newly read settings.
+    /// Applies newly read settings, if they are valid.
     pub fn offer(&mut self, read: Result<Settings, LoadError>) -> Offer {
         match read {
             Ok(settings) => {
@@ -263,12 +265,12 @@ impl Live {
         }
     }
 
-    /// The settings that hold.
+    /// The effective settings.
     pub fn settings(&self) -> &Arc<Settings> {
         &self.good
     }
 
-    /// What is wrong with what the files say now, if anything is.
+    /// The problems of the current files, if there are any.
     pub fn warning(&self) -> Option<&str> {
         self.warning.as_deref()
     }

@@ -1,5 +1,4 @@
-//! From fragments to settings: which keys there are, what they may hold, and what holds when nobody
-//! says anything.
+//! Merges fragments into settings: defines the keys, their valid values and their defaults.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -35,7 +34,7 @@ const fn minutes(count: u64) -> Duration {
 }
 
 impl Settings {
-    /// Merges fragments, later ones winning key by key.
+    /// Merges fragments key by key; later ones win.
     pub fn from_fragments(
         fragments: impl IntoIterator<Item = Fragment>,
     ) -> Result<Self, SettingsError> {
@@ -166,8 +165,9 @@ impl Devices {
 }
 
 impl Readiness {
-    /// The pressure thresholds: a busy CPU is normal, a minute of waiting for memory in two of five
-    /// seconds is a machine that swaps or reclaims all the time.
+    /// Reads the readiness policy. Defaults of the pressure thresholds: a busy CPU is normal, while
+    /// waiting for memory in two of five seconds during a minute means that the machine swaps or
+    /// reclaims all the time.
     fn read(read: &mut Reader, return_limit: Duration) -> Self {
         let effects: BTreeMap<GateName, Effect> = GateName::ALL
             .into_iter()

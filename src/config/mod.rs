@@ -1,9 +1,9 @@
-//! The agent's own settings: what files, environment and flags may say, and what the rest of the
-//! program may rely on.
+//! Loads and validates the agent's own settings from files, environment and flags.
 //!
-//! Precedence, later wins, key by key: built-in defaults, `machinist.yaml`, `machinist.yaml.d/*.yaml`
-//! in name order, `pool.<name>.yaml` of the node's pool, the environment (`MACHINIST_UPDATE__REBOOT`), flags. Every effective value remembers
-//! where it came from, and every problem in every place is reported at once.
+//! Precedence, later wins, key by key: built-in defaults, `machinist.yaml`,
+//! `machinist.yaml.d/*.yaml` in name order, `pool.<name>.yaml` of the node's pool, the environment
+//! (`MACHINIST_UPDATE__REBOOT`), flags. Every effective value has its origin, and all problems of
+//! all sources are reported at once.
 
 mod cluster;
 mod fragment;

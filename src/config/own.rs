@@ -1,4 +1,4 @@
-//! `readiness.own`: gates of the administrator's own.
+//! Parses `readiness.own`: the administrator's own gates.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -12,12 +12,12 @@ use crate::{
     readiness::{Effect, Endpoint, GateName, OwnGate, Probe},
 };
 
-/// Each is a series of a metric and a line of every status.
+/// The maximum number of gates. Each is a time series of a metric and a line in every status.
 const MOST: usize = 32;
 
 const KEYS: &str = "name, effect and one of unit, http, file, taintAbsent";
 
-/// What a gate is called, for messages.
+/// The expected form of a gate's name, for messages.
 const NAME: &str = "a name such as StorageReady: letters and digits, a letter first, at most 40, \
                     and no gate of machinist's own";
 
@@ -75,7 +75,7 @@ impl Setting for OwnGate {
     }
 }
 
-/// None: there is no such key.
+/// The probe in this key; none if there is no such key.
 fn asked(key: &str, value: &Node) -> Option<Result<Probe, Misfit>> {
     Some(match key {
         "unit" => UnitWord::read(value).map(|unit| Probe::Unit(unit.0)),
@@ -96,7 +96,7 @@ impl Word for GateWord {
     fn parse(text: &str) -> Option<Self> {
         let letter = text.starts_with(|c: char| c.is_ascii_alphabetic());
         let plain = text.len() <= 40 && text.bytes().all(|byte| byte.is_ascii_alphanumeric());
-        // What differs in its letters' case alone would be taken for ours by whoever reads it.
+        // A name that differs from a built-in gate's only in case would be confused with it.
         let known = |name: GateName| name.as_str().eq_ignore_ascii_case(text);
         let ours = GateName::ALL.into_iter().any(known);
         (letter && plain && !ours).then(|| Self(text.to_owned()))
@@ -116,7 +116,7 @@ impl Word for UnitWord {
 
     fn parse(text: &str) -> Option<Self> {
         let name = UnitName::new(text).ok()?;
-        // A template without an instance is no unit that could run.
+        // A template without an instance cannot be a running unit.
         (name.template().as_ref() != Some(&name)).then(|| Self(text.to_owned()))
     }
 
@@ -183,7 +183,7 @@ impl Word for Endpoint {
                 None => (place, None),
             },
         };
-        // No name is resolved: what a name server says is not what this machine is.
+        // Names are not resolved: the result of a name server is not a property of this machine.
         let address = match address {
             "localhost" => Ipv4Addr::LOCALHOST.to_string(),
             text if place.starts_with('[') => {

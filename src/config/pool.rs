@@ -1,4 +1,4 @@
-//! What is said for the nodes of one pool only: `pool.<name>.yaml` beside `machinist.yaml`.
+//! Reads the settings for the nodes of one pool: `pool.<name>.yaml` beside `machinist.yaml`.
 
 use super::{
     fragment::{Fragment, Leaf},
@@ -6,7 +6,7 @@ use super::{
 };
 use crate::reason::Reason;
 
-/// Sections and keys that one pool cannot have for itself, and why.
+/// Sections and keys that cannot be set per pool, and why.
 const WHOLE_FLEET: [(&str, &str); 3] = [
     ("source", "it must be known before the pool is"),
     ("cluster", "it must be known before the pool is"),
@@ -16,12 +16,12 @@ const WHOLE_FLEET: [(&str, &str); 3] = [
     ),
 ];
 
-/// The file of a pool's settings.
+/// The file name of a pool's settings.
 pub(super) fn file_name(pool: &str) -> String {
     format!("pool.{pool}.yaml")
 }
 
-/// Takes out what does not belong into a pool's settings, and says so.
+/// Removes keys that are not allowed in a pool's settings, and returns a problem for each.
 pub(super) fn judge(fragment: &mut Fragment) -> Vec<Problem> {
     let mut problems = Vec::new();
     fragment.leaves.retain(|leaf| match why_not(leaf) {

@@ -1,4 +1,4 @@
-//! Where a setting came from, and what is wrong with one.
+//! Defines the origin of a setting, and problems in settings.
 
 use std::fmt;
 
@@ -6,10 +6,10 @@ use serde::{Serialize, Serializer, ser::SerializeStruct as _};
 
 use crate::reason::Reason;
 
-/// Where an effective setting was said.
+/// The origin of an effective setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// Nobody said anything; the built-in value holds.
+    /// It is not set; the built-in default applies.
     Default,
     /// A settings file. Line and column count from 1.
     File {
@@ -33,7 +33,7 @@ pub enum Origin {
 }
 
 impl Serialize for Origin {
-    /// One shape for all: what an origin has not is `null`.
+    /// All origins have the same JSON fields; those that do not apply are `null`.
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         let (kind, name, place) = match self {
             Self::Default => ("default", None, None),
@@ -61,18 +61,18 @@ impl fmt::Display for Origin {
     }
 }
 
-/// One thing that is wrong with the settings.
+/// One problem in the settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// Where it was said.
+    /// The place of the value.
     pub at: Origin,
-    /// The key, dotted (`update.reboot`); empty when the text could not be read at all.
+    /// The dotted key (`update.reboot`); empty if the text could not be parsed at all.
     pub field: String,
     /// The stable code.
     pub reason: Reason,
-    /// What was found.
+    /// A description of the problem.
     pub message: String,
-    /// What would have been right; empty when the message says it all.
+    /// The expected value; empty if the message includes it.
     pub expected: String,
 }
 
@@ -90,16 +90,15 @@ impl fmt::Display for Problem {
     }
 }
 
-/// The settings cannot be used. Holds every problem of every file, variable and flag.
+/// The settings are invalid. Contains every problem of every file, variable and flag.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct SettingsError {
-    /// By place: files by name and position, then the environment, then flags. Never empty.
+    /// Sorted by place: files by name and position, then the environment, then flags. Never empty.
     pub problems: Vec<Problem>,
 }
 
 impl SettingsError {
-    /// Puts the problems into the order in which an administrator reads: files by name and position,
-    /// then the environment, then flags.
+    /// Sorts the problems by place: files by name and position, then the environment, then flags.
     pub(super) fn new(mut problems: Vec<Problem>) -> Self {
         problems.sort_by(|a, b| place(&a.at).cmp(&place(&b.at)));
         Self { problems }

@@ -1,4 +1,4 @@
-//! Takes one key after another out of the fragments, and collects what is wrong on the way.
+//! Reads key after key from the fragments and collects problems.
 
 use serde::Serialize;
 
@@ -8,27 +8,27 @@ use super::{
 };
 use crate::reason::Reason;
 
-/// One effective value and where it came from.
+/// One effective value and its origin.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Effective {
     /// Dotted: `update.reboot`.
     pub key: &'static str,
-    /// As it would be written in a file.
+    /// As written in a file.
     pub value: serde_json::Value,
-    /// Who said so.
+    /// Its origin.
     pub from: Origin,
 }
 
-/// A value that is one piece of text in a file.
+/// A value that is a single scalar in a file.
 pub(super) trait Word: Sized {
-    /// What the text must be, to follow "expected".
+    /// A description of the valid values, to follow "expected".
     fn expected() -> String;
     fn parse(text: &str) -> Option<Self>;
-    /// As [`Word::parse`]; differs only where flags mean the caller's file system.
+    /// Like [`Word::parse`]; differs only if the flag's value refers to the caller's file system.
     fn parse_flag(text: &str) -> Option<Self> {
         Self::parse(text)
     }
-    /// What to say about a word that this version knows and does not take yet.
+    /// The message for a value that this version knows and does not support yet.
     fn later(_text: &str) -> Option<&'static str> {
         None
     }
@@ -41,10 +41,10 @@ pub(super) trait Setting: Sized {
     fn show(&self) -> serde_json::Value;
 }
 
-/// Why a node is no value of its key.
+/// Why a node is not a valid value of its key.
 pub(super) struct Misfit {
     pub(super) at: Origin,
-    /// Below the key, for example `[2].path`.
+    /// The path below the key, for example `[2].path`.
     pub(super) below: String,
     pub(super) reason: Reason,
     pub(super) found: String,
@@ -74,7 +74,8 @@ impl Misfit {
     }
 }
 
-/// How much of a wrong value is repeated: enough to recognise it, and a line stays a line.
+/// The maximum number of characters of an invalid value to quote: enough to recognise it, on one
+/// line.
 const LONGEST_ECHO: usize = 60;
 
 fn describe(shape: &Shape) -> String {
@@ -128,9 +129,9 @@ impl<T: Setting> Setting for Vec<T> {
     }
 }
 
-/// Reads keys from fragments, later fragments winning.
+/// Reads keys from fragments; later fragments win.
 pub(super) struct Reader {
-    /// Per leaf: whether some key asked for it.
+    /// Each leaf with whether its key has been read.
     leaves: Vec<(Leaf, bool)>,
     pub(super) effective: Vec<Effective>,
     pub(super) problems: Vec<Problem>,
@@ -146,12 +147,13 @@ impl Reader {
         }
     }
 
-    /// The value of `key`. Every place that says something is judged, also where a later one wins.
+    /// The value of `key`. Every source's value is checked, even if a later one wins.
     pub(super) fn take<T: Setting>(&mut self, key: &'static str, default: T) -> T {
         self.take_if(key, default, |_| Ok(()))
     }
 
-    /// As [`Reader::take`]; `judge` says what is expected when a well-formed value will not do.
+    /// Like [`Reader::take`]; `judge` returns the expected value if a well-formed value is not
+    /// acceptable.
     pub(super) fn take_if<T: Setting>(
         &mut self,
         key: &'static str,
@@ -186,14 +188,14 @@ impl Reader {
         value
     }
 
-    /// Whether somebody said something about `key`, which was taken before.
+    /// Whether a source sets `key`, which must have been read before.
     pub(super) fn is_set(&self, key: &str) -> bool {
         self.effective
             .iter()
             .any(|one| one.key == key && one.from != Origin::Default)
     }
 
-    /// Ends the reading: what nobody asked for is unknown.
+    /// Ends the reading: keys that were not read are unknown.
     pub(super) fn finish(mut self) -> (Vec<Effective>, Vec<Problem>) {
         let known: Vec<_> = self.effective.iter().map(|one| one.key).collect();
         let strangers = self.leaves.iter().filter(|(_, asked)| !asked);
@@ -248,7 +250,7 @@ fn unknown(leaf: &Leaf, known: &[&str]) -> Problem {
     }
 }
 
-/// The keys of the same section, or all sections.
+/// The known keys of the same section, or all sections.
 fn beside(key: &str, spelled: &dyn Fn(&str) -> String, known: &[&str]) -> String {
     let section = key
         .rsplit_once('.')

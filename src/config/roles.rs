@@ -1,4 +1,4 @@
-//! The roles of a machine.
+//! Parses the roles of a machine.
 
 use super::{
     fragment::{Node, Shape},
@@ -12,7 +12,7 @@ pub(super) struct Roles(pub(super) Vec<String>);
 impl Roles {
     const EXPECTED: &str = "the name of a role, or a list such as [worker, infra]";
 
-    /// Whether the API server would take it as the value of a label.
+    /// Whether the API server would accept it as the value of a label.
     fn is_role(text: &str) -> bool {
         let inner = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
         let end = |c: char| c.is_ascii_alphanumeric();

@@ -1,4 +1,4 @@
-//! What the rest of the program may rely on. Nothing here is optional, everything is in range.
+//! Defines the validated settings. Every field has a value, and every value is in range.
 
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
@@ -19,14 +19,14 @@ use crate::{path::AbsPath, readiness::Policy, window::Windows};
 /// The effective settings.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
-    /// `source`: where the desired config comes from. Default `auto`.
+    /// `source`: the source of the desired config. Default `auto`.
     pub source: Source,
-    /// `source.role`: the roles of the machine, by which MachineConfigs of a directory are chosen. Default
-    /// none: all of them must have the same.
+    /// `source.role`: the roles of the machine, which select MachineConfigs of a directory. Default
+    /// none: then all MachineConfigs must have the same role.
     pub source_roles: Vec<String>,
-    /// `jobs`: what the agent does here. Default all three.
+    /// `jobs`: the tasks of this agent. Default all three.
     pub jobs: Vec<Job>,
-    /// `owners`: whose files the agent makes. Default `auto`.
+    /// `owners`: how file owners are handled. Default `auto`.
     pub owners: Owners,
     /// `cluster`.
     pub cluster: Cluster,
@@ -38,9 +38,9 @@ pub struct Settings {
     pub actions: Actions,
     /// `drift`.
     pub drift: Drift,
-    /// `users.allowed`: whom a config may manage. Default `core`, as OpenShift has it.
+    /// `users.allowed`: the users that a config may manage. Default `core`, as in OpenShift.
     pub users_allowed: Vec<String>,
-    /// `groups.allowed`: which groups a config may make, change or remove. Default none.
+    /// `groups.allowed`: the groups that a config may create, change or remove. Default none.
     pub groups_allowed: Vec<String>,
     /// `devices`.
     pub devices: Devices,
@@ -54,97 +54,97 @@ pub struct Settings {
     pub effective: Vec<Effective>,
 }
 
-/// How the cluster is found that this machine is a node of.
+/// How to find the cluster of this machine's Node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cluster {
-    /// `cluster.node`: the Node's name. Default: `NODE_NAME` of the environment, as the DaemonSet sets it,
-    /// else the host's name, as kubelets take it.
+    /// `cluster.node`: the Node's name. Default: `NODE_NAME` of the environment, which the
+    /// DaemonSet sets, otherwise the host's name, like the kubelet's default.
     pub node: Option<String>,
     /// `cluster.kubeconfig`. Default none: a pod has its service account.
     pub kubeconfig: Kubeconfig,
 }
 
-/// How pods are taken off the node.
+/// How the node is drained.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Drain {
     /// `drain.by`. Default `auto`.
     pub by: DrainBy,
-    /// `drain.forceAfter`: for how long a drain asks before it deletes. Default never: a budget is an
-    /// application's word.
+    /// `drain.forceAfter`: how long a drain evicts before it deletes pods. Default never: a
+    /// PodDisruptionBudget is the application owner's decision.
     pub force_after: Option<Duration>,
-    /// Somebody set it: what the cluster's UpgradeConfig says does not count.
+    /// `drain.forceAfter` is set explicitly: the cluster's UpgradeConfig does not override it.
     pub force_chosen: bool,
-    /// `drain.unmanaged`: pods that nobody makes anew. Default `evict`, as OpenShift does.
+    /// `drain.unmanaged`: pods that no controller recreates. Default `evict`, as in OpenShift.
     pub unmanaged: Losing,
-    /// `drain.emptyDir`: pods with data that goes with them. Default `evict`, as OpenShift does.
+    /// `drain.emptyDir`: pods with data that is lost on eviction. Default `evict`, as in OpenShift.
     pub empty_dir: Losing,
-    /// `drain.parallel`: evictions on their way at a time, 1 to 100. Default 20: four times what kubectl's
-    /// own throttle leaves, and nothing to an API server.
+    /// `drain.parallel`: parallel evictions, 1 to 100. Default 20: four times what kubectl's own
+    /// throttle allows, and no load for an API server.
     pub parallel: u32,
 }
 
-/// How updates go.
+/// How updates are carried out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Update {
-    /// `update.reboot`. Default `auto`: a machine that is configured by config is expected to follow
-    /// it; the plan tells beforehand which change costs a reboot.
+    /// `update.reboot`. Default `auto`: a machine that is managed by config is expected to follow
+    /// it; the plan shows beforehand which change costs a reboot.
     pub reboot: Reboot,
-    /// `update.softReboot`. Default `never`: what a config costs is then what it costs under OpenShift,
-    /// whose policies know no soft reboot, and what the kernel was told never outlives an update.
+    /// `update.softReboot`. Default `never`: then a config costs the same as under OpenShift, whose
+    /// policies have no soft reboot, and kernel settings never survive an update.
     pub soft_reboot: SoftReboot,
     /// `update.policies`: the file with the user's disruption policies, below the root. Default
-    /// `/etc/machinist/policies.yaml`, beside the settings.
+    /// `/etc/machinist/policies.yaml`, in the settings directory.
     pub policies: AbsPath,
-    /// Somebody named the file: it must be there.
+    /// The file is set explicitly, so it must exist.
     pub policies_chosen: bool,
-    /// `update.windows` and `update.timeZone`: when updates may begin. Default at any time, and UTC:
-    /// the one zone that means the same on every machine.
+    /// `update.windows` and `update.timeZone`: when updates may start. Default at any time, and
+    /// UTC: the one zone that is the same on every machine.
     pub windows: Windows,
-    /// `update.verifyTimeout`: how long a boot may take to be as well as before. Default 30 min:
-    /// kubelets and runtimes of large nodes take minutes, storage that is checked takes more.
+    /// `update.verifyTimeout`: how long a boot may take to be as healthy as before. Default 30 min:
+    /// kubelets and runtimes of large nodes take minutes, file system checks take more.
     pub verify_timeout: Duration,
-    /// `update.bootAttempts`: boots that may be unwell before the update is undone, 1 to 10.
-    /// Default 2: one bad boot can be bad luck.
+    /// `update.bootAttempts`: unhealthy boots before the update is rolled back, 1 to 10. Default 2:
+    /// a single failed boot may be a coincidence.
     pub boot_attempts: u32,
-    /// `update.rebootTimeout`: how long after it was accepted a reboot counts as overdue. Default
-    /// 30 min: services are stopped one after another, with 90 s each by default.
+    /// `update.rebootTimeout`: the time after which an accepted reboot is overdue. Default 30 min:
+    /// services are stopped one after another, with 90 s each by default.
     pub reboot_timeout: Duration,
 }
 
 /// How actions are carried out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Actions {
-    /// `actions.settle`: how long a restarted unit is watched for dying again. Default 2 s: services
-    /// that cannot read their config exit well within it. Zero watches nothing.
+    /// `actions.settle`: how long a restarted unit is watched for failing. Default 2 s: services
+    /// that cannot read their config exit well within it. Zero disables it.
     pub settle: Duration,
-    /// `actions.jobTimeout`: how long one systemd job may take. Default 5 min, above the 90 s that
+    /// `actions.jobTimeout`: the time limit of one systemd job. Default 5 min, above the 90 s that
     /// units have by default to start and again to stop.
     pub job_timeout: Duration,
 }
 
-/// What happens when the machine is no longer what the config says.
+/// How drift of the machine from its config is handled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Drift {
     /// `drift.default`. Default `report`.
     pub default: DriftPolicy,
-    /// `drift.paths`: rules for a path and what is below it.
+    /// `drift.paths`: rules for a path and everything below it.
     pub rules: Vec<DriftRule>,
-    /// `drift.fullPass`: how often everything is compared, beside the watches. Default 6 h: a safety
-    /// net against lost events, not the way drift is found.
+    /// `drift.fullPass`: the interval of full comparisons, in addition to the watches. Default 6 h:
+    /// a safety net against lost events, not the usual way to detect drift.
     pub full_pass: Duration,
 }
 
 /// One entry of `drift.paths`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DriftRule {
-    /// The path; everything below it is meant too.
+    /// The path; the rule includes everything below it.
     pub path: AbsPath,
-    /// What happens there.
+    /// The policy for it.
     pub policy: DriftPolicy,
 }
 
 impl Drift {
-    /// What happens to `path`: the rule with the longest path above it decides.
+    /// The policy for `path`: that of the rule with the longest matching path.
     pub fn policy(&self, path: &AbsPath) -> DriftPolicy {
         let matching = self.rules.iter().filter(|rule| path.is_under(&rule.path));
         let nearest = matching.max_by_key(|rule| rule.path.components().count());
@@ -152,50 +152,51 @@ impl Drift {
     }
 }
 
-/// How devices are lent.
+/// How devices are advertised.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Devices {
-    /// `devices.returnLimit`: how long devices may take to come back after an update. Default 5 min:
-    /// a vendor's own pods must start first.
+    /// `devices.returnLimit`: how long devices may take to become allocatable again after an
+    /// update. Default 5 min: a vendor's own pods must start first.
     pub return_limit: Duration,
-    /// `devices.registration`: how the kubelet learns of resources. Default `kubelet`: by its own socket it knows
-    /// them again before it tells its Node anything after a restart.
+    /// `devices.registration`: how resources are registered with the kubelet. Default `kubelet`:
+    /// through its own socket a restarted kubelet has them before its first Node update.
     pub registration: Registration,
-    /// `devices.rescan`: how often hardware is looked at anew, beside events. Default 10 min.
+    /// `devices.rescan`: the interval of hardware scans, in addition to events. Default 10 min.
     pub rescan: Duration,
-    /// `devices.cdi`: what the kubelet is answered for devices of CDI specs. Default by name: the spec is then
-    /// applied whole.
+    /// `devices.cdi`: the allocate response for devices of CDI specs. Default by name: then the
+    /// runtime applies the whole spec.
     pub cdi: CdiAnswer,
 }
 
-/// How readiness is judged.
+/// How readiness is evaluated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Readiness {
     /// `readiness.gates.*`, `readiness.own`, `readiness.pressure.*`, `readiness.diskSpace.minFree`,
-    /// `readiness.inodes.minFree` and `devices.returnLimit`, as the gates take them.
+    /// `readiness.inodes.minFree` and `devices.returnLimit`, in the form that the gates use.
     pub policy: Policy,
-    /// `readiness.startupTaint`: the node bears `machinist.dev/not-ready` until it was ready once. Default
-    /// off: whoever wants it also lets the kubelet register with it.
+    /// `readiness.startupTaint`: the node has the taint `machinist.dev/not-ready` until it has been
+    /// ready once. Default off: it also requires that the kubelet registers the Node with the
+    /// taint.
     pub startup_taint: bool,
-    /// `readiness.diskSpace.paths`: whose file systems are watched. Default `/` and `/var`.
+    /// `readiness.diskSpace.paths`: paths whose file systems are watched. Default `/` and `/var`.
     pub disk_paths: Vec<AbsPath>,
 }
 
-/// The administrator's port.
+/// The port for probes and metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Admin {
-    /// `admin.listen`. Default 127.0.0.1:10480: what is served there is for this machine.
+    /// `admin.listen`. Default 127.0.0.1:10480: the endpoints are for this machine.
     pub listen: SocketAddr,
-    /// Somebody chose the address: it is that one or none.
+    /// The address is set explicitly: no other one is tried.
     pub chosen: bool,
 }
 
 impl Admin {
-    /// The port of the agent, beside the kubelet's and kube-proxy's in the 102xx and 104xx.
+    /// The default port, next to those of kubelet and kube-proxy in 102xx and 104xx.
     pub const DEFAULT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 10480);
 }
 
-/// What is logged, and how.
+/// The settings for logging.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Log {
     /// `log.format`. Default `auto`.
@@ -205,7 +206,7 @@ pub struct Log {
 }
 
 impl Settings {
-    /// Whether `job` is to be done here.
+    /// Whether `job` is enabled.
     pub fn does(&self, job: Job) -> bool {
         self.jobs.contains(&job)
     }

@@ -50,7 +50,7 @@ fn silence_gives_the_defaults() {
     assert_eq!(settings.jobs, Job::ALL);
     assert_eq!(settings.update.reboot, Reboot::Auto);
     assert_eq!(settings.update.verify_timeout, Duration::from_secs(1800));
-    // Servers whose firmware takes a quarter of an hour are no failures.
+    // Servers whose firmware takes a quarter of an hour must not count as failed.
     assert_eq!(settings.update.reboot_timeout, Duration::from_secs(1800));
     assert_eq!(settings.actions.settle, Duration::from_secs(2));
     assert_eq!(settings.users_allowed, ["core"]);

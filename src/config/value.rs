@@ -1,4 +1,5 @@
-//! Settings with a unit or a form: durations, sizes, shares, addresses, paths, sources.
+//! Parses settings with a unit or a special form: durations, sizes, shares, addresses, paths,
+//! sources.
 
 use std::{fmt, net::SocketAddr, time::Duration};
 
@@ -7,24 +8,24 @@ use jiff::fmt::friendly::{Spacing, SpanParser, SpanPrinter};
 use super::reader::Word;
 use crate::{path::AbsPath, readiness::MinFree};
 
-/// Where the desired config comes from.
+/// The source of the desired config.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// The cluster when in one, else [`Source::DEFAULT_DIR`].
+    /// The cluster if there is one, otherwise [`Source::DEFAULT_DIR`].
     Auto,
     /// The MachineConfig that the Node's annotation names.
     Cluster,
-    /// A directory below the root; what settings files say.
+    /// A directory below the root, from settings files.
     Directory(AbsPath),
-    /// A directory of the caller's own file system, relative or not; what `--source` says.
+    /// A directory of the caller's own file system, absolute or relative, from `--source`.
     CallersDirectory(String),
 }
 
 impl Source {
-    /// What `auto` means outside a cluster.
+    /// The directory for `auto` outside a cluster.
     pub const DEFAULT_DIR: &'static str = "/etc/machinist/machine.d";
 
-    /// Settles `auto`. `in_cluster`: this is a pod, or a kubeconfig is named.
+    /// Resolves `auto`. `in_cluster`: the process runs in a pod, or a kubeconfig is set.
     #[must_use]
     pub fn settle(self, in_cluster: bool) -> Self {
         match (self, in_cluster, AbsPath::new(Self::DEFAULT_DIR)) {
@@ -34,7 +35,8 @@ impl Source {
         }
     }
 
-    /// Reads what `--source` says: `auto`, `cluster` or `dir:PATH`, the path being the caller's.
+    /// Parses the value of `--source`: `auto`, `cluster` or `dir:PATH`, with a path of the caller's
+    /// file system.
     pub fn from_flag(text: &str) -> Result<Self, String> {
         match (text, text.strip_prefix("dir:")) {
             ("auto", _) => Ok(Self::Auto),
@@ -143,7 +145,7 @@ impl Word for Percent {
     }
 }
 
-/// Units as Kubernetes writes quantities: binary with `i`, decimal without.
+/// The units of Kubernetes quantities: binary with `i`, decimal without.
 const UNITS: &[(&str, u64)] = &[
     ("KiB", 1 << 10),
     ("MiB", 1 << 20),
@@ -220,10 +222,10 @@ impl Word for AbsPath {
     }
 }
 
-/// What a name is made of, for messages.
+/// The expected form of a name, for messages.
 const NAME: &str = "a-z, 0-9, - and _, at most 32, no digit or - first";
 
-/// A name as useradd(8) and groupadd(8) take it by default.
+/// A name that useradd(8) and groupadd(8) accept by default.
 fn is_name(text: &str) -> bool {
     let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '_');
     let first = |c: char| c.is_ascii_lowercase() || c == '_';

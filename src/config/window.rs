@@ -1,4 +1,4 @@
-//! `update.windows` and `update.timeZone`.
+//! Parses `update.windows` and `update.timeZone`.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use super::{
 };
 use crate::window::Window;
 
-/// Days as people write them; the first three letters are enough.
+/// Names of days; the first three letters are sufficient.
 const DAYS: [(&str, Weekday); 7] = [
     ("Mon", Weekday::Monday),
     ("Tue", Weekday::Tuesday),

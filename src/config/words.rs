@@ -1,4 +1,4 @@
-//! Settings whose value is one word of a few.
+//! Defines settings whose value is one of a few words.
 
 use super::reader::Word;
 use crate::readiness::Effect;
@@ -13,10 +13,10 @@ macro_rules! words {
         pub enum $name { $($(#[$word_doc])+ $variant,)+ }
 
         impl $name {
-            /// Every value there is.
+            /// All values.
             pub const ALL: &[Self] = &[$(Self::$variant,)+];
 
-            /// The value as it is written.
+            /// The value as written.
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $word,)+ }
             }
@@ -40,99 +40,103 @@ macro_rules! words {
 }
 
 words! {
-    /// Who takes the pods off the node.
+    /// Which component drains the node.
     DrainBy {
-        /// OpenShift's controllers where they run, else the agent.
+        /// OpenShift's controllers if they run, otherwise the agent.
         Auto = "auto",
-        /// The agent evicts them.
+        /// The agent evicts the pods.
         Agent = "agent",
-        /// The machine-config-controller, which is asked by an annotation.
+        /// The machine-config-controller, which is requested by an annotation.
         Controller = "controller",
     }
-    /// What becomes of pods that lose something by being evicted.
+    /// What happens to pods that lose data by eviction.
     Losing {
-        /// They are evicted, and an event says so.
+        /// They are evicted, and an event reports it.
         Evict = "evict",
-        /// The drain stops before them.
+        /// They block the drain.
         Block = "block",
     }
     /// When machinist may reboot the machine by itself.
     Reboot {
         /// As soon as an update needs it.
         Auto = "auto",
-        /// When a person says so.
+        /// After the user's confirmation.
         Ask = "ask",
-        /// Never; an update that needs a reboot stays pending until somebody reboots.
+        /// Never; an update that needs a reboot stays pending until the machine is rebooted by
+        /// other means.
         Never = "never",
     }
-    /// What the agent does here. Beside another config daemon, `config` is left out.
+    /// A task of the agent. Without `config` it can run alongside another config daemon.
     Job {
         /// Apply machine configs.
         Config = "config",
-        /// Lend devices to the kubelet.
+        /// Advertise devices to the kubelet.
         Devices = "devices",
-        /// Judge and report readiness.
+        /// Evaluate and report readiness.
         Readiness = "readiness",
     }
-    /// How a container comes by a device of a CDI spec that it asked for by number.
+    /// How a container gets a device of a CDI spec that it requested by number.
     CdiAnswer {
-        /// The runtime is told the device's name and applies the spec.
+        /// The response contains the device's CDI name, and the runtime applies the spec.
         Names = "names",
-        /// The kubelet is told what the spec says, for runtimes and kubelets that know no names.
+        /// The response contains the edits of the spec, for runtimes and kubelets that do not
+        /// support CDI names.
         Edits = "edits",
     }
-    /// Whether userspace alone is restarted where that is enough.
+    /// Whether a soft reboot replaces a reboot if that is sufficient.
     SoftReboot {
-        /// Every reboot is one of the machine.
+        /// Every reboot is a full reboot.
         Never = "never",
-        /// Where no rule asks for a reboot and only userspace reads what changed.
+        /// If no rule demands a reboot and only userspace reads the changed files.
         Auto = "auto",
     }
-    /// How the kubelet learns of resources.
+    /// How resources are registered with the kubelet.
     Registration {
-        /// The agent tells it on its own socket, and again whenever that is a new one.
+        /// The agent registers on the kubelet's socket, and again whenever that socket is
+        /// recreated.
         Kubelet = "kubelet",
-        /// Its plugin watcher finds sockets in its directory.
+        /// The kubelet's plugin watcher finds sockets in its directory.
         Watcher = "watcher",
     }
-    /// Whose files the agent makes.
+    /// How the owners of created files are handled.
     Owners {
-        /// Set owners where the process may, record them below an offline root where it may not.
+        /// Set owners if the process may; otherwise record them below an offline root.
         Auto = "auto",
-        /// Set owners; refuse to work where that is not allowed.
+        /// Set owners; fail if that is not permitted.
         Set = "set",
         /// Only record owners. Refused on a live root.
         Record = "record",
     }
-    /// What happens to a path that is no longer what the config says.
+    /// How drift of a path from the config is handled.
     DriftPolicy {
-        /// It is shown.
+        /// It is reported.
         Report = "report",
-        /// It is put back, rarely enough that two who disagree do not fight without end.
+        /// It is repaired, with a limited rate so that two conflicting writers do not alternate
+        /// endlessly.
         Repair = "repair",
-        /// It is not even shown.
+        /// It is not reported.
         Ignore = "ignore",
     }
-    /// Where log lines go and what they look like.
+    /// The destination and format of log lines.
     LogFormat {
-        /// The journal when stderr leads there, else text.
+        /// The journal if stderr is connected to it, otherwise text.
         Auto = "auto",
-        /// Lines for people, on stderr.
+        /// Text lines on stderr.
         Text = "text",
-        /// One JSON object a line, on stderr.
+        /// One JSON object per line, on stderr.
         Json = "json",
-        /// The journal, by its own protocol.
+        /// The journal, through its native protocol.
         Journald = "journald",
     }
-    /// The least important log line that is written. `MACHINIST_LOG` can say more, per module.
+    /// The lowest level that is logged. `MACHINIST_LOG` can set more, per module.
     LogLevel {
-        /// Only what failed.
+        /// Only failures.
         Error = "error",
-        /// Also what looks wrong.
+        /// Also warnings.
         Warn = "warn",
-        /// Also each decision.
+        /// Also decisions.
         Info = "info",
-        /// Also what led to it.
+        /// Also the details behind decisions.
         Debug = "debug",
         /// Everything.
         Trace = "trace",

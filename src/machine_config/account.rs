@@ -1,4 +1,4 @@
-//! Users and groups as entries of the machine's databases: what a config asks of them.
+//! Defines the users and groups of a config as entries of the machine's account databases.
 
 use std::fmt;
 
@@ -7,27 +7,27 @@ use serde::{Deserialize, Serialize};
 use super::{MachineConfig, Origin, User};
 use crate::path::AbsPath;
 
-/// What a config asks of a user beyond the keys. What is not said is left as it is, and chosen as
-/// useradd(8) does for a user who is new.
+/// The desired account of a user, without the SSH keys. Absent fields leave an existing user
+/// unchanged; for a new user they get the defaults of useradd(8).
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct UserAccount {
-    /// The number; only for a user who is new.
+    /// The uid; used only if the user is new.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uid: Option<u32>,
-    /// The comment: full name and the like.
+    /// The comment field (GECOS), such as the full name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gecos: Option<String>,
-    /// The home directory; only for a user who is new.
+    /// The home directory; used only if the user is new.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub home_dir: Option<AbsPath>,
-    /// Whether the home directory of a new user is left to somebody else.
+    /// Whether the home directory of a new user is not created.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub no_create_home: Option<bool>,
     /// The primary group, by name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub primary_group: Option<String>,
-    /// Groups that the user is a member of, besides those that others put it into.
+    /// Groups that the user is a member of; memberships in other groups stay.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<String>,
     /// Whether a new user gets no group of its own name.
@@ -36,77 +36,78 @@ pub struct UserAccount {
     /// The login shell.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shell: Option<AbsPath>,
-    /// Whether a new user is one of the system: a low number and no home directory.
+    /// Whether a new user is a system account: a low number and no home directory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub system: Option<bool>,
     /// The hashed password.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub password_hash: Option<PasswordHash>,
-    /// False: the user is not to be there.
+    /// False: the user must not exist.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub should_exist: Option<bool>,
 }
 
-/// What a config asks of a group.
+/// A group of a config.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct Group {
-    /// The number; only for a group that is new.
+    /// The gid; used only if the group is new.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gid: Option<u32>,
     /// The hashed password.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub password_hash: Option<PasswordHash>,
-    /// Whether a new group is one of the system: a low number.
+    /// Whether a new group is a system group: a low number.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub system: Option<bool>,
-    /// False: the group is not to be there.
+    /// False: the group must not exist.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub should_exist: Option<bool>,
-    /// Where it was written.
+    /// The place of the entry in the source text.
     #[serde(skip)]
     pub origin: Origin,
 }
 
-/// A hashed password as crypt(5) writes it. A secret: whoever has it can try passwords against it.
+/// A password hash in the format of crypt(5). Treat it as a secret: it allows guessing the password
+/// offline.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct PasswordHash(String);
 
 impl PasswordHash {
-    /// What a hash looks like, for messages.
+    /// The expected form of a hash, for messages.
     pub const EXPECTED: &'static str =
         "a hash that begins with $ (mkpasswd makes one), or ! or * for none that matches";
 
-    /// Takes what crypt(5) may have made, and the marks for "no password fits". A password that
-    /// somebody forgot to hash is none of these.
+    /// Accepts output of crypt(5), and the marks for "no password matches". A password that was
+    /// left unhashed by mistake is neither.
     pub fn new(text: &str) -> Option<Self> {
         let graphic = |c: char| c.is_ascii_graphic() && c != ':';
         let known = text.starts_with(['$', '!', '*', '_']) && text != "$";
         (known && text.chars().all(graphic)).then(|| Self(text.to_owned()))
     }
 
-    /// The hash itself, for the database and nothing else.
+    /// The hash itself, to be written to the database only.
     pub fn reveal(&self) -> &str {
         &self.0
     }
 }
 
-/// Never the hash.
+/// Never prints the hash.
 impl fmt::Debug for PasswordHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("PasswordHash(…)")
     }
 }
 
-/// Keeps what `above` does not say.
+/// Overrides a value with that of a later document, if that one sets it.
 fn keep<T>(below: &mut Option<T>, above: Option<T>) {
     if above.is_some() {
         *below = above;
     }
 }
 
-/// Appends what is not there yet.
+/// Appends the values that are not in the list yet.
 fn append(below: &mut Vec<String>, above: Vec<String>) {
     for item in above {
         if !below.contains(&item) {
@@ -115,7 +116,7 @@ fn append(below: &mut Vec<String>, above: Vec<String>) {
     }
 }
 
-/// Lays one document's word on a user over what the documents before it said.
+/// Overlays a later document's fields on a user of the earlier documents.
 pub(super) fn lay_over_user(below: &mut User, above: User) {
     append(&mut below.ssh_authorized_keys, above.ssh_authorized_keys);
     if let Some(above) = above.account {
@@ -142,7 +143,8 @@ impl UserAccount {
         keep(&mut self.should_exist, above.should_exist);
     }
 
-    /// One spelling for one request: what is the default anyway was not said.
+    /// Normalises the account so that equal requests have equal digests: flags with the default
+    /// value become absent, `should_exist` becomes explicit, and groups are sorted.
     fn settled(mut self) -> Self {
         for flag in [
             &mut self.no_create_home,
@@ -156,7 +158,7 @@ impl UserAccount {
         self
     }
 
-    /// Whether the user is to be there.
+    /// Whether the user must exist.
     pub fn exists(&self) -> bool {
         self.should_exist != Some(false)
     }
@@ -177,7 +179,7 @@ impl Group {
         self
     }
 
-    /// Whether the group is to be there.
+    /// Whether the group must exist.
     pub fn exists(&self) -> bool {
         self.should_exist != Some(false)
     }
@@ -191,7 +193,7 @@ impl User {
 }
 
 impl MachineConfig {
-    /// Whether it asks for anything in the databases of users and groups.
+    /// Whether the config contains entries for the account databases.
     pub fn speaks_of_accounts(&self) -> bool {
         !self.groups.is_empty() || self.users.values().any(|user| user.account.is_some())
     }

@@ -1,6 +1,7 @@
-//! Butane, the form of Ignition that people write: content inline instead of data URLs.
+//! Parses Butane, the human-friendly form of Ignition with inline content instead of data URLs.
 //!
-//! Only what has a meaning on a machine that runs. Other files are read through [`super::Local`].
+//! Only settings that apply to a running machine are supported. Other files are read through
+//! [`super::Local`].
 
 use super::{
     document::{Reading, read_kernel},
@@ -10,7 +11,7 @@ use super::{
 };
 use crate::reason::Reason;
 
-/// Reads a Butane config of variant `fcos` or `openshift`.
+/// Parses a Butane config of variant `fcos` or `openshift`.
 pub(super) fn read(field: &Field<'_>, reading: &mut Reading<'_>) -> Parts {
     let mut parts = Parts::default();
     let Some(mut object) = field.object(&mut reading.problems) else {
@@ -52,7 +53,7 @@ enum Variant {
 }
 
 impl Variant {
-    /// The minor version of Ignition 3 that Butane makes of a minor version of the variant.
+    /// The minor version of Ignition 3 that Butane generates from a minor version of the variant.
     const fn ignition(self, minor: u8) -> u8 {
         match (self, minor) {
             (Self::Fcos, 0..=2) => minor,
@@ -65,9 +66,9 @@ impl Variant {
     }
 }
 
-/// The variant, and the minor version of Ignition 3 that Butane makes of it, when its version is one that is
-/// read: those whose output is Ignition 3.0–3.6. A version that is missing or no text is refused, and the rest
-/// judged as if it said the newest.
+/// The variant, and the minor version of Ignition 3 that Butane generates from it, for supported
+/// versions: those that generate Ignition 3.0–3.6. A version that is missing or not a string is
+/// refused, and the rest of the text is checked as the newest version.
 fn read_version(
     variant: &Field<'_>,
     version: Option<Field<'_>>,

@@ -1,4 +1,5 @@
-//! The one spelling of a config: what its digest is taken of, and what the journal keeps.
+//! Serialises a config to its canonical form, which its digest is computed from and which the store
+//! keeps.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,39 +14,39 @@ use crate::{
     path::AbsPath,
 };
 
-/// The version of the form. Another one means other digests for the same machines, so it changes
-/// only when a config can say something new.
+/// The version of the canonical form. A new version changes the digests of unchanged configs, so it
+/// is raised only when configs gain new content.
 const SCHEMA: u32 = 1;
 
-/// How many digits of the digest a rendered config's name carries; as many as OpenShift's has.
+/// The number of digest digits in a rendered config's name, as in OpenShift.
 const DIGITS_IN_NAMES: usize = 32;
 
-/// The form: maps in the order of their keys, every field there, contents by digest and length. Neither
-/// the config's name nor any origin is part of it.
+/// The canonical form: maps sorted by key, every field present, contents by digest and length. It
+/// contains neither the config's name nor any origin.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Form<C> {
     schema: u32,
     config: C,
-    /// In the portable form alone: each content once, in base64.
+    /// Only in the portable form: the contents in base64, without duplicates.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     contents: Option<BTreeMap<Digest, String>>,
-    /// In the portable form alone: entries that must not replace an object of another kind; none where every
-    /// entry may.
+    /// Only in the portable form: the entries that must not replace an object of another kind; none
+    /// if every entry may.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     no_overwrite: Option<BTreeSet<AbsPath>>,
 }
 
-/// Why a canonical form cannot be read back.
+/// Why a canonical form cannot be parsed.
 #[derive(Debug, thiserror::Error)]
 pub enum CanonicalError {
-    /// It is no canonical form.
+    /// It is not a canonical form.
     #[error("cannot read the stored machine config")]
     Syntax(#[source] serde_json::Error),
-    /// A newer version wrote it.
+    /// It was written by a newer version.
     #[error("the stored machine config has schema {0}; schema {SCHEMA} is read")]
     SchemaUnknown(u32),
-    /// What one of the files holds is missing, or is there where it does not belong.
+    /// The content of a file is missing, or present where it does not belong.
     #[error("cannot read the stored machine config")]
     Content(#[source] NoContent),
 }
@@ -57,16 +58,16 @@ pub fn to_canonical_json(config: &MachineConfig) -> Vec<u8> {
     bytes
 }
 
-/// Reads a canonical form back. The config's name is empty: who keeps the form knows the name. Its
-/// contents come without their bytes.
+/// Parses a canonical form. The config's name is empty, because the caller stores the name
+/// separately. Contents have no bytes.
 pub fn from_canonical_json(bytes: &[u8]) -> Result<MachineConfig, CanonicalError> {
     read(bytes).map(|form| form.config)
 }
 
-/// The canonical form with the contents: what one process hands to another, or keeps by itself.
+/// The canonical form with the contents, for other processes or for standalone storage.
 ///
 /// # Errors
-/// The config comes from the store, without the contents.
+/// The config was read from the store without the contents.
 pub fn to_portable_json(config: &MachineConfig) -> Result<Vec<u8>, NoContent> {
     let mut contents = BTreeMap::new();
     for (path, file) in &config.files {
@@ -83,7 +84,7 @@ pub fn to_portable_json(config: &MachineConfig) -> Result<Vec<u8>, NoContent> {
     Ok(bytes)
 }
 
-/// Reads a portable form back. The config's name is empty, as with [`from_canonical_json`].
+/// Parses a portable form. The config's name is empty, as with [`from_canonical_json`].
 pub fn from_portable_json(bytes: &[u8]) -> Result<MachineConfig, CanonicalError> {
     let form = read(bytes)?;
     let decode = |text: &String| data_url::forgiving_base64::decode_to_vec(text.as_bytes()).ok();
@@ -114,7 +115,7 @@ fn read(bytes: &[u8]) -> Result<Form<MachineConfig>, CanonicalError> {
     let form = serde_json::from_slice::<Form<MachineConfig>>(bytes);
     match form {
         Ok(form) if form.schema == SCHEMA => Ok(form),
-        // Another schema may say what this one has no words for, so that comes first.
+        // Another schema may have unknown fields, so check the version first.
         form => match serde_json::from_slice(bytes).map_err(CanonicalError::Syntax)? {
             Version { schema: SCHEMA } => form.map_err(CanonicalError::Syntax),
             Version { schema } => Err(CanonicalError::SchemaUnknown(schema)),
@@ -122,15 +123,16 @@ fn read(bytes: &[u8]) -> Result<Form<MachineConfig>, CanonicalError> {
     }
 }
 
-/// The digest of what `config` asks for: equal for equal machines, however they were written.
+/// The digest of `config`: equal for configs that describe the same machine, independent of their
+/// spelling.
 pub fn digest(config: &MachineConfig) -> Digest {
     let mut hasher = Hasher(Digester::new());
-    // It is written in pieces of a few bytes.
+    // The serialiser writes pieces of a few bytes.
     write(config, None, io::BufWriter::new(&mut hasher));
     hasher.0.finish()
 }
 
-/// What a merged config is called: `rendered-<pool>-` and the beginning of its digest.
+/// The name of a merged config: `rendered-<pool>-` and the beginning of its digest.
 pub fn rendered_name(pool: &str, digest: &Digest) -> String {
     format!("rendered-{pool}-{}", digest.short(DIGITS_IN_NAMES))
 }
@@ -146,12 +148,12 @@ fn write(config: &MachineConfig, contents: Option<BTreeMap<Digest, String>>, to:
         contents,
         no_overwrite,
     };
-    // Keys are texts and no writer here fails, so there is no error to hand on.
+    // Keys are strings and no writer here fails, so there is no error to return.
     let written = serde_json::to_writer(to, &form);
     debug_assert!(written.is_ok(), "{written:?}");
 }
 
-/// Takes the digest while the form is written, so that it is never in memory as a whole.
+/// Computes the digest while the form is written, so that the form is never in memory as a whole.
 struct Hasher(Digester);
 
 impl io::Write for Hasher {

@@ -1,14 +1,15 @@
-//! Entries that cannot stand beside each other: two kinds at one path, or something below a file.
+//! Detects entries that exclude each other: two kinds of object at one path, or an object below a
+//! file.
 
 use std::collections::{BTreeMap, btree_map::Entry};
 
 use super::{MachineConfig, Origin, Refusal};
 use crate::{path::AbsPath, reason::Reason};
 
-/// Where the units of a config are written.
+/// The directory where the units of a config are written.
 pub(super) const UNIT_DIRECTORY: &str = "/etc/systemd/system";
 
-/// Where users and groups are entries; only some lines of these files are a config's.
+/// The account databases; a config manages only single lines of these files.
 const DATABASES: [&str; 6] = [
     "/etc/passwd",
     "/etc/shadow",
@@ -18,7 +19,7 @@ const DATABASES: [&str; 6] = [
     "/etc/subgid",
 ];
 
-/// What a path is claimed for.
+/// The entry that claims a path.
 struct Claim<'c> {
     what: String,
     holds_entries: bool,
@@ -27,7 +28,7 @@ struct Claim<'c> {
 
 /// Every pair of entries that exclude each other.
 ///
-/// Below a symbolic *link* there may be entries: where it leads is known on the machine only.
+/// Entries below a symbolic *link* are allowed: its target is only known on the machine.
 pub(super) fn find(config: &MachineConfig) -> Vec<Refusal> {
     let (claims, mut refusals) = claims(config);
     for (path, claim) in &claims {
@@ -51,7 +52,8 @@ fn claims(config: &MachineConfig) -> (BTreeMap<AbsPath, Claim<'_>>, Vec<Refusal>
             }
             Entry::Occupied(mut place) => {
                 refusals.push(clash(place.key(), &claim, place.get()));
-                // Whichever of the two goes, what lies below should be told of in the same round.
+                // Whichever of the two the user removes, conflicts below the path should be
+                // reported in the same run.
                 if !claim.holds_entries {
                     place.insert(claim);
                 }
@@ -106,7 +108,7 @@ fn all(config: &MachineConfig) -> Vec<(AbsPath, Claim<'_>)> {
     all
 }
 
-/// Where the first user or group is asked for that has entries in the databases.
+/// The origin of the first user or group that has entries in the databases.
 fn first_of_accounts(config: &MachineConfig) -> Option<&Origin> {
     let accounts = config.users.values().filter(|user| user.account.is_some());
     let users = accounts.map(|user| &user.origin);
@@ -129,7 +131,7 @@ fn clash(path: &AbsPath, later: &Claim<'_>, earlier: &Claim<'_>) -> Refusal {
     Refusal::new(Reason::EntryDuplicate, message).at(later.origin)
 }
 
-/// A place named inside a message: `10-chrony (machine.d/10-chrony.yaml:12:9)`.
+/// An origin in the middle of a message: `10-chrony (machine.d/10-chrony.yaml:12:9)`.
 pub(super) fn place(origin: &Origin) -> String {
     let mut text = origin.config.as_deref().unwrap_or_default().to_owned();
     let Some(file) = &origin.file else {

@@ -1,5 +1,5 @@
-//! What a MachineConfig says that is decided when a machine is installed, or that only a provider for the operating
-//! system can change.
+//! Reads the parts of a MachineConfig that are fixed when a machine is installed, or that only an
+//! operating-system provider can change.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -9,17 +9,19 @@ use super::{
     disk_layout::{SECTIONS, without_empty},
 };
 
-/// A config that another daemon brought this machine to, as far as a first config of ours is compared with it.
+/// The config that another daemon applied to this machine, as far as machinist's first config is
+/// compared with it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Declared {
-    /// Image, kernel arguments, kernel type, extensions, FIPS mode and disk layout; nothing else of the config.
+    /// Image, kernel arguments, kernel type, extensions, FIPS mode and disk layout; no other parts
+    /// of the config.
     pub config: MachineConfig,
-    /// Whether the layout of disks was part of what was read.
+    /// Whether the source contained the disk layout.
     pub has_disk_layout: bool,
 }
 
-/// Reads that of a MachineConfig in JSON; none where it is no such object. All that a config may hold beside it
-/// is left out, so that it need not be acceptable here.
+/// Parses these parts of a MachineConfig in JSON; none if it is no such object. All other parts are
+/// skipped, so the config as a whole need not be acceptable here.
 pub fn declared(text: &[u8]) -> Option<Declared> {
     #[derive(Deserialize)]
     struct Object {
@@ -67,13 +69,15 @@ pub fn declared(text: &[u8]) -> Option<Declared> {
     })
 }
 
-/// What a cluster says of a machine before its first config. Never part of equality.
+/// The cluster's record of a machine before its first config from machinist. Never part of
+/// equality.
 #[derive(Clone, Debug, Default)]
 pub enum Before {
     /// The config does not come from a cluster.
     #[default]
     SingleMachine,
-    /// It does; with the config that the Node says it is on, where that is asked for.
+    /// The config comes from a cluster; with the current config in the Node's annotations, if it
+    /// was requested.
     Node(Option<Box<Declared>>),
 }
 

@@ -1,19 +1,20 @@
-//! Entries that leave contents, mode or owner to the machine, and Ignition's defaults for them.
+//! Handles entries that leave contents, mode or owner to the machine, and Ignition's defaults for
+//! them.
 
 use std::borrow::Cow;
 
 use super::{Directory, File, MachineConfig, Owner};
 use crate::path::AbsPath;
 
-/// The mode of a new file for which none is given.
+/// The default mode of a new file.
 pub const FILE_MODE: u32 = 0o644;
-/// The mode of a new directory for which none is given.
+/// The default mode of a new directory.
 pub const DIRECTORY_MODE: u32 = 0o755;
 
 impl MachineConfig {
-    /// The same config with a value for everything that its entries leave to the machine: an empty content,
-    /// the usual mode, root as the owner. `render` writes it like this, and versions that did not tell absent
-    /// from empty stored it like this.
+    /// The same config with a default for everything that its entries leave to the machine: empty
+    /// content, the usual mode, root as the owner. `render` writes configs in this form, and older
+    /// versions, which did not distinguish absent from empty, stored them in this form.
     pub fn with_defaults(&self) -> Cow<'_, Self> {
         if !self.leaves_anything() {
             return Cow::Borrowed(self);
@@ -40,7 +41,7 @@ impl MachineConfig {
             || self.directories.values().any(partial)
     }
 
-    /// Files whose content is left to the machine.
+    /// Files without content in the config, whose content is left to the machine.
     pub fn files_without_content(&self) -> impl Iterator<Item = &AbsPath> {
         let without = |(_, file): &(&AbsPath, &File)| file.content.is_none();
         self.files.iter().filter(without).map(|(path, _)| path)
@@ -48,7 +49,7 @@ impl MachineConfig {
 }
 
 impl Directory {
-    /// Whether mode and owner are left to the machine.
+    /// Whether mode and owner are both left to the machine.
     pub const fn leaves_all(&self) -> bool {
         self.mode.is_none() && self.user.is_none() && self.group.is_none()
     }

@@ -1,5 +1,5 @@
-//! Disks, partitions, file systems, RAID and LUKS of an Ignition config. They are laid out when a machine is
-//! installed, so they are kept as they were written, compared and never interpreted.
+//! Stores the disks, partitions, file systems, RAID and LUKS of an Ignition config. They are set up
+//! when a machine is installed, so they are only compared and never interpreted.
 
 use std::collections::BTreeMap;
 
@@ -13,11 +13,11 @@ use super::{
 /// The sections of `storage`.
 pub(super) const SECTIONS: [&str; 4] = ["disks", "filesystems", "luks", "raid"];
 
-/// The entries by section. Sections without entries are left out.
+/// The entries by section. Sections without entries are omitted.
 pub type DiskLayout = BTreeMap<String, Vec<Value>>;
 
-/// Lays a later config over an earlier one, as Ignition merges them: entries by their key, fields by themselves, plain
-/// lists one after the other.
+/// Overlays a later config on an earlier one by Ignition's merge rules: entries are matched by key
+/// and merged field by field, plain lists are concatenated.
 pub(super) fn lay_over(below: &mut DiskLayout, above: DiskLayout) {
     for (section, entries) in above {
         merge_lists(below.entry(section).or_default(), entries);
@@ -52,15 +52,15 @@ fn merge(below: &mut Value, above: Value) {
     }
 }
 
-/// What two entries for one object have in common: RAID and LUKS a name, disks and file systems a device,
-/// partitions a number or a label.
+/// The key that identifies an entry: a name for RAID and LUKS, a device for disks and file systems,
+/// a number or a label for partitions.
 fn key(entry: &Value) -> Option<(&'static str, Value)> {
     let field = |name| Some((name, entry.get(name)?.clone()));
     let keys = ["name", "device", "number", "label"].into_iter();
     keys.filter_map(field).find(|(_, value)| *value != 0)
 }
 
-/// An entry as it is written, without fields that say nothing; none where all of it says nothing.
+/// The entry as JSON, without empty fields; none if it is empty.
 pub(super) fn json(node: &Node) -> Option<Value> {
     without_empty(&to_json(node))
 }
@@ -86,7 +86,7 @@ fn to_json(node: &Node) -> Value {
     }
 }
 
-/// The value without fields that say nothing; none where all of it says nothing.
+/// The value without empty fields; none if it is empty.
 pub(super) fn without_empty(value: &Value) -> Option<Value> {
     match value {
         Value::Null => None,

@@ -1,4 +1,4 @@
-//! The parts of a machine config, valid by construction.
+//! Defines the parts of a machine config, valid by construction.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,14 +11,14 @@ use serde::{Deserialize, Serialize};
 use super::{Before, DiskLayout, Group, UserAccount};
 use crate::{digest::Digest, path::AbsPath};
 
-/// Everything one machine should be, merged from all documents that apply to it.
+/// The complete desired state of one machine, merged from all documents that apply to it.
 ///
-/// Two configs are equal when they ask for the same machine; where an entry was written ([`Origin`])
-/// and what the config is called do not count for [`MachineConfig::digest`](super::digest).
+/// Two configs are equal if they describe the same machine; the origins of entries ([`Origin`]) and
+/// the config's name do not affect [`MachineConfig::digest`](super::digest).
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct MachineConfig {
-    /// The name people see, `rendered-<pool>-<digest>` for a merged one.
+    /// The display name, `rendered-<pool>-<digest>` for a merged config.
     #[serde(skip)]
     pub name: String,
     /// Regular files by path.
@@ -29,39 +29,39 @@ pub struct MachineConfig {
     pub links: BTreeMap<AbsPath, Link>,
     /// systemd units by name.
     pub units: BTreeMap<UnitName, Unit>,
-    /// Users by name. Only what is asked of them, not who they are.
+    /// Users by name: the desired settings, not the existing accounts.
     pub users: BTreeMap<String, User>,
-    /// Groups by name. Left out of the canonical form where there are none, so that configs without
-    /// them keep their digests.
+    /// Groups by name. Omitted from the canonical form if empty, so that configs without groups
+    /// keep their digests.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub groups: BTreeMap<String, Group>,
-    /// Kernel arguments; order and repetition count.
+    /// Kernel arguments; order and repetition matter.
     pub kernel_arguments: Vec<String>,
-    /// The OS image by digest; none means "leave the OS alone".
+    /// The OS image by digest; none leaves the OS unchanged.
     pub os_image_url: Option<String>,
     /// The image with the packages of OS extensions, by digest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub extensions_image: Option<String>,
     /// Named groups of OS packages.
     pub extensions: Vec<String>,
-    /// `realtime`, `64k-pages`; none is the default kernel.
+    /// `realtime`, `64k-pages`; none means the default kernel.
     pub kernel_type: Option<String>,
-    /// Whether FIPS mode is asked for. Checked, never changed on a running machine.
+    /// Whether FIPS mode is required. Checked, never changed on a running machine.
     pub fips: bool,
-    /// How disks were to be laid out when the machine was installed. Compared, never changed.
+    /// The disk layout at installation. Compared, never changed.
     #[serde(default, skip_serializing_if = "DiskLayout::is_empty")]
     pub disk_layout: DiskLayout,
-    /// Where image, kernel arguments, kernel type, extensions and FIPS mode are asked for.
+    /// The origins of image, kernel arguments, kernel type, extensions and FIPS mode.
     #[serde(skip)]
     pub os_origins: Origins,
-    /// What is known of the machine before its first config.
+    /// The recorded state of the machine before its first config.
     #[serde(skip)]
     pub before: Before,
-    /// The release of the platform that it was rendered for, where a document says so. A note, like the
-    /// name: not part of the digest, and not kept.
+    /// The platform release that the config was rendered for, if a document states it. Like the
+    /// name it is neither part of the digest nor stored.
     #[serde(skip)]
     pub release: Option<Release>,
-    /// What a plan warns of, whatever the machine looks like.
+    /// Warnings to add to every plan.
     #[serde(skip)]
     pub notes: Notes,
     /// Which entries may replace an object of another kind.
@@ -69,14 +69,14 @@ pub struct MachineConfig {
     pub overwrite: Overwrite,
 }
 
-/// Which entries may replace an object of another kind. A permission, not a part of what is asked for: never
-/// part of equality or of the canonical form.
+/// Which entries may replace an object of another kind. This is a permission and not part of the
+/// desired state, so it is never part of equality or of the canonical form.
 #[derive(Clone, Debug, Default)]
 pub enum Overwrite {
-    /// The config comes from the store. The machine was on it before, so every entry may.
+    /// The config was read from the store. The machine was on it before, so every entry may.
     #[default]
     Any,
-    /// Files and links may, except those at these paths; directories never may.
+    /// Files and links may, except at these paths; directories never may.
     Except(BTreeSet<AbsPath>),
 }
 
@@ -87,7 +87,7 @@ impl PartialEq for Overwrite {
 }
 
 impl MachineConfig {
-    /// The same without lines and columns in what it says of its entries: nobody has the text that they count in.
+    /// The same config with origins without lines and columns, as readers lack the source text.
     #[must_use]
     pub fn without_lines(mut self) -> Self {
         let files = self.files.values_mut().map(|it| &mut it.origin);
@@ -105,7 +105,7 @@ impl MachineConfig {
     }
 }
 
-/// What a person should know of how a config came about. Never part of equality.
+/// Notes for users about the creation of a config. Never part of equality.
 #[derive(Clone, Debug, Default)]
 pub struct Notes(pub Vec<String>);
 
@@ -120,13 +120,13 @@ impl PartialEq for Notes {
 pub struct Release {
     /// Such as `4.16.3`.
     pub version: String,
-    /// Whether a person allows a lower one than the installed.
+    /// Whether a release lower than the installed one is allowed.
     pub may_be_lower: bool,
-    /// Where it was written.
+    /// The place of the statement in the source text.
     pub origin: Origin,
 }
 
-/// Where entries were written, by kind and name. Never part of equality.
+/// The origins of entries, by kind and name. Never part of equality.
 #[derive(Clone, Debug, Default)]
 pub struct Origins(pub BTreeMap<(EntryKind, String), Origin>);
 
@@ -137,7 +137,7 @@ impl PartialEq for Origins {
 }
 
 impl MachineConfig {
-    /// `paths` and the hard links that are, directly or not, other names of one of them.
+    /// Returns `paths` and the hard links that are, directly or not, names of one of them.
     pub fn with_hard_links(&self, mut paths: BTreeSet<AbsPath>) -> BTreeSet<AbsPath> {
         let mut names: BTreeMap<&str, Vec<&AbsPath>> = BTreeMap::new();
         for (path, link) in self.links.iter().filter(|(_, link)| link.hard) {
@@ -155,7 +155,7 @@ impl MachineConfig {
     }
 }
 
-/// Where an entry was written. Never part of equality. Cheap to clone: a plan does it for each entry.
+/// The place of an entry in its source text. Never part of equality. Plans clone it often.
 #[derive(Clone, Debug, Default)]
 pub struct Origin {
     /// The name of the MachineConfig (or the file's stem for bare Ignition).
@@ -176,30 +176,30 @@ impl PartialEq for Origin {
     }
 }
 
-/// A file. With a content the config owns it whole; without one, an existing file keeps its content, and
-/// whatever of mode and owner is absent. Absent fields are left out of the canonical form.
+/// A file. With content the config manages all of it; without, an existing file keeps its content,
+/// and its mode or owner if absent. Absent fields are omitted from the canonical form.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct File {
-    /// What it holds.
+    /// The content of the file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content: Option<Content>,
-    /// Permission bits, 0–07777. Never absent beside a content.
+    /// Permission bits, 0–07777. Always set if there is content.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<u32>,
-    /// The owning user. Never absent beside a content.
+    /// The owning user. Always set if there is content.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<Owner>,
-    /// The owning group. Never absent beside a content.
+    /// The owning group. Always set if there is content.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<Owner>,
-    /// Where it was written.
+    /// The place of the entry in the source text.
     #[serde(skip)]
     pub origin: Origin,
 }
 
-/// A directory with its mode and owner; what lies in it is not owned by it. An existing directory keeps
-/// whatever is absent here.
+/// A directory with its mode and owner, but without its content. An existing directory keeps the
+/// attributes that are absent here.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Directory {
@@ -212,34 +212,34 @@ pub struct Directory {
     /// The owning group.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<Owner>,
-    /// Where it was written.
+    /// The place of the entry in the source text.
     #[serde(skip)]
     pub origin: Origin,
 }
 
-/// A symbolic link, or another name of a file.
+/// A symbolic link or a hard link.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Link {
-    /// The text of the link, absolute or relative; of a hard link, the absolute path of the file.
+    /// The target, absolute or relative; of a hard link, the absolute path of the file.
     pub target: String,
-    /// Another name of the file at `target` instead of a symbolic link: then mode and owner are the
-    /// file's. Left out of the canonical form where it is not, so that other configs keep their digests.
+    /// Whether this is a hard link to the file at `target`: then mode and owner are the file's.
+    /// Omitted from the canonical form if false, so that other configs keep their digests.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub hard: bool,
     /// The owning user.
     pub user: Owner,
     /// The owning group.
     pub group: Owner,
-    /// Where it was written.
+    /// The place of the entry in the source text.
     #[serde(skip)]
     pub origin: Origin,
 }
 
-/// What a file holds, by its digest, with the bytes where they are at hand. Cheap to clone.
+/// The content of a file: its digest, and the bytes if they are loaded. Cheap to clone.
 ///
-/// Nearly every question about a config is answered by digests, so one that is read from the store comes
-/// without bytes.
+/// Nearly all operations on a config only need digests, so a config read from the store has no
+/// bytes.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Content {
@@ -250,7 +250,7 @@ pub struct Content {
 }
 
 impl Content {
-    /// Keeps `bytes` and computes their digest.
+    /// Stores `bytes` and computes their digest.
     pub fn new(bytes: impl Into<Arc<[u8]>>) -> Self {
         let bytes = bytes.into();
         Self {
@@ -260,28 +260,28 @@ impl Content {
         }
     }
 
-    /// The same content with its bytes; none when these are others.
+    /// The same content with its bytes; none if the digest of `bytes` differs.
     pub fn with_bytes(&self, bytes: impl Into<Arc<[u8]>>) -> Option<Self> {
         Some(Self::new(bytes)).filter(|content| content == self)
     }
 
-    /// The bytes, where they are at hand.
+    /// The bytes, if they are loaded.
     pub fn bytes(&self) -> Option<&[u8]> {
         self.bytes.as_deref()
     }
 
-    /// How many bytes it is.
+    /// The number of bytes.
     pub const fn size(&self) -> u64 {
         self.size
     }
 
-    /// Their SHA-256.
+    /// The SHA-256 of the bytes.
     pub const fn digest(&self) -> Digest {
         self.digest
     }
 }
 
-/// Bytes at hand or not, equal digests mean equal contents.
+/// Contents with equal digests are equal, whether their bytes are loaded or not.
 impl PartialEq for Content {
     fn eq(&self, other: &Self) -> bool {
         self.digest == other.digest
@@ -296,7 +296,7 @@ impl Default for Content {
     }
 }
 
-/// Never the bytes: contents may be secret.
+/// Never prints the bytes: contents may be secret.
 impl fmt::Debug for Content {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Content({} bytes, {})", self.size, self.digest)
@@ -327,12 +327,12 @@ impl fmt::Display for Owner {
     }
 }
 
-/// A unit name that systemd would load, such as `chronyd.service` or `getty@.service`.
+/// A unit name that systemd accepts, such as `chronyd.service` or `getty@.service`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct UnitName(String);
 
-/// Why a text is no unit name.
+/// Why a text is not a unit name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{given:?} is no unit name: {why}")]
 pub struct BadUnitName {
@@ -426,48 +426,48 @@ impl From<UnitName> for String {
     }
 }
 
-/// What the config says of one unit. Each part may be left unsaid.
+/// The settings of one unit in a config. Each of them may be absent.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Unit {
-    /// The unit file's text; none leaves the file that is there alone.
+    /// The unit file's text; none leaves the existing file unchanged.
     pub contents: Option<String>,
-    /// Drop-ins by file name (`10-x.conf`). Empty text means "no such drop-in".
+    /// Drop-ins by file name (`10-x.conf`). An empty text means that the drop-in must not exist.
     pub dropins: BTreeMap<String, String>,
-    /// Enable, disable, or (none) follow the presets.
+    /// Enable, disable, or (none) apply the presets.
     pub enabled: Option<bool>,
-    /// Mask it: a link to `/dev/null` in place of the unit file.
+    /// Mask the unit: a link to `/dev/null` in place of the unit file.
     pub mask: bool,
-    /// The config says `mask: false`: a mask below `/etc` is lifted. Without it a mask stays.
+    /// The config contains `mask: false`: a mask below `/etc` is removed. Otherwise a mask stays.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unmask: bool,
-    /// Where it was written.
+    /// The place of the entry in the source text.
     #[serde(skip)]
     pub origin: Origin,
 }
 
 impl Unit {
-    /// Whether a mask of the unit goes, and nothing else takes its place.
+    /// Whether a mask of the unit is removed without a unit file in its place.
     pub fn lifts_mask(&self) -> bool {
         self.unmask && self.contents.is_none()
     }
 }
 
-/// What the config asks of a user.
+/// The settings of a user in a config.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct User {
     /// Public keys, one line each, in the order given.
     pub ssh_authorized_keys: Vec<String>,
-    /// What is asked beyond the keys; none leaves the user's entries alone, and the user must exist.
+    /// The account settings; none leaves the user's entries unchanged, and the user must exist.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub account: Option<UserAccount>,
-    /// Where it was written.
+    /// The place of the entry in the source text.
     #[serde(skip)]
     pub origin: Origin,
 }
 
-/// What kind of thing a config entry or a change is about. The names of `plan -o json`.
+/// The kind of a config entry or change, with the names of `plan -o json`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum EntryKind {
     /// A regular file.

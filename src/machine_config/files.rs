@@ -1,4 +1,4 @@
-//! Many files, each with its documents, and the one config they make together.
+//! Reads the documents of many files and merges them into one config.
 
 use super::{
     Document, Local, MachineConfig, Order, Refusal, Rules, document, merge, roles, source, tree,
@@ -6,31 +6,31 @@ use super::{
 };
 use crate::reason::Reason;
 
-/// Endings of the files that hold machine config.
+/// The extensions of machine-config files.
 pub const ENDINGS: [&str; 5] = [".yaml", ".yml", ".json", ".ign", ".bu"];
 
-/// Whether a file of that name is read as machine config; hidden files (editors' temporary ones
-/// among them) are not.
+/// Whether a file of that name is read as machine config; hidden files (for example editors'
+/// temporary files) are not.
 pub fn is_config_name(name: &str) -> bool {
     let name = name.rsplit('/').next().unwrap_or_default();
     let with_ending = |ending: &str| name.len() > ending.len() && name.ends_with(ending);
     !name.starts_with('.') && ENDINGS.iter().any(|ending| with_ending(ending))
 }
 
-/// How the files of one machine become its config.
+/// How the files of one machine are combined into its config.
 #[derive(Clone, Copy)]
 pub struct Gathering<'a> {
-    /// What people call all of the files together.
+    /// The name of the collection of files in messages.
     pub shown: &'a str,
-    /// What may be asked for.
+    /// The restrictions on the config.
     pub rules: &'a Rules,
-    /// What lies beside them.
+    /// Access to the files beside them.
     pub local: &'a dyn Local,
     /// The pool in the config's name.
     pub pool: &'a str,
-    /// In which order they are merged.
+    /// The merge order.
     pub order: Order,
-    /// The roles of the machine; none where no one has said which it has.
+    /// The roles of the machine; empty if they are not configured.
     pub roles: &'a [String],
 }
 
@@ -43,13 +43,13 @@ impl std::fmt::Debug for Gathering<'_> {
     }
 }
 
-/// A config that is not accepted.
+/// A config that was refused.
 #[derive(Debug)]
 pub struct Refused {
-    /// Everything that is wrong with it.
+    /// All errors.
     pub refusals: Vec<Refusal>,
-    /// What could be read of it: the machine may be asked what it would refuse of that, so that a
-    /// person hears it in the same round. Never to be carried out.
+    /// The readable part of the config: it can be checked against the machine, so that the user
+    /// gets those refusals in the same run. Never apply it.
     pub rest: Option<Box<MachineConfig>>,
 }
 
@@ -63,11 +63,11 @@ impl From<Vec<Refusal>> for Refused {
 }
 
 impl Gathering<'_> {
-    /// The config of `files`, given by name as the user knows it and in the order in which they are to
-    /// be merged, and warnings. `missing` says which files could not be read at all.
+    /// Merges `files` into a config and returns it with warnings. The files have the names that the
+    /// user knows and are in merge order; `missing` lists files that could not be read.
     ///
-    /// One mistake anywhere refuses everything. All of them are told together: what is wrong with a
-    /// text, and what the texts contradict one another in, so far as they can be read.
+    /// One error anywhere refuses everything. All errors are returned together: those within a
+    /// text, and conflicts between the texts as far as they can be parsed.
     pub fn config(
         &self,
         files: Vec<(String, Vec<u8>)>,
@@ -82,7 +82,7 @@ impl Gathering<'_> {
         let left_out = match roles::select(&mut read.documents, self.roles) {
             Ok(left_out) => left_out,
             Err(mixed) => {
-                // Merged with one another they would contradict each other in what is no mistake.
+                // Merging documents of several roles would report conflicts that are not errors.
                 read.refusals.push(mixed);
                 return Err(read.refusals.into());
             }
@@ -124,7 +124,7 @@ impl Gathering<'_> {
     }
 }
 
-/// What was read of many files.
+/// The result of reading many files.
 #[derive(Default)]
 struct Read {
     documents: Vec<Document>,
@@ -162,8 +162,8 @@ impl Read {
     }
 }
 
-/// Reads the documents of many files, without merging them. The second part of the answer warns of
-/// files that are left out.
+/// Parses the documents of many files without merging them. The second part of the result are
+/// warnings about skipped files.
 pub fn documents_from_files(
     files: Vec<(String, Vec<u8>)>,
     rules: &Rules,
@@ -177,9 +177,9 @@ pub fn documents_from_files(
     }
 }
 
-/// The text of a file, which may be packed: OpenShift keeps configs like that in some places.
+/// The text of a file, which may be compressed: OpenShift stores compressed configs in some places.
 fn text_of(bytes: Vec<u8>) -> Result<String, Refusal> {
-    // The first bytes of every gzip file (RFC 1952), and of no text in UTF-8.
+    // The first bytes of every gzip file (RFC 1952); UTF-8 text never starts with them.
     let bytes = if bytes.starts_with(&[0x1f, 0x8b]) {
         source::gunzip(&bytes, tree::LONGEST_TEXT).map_err(|_| {
             let message = "the file begins as gzip does, but cannot be unpacked";

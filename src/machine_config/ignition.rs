@@ -1,8 +1,8 @@
-//! Ignition 3.0–3.6 and 2.0–2.2, and the sections that Butane shares with them.
+//! Parses Ignition 3.0–3.6 and 2.0–2.2, and the sections that Butane shares with them.
 //!
-//! Read by hand rather than into a deserialiser's types: that stops at the first mistake, and a
-//! person should see all of them, with their places. Ignition 2 is read as what it says, not turned
-//! into Ignition 3 first, so that a mistake is told in the words of the document.
+//! This is not a deserialiser with derived types, because that stops at the first error and users
+//! should get all errors with their places. Ignition 2 is parsed directly instead of being
+//! translated to Ignition 3 first, so that errors use the field names of the document.
 
 mod accounts;
 mod contents;
@@ -31,21 +31,22 @@ use super::{
 use crate::reason::Reason;
 pub(super) use keys::versions;
 
-/// The newest minor versions that are read. Of Ignition 2 these are the ones that OpenShift
-/// translates for its users; what 2.3 brought concerns disks.
+/// The newest supported minor versions. For Ignition 2 they are those that OpenShift translates;
+/// the additions of 2.3 concern disks.
 pub(super) const NEWEST: u8 = 6;
 const NEWEST_OF_TWO: u8 = 2;
 
 const ACCEPTED: &str = "2.0.0, 2.1.0, 2.2.0, 3.0.0, 3.1.0, 3.2.0, 3.3.0, 3.4.0, 3.5.0 or 3.6.0";
 
-/// How fields are spelled, and which there are.
+/// Which fields exist, and how they are spelled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Dialect {
     /// Ignition 2 with this minor version.
     Two(u8),
     /// Ignition 3 with this minor version.
     Three(u8),
-    /// Butane, which becomes Ignition 3 with this minor version: snake case, and content without data URLs.
+    /// Butane, which generates Ignition 3 with this minor version: snake case, and content without
+    /// data URLs.
     Butane(u8),
 }
 
@@ -72,7 +73,7 @@ impl Dialect {
         matches!(self, Self::Three(6..) | Self::Butane(6..))
     }
 
-    /// A field's name, given as Ignition spells it.
+    /// A field's name in this dialect; `camel` is Ignition's spelling.
     pub(super) fn key(self, camel: &'static str) -> Cow<'static, str> {
         if !self.is_butane() {
             return camel.into();
@@ -88,7 +89,7 @@ impl Dialect {
     }
 }
 
-/// A field of the formats that did not come with their first version.
+/// A field that was not part of the first version of its format.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Known {
     name: &'static str,
@@ -97,7 +98,7 @@ pub(super) struct Known {
 }
 
 impl Known {
-    /// A field that every version knows.
+    /// A field that all versions support.
     pub(super) const fn new(name: &'static str) -> Self {
         Self {
             name,
@@ -106,7 +107,7 @@ impl Known {
         }
     }
 
-    /// It came with this minor version of Ignition 2; none is a field that Ignition 2 never had.
+    /// The field was added in this minor version of Ignition 2; none if Ignition 2 never had it.
     const fn two(self, two: Option<u8>) -> Self {
         Self { two, ..self }
     }
@@ -116,7 +117,7 @@ impl Known {
         Self { three, ..self }
     }
 
-    /// The minor version that brought it, and the one that the document states.
+    /// The minor version that added the field, and the minor version of the document.
     fn since(self, dialect: Dialect) -> Option<(u8, u8)> {
         match dialect {
             Dialect::Two(minor) => self.two.map(|since| (since, minor)),
@@ -126,7 +127,7 @@ impl Known {
     }
 }
 
-/// Reads an Ignition config after checking its version.
+/// Parses an Ignition config after checking its version.
 pub(super) fn read(field: &Field<'_>, reading: &mut Reading<'_>) -> Parts {
     let mut parts = Parts::default();
     let Some(mut object) = field.object(&mut reading.problems) else {
@@ -147,8 +148,8 @@ pub(super) fn read(field: &Field<'_>, reading: &mut Reading<'_>) -> Parts {
     parts
 }
 
-/// Reads the section that says which version this is; none for one that is not read. Where it says
-/// nothing of use, that is refused, and the rest is judged as if it said the newest.
+/// Parses the section with the version; none for an unsupported version. If the version is missing
+/// or invalid, it is refused and the rest is checked as the newest version.
 fn read_head(object: &mut Object<'_>, reading: &mut Reading<'_>) -> Option<Dialect> {
     const NOT_SAID: Dialect = Dialect::Three(NEWEST);
     let Some(field) = object.need("ignition", &mut reading.problems) else {
@@ -179,7 +180,7 @@ fn read_head(object: &mut Object<'_>, reading: &mut Reading<'_>) -> Option<Diale
     Some(dialect)
 }
 
-/// Reads `storage`, `systemd` and `passwd`.
+/// Parses `storage`, `systemd` and `passwd`.
 pub(super) fn read_sections(
     object: &mut Object<'_>,
     dialect: Dialect,
@@ -214,8 +215,8 @@ fn read_version(version: &str, field: &Field<'_>, reading: &mut Reading<'_>) -> 
     dialect
 }
 
-/// Refuses by name what the format knows and machinist does not do. Empty values say nothing, and
-/// exports are full of them.
+/// Refuses fields that the format has and machinist does not support. Empty values have no effect
+/// and are common in exports, so they are accepted.
 pub(super) fn refuse_known(
     object: &mut Object<'_>,
     known: &[Known],
@@ -236,13 +237,13 @@ pub(super) fn refuse_known(
     }
 }
 
-/// The field, where the stated version knows it. All others are left for [`Object::finish`].
+/// The field, if the document's version supports it. All others are left for [`Object::finish`].
 fn is_there<'n>(object: &mut Object<'n>, known: Known, dialect: Dialect) -> Option<Field<'n>> {
     let (since, minor) = known.since(dialect)?;
     (minor >= since).then(|| object.get(dialect.key(known.name)))?
 }
 
-/// Adds an entry under its key, or refuses the second one of a document.
+/// Adds an entry under its key, or refuses the second one in a document.
 fn insert<K: Ord + std::fmt::Display, V>(
     map: &mut BTreeMap<K, V>,
     key: K,

@@ -1,7 +1,8 @@
-//! Kernel arguments, read as the kernel itself reads its command line.
+//! Parses kernel arguments with the kernel's own rules.
 //!
-//! The rules are those of `next_arg` in the kernel's `lib/cmdline.c`: only `"` quotes, nothing escapes, quotes around
-//! a value or around a whole argument are dropped, `-` and `_` are equal in names, and what follows `--` is for init.
+//! The rules are those of `next_arg` in the kernel's `lib/cmdline.c`: only `"` quotes, there are no
+//! escapes, quotes around a value or around a whole argument are dropped, `-` and `_` are equal in
+//! names, and arguments after `--` are passed to init.
 
 use std::{
     cmp::Ordering,
@@ -9,7 +10,7 @@ use std::{
     fmt,
 };
 
-/// Most bytes of a command line that kernels take, without the final NUL.
+/// The maximum length of a kernel command line in bytes, without the final NUL.
 const LONGEST: usize = if cfg!(target_arch = "s390x") {
     4095
 } else {
@@ -19,7 +20,8 @@ const LONGEST: usize = if cfg!(target_arch = "s390x") {
 /// Ends the arguments of the kernel; init gets the rest.
 const FOR_INIT: &str = "--";
 
-/// One argument. Two are equal when they mean the same to the kernel, however they are spelled.
+/// One argument. Two are equal if they mean the same to the kernel, even if they are spelled
+/// differently.
 #[derive(Clone, Debug)]
 pub struct KernelArgument {
     text: String,
@@ -40,7 +42,7 @@ impl KernelArgument {
         };
         let quoted = inner.len() < word.len();
         let value_quoted = value.is_some_and(|value| value.starts_with('"'));
-        // One quote at the end goes with the one before the argument or before its value.
+        // A closing quote matches the one before the argument or the one before its value.
         let ended = |text| match quoted || value_quoted {
             true => str::strip_suffix(text, '"').unwrap_or(text),
             false => text,
@@ -58,7 +60,7 @@ impl KernelArgument {
         }
     }
 
-    /// As it was written.
+    /// The original text.
     pub fn as_str(&self) -> &str {
         &self.text
     }
@@ -68,7 +70,7 @@ impl KernelArgument {
         &self.name
     }
 
-    /// What follows the first `=`, without the quotes around it.
+    /// The text after the first `=`, without the quotes around it.
     pub fn value(&self) -> Option<&str> {
         self.value.as_deref()
     }
@@ -98,12 +100,12 @@ impl Ord for KernelArgument {
     }
 }
 
-/// Arguments in their order. Those for init stand last.
+/// Arguments in order. Those for init come last.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KernelCommandLine(Vec<KernelArgument>);
 
 impl KernelCommandLine {
-    /// Reads a whole command line, such as `/proc/cmdline`.
+    /// Parses a whole command line, such as `/proc/cmdline`.
     pub fn parse(text: &str) -> Self {
         let mut all = Vec::new();
         let mut for_init = false;
@@ -117,7 +119,7 @@ impl KernelCommandLine {
         Self(all)
     }
 
-    /// Reads the texts of a config, each of which may hold several arguments or none.
+    /// Parses the texts of a config, each of which may contain any number of arguments.
     pub fn of(texts: &[String]) -> Self {
         Self::parse(&texts.join(" "))
     }
@@ -127,27 +129,27 @@ impl KernelCommandLine {
         self.0.iter()
     }
 
-    /// Whether one that means the same is among them.
+    /// Whether an equivalent argument is among them.
     pub fn contains(&self, argument: &KernelArgument) -> bool {
         self.0.contains(argument)
     }
 
-    /// Adds the arguments of another command line behind its own.
+    /// Appends the arguments of another command line.
     pub fn append(&mut self, other: &Self) {
         self.0.extend(other.0.iter().cloned());
         self.0.sort_by_key(|argument| argument.for_init);
     }
 
-    /// Takes the last argument away that means the same.
+    /// Removes the last equivalent argument.
     pub fn remove_last(&mut self, argument: &KernelArgument) {
         if let Some(at) = self.0.iter().rposition(|one| one == argument) {
             self.0.remove(at);
         }
     }
 
-    /// Those of its arguments that a kernel started with `running` does not have, in their order. One that is named
-    /// several times need only be there once. Of those with the same name the order counts, since a later one
-    /// may override an earlier one.
+    /// Those of its arguments that a kernel started with `running` does not have, in their order.
+    /// An argument that occurs several times needs to be present only once. The order of arguments
+    /// with the same name matters, since a later one may override an earlier one.
     pub fn missing_from(&self, running: &Self) -> Vec<&KernelArgument> {
         let mut by_key: BTreeMap<_, Vec<&KernelArgument>> = BTreeMap::new();
         for argument in &running.0 {
@@ -174,13 +176,13 @@ impl KernelCommandLine {
         wanted
     }
 
-    /// Whether kernels would cut it off.
+    /// Whether a kernel would truncate it.
     pub fn is_too_long(&self) -> bool {
         let lengths = self.0.iter().map(|argument| argument.text.len() + 1);
         lengths.sum::<usize>() > LONGEST
     }
 
-    /// The longest command line that kernels take, in bytes.
+    /// The maximum length of a command line in bytes.
     pub const fn longest() -> usize {
         LONGEST
     }
@@ -194,7 +196,7 @@ impl FromIterator<KernelArgument> for KernelCommandLine {
     }
 }
 
-/// As a boot loader would hand it over.
+/// The format that a boot loader passes to the kernel.
 impl fmt::Display for KernelCommandLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut before: Option<&KernelArgument> = None;
@@ -212,7 +214,7 @@ impl fmt::Display for KernelCommandLine {
     }
 }
 
-/// Why a text cannot be handed to a kernel as it is; none where it can.
+/// Why a text cannot be passed to a kernel unchanged; none if it can.
 pub fn kernel_argument_fault(text: &str) -> Option<&'static str> {
     match text {
         _ if text.contains('\0') => Some("holds a NUL, which ends a kernel's command line"),
@@ -222,7 +224,7 @@ pub fn kernel_argument_fault(text: &str) -> Option<&'static str> {
     }
 }
 
-/// The words between blanks that no quotes enclose.
+/// The words separated by blanks outside of quotes.
 fn words(text: &str) -> impl Iterator<Item = &str> {
     let mut in_quotes = false;
     let blank = |c: char| c.is_ascii_whitespace() || c == '\u{b}';
@@ -242,7 +244,7 @@ mod tests {
         all.map(|one| (one.name, one.value)).collect()
     }
 
-    /// What the kernel's `next_arg` gave for these texts.
+    /// Results of the kernel's `next_arg` for these texts.
     #[test]
     fn a_command_line_is_split_as_the_kernel_splits_it() {
         for (text, expected) in [

@@ -1,67 +1,66 @@
-//! Files beside a text, which Butane may take contents from.
+//! Provides access to files beside a text, which Butane may take contents from.
 //!
-//! The parser reads none itself: it asks whoever gave it the text. Paths are those that the text
-//! writes, hung from the directory that the text stands in, so `/` is that directory and nothing above
-//! it has a name.
+//! The parser does not read files itself but calls the provider of the text. Paths are relative to
+//! the directory of the text: `/` is that directory, and nothing above it can be named.
 
 use std::fmt;
 
 use crate::{path::AbsPath, reason::Reason};
 
-/// What the parser may ask about the directory that a text stands in.
+/// Access to the directory of a text.
 ///
-/// Nothing outside that directory is ever given, whatever links there say.
+/// Implementations never return anything outside that directory, even if links lead there.
 pub trait Local: fmt::Debug {
-    /// The content of the regular file at `path` beside the text that is called `text`.
+    /// The content of the regular file at `path` beside the text named `text`.
     fn read(&self, text: &str, path: &AbsPath) -> Result<Vec<u8>, LocalError>;
 
-    /// Everything below the directory at `path`, directories themselves left out; links in it are not
+    /// Everything below the directory at `path` except directories themselves; links in it are not
     /// followed. Sorted by path.
     fn tree(&self, text: &str, path: &AbsPath) -> Result<Vec<LocalEntry>, LocalError>;
 }
 
-/// Something in a tree.
+/// An entry of a tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LocalEntry {
     /// Its path below the tree's directory, without a leading slash.
     pub path: String,
-    /// What it is.
+    /// Its kind.
     pub kind: LocalKind,
 }
 
-/// What lies in a tree.
+/// The kind of an entry in a tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LocalKind {
     /// A regular file.
     File {
-        /// Whether anybody may execute it.
+        /// Whether any execute bit is set.
         executable: bool,
     },
-    /// A symbolic link with its text.
+    /// A symbolic link with its target.
     Link(String),
-    /// Anything else, in words.
+    /// Any other kind, described in words.
     Other(&'static str),
 }
 
-/// Why there is no such content.
+/// Why a content cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct LocalError {
-    /// The code for the refusal.
+    /// The reason of the refusal.
     pub reason: Reason,
-    /// What is wrong, in words.
+    /// The error message.
     pub message: String,
 }
 
 impl LocalError {
-    /// An error with its words.
+    /// An error with its message.
     pub fn new(reason: Reason, message: impl Into<String>) -> Self {
         let message = message.into();
         Self { reason, message }
     }
 }
 
-/// For texts that stand in no directory.
+/// The implementation for texts that are not in a directory.
 #[derive(Clone, Copy, Debug)]
 pub struct NoLocal;
 

@@ -1,4 +1,4 @@
-//! A config as an OpenShift MachineConfig manifest, for `machinist render`.
+//! Writes a config as an OpenShift MachineConfig manifest, for `machinist render`.
 
 use serde_json::{Map, Value, json};
 
@@ -9,13 +9,13 @@ use super::{
 };
 use crate::path::AbsPath;
 
-/// The Ignition version that is written: the one into which OpenShift turns every config itself.
+/// The Ignition version of the manifest: the one that OpenShift translates every config to.
 const IGNITION: &str = "3.5.0";
 
-/// The version that is written for set-id and sticky bits, which have no effect in the ones before.
+/// The version for configs with set-id and sticky bits, which earlier versions ignore.
 const IGNITION_WITH_SPECIAL_MODES: &str = "3.6.0";
 
-/// A config that is at hand without what one of its files holds cannot be written out.
+/// A config without the content of one of its files cannot be written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the content of {path} is not at hand")]
 pub struct NoContent {
@@ -24,18 +24,18 @@ pub struct NoContent {
 }
 
 /// The manifest in YAML. [`parse`](super::parse) and [`merge`](super::merge) of it alone give a
-/// config with the same name, and with the same digest unless the config leaves something to the machine:
-/// that is written with its default ([`MachineConfig::with_defaults`]).
+/// config with the same name, and with the same digest unless the config leaves something to the
+/// machine: such values are written with their defaults ([`MachineConfig::with_defaults`]).
 ///
 /// # Errors
-/// The config comes from the store, without the contents.
+/// The config was read from the store without the contents.
 pub fn to_machine_config_yaml(config: &MachineConfig) -> Result<String, NoContent> {
     let mut text = String::new();
     write(&to_machine_config(config)?, 0, &mut text);
     Ok(text)
 }
 
-/// The same as the object that it is.
+/// The manifest as a JSON object.
 pub fn to_machine_config(config: &MachineConfig) -> Result<Value, NoContent> {
     let config = &*config.with_defaults();
     let mut spec = Map::new();
@@ -69,7 +69,7 @@ fn version(config: &MachineConfig) -> &'static str {
     }
 }
 
-/// The release that the config is for, and whether it may be a lower one.
+/// The release of the config, and whether it may be lower than the installed one.
 fn release(config: &MachineConfig) -> Value {
     let mut annotations = Map::new();
     if let Some(release) = &config.release {
@@ -81,7 +81,7 @@ fn release(config: &MachineConfig) -> Value {
     Value::Object(annotations)
 }
 
-/// Adds a field unless it says nothing.
+/// Adds a field unless its value is empty.
 fn insert(object: &mut Map<String, Value>, key: &str, value: Value) {
     let empty = match &value {
         Value::Null => true,
@@ -158,7 +158,7 @@ fn owner(owner: Option<&Owner>) -> Value {
     }
 }
 
-/// The canonical form spells the fields of an account as Ignition does.
+/// The canonical form uses Ignition's field names for accounts.
 fn write_user(name: &str, user: &User) -> Value {
     let mut value = named(name, json!(user.account));
     if let Value::Object(fields) = &mut value {
@@ -167,7 +167,7 @@ fn write_user(name: &str, user: &User) -> Value {
     value
 }
 
-/// The fields of `value`, if it has any, after the name.
+/// The name and then the fields of `value`, if it has any.
 fn named(name: &str, value: Value) -> Value {
     let mut fields = Map::new();
     fields.insert("name".into(), json!(name));
@@ -193,7 +193,7 @@ fn write_unit(name: &str, unit: &Unit) -> Value {
     Value::Object(fields)
 }
 
-/// Percent-encoded where a person can read it like that, base64 otherwise.
+/// Percent-encoded if that is readable, otherwise base64.
 fn data_url(bytes: &[u8]) -> String {
     use std::fmt::Write as _;
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~/:=,;+!*'()@&$".contains(&byte);
@@ -216,8 +216,8 @@ fn data_url(bytes: &[u8]) -> String {
     url
 }
 
-/// Writes a value as block YAML. Texts are quoted as JSON has it, which every YAML reader takes for
-/// what it is, except for texts of several plain lines, which a person should be able to read.
+/// Writes a value as block YAML. Texts are quoted as in JSON, which every YAML reader understands,
+/// except for texts of several plain lines, which are written as readable blocks.
 fn write(value: &Value, indent: usize, to: &mut String) {
     match value {
         Value::Object(fields) => {
@@ -232,7 +232,7 @@ fn write(value: &Value, indent: usize, to: &mut String) {
             for item in items {
                 let start = to.len();
                 write(item, indent + 2, to);
-                // The dash takes the place of the first line's last two blanks.
+                // The dash replaces the last two blanks before the first line.
                 if to[start..].starts_with(&" ".repeat(indent + 2)) {
                     to.replace_range(start + indent..=start + indent, "-");
                 }
@@ -283,8 +283,8 @@ fn write_scalar(value: &Value, indent: usize, to: &mut String) {
     }
 }
 
-/// Whether a text may stand as a literal block: whole lines, the first one beginning at the margin,
-/// one line break at the end, and nothing that a YAML reader would not take as it is.
+/// Whether a text can be written as a literal block: whole lines, the first one without
+/// indentation, one line break at the end, and only characters that a YAML reader keeps unchanged.
 fn is_block(text: &str) -> bool {
     let tame = |c: char| c == '\n' || (' '..='~').contains(&c);
     text.ends_with('\n')

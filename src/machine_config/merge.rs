@@ -1,4 +1,4 @@
-//! Many documents become one config, in the machine-config operator's order and by its rules.
+//! Merges documents into one config, in the order and by the rules of the machine-config operator.
 
 use std::collections::{BTreeMap, btree_map::Entry};
 
@@ -13,26 +13,28 @@ use super::{
 };
 use crate::{path::AbsPath, reason::Reason};
 
-/// How the names of configs begin that OpenShift's controller merged for a pool.
+/// The prefix of configs that OpenShift's controller merged for a pool.
 const RENDERED: &str = "rendered-";
 
-/// In which order documents are laid over one another; the later one wins.
+/// The merge order of documents; later ones override earlier ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// As given: the files of a directory by name, and the documents of a file as they stand.
+    /// The given order: the files of a directory by name, and the documents of a file in sequence.
     AsGiven,
-    /// MachineConfigs of role `worker` by name, then all others by name, so that a pool of one's own
-    /// overrides the workers' whatever the names are. What has no name of its own keeps its place.
+    /// MachineConfigs of role `worker` by name, then all others by name, so that a custom pool
+    /// overrides the workers' configs independent of the names. Documents without a name of their
+    /// own keep their position.
     WorkerFirst,
 }
 
 /// Merges `documents` into the config of a machine in `pool`.
 ///
-/// Files, directories and links are merged by path, units and drop-ins by name, each field by
-/// itself: what a later document does not say stays. Keys and the groups of a user are appended,
-/// without repeating one; kernel arguments and extensions are appended, repetitions kept. Images of a config that
-/// OpenShift's controller rendered for a pool give way to those that a person put in, whatever their order; those of
-/// any other config that it made do not count. Gives the warnings beside the config. Its name is [`rendered_name`](super::rendered_name).
+/// Files, directories and links are merged by path, units and drop-ins by name, field by field:
+/// fields that a later document does not set stay. Keys and the groups of a user are appended
+/// without duplicates; kernel arguments and extensions are appended with duplicates. Images of a
+/// config that OpenShift's controller rendered for a pool are overridden by those in users'
+/// configs, independent of the order; images of any other generated config are ignored. Returns
+/// warnings with the config. Its name is [`rendered_name`](super::rendered_name).
 pub fn merge(
     documents: Vec<Document>,
     pool: &str,
@@ -44,8 +46,8 @@ pub fn merge(
     }
 }
 
-/// Like [`merge`], where some of the documents may have come from texts that are refused: what is only
-/// missing and may stand in one of those is not told. Gives config, warnings and refusals.
+/// Like [`merge`], if some texts were refused: missing parts that may be in one of those texts are
+/// not reported. Returns config, warnings and refusals.
 pub(super) fn together(
     mut documents: Vec<Document>,
     pool: &str,
@@ -61,7 +63,8 @@ pub(super) fn together(
     for mut document in documents {
         if document.generated {
             let images = document.take_images();
-            // Those of what a pool's config is rendered from are not the pool's; it takes them from its release.
+            // The images in the sources of a rendered config do not apply to the pool, which uses
+            // those of its release.
             if document.name.starts_with(RENDERED) {
                 default_images = images;
             }
@@ -95,7 +98,7 @@ pub(super) fn together(
     (config, warnings, refusals)
 }
 
-/// Sorts the documents that have a name of their own among the places that they have.
+/// Sorts the documents with a name of their own among the positions that they occupy.
 fn worker_first(documents: &mut Vec<Document>) {
     let rank = |document: &Document| document.role.as_deref() != Some("worker");
     let places: Vec<bool> = documents.iter().map(|document| document.named).collect();
@@ -109,8 +112,8 @@ fn worker_first(documents: &mut Vec<Document>) {
     }));
 }
 
-/// Files whose content an earlier document gives too, and otherwise. That is how configs are layered, and how two
-/// people overwrite each other.
+/// Files whose content an earlier document sets differently. That happens with intended layering,
+/// and when two people overwrite each other by mistake.
 fn covered<'a>(below: &'a Parts, above: &'a Parts) -> impl Iterator<Item = String> + 'a {
     above.files.iter().filter_map(|(path, later)| {
         let earlier = below.files.get(path)?;
@@ -122,7 +125,7 @@ fn covered<'a>(below: &'a Parts, above: &'a Parts) -> impl Iterator<Item = Strin
     })
 }
 
-/// Takes away what an earlier document has at a path where a later one has an object of another kind.
+/// Removes an earlier document's object at a path where a later one has an object of another kind.
 fn replaced(below: &mut Parts, above: &Parts) -> Vec<String> {
     let mut notes = Vec::new();
     let mut note = |path: &AbsPath, what: (&str, &NodePart), by: (&str, &NodePart)| {
@@ -148,7 +151,7 @@ fn replaced(below: &mut Parts, above: &Parts) -> Vec<String> {
             below.links.contains_key(path),
             below.directories.contains_key(path),
         ];
-        // An earlier document that contradicts itself stays one that is refused.
+        // An earlier document that contradicts itself is still refused.
         if kinds.iter().filter(|there| **there).count() > 1 {
             continue;
         }
@@ -171,7 +174,7 @@ fn replaced(below: &mut Parts, above: &Parts) -> Vec<String> {
     notes
 }
 
-/// Two documents of one name: in a cluster the second would have replaced the first whole.
+/// Refuses two documents with the same name: in a cluster the second would have replaced the first.
 fn same_names(documents: &[Document]) -> Vec<Refusal> {
     let mut seen: BTreeMap<&str, &Document> = BTreeMap::new();
     let mut refusals = Vec::new();
@@ -190,7 +193,7 @@ fn same_names(documents: &[Document]) -> Vec<Refusal> {
         let nameless = !document.named && !first.named;
         refusals.push(
             match nameless && first.origin.file == document.origin.file {
-                // The file's name was given to both.
+                // Both got the file's name.
                 true => twice(format!(
                     "this document has no name, and neither has the one at {}",
                     bare_place()
@@ -203,7 +206,7 @@ fn same_names(documents: &[Document]) -> Vec<Refusal> {
     refusals
 }
 
-/// What `kernel-devel` holds is for the default kernel.
+/// The headers in `kernel-devel` are for the default kernel.
 fn kernel_without_headers(parts: &Parts) -> Option<Refusal> {
     let (kind, origin) = parts.kernel_type.as_ref()?;
     let devel = parts.extensions.iter().any(|name| name == "kernel-devel");
@@ -211,8 +214,8 @@ fn kernel_without_headers(parts: &Parts) -> Option<Refusal> {
     devel.then(|| Refusal::new(Reason::ValueInvalid, message).at(origin))
 }
 
-/// Files that get an end, but whose beginning no document gives: what they hold would depend on what
-/// the machine has there, and each application would append once more.
+/// Refuses files that are appended to if no document sets their beginning: their content would
+/// depend on the machine's existing file, and each update would append again.
 fn appended_to_nothing(parts: &Parts, unread: &Unread) -> Vec<Refusal> {
     let mut refusals = Vec::new();
     for (path, file) in &parts.files {
@@ -228,8 +231,8 @@ fn appended_to_nothing(parts: &Parts, unread: &Unread) -> Vec<Refusal> {
     refusals
 }
 
-/// Hard links that do not say which file they are a name of, or ask for an owner: a file has one, whatever
-/// its names.
+/// Refuses hard links without a target or with an owner: the owner belongs to the file, not to its
+/// names.
 fn odd_hard_links(parts: &Parts) -> Vec<Refusal> {
     let mut refusals = Vec::new();
     let hard = |(_, link): &(&AbsPath, &LinkPart)| link.hard == Some(true);
@@ -238,7 +241,7 @@ fn odd_hard_links(parts: &Parts) -> Vec<Refusal> {
             let refusal = Refusal::new(reason, message).at(&link.node.origin);
             refusals.push(refusal.expected(expected));
         };
-        // One that is empty was refused where it stands.
+        // An empty target was refused by the parser.
         if !link.target.is_empty()
             && let Err(error) = AbsPath::new(link.target.as_str())
         {
@@ -294,7 +297,7 @@ fn merge_maps<K: Ord, V>(
     }
 }
 
-/// Keeps what `above` does not say.
+/// Overrides a value with that of a later document, if that one sets it.
 fn keep<T>(below: &mut Option<T>, above: Option<T>) {
     if above.is_some() {
         *below = above;
@@ -302,7 +305,7 @@ fn keep<T>(below: &mut Option<T>, above: Option<T>) {
 }
 
 impl Document {
-    /// Takes the image of the OS and that of its extensions away.
+    /// Removes and returns the OS image and the extensions image.
     fn take_images(&mut self) -> [Option<String>; 2] {
         let parts = &mut self.parts;
         [parts.os_image_url.take(), parts.extensions_image.take()]
@@ -320,8 +323,9 @@ impl NodePart {
 }
 
 impl FilePart {
-    /// Content counts as one field, already decoded: a compression that an earlier document stated
-    /// says nothing about the content of a later one. What is appended stays, as Ignition has it.
+    /// Overlays the fields of a later document. Content is one field, already decoded: the
+    /// compression in an earlier document does not apply to the content of a later one. Appended
+    /// contents are kept, as in Ignition.
     pub(super) fn lay_over(&mut self, above: Self) {
         self.node.lay_over(above.node);
         keep(&mut self.content, above.content);
@@ -333,7 +337,7 @@ impl FilePart {
         if append.is_empty() {
             return content;
         }
-        // What was just read from a document has its bytes.
+        // Contents that were just parsed from a document have their bytes.
         let parts = content.iter().chain(append);
         let bytes: Vec<u8> = parts
             .filter_map(Content::bytes)
@@ -343,8 +347,8 @@ impl FilePart {
         Some(Content::new(bytes))
     }
 
-    /// A content that the config gives comes with a mode and an owner. Without one, what is absent is left
-    /// to the machine, as Ignition has it.
+    /// A file with content gets a default mode and owner. Without content, absent values are left
+    /// to the machine, as in Ignition.
     fn finish(self) -> File {
         let content = Self::whole_content(self.content, &self.append);
         let given = content.is_some();
@@ -377,7 +381,7 @@ impl UnitPart {
     }
 }
 
-/// Fills in what nobody said.
+/// Fills in the defaults.
 fn finish(parts: Parts) -> MachineConfig {
     let overwrite = overwrite(&parts);
     MachineConfig {
@@ -397,7 +401,7 @@ fn finish(parts: Parts) -> MachineConfig {
             origin: part.node.origin,
         }),
         units: values(parts.units, |part| Unit {
-            // An empty text is how exports spell "no contents".
+            // Exports represent absent contents by an empty text.
             contents: part.contents.filter(|text| !text.is_empty()),
             dropins: values(part.drop_ins, Option::unwrap_or_default),
             enabled: part.enabled,
@@ -422,8 +426,8 @@ fn finish(parts: Parts) -> MachineConfig {
     }
 }
 
-/// An entry may replace an object of another kind where `overwrite` is true. A file without contents never
-/// may: it is about the file that exists.
+/// An entry may replace an object of another kind if `overwrite` is true. A file without contents
+/// never may: it only changes an existing file.
 fn overwrite(parts: &Parts) -> Overwrite {
     let may = |node: &NodePart| node.overwrite == Some(true);
     let files = parts.files.iter();

@@ -1,7 +1,9 @@
-//! What a machine should be: one validated form of MachineConfig and Ignition documents.
+//! Parses, validates and merges MachineConfig, Ignition and Butane documents into the desired state
+//! of a machine.
 //!
-//! Text becomes [`Document`]s ([`parse`]), documents become one [`MachineConfig`] ([`merge`]), and
-//! equal machines have equal digests ([`digest`]), whatever their spelling. Pure: no files, no clock.
+//! Texts become [`Document`]s ([`parse`]), documents become one [`MachineConfig`] ([`merge`]), and
+//! equal machines have equal digests ([`digest`]), independent of the spelling. This module does no
+//! I/O and uses no clock.
 
 mod account;
 mod butane;

@@ -1,11 +1,12 @@
-//! What one document says, field by field: a later document changes only what it says.
+//! Defines the content of one document, field by field: a later document overrides only the fields
+//! that it sets.
 
 use std::collections::BTreeMap;
 
 use super::{Content, DiskLayout, EntryKind, Group, Origin, Owner, Release, UnitName, User};
 use crate::path::AbsPath;
 
-/// What a document says.
+/// The content of a document.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Parts {
     pub(super) files: BTreeMap<AbsPath, FilePart>,
@@ -19,23 +20,23 @@ pub(super) struct Parts {
     pub(super) extensions_image: Option<String>,
     pub(super) disk_layout: DiskLayout,
     pub(super) extensions: Vec<String>,
-    /// With the place where it is said.
+    /// With its origin.
     pub(super) kernel_type: Option<(String, Origin)>,
     pub(super) fips: bool,
-    /// Where what concerns the operating system is said.
+    /// The origins of settings of the operating system.
     pub(super) os_origins: BTreeMap<(EntryKind, String), Origin>,
-    /// The release it was made for.
+    /// The release that it was rendered for.
     pub(super) release: Option<Release>,
 }
 
 impl Parts {
-    /// Takes down where a part of the operating system is asked for, by the name a plan gives it.
+    /// Records the origin of a setting of the operating system under its name in plans.
     pub(super) fn note_os(&mut self, kind: EntryKind, name: &str, origin: Origin) {
         self.os_origins.insert((kind, name.to_owned()), origin);
     }
 }
 
-/// What files, directories and links have in common.
+/// The common fields of files, directories and links.
 #[derive(Clone, Debug, Default)]
 pub(super) struct NodePart {
     pub(super) mode: Option<u32>,
@@ -49,9 +50,9 @@ pub(super) struct NodePart {
 pub(super) struct FilePart {
     pub(super) node: NodePart,
     pub(super) content: Option<Content>,
-    /// What comes after the content, in this order.
+    /// Contents appended after the content, in this order.
     pub(super) append: Vec<Content>,
-    /// Where the last appending was asked for.
+    /// The origin of the last appended content.
     pub(super) append_origin: Option<Origin>,
 }
 
@@ -65,7 +66,7 @@ pub(super) struct LinkPart {
 #[derive(Clone, Debug, Default)]
 pub(super) struct UnitPart {
     pub(super) contents: Option<String>,
-    /// By file name; none where only the name is said.
+    /// By file name; none for a drop-in without contents.
     pub(super) drop_ins: BTreeMap<String, Option<String>>,
     pub(super) enabled: Option<bool>,
     pub(super) mask: Option<bool>,

@@ -1,4 +1,4 @@
-//! Everything wrong with one text, collected before anything is reported.
+//! Collects all errors and warnings of one text before any are reported.
 
 use std::sync::Arc;
 
@@ -10,17 +10,17 @@ use super::{
 };
 use crate::reason::Reason;
 
-/// How many refusals one text may yield. A person repairs a handful at a time; a hostile text must
-/// not turn every byte into one.
+/// The maximum number of refusals of one text. Users fix a handful at a time, and a hostile text
+/// must not produce one refusal per byte.
 const MOST_REFUSALS: usize = 1000;
 
-/// How many warnings one document may yield.
+/// The maximum number of warnings of one document.
 const MOST_WARNINGS: usize = 100;
 
-/// How the names of rendered configs begin.
+/// The prefix of the names of rendered configs.
 pub(super) const RENDERED: &str = "rendered-";
 
-/// Everything wrong with one text so far.
+/// The errors and warnings of one text so far.
 #[derive(Debug)]
 pub(super) struct Problems {
     file: Arc<str>,
@@ -45,12 +45,12 @@ impl Problems {
         }
     }
 
-    /// From here on, what is read belongs to the MachineConfig of that name.
+    /// Sets the MachineConfig that the following errors belong to.
     pub(super) fn enter(&mut self, config: Option<&str>) {
         self.config = config.map(Arc::from);
     }
 
-    /// From here on, an Ignition config is read, or none.
+    /// Sets the Ignition config that is being parsed, or none.
     pub(super) fn enter_schema(&mut self, schema: Option<Schema>) {
         self.schema = schema;
     }
@@ -64,7 +64,7 @@ impl Problems {
         self.source == TextSource::ApiServer
     }
 
-    /// Whether the config was rendered from others, in which a person looks for mistakes.
+    /// Whether the config was rendered from other configs, which are the ones that users edit.
     pub(super) fn in_rendered_config(&self) -> bool {
         self.config
             .as_deref()
@@ -106,7 +106,7 @@ impl Problems {
         }
     }
 
-    /// All that was wrong, in the order of the text.
+    /// All errors in the order of the text.
     pub(super) fn into_refusals(mut self) -> Vec<Refusal> {
         self.found
             .sort_by_key(|refusal| (refusal.line, refusal.column));

@@ -1,4 +1,4 @@
-//! Reads fields of a located tree; what is wrong with them goes to [`Problems`].
+//! Reads fields of a located tree and adds errors to [`Problems`].
 
 use std::{borrow::Cow, rc::Rc};
 
@@ -11,7 +11,7 @@ use super::{
 };
 use crate::reason::Reason;
 
-/// A value that is there, with its path.
+/// An existing value with its path.
 #[derive(Clone, Debug)]
 pub(super) struct Field<'n> {
     node: &'n Node,
@@ -19,7 +19,7 @@ pub(super) struct Field<'n> {
 }
 
 impl<'n> Field<'n> {
-    /// A whole document, or none when it says nothing.
+    /// A whole document; none if it is empty.
     pub(super) fn root(node: &'n Node) -> Option<Self> {
         let field = Self {
             node,
@@ -33,7 +33,8 @@ impl<'n> Field<'n> {
             if Scalar::of(text, *plain) == Scalar::Null)
     }
 
-    /// Whether nothing is said in it: null, or lists and maps of nothing, as exports write them.
+    /// Whether it is effectively empty: null, or lists and maps without content, as exports write
+    /// them.
     pub(super) fn is_hollow(&self) -> bool {
         hollow(self.node)
     }
@@ -42,7 +43,7 @@ impl<'n> Field<'n> {
         matches!(&self.node.value, Value::Scalar { text, .. } if text.is_empty())
     }
 
-    /// Whether it is a text of nothing but spaces.
+    /// Whether it is a string of spaces only.
     pub(super) fn is_blank(&self) -> bool {
         matches!(&self.node.value, Value::Scalar { text, plain, .. }
             if text.trim().is_empty() && !*plain)
@@ -71,7 +72,8 @@ impl<'n> Field<'n> {
         problems.warn(&origin, message);
     }
 
-    /// A refusal of one line (from 1) of a text, placed there when the text stands line by line.
+    /// A refusal of one line (from 1) of a text, with that line's own place if the text is a
+    /// literal block.
     pub(super) fn refuse_line(
         &self,
         problems: &mut Problems,
@@ -86,7 +88,7 @@ impl<'n> Field<'n> {
             ..
         } = &self.node.value
         {
-            // The place is that of the first line that is not blank.
+            // The place of the text is that of its first non-blank line.
             let blank = text.len() - text.trim_start_matches('\n').len();
             let offset = u32::try_from(line.saturating_sub(1 + blank)).unwrap_or(0);
             origin.line = origin.line.map(|first| first.saturating_add(offset));
@@ -103,7 +105,7 @@ impl<'n> Field<'n> {
     }
 
     fn wrong_type<T>(&self, problems: &mut Problems, expected: &str) -> Option<T> {
-        // A scalar is shown only where one belongs: in place of a map or list it may be a secret.
+        // A scalar is shown only if one is expected: in place of a map or list it may be a secret.
         let scalar_belongs = !expected.starts_with("a map") && !expected.starts_with("a list");
         let message = match &self.node.value {
             Value::Scalar { text, .. } if scalar_belongs && text.len() <= 40 => {
@@ -122,7 +124,7 @@ impl<'n> Field<'n> {
         }
     }
 
-    /// How a scalar is spelled; empty for anything else.
+    /// The text of a scalar; empty for anything else.
     pub(super) fn spelling(&self) -> &'n str {
         match &self.node.value {
             Value::Scalar { text, .. } => text,
@@ -145,7 +147,7 @@ impl<'n> Field<'n> {
         }
     }
 
-    /// Whether it says true; what it should say is another question.
+    /// Whether the value is true; its expected type is checked elsewhere.
     pub(super) fn is_true(&self) -> bool {
         self.scalar() == Some(Scalar::Flag(true))
     }
@@ -157,7 +159,7 @@ impl<'n> Field<'n> {
         }
     }
 
-    /// The items of a list; one that is no list is refused and has none.
+    /// The items of a list; a value that is not a list is refused and has none.
     pub(super) fn items(&self, problems: &mut Problems) -> Vec<Self> {
         let Value::List(items) = &self.node.value else {
             self.wrong_type::<()>(problems, "a list");
@@ -170,7 +172,7 @@ impl<'n> Field<'n> {
         items.iter().enumerate().map(field).collect()
     }
 
-    /// The whole value in JSON; none where it says nothing.
+    /// The whole value in JSON; none if it is empty.
     pub(super) fn json(&self) -> Option<serde_json::Value> {
         disk_layout::json(self.node)
     }
@@ -197,7 +199,7 @@ fn hollow(node: &Node) -> bool {
     }
 }
 
-/// A map whose fields are asked for one by one; what nobody asked for is unknown.
+/// A map whose fields are read one by one; fields that are not read are unknown.
 #[derive(Debug)]
 pub(super) struct Object<'n> {
     pub(super) field: Field<'n>,
@@ -206,13 +208,13 @@ pub(super) struct Object<'n> {
 }
 
 impl<'n> Object<'n> {
-    /// Whether something is said in the field of that name, which is not read by that.
+    /// Whether the field of that name has a value; this does not count as reading it.
     pub(super) fn has(&self, key: &str) -> bool {
         let mut fields = self.entries();
         fields.any(|(have, field)| have == key && !field.is_null())
     }
 
-    /// The field of that name, unless it is missing or null.
+    /// The field of that name; none if it is missing or null.
     pub(super) fn get(&mut self, key: impl Into<Cow<'static, str>>) -> Option<Field<'n>> {
         let key = key.into();
         let found = self.entries.iter().find(|(have, _)| have.text == key);
@@ -225,7 +227,7 @@ impl<'n> Object<'n> {
         (!field.is_null()).then_some(field)
     }
 
-    /// The field of that name, refused when it is missing.
+    /// The field of that name; it is refused if it is missing.
     pub(super) fn need(&mut self, key: &'static str, problems: &mut Problems) -> Option<Field<'n>> {
         let found = self.get(key);
         if found.is_none() {
@@ -258,7 +260,7 @@ impl<'n> Object<'n> {
         self.get(key)?.object(problems)
     }
 
-    /// Every entry of a map with free keys, such as labels.
+    /// All entries of a map with free keys, such as labels.
     pub(super) fn entries(&self) -> impl Iterator<Item = (&'n str, Field<'n>)> {
         self.entries.iter().map(|(key, node)| {
             let path = self.field.path.key(&key.text);
@@ -266,10 +268,10 @@ impl<'n> Object<'n> {
         })
     }
 
-    /// Says that fields which nobody asked for are all right.
+    /// Accepts all fields that were not read.
     pub(super) fn ignore_rest(self) {}
 
-    /// Where a key of the map is written.
+    /// The place of a key of the map.
     pub(super) fn origin_of(&self, key: &str, problems: &Problems) -> Origin {
         let entry = self.entries.iter().find(|(have, _)| have.text == key);
         let place = entry.map_or(self.field.node.place, |(key, _)| key.place);

@@ -1,4 +1,5 @@
-//! What is wrong with an input, or what this machine cannot do: said before anything is touched.
+//! Defines refusals: errors in an input, or settings that this machine does not support, reported
+//! before anything is changed.
 
 use std::fmt;
 
@@ -10,12 +11,12 @@ use crate::reason::Reason;
 /// One reason why a config is not accepted. All of them are collected before anything is reported.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refusal {
-    /// The stable code.
+    /// The stable reason code.
     pub reason: Reason,
-    /// The document it stands in: the MachineConfig's name, or the file's for what has none.
+    /// The document: the MachineConfig's name, or the file's for a document without a name.
     #[serde(default)]
     pub config: Option<Box<str>>,
-    /// The file it stands in, as the user named it; none for what has no file.
+    /// The file, as the user named it; none if there is no file.
     pub file: Option<String>,
     /// Line, counted from 1.
     pub line: Option<u32>,
@@ -23,9 +24,9 @@ pub struct Refusal {
     pub column: Option<u32>,
     /// The path of the field, such as `spec.config.storage.files[0].path`.
     pub field: Option<String>,
-    /// What is wrong, as one sentence without a final dot.
+    /// The error as one sentence without a final dot.
     pub message: Box<str>,
-    /// What was expected instead, where that can be said.
+    /// The expected value, if it can be described.
     pub expected: Option<Box<str>>,
 }
 
@@ -44,7 +45,7 @@ impl Refusal {
         }
     }
 
-    /// Adds the place where it was written.
+    /// Adds the place in the source text.
     #[must_use]
     pub fn at(mut self, origin: &Origin) -> Self {
         self.config = origin.config.as_deref().map(Box::from);
@@ -55,14 +56,14 @@ impl Refusal {
         self
     }
 
-    /// Adds the file alone.
+    /// Adds only the file.
     #[must_use]
     pub fn file(mut self, path: impl Into<String>) -> Self {
         self.file = Some(path.into());
         self
     }
 
-    /// Adds the field alone; a reader that knows the text finds line and column by it.
+    /// Adds only the field; a caller with the text finds line and column by it.
     #[must_use]
     pub fn field(mut self, path: impl Into<String>) -> Self {
         self.field = Some(path.into());
@@ -78,7 +79,7 @@ impl Refusal {
 }
 
 impl Refusal {
-    /// The document's name, unless the file's says as much.
+    /// The document's name, unless the file name contains it.
     fn shown_config(&self) -> Option<&str> {
         let config = self.config.as_deref()?;
         let file = self.file.as_deref().unwrap_or_default();
@@ -87,7 +88,7 @@ impl Refusal {
         (stem != config).then_some(config)
     }
 
-    /// Writes where it was found, with a separator after it.
+    /// Writes the place, followed by a separator.
     pub(super) fn fmt_place(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(file) = &self.file {
             write!(f, "{file}:")?;
@@ -107,8 +108,8 @@ impl Refusal {
     }
 }
 
-/// `machine.d/10-x.yaml:4:7: spec.config.storage.files[0].path: "etc/x" is … (expected …) [PathInvalid]`,
-/// with the document's name before the field where the file is called otherwise.
+/// `machine.d/10-x.yaml:4:7: spec.config.storage.files[0].path: "etc/x" is … (expected …)
+/// [PathInvalid]`, with the document's name before the field if the file has another name.
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.fmt_place(f)?;

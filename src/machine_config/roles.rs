@@ -1,18 +1,19 @@
-//! Which MachineConfigs of several roles are for this machine.
+//! Selects the MachineConfigs that apply to this machine's roles.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Document, Refusal, problems::RENDERED};
 use crate::{reason::Reason, words};
 
-/// As many MachineConfigs as a line names.
+/// The maximum number of MachineConfigs named in one message.
 const MAX_NAMED: usize = 5;
 
-/// Removes the documents of other roles than `roles`, and says which. Documents without a role are for every
-/// role; a rendered config is always for the machine that it was rendered for.
+/// Removes the documents of roles other than `roles` and returns a message about them. Documents
+/// without a role apply to every role; a rendered config always applies to the machine that it was
+/// rendered for.
 ///
 /// # Errors
-/// Without `roles`, the documents have several.
+/// `roles` is empty and the documents have several roles.
 pub(super) fn select(
     documents: &mut Vec<Document>,
     roles: &[String],
@@ -39,13 +40,13 @@ pub(super) fn select(
     }))
 }
 
-/// The role by which a document is chosen.
+/// The role that decides whether a document applies.
 fn role(document: &Document) -> Option<&str> {
     let role = document.role.as_deref().filter(|role| !role.is_empty());
     role.filter(|_| !document.name.starts_with(RENDERED))
 }
 
-/// The refusal of documents that have several roles, with a file of each.
+/// The refusal of documents with several roles, naming one file of each.
 fn mixed(documents: &[Document]) -> Option<Refusal> {
     let mut files: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for document in documents {

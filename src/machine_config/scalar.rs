@@ -1,21 +1,21 @@
-//! What a scalar means, as Kubernetes' own YAML reader takes it.
+//! Interprets scalars like Kubernetes' own YAML reader.
 //!
 //! That reader follows YAML 1.1: `yes` and `on` are true, `0644` is octal. A manifest must mean the
-//! same here as in a cluster, so the rules are those and not YAML 1.2's.
+//! same here as in a cluster, so these rules apply and not those of YAML 1.2.
 
-/// A scalar's meaning.
+/// The value of a scalar.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Scalar<'t> {
     Null,
     Flag(bool),
     Integer(i64),
-    /// A number that is no integer of 64 bits.
+    /// A number that is not a 64-bit integer.
     Number,
     Text(&'t str),
 }
 
 impl<'t> Scalar<'t> {
-    /// What `text` means; quoted text is always text.
+    /// The value of `text`; quoted text is always a string.
     pub(super) fn of(text: &'t str, plain: bool) -> Self {
         if !plain {
             return Self::Text(text);
@@ -38,7 +38,7 @@ impl<'t> Scalar<'t> {
         }
     }
 
-    /// What it is, in words for people.
+    /// A description of the type for messages.
     pub(super) fn words(self) -> &'static str {
         match self {
             Self::Null => "nothing",
@@ -63,15 +63,16 @@ fn integer(text: &str) -> Option<i64> {
         [b'0', _, ..] => (8, &digits[1..]),
         _ => (10, digits),
     };
-    // from_str_radix would take a second sign.
+    // from_str_radix would accept a second sign.
     if !digits.bytes().next()?.is_ascii_alphanumeric() {
         return None;
     }
     i64::from_str_radix(digits, base).ok()?.checked_mul(sign)
 }
 
-/// Whether Kubernetes would read a floating-point number. Rust's own parser also takes `inf`,
-/// `nan` and `1.`, which are text there; only the exactness of the refusal hangs on it.
+/// Whether Kubernetes would read a floating-point number. Rust's own parser also accepts `inf`,
+/// `nan` and `1.`, which are strings there; only the precision of the refusal message depends on
+/// it.
 fn is_float(text: &str) -> bool {
     let bare = text.trim_start_matches(['-', '+']);
     matches!(bare, ".inf" | ".Inf" | ".INF" | ".nan" | ".NaN" | ".NAN")

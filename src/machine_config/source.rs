@@ -1,4 +1,4 @@
-//! Content as Ignition carries it: data URLs, gzip, verification hashes.
+//! Decodes content in Ignition's forms: data URLs, gzip, verification hashes.
 
 use std::io::Read as _;
 
@@ -7,11 +7,12 @@ use sha2::{Digest as _, Sha256, Sha512};
 
 use crate::reason::Reason;
 
-/// How many bytes the files of one text may have when decoded. Eight times the longest text: what
-/// gzip makes of ordinary configuration files, and far from what would strain a small machine.
+/// The maximum number of decoded bytes of all files in one text. It is eight times the maximum text
+/// length: about the compression ratio of gzip for ordinary configuration files, and small enough
+/// for small machines.
 pub(super) const MOST_DECODED: usize = 64 << 20;
 
-/// Why content cannot be had, with its code and what was expected.
+/// Why content cannot be decoded, with the reason code and the expected form.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct BadSource {
     pub(super) reason: Reason,
@@ -28,15 +29,15 @@ fn bad(reason: Reason, message: impl Into<String>, expected: Option<&'static str
     }
 }
 
-/// The bytes of a data URL; an empty text is an empty file.
+/// Decodes a data URL; an empty string is an empty file.
 ///
-/// Stricter than a browser, which drops line breaks and everything after `#`: content that would be
+/// Stricter than browsers, which drop line breaks and everything after `#`: content that would be
 /// changed silently is refused.
 pub(super) fn decode(source: &str) -> Result<Vec<u8>, BadSource> {
     if source.is_empty() {
         return Ok(Vec::new());
     }
-    // Without a colon there is no scheme, and it is no URL at all.
+    // Without a colon there is no scheme, so it is not a URL.
     let (scheme, rest) = source.split_once(':').unwrap_or_default();
     match scheme.to_ascii_lowercase().as_str() {
         "data" => {}
@@ -57,7 +58,7 @@ pub(super) fn decode(source: &str) -> Result<Vec<u8>, BadSource> {
         let message = "a line break, tab or # stands before the comma of the data URL";
         return Err(bad(Reason::ValueInvalid, message, Some("data:,TEXT")));
     }
-    // Spaces count for nothing there, as in `data:text/plain; base64,`.
+    // Spaces are ignored there, as in `data:text/plain; base64,`.
     let base64 = header.trim_matches(' ').rsplit_once(';');
     let base64 = base64.is_some_and(|(_, last)| {
         let last = last.trim_start_matches(' ');
@@ -85,7 +86,7 @@ fn percent_decode(body: &str, base64: bool) -> Result<Vec<u8>, BadSource> {
         rest = tail;
         match byte {
             b'#' => return invalid("# ends a URL; what follows it would be lost", "%23"),
-            // Base64 may be folded over lines; in plain data a line break is lost on the way.
+            // Base64 may be wrapped; in plain data a line break would be lost.
             b'\n' | b'\r' | b'\t' if !base64 => {
                 return invalid(
                     "a line break or tab stands in the data URL as it is",
@@ -105,7 +106,7 @@ fn percent_decode(body: &str, base64: bool) -> Result<Vec<u8>, BadSource> {
     }
 }
 
-/// Undoes gzip, up to `most` bytes.
+/// Decompresses gzip, up to `most` bytes.
 pub(super) fn gunzip(packed: &[u8], most: usize) -> Result<Vec<u8>, BadSource> {
     let mut bytes = Vec::new();
     let limit = u64::try_from(most).unwrap_or(u64::MAX).saturating_add(1);
@@ -128,7 +129,7 @@ pub(super) fn too_much() -> BadSource {
     bad(Reason::ValueInvalid, message, None)
 }
 
-/// Holds `bytes` (uncompressed, as Ignition's specification has it) against `sha512-…` or `sha256-…`.
+/// Compares `bytes` (uncompressed, as in Ignition's specification) with `sha512-…` or `sha256-…`.
 pub(super) fn verify(bytes: &[u8], hash: &str) -> Result<(), BadSource> {
     const SHAPE: &str = "sha512- or sha256- followed by hex digits";
     let invalid = |message| Err(bad(Reason::ValueInvalid, message, Some(SHAPE)));
@@ -158,7 +159,7 @@ fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// Base64 with padding, the form in which content is written out.
+/// Base64 with padding, the form used for output.
 pub(super) fn base64(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = Vec::with_capacity(bytes.len().div_ceil(3) * 4);
@@ -178,7 +179,7 @@ pub(super) fn base64(bytes: &[u8]) -> String {
         }
         _ => {}
     }
-    // ASCII is UTF-8, so nothing is ever replaced by the default.
+    // ASCII is UTF-8, so the default is never used.
     String::from_utf8(text).unwrap_or_default()
 }
 

@@ -1,9 +1,9 @@
-//! Where a field stands in its document.
+//! Represents the path of a field in its document.
 
 use std::{fmt, rc::Rc};
 
-/// The way to a field. Put into words only where somebody asks for them: configs have thousands of fields,
-/// and few of them are at fault.
+/// The path of a field. It is formatted only on request: configs have thousands of fields, and few
+/// of them have errors.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Trail<'n>(Option<Rc<Step<'n>>>);
 

@@ -1,7 +1,7 @@
-//! YAML – and so JSON – as a tree whose every value knows where it stands.
+//! Parses YAML, and so JSON, into a tree in which every value has its place in the text.
 //!
-//! Built straight from parser events, because a refusal must name line and column of *semantic*
-//! mistakes too, which a deserialiser has forgotten by then. Aliases share the node they name.
+//! It is built directly from parser events, because refusals of *semantic* errors also need line
+//! and column, which a deserialiser does not keep. Aliases share the node that they refer to.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -10,21 +10,22 @@ use std::{
 
 use granit_parser::{Event, Parser, ScalarStyle, Span, Tag};
 
-/// The longest text that is read. A MachineConfig in a cluster ends at 1.5 MiB (etcd's limit for one
-/// object); a directory on a single machine may hold a few more, in one file.
+/// The maximum text length in bytes. A MachineConfig in a cluster is limited to 1.5 MiB (etcd's
+/// limit for one object); a directory on a single machine may have a few more in one file.
 pub(super) const LONGEST_TEXT: usize = 8 << 20;
 
-/// How much aliases may repeat, in the unit of [`WEIGHT_OF_A_NODE`] and bytes of text. No more than
-/// could have been written out; a bomb passes it after a few hundred steps.
+/// The maximum total size of values repeated by aliases, in units of [`WEIGHT_OF_A_NODE`] plus
+/// bytes of text: as much as could have been written without aliases. An alias bomb exceeds it
+/// after a few hundred steps.
 const MOST_REPEATED: usize = LONGEST_TEXT;
 
-/// What a value costs beside its text when an alias repeats it.
+/// The size of a value in addition to its text when an alias repeats it.
 const WEIGHT_OF_A_NODE: usize = 16;
 
-/// How deep values may nest. A List of MachineConfigs nests eleven levels.
+/// The maximum nesting depth. A List of MachineConfigs nests eleven levels.
 const DEEPEST: usize = 64;
 
-/// The fault that hides other values: without them nothing can be said of what is missing.
+/// A fault that hides other values: with merge keys, absent fields cannot be determined.
 const MERGE_KEYS: &str = "merge keys (<<) are not supported";
 
 /// A position in the text, both from 1; the column counts characters.
@@ -51,13 +52,13 @@ pub(super) struct Node {
     pub(super) value: Value,
 }
 
-/// What a value is. Scalars keep their spelling: what `0644` means depends on the field.
+/// The content of a value. Scalars keep their spelling: the meaning of `0644` depends on the field.
 #[derive(Debug)]
 pub(super) enum Value {
     Scalar {
         text: String,
         plain: bool,
-        /// A block after `|`: its lines are lines of the text, one for one.
+        /// A literal block after `|`: each of its lines is a line of the text.
         literal: bool,
     },
     List(Vec<Rc<Node>>),
@@ -71,15 +72,16 @@ pub(super) struct Key {
     pub(super) place: Place,
 }
 
-/// Something that keeps a document from being read.
+/// An error that makes a document unreadable.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Fault {
     pub(super) place: Place,
     pub(super) message: String,
 }
 
-/// Reads every document of `text`. One that breaks off is left out; one with other faults is there
-/// without what is at fault, so that a person sees everything else that is wrong at once.
+/// Parses every document of `text`. A document that ends prematurely is omitted; in a document with
+/// other faults only the faulty values are omitted, so that users get all other errors at the same
+/// time.
 pub(super) fn read(text: &str) -> (Vec<Rc<Node>>, Vec<Fault>) {
     if text.len() > LONGEST_TEXT {
         let message = format!(
@@ -89,8 +91,8 @@ pub(super) fn read(text: &str) -> (Vec<Rc<Node>>, Vec<Fault>) {
         let place = Place { line: 1, column: 1 };
         return (Vec::new(), vec![Fault { place, message }]);
     }
-    // Nesting by indentation and by brackets is limited by the parser, so that it stops early;
-    // the builder counts once more, because aliases nest without either.
+    // The parser limits nesting by indentation and by brackets, so that it stops early; the builder
+    // also counts, because aliases nest without either.
     let options = granit_parser::options! {
         emit_comments: false,
         flow_nesting_limit: DEEPEST,
@@ -119,7 +121,7 @@ pub(super) fn read(text: &str) -> (Vec<Rc<Node>>, Vec<Fault>) {
     (builder.documents, builder.faults)
 }
 
-/// The text grows beyond its limits when aliases are followed.
+/// The text exceeds its limits when aliases are expanded.
 struct TooBig;
 
 #[derive(Default)]
@@ -133,14 +135,14 @@ struct Builder {
     incomplete: bool,
 }
 
-/// What a value weighs when it is repeated, and how deep it is.
+/// The size and depth of a value when it is repeated.
 #[derive(Clone, Copy)]
 struct Size {
     weight: usize,
     depth: usize,
 }
 
-/// A list or map that is not finished.
+/// An unfinished list or map.
 struct Frame {
     place: Place,
     anchor: usize,
@@ -152,7 +154,7 @@ struct Frame {
 enum Pending {
     None,
     Key(Key),
-    /// One that is at fault, and goes with its value.
+    /// A faulty key, which is dropped with its value.
     Fault,
 }
 
@@ -160,13 +162,13 @@ enum Contents {
     List(Vec<Rc<Node>>),
     Map {
         entries: Vec<(Key, Rc<Node>)>,
-        /// The keys, where there are more than [`FEW_KEYS`].
+        /// The keys, if there are more than [`FEW_KEYS`].
         seen: HashSet<String>,
         key: Pending,
     },
 }
 
-/// So many keys are looked through one by one; most maps have fewer.
+/// Up to this number, keys are searched one by one; most maps have fewer.
 const FEW_KEYS: usize = 16;
 
 impl Builder {
@@ -206,7 +208,7 @@ impl Builder {
         self.check_depth(place)
     }
 
-    /// Whether the value carries one of the `known` standard tags; any other tag is a fault.
+    /// Whether the value has one of the `known` standard tags; any other tag is a fault.
     fn check_tag(&mut self, place: Place, tag: Option<&Tag>, known: &[&str]) -> bool {
         let Some(tag) = tag else { return false };
         if known.iter().any(|name| tag.is_yaml_core_schema_tag(name)) {
@@ -263,7 +265,7 @@ impl Builder {
         self.check_depth(place)
     }
 
-    /// Counts open lists and maps, and those that an alias brought along.
+    /// Counts open lists and maps, and those inside an alias.
     fn check_depth(&mut self, place: Place) -> Result<(), TooBig> {
         let below = self.open.last().map_or(0, |frame| frame.size.depth);
         if self.open.len() + below <= DEEPEST {
@@ -281,7 +283,7 @@ impl Builder {
         self.attach(node, size);
     }
 
-    /// Puts a finished value where it belongs.
+    /// Adds a finished value to its parent.
     fn attach(&mut self, node: Rc<Node>, size: Size) {
         let Some(frame) = self.open.last_mut() else {
             self.root = Some(node);
@@ -305,7 +307,7 @@ impl Builder {
         self.abandon();
     }
 
-    /// Forgets what is unfinished, before another document begins.
+    /// Drops unfinished values before another document starts.
     fn abandon(&mut self) {
         self.open.clear();
         self.root = None;
@@ -344,7 +346,7 @@ impl Contents {
         }
         let place = node.place;
         let (text, message) = match &node.value {
-            // Where it is known (`<<` in quotes is an ordinary key) YAML 1.1 merges maps.
+            // YAML 1.1 merges maps at this key (`<<` in quotes is an ordinary key).
             Value::Scalar {
                 text, plain: true, ..
             } if text == "<<" => (text.clone(), Some(MERGE_KEYS.into())),

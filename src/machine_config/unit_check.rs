@@ -1,24 +1,24 @@
-//! What systemd would refuse or ignore in a unit, told without a machine.
+//! Checks units, independent of a machine, for settings that systemd would refuse or ignore.
 
 use super::{Unit, UnitFile, UnitName};
 
-/// What a unit's merged text lacks.
+/// The result of checking a unit's merged text.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Verdict {
-    /// systemd would not load it.
+    /// systemd would not load the unit.
     pub(super) fault: Option<&'static str>,
-    /// It loads, but does not do what the config asks.
+    /// The unit loads, but does not have the requested effect.
     pub(super) warning: Option<&'static str>,
 }
 
-/// Judges a unit together with its drop-ins. A unit whose file is not in the config is not judged:
-/// what it holds is known on the machine only.
+/// Checks a unit together with its drop-ins. A unit whose file is not in the config is not checked,
+/// because its content is only known on the machine.
 pub(super) fn check(name: &UnitName, unit: &Unit) -> Verdict {
     let Some(contents) = &unit.contents else {
         return Verdict::default();
     };
     let (mut file, _) = UnitFile::read(contents);
-    // systemd reads drop-ins in the order of their names, which is the map's.
+    // systemd reads drop-ins in the order of their names, which is the map's order.
     for drop_in in unit.dropins.values() {
         file.add(UnitFile::read(drop_in).0);
     }

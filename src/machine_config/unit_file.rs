@@ -1,5 +1,5 @@
-//! systemd unit files as systemd reads them (systemd.syntax(7)): sections, repeated keys,
-//! continuation lines, comments, and lists that an empty assignment starts anew.
+//! Parses unit files like systemd (systemd.syntax(7)): sections, repeated keys, continuation lines,
+//! comments, and lists that an empty assignment resets.
 
 /// A unit file, possibly with drop-ins added.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -14,18 +14,18 @@ struct Entry {
     value: String,
 }
 
-/// A line that is no part of a unit file. systemd skips most of them with a warning in its log.
+/// A line that is not valid in a unit file. systemd skips most of them and logs a warning.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {what}")]
 pub struct UnitFault {
     /// The line, from 1.
     pub line: usize,
-    /// What is wrong with it.
+    /// A description of the fault.
     pub what: &'static str,
 }
 
 impl UnitFile {
-    /// Reads `text` strictly: every odd line is a fault. For units that a config brings.
+    /// Parses `text` strictly: every malformed line is a fault. For units in a config.
     pub fn parse(text: &str) -> Result<Self, Vec<UnitFault>> {
         let (file, faults) = Self::read(text);
         if faults.is_empty() {
@@ -35,12 +35,12 @@ impl UnitFile {
         }
     }
 
-    /// Reads `text` as systemd does, skipping odd lines. For unit files that are on the machine.
+    /// Parses `text` like systemd and skips malformed lines. For unit files on the machine.
     pub fn read(text: &str) -> (Self, Vec<UnitFault>) {
         let mut file = Self::default();
         let mut faults = Vec::new();
         let mut section: Option<String> = None;
-        // Editors of other systems write one, and an export keeps it.
+        // Editors of other systems write a byte order mark, and exports keep it.
         let bare = text.strip_prefix(BYTE_ORDER_MARK);
         if bare.is_some() {
             faults.push(UnitFault {
@@ -78,13 +78,12 @@ impl UnitFile {
         (file, faults)
     }
 
-    /// Adds what a drop-in says, which comes after what is there.
+    /// Appends the assignments of a drop-in.
     pub fn add(&mut self, drop_in: Self) {
         self.entries.extend(drop_in.entries);
     }
 
-    /// Every value of a key that takes a list, oldest first; an empty assignment forgets what came
-    /// before it.
+    /// All values of a list key, in order; an empty assignment drops those before it.
     pub fn values(&self, section: &str, key: &str) -> Vec<&str> {
         let mut values = Vec::new();
         for entry in self.entries.iter().filter(|entry| entry.is(section, key)) {
@@ -97,18 +96,18 @@ impl UnitFile {
         values
     }
 
-    /// The value of a key that takes one: the last, unless that is empty.
+    /// The value of a single-value key: the last, unless that is empty.
     pub fn last(&self, section: &str, key: &str) -> Option<&str> {
         self.values(section, key).pop()
     }
 
-    /// Every word of a key that takes a list of words, such as `WantedBy=`.
+    /// All words of a key with a list of words, such as `WantedBy=`.
     pub fn words(&self, section: &str, key: &str) -> Vec<String> {
         let values = self.values(section, key);
         values.into_iter().flat_map(split_words).collect()
     }
 
-    /// Whether anything is assigned in a section.
+    /// Whether a section contains assignments.
     pub fn has_section(&self, section: &str) -> bool {
         self.entries.iter().any(|entry| entry.section == section)
     }
@@ -120,13 +119,13 @@ impl Entry {
     }
 }
 
-/// What marks a text as Unicode for programs that do not assume it.
+/// Marks a text as Unicode for programs that do not assume it.
 const BYTE_ORDER_MARK: char = '\u{feff}';
 
-/// What systemd takes for white space.
+/// The characters that systemd treats as white space.
 const WHITE: [char; 4] = [' ', '\t', '\n', '\r'];
 
-/// Lines with continuations joined (a space takes the backslash's place) and comments dropped, each
+/// The lines without comments and with continuations joined (a space replaces the backslash), each
 /// with the number of its first line. A comment inside a continuation does not end it.
 fn logical_lines(text: &str) -> Vec<(usize, String)> {
     let mut lines = Vec::new();
@@ -150,9 +149,9 @@ fn logical_lines(text: &str) -> Vec<(usize, String)> {
     lines
 }
 
-/// Splits a value into words as systemd does for lists of names: at white space, quotes taken off,
-/// backslashes kept (`\x2d` is part of a unit's name). What follows a quote that is never closed is
-/// dropped, as systemd drops it.
+/// Splits a value into words like systemd does for lists of names: at white space, with quotes
+/// removed and backslashes kept (`\x2d` is part of a unit's name). Text after an unclosed quote is
+/// dropped, as in systemd.
 pub fn split_words(value: &str) -> Vec<String> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;

@@ -1,4 +1,4 @@
-//! Keys that the version of a document does not know.
+//! Handles keys that the version of a document does not support.
 
 use std::{borrow::Cow, cmp::Reverse};
 
@@ -10,7 +10,7 @@ use super::{
 };
 use crate::reason::Reason;
 
-/// Keys that name an entry, and by themselves ask for nothing.
+/// Keys that identify an entry and have no effect by themselves.
 const IDENTITY: [&str; 7] = [
     "path",
     "name",
@@ -21,10 +21,10 @@ const IDENTITY: [&str; 7] = [
     "ignition",
 ];
 
-/// Keys that hold what an entry is about. One that is misspelled leaves the rest of its entry without a meaning.
+/// Keys with the main value of an entry. If one is misspelled, the rest of its entry has no effect.
 const SUBSTANCE: [&str; 5] = ["contents", "source", "inline", "target", "units"];
 
-/// The Ignition config that is being read.
+/// The Ignition config that is being parsed.
 #[derive(Clone, Debug)]
 pub(super) struct Schema {
     pub(super) dialect: Dialect,
@@ -33,7 +33,7 @@ pub(super) struct Schema {
 }
 
 impl Schema {
-    /// The place of an object as the table of keys has it: without the root, and without indexes.
+    /// The place of an object in the table of keys: without the root, and without indexes.
     fn place(&self, object: &Field<'_>) -> String {
         let path = object.path.to_string();
         let path = path.strip_prefix(&self.root).unwrap_or(&path);
@@ -48,8 +48,9 @@ impl Schema {
 }
 
 impl Object<'_> {
-    /// Judges the keys that were not asked for. A warning where another version of Ignition knows the key, where
-    /// nothing is said in it, and where the API server accepted the config; else a refusal.
+    /// Checks the keys that were not read. A key is only a warning if another version of Ignition
+    /// supports it, if its value is empty, or if the API server accepted the config and the rest of
+    /// the entry still has its effect; otherwise the key is refused.
     pub(super) fn finish(self, problems: &mut Problems) {
         let unknown = |key: &str| !self.known.iter().any(|known| *known == key);
         for (key, field) in self.entries().filter(|(key, _)| unknown(key)) {
@@ -75,8 +76,8 @@ impl Object<'_> {
         }
     }
 
-    /// The warning about a key that another version knows. One of the other major version that resembles a key
-    /// of this one is taken for a misspelled key.
+    /// The warning about a key that another version supports. A key of the other major version that
+    /// resembles a key of this one is treated as a misspelling.
     fn of_another_version(&self, key: &str, slip: bool, problems: &Problems) -> Option<String> {
         let schema = problems.schema()?;
         let versions = versions(&schema.place(&self.field), key)?;
@@ -89,9 +90,9 @@ impl Object<'_> {
         ))
     }
 
-    /// Whether an unknown key with a value may be left out of account.
+    /// Whether an unknown key with a value may be ignored.
     fn may_be_ignored(&self, key: &str, slip: Option<&str>, problems: &Problems) -> bool {
-        // Ignition reads keys whatever their case, so this one has an effect there.
+        // Ignition ignores the case of keys, so this key has an effect there.
         let same_but_case = slip.is_some_and(|meant| meant.eq_ignore_ascii_case(key));
         if same_but_case && problems.schema().is_some() {
             return false;
@@ -106,7 +107,7 @@ impl Object<'_> {
             .any(|(have, field)| have == key && !field.is_hollow())
     }
 
-    /// Whether no known key but those that name the entry has a value.
+    /// Whether only the keys that identify the entry have a value.
     fn says_nothing(&self) -> bool {
         let known = |key: &str| self.known.iter().any(|known| *known == key);
         !self
@@ -114,7 +115,7 @@ impl Object<'_> {
             .any(|(key, field)| known(key) && !IDENTITY.contains(&key) && !field.is_hollow())
     }
 
-    /// The known key that `key` differs from by two letters at most, or by one where it is short.
+    /// The known key that differs from `key` by at most two letters, or one if `key` is short.
     fn slip(&self, key: &str) -> Option<&str> {
         let key = plain(key);
         let most = if key.len() > 4 { 2 } else { 1 };
@@ -130,7 +131,8 @@ impl Object<'_> {
             .map(|(_, known)| known.as_ref())
     }
 
-    /// The known key that shares more than half of `key` with it, such as `kernelArguments` for `kernelArgs`.
+    /// The known key that shares more than half of `key`, such as `kernelArguments` for
+    /// `kernelArgs`.
     fn longer(&self, key: &str) -> Option<&str> {
         let key = plain(key);
         let shared = |known: &&Cow<'static, str>| {
@@ -146,13 +148,13 @@ impl Object<'_> {
     }
 }
 
-/// A key without what the spellings of the formats differ in.
+/// A key normalised for the spelling differences between the formats.
 fn plain(key: &str) -> String {
     key.replace(['_', '-'], "").to_lowercase()
 }
 
-/// How many letters must be inserted, removed, replaced or exchanged with the next one to turn one text into the
-/// other.
+/// The number of letters to insert, remove, replace or swap with the next one to turn one text into
+/// the other.
 fn distance(one: &str, other: &str) -> usize {
     let (one, other): (Vec<char>, Vec<char>) = (one.chars().collect(), other.chars().collect());
     let mut rows = vec![vec![0; other.len() + 1]; one.len() + 1];

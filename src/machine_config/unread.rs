@@ -1,7 +1,7 @@
-//! What refused texts may have said.
+//! Searches refused texts for names that seem to be missing.
 
-/// The texts that were refused. What seems to be missing elsewhere may stand in one of them, and a
-/// person must not be sent after what is there.
+/// The texts that were refused. Something that seems to be missing elsewhere may be in one of them,
+/// and must not be reported as missing then.
 #[derive(Debug, Default)]
 pub(super) struct Unread {
     texts: Vec<String>,
@@ -11,17 +11,17 @@ pub(super) struct Unread {
 impl Unread {
     /// A text that was refused.
     pub(super) fn add(&mut self, text: String) {
-        // A tree says the paths of its files nowhere.
+        // A tree does not list the paths of its files.
         self.blind |= text.contains("trees");
         self.texts.push(text);
     }
 
-    /// Of one text not even the letters are known.
+    /// Records that one text could not be read at all.
     pub(super) fn know_nothing_of_one(&mut self) {
         self.blind = true;
     }
 
-    /// Whether what is called that may stand in one of them.
+    /// Whether one of the texts may contain the entry of this name.
     pub(super) fn may_speak_of(&self, name: &str) -> bool {
         self.blind || self.texts.iter().any(|text| text.contains(name))
     }

@@ -1,4 +1,4 @@
-//! What is odd in an input and does not keep it from being accepted.
+//! Defines warnings: oddities in an input that do not prevent its acceptance.
 
 use std::fmt;
 
@@ -10,8 +10,8 @@ use crate::reason::Reason;
 pub(super) struct Warning(Refusal);
 
 impl Warning {
-    /// A warning about what is written at `origin`. Without `positions` line and column are left out: the text
-    /// is no file that a person could open.
+    /// A warning about the text at `origin`. Without `positions` line and column are omitted,
+    /// because users cannot open the text as a file.
     pub(super) fn new(origin: &Origin, positions: bool, message: impl Into<String>) -> Self {
         let mut found = Refusal::new(Reason::FieldUnknown, message).at(origin);
         if !positions {
@@ -21,7 +21,7 @@ impl Warning {
     }
 }
 
-/// As a refusal, without the code.
+/// Formatted like a refusal, without the reason code.
 impl fmt::Display for Warning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt_place(f)?;

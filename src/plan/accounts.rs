@@ -1,8 +1,9 @@
-//! Users and groups: which entries of the machine's databases change, and who is who afterwards.
+//! Plans users and groups: which entries of the machine's databases change, and which accounts
+//! exist afterwards.
 //!
-//! Edits are worked out on a copy of the databases, one after the other, so that a group which the
-//! same config makes can have members and own files. Numbers are chosen here, from what is observed,
-//! and stay what they are when the transaction is carried out.
+//! The edits are computed one after the other on a copy of the databases, so that a group which the
+//! config creates can have members and own files in the same update. Numbers are chosen here, from
+//! the observed machine, and do not change when the transaction runs.
 
 mod groups;
 mod leaving;
@@ -24,7 +25,7 @@ use crate::{
 
 use self::numbers::Numbers;
 
-/// Where the parts of an entry stand, from 0.
+/// The positions of the fields of an entry, from 0.
 mod field {
     pub(super) const PASSWORD: usize = 1;
     pub(super) const ID: usize = 2;
@@ -34,28 +35,28 @@ mod field {
     pub(super) const SHELL: usize = 6;
 }
 
-/// What a config makes of the machine's users and groups.
+/// The changes that a config makes to the machine's users and groups.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Accounts {
-    /// Users who are made.
+    /// The users to create.
     pub(super) users: BTreeMap<String, Account>,
-    /// Groups that are made.
+    /// The groups to create.
     pub(super) groups: BTreeMap<String, u32>,
-    /// Users who go.
+    /// The users to remove.
     pub(super) gone: BTreeSet<String>,
-    /// The edits, in the order in which they were found to be needed.
+    /// The edits, in the order in which the plan found them.
     pub(super) edits: Vec<Edit>,
-    /// The same for people.
+    /// The changes for display.
     pub(super) changes: Vec<AccountChange>,
-    /// Home directories of users who are made, unless there is something already.
+    /// The home directories to create for new users, if nothing exists at their path.
     pub(super) homes: Vec<Home>,
-    /// What was kept of entries that the config does not speak of any more.
+    /// The recorded earlier values of entries that the desired config no longer mentions.
     pub(super) let_go: Vec<EditPlace>,
     pub(super) refusals: Vec<Refusal>,
     pub(super) warnings: Vec<String>,
 }
 
-/// What happens to one user or group.
+/// The change of one user or group.
 #[derive(Clone, Debug)]
 pub(super) struct AccountChange {
     pub(super) entry: Entry,
@@ -64,7 +65,7 @@ pub(super) struct AccountChange {
     pub(super) what: String,
 }
 
-/// A home directory to be made.
+/// A home directory to create.
 #[derive(Clone, Debug)]
 pub(super) struct Home {
     pub(super) path: AbsPath,
@@ -72,7 +73,7 @@ pub(super) struct Home {
     pub(super) entry: Entry,
 }
 
-/// The entries that `to` asks for, and those that go back to what they were because it asks no longer.
+/// Plans the entries that `to` sets, and restores those that it no longer sets.
 pub(super) fn accounts(to: &MachineConfig, observed: &Observed) -> Accounts {
     let facts = &observed.accounts;
     if !to.speaks_of_accounts() && facts.kept.is_empty() {
@@ -94,7 +95,7 @@ pub(super) fn accounts(to: &MachineConfig, observed: &Observed) -> Accounts {
     draft.done
 }
 
-/// The databases as they will be, and how they come to be so.
+/// The databases in their planned state, and the edits that lead to it.
 struct Draft<'a> {
     to: &'a MachineConfig,
     observed: &'a Observed,
@@ -104,7 +105,8 @@ struct Draft<'a> {
 }
 
 impl Draft<'_> {
-    /// Users and groups need the two files that make them so; the others may be missing.
+    /// Whether /etc/passwd and /etc/group exist, which users and groups need; the other databases
+    /// may be missing.
     fn has_databases(&mut self) -> bool {
         let origin = first_origin(self.to);
         for database in [Database::Passwd, Database::Group] {
@@ -131,7 +133,7 @@ impl Draft<'_> {
         self.now.get(&database).is_some_and(|there| there.has(name))
     }
 
-    /// One field of an entry as it stands in the draft.
+    /// One field of an entry in the draft.
     fn field(&self, database: Database, name: &str, index: usize) -> Option<String> {
         let fields = self.now.get(&database)?.fields(database, name)?;
         fields.get(index).map(|field| (*field).to_owned())
@@ -141,7 +143,7 @@ impl Draft<'_> {
         self.field(database, name, field::ID)?.parse().ok()
     }
 
-    /// Takes an edit over. Parts of an entry that is made here become part of its line.
+    /// Adds an edit. Edits of an entry that this plan creates are merged into its line.
     fn put(&mut self, edit: Edit) {
         let Some(there) = self.now.get_mut(&edit.database()) else {
             return;
@@ -162,8 +164,8 @@ impl Draft<'_> {
         }
     }
 
-    /// Gives a field another value; says whether that is a change. None where there is no such entry
-    /// that could be read.
+    /// Sets a field. Returns whether that is a change, or none if there is no readable entry of
+    /// this name.
     fn set(&mut self, database: Database, name: &str, index: usize, value: &str) -> Option<bool> {
         let before = self.field(database, name, index)?;
         let differs = before != value;
@@ -179,7 +181,7 @@ impl Draft<'_> {
         Some(differs)
     }
 
-    /// Makes a user a member of a group, or one no longer; says whether that is a change.
+    /// Adds a user to a group or removes it from the group. Returns whether that is a change.
     fn set_member(&mut self, group: &str, user: &str, is: bool) -> bool {
         let mut changed = false;
         for database in [Database::Group, Database::Gshadow] {
@@ -198,7 +200,7 @@ impl Draft<'_> {
         changed
     }
 
-    /// Removes all entries of a name from a database, as they were found.
+    /// Removes all entries of a name from a database.
     fn remove_lines(&mut self, database: Database, name: &str) {
         let facts = &self.observed.accounts;
         let Some(found) = facts.databases.get(&database) else {
@@ -207,7 +209,8 @@ impl Draft<'_> {
         let own = |one: &Edit| one.database() == database && one.name() == name;
         self.done.edits.retain(|one| !own(one));
         let all = found.lines_of(name);
-        // Of a name that is there twice only the first entry counts, except for ranges.
+        // If a name occurs twice, only the first entry is effective, except for ranges of
+        // subordinate ids.
         let several = matches!(database, Database::Subuid | Database::Subgid);
         let count = if several { all.len() } else { 1 };
         for line in all.into_iter().take(count) {
@@ -219,7 +222,7 @@ impl Draft<'_> {
         }
     }
 
-    /// Whether a group is somebody's primary one in the draft.
+    /// Whether a group is the primary group of a user in the draft.
     fn is_primary(&self, gid: u32) -> bool {
         let passwd = self.now.get(&Database::Passwd);
         let mut rows = passwd

@@ -1,4 +1,4 @@
-//! What makes the changes effective: needs of single changes, put together into a few actions.
+//! Merges the needs of single changes into the actions that make the changes effective.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use super::{Action, ActionKind, Cost, linkset::name};
 /// machinist's own unit: restarting it ends the process that carries out the plan.
 const OWN_UNIT: &str = "machinist.service";
 
-/// What one change needs.
+/// The need of one change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Need {
     pub(super) kind: ActionKind,
@@ -37,7 +37,7 @@ impl std::fmt::Display for Need {
     }
 }
 
-/// The actions for all needs, each once, in the order in which they are done.
+/// The actions for all needs without duplicates, in execution order.
 pub(super) fn combine<'a>(needs: impl IntoIterator<Item = (&'a Need, &'a str)>) -> Vec<Action> {
     let mut whys: BTreeMap<Rank, (Need, Vec<String>)> = BTreeMap::new();
     for (need, why) in needs {
@@ -61,7 +61,7 @@ pub(super) fn combine<'a>(needs: impl IntoIterator<Item = (&'a Need, &'a str)>) 
         .filter(|(need, _)| match need.kind {
             ActionKind::Drain => true,
             kind if reboots => Some(kind) == hardest,
-            // A restart reads the configuration again as well.
+            // A restart also reloads the configuration.
             ActionKind::Reload => !restarted.contains(&need.unit),
             _ => true,
         })
@@ -73,7 +73,7 @@ pub(super) fn combine<'a>(needs: impl IntoIterator<Item = (&'a Need, &'a str)>) 
         .collect()
 }
 
-/// Actions of several plans, each once, in the order in which they are done.
+/// The actions of several plans without duplicates, in execution order.
 pub fn in_order(
     actions: impl IntoIterator<Item = (ActionKind, Option<String>)>,
 ) -> Vec<(ActionKind, Option<String>)> {
@@ -85,8 +85,8 @@ pub fn in_order(
         .collect()
 }
 
-/// The order of actions. A socket is started before the service behind it, which would otherwise
-/// hold its address; machinist itself comes last.
+/// The execution order of actions. A socket is started before its service, which would otherwise
+/// occupy the socket's address; machinist itself comes last.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Rank {
     own: bool,
@@ -109,7 +109,7 @@ impl Rank {
     }
 }
 
-/// What the dearest of some actions costs.
+/// The highest cost among some actions.
 pub fn cost(actions: &[Action]) -> Cost {
     actions
         .iter()
@@ -129,7 +129,7 @@ fn of_kind(kind: ActionKind) -> Cost {
     }
 }
 
-/// Whether pods must leave before these are done.
+/// Whether the node must be drained before these actions.
 pub(super) fn drains(actions: &[Action]) -> bool {
     cost(actions) >= Cost::Drain
 }

@@ -1,5 +1,5 @@
-//! Units that have several names: what one entry says of one name must not contradict another entry, and a
-//! mask must not leave the unit behind the name running.
+//! Checks units that have several names: two entries must not contradict each other under two names
+//! of a unit, and a mask must not leave the unit behind the name running.
 
 use std::collections::BTreeMap;
 
@@ -16,8 +16,9 @@ use crate::{
     reason::Reason,
 };
 
-/// Names that enabling units would give them although they belong to other units: `systemctl enable` makes no
-/// such link. What the config before enabled and what the config to reach disables is in nobody's way.
+/// Refuses aliases that enabling units would create although the name belongs to another unit:
+/// `systemctl enable` creates no such link. Links that the base config has already, and names that
+/// the desired config disables, do not conflict.
 pub(super) fn taken(before: &Layout, after: &Layout, observed: &Observed) -> Vec<Refusal> {
     let links = observed.unit_files.iter();
     let links: Links = links
@@ -42,7 +43,8 @@ pub(super) fn taken(before: &Layout, after: &Layout, observed: &Observed) -> Vec
         let unit = &wanted.entry.name;
         let there = match &facts.target {
             Some(text) => {
-                // The unit's own file may be a mask today that the config replaces: that is not followed.
+                // The unit's own file may currently be a mask that the config replaces; such a link
+                // is not followed.
                 let own = linkset::resolve(&wanted.asked, target);
                 let named = linkset::resolve(&wanted.asked, text);
                 let there = linkset::follow(&wanted.asked, text, &links);
@@ -62,7 +64,7 @@ pub(super) fn taken(before: &Layout, after: &Layout, observed: &Observed) -> Vec
     refusals
 }
 
-/// Refuses what would not do what it says, unless the machine is on a config that says the same.
+/// Refuses entries that would not have their effect, unless the base config has the same entry.
 pub(super) fn check(layout: &mut Layout, catalogue: &Catalogue<'_>) {
     let Side::After(from) = catalogue.side else {
         return;
@@ -82,7 +84,7 @@ pub(super) fn check(layout: &mut Layout, catalogue: &Catalogue<'_>) {
     }
 }
 
-/// One unit cannot be enabled under one name and disabled under another.
+/// Refuses to enable a unit under one name and disable it under another.
 fn refuse_contradictions(
     layout: &mut Layout,
     catalogue: &Catalogue<'_>,
@@ -107,8 +109,8 @@ fn refuse_contradictions(
     }
 }
 
-/// `systemctl mask` refuses an alias in the directory of the administrator. One of the vendor's can be masked,
-/// but the unit behind it still starts where its own links start it.
+/// `systemctl mask` refuses an alias in /etc/systemd/system. A vendor's alias can be masked, but
+/// the unit behind it still starts through its own links.
 fn mask_of_alias(
     layout: &mut Layout,
     catalogue: &Catalogue<'_>,

@@ -1,4 +1,4 @@
-//! Which paths a plan depends on: what an observation must look at.
+//! Lists the paths that a plan depends on, for the observation of the machine.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,24 +11,26 @@ use crate::{
     path::AbsPath,
 };
 
-/// One path that a config speaks of, as the config spells it.
+/// One path that a config mentions, as spelled in the config.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Asked {
     /// The path; links in its parents are not resolved.
     pub path: AbsPath,
-    /// What the config wants there; none where it wants nothing to be.
+    /// The kind of object that the config wants there; none if the path must be absent.
     pub kind: Option<ObjectKind>,
-    /// The user's home directory for a file of keys: below it no link is followed.
+    /// The user's home directory if the path is a file of SSH keys: no link is followed below it.
     pub home: Option<AbsPath>,
-    /// Whether the plan edits the text that is there: keys beside a person's own.
+    /// Whether the plan edits the existing text, because the file holds managed keys beside the
+    /// user's own.
     pub edited: bool,
-    /// Its content does not matter: a hard link leads there, or the config leaves the content as it is.
+    /// The content does not matter: a hard link leads there, or the config does not set the
+    /// content.
     pub only_seen: bool,
-    /// Bytes of the file that the config wants there; none for everything else.
+    /// The size in bytes of the file that the config wants there; none for other objects.
     pub size: Option<u64>,
-    /// The user who is to own it; none where the config does not say.
+    /// The uid of the wanted owner; none if the config does not set it.
     pub owner: Option<u32>,
-    /// How many names the config has for its object.
+    /// How many names the config gives to this object.
     pub names: u32,
 }
 
@@ -47,10 +49,11 @@ impl Asked {
     }
 }
 
-/// The paths of `config`: files, directories, links, unit files, the links that enable units, keys.
+/// The paths of `config`: files, directories, links, unit files, the links that enable units, and
+/// keys.
 ///
-/// `from` is the config before when `config` is the one to reach. Of `observed` the accounts, units,
-/// texts and originals must be there already; objects are not looked at.
+/// `from` is the base config if `config` is the desired one. Of `observed` the accounts, units,
+/// texts and originals must already be filled in; its objects are not used.
 pub fn asked(
     config: &MachineConfig,
     from: Option<&MachineConfig>,
@@ -103,8 +106,8 @@ pub fn asked(
 }
 
 impl Layout {
-    /// What it says something of beside objects and what is to be absent: homes of users, and the databases
-    /// that hold entries.
+    /// The paths in the layout beside objects and absent paths: homes of users, and the account
+    /// databases.
     fn beside(&self) -> impl Iterator<Item = (AbsPath, ObjectKind)> {
         let homes = self.accounts.homes.iter();
         let homes = homes.map(|home| (home.path.clone(), ObjectKind::Directory));
@@ -116,7 +119,7 @@ impl Layout {
         homes.chain(databases)
     }
 
-    /// How many hard links it asks for, by the files that they are names of.
+    /// The number of hard links that the layout wants, by the file they lead to.
     fn names_of_files(&self) -> BTreeMap<AbsPath, u32> {
         let mut names = BTreeMap::new();
         for wanted in self.objects.values() {
@@ -127,14 +130,14 @@ impl Layout {
         names
     }
 
-    /// Every path that it says something of.
+    /// Every path that the layout mentions.
     pub(super) fn named(&self) -> BTreeSet<AbsPath> {
         let there = self.objects.keys().chain(self.absent.keys()).cloned();
         there.chain(self.beside().map(|(path, _)| path)).collect()
     }
 }
 
-/// The units that `[Install]` of `text`, the file of `unit`, brings along by `Also=`.
+/// The units that `Also=` in the `[Install]` section of `text`, the file of `unit`, adds.
 pub fn also(unit: &str, text: &str) -> Vec<String> {
     super::linkset::Install::read(unit, std::iter::once(text)).also
 }

@@ -1,9 +1,9 @@
-//! Access control lists and other attributes that a new file does not take over.
+//! Warns of access control lists and other attributes that a new file does not inherit.
 
 use super::{NodeKind, Observed, Operation, OperationKind};
 
-/// One sentence for each object that loses them because its owner changes: only what root or the new owner
-/// gave a file passes to the next one.
+/// One sentence for each object that loses them because its owner changes: only attributes that
+/// root or the new owner set are copied to the new file.
 pub(super) fn dropped(operations: &[Operation], observed: &Observed) -> Vec<String> {
     let of = |operation: &Operation| {
         let target = &operation.target;

@@ -1,4 +1,4 @@
-//! The plan from one config to another, on one machine.
+//! Computes the plan from one config to another on one machine.
 
 use std::collections::BTreeSet;
 
@@ -24,21 +24,22 @@ use crate::{
     reason::Reason,
 };
 
-/// Most bytes that the files of one config may hold together: they are in memory while it is applied, and
-/// twice when a person hands it to the agent.
+/// The maximum size in bytes of all files of one config together: they are in memory while it is
+/// applied, twice if `machinist apply` sends it to the agent.
 pub const MOST_BYTES: u64 = 512 << 20;
 
-/// Most bytes of unit texts and paths: they are kept by themselves, six times as long where all of it has to be
-/// escaped, and what is kept ends at 256 MiB.
+/// The maximum size in bytes of unit texts and paths together. They are stored in the config
+/// document, at six times their size if every byte has to be escaped, and that document is limited
+/// to 256 MiB.
 const MOST_TEXT: usize = 32 << 20;
 
-/// What has to be done to take the machine from one config to the other.
+/// Plans the changes that take the machine from one config to the other.
 ///
-/// The machine is the truth: what `to` asks for and `observed` does not show is a change, whatever
-/// `from` says; `from` only tells what is no longer asked for.
+/// The observed machine is authoritative: if `observed` differs from `to`, that is a change,
+/// independent of `from`. `from` only determines which entries left the config.
 ///
 /// # Errors
-/// Everything that this config or this host does not allow, at once; then nothing may be touched.
+/// All refusals of this config or this host at once; the caller must not change anything then.
 pub fn between(
     from: &MachineConfig,
     to: &MachineConfig,
@@ -49,10 +50,10 @@ pub fn between(
     plan(from, to, observed, policies, capabilities, None)
 }
 
-/// As [`between`], about one path alone: whatever else differs is left as it is.
+/// Like [`between`], but for a single path; all other differences are ignored.
 ///
 /// # Errors
-/// As [`between`].
+/// As for [`between`].
 pub fn only(
     from: &MachineConfig,
     to: &MachineConfig,
@@ -91,7 +92,7 @@ fn plan(
         let os = os::refusals(&os_changes, configs, layouts, observed, capabilities.os);
         refusals.extend(os);
     }
-    // Thousands of files are large trees.
+    // Trees of thousands of files are large, so free the memory early.
     drop(before);
     let (mut operations, in_the_way) = normalise::operations(&steps, &after, observed);
     refusals.extend(in_the_way);
@@ -119,7 +120,8 @@ fn plan(
         named,
         let_go: after.accounts.let_go.clone(),
         left_behind: after.left_behind.clone(),
-        // Said with the whole config, not with each repair of one path.
+        // The notes of the config are reported with the whole config, not with each repair of one
+        // path.
         warnings: only.map_or_else(|| to.notes.0.clone(), |_| Vec::new()),
         ..Plan::default()
     };
@@ -134,7 +136,7 @@ fn plan(
     Ok(plan)
 }
 
-/// Adds homes, labels and the entries of new users to the operations, and returns what speaks against them.
+/// Adds homes, labels and the entries of new users to the operations. Returns the refusals.
 fn complete(
     operations: &mut Vec<Operation>,
     to: &MachineConfig,
@@ -154,9 +156,9 @@ fn complete(
     refusals
 }
 
-/// Leaves what concerns one path, as the config spells it.
+/// Restricts the plan to one path, as spelled in the config.
 fn narrow(only: &AbsPath, after: &mut Layout, steps: &mut Steps) {
-    // Directories on the way to it come along, where they are missing.
+    // Include missing parent directories.
     let mut objects = after.objects.iter();
     let place = objects.find(|(_, wanted)| wanted.asked == *only);
     let place = place.map_or(only, |(path, _)| path).clone();
@@ -166,13 +168,13 @@ fn narrow(only: &AbsPath, after: &mut Layout, steps: &mut Steps) {
     steps.warnings.retain(about);
     after.warnings.retain(about);
     after.left_behind.clear();
-    // A user is one thing in six files: with an entry in one of them all are put right.
+    // A user's entries span six files: if one of them is repaired, all of them are.
     if Database::at(&place).is_none() {
         after.accounts = Accounts::default();
     }
 }
 
-/// The refusal of a config that could not be kept.
+/// The refusal of a config that is too large to be stored.
 fn too_large(config: &MachineConfig) -> Option<Refusal> {
     let contents = config
         .files
@@ -244,7 +246,8 @@ fn warnings(
 }
 
 impl Plan {
-    /// Orders the changes and puts together what they need; on an offline root that is only said.
+    /// Orders the changes and merges their needs into actions; on an offline root the actions are
+    /// only reported as left out.
     fn add_changes(&mut self, mut changes: Vec<(Change, Needed)>, capabilities: Capabilities) {
         changes
             .sort_by(|(one, _), (other, _)| (one.kind, &one.name).cmp(&(other.kind, &other.name)));
@@ -265,7 +268,8 @@ impl Plan {
     }
 }
 
-/// A unit that goes is stopped and not started again, whatever its drop-ins ask for.
+/// A unit that is removed or masked is stopped and not started again, even if other changes of it
+/// would restart or reload it.
 fn spare_what_goes(changes: &mut [(Change, Needed)]) {
     let goes = |(change, needed): &&(Change, Needed)| {
         let leaves = match change.kind {
@@ -315,7 +319,7 @@ fn reason(change: &Change) -> String {
     )
 }
 
-/// What a running machine would do, one sentence for each action.
+/// The actions that a running machine would need, one sentence each.
 fn left_out(actions: &[Action]) -> Vec<String> {
     let sentence = |action: &Action| {
         let need = Need {

@@ -1,4 +1,4 @@
-//! Where unit names lead, in the tree as planned.
+//! Resolves unit names in the planned tree.
 
 use std::collections::BTreeMap;
 
@@ -11,16 +11,16 @@ use super::{
 };
 use crate::machine_config::{MachineConfig, Unit, UnitName};
 
-/// Where unit names lead, and what the config says of the units behind them.
+/// Resolves unit names and holds the config's settings of the units behind them.
 pub(super) struct Catalogue<'a> {
     pub(super) config: &'a MachineConfig,
     pub(super) observed: &'a Observed,
     pub(super) side: Side<'a>,
-    /// The unit directories as the config will make them.
+    /// The unit directories as planned.
     pub(super) tree: UnitTree<'a>,
-    /// Names that enabling units of the config gives them.
+    /// Aliases that enabling the config's units creates.
     aliases: BTreeMap<String, String>,
-    /// What the config says of enabling units, by their real names.
+    /// Whether the config enables or disables a unit, by the unit's real name.
     said: BTreeMap<String, bool>,
 }
 
@@ -36,7 +36,7 @@ impl<'a> Catalogue<'a> {
         }
     }
 
-    /// Takes down the names that these units get by being enabled, and then what the config says of which unit.
+    /// Records the aliases of these enabled units, and then the enablement settings of the config.
     pub(super) fn name_units(&mut self, enabled: impl Iterator<Item = String>) {
         for unit in enabled {
             let set = linkset::enable(&unit, &|other| self.find(other), &|_| false);
@@ -48,7 +48,8 @@ impl<'a> Catalogue<'a> {
         self.said = said.collect();
     }
 
-    /// Whether the config itself says if this unit is enabled; then no other unit's `Also=` does.
+    /// Whether the config itself sets the enablement of this unit; then `Also=` of other units has
+    /// no effect on it.
     pub(super) fn says(&self, name: &str) -> bool {
         self.said.contains_key(name)
     }
@@ -63,8 +64,9 @@ impl<'a> Catalogue<'a> {
         self.said.get(name) == Some(&false)
     }
 
-    /// The unit that an entry of the config concerns: the one behind its name, unless the entry brings a file
-    /// of that name. An alias that disabling its unit took away is still known from the originals.
+    /// The unit that an entry of the config concerns: the unit behind its name, unless the entry
+    /// contains a file of that name. An alias that was removed when its unit was disabled is still
+    /// known from the originals.
     pub(super) fn real_name(&self, name: &UnitName, unit: &Unit) -> String {
         let name = name.as_str();
         if unit.contents.is_some() || unit.mask {
@@ -85,7 +87,7 @@ impl<'a> Catalogue<'a> {
         self.tree.real_name(name)
     }
 
-    /// What a unit name leads to.
+    /// Looks up a unit name.
     pub(super) fn find(&self, name: &str) -> Lookup {
         let real = self.tree.real_name(name);
         if real != name {

@@ -1,4 +1,4 @@
-//! Steps told as changes: what differs, why it matters, and what it needs.
+//! Describes steps as changes: the difference, the reason, and the actions it needs.
 
 use std::collections::BTreeMap;
 
@@ -18,10 +18,10 @@ use crate::{
     path::AbsPath,
 };
 
-/// Longest text that a diff is shown for, before and after.
+/// The maximum size in bytes of a text that a diff is shown for, before and after.
 const LONGEST_DIFFED: usize = 64 * 1024;
 
-/// Tells the changes of one plan.
+/// Builds the changes of one plan.
 pub(super) struct Builder<'a> {
     pub(super) steps: &'a Steps,
     pub(super) after: &'a Layout,
@@ -30,12 +30,12 @@ pub(super) struct Builder<'a> {
 }
 
 impl Builder<'_> {
-    /// One change for each entry that differs, with what it needs.
+    /// One change with its needs for each entry that differs.
     fn changes(&self) -> Vec<(Change, Needed)> {
         let mut enablement: BTreeMap<&str, Vec<(&AbsPath, &Step)>> = BTreeMap::new();
         let mut changes = Vec::with_capacity(self.steps.at.len());
         for (path, step) in &self.steps.at {
-            // Housekeeping, such as an empty `x.wants`, is no change of anybody's.
+            // Housekeeping, such as removing an empty `x.wants`, is not reported as a change.
             if step.fields.is_empty() {
                 continue;
             }
@@ -115,7 +115,7 @@ impl Builder<'_> {
         (change, needed)
     }
 
-    /// Whether the config asks for a mask to go that it need not have brought.
+    /// Whether the config removes a mask, which may be one that no config created.
     fn lifts_mask(&self, path: &AbsPath, entry: &Entry) -> bool {
         entry.kind == EntryKind::Mask && self.after.absent.contains_key(path)
     }
@@ -164,7 +164,7 @@ impl Builder<'_> {
         changes
     }
 
-    /// The same for entries of users and groups.
+    /// The changes of user and group entries.
     fn account_changes(&self) -> Vec<(Change, Needed)> {
         let told = self.after.accounts.changes.iter().map(|told| {
             let entry = &told.entry;
@@ -180,7 +180,7 @@ impl Builder<'_> {
         told.collect()
     }
 
-    /// The same for the operating system.
+    /// The change of one part of the operating system.
     fn os_change(&self, os: &OsChange) -> (Change, Needed) {
         let verdict = self.judge.verdict(Subject {
             kind: os.entry.kind,
@@ -197,7 +197,7 @@ impl Builder<'_> {
         change(&os.entry, os.change, &[], what, verdict)
     }
 
-    /// A diff for text that everybody on the machine may read, before and after.
+    /// A diff for text that is world-readable before and after.
     fn diff(&self, path: &AbsPath, step: &Step) -> Option<String> {
         let Act::Put(Object::File { content, mode, .. }) = &step.act else {
             return None;
@@ -254,7 +254,7 @@ fn change(
     (change, needed)
 }
 
-/// Says what becomes of the object.
+/// A sentence about the change of the object.
 fn describe(step: &Step) -> String {
     match (step.change, &step.act) {
         (_, Act::Restore(_)) => "leaves the config; what stood here before comes back".to_owned(),
@@ -293,7 +293,7 @@ fn differs(fields: &[&str]) -> String {
     format!("{} {verb}", fields.join(" and "))
 }
 
-/// A link below the unit directory without that directory.
+/// The path of a link relative to the unit directory.
 fn short(path: &AbsPath) -> &str {
     path.as_str()
         .strip_prefix("/etc/systemd/system/")

@@ -1,4 +1,4 @@
-//! Whether an object is as it should be. Planning and drift ask the same question here.
+//! Compares an object with its desired state, for planning and for drift detection.
 
 use super::{
     Attributes, FileFacts, ObjectSummary,
@@ -7,9 +7,10 @@ use super::{
 };
 use crate::{digest::Digest, machine_config::EntryKind};
 
-/// What differs, by the names of [`super::Change::fields`]; empty when all is as asked.
+/// The differing fields, by the names of [`super::Change::fields`]; empty if the object is as
+/// desired.
 ///
-/// Owners are compared only where they can be set.
+/// Owners are compared only if they can be set.
 pub(super) fn differences(wanted: &Wanted, facts: &FileFacts, owners: bool) -> Vec<&'static str> {
     let mut fields = Vec::new();
     let mut unless = |same: bool, field| {
@@ -41,7 +42,7 @@ pub(super) fn differences(wanted: &Wanted, facts: &FileFacts, owners: bool) -> V
                 link_field(wanted.entry.kind),
             );
         }
-        // Of mode and owner the file itself is asked.
+        // Mode and owner belong to the file that the hard link leads to, and are compared there.
         (Object::Hard { inode, .. }, ObjectKind::File) => {
             unless(*inode == Some(facts.inode), "target");
             return fields;
@@ -54,8 +55,8 @@ pub(super) fn differences(wanted: &Wanted, facts: &FileFacts, owners: bool) -> V
     fields
 }
 
-/// systemd goes by the name that a link of enablement leads to: `../x.service`,
-/// `/lib/systemd/system/x.service` and `/usr/lib/systemd/system/x.service` are one to it.
+/// systemd uses only the file name of an enablement link's target: `../x.service`,
+/// `/lib/systemd/system/x.service` and `/usr/lib/systemd/system/x.service` are equivalent.
 fn same_target(kind: EntryKind, wanted: &str, there: &str) -> bool {
     let name = |path: &str| path.rsplit('/').next().unwrap_or_default().to_owned();
     wanted == there || (kind == EntryKind::Enablement && name(wanted) == name(there))
@@ -78,7 +79,8 @@ fn link_field(kind: EntryKind) -> &'static str {
 }
 
 impl Object {
-    /// Numeric user and group; root's for a hard link, which has none of its own, and where none is given.
+    /// Numeric user and group; 0:0 for a hard link, which has no owner of its own, and if none is
+    /// set.
     pub(super) fn owner(&self) -> (u32, u32) {
         match self {
             Self::File { uid, gid, .. }
@@ -89,7 +91,7 @@ impl Object {
         }
     }
 
-    /// What may be said of it.
+    /// The publishable facts of the object.
     pub(super) fn summary(&self) -> ObjectSummary {
         let (uid, gid) = self.owner();
         let (size, digest, mode, target) = match self {
@@ -133,7 +135,7 @@ impl FileFacts {
         }
     }
 
-    /// What may be said of it.
+    /// The publishable facts of the object.
     pub(super) fn summary(&self) -> ObjectSummary {
         let size = (self.kind == ObjectKind::File).then_some(self.size);
         let mode = (self.kind != ObjectKind::Link).then_some(self.mode);
@@ -146,8 +148,8 @@ impl FileFacts {
         )
     }
 
-    /// Whether two objects are the same to everybody who looks at them. Files without a digest, which are too
-    /// large to be read for this, and links whose target is no text are taken to differ.
+    /// Whether two objects look identical to every reader. Files without a digest, which are too
+    /// large to be read for this, and links whose target is not UTF-8 are considered different.
     pub(super) fn looks_like(&self, other: &Self) -> bool {
         self.kind == other.kind
             && (self.kind == ObjectKind::Link || self.mode == other.mode)

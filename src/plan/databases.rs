@@ -1,7 +1,7 @@
-//! The databases of users and groups as lines, and edits of single entries in them.
+//! Reads and writes the databases of users and groups line by line.
 //!
-//! Everything that is not an entry being edited stays byte for byte: comments, the `+` lines of NIS,
-//! lines that no tool would read, whether the last line has an end.
+//! All lines that no edit concerns keep every byte: comments, the `+` lines of NIS, malformed
+//! lines, and a missing newline at the end of the file.
 
 mod edits;
 
@@ -41,7 +41,7 @@ impl Database {
         Self::Subgid,
     ];
 
-    /// Where it is.
+    /// The path of the file.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Passwd => "/etc/passwd",
@@ -53,19 +53,19 @@ impl Database {
         }
     }
 
-    /// Where it is; always a path.
+    /// The path of the file.
     pub fn path(self) -> AbsPath {
         AbsPath::new(self.as_str()).unwrap_or_else(|_| AbsPath::root())
     }
 
-    /// The database at this path.
+    /// The database with this path.
     pub fn at(path: &AbsPath) -> Option<Self> {
         Self::ALL
             .into_iter()
             .find(|one| one.as_str() == path.as_str())
     }
 
-    /// How many fields an entry has.
+    /// The number of fields of an entry.
     const fn width(self) -> usize {
         match self {
             Self::Passwd => 7,
@@ -75,12 +75,12 @@ impl Database {
         }
     }
 
-    /// Whether one name may have several entries, so that only the whole line tells them apart.
+    /// Whether one name may have several entries, so that only the whole line identifies an entry.
     const fn by_line(self) -> bool {
         matches!(self, Self::Subuid | Self::Subgid)
     }
 
-    /// The database whose entries this one's belong to; without such an entry they mean nothing.
+    /// The database with the entries that the entries of this one depend on.
     pub const fn owner(self) -> Option<Self> {
         match self {
             Self::Passwd | Self::Group => None,
@@ -90,18 +90,18 @@ impl Database {
     }
 }
 
-/// Where the members stand in an entry of a group.
+/// The index of the members field in a group entry.
 const MEMBERS: usize = 3;
 
 /// The content of one database.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Entries {
     lines: Vec<Vec<u8>>,
-    /// Whether the last line has an end.
+    /// Whether the last line ends with a newline.
     ended: bool,
 }
 
-/// Never the content: it may be full of password hashes.
+/// Never prints the content: it may contain password hashes.
 impl fmt::Debug for Entries {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Entries({} lines)", self.lines.len())
@@ -109,7 +109,7 @@ impl fmt::Debug for Entries {
 }
 
 impl Entries {
-    /// Takes a file apart.
+    /// Parses the content of a file.
     pub fn read(bytes: &[u8]) -> Self {
         let ended = bytes.is_empty() || bytes.ends_with(b"\n");
         let body = bytes.strip_suffix(b"\n").unwrap_or(bytes);
@@ -123,7 +123,7 @@ impl Entries {
         Self { lines, ended }
     }
 
-    /// Puts the file together again.
+    /// The content of the file.
     pub fn bytes(&self) -> Vec<u8> {
         let mut bytes = self.lines.join(&b'\n');
         if self.ended && !self.lines.is_empty() {
@@ -142,30 +142,30 @@ impl Entries {
         self.lines.iter().position(|one| one == line.as_bytes())
     }
 
-    /// The first entry of that name, as it stands; none where there is none or it is no text.
+    /// The first entry of that name; none if there is none or it is not UTF-8.
     pub fn line(&self, name: &str) -> Option<&str> {
         std::str::from_utf8(self.lines.get(self.find(name)?)?).ok()
     }
 
-    /// Whether there is such an entry, readable or not.
+    /// Whether an entry of that name exists, readable or not.
     pub fn has(&self, name: &str) -> bool {
         self.find(name).is_some()
     }
 
-    /// All entries of that name; those of subuid(5) may be several.
+    /// All entries of that name; subuid(5) may have several.
     pub fn lines_of(&self, name: &str) -> Vec<String> {
         let own = self.lines.iter().filter(|line| name_of(line) == Some(name));
         own.filter_map(|line| String::from_utf8(line.clone()).ok())
             .collect()
     }
 
-    /// The fields of the first entry of that name, if they are as many as they should be.
+    /// The fields of the first entry of that name, if it has the right number of fields.
     pub fn fields(&self, database: Database, name: &str) -> Option<Vec<&str>> {
         let fields: Vec<&str> = self.line(name)?.split(':').collect();
         (fields.len() == database.width()).then_some(fields)
     }
 
-    /// The fields of every entry that has as many as it should.
+    /// The fields of every entry that has the right number of fields.
     pub fn rows(&self, database: Database) -> impl Iterator<Item = Vec<&str>> {
         let texts = self.lines.iter().filter(|line| name_of(line).is_some());
         texts
@@ -174,20 +174,22 @@ impl Entries {
             .filter(move |fields: &Vec<&str>| fields.len() == database.width())
     }
 
-    /// The members of a group; none where there is no readable entry.
+    /// The members of a group; none if there is no readable entry.
     pub fn members(&self, name: &str) -> Option<Vec<&str>> {
         let fields = self.fields(Database::Group, name)?;
         let members = fields.get(MEMBERS)?.split(',');
         Some(members.filter(|member| !member.is_empty()).collect())
     }
 
-    /// The entry before the first one of that name, so that this one can be put back in its place.
+    /// The entry before the first one of that name, so that this one can be restored to its
+    /// position.
     pub fn before(&self, name: &str) -> Option<String> {
         let above = self.find(name)?.checked_sub(1)?;
         name_of(&self.lines[above]).map(str::to_owned)
     }
 
-    /// A new entry stands last, but before the `+` lines of NIS, after which nothing is looked up.
+    /// Inserts an entry after `follows`, else at the end but before the `+` lines of NIS, because
+    /// lookups end there.
     fn insert(&mut self, line: &str, follows: Option<&str>) {
         let place = follows.and_then(|name| self.find(name)).map(|at| at + 1);
         let nis = || {
@@ -213,7 +215,8 @@ impl Entries {
     }
 }
 
-/// The name of the entry on a line; none for comments, blank lines, NIS and what has no fields.
+/// The name of the entry on a line; none for comments, blank lines, NIS lines and lines without
+/// fields.
 fn name_of(line: &[u8]) -> Option<&str> {
     let end = line.iter().position(|byte| *byte == b':')?;
     let name = std::str::from_utf8(&line[..end]).ok()?;

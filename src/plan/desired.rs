@@ -1,4 +1,4 @@
-//! A config turned into objects in the tree of one machine, by canonical path.
+//! Translates a config into the desired objects of one machine, by canonical path.
 
 use std::{
     collections::{BTreeMap, BTreeSet, btree_map::Entry as MapEntry},
@@ -18,7 +18,7 @@ use crate::{
     reason::Reason,
 };
 
-/// Which entry of a config an object belongs to, by the names of [`super::Change`].
+/// The entry of a config that an object belongs to, by the names of [`super::Change`].
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Entry {
     pub(super) kind: EntryKind,
@@ -26,7 +26,7 @@ pub(super) struct Entry {
     pub(super) origin: Origin,
 }
 
-/// One object as it should be. Owners are numbers here.
+/// One object in its desired state. Owners are numeric.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Object {
     File {
@@ -40,8 +40,8 @@ pub(super) enum Object {
         uid: u32,
         gid: u32,
     },
-    /// A file or directory of which only the kind is sure: what is absent stays as it is on the machine, the
-    /// content of a file always.
+    /// A file or directory of which only the kind is fixed: a mode or owner that is not set stays
+    /// unchanged on the machine, and the content of a file always does.
     Partial {
         directory: bool,
         mode: Option<u32>,
@@ -53,15 +53,15 @@ pub(super) enum Object {
         uid: u32,
         gid: u32,
     },
-    /// Another name of the file at this canonical path, which is no hard link of the config itself;
-    /// with the inode number of what is there today.
+    /// A hard link to the file at this canonical path, which is not itself a hard link of the
+    /// config; with the inode number of the file that exists there now.
     Hard {
         target: AbsPath,
         inode: Option<u64>,
     },
 }
 
-/// An object, the path the config calls it by, and whose it is.
+/// An object, its path as spelled in the config, and the entry it belongs to.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Wanted {
     pub(super) entry: Entry,
@@ -69,35 +69,37 @@ pub(super) struct Wanted {
     pub(super) object: Object,
 }
 
-/// The objects a config asks for, and the paths it asks to be free.
+/// The objects that a config wants, and the paths that it wants to be absent.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Layout {
-    /// What is to be there.
+    /// The objects that must exist.
     pub(super) objects: BTreeMap<AbsPath, Wanted>,
-    /// What is not to be there.
+    /// The paths that must be absent.
     pub(super) absent: BTreeMap<AbsPath, Entry>,
-    /// What is to be there in the place of something else that the config does away with.
+    /// Paths where a wanted object replaces another one that the config removes.
     pub(super) freed: BTreeSet<AbsPath>,
-    /// Directories to be made like this when they are missing; left alone when they are there.
+    /// Directories to create with these attributes if they are missing; existing ones are not
+    /// changed.
     pub(super) parents: BTreeMap<AbsPath, Object>,
-    /// Units that being enabled would start at boot, by the unit whose enablement it is.
+    /// Units that would start at boot if they were enabled, by the unit whose enablement starts
+    /// them.
     pub(super) starts: BTreeMap<String, BTreeSet<String>>,
     /// Entries of users and groups.
     pub(super) accounts: Accounts,
     /// What the config or this host does not allow.
     pub(super) refusals: Vec<Refusal>,
-    /// What the operator should know.
+    /// Warnings for the operator.
     pub(super) warnings: Vec<String>,
-    /// Paths of the config before that are left as a user made them.
+    /// Paths of the base config that are left in the state that a user gave them.
     pub(super) left_behind: Vec<String>,
 }
 
-/// Which of the two configs a layout is made of.
+/// Which of the two configs a layout belongs to.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Side<'a> {
-    /// The config the machine is on: paths lie where they lie today.
+    /// The base config: its paths are resolved in the tree of today.
     Before,
-    /// The config to reach from the one given.
+    /// The desired config; the value is the base config.
     After(&'a MachineConfig),
 }
 
@@ -186,8 +188,8 @@ impl Layout {
         }
     }
 
-    /// Adds one object. Two entries for one object are one where they want the same by two names; else they
-    /// are refused.
+    /// Adds one object. Two entries for the same object are merged if they want the same under two
+    /// names; otherwise they are refused.
     pub(super) fn add(&mut self, place: &Place<'_>, asked: &AbsPath, entry: Entry, object: Object) {
         let canonical = place.of(asked);
         if canonical != *asked
@@ -213,7 +215,7 @@ impl Layout {
         };
         let path = there.key();
         match there.get() {
-            // What enables a unit may be spelled out as a link as well.
+            // The enablement of a unit may also be written as a link entry.
             there if there.object.same_link(path, &object) => {}
             there if there.asked != *asked && there.object == object => {}
             there => {
@@ -259,19 +261,19 @@ impl Layout {
                     .push(refusal.expected(format!("a {what} of this machine, or a number")));
             }
         }
-        // Refused where one of them is given and unknown.
+        // Refuses an owner or group that is set but unknown.
         match (uid, gid) {
             (Some(None), _) | (_, Some(None)) => None,
             (uid, gid) => Some((uid.flatten(), gid.flatten())),
         }
     }
 
-    /// A file or link cannot hold anything.
+    /// Refuses objects below a file or link.
     fn refuse_objects_below_others(&mut self) {
         let mut clear: BTreeSet<AbsPath> = BTreeSet::new();
         let mut last = None;
         for (path, wanted) in &self.objects {
-            // What lies in one directory mostly comes in a row.
+            // Consecutive paths are usually in the same directory.
             if last == Some(path.directory()) {
                 continue;
             }
@@ -288,7 +290,8 @@ impl Layout {
         }
     }
 
-    /// The nearest object above `path` that can hold nothing. Everything above what is `clear` was looked at.
+    /// The nearest object above `path` that is not a directory. `clear` holds paths whose parents
+    /// have been checked.
     fn no_directory_above(&self, path: &AbsPath, clear: &mut BTreeSet<AbsPath>) -> Option<&Wanted> {
         for above in path.ancestors() {
             let other = self.objects.get(&above);
@@ -304,20 +307,20 @@ impl Layout {
     }
 }
 
-/// Finds paths and owners on one machine.
+/// Resolves paths and owners on one machine.
 pub(super) struct Place<'a> {
     pub(super) observed: &'a Observed,
     pub(super) before: bool,
-    /// The config before, for the config to reach.
+    /// The base config, if the layout is for the desired config.
     pub(super) from: Option<&'a MachineConfig>,
-    /// Who is made by this very config, and who goes.
+    /// The users and groups that this config creates, and the users that it removes.
     pub(super) users: BTreeMap<String, Account>,
     pub(super) groups: BTreeMap<String, u32>,
     pub(super) gone: BTreeSet<String>,
 }
 
 impl Place<'_> {
-    /// Where a path of the config really lies.
+    /// The canonical path of a path in the config.
     pub(super) fn of(&self, path: &AbsPath) -> AbsPath {
         let canonical = if self.before {
             &self.observed.canonical_before
@@ -327,7 +330,7 @@ impl Place<'_> {
         canonical.get(path).unwrap_or(path).clone()
     }
 
-    /// Whether the machine is on a config that has an entry of this path.
+    /// Whether the base config has an entry for this path.
     fn kept(&self, path: &AbsPath) -> bool {
         self.from.is_none_or(|from| {
             from.files.contains_key(path)
@@ -336,8 +339,8 @@ impl Place<'_> {
         })
     }
 
-    /// Whether a link of the layout that leads to a directory exists there: a directory that is wanted there
-    /// without mode and owner is satisfied by it.
+    /// Whether a layout link that leads to a directory exists there: it satisfies a wanted
+    /// directory without mode and owner.
     fn is_layout_link(&self, path: &AbsPath) -> bool {
         let place = self.of(path);
         let end = self.observed.link_ends.get(&place);
@@ -353,7 +356,7 @@ impl Place<'_> {
         }
     }
 
-    /// A user as the machine will have it: the planned ones come first.
+    /// A user of the planned machine: users to be created come before existing ones.
     pub(super) fn account(&self, name: &str) -> Option<&Account> {
         let there = || self.observed.users.get(name);
         let found = self.users.get(name).or_else(there);
@@ -389,7 +392,7 @@ impl std::fmt::Display for Entry {
     }
 }
 
-/// What people call an entry of this kind.
+/// The name of this entry kind in messages.
 pub(super) fn noun(kind: EntryKind) -> &'static str {
     match kind {
         EntryKind::File => "file",
@@ -417,7 +420,7 @@ impl Object {
         }
     }
 
-    /// The user who is to own it; none where that is left as it is.
+    /// The uid of the wanted owner; none if the owner is not set.
     pub(super) const fn uid(&self) -> Option<u32> {
         match self {
             Self::File { uid, .. } | Self::Directory { uid, .. } | Self::Link { uid, .. } => {
@@ -428,7 +431,7 @@ impl Object {
         }
     }
 
-    /// A link that root owns, as units are enabled and masked with.
+    /// A symbolic link owned by root, as used to enable and mask units.
     pub(super) fn link(target: impl Into<String>) -> Self {
         Self::Link {
             target: target.into(),
@@ -437,7 +440,7 @@ impl Object {
         }
     }
 
-    /// A file of a unit: everybody may read it, root owns it.
+    /// A unit file: owned by root and world-readable.
     pub(super) fn unit_file(text: &str) -> Self {
         Self::File {
             content: Content::new(text.as_bytes().to_vec()),
@@ -447,7 +450,7 @@ impl Object {
         }
     }
 
-    /// What it is on the machine.
+    /// The object's kind on the machine.
     pub(super) const fn kind(&self) -> ObjectKind {
         match self {
             Self::Directory { .. }
@@ -459,7 +462,7 @@ impl Object {
         }
     }
 
-    /// Whether it is a file whose content the config does not give.
+    /// Whether this is a file whose content the config does not set.
     pub(super) const fn is_without_content(&self) -> bool {
         matches!(
             self,
@@ -470,7 +473,8 @@ impl Object {
         )
     }
 
-    /// Whether both are links that lead from `path` to the same place, however that is spelled.
+    /// Whether both are links that lead from `path` to the same target, even if the targets are
+    /// spelled differently.
     fn same_link(&self, path: &AbsPath, other: &Self) -> bool {
         match (self, other) {
             (Self::Link { target: one, .. }, Self::Link { target: two, .. }) => {

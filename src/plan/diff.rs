@@ -3,11 +3,11 @@
 /// Lines shown around a change.
 const CONTEXT: usize = 3;
 
-/// Most edits that are looked for. Beyond it the texts have little in common, the search grows with
-/// the square, and "all of it changed" says as much.
+/// The maximum number of edits to search for. Texts with more edits have little in common, the
+/// search takes quadratic time, and a complete replacement is as informative.
 const MOST_EDITS: usize = 1_000;
 
-/// One line of the comparison.
+/// One line of the diff.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Line<'a> {
     Same(&'a str),
@@ -180,7 +180,7 @@ fn script<'a>(one: &[&'a str], two: &[&'a str], trace: &[Vec<usize>]) -> Vec<Lin
             y -= 1;
             lines.push(Line::Same(one[x]));
         }
-        // Of two equal ways the removal comes first in the text, as people expect.
+        // If both orders are equally short, print the removal first, as readers expect.
         if inserted == Some(start) {
             y -= 1;
             lines.push(Line::New(two[y]));

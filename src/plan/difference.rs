@@ -1,4 +1,4 @@
-//! What has to happen to each path, before anything is folded or ordered.
+//! Computes the step for each path, before steps are folded and ordered.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,38 +27,38 @@ pub(super) struct Step {
 /// What happens at a path.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Act {
-    /// A new object takes the place.
+    /// A new object is put at the path.
     Put(Object),
-    /// An object stays and gets another mode or owner.
+    /// The object is kept and gets another mode or owner.
     Metadata(Attributes),
-    /// A file takes the place that holds what the original at this place holds.
+    /// A file is put at the path with the content of the original at this place.
     Copy(AbsPath, Attributes),
-    /// The object goes.
+    /// The object is removed.
     Remove,
-    /// What stood there before machinist comes back from the place given.
+    /// The original is restored from the given place.
     Restore(AbsPath),
 }
 
-/// All steps by canonical path, and what is to be said about them.
+/// All steps by canonical path, with their warnings and refusals.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Steps {
     pub(super) at: BTreeMap<AbsPath, Step>,
     pub(super) warnings: Vec<String>,
-    /// By the path that is about.
+    /// Refusals with the path they concern.
     pub(super) refusals: Vec<(AbsPath, Refusal)>,
     pub(super) adopted: BTreeSet<AbsPath>,
-    /// Where the config before had something.
+    /// The paths of objects in the base config.
     pub(super) ours: BTreeSet<AbsPath>,
-    /// Files of the config before, without a content given, that somebody has written since: not ours to
-    /// throw away.
+    /// Files without content in the base config that another program has written since; machinist
+    /// must not discard their content.
     pub(super) written: BTreeSet<AbsPath>,
-    /// Hard links of the config to reach, by the file that they are names of.
+    /// The number of hard links in the desired config, by the file they lead to.
     pub(super) hard_links: BTreeMap<AbsPath, usize>,
-    /// Directories that hold something of the config to reach, changed or not.
+    /// Directories that contain an object of the desired config, changed or not.
     pub(super) needed: BTreeSet<AbsPath>,
 }
 
-/// Holds the tree against the config to reach and, for what leaves, against the one before.
+/// Compares the tree with the desired config and, for objects that leave, with the base config.
 pub(super) fn steps(before: &Layout, after: &Layout, observed: &Observed, owners: bool) -> Steps {
     let ours = before.objects.keys().cloned().collect();
     let mut needed = BTreeSet::new();
@@ -111,7 +111,7 @@ pub(super) fn steps(before: &Layout, after: &Layout, observed: &Observed, owners
             );
         }
     }
-    // Last, because they follow the files that they are names of.
+    // Hard links come last, because they depend on the steps of their files.
     for (path, wanted) in after.objects.iter().filter(|(_, wanted)| hard(wanted)) {
         steps.plan_entry(path, wanted, before, observed, owners);
     }
@@ -127,7 +127,7 @@ impl Layout {
 }
 
 impl Steps {
-    /// How many hard links of the config to reach lead to this file.
+    /// How many hard links of the desired config lead to this file.
     pub(super) fn names_of(&self, file: &AbsPath) -> usize {
         self.hard_links.get(file).copied().unwrap_or(0)
     }
@@ -221,7 +221,7 @@ impl Steps {
         self.put(path, &wanted.entry, act, ChangeKind::Modify, fields);
     }
 
-    /// Warns when the object differs from what the config before gave it.
+    /// Warns if the object differs from its state in the base config.
     fn warn_of_drift(&mut self, had: &Wanted, wanted: &Wanted, facts: &FileFacts, owners: bool) {
         let since = differences(had, facts, owners);
         if !since.is_empty() {
@@ -239,13 +239,13 @@ pub(super) fn add_parents<'a>(
 ) {
     let mut last = None;
     for path in paths {
-        // What lies in one directory mostly comes in a row.
+        // Consecutive paths are usually in the same directory.
         if last == Some(path.directory()) {
             continue;
         }
         last = Some(path.directory());
         for above in path.ancestors() {
-            // Everything above one that is known is known.
+            // The parents of a known directory are known as well.
             if !parents.insert(above) {
                 break;
             }
@@ -253,7 +253,7 @@ pub(super) fn add_parents<'a>(
     }
 }
 
-/// Missing may also mean that it never could be made: a user's home comes with the user.
+/// A missing object may never have been created: a user's home is created with the user.
 fn missing(path: &AbsPath) -> String {
     format!("{path} is missing: this update puts it back")
 }
@@ -267,7 +267,7 @@ fn drifted(path: &AbsPath, what: &str, same: bool) -> String {
     format!("{path} was changed by somebody else ({what}): {then}")
 }
 
-/// The field that stands for the whole object.
+/// The name of the field that represents the whole object.
 pub(super) fn first_field(wanted: &Wanted) -> &'static str {
     match (wanted.entry.kind, &wanted.object) {
         (EntryKind::SSHKey, _) => "keys",

@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::{ConfigRef, Plan};
 use crate::machine_config::{MachineConfig, Refusal};
 
-/// A plan with the head that every document of ours has.
+/// A plan with the `apiVersion` and `kind` fields of all documents.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PlanDocument<'a> {
@@ -17,7 +17,7 @@ pub struct PlanDocument<'a> {
 }
 
 impl<'a> PlanDocument<'a> {
-    /// The document for a plan on the tree that people call `root`.
+    /// The document for a plan on the tree that is shown to users as `root`.
     pub fn new(root: impl Into<String>, plan: &'a Plan) -> Self {
         Self {
             api_version: "machinist.dev/v1",
@@ -29,7 +29,7 @@ impl<'a> PlanDocument<'a> {
 }
 
 impl Plan {
-    /// A plan that is not accepted: nothing but the reasons.
+    /// A refused plan, which contains only the refusals.
     pub fn refused(from: &MachineConfig, to: &MachineConfig, refusals: Vec<Refusal>) -> Self {
         Self {
             from: ConfigRef::of(from),

@@ -1,4 +1,4 @@
-//! What on the machine is no longer as its config says.
+//! Finds the entries on the machine that no longer match its config.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -17,19 +17,19 @@ use crate::{
     path::AbsPath,
 };
 
-/// One entry that is not as asked.
+/// One entry that differs from the config.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Drift {
-    /// The path, as the config spells it.
+    /// The path as spelled in the config.
     pub path: AbsPath,
-    /// What differs; for several things the first of content, mode and owner.
+    /// The difference; if there are several, the first of content, mode and owner.
     pub kind: DriftKind,
-    /// Whose entries differ in a database of users and groups; none for everything else.
+    /// The users or groups whose entries differ in an account database; none for everything else.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub entry: Option<String>,
 }
 
-/// What may differ.
+/// The kinds of drift.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum DriftKind {
@@ -41,18 +41,18 @@ pub enum DriftKind {
     Owner,
     /// The SELinux label.
     Label,
-    /// It is gone.
+    /// The object does not exist.
     Missing,
     /// A link that enables, disables or masks a unit.
     Unit,
-    /// Nothing is known of it: its file system does not answer.
+    /// The object cannot be read, because its file system does not respond.
     Unreachable,
-    /// A user could lead the path elsewhere, so nothing is read there.
+    /// A user could redirect the path, so nothing is read there.
     Unsafe,
 }
 
 impl DriftKind {
-    /// The word that status and metrics carry.
+    /// The value in status and metrics.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Content => "content",
@@ -87,10 +87,10 @@ impl fmt::Display for Drift {
     }
 }
 
-/// Holds the machine against the config it is on; the same comparison as for a plan.
+/// Compares the machine with its current config, with the same code as a plan.
 ///
-/// `observed` is taken with `config` as both configs; `owners` says whether owners can be set here,
-/// without which they are not compared.
+/// `observed` is collected with `config` as both base and desired config; owners are compared only
+/// if `owners` is true, which means that they can be set here.
 pub fn drift(config: &MachineConfig, observed: &Observed, owners: bool) -> Vec<Drift> {
     let layout = Layout::of(config, observed, Side::After(config));
     let mut drifts: Vec<Drift> = Vec::new();
@@ -124,7 +124,7 @@ pub fn drift(config: &MachineConfig, observed: &Observed, owners: bool) -> Vec<D
     drifts
 }
 
-/// One drift for each database, with the names of all whose entries differ in it.
+/// One drift for each database, with the names of all entries that differ in it.
 fn of_accounts(edits: &[Edit]) -> Vec<Drift> {
     let mut names: BTreeMap<Database, (DriftKind, BTreeSet<&str>)> = BTreeMap::new();
     for edit in edits {
@@ -135,7 +135,7 @@ fn of_accounts(edits: &[Edit]) -> Vec<Drift> {
         if !missing {
             *kind = DriftKind::Content;
         }
-        // Whoever is no member any more is looked for, not the group.
+        // For a membership report the user, not the group.
         names.insert(match edit {
             Edit::Member { user, .. } => user,
             edit => edit.name(),

@@ -1,4 +1,4 @@
-//! Hard links: which file each one is a name of, and why it cannot be.
+//! Resolves hard links to their files and refuses those that cannot be created.
 
 use std::collections::BTreeMap;
 
@@ -14,8 +14,8 @@ use crate::{
     reason::Reason,
 };
 
-/// Adds the hard links of a config. One that leads to another one is a name of the same file; several
-/// that lead to each other are names of none.
+/// Adds the hard links of a config. A link to another hard link is a name of the same file; links
+/// in a loop are names of no file.
 pub(super) fn add(layout: &mut Layout, config: &MachineConfig, place: &Place<'_>) {
     let hard = config.links.iter().filter(|(_, link)| link.hard);
     let hard: Vec<_> = hard
@@ -44,7 +44,7 @@ pub(super) fn add(layout: &mut Layout, config: &MachineConfig, place: &Place<'_>
     }
 }
 
-/// Where each link ends; none where it never does.
+/// The end of each chain of links; none for a loop.
 fn ends(next: &BTreeMap<AbsPath, AbsPath>) -> BTreeMap<&AbsPath, Option<&AbsPath>> {
     let mut ends: BTreeMap<&AbsPath, Option<&AbsPath>> = BTreeMap::new();
     for start in next.keys() {
@@ -52,7 +52,7 @@ fn ends(next: &BTreeMap<AbsPath, AbsPath>) -> BTreeMap<&AbsPath, Option<&AbsPath
         let mut at = start;
         let end = loop {
             if let Some(known) = ends.get(at) {
-                // What is passed now and not known yet is a loop.
+                // A path that was visited in this chain without a known end is part of a loop.
                 break *known;
             }
             match next.get(at) {
@@ -70,7 +70,8 @@ fn ends(next: &BTreeMap<AbsPath, AbsPath>) -> BTreeMap<&AbsPath, Option<&AbsPath
 }
 
 impl Layout {
-    /// A hard link needs a regular file that keeps its inode: one of the config, or one of the machine.
+    /// A hard link needs a regular file that keeps its inode: one of the config, or an existing
+    /// one.
     pub(super) fn refuse_odd_hard_links(&mut self, observed: &Observed) {
         let fault = |target: &AbsPath| {
             if host::is_state(target) {
@@ -115,7 +116,8 @@ fn refusal(entry: &Entry, target: &AbsPath, fault: &str) -> Refusal {
     refusal.expected("the path of a regular file of this config or this machine")
 }
 
-/// Hard links that are to be made, and whose file goes with this very update or cannot get a name there.
+/// Refuses hard links that must be created if this update removes their file, or if the file cannot
+/// get a name there.
 pub(super) fn refusals(steps: &Steps, observed: &Observed) -> Vec<Refusal> {
     let mut found = Vec::new();
     for (path, step) in &steps.at {
@@ -163,8 +165,9 @@ fn fault(path: &AbsPath, target: &AbsPath, steps: &Steps, observed: &Observed) -
 }
 
 impl Steps {
-    /// Whether what looks as asked is not, because of the other names of a file: the file of a hard link
-    /// is replaced by this update, or a file was a hard link and is to be one of its own.
+    /// Whether an object that looks as desired must still be replaced because of the names of a
+    /// file: this update replaces the file of a hard link, or a hard link becomes a file of its
+    /// own.
     pub(super) fn parts_names(
         &self,
         wanted: &Wanted,

@@ -1,4 +1,4 @@
-//! Operations on the databases of users and groups, and home directories of new users.
+//! Plans the operations on the account databases and the home directories of new users.
 
 use std::collections::BTreeMap;
 
@@ -11,8 +11,8 @@ use super::{
 };
 use crate::{machine_config::Refusal, path::AbsPath, reason::Reason};
 
-/// The order in which databases change when something comes: a user can be seen only when everything
-/// else of it is there. Backwards when something goes.
+/// The order in which the databases are written when entries are added: a user becomes visible only
+/// when all its other entries exist. Removals use the reverse order.
 const ORDER: [Database; 6] = [
     Database::Gshadow,
     Database::Group,
@@ -22,7 +22,7 @@ const ORDER: [Database; 6] = [
     Database::Passwd,
 ];
 
-/// Closed to everybody else: what a person keeps at home is theirs.
+/// The home directory is accessible only to its user.
 pub(super) fn home(account: &Account) -> Object {
     Object::Directory {
         mode: 0o700,
@@ -32,7 +32,7 @@ pub(super) fn home(account: &Account) -> Object {
 }
 
 impl Layout {
-    /// Adds what the databases will say, and the homes of new users as parents of what lies in them.
+    /// Adds the planned entries, and the homes of new users as parents of the objects in them.
     pub(super) fn add_accounts(&mut self, accounts: Accounts, place: &Place<'_>) {
         self.refusals.extend(accounts.refusals.iter().cloned());
         self.warnings.extend(accounts.warnings.iter().cloned());
@@ -42,7 +42,7 @@ impl Layout {
         self.accounts = accounts;
     }
 
-    /// The homes that are to be made, at their canonical paths.
+    /// The homes to create, at their canonical paths.
     fn new_homes(&self, observed: &Observed) -> BTreeMap<AbsPath, &Home> {
         let place = |home: &Home| {
             let canonical = observed.canonical.get(&home.path);
@@ -55,7 +55,7 @@ impl Layout {
         all.filter(|(path, _)| free(path)).collect()
     }
 
-    /// A warning for each new user whose home is there already.
+    /// A warning for each new user whose home already exists.
     fn homes_in_use(&self, observed: &Observed) -> Vec<String> {
         let new = self.new_homes(observed);
         let there = self.accounts.homes.iter().filter(|home| {
@@ -73,7 +73,7 @@ impl Layout {
 }
 
 impl Steps {
-    /// Makes the homes of new users. They are told with the user.
+    /// Creates the homes of new users. They are reported with the user, not as separate changes.
     pub(super) fn make_homes(&mut self, after: &Layout, observed: &Observed) {
         self.warnings.extend(after.homes_in_use(observed));
         for (path, one) in after.new_homes(observed) {
@@ -83,7 +83,7 @@ impl Steps {
     }
 }
 
-/// Puts what every new user finds at home into the trees that hold a new home.
+/// Adds the content of /etc/skel to the new homes.
 pub(super) fn furnish(operations: &mut [Operation], after: &Layout, observed: &Observed) {
     for (path, one) in after.new_homes(observed) {
         for operation in &mut *operations {
@@ -107,14 +107,14 @@ pub(super) fn furnish(operations: &mut [Operation], after: &Layout, observed: &O
     }
 }
 
-/// The names that lead from `top` to `path`; none where it does not lie there.
+/// The path components from `top` to `path`; none if `path` is not below `top`.
 fn below<'p>(top: &AbsPath, path: &'p AbsPath) -> Option<Vec<&'p str>> {
     let depth = top.components().count();
     path.is_under(top)
         .then(|| path.components().skip(depth).collect())
 }
 
-/// What the config itself puts there stays.
+/// Objects of the config are not overwritten.
 fn add_skeleton(to: &mut Node, from: &BTreeMap<String, Node>, account: &Account) {
     let NodeKind::Directory(children) = &mut to.kind else {
         return;
@@ -145,8 +145,8 @@ fn owned(node: &Node, account: &Account) -> Node {
     }
 }
 
-/// Adds one operation for each database, for what comes before all others and for what goes after
-/// them. Gives a refusal where an entry of the config claims the whole file.
+/// Adds one operation for each database: additions before all other operations, removals after
+/// them. Returns a refusal if an entry of the config manages the whole file.
 pub(super) fn add_entries(operations: &mut Vec<Operation>, after: &Layout) -> Vec<Refusal> {
     let edits = &after.accounts.edits;
     let (going, coming): (Vec<&Edit>, Vec<&Edit>) =

@@ -1,4 +1,4 @@
-//! What this host cannot do: said before anything is touched, all of it at once.
+//! Refuses operations that this host cannot carry out, all at once and before anything is changed.
 
 use std::collections::BTreeSet;
 
@@ -15,12 +15,13 @@ use crate::{
     reason::Reason,
 };
 
-/// Where machinist keeps its own state. Nothing that an update moves may hold it.
+/// The directory of machinist's own state. No operation may move or replace a directory that
+/// contains it.
 pub(super) const STATE: &str = "/var/lib/machinist";
 
-/// Most operations of one update. Each is a record of a few hundred bytes in a journal that is
-/// written whole several times; MachineConfigs of a cluster hold at most some thousand files (etcd
-/// ends at 1.5 MiB).
+/// The maximum number of operations of one update. Each is a record of a few hundred bytes in a
+/// journal that is rewritten as a whole several times; MachineConfigs of a cluster contain at most
+/// some thousand files (etcd limits objects to 1.5 MiB).
 const MOST_OPERATIONS: usize = 50_000;
 
 /// The refusals of this host for `operations`.
@@ -79,7 +80,7 @@ pub(super) fn refusals(
     found
 }
 
-/// Why an operation cannot be carried out over what stands at its target; none where it can.
+/// Why an operation cannot be carried out on the existing object at its target; none if it can.
 pub(super) fn obstacle(
     operation: &Operation,
     steps: &Steps,
@@ -132,7 +133,7 @@ impl Host<'_> {
                 "the root directory cannot be replaced".into(),
             ));
         }
-        // A file with a mount of its own has no room for staging on it, even in place.
+        // A file that is itself a mount point has no space for staging, even for a change in place.
         let stays = |facts: &FileFacts| self.in_place() && facts.kind == ObjectKind::Directory;
         let mounted = |facts: &&FileFacts| facts.mount_point && !stays(facts);
         if self.facts().filter(mounted).is_some() {
@@ -169,7 +170,7 @@ impl Host<'_> {
         ))
     }
 
-    /// What the mount that holds the target does not allow.
+    /// The restriction of the mount that holds the target.
     fn on_mount(&self) -> Option<Refusal> {
         let target = &self.operation.target;
         let top = nearest(target, self.observed)?.1.mount.clone();
@@ -242,11 +243,12 @@ impl Host<'_> {
         })
     }
 
-    /// Mode and owner belong to a file and not to its name: other names of it would change as well.
+    /// Mode and owner belong to the file and not to its name: changing them would affect its other
+    /// names as well.
     fn other_names(&self) -> Option<Refusal> {
         let (target, facts) = (&self.operation.target, self.facts()?);
         let own = u32::try_from(self.steps.names_of(target)).unwrap_or(u32::MAX);
-        // A user could put another file there that has as many names.
+        // A user could put another file there that has the same number of names.
         let shared = match self.observed.users_directories.contains_key(target) {
             true => own > 0 || facts.names > 1,
             false => facts.names > own.saturating_add(1),
@@ -272,7 +274,7 @@ impl Host<'_> {
         )
     }
 
-    /// Whether the config before had something here.
+    /// Whether the base config had an object here.
     fn ours(&self) -> bool {
         self.steps.ours.contains(&self.operation.target)
     }
@@ -291,12 +293,12 @@ impl Host<'_> {
     }
 }
 
-/// Whether it is machinist's own state.
+/// Whether the path belongs to machinist's own state.
 pub(super) fn is_state(path: &AbsPath) -> bool {
     AbsPath::new(STATE).is_ok_and(|state| path.is_under(&state))
 }
 
-/// The object at `path` or the nearest directory above it that is there.
+/// The object at `path`, or its nearest existing parent directory.
 pub(super) fn nearest<'a>(
     path: &AbsPath,
     observed: &'a Observed,
@@ -306,7 +308,7 @@ pub(super) fn nearest<'a>(
         .find_map(|above| observed.objects.get(&above).map(|facts| (above, facts)))
 }
 
-/// Where the entry that stands behind an operation was written.
+/// The origin of the config entry that caused an operation.
 fn origin_of(steps: &Steps, target: &AbsPath) -> Origin {
     let own = steps.at.get(target);
     let below = || {

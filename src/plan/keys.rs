@@ -1,4 +1,5 @@
-//! SSH keys of users that exist: a file of our own where sshd reads it, else a block in theirs.
+//! Plans the SSH keys of existing users: a file managed by machinist where sshd reads it, otherwise
+//! a block in the user's own file.
 
 use super::{
     Account,
@@ -11,21 +12,21 @@ use crate::{
     reason::Reason,
 };
 
-/// The line before the keys that machinist brings.
+/// The line before the managed keys.
 const BEGIN: &str = "# BEGIN keys managed by machinist; changes between these two lines are lost";
-/// The line after them.
+/// The line after the managed keys.
 const END: &str = "# END keys managed by machinist";
 
-/// Below the home: read by sshd of Fedora CoreOS and its relatives.
+/// Relative to the home; read by sshd of Fedora CoreOS and its derivatives.
 const OWN_FILE: &str = ".ssh/authorized_keys.d/ignition";
-/// Below the home: what every sshd reads, and people edit.
+/// Relative to the home; read by every sshd and edited by users.
 const SHARED_FILE: &str = ".ssh/authorized_keys";
 
-/// Adds the key files of the users that the machine has; the others are skipped with a warning, as
-/// OpenShift does for a missing `core`.
+/// Adds the key files of the users that exist on the machine; other users are skipped with a
+/// warning, as OpenShift does for a missing `core`.
 pub(super) fn add(layout: &mut Layout, config: &MachineConfig, place: &Place<'_>) {
     for (name, user) in &config.users {
-        // Who goes, or has an entry and no keys, needs no file of keys.
+        // A user who is removed, or who is declared without keys, needs no key file.
         let unwanted = user.account.as_ref().is_some_and(|one| !one.exists());
         let no_keys = user.account.is_some() && user.ssh_authorized_keys.is_empty();
         if unwanted || no_keys {
@@ -60,14 +61,14 @@ fn add_user(
         return Ok(());
     };
     let file = place.of(&asked);
-    // The directories between the home and the file, the file itself first.
+    // The file itself, then the directories between it and the home.
     let depth = below.split('/').count();
     let private: Vec<AbsPath> = std::iter::once(file.clone())
         .chain(file.ancestors())
         .take(depth)
         .collect();
     if let Some(link) = private.iter().find(|path| is_link(place, path)) {
-        // Whoever owns the home could lead root anywhere.
+        // The owner of the home could redirect root's writes to any path.
         let why = format!("{link} is a link, which is not followed below a home directory");
         return Err(skipped(Reason::KeysSkipped, why));
     }
@@ -76,7 +77,7 @@ fn add_user(
         let why = format!("{file} cannot be read as text and is left alone");
         return Err(skipped(Reason::KeysSkipped, why));
     }
-    // The home too, should the user have been made without one.
+    // Includes the home, in case the user was created without one.
     for directory in file.ancestors().take(depth) {
         layout.parents.insert(directory, private_directory(account));
     }
@@ -118,7 +119,7 @@ fn own_file(user: &User) -> String {
     lines(user.ssh_authorized_keys.iter().map(|key| key.trim_end()))
 }
 
-/// The text with the block replaced or added at its end; every other line stays as it is.
+/// The text with the block replaced or appended; all other lines stay unchanged.
 fn with_block(old: &str, user: &User) -> String {
     let keys = user.ssh_authorized_keys.iter().map(|key| key.trim_end());
     let block = lines([BEGIN].into_iter().chain(keys).chain([END]));
@@ -129,13 +130,13 @@ fn with_block(old: &str, user: &User) -> String {
     }
 }
 
-/// The text without our block; none when there is no block in it.
+/// The text without the managed block; none if it contains no block.
 pub(super) fn without_block(old: &str) -> Option<String> {
     split(old).map(|(head, tail)| format!("{head}{tail}"))
 }
 
-/// What stands before and after our block. Without its end there is no block: what follows may be a
-/// person's keys.
+/// The text before and after the managed block. A block without its end line does not count: the
+/// lines after its begin line may be the user's own keys.
 fn split(old: &str) -> Option<(&str, &str)> {
     let begin = line_start(old, BEGIN, 0)?;
     let end = line_start(old, END, begin)?;

@@ -1,8 +1,8 @@
-//! Objects of another kind than the config asks for: which of them it may replace.
+//! Decides whether an object of another kind than the config wants may be replaced.
 //!
-//! A file or a symbolic link replaces a file or a link where `overwrite` is true. A directory replaces
-//! nothing, and nothing replaces a directory or an object of the operating system's layout. What the base
-//! config put at a path is ours, and its kind changes freely.
+//! A file or a symbolic link replaces a file or a link if `overwrite` is true. A directory replaces
+//! nothing, and nothing replaces a directory or an object of the operating system's layout. An
+//! object that the base config created belongs to machinist, and its kind may change.
 
 use super::{
     ChangeKind, FileFacts, Observed,
@@ -16,14 +16,14 @@ use crate::{
     reason::Reason,
 };
 
-/// Where a symbolic link leads.
+/// The target of a symbolic link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinkEnd {
     /// The canonical path.
     pub path: AbsPath,
-    /// What exists there; none where nothing does.
+    /// The kind of the existing object; none if it does not exist.
     pub kind: Option<ObjectKind>,
-    /// How many objects are below a directory; none where they were not counted.
+    /// How many objects are below a directory; none if they were not counted.
     pub below: Option<usize>,
 }
 
@@ -56,7 +56,8 @@ impl<'a> Kinds<'a> {
         }
     }
 
-    /// Why the object at `target` cannot be replaced by one of another kind; none where it can, or need not.
+    /// Why the object at `target` cannot be replaced by one of another kind; none if it can, or if
+    /// its kind does not change.
     pub(super) fn refusal(&self, target: &AbsPath) -> Option<Refusal> {
         let (step, facts) = (
             self.steps.at.get(target)?,
@@ -111,7 +112,8 @@ impl<'a> Kinds<'a> {
         })
     }
 
-    /// Whether the config before put the object there, and did not find it or only change its mode and owner.
+    /// Whether the base config created the object, rather than found it or changed only its mode
+    /// and owner.
     fn put_by_base(&self, target: &AbsPath, facts: &FileFacts) -> bool {
         let observed = self.observed;
         let original = observed.originals.get(target);
@@ -158,14 +160,15 @@ fn noun(kind: ObjectKind) -> &'static str {
     }
 }
 
-/// What a step replaces by an object of another kind; none where the kind stays.
+/// A description of the object of another kind that a step replaces; none if the kind does not
+/// change.
 pub(super) fn replaced(path: &AbsPath, step: &Step, observed: &Observed) -> Option<String> {
     let facts = observed.objects.get(path)?;
     let replaces = step.change == ChangeKind::Modify && step.fields.contains(&"kind");
     replaces.then(|| format!("replaces {}", describe(path, facts, observed)))
 }
 
-/// What exists at a path: its kind, how much it holds, and where a link leads.
+/// Describes an existing object: its kind, how many objects it contains, and its link target.
 pub(super) fn describe(path: &AbsPath, facts: &FileFacts, observed: &Observed) -> String {
     match facts.kind {
         ObjectKind::File => format!("a regular file of {} bytes", facts.size),
@@ -195,7 +198,7 @@ fn directory(below: Option<usize>) -> String {
     }
 }
 
-/// How many objects are below a directory that was listed.
+/// How many objects are below a listed directory.
 fn below(directory: &AbsPath, observed: &Observed) -> Option<usize> {
     observed.children.get(directory)?;
     let listed = observed.children.range(directory.clone()..);

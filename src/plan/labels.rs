@@ -1,7 +1,8 @@
-//! Which SELinux label a new object gets: the root's own `file_contexts`, read as selabel_file(5) does.
+//! Determines the SELinux label of a new object from the root's own `file_contexts`, with the rules
+//! of selabel_file(5).
 //!
-//! Rules without a metacharacter come before all others, whatever their order; of those that are left the
-//! last that matches counts. `<<none>>` means "no label is given".
+//! Rules without a metacharacter take precedence over all others, independent of their order; of
+//! the remaining rules the last match is used. `<<none>>` means that no label is set.
 
 use std::{collections::BTreeSet, sync::OnceLock};
 
@@ -10,24 +11,24 @@ use regex::bytes::{Regex, RegexBuilder};
 use super::{Node, NodeKind, ObjectKind, Observed, Operation, OperationKind};
 use crate::{path::AbsPath, reason::Reason};
 
-/// What makes a path of a rule a pattern; a backslash takes the meaning from the next one.
+/// The characters that make a path in a rule a pattern; a backslash escapes the next character.
 const META: &str = ".^$?*+|[({";
 
-/// The label that means "none is given".
+/// The label in a rule that means "set no label".
 const NONE: &str = "<<none>>";
 
-/// The labelling rules of a root; empty where it has no policy.
+/// The labelling rules of a root; empty if it has no policy.
 #[derive(Clone, Debug, Default)]
 pub struct Labels {
     rules: Vec<Rule>,
-    /// Paths that are labelled as if they were others: those of the administrator, then the policy's.
+    /// Path prefixes that are labelled like other prefixes: the administrator's, then the policy's.
     substitutes: [Vec<(String, String)>; 2],
 }
 
 #[derive(Clone, Debug)]
 struct Rule {
     pattern: String,
-    /// The text before the first metacharacter, which every path has that matches.
+    /// The text before the first metacharacter, which every matching path starts with.
     stem: String,
     literal: bool,
     kind: Option<ObjectKind>,
@@ -35,7 +36,7 @@ struct Rule {
     compiled: OnceLock<Option<Regex>>,
 }
 
-/// The patterns decide, and they are never changed.
+/// Only the patterns are compared; they never change.
 impl PartialEq for Labels {
     fn eq(&self, other: &Self) -> bool {
         let key = |rule: &Rule| (rule.pattern.clone(), rule.kind, rule.label.clone());
@@ -45,8 +46,8 @@ impl PartialEq for Labels {
 }
 
 impl Labels {
-    /// The rules of `texts`, in the order of precedence: `file_contexts`, `.homedirs`, `.local`; and the
-    /// substitutes of `.subs` and `.subs_dist`. A line that is no rule is left out.
+    /// Parses the rules of `texts`, in the order of precedence: `file_contexts`, `.homedirs`,
+    /// `.local`; and the substitutes of `.subs` and `.subs_dist`. Malformed lines are skipped.
     pub fn read<'t>(texts: impl IntoIterator<Item = &'t str>, substitutes: [&str; 2]) -> Self {
         let lines = texts.into_iter().flat_map(str::lines);
         Self {
@@ -55,12 +56,12 @@ impl Labels {
         }
     }
 
-    /// Whether the root has a policy at all.
+    /// Whether the root has no policy.
     pub fn is_empty(&self) -> bool {
         self.rules.is_empty()
     }
 
-    /// The label of a new object of this kind at `path`, if one is given.
+    /// The label of a new object of this kind at `path`; none if no label is set.
     pub fn of(&self, path: &AbsPath, kind: ObjectKind) -> Option<&str> {
         if self.is_empty() {
             return None;
@@ -76,7 +77,7 @@ impl Labels {
     }
 }
 
-/// `/run /var/run`: what lies below the first is labelled as below the second.
+/// `/run /var/run`: paths below the first are labelled like paths below the second.
 fn substitute(line: &str) -> Option<(String, String)> {
     let mut words = line.split_whitespace();
     let (from, to) = (words.next()?, words.next()?);
@@ -84,7 +85,7 @@ fn substitute(line: &str) -> Option<(String, String)> {
     paths.then(|| (from.to_owned(), to.to_owned()))
 }
 
-/// The path with its beginning substituted; of several lines that fit the last one counts.
+/// The path with its prefix substituted; if several lines match, the last one is used.
 fn substituted(lines: &[(String, String)], path: String) -> String {
     let below = |from: &str| {
         let rest = path.strip_prefix(from.trim_end_matches('/'))?;
@@ -133,7 +134,7 @@ impl Rule {
         if self.literal {
             return self.stem == path;
         }
-        // Most rules are about other places: a pattern that is never needed is never compiled.
+        // Most rules are about other paths, so a pattern is compiled only when it is needed.
         let compiled = || {
             let whole = format!("^(?:{})$", self.pattern);
             RegexBuilder::new(&whole).unicode(false).build().ok()
@@ -147,15 +148,16 @@ impl Rule {
     }
 }
 
-/// The fixed beginning of a pattern, and whether that is all of it. What a quantifier makes optional is no
-/// part of it, and before an alternative nothing is fixed.
+/// The fixed prefix of a pattern, and whether the prefix is the whole pattern. A character that a
+/// quantifier makes optional is not part of it, and a pattern with an alternative has no fixed
+/// prefix.
 fn stem(pattern: &str) -> (String, bool) {
     let mut stem = String::new();
     let mut rest = pattern.chars();
     while let Some(next) = rest.next() {
         match next {
             '\\' => match rest.next() {
-                // A class such as \d, and no character.
+                // This is a class such as \d, not a literal character.
                 Some(escaped) if escaped.is_ascii_alphanumeric() => return (stem, false),
                 Some(escaped) => stem.push(escaped),
                 None => return (stem, false),
@@ -175,8 +177,9 @@ fn stem(pattern: &str) -> (String, bool) {
     (stem, true)
 }
 
-/// Says which label each new object gets: the policy's for its place. One that takes the place of another of
-/// its kind keeps that one's label, whoever gave it.
+/// Sets the label of each new object to the policy's label for its path. An object that replaces
+/// another one of the same kind, except a directory, keeps the existing label, unless another
+/// program has changed a label that machinist set (`FileFacts::relabelled`).
 pub(super) fn add(operations: &mut [Operation], observed: &Observed) {
     if observed.labels.is_empty() {
         return;
@@ -194,7 +197,7 @@ pub(super) fn add(operations: &mut [Operation], observed: &Observed) {
     }
 }
 
-/// What is to be said of objects in place whose labels could not be set.
+/// The warning about objects in place whose labels could not be set.
 pub(super) fn pending(paths: &BTreeSet<AbsPath>) -> Option<String> {
     let first = paths.first()?;
     let more = match paths.len() - 1 {
@@ -220,7 +223,7 @@ fn label(node: &mut Node, path: &AbsPath, labels: &Labels) {
     }
 }
 
-/// None for a hard link: its file has a label.
+/// The kind of a node; none for a hard link, which has the label of its file.
 fn kind(node: &Node) -> Option<ObjectKind> {
     match node.kind {
         NodeKind::File(_) | NodeKind::Copy { .. } => Some(ObjectKind::File),
@@ -310,7 +313,7 @@ too many words in this one
             Some("default_t")
         );
         assert_eq!(label("/data/etc/hosts", File).as_deref(), Some("later_t"));
-        // Only once: what the policy's lines give is not looked up in the administrator's.
+        // A substitution is applied only once: its result is not looked up again.
         assert_eq!(label("/new/etc/hosts", File).as_deref(), Some("default_t"));
     }
 

@@ -1,4 +1,4 @@
-//! What leaves the config: removed, or what stood there before machinist comes back.
+//! Plans the objects that leave the config: each is removed, or its original is restored.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +16,7 @@ use crate::{
 };
 
 impl Steps {
-    /// An object of the config before that the config to reach does not know.
+    /// Plans an object of the base config that the desired config does not contain.
     pub(super) fn leaving(
         &mut self,
         path: &AbsPath,
@@ -37,7 +37,7 @@ impl Steps {
             self.keys_leave(path, wanted, facts, observed);
             return;
         }
-        // With a content that was there before, only mode and owner are ours.
+        // If the content existed before machinist, only mode and owner are restored.
         if wanted.object.is_without_content() || observed.modes.contains_key(path) {
             self.file_without_content_leaves(path, wanted, observed, owners);
             return;
@@ -45,7 +45,8 @@ impl Steps {
         if let Some(place) = observed.originals.get(path) {
             let holder = place.parent();
             let holder = holder.is_some_and(|holder| observed.objects.contains_key(&holder));
-            // With the directory that holds it a whole file system is away, which is refused.
+            // If the parent directory is missing too, a whole file system is not mounted, which is
+            // refused later.
             if observed.objects.contains_key(place) || !holder {
                 self.original_returns(path, wanted, place, facts, observed);
                 return;
@@ -97,7 +98,7 @@ impl Steps {
         let original = observed.objects.get(place);
         let hard = matches!(wanted.object, Object::Hard { .. });
         let act = match (facts, original) {
-            // A hard link may look like what stood there, and is another name of another file.
+            // A hard link may look like the original although it is a name of another file.
             (Some(now), Some(then)) if now.looks_like(then) && !hard => return,
             (Some(now), Some(then))
                 if now.kind == ObjectKind::Directory && then.kind == now.kind =>
@@ -118,8 +119,8 @@ impl Steps {
         );
     }
 
-    /// Keys that share a file with a person's own are cut out of it; the file goes only when nothing
-    /// else is left in it.
+    /// Removes the managed keys from a file that also contains the user's own keys; removes the
+    /// file only if nothing else is left in it.
     fn keys_leave(
         &mut self,
         path: &AbsPath,
@@ -148,7 +149,8 @@ impl Steps {
         self.put(path, &wanted.entry, act, ChangeKind::Remove, vec!["keys"]);
     }
 
-    /// Directories that leave go when nothing but what leaves is in them; the deepest first.
+    /// Removes the directories that leave if they contain only objects that leave, starting with
+    /// the deepest.
     pub(super) fn remove_directories(
         &mut self,
         mut directories: Vec<(AbsPath, Entry)>,
@@ -172,10 +174,12 @@ impl Steps {
         }
     }
 
-    /// `x.wants` and `x.service.d` without anything in them mean nothing; systemctl removes them too.
+    /// Removes empty `x.wants` and `x.service.d` directories, which have no effect; systemctl
+    /// removes them too.
     pub(super) fn tidy_unit_directories(&mut self, observed: &Observed) {
         let removed = self.at.iter().filter(|(_, step)| step.act == Act::Remove);
-        // What somebody else had put there comes back one by one, and not with a directory as a whole.
+        // Objects that existed before machinist are restored one by one, not with their whole
+        // directory.
         let others = |path: &AbsPath| {
             observed.adopted.contains(path) || observed.originals.contains_key(path)
         };
@@ -194,7 +198,8 @@ impl Steps {
         }
     }
 
-    /// All directories below which something comes, or stays because the config asks for it.
+    /// All directories that contain an object that is created or is kept because the config wants
+    /// it.
     pub(super) fn busy(&self) -> BTreeSet<AbsPath> {
         let mut busy = self.needed.clone();
         let coming = self.at.iter().filter(|(_, step)| step.act != Act::Remove);
@@ -202,7 +207,7 @@ impl Steps {
         busy
     }
 
-    /// Whether everything in the directory goes, and nothing comes.
+    /// Whether everything in the directory is removed and nothing is created in it.
     pub(super) fn empties(
         &self,
         directory: &AbsPath,
@@ -218,7 +223,7 @@ impl Steps {
             };
             match self.at.get(&child) {
                 Some(step) => step.act == Act::Remove,
-                // A directory below that nobody named: its content decides.
+                // For a directory that no config mentions, its content decides.
                 None => {
                     observed.children.contains_key(&child)
                         && observed

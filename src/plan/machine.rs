@@ -1,4 +1,4 @@
-//! Units of one machine, as far as a plan must know them to choose actions.
+//! Provides the facts about a machine's units that the choice of actions depends on.
 
 use super::{
     Observed, UnitEntry, UnitFacts,
@@ -10,8 +10,8 @@ use crate::{
     path::AbsPath,
 };
 
-/// Units that a running machine cannot do without: restarting them cuts off everything that is
-/// connected to them, so their changes wait for a boot.
+/// Units that a running machine cannot do without: a restart would disconnect all their clients, so
+/// changes of these units require a reboot.
 const NEVER_RESTARTED: [&str; 6] = [
     "dbus.service",
     "dbus-broker.service",
@@ -21,11 +21,11 @@ const NEVER_RESTARTED: [&str; 6] = [
     "init.scope",
 ];
 
-/// The machine as it is, with the units of the config to reach.
+/// The observed machine with the units of the desired config.
 pub(super) struct Machine<'a> {
     pub(super) observed: &'a Observed,
     pub(super) to: &'a MachineConfig,
-    /// Whether a service manager runs; without one nobody knows what is active.
+    /// Whether a service manager runs; without one the active units are unknown.
     pub(super) live: bool,
 }
 
@@ -34,9 +34,9 @@ pub(super) struct Machine<'a> {
 pub(super) enum Uptake {
     Restart,
     Reload,
-    /// The daemon-reload is all it needs, or its content says that it is not to be touched.
+    /// The daemon-reload is sufficient, or the unit's own settings forbid a restart.
     Nothing(&'static str),
-    /// Only a boot helps.
+    /// Only a reboot makes it effective.
     Reboot(&'static str),
 }
 
@@ -49,14 +49,14 @@ impl Machine<'_> {
         self.to.units.get(&UnitName::new(unit).ok()?)
     }
 
-    /// Whether the config masks it.
+    /// Whether the config masks the unit.
     pub(super) fn masked(&self, unit: &str) -> bool {
         let masked = |facts: &UnitFacts| facts.load.as_deref() == Some("masked");
         self.asked(unit).is_some_and(|unit| unit.mask)
             || (self.facts(unit).is_some_and(masked) && !self.brings(unit) && !self.unmasked(unit))
     }
 
-    /// Whether the config lifts the mask, and no other is left until the next boot.
+    /// Whether the config removes the mask and no other mask remains until the next boot.
     fn unmasked(&self, unit: &str) -> bool {
         let path = AbsPath::new(format!("/run/systemd/system/{unit}")).ok();
         let other = path.and_then(|path| self.observed.unit_files.get(&path));
@@ -68,7 +68,7 @@ impl Machine<'_> {
             .is_some_and(|unit| unit.contents.is_some() && !unit.mask)
     }
 
-    /// Whether there will be such a unit.
+    /// Whether the unit will exist.
     pub(super) fn exists(&self, unit: &str) -> bool {
         let template = name::template(unit);
         std::iter::once(unit)
@@ -81,19 +81,19 @@ impl Machine<'_> {
             })
     }
 
-    /// Whether the service manager can restart userspace alone.
+    /// Whether the service manager supports soft reboots.
     pub(super) fn offers_soft_reboots(&self) -> bool {
         let facts = self.facts(SOFT_REBOOT);
         self.live && facts.is_some_and(|facts| facts.load.as_deref() == Some("loaded"))
     }
 
-    /// Whether the vendor or the runtime has a unit file of this name.
+    /// Whether a unit file of this name exists in the vendor or runtime directories.
     pub(super) fn has_vendor_file(&self, unit: &str) -> bool {
         self.facts(unit)
             .is_some_and(|facts| facts.vendor_file.is_some())
     }
 
-    /// Whether it runs; unknown offline.
+    /// Whether the unit is active; unknown offline.
     pub(super) fn active(&self, unit: &str) -> Option<bool> {
         if !self.live {
             return None;
@@ -105,7 +105,7 @@ impl Machine<'_> {
         ))
     }
 
-    /// The running instances of a template.
+    /// The active instances of a template.
     pub(super) fn instances(&self, template: &str) -> Vec<String> {
         let of =
             |unit: &&String| *unit != template && name::template(unit).as_deref() == Some(template);
@@ -124,7 +124,7 @@ impl Machine<'_> {
             .get(&AbsPath::new(format!("{UNIT_DIR}/{unit}")).ok()?)
     }
 
-    /// The unit's file and drop-ins as they will be, as far as they are known.
+    /// The planned unit file and drop-ins, as far as their text is known.
     pub(super) fn content(&self, unit: &str) -> UnitFile {
         let asked = self.asked(unit);
         let vendor = || {
@@ -144,7 +144,7 @@ impl Machine<'_> {
         merged(main.into_iter().chain(dropins).map(String::as_str))
     }
 
-    /// Whether a reload job would be accepted; yes where the unit's file is not known.
+    /// Whether a reload job would be accepted; true if the unit's file is not known.
     pub(super) fn can_reload(&self, unit: &str) -> bool {
         let content = self.content(unit);
         !content.has_section("Service")
@@ -152,7 +152,7 @@ impl Machine<'_> {
             || matches!(content.last("Service", "Type"), Some("notify-reload"))
     }
 
-    /// Why the unit cannot be restarted on a running machine; none when it can.
+    /// Why the unit cannot be restarted on a running machine; none if it can.
     pub(super) fn no_restart(&self, unit: &str) -> Option<&'static str> {
         if NEVER_RESTARTED.contains(&unit) {
             return Some("the machine cannot run without it");
@@ -165,7 +165,7 @@ impl Machine<'_> {
         None
     }
 
-    /// What a unit that runs needs after its file changed. Hints: `X-RestartIfChanged=`,
+    /// How a running unit takes up a changed file. Hints: `X-RestartIfChanged=`,
     /// `X-ReloadIfChanged=` in `[Unit]` or `[Service]`.
     pub(super) fn uptake(&self, unit: &str) -> Uptake {
         let content = self.content(unit);
@@ -181,11 +181,11 @@ impl Machine<'_> {
             return Uptake::Reload;
         }
         match name::kind(unit) {
-            // Restarting a target stops and starts what hangs from it.
+            // Restarting a target would stop and start the units that depend on it.
             "target" | "slice" | "device" => {
                 Uptake::Nothing("units of its type take up their file with the daemon-reload")
             }
-            // Mounted again with the new options, without taking it from its users.
+            // A remount applies the new options without disconnecting the users of the mount.
             "mount" if !NEVER_RESTARTED.contains(&unit) => Uptake::Reload,
             _ => self
                 .no_restart(unit)
@@ -193,13 +193,14 @@ impl Machine<'_> {
         }
     }
 
-    /// Whether it does its work once and is then inactive, so that being inactive says nothing.
+    /// Whether the unit becomes inactive after its work, so that its inactive state is no sign of
+    /// being stopped.
     pub(super) fn runs_once(&self, unit: &str) -> bool {
         let content = self.content(unit);
         content.last("Service", "Type") == Some("oneshot")
     }
 
-    /// The service that a socket starts.
+    /// The service that a socket activates.
     pub(super) fn service_of(&self, socket: &str) -> Option<String> {
         if name::kind(socket) != "socket" {
             return None;

@@ -1,8 +1,8 @@
-//! From the machine config a machine has to the one it should have, as data.
+//! Plans the update from a machine's current config to its desired config, as plain data.
 //!
-//! A plan says what changes, why each action is needed and what it costs; `machinist plan` prints it
-//! and the update driver carries out the very same value. Pure: what the machine looks like comes in
-//! as [`Observed`].
+//! A plan lists the changes, the reason for each action, and the cost. `machinist plan` prints it,
+//! and the update reconciler executes the same value. Planning does no I/O: the state of the
+//! machine is passed in as [`Observed`].
 
 mod accounts;
 mod actions;

@@ -1,4 +1,4 @@
-//! The plan as people and scripts see it. Field names and values are those of `plan -o json`.
+//! Defines the plan for users and scripts. Field names and values are those of `plan -o json`.
 
 use std::collections::BTreeSet;
 
@@ -11,51 +11,53 @@ use crate::{
     path::AbsPath,
 };
 
-/// What an update will do to this machine.
+/// What an update will change on this machine.
 ///
-/// Serialises to the `Plan` document that `docs/interface.md` fixes, but for its `apiVersion`,
-/// `kind` and `root`, which the command line adds.
+/// Serialises to the `Plan` document that `docs/interface.md` specifies, except for its
+/// `apiVersion`, `kind` and `root`, which the command line adds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Plan {
-    /// The config the machine is on.
+    /// The base config.
     pub from: ConfigRef,
-    /// The config it should be on.
+    /// The desired config.
     pub to: ConfigRef,
-    /// The dearest thing that will happen.
+    /// The highest cost of all actions.
     pub cost: Cost,
-    /// Whether pods must leave first.
+    /// Whether the node must be drained first.
     pub drain: bool,
     /// Every difference, ordered by kind and name.
     pub changes: Vec<Change>,
-    /// What makes the changes effective, in the order it is done.
+    /// The actions that make the changes effective, in execution order.
     pub actions: Vec<Action>,
-    /// Why the plan is not accepted; empty for a plan that can be carried out.
+    /// Why the plan is not accepted; empty if it can be carried out.
     pub refusals: Vec<Refusal>,
-    /// What the operator should know, one sentence each.
+    /// Warnings for the operator, one sentence each.
     pub warnings: Vec<String>,
-    /// What an offline root leaves out, one sentence each.
+    /// The actions that are skipped on an offline root, one sentence each.
     pub left_out: Vec<String>,
-    /// What the transaction does to the tree, normalised and in commit order.
+    /// The operations of the transaction on the tree, normalised and in commit order.
     #[serde(skip)]
     pub operations: Vec<Operation>,
-    /// Canonical paths that the new config names for the first time and that stand as asked already.
-    /// Whoever keeps the journal hands them back as [`super::Observed::adopted`], less what an
-    /// unverified transaction has written itself: they stay when they leave the config.
+    /// Canonical paths that the new config mentions for the first time and that already match it.
+    /// The caller stores them and passes them back as [`super::Observed::adopted`], without those
+    /// that an unverified transaction wrote itself: adopted objects stay when they leave the
+    /// config.
     #[serde(skip)]
     pub adopted: BTreeSet<AbsPath>,
-    /// Files of the config before, without a content given, that somebody has written since and that this
-    /// update replaces: what they hold is kept as an original.
+    /// Files without content in the base config that another program has written since and that
+    /// this update replaces: their content is kept as an original.
     #[serde(skip)]
     pub written: BTreeSet<AbsPath>,
-    /// Every canonical path that the new config says something of.
+    /// Every canonical path that the new config mentions.
     #[serde(skip)]
     pub named: BTreeSet<AbsPath>,
-    /// Entries of users and groups that the new config does not speak of: what was there before is
-    /// either back or not to come back any more.
+    /// Entries of users and groups that the new config does not mention. Their recorded original
+    /// values are dropped: each is either restored by this plan or will not be restored.
     #[serde(skip)]
     pub let_go: Vec<EditPlace>,
-    /// Paths that leave the config and are left as a user made them, each with the reason.
+    /// Paths that leave the config but stay in the state that a user gave them, each with the
+    /// reason.
     #[serde(skip)]
     pub left_behind: Vec<String>,
 }
@@ -67,18 +69,18 @@ impl Plan {
     }
 }
 
-/// A config by name and content.
+/// The name and digest of a config.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ConfigRef {
-    /// Its name; empty where there is none yet.
+    /// Its name; empty if there is no config yet.
     pub name: String,
-    /// Its digest; none where there is no config yet.
+    /// Its digest; none if there is no config yet.
     #[serde(serialize_with = "digest_or_empty")]
     pub digest: Option<Digest>,
 }
 
 impl ConfigRef {
-    /// The name and digest of `config`; nothing where it asks for nothing and has no name.
+    /// The name and digest of `config`; empty if it has no entries and no name.
     pub fn of(config: &MachineConfig) -> Self {
         let none = config.name.is_empty() && *config == MachineConfig::default();
         Self {
@@ -95,21 +97,21 @@ fn digest_or_empty<S: serde::Serializer>(
     to.serialize_str(&digest.map(|digest| digest.to_string()).unwrap_or_default())
 }
 
-/// What an update costs the machine, least first.
+/// The cost of an update for the machine, lowest first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub enum Cost {
-    /// Nobody notices.
+    /// No visible effect.
     #[default]
     None,
-    /// A service reads its configuration again.
+    /// A service is reloaded.
     Reload,
     /// A service is restarted.
     Restart,
-    /// Pods leave the node.
+    /// The node is drained.
     Drain,
-    /// Userspace is restarted, the kernel stays.
+    /// Userspace is restarted; the kernel keeps running.
     SoftReboot,
-    /// The machine is restarted.
+    /// The machine is rebooted.
     Reboot,
 }
 
@@ -117,41 +119,42 @@ pub enum Cost {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Change {
-    /// What it is about.
+    /// The kind of entry that changes.
     pub kind: EntryKind,
-    /// The path, the unit's name, `unit/drop-in`, the user, the argument.
+    /// The path, the unit's name, `unit/drop-in`, the user, or the argument.
     pub name: String,
-    /// Whether it appears, changes or goes.
+    /// Whether the entry is created, modified or removed.
     pub change: ChangeKind,
-    /// What differs: `content`, `mode`, `owner`, `label`, `target`, `kind`, `enabled`, `masked`, `keys`;
-    /// of users and groups `uid`, `gid`, `primaryGroup`, `gecos`, `home`, `shell`, `groups`, `password`.
+    /// The differing fields: `content`, `mode`, `owner`, `label`, `target`, `kind`, `enabled`,
+    /// `masked`, `keys`; for users and groups `uid`, `gid`, `primaryGroup`, `gecos`, `home`,
+    /// `shell`, `groups`, `password`.
     pub fields: Vec<String>,
     /// The object before.
     pub before: Option<Box<ObjectSummary>>,
     /// The object after.
     pub after: Option<Box<ObjectSummary>>,
-    /// A unified diff for text that everybody may read; none otherwise.
+    /// A unified diff if the text is world-readable; none otherwise.
     pub diff: Option<String>,
     /// The actions this change causes, as `Restart chronyd.service`.
     pub actions: Vec<String>,
-    /// Which rule chose them: `builtin:/etc/chrony.conf`, `user:…`, `default`.
+    /// The policy rule that chose the actions: `builtin:/etc/chrony.conf`, `user:…`, `default`.
     pub policy: String,
-    /// One sentence for people.
+    /// The reason as one sentence.
     pub why: String,
 }
 
-/// How a thing changes.
+/// How an entry changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum ChangeKind {
-    /// It was not there.
+    /// It did not exist.
     Create,
-    /// It was there, otherwise.
+    /// It existed in another state.
     Modify,
-    /// It goes, or what stood there before machinist comes back.
+    /// It is removed, or its original is restored.
     Remove,
 }
 
-/// What may be said of an object without showing what it holds.
+/// The facts about an object that can be shown without revealing its content.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ObjectSummary {
@@ -163,53 +166,53 @@ pub struct ObjectSummary {
     pub mode: Option<String>,
     /// `uid:gid`.
     pub owner: Option<String>,
-    /// A link's text.
+    /// The target of a link.
     pub target: Option<String>,
 }
 
-/// Something done after the commit to make the changes effective.
+/// An action after the commit that makes changes effective.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Action {
-    /// What is done.
+    /// The kind of action.
     #[serde(rename = "type")]
     pub kind: ActionKind,
-    /// To which unit; none for what concerns the whole machine.
+    /// The unit it applies to; none if it concerns the whole machine.
     pub unit: Option<String>,
-    /// Why, one reason each: the change and the rule.
+    /// The reasons, one per change, each with its rule.
     pub why: Vec<String>,
 }
 
-/// The kinds of action, in the order in which they are done.
+/// The kinds of action, in execution order.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, serde::Deserialize,
 )]
 pub enum ActionKind {
-    /// Pods leave the node (done before anything is written).
+    /// The node is drained (before anything is written).
     Drain,
-    /// A unit is stopped: it is masked, disabled or gone. Before the daemon-reload, so that it stops
-    /// by the rules it was started with.
+    /// A unit is stopped because it is masked, disabled or removed. This comes before the
+    /// daemon-reload, so that the unit is stopped with the settings it was started with.
     Stop,
-    /// systemd reads its unit files again.
+    /// systemd reloads its unit files.
     DaemonReload,
-    /// A unit reads its configuration again.
+    /// A unit reloads its configuration.
     Reload,
     /// A unit is restarted.
     Restart,
-    /// The registries.conf rule: reload, and drain where images could change.
+    /// The rule for registries.conf: reload, and drain if image names could resolve differently.
     Special,
-    /// Userspace restarts.
+    /// Userspace is restarted (soft reboot).
     SoftReboot,
-    /// The machine restarts. Swallows all the others but the drain.
+    /// The machine is rebooted. Replaces all other actions except the drain.
     Reboot,
 }
 
-/// What this host and this process can do. What it cannot is refused by name.
+/// What this host and this process can do. The plan refuses everything else with a specific reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Capabilities {
-    /// The root is a running machine: actions are carried out, units are asked.
+    /// The root is a running machine: actions are carried out, and units are queried.
     pub live: bool,
-    /// Owners can be set (CAP_CHOWN); otherwise an offline root records them.
+    /// Owners can be set (CAP_CHOWN); otherwise they are only recorded on an offline root.
     pub chown: bool,
-    /// What the provider for the operating system can change.
+    /// What the operating-system provider can change.
     pub os: OsCapabilities,
 }

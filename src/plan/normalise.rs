@@ -1,5 +1,5 @@
-//! Steps folded into operations: no target lies below another's, and their order is that of the
-//! commit.
+//! Folds steps into operations: no target is below another operation's target, and the operations
+//! are in commit order.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,15 +15,15 @@ use crate::{
     reason::Reason,
 };
 
-/// What missing parents are made with.
+/// The attributes of missing parent directories.
 const PARENT: Object = Object::Directory {
     mode: 0o755,
     uid: 0,
     gid: 0,
 };
 
-/// The operations that carry out `steps`, and a refusal for each that cannot be: a file or a foreign
-/// link stands where a directory is needed.
+/// The operations that carry out `steps`, and a refusal for each step that is impossible because a
+/// file or a foreign link exists where a directory is needed.
 pub(super) fn operations(
     steps: &Steps,
     layout: &Layout,
@@ -48,7 +48,7 @@ pub(super) fn operations(
     (operations, refusals)
 }
 
-/// Adds the missing directories above `path`, up to the first that is there.
+/// Adds the missing directories above `path`, up to the first existing one.
 fn add_parents(
     path: &AbsPath,
     step: &Step,
@@ -74,7 +74,7 @@ fn add_parents(
                 acts.insert(above, Act::Put(object));
             }
             _ if above == AbsPath::root() => return Ok(()),
-            // A file or link of the config itself: refused where the layout is made.
+            // A file or link of the config itself was already refused when the layout was built.
             (Some(Act::Put(_)), _) => return Ok(()),
             _ => {
                 let message = format!(
@@ -88,7 +88,8 @@ fn add_parents(
     Ok(())
 }
 
-/// The user's own directory, where what it is made for belongs to the user who controls the ones above it.
+/// A directory owned by the user, if the user controls the directories above it and also owns the
+/// object it is created for.
 fn users_own(path: &AbsPath, step: &Step, observed: &Observed) -> Option<Object> {
     let user = *observed.users_directories.get(path)?;
     let Act::Put(
@@ -106,7 +107,7 @@ fn users_own(path: &AbsPath, step: &Step, observed: &Observed) -> Option<Object>
     })
 }
 
-/// The directory that stood there before machinist, where one would come back.
+/// The original directory, if one would be restored.
 fn original(act: Option<&Act>, observed: &Observed) -> Option<Object> {
     let Some(Act::Restore(place)) = act else {
         return None;
@@ -116,7 +117,7 @@ fn original(act: Option<&Act>, observed: &Observed) -> Option<Object> {
     (facts.kind == ObjectKind::Directory).then_some(Object::Directory { mode, uid, gid })
 }
 
-/// What lies below a directory that is replaced or removed needs no operation of its own.
+/// Drops operations on objects inside a directory that is replaced or removed as a whole.
 fn drop_what_goes_with_its_directory(acts: &mut BTreeMap<AbsPath, Act>, observed: &Observed) {
     let whole: BTreeSet<AbsPath> = acts
         .iter()
@@ -134,7 +135,7 @@ fn drop_what_goes_with_its_directory(acts: &mut BTreeMap<AbsPath, Act>, observed
     }
 }
 
-/// Files of somebody else that only get a block of ours.
+/// Files that belong to a user and in which only the managed block changes.
 fn edited(steps: &Steps, observed: &Observed) -> BTreeSet<AbsPath> {
     let keys = steps.at.iter().filter(|(path, step)| {
         step.entry.kind == EntryKind::SSHKey
@@ -144,7 +145,7 @@ fn edited(steps: &Steps, observed: &Observed) -> BTreeSet<AbsPath> {
     keys.map(|(path, _)| path.clone()).collect()
 }
 
-/// Moves new objects into the new directories that hold them.
+/// Moves new objects into the trees of the new directories that contain them.
 fn fold(
     acts: BTreeMap<AbsPath, Act>,
     shared: &BTreeSet<AbsPath>,
@@ -157,7 +158,8 @@ fn fold(
         .map(|(path, _)| path.clone())
         .collect();
     let mut operations = Vec::new();
-    // A parent sorts before what it holds, so from the end every tree is complete when it is met.
+    // A parent sorts before its children, so iterating from the end meets each directory after its
+    // children.
     for (path, act) in acts.into_iter().rev() {
         let kind = match act {
             Act::Put(object) => {
@@ -226,7 +228,7 @@ fn node(object: Object, children: BTreeMap<String, Node>) -> Node {
     }
 }
 
-/// A file that holds what an original holds, with another mode and owner.
+/// A file with the content of an original and another mode and owner.
 fn copy(place: AbsPath, attributes: Attributes, observed: &Observed) -> Node {
     let size = observed.objects.get(&place).map_or(0, |facts| facts.size);
     let Attributes { mode, uid, gid } = attributes;
@@ -240,7 +242,7 @@ fn copy(place: AbsPath, attributes: Attributes, observed: &Observed) -> Node {
     }
 }
 
-/// Parents before children, links after what they lead to, removals last and bottom-up.
+/// Parents before children, links after their targets, removals last and bottom-up.
 fn order(operation: &Operation) -> (u8, std::cmp::Reverse<usize>, AbsPath) {
     let depth = |up: bool| {
         std::cmp::Reverse(if up {

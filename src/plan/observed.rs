@@ -1,4 +1,5 @@
-//! What the machine looks like, as plain data: taken by a driver, looked at by the planner.
+//! Defines the observed state of a machine as plain data; the update module collects it and the
+//! planner reads it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,99 +8,103 @@ use serde::{Deserialize, Serialize};
 use super::{Base, Database, Edit, Entries, Labels, LinkEnd, Node, OsFacts};
 use crate::{digest::Digest, machine_config::KernelCommandLine, path::AbsPath, reason::Reason};
 
-/// The facts a plan is made from, for every path and unit that the two configs name.
+/// The facts that a plan is made from, for every path and unit that the two configs mention.
 ///
 /// Paths are *canonical*: links in their parents are resolved inside the root.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Observed {
-    /// The objects at the paths asked for and at all their parents; absent paths are not listed.
+    /// The objects at the requested paths and at all their parents; absent paths are not listed.
     pub objects: BTreeMap<AbsPath, FileFacts>,
-    /// Where each path of the config to reach really lies, in the tree *as planned*: a link or a
-    /// directory that the config itself brings counts as there. Identical paths are left out.
+    /// The canonical path of each path of the desired config, in the tree *as planned*: links and
+    /// directories that the config itself creates count as existing. Identical paths are omitted.
     pub canonical: BTreeMap<AbsPath, AbsPath>,
-    /// Where each path of the config the machine is on lies today; identical paths are left out.
+    /// The canonical path of each path of the base config in the tree of today; identical paths are
+    /// omitted.
     pub canonical_before: BTreeMap<AbsPath, AbsPath>,
-    /// Directories that a change would remove or replace, and what they hold.
+    /// The names in directories that a change would remove or replace.
     pub children: BTreeMap<AbsPath, BTreeSet<String>>,
-    /// Where symbolic links lead that exist where the config to reach asks for another kind of object, or
-    /// that belong to the layout.
+    /// The targets of symbolic links that exist where the desired config wants another kind of
+    /// object, or that belong to the layout.
     pub link_ends: BTreeMap<AbsPath, LinkEnd>,
-    /// What the links of an ostree host's layout lead to. Looked at only where a kind differs.
+    /// The targets of the layout links of an ostree host. Collected only if a kind differs.
     pub layout_targets: BTreeSet<AbsPath>,
-    /// Objects that cannot be looked at, because their file system does not answer this process, with the
-    /// reason and what failed. Nothing is known of what is below them.
+    /// Objects that cannot be read because their file system does not respond to this process, with
+    /// the reason and the failed call. Nothing below them is known.
     pub unreachable: BTreeMap<AbsPath, (Reason, String)>,
-    /// The mounts that hold the paths, by mount point.
+    /// The mounts of the paths, by mount point.
     pub mounts: BTreeMap<AbsPath, MountFacts>,
     /// Accounts of the root's own passwd files, by name.
     pub users: BTreeMap<String, Account>,
     /// Groups of the root's own group files, by name.
     pub groups: BTreeMap<String, u32>,
-    /// The databases that these come from; empty where no config speaks of their entries.
+    /// The account databases these come from; empty if no config mentions their entries.
     pub accounts: AccountFacts,
-    /// What systemd and the unit directories say of the units that the configs or policies name.
+    /// The state of the units that the configs or policies mention, from systemd and the unit
+    /// directories.
     pub units: BTreeMap<String, UnitFacts>,
-    /// Files and links of the config to reach that lie in a unit or preset directory by another path, such as
-    /// behind a link of the config: the path in that directory, by the path that the config gives.
+    /// Files and links of the desired config that are in a unit or preset directory under another
+    /// path, for example behind a link of the config: the path in that directory, by the path in
+    /// the config.
     pub unit_paths: BTreeMap<AbsPath, AbsPath>,
-    /// The same for the config before.
+    /// The same for the base config.
     pub unit_paths_before: BTreeMap<AbsPath, AbsPath>,
     /// Every unit file and link in the unit directories of systemd, and the drop-ins of `units`.
     pub unit_files: BTreeMap<AbsPath, UnitEntry>,
-    /// The same for originals in these directories, by the path they stood at.
+    /// The same for originals in these directories, by their original path.
     pub unit_originals: BTreeMap<AbsPath, UnitEntry>,
-    /// Where the links of the unit directories end that lead out of them, by the path that they name; none where
-    /// no file is there. In the tree as planned.
+    /// The final targets of links that lead out of the unit directories, by the path that each link
+    /// names; none if no file exists there. In the tree as planned.
     pub unit_ends: BTreeMap<AbsPath, Option<AbsPath>>,
-    /// The same as the tree is today.
+    /// The same in the tree of today.
     pub unit_ends_before: BTreeMap<AbsPath, Option<AbsPath>>,
-    /// Text of small files that a plan must read to decide: preset files, `authorized_keys`,
-    /// vendor unit files whose `[Install]` section is needed, and what a diff is shown for.
+    /// The text of small files that a plan must read: preset files, `authorized_keys`, vendor unit
+    /// files whose `[Install]` section is needed, and files that a diff is shown for.
     pub texts: BTreeMap<AbsPath, String>,
     /// Whether sshd reads `~/.ssh/authorized_keys.d/ignition`.
     pub sshd_reads_keys_directory: bool,
-    /// Where sshd takes keys from, where those are files that no config brings keys to.
+    /// The source of sshd's keys, if it is not a file that a config can write keys to.
     pub sshd_keys_elsewhere: Option<String>,
     /// Kernel arguments of the running kernel.
     pub kernel_arguments: KernelCommandLine,
-    /// What this machine was on before the config that it is on for us.
+    /// The config to compare with where only changes are judged.
     pub base: Base,
-    /// The rest of the operating system that runs.
+    /// Other facts about the running operating system.
     pub os: OsFacts,
-    /// Paths that hold an *original*: what stood there before machinist first touched it, by the
-    /// place it is kept at.
+    /// The place of the *original* of each path: the object that existed before machinist first
+    /// changed it.
     ///
-    /// The places are listed in `objects` too, so that a plan knows what would come back.
+    /// The places are listed in `objects` too, so that a plan knows what a restore would bring.
     pub originals: BTreeMap<AbsPath, AbsPath>,
-    /// Mode and owner before machinist set them, of files whose content no config gave since: these two go
-    /// back, and the content stays.
+    /// The mode and owner before machinist set them, of files whose content no config has set
+    /// since: on leaving, these two are restored and the content stays.
     pub modes: BTreeMap<AbsPath, Attributes>,
-    /// What is in place without the label that it was to have, because that could not be set.
+    /// Objects in place whose planned label could not be set.
     pub labels_pending: BTreeSet<AbsPath>,
-    /// Which SELinux labels new objects get; empty where the root has no policy.
+    /// The SELinux labelling rules for new objects; empty if the root has no policy.
     pub labels: Labels,
-    /// Paths that stood as asked when a config first named them ([`super::Plan::adopted`]): nothing
-    /// was written there, so nothing is removed when they leave the config.
+    /// Paths that matched the config when a config first mentioned them ([`super::Plan::adopted`]):
+    /// nothing was written there, so nothing is removed when they leave the config.
     pub adopted: BTreeSet<AbsPath>,
-    /// The users who control the directories of canonical paths, where one is known that is not root.
+    /// The users who control the parent directories of canonical paths, if a user other than root
+    /// does.
     pub users_directories: BTreeMap<AbsPath, u32>,
-    /// Canonical paths of the config before that a user could lead elsewhere, and why.
+    /// Canonical paths of the base config that a user could redirect, with the reason.
     pub unsafe_before: BTreeMap<AbsPath, String>,
-    /// The same of the config to reach.
+    /// The same for the desired config.
     pub unsafe_after: BTreeMap<AbsPath, String>,
-    /// Why nobody would settle an interrupted update before ordinary services start; none where the
+    /// Why an interrupted update would not be recovered before ordinary services start; none if the
     /// units for that are installed and enabled ([`super::recovery`]).
     pub recovery_missing: Option<String>,
 }
 
 impl Observed {
-    /// The object at or above `path` that cannot be looked at, and why.
+    /// The object at or above `path` that cannot be read, and why.
     pub(super) fn unreachable_at(&self, path: &AbsPath) -> Option<(&AbsPath, &(Reason, String))> {
         let mut all = self.unreachable.iter();
         all.find(|(above, _)| path.is_under(above))
     }
 
-    /// Where paths of both configs really lie that lie elsewhere than they say.
+    /// The canonical paths of all paths of both configs that differ from their canonical path.
     pub fn moved(self) -> BTreeMap<AbsPath, AbsPath> {
         let mut moved = self.canonical_before;
         moved.extend(self.canonical);
@@ -107,23 +112,24 @@ impl Observed {
     }
 }
 
-/// What a plan must know to make, change and remove users and groups.
+/// The facts needed to create, change and remove users and groups.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct AccountFacts {
     /// The databases that are regular files.
     pub databases: BTreeMap<Database, Entries>,
-    /// What a new user finds at home (`/etc/skel`).
+    /// The content of a new user's home (`/etc/skel`).
     pub skeleton: BTreeMap<String, Node>,
-    /// The shell of a new user for whom none is asked.
+    /// The shell of a new user if the config sets none.
     pub shell: String,
-    /// What machinist has changed: the value before it first did, and the one it gave last.
+    /// What machinist has changed: the value before its first change, and the value of its last
+    /// change.
     pub kept: Vec<Edit>,
 }
 
 /// One object in the tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileFacts {
-    /// What it is.
+    /// Its kind.
     pub kind: ObjectKind,
     /// Permission bits, 0–07777.
     pub mode: u32,
@@ -133,14 +139,14 @@ pub struct FileFacts {
     pub gid: u32,
     /// Bytes of a regular file.
     pub size: u64,
-    /// Digest of a regular file's content; none for other kinds and parents, and for a large file whose size
-    /// no config asks for.
+    /// Digest of a regular file's content; none for other kinds and parents, and for a large file
+    /// whose size no config has.
     pub digest: Option<Digest>,
-    /// What a link leads to; none where that is no text.
+    /// The target of a link; none if it is not UTF-8.
     pub target: Option<String>,
-    /// Its inode number: on one mount, whether two paths are names of one object.
+    /// Its inode number; within one mount it shows whether two paths are names of the same object.
     pub inode: u64,
-    /// How many names it has.
+    /// Its number of hard links.
     pub names: u32,
     /// Something is mounted on it.
     pub mount_point: bool,
@@ -150,11 +156,12 @@ pub struct FileFacts {
     pub mount: AbsPath,
     /// Its SELinux label; none where the root has no policy, or it has none.
     pub label: Option<String>,
-    /// The label is neither the one that machinist gave it nor the policy's.
+    /// machinist has set a label, and the current one is neither that nor the policy's.
     pub relabelled: bool,
-    /// Of an object of another user than root: whether it has an access control list.
+    /// For an object owned by a user other than root: whether it has an access control list.
     pub access_list: bool,
-    /// Of a file of another user than root: whether it has any attributes that a new file would take over.
+    /// For a file owned by a user other than root: whether it has attributes that a new file would
+    /// inherit.
     pub attributes: bool,
 }
 
@@ -187,13 +194,14 @@ pub enum ObjectKind {
 pub struct MountFacts {
     /// Mounted read-only.
     pub read_only: bool,
-    /// Bytes this process may still write.
+    /// Free bytes for this process.
     pub free_bytes: u64,
-    /// Objects that may still be made; none where the file system has no such limit.
+    /// Free inodes; none if the file system has no such limit.
     pub free_inodes: Option<u64>,
-    /// Whether a directory for what is staged there is at hand, or may be made at its top.
+    /// Whether a staging directory exists there, or may be created at the top of the mount.
     pub staging: bool,
-    /// A directory from the lower layer of an overlay can be neither exchanged nor renamed.
+    /// The mount is an overlay: directories of its lower layer can be neither exchanged nor
+    /// renamed.
     pub overlay: bool,
 }
 
@@ -219,13 +227,14 @@ pub enum UnitEntry {
     Link(String),
 }
 
-/// What is known of one unit. Offline only the files are known.
+/// The state of one unit. Offline only the files are known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UnitFacts {
     /// `loaded`, `not-found`, `masked`, …; none offline.
     pub load: Option<String>,
     /// `active`, `inactive`, `failed`, …; none offline.
     pub active: Option<String>,
-    /// Whether its file exists outside `/etc/systemd/system` (vendor or runtime directories), where.
+    /// The path of its file outside `/etc/systemd/system` (vendor or runtime directories), if it
+    /// exists.
     pub vendor_file: Option<AbsPath>,
 }

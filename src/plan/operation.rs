@@ -1,46 +1,46 @@
-//! What a transaction does to the tree: a flat, normalised list of operations.
+//! Defines the operations of a transaction on the tree: a flat, normalised list.
 //!
-//! No operation's target lies below another's: what is below a directory that this transaction
-//! creates, replaces or removes is part of that directory's tree. Only
-//! [`OperationKind::Metadata`], which leaves its directory in place, may stand above others.
+//! No target is below another operation's target: everything below a directory that the transaction
+//! creates, replaces or removes is part of that directory's tree. Only [`OperationKind::Metadata`],
+//! which keeps its directory in place, may have other targets below it.
 
 use std::collections::BTreeMap;
 
 use super::{Attributes, Edit};
 use crate::{digest::Digest, machine_config::Content, path::AbsPath};
 
-/// One change to one place.
+/// One change at one path.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Operation {
     /// The canonical path of the object.
     pub target: AbsPath,
     /// What happens there.
     pub kind: OperationKind,
-    /// The object belongs to somebody else and only holds an entry of ours (`authorized_keys`):
-    /// it never becomes ours and has no original.
+    /// The object belongs to a user and only contains a managed block (`authorized_keys`):
+    /// machinist never owns it and keeps no original.
     pub shared: bool,
-    /// Home directories of new users that come with it: they and what a user finds there belong to the
-    /// user.
+    /// Home directories of new users inside this tree: they and the files copied from /etc/skel
+    /// belong to the user.
     pub homes: Vec<AbsPath>,
 }
 
 /// The kinds of operation.
 #[derive(Clone, Debug, PartialEq)]
 pub enum OperationKind {
-    /// A complete new object takes the place of what is there (or of nothing).
+    /// A complete new object is put in place of the existing one (or where nothing exists).
     Put(Node),
-    /// The object goes.
+    /// The object is removed.
     Remove,
-    /// What stood here before machinist first touched it comes back, from the place given.
+    /// The original is restored from the given place.
     Restore(AbsPath),
     /// A directory or file keeps its content and gets another mode or owner.
     Metadata(Attributes),
-    /// Entries of a database of users and groups are made, changed or removed in the file as it is
-    /// then.
+    /// Entries of an account database are created, changed or removed in the file's content at
+    /// commit time.
     Entries(Vec<Edit>),
 }
 
-/// A new object, whole.
+/// A complete new object.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Node {
     /// Permission bits, 0–07777; ignored for links.
@@ -51,36 +51,37 @@ pub struct Node {
     pub gid: u32,
     /// What it is.
     pub kind: NodeKind,
-    /// The SELinux label to have; none where the root has no policy, or that gives none.
+    /// The SELinux label to set; none if the root has no policy, or if the policy sets none.
     pub label: Option<String>,
 }
 
-/// What a new object holds.
+/// The kind and content of a new object.
 #[derive(Clone, Debug, PartialEq)]
 pub enum NodeKind {
     /// A regular file.
     File(Content),
-    /// A regular file that holds what the original at this place holds. What it holds is not the config's.
+    /// A regular file with the content of the original at this place, which the config does not
+    /// set.
     Copy {
         /// Where the original is kept.
         place: AbsPath,
         /// Its length in bytes.
         size: u64,
     },
-    /// A symbolic link with this text.
+    /// A symbolic link with this target.
     Link(String),
-    /// Another name of the file that is at this canonical path once all operations are done; mode and
-    /// owner are that file's.
+    /// A hard link to the file that exists at this canonical path when all operations are done;
+    /// mode and owner are that file's.
     Hard(AbsPath),
-    /// A directory with everything in it.
+    /// A directory with all its content.
     Directory(BTreeMap<String, Node>),
 }
 
-/// What a file's size is rounded up to; every common file system uses blocks of 4 KiB.
+/// The unit that file sizes are rounded up to; all common file systems use blocks of 4 KiB.
 const BLOCK: u64 = 4096;
 
 impl Node {
-    /// Adds what the files of this tree hold, each content once, with its size.
+    /// Adds the contents of all files in this tree with their sizes, without duplicates.
     pub fn contents(&self, to: &mut BTreeMap<Digest, u64>) {
         match &self.kind {
             NodeKind::File(content) => {
@@ -93,7 +94,7 @@ impl Node {
         }
     }
 
-    /// Bytes, in whole blocks, and objects that staging this tree takes.
+    /// The bytes, in whole blocks, and the inodes that staging this tree takes.
     pub fn weight(&self) -> (u64, u64) {
         match &self.kind {
             NodeKind::File(content) => (content.size().div_ceil(BLOCK) * BLOCK, 1),

@@ -1,5 +1,5 @@
-//! What only a provider for the operating system can change: image, kernel, extensions; and what is
-//! refused of them on every host.
+//! Plans the parts of a config that only an operating-system provider can change (image, kernel,
+//! extensions), and refuses those that no host supports.
 
 mod arguments;
 mod host;
@@ -24,7 +24,7 @@ use crate::{
     reason::Reason,
 };
 
-/// One difference of the operating system.
+/// One difference in the operating system.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct OsChange {
     pub(super) entry: Entry,
@@ -32,7 +32,7 @@ pub(super) struct OsChange {
     part: Part,
 }
 
-/// Of which part of the operating system.
+/// The part of the operating system that differs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Part {
     Image,
@@ -40,7 +40,7 @@ enum Part {
     KernelArguments,
     KernelType,
     Extensions,
-    /// What it needs is decided when a machine is installed (initramfs, keys): no provider changes it.
+    /// FIPS mode is set up when a machine is installed (initramfs, keys): no provider changes it.
     Fips,
 }
 
@@ -76,8 +76,9 @@ impl Part {
 }
 
 impl OsChange {
-    /// Whether something that runs would be taken away which nobody here can have brought: an argument that
-    /// was found running when a config first named it stays, as a file does that stood as asked.
+    /// Whether the change would remove something that no provider on this host can have added: a
+    /// kernel argument that was already running when a config first mentioned it stays, like a file
+    /// that already matched.
     fn takes_away_what_was_found(&self, capabilities: OsCapabilities) -> bool {
         self.change == ChangeKind::Remove && !self.part.can_be_changed(capabilities)
     }
@@ -90,7 +91,7 @@ impl OsChange {
         }
     }
 
-    /// The refusal of a host whose provider cannot do it, or that has none.
+    /// The refusal if the host's provider does not support the change, or if there is no provider.
     fn refusal(&self, capabilities: OsCapabilities) -> Option<Refusal> {
         if self.part.can_be_changed(capabilities) {
             return None;
@@ -109,8 +110,8 @@ impl OsChange {
     }
 }
 
-/// Everything about the operating system that this host, or any, does not allow. `changes` are those that
-/// would be made; the layouts are those of the two configs.
+/// All refusals about the operating system, of this host or of any. `changes` are the planned ones;
+/// the layouts are those of the two configs.
 pub(super) fn refusals(
     changes: &[OsChange],
     [from, to]: [&MachineConfig; 2],
@@ -134,7 +135,7 @@ pub(super) fn refusals(
     refusals
 }
 
-/// A tag names another image tomorrow.
+/// Refuses image references by tag: a tag may be moved to another image.
 fn by_tag(from: &MachineConfig, to: &MachineConfig) -> Vec<Refusal> {
     let images = [
         (&from.os_image_url, &to.os_image_url),
@@ -151,7 +152,7 @@ fn by_tag(from: &MachineConfig, to: &MachineConfig) -> Vec<Refusal> {
     changed.filter_map(refuse).collect()
 }
 
-/// The config that changes are judged against.
+/// The config that changes are compared with.
 fn base<'a>(from: &'a MachineConfig, observed: &'a Observed) -> &'a MachineConfig {
     match &observed.base {
         Base::Declared(declared) => &declared.config,
@@ -159,13 +160,13 @@ fn base<'a>(from: &'a MachineConfig, observed: &'a Observed) -> &'a MachineConfi
     }
 }
 
-/// What cannot be compared, as a warning.
+/// The warning about parts that cannot be compared.
 pub(super) fn warning(to: &MachineConfig, observed: &Observed) -> Option<String> {
     layout::warning(to, &observed.base)
 }
 
-/// The refusals of what is lower than what is installed. Undo is no plan, so that going back to the config
-/// before is never held up by this; configs that are on the machine are not judged again.
+/// Refuses downgrades below the installed release or image. A rollback makes no plan, so this never
+/// blocks a return to the base config; the config that is already applied is not checked again.
 fn downgrades(changes: &[OsChange], [from, to]: [&MachineConfig; 2], os: &OsFacts) -> Vec<Refusal> {
     let mut refusals = Vec::new();
     let release = to.release.as_ref();
@@ -181,7 +182,7 @@ fn downgrades(changes: &[OsChange], [from, to]: [&MachineConfig; 2], os: &OsFact
     };
     if let (Some(release), Some(installed)) = (release, &os.release)
         && is_lower(&release.version, installed)
-        // Costly, and asked only where the answer counts.
+        // The digest is costly, so compute it last.
         && machine_config::digest(from) != machine_config::digest(to)
     {
         refuse("the release", &release.version, installed, &release.origin);
@@ -200,13 +201,13 @@ fn downgrades(changes: &[OsChange], [from, to]: [&MachineConfig; 2], os: &OsFact
     refusals
 }
 
-/// Where a part of the operating system is asked for.
+/// The origin of a part of the operating system in the config.
 fn origin(config: &MachineConfig, kind: EntryKind, name: &str) -> Origin {
     let key = (kind, name.to_owned());
     config.os_origins.0.get(&key).cloned().unwrap_or_default()
 }
 
-/// The differences between what runs and what is asked.
+/// The differences between the running and the desired operating system.
 pub(super) fn changes(
     from: &MachineConfig,
     to: &MachineConfig,
@@ -216,7 +217,7 @@ pub(super) fn changes(
     let from = base(from, observed);
     let running = &observed.kernel_arguments;
     let mut changes = arguments::changes(from, to, running);
-    // The machine is the truth, where a provider can tell it.
+    // If a provider reports the running image, that is authoritative.
     let runs = observed
         .os
         .image

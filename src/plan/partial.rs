@@ -1,7 +1,9 @@
-//! Entries that leave something to the machine: a file without contents, a directory without mode or owner.
+//! Plans entries that leave some values to the machine: a file without contents, a directory
+//! without mode or owner.
 //!
-//! What is absent stays as it is. Where a config before gave it and the next one does not, the value from
-//! before machinist comes back, so that the result never depends on the way there.
+//! Values that are not set keep their current state. If an earlier config set a value and the next
+//! one does not, the value from before machinist is restored, so that the result never depends on
+//! the sequence of configs.
 
 use super::{
     Attributes, ChangeKind, FileFacts, Observed,
@@ -15,7 +17,7 @@ use crate::{
 };
 
 impl Object {
-    /// The object that is made where nothing exists: what is absent gets Ignition's default.
+    /// The object to create if nothing exists: values that are not set get Ignition's defaults.
     pub(super) fn with_defaults(&self) -> Self {
         let Self::Partial {
             directory,
@@ -42,7 +44,7 @@ impl Object {
         }
     }
 
-    /// Mode and owner of a directory as it will be, from those that it has now.
+    /// The planned mode and owner of a directory, based on its current ones.
     pub(super) fn attributes_from(&self, now: Option<Attributes>) -> Option<Attributes> {
         let (mode, uid, gid) = self.given();
         let now = now.unwrap_or_else(|| defaults(self));
@@ -53,7 +55,7 @@ impl Object {
         })
     }
 
-    /// Mode, user and group where they are given.
+    /// Mode, user and group if they are set.
     fn given(&self) -> (Option<u32>, Option<u32>, Option<u32>) {
         match *self {
             Self::Partial { mode, uid, gid, .. } => (mode, uid, gid),
@@ -65,17 +67,17 @@ impl Object {
     }
 }
 
-/// One path of the config to reach, with what is known of it.
+/// One path of the desired config with the facts about it.
 #[derive(Clone, Copy)]
 pub(super) struct Reached<'a> {
-    /// The entry of the config before.
+    /// The entry of the base config.
     pub(super) had: Option<&'a Wanted>,
     pub(super) path: &'a AbsPath,
     pub(super) observed: &'a Observed,
 }
 
 impl Reached<'_> {
-    /// What is to be done for an entry of which only the kind is sure; none where all is as asked.
+    /// The act for an entry that fixes only the kind; none if everything is as desired.
     pub(super) fn partial(&self, wanted: &Object, facts: &FileFacts, owners: bool) -> Option<Act> {
         let same_kind = facts.kind == wanted.kind();
         if wanted.is_without_content() && self.gave_content(same_kind) {
@@ -89,7 +91,7 @@ impl Reached<'_> {
         (!same).then_some(Act::Metadata(attributes))
     }
 
-    /// What is made where nothing exists.
+    /// The object to create if nothing exists.
     pub(super) fn missing(&self, wanted: &Object) -> Act {
         let returns = wanted.is_without_content() && self.gave_content(false);
         match self.original(ObjectKind::File).filter(|_| returns) {
@@ -98,8 +100,8 @@ impl Reached<'_> {
         }
     }
 
-    /// Whether an earlier config put an object of its own here: then what this file holds is ours, and not
-    /// what was found.
+    /// Whether an earlier config put an object of its own here: then the content of this file is
+    /// machinist's and not the original one.
     fn gave_content(&self, same_kind: bool) -> bool {
         self.had.is_some_and(|had| match had.object {
             Object::Partial { .. } => !same_kind,
@@ -108,14 +110,15 @@ impl Reached<'_> {
             && !self.observed.modes.contains_key(self.path)
     }
 
-    /// Whether it was as asked when a config first named it, and nothing was changed since.
+    /// Whether it matched the config when a config first mentioned it, and has not been changed
+    /// since.
     fn is_as_found(&self) -> bool {
         let changed = self.observed.originals.contains_key(self.path)
             || self.observed.modes.contains_key(self.path);
         self.observed.adopted.contains(self.path) && !changed
     }
 
-    /// The original's content where there is one, an empty file where there was none.
+    /// The content of the original if there is one, otherwise an empty file.
     fn content_returns(&self, wanted: &Object, facts: &FileFacts, owners: bool) -> Option<Act> {
         if let Some((place, original)) = self.original(ObjectKind::File) {
             return Some(Act::Copy(place.clone(), self.attributes(wanted, original)));
@@ -134,7 +137,8 @@ impl Reached<'_> {
         (facts.kind == kind).then_some((place, facts))
     }
 
-    /// Mode and owner to reach: as given, else what an earlier config changed goes back, else as they are.
+    /// The desired mode and owner: the values in the entry; else the restored values if an earlier
+    /// config changed them; else the current ones.
     fn attributes(&self, wanted: &Object, facts: &FileFacts) -> Attributes {
         let had = self.had.filter(|_| !self.is_as_found());
         let had = had.map_or((None, None, None), |had| had.object.given());
@@ -158,7 +162,7 @@ impl Reached<'_> {
         }
     }
 
-    /// Mode and owner once the entry is gone: only what it gave goes back to what was before.
+    /// Mode and owner after the entry has left: only the values that it set are restored.
     fn attributes_back(
         &self,
         wanted: &Object,
@@ -194,7 +198,8 @@ fn is_as(facts: &FileFacts, wanted: Attributes, owners: bool) -> bool {
     now.mode == wanted.mode && (!owners || owner(now) == owner(wanted))
 }
 
-/// What an act changes, by the names of [`super::Change::fields`]; what differs from the entry comes first.
+/// The fields that an act changes, by the names of [`super::Change::fields`]; those that differ
+/// from the entry come first.
 pub(super) fn changed_by(
     act: &Act,
     facts: &FileFacts,
@@ -217,8 +222,8 @@ pub(super) fn changed_by(
 }
 
 impl Steps {
-    /// A file without contents leaves the config: mode and owner go back, the content stays. One that was
-    /// made for the entry goes if it is still empty.
+    /// Plans a file without contents that leaves the config: mode and owner are restored, the
+    /// content stays. A file that was created for the entry is removed if it is still empty.
     pub(super) fn file_without_content_leaves(
         &mut self,
         path: &AbsPath,
@@ -265,7 +270,8 @@ impl Steps {
         self.put(path, &wanted.entry, act, change, fields);
     }
 
-    /// Mode and owner that a directory gets back when its entry leaves; none where it has them.
+    /// The mode and owner to restore to a directory when its entry leaves; none if it has them
+    /// already.
     pub(super) fn directory_back(
         path: &AbsPath,
         wanted: &Wanted,

@@ -1,30 +1,31 @@
-//! Preset files: whether a unit that nobody spoke of is to be enabled (systemd.preset(5)).
+//! Parses preset files, which decide whether a unit without an explicit setting is enabled
+//! (systemd.preset(5)).
 
 use std::collections::BTreeMap;
 
 use super::linkset::name::{self, Shape};
 use crate::path::AbsPath;
 
-/// Where preset files lie, the directory that wins first.
+/// The directories of preset files, highest precedence first.
 pub const DIRECTORIES: [&str; 5] = [
     "/etc/systemd/system-preset",
     "/run/systemd/system-preset",
     "/usr/local/lib/systemd/system-preset",
     "/usr/lib/systemd/system-preset",
-    // Where /lib is no link to /usr/lib.
+    // For systems where /lib is not a link to /usr/lib.
     "/lib/systemd/system-preset",
 ];
 
-/// What the presets say of one unit.
+/// The preset for one unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Preset {
-    /// Enable these: the unit itself, or the instances listed for a template.
+    /// Enable the unit itself, or the listed instances of a template.
     Enable(Vec<String>),
     /// Disable it.
     Disable,
 }
 
-/// All rules of a machine in the order in which they are asked.
+/// All rules of a machine in order of precedence.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Presets(Vec<Rule>);
 
@@ -36,8 +37,8 @@ struct Rule {
 }
 
 impl Presets {
-    /// The rules of those `texts` that are preset files: sorted by file name, and of two files with
-    /// one name only the one in the stronger directory.
+    /// The rules of those `texts` that are preset files: sorted by file name; of two files with the
+    /// same name only the one in the directory with higher precedence is used.
     pub(super) fn of(texts: &BTreeMap<AbsPath, String>) -> Self {
         let mut files: BTreeMap<&str, &str> = BTreeMap::new();
         for directory in DIRECTORIES {
@@ -59,13 +60,13 @@ impl Presets {
         )
     }
 
-    /// The first rule that matches wins; no rule at all means enable.
+    /// The first matching rule wins; without a matching rule the unit is enabled.
     pub(super) fn ask(&self, unit: &str) -> Preset {
         let itself = || Preset::Enable(vec![unit.to_owned()]);
         self.rule_for(unit).unwrap_or_else(itself)
     }
 
-    /// What the first rule that matches says.
+    /// The preset of the first matching rule.
     pub(super) fn rule_for(&self, unit: &str) -> Option<Preset> {
         self.0.iter().find_map(|rule| {
             if let Some(names) = rule.instances_of(unit) {
@@ -80,7 +81,8 @@ impl Presets {
 }
 
 impl Rule {
-    /// `enable foo@.service a b` speaks of `foo@a.service`, and of both for `foo@.service`.
+    /// `enable foo@.service a b` applies to `foo@a.service`; for `foo@.service` it yields both
+    /// instances.
     fn instances_of(&self, unit: &str) -> Option<Vec<String>> {
         if self.instances.is_empty() || name::template(unit)? != self.pattern {
             return None;
@@ -144,8 +146,8 @@ fn glob(pattern: &str, text: &str) -> bool {
     here(pattern.as_bytes(), text.as_bytes())
 }
 
-/// Whether `byte` is in the bracket expression that `pattern` goes on with, and what follows it;
-/// none when it is never closed.
+/// Whether `byte` matches the bracket expression at the start of `pattern`, and the pattern after
+/// it; none if the bracket is not closed.
 fn class(pattern: &[u8], byte: u8) -> Option<(bool, &[u8])> {
     let (negated, mut at) = match pattern.first()? {
         b'!' | b'^' => (true, 1),

@@ -1,4 +1,5 @@
-//! What would be in place and of no use: a file that its owner cannot reach, keys that sshd does not read.
+//! Warns of objects that would be in place but unusable: a file that its owner cannot reach, or
+//! keys that sshd ignores.
 
 use super::{
     Account, Attributes, Observed,
@@ -29,7 +30,7 @@ pub(super) fn warnings(layout: &Layout, observed: &Observed, owners: bool) -> Ve
 struct Reach<'a> {
     layout: &'a Layout,
     observed: &'a Observed,
-    /// Whether owners can be set here. Where they cannot, those that exist mean nothing.
+    /// Whether owners can be set here. If not, existing owners are ignored.
     owners: bool,
 }
 
@@ -63,8 +64,8 @@ impl Reach<'_> {
         ))
     }
 
-    /// The directory above `path` that keeps a user out. Only what is sure: the groups of a user are not known,
-    /// so that a directory which any other group may search keeps nobody out.
+    /// The directory above `path` that blocks a user, if that is certain: a user's groups are not
+    /// known, so a directory that its group may search is not reported.
     fn blocked(
         &self,
         path: &AbsPath,
@@ -86,7 +87,7 @@ impl Reach<'_> {
         })
     }
 
-    /// What sshd's StrictModes objects to: the file, or a directory from it up to the home.
+    /// The object that sshd's StrictModes rejects: the file, or a directory from it up to the home.
     fn unsafe_for_sshd(&self, file: &AbsPath, account: &Account) -> Option<(AbsPath, Attributes)> {
         let home = account.home.as_ref()?;
         let home = self.observed.canonical.get(home).unwrap_or(home);
@@ -99,7 +100,7 @@ impl Reach<'_> {
         })
     }
 
-    /// Mode and owner of a directory as the update leaves it; none where none exists yet.
+    /// The planned mode and owner of a directory; none if it does not exist yet.
     fn attributes(&self, directory: &AbsPath) -> Option<Attributes> {
         let facts = self.observed.objects.get(directory);
         let facts = facts.filter(|facts| self.owners && facts.kind == ObjectKind::Directory);

@@ -1,22 +1,23 @@
-//! Recovery before ordinary services start: without it nothing is staged on a running machine, since a
-//! power cut in the midst of a commit would leave a mix of two configs to whoever starts next.
+//! Requires that interrupted updates are recovered before ordinary services start. Without that,
+//! updates on a running machine are refused, because after a power failure during a commit the
+//! services would start with a mix of two configs.
 
 use super::{Observed, UNIT_DIR, difference::Steps};
 use crate::{machine_config::Refusal, path::AbsPath, reason::Reason};
 
-/// Settles an interrupted update early in a boot.
+/// Recovers an interrupted update early in the boot.
 pub const RECOVER: &str = "machinist-recover.service";
 
-/// Judges the boot; the unit before wants it.
+/// Judges the boot; the unit above pulls it in.
 pub const GUARD: &str = "machinist-guard.service";
 
-/// What pulls recovery in.
+/// The target that pulls recovery in.
 pub const TARGET: &str = "sysinit.target";
 
-/// Where the agent of a cluster keeps the copy of itself that the units run.
+/// The directory where the in-cluster agent keeps the copy of its program that the units run.
 pub const COPY_DIR: &str = "/usr/local/libexec/machinist";
 
-/// The refusal of a running machine where nobody would settle the update.
+/// Refuses an update on a running machine that has no working recovery.
 pub(super) fn missing(observed: &Observed) -> Option<Refusal> {
     let why = observed.recovery_missing.as_ref()?;
     let message = format!("nothing here would settle an update that a power cut interrupts: {why}");
@@ -24,7 +25,7 @@ pub(super) fn missing(observed: &Observed) -> Option<Refusal> {
     Some(Refusal::new(Reason::RecoveryMissing, message).expected(expected))
 }
 
-/// The refusals of an update that would change who settles it.
+/// Refuses an update that would change the recovery units or program.
 pub(super) fn touched(steps: &Steps) -> impl Iterator<Item = Refusal> {
     let own = steps.at.iter().filter(|(path, _)| is_part(path));
     own.map(|(path, step)| {
@@ -35,7 +36,8 @@ pub(super) fn touched(steps: &Steps) -> impl Iterator<Item = Refusal> {
     })
 }
 
-/// Whether an object takes part in recovery: the units, what enables them, the program that they run.
+/// Whether an object belongs to recovery: the units, the links that enable them, the program they
+/// run.
 fn is_part(path: &AbsPath) -> bool {
     let text = path.as_str();
     if let Some(below) = text

@@ -1,12 +1,12 @@
-//! Which changes a soft reboot makes effective: it starts userspace anew and leaves the kernel, what the
-//! kernel was told, and everything that runs before the root file system is there.
+//! Decides which changes a soft reboot makes effective: it restarts userspace and keeps the kernel,
+//! its settings, and everything that runs before the root file system is mounted.
 
 use super::linkset::name;
 use crate::path::AbsPath;
 
-/// Read by the kernel, the boot loader, the initial RAM disk or early boot, or told to the kernel, which
-/// keeps it over a soft reboot: modules, block devices, mounts, devices, sysctls, security policies,
-/// interfaces and packet filters. What is below them is meant, too.
+/// Paths that are read by the kernel, the boot loader, the initial RAM disk or early boot, or that
+/// configure kernel state which survives a soft reboot: modules, block devices, mounts, devices,
+/// sysctls, security policies, interfaces and packet filters. Paths below them are included.
 const KERNEL_PATHS: &[&str] = &[
     "/boot",
     "/efi",
@@ -79,8 +79,8 @@ const KERNEL_PATHS: &[&str] = &[
     "/usr/local/lib/firmware",
 ];
 
-/// Units of early boot, by what their names begin with: their work is done in the kernel or before it
-/// runs this userspace.
+/// Prefixes of units of early boot: their work is done in the kernel or before this userspace
+/// starts.
 const EARLY_UNITS: &[&str] = &[
     "blk-availability.",
     "cryptsetup",
@@ -103,7 +103,7 @@ const EARLY_UNITS: &[&str] = &[
     "systemd-veritysetup@",
 ];
 
-/// Whether the new content of this path counts once userspace has started anew.
+/// Whether a soft reboot makes the new content of this path effective.
 pub(super) fn takes_path(path: &AbsPath) -> bool {
     let is_below = |top: &str| {
         let rest = path.as_str().strip_prefix(top);
@@ -112,7 +112,7 @@ pub(super) fn takes_path(path: &AbsPath) -> bool {
     !KERNEL_PATHS.iter().any(|top| is_below(top))
 }
 
-/// Whether a new start of this unit in the same kernel is enough for it.
+/// Whether restarting this unit with the same kernel is sufficient.
 pub(super) fn takes_unit(unit: &str) -> bool {
     let device = matches!(name::kind(unit), "mount" | "swap" | "automount" | "device");
     !device && !EARLY_UNITS.iter().any(|early| unit.starts_with(early))

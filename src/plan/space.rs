@@ -1,4 +1,5 @@
-//! Whether there is room for an update: for what is staged, and for the copy that is kept to go back to.
+//! Checks that there is enough free space for an update: for staging, and for the copies kept for a
+//! rollback.
 
 use std::collections::BTreeMap;
 
@@ -8,17 +9,17 @@ use super::{
 };
 use crate::{machine_config::Refusal, path::AbsPath, reason::Reason};
 
-/// Free bytes left on every file system that something is staged on: the journal, the directories of the
-/// staging tree and what other programs write while the update runs.
+/// Free bytes to leave on every file system used for staging: for the journal, the directories of
+/// the staging tree, and writes of other programs during the update.
 const RESERVE_BYTES: u64 = 1 << 20;
 
-/// Free inodes left on every file system, for the staging tree's own directories.
+/// Free inodes to leave on every file system, for the staging tree's own directories.
 const RESERVE_INODES: u64 = 32;
 
-/// What one mount must have free: bytes, and objects.
+/// The bytes and inodes that each mount must have free.
 type Needs<'a> = BTreeMap<&'a AbsPath, (u64, u64)>;
 
-/// A refusal for each mount that is too small, and for what is short there.
+/// A refusal for each mount that lacks bytes or inodes.
 pub(super) fn refusals(operations: &[Operation], observed: &Observed) -> Vec<Refusal> {
     let staged = staged(operations, observed);
     let copies = copies(operations, observed, &staged);
@@ -31,7 +32,8 @@ pub(super) fn refusals(operations: &[Operation], observed: &Observed) -> Vec<Ref
             (RESERVE_BYTES, RESERVE_INODES),
         ));
     }
-    // The copy alone leaves a file system that is made for the state as full as it likes to be.
+    // The copies alone may fill a file system that is dedicated to the state, so no reserve is
+    // left.
     for (mount, need) in &copies {
         if messages.is_empty() {
             messages.extend(short(mount, *need, observed, (0, 0)));
@@ -41,7 +43,7 @@ pub(super) fn refusals(operations: &[Operation], observed: &Observed) -> Vec<Ref
     messages.into_iter().map(refusal).collect()
 }
 
-/// Every new object is staged beside the old one on the same mount, and nothing is freed before the
+/// Every new object is staged on the same mount as the old one, and nothing is freed before the
 /// update is verified.
 fn staged<'a>(operations: &[Operation], observed: &'a Observed) -> Needs<'a> {
     let mut needs = Needs::new();
@@ -49,7 +51,7 @@ fn staged<'a>(operations: &[Operation], observed: &'a Observed) -> Needs<'a> {
         if let Some((_, facts)) = nearest(&operation.target, observed) {
             let (bytes, objects) = match &operation.kind {
                 OperationKind::Put(node) => node.weight(),
-                // Written whole beside the old file, with a line or two more.
+                // The file is rewritten next to the old one, with a line or two more.
                 OperationKind::Entries(_) => (facts.size.saturating_add(8192), 1),
                 _ => continue,
             };
@@ -61,8 +63,8 @@ fn staged<'a>(operations: &[Operation], observed: &'a Observed) -> Needs<'a> {
     needs
 }
 
-/// What files hold is kept a second time, each content once, in one file on the mount of the state; there
-/// beside what is staged on the same mount.
+/// File contents are stored a second time, without duplicates, in one file on the mount of the
+/// state, in addition to objects staged on the same mount.
 fn copies<'a>(operations: &[Operation], observed: &'a Observed, staged: &Needs<'a>) -> Needs<'a> {
     let mut contents = BTreeMap::new();
     for operation in operations {

@@ -1,4 +1,4 @@
-//! How a plan reads for people, on a terminal 80 columns wide.
+//! Renders a plan as text for a terminal 80 columns wide.
 
 use std::fmt::{self, Write as _};
 
@@ -10,25 +10,26 @@ use crate::{
     words::printable,
 };
 
-/// Most reasons shown for one action; a reboot may have thousands.
+/// The maximum number of reasons shown for one action; a reboot may have thousands.
 const MOST_REASONS: usize = 3;
 
-/// How many digits of a digest are shown: enough to tell two contents apart; JSON has all of them.
+/// The number of digest digits shown, enough to distinguish two contents; JSON has all of them.
 const DIGITS: usize = 12;
 
-/// Where a sentence is broken.
+/// The line width in columns.
 const WIDTH: usize = 80;
 
-/// A plan to be read; see [`Plan::to_text`].
+/// The text output of a plan; see [`Plan::to_text`].
 struct Page {
     text: String,
     colour: bool,
 }
 
 impl Plan {
-    /// The plan in words: what changes and why, what is done about it, at which cost.
+    /// The plan as text: the changes with their reasons, the actions, and the cost.
     ///
-    /// With `colour` the text holds ANSI escapes; the caller knows whether its reader wants them.
+    /// With `colour` the text contains ANSI escapes; the caller decides whether its output supports
+    /// them.
     pub fn to_text(&self, colour: bool) -> String {
         let mut page = Page {
             text: String::new(),
@@ -111,7 +112,7 @@ impl Page {
     }
 
     fn diff(&mut self, diff: &str) -> fmt::Result {
-        // The two lines of the head only repeat the path.
+        // The two header lines only repeat the path.
         for line in diff.lines().skip(2) {
             let style = match line.as_bytes().first() {
                 Some(b'+') => AnsiColor::Green.on_default(),
@@ -162,7 +163,8 @@ impl Page {
         Ok(())
     }
 
-    /// One sentence, broken between words; lines after the first stand two columns further in.
+    /// Writes one sentence, wrapped between words; lines after the first are indented by two more
+    /// columns.
     fn wrapped(&mut self, indent: &str, sentence: &str) {
         let mut column = 0;
         for word in printable(sentence).split(' ') {
@@ -186,7 +188,7 @@ impl Page {
     }
 }
 
-/// What may be said of content that is not shown.
+/// The size of content that is not shown.
 fn size(change: &Change) -> String {
     let bytes = |summary: &Option<Box<ObjectSummary>>| summary.as_ref().and_then(|one| one.size);
     match (bytes(&change.before), bytes(&change.after)) {
@@ -197,7 +199,8 @@ fn size(change: &Change) -> String {
     }
 }
 
-/// What differs in an object beside what a diff shows; of a new one what is not as usual.
+/// The differing values of an object that a diff does not show; of a new object those that differ
+/// from the usual values.
 fn values(change: &Change) -> Vec<String> {
     let (before, after) = (change.before.as_deref(), change.after.as_deref());
     let Some(after) = after else {

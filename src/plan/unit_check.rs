@@ -1,5 +1,5 @@
-//! What keeps a unit from doing its work on this machine, told before it is tried: names that do not fit, and
-//! units that are missing.
+//! Warns of units that cannot work on this machine: names that do not match their settings, and
+//! missing units.
 
 use std::collections::BTreeSet;
 
@@ -11,10 +11,10 @@ use super::{
 };
 use crate::machine_config::{UnitFile, UnitName};
 
-/// Units without which these cannot start.
+/// Settings that list units without which a unit cannot start.
 const REQUIREMENTS: [&str; 3] = ["Requires", "BindsTo", "Requisite"];
 
-/// Adds a warning for each unit of the config that cannot start or that nothing starts.
+/// Adds a warning for each unit of the config that cannot start or that is never started.
 pub(super) fn check(layout: &mut Layout, catalogue: &Catalogue<'_>) {
     if matches!(catalogue.side, Side::Before) {
         return;
@@ -34,7 +34,7 @@ pub(super) fn check(layout: &mut Layout, catalogue: &Catalogue<'_>) {
     }
 }
 
-/// The units that the config brings, changes or enables, by their real names.
+/// The units that the config creates, changes or enables, by their real names.
 fn subjects(catalogue: &Catalogue<'_>) -> BTreeSet<String> {
     let units = catalogue.config.units.iter();
     let entries = units.filter(|(_, unit)| !unit.mask && unit.enabled != Some(false));
@@ -53,7 +53,8 @@ fn subjects(catalogue: &Catalogue<'_>) -> BTreeSet<String> {
     all
 }
 
-/// Mounts, automounts and swaps are named after what they stand for, or systemd does not load them.
+/// Mounts, automounts and swaps must be named after their path, otherwise systemd does not load
+/// them.
 fn misnamed(unit: &str, file: &UnitFile) -> Option<String> {
     let kind = name::kind(unit);
     let (section, key) = match kind {
@@ -74,7 +75,7 @@ fn misnamed(unit: &str, file: &UnitFile) -> Option<String> {
     })
 }
 
-/// A path as a unit name has it (systemd-escape(1), `--path`).
+/// Escapes a path for a unit name (systemd-escape(1), `--path`).
 fn escape(path: &str) -> String {
     let parts: Vec<&str> = path
         .split('/')
@@ -97,7 +98,7 @@ fn escape(path: &str) -> String {
     escaped
 }
 
-/// A timer, path or socket starts another unit, which must be there.
+/// A timer, path or socket activates another unit, which must exist.
 fn without_its_service(unit: &str, file: &UnitFile, catalogue: &Catalogue<'_>) -> Option<String> {
     let (kind, stem) = (name::kind(unit), name::stem(unit));
     let given = match kind {
@@ -125,12 +126,12 @@ fn missing_requirement(unit: &str, file: &UnitFile, catalogue: &Catalogue<'_>) -
     ))
 }
 
-/// Why a unit cannot be started; none where it can, or where nobody knows before it is tried: devices, mounts
-/// and the like come and go with the machine.
+/// Why a unit cannot be started; none if it can, or if that is not known in advance: devices,
+/// mounts and the like appear and disappear at run time.
 fn lacks(unit: &str, catalogue: &Catalogue<'_>) -> Option<&'static str> {
     let known = match name::kind(unit) {
         "service" | "socket" | "timer" | "path" => true,
-        // Trees that hold no machine have no targets.
+        // A tree without a complete OS has no targets.
         "target" => catalogue.tree.is_whole(),
         _ => false,
     };

@@ -1,5 +1,5 @@
-//! The unit directories as the config will make them: unit files, drop-ins, links and preset files, from
-//! whichever part of the config they come.
+//! Models the planned unit directories: unit files, drop-ins, links and preset files from all parts
+//! of the config.
 
 mod brought;
 mod linked;
@@ -24,32 +24,33 @@ use super::{
 };
 use crate::{machine_config::MachineConfig, path::AbsPath};
 
-/// Where unit files are, the directory that wins first (systemd.unit(5)).
+/// The directories of unit files, highest precedence first (systemd.unit(5)).
 pub const UNIT_DIRECTORIES: [&str; 7] = [
     UNIT_DIR,
     "/run/systemd/system",
     GENERATED[0],
     "/usr/local/lib/systemd/system",
     "/usr/lib/systemd/system",
-    // Where /lib is no link to /usr/lib.
+    // For systems where /lib is not a link to /usr/lib.
     "/lib/systemd/system",
     GENERATED[1],
 ];
 
-/// Where generators put units. These are started by the links beside them and cannot be enabled.
+/// The directories where generators create units. These are started by the links beside them and
+/// cannot be enabled.
 const GENERATED: [&str; 2] = ["/run/systemd/generator", "/run/systemd/generator.late"];
 
 const DEPENDENCIES: [&str; 3] = [".wants", ".requires", ".upholds"];
 
-/// As many links as the kernel follows (path_resolution(7)).
+/// The kernel's limit on followed links (path_resolution(7)).
 const MOST_LINKS: usize = 40;
 
-/// Whether a directory of this name in a unit directory holds links that start units.
+/// Whether a directory of this name in a unit directory contains links that start units.
 pub fn is_dependency_directory(name: &str) -> bool {
     DEPENDENCIES.iter().any(|suffix| name.ends_with(suffix))
 }
 
-/// The unit whose `*.wants` directory a link is in.
+/// The unit whose `*.wants` directory contains the link.
 pub(super) fn wanter(link: &AbsPath) -> Option<String> {
     let directory = link.directory().rsplit('/').next()?;
     let mut wanters = DEPENDENCIES.iter();
@@ -57,17 +58,17 @@ pub(super) fn wanter(link: &AbsPath) -> Option<String> {
     Some(wanter.to_owned())
 }
 
-/// One entry of a unit directory as it will be.
+/// One entry of a unit directory in the planned tree.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Entry<'a> {
-    /// A file; none where its text is not known.
+    /// A file; none if its text is not known.
     File(Option<Cow<'a, str>>),
     /// A link, with its text.
     Link(&'a str),
 }
 
 impl Entry<'_> {
-    /// Whether it masks the unit that it has the name of.
+    /// Whether it masks the unit of the same name.
     pub(super) fn is_mask(&self) -> bool {
         match self {
             Self::File(text) => text.as_deref() == Some(""),
@@ -77,7 +78,7 @@ impl Entry<'_> {
 }
 
 impl UnitEntry {
-    /// Whether it masks the unit that it has the name of.
+    /// Whether it masks the unit of the same name.
     pub(super) fn is_mask(&self) -> bool {
         match self {
             Self::File => false,
@@ -87,16 +88,16 @@ impl UnitEntry {
     }
 }
 
-/// What a unit name leads to in the directories.
+/// The result of resolving a unit name in the directories.
 #[derive(Debug, PartialEq)]
 pub(super) enum Named<'t> {
-    /// A unit file at this path, with its text as far as that is known.
+    /// A unit file at this path, with its text as far as known.
     File(AbsPath, &'t str),
-    /// A unit that a generator made.
+    /// A unit that a generator created.
     Generated,
     /// A link to the null device, or an empty file.
     Masked,
-    /// Another name of this unit.
+    /// An alias of this unit.
     Alias(String),
     Missing,
 }
@@ -107,12 +108,13 @@ pub(super) struct UnitTree<'a> {
     entries: BTreeMap<AbsPath, Entry<'a>>,
     /// Unit files outside the unit directories, by the path that a link names.
     outside: BTreeMap<AbsPath, Outside<'a>>,
-    /// Links to such files that were taken away when their units were disabled, by path.
+    /// Links to such files that were removed when their units were disabled, by path.
     away: BTreeMap<AbsPath, &'a str>,
 }
 
 impl<'a> UnitTree<'a> {
-    /// The directories with what `config` brings and without what only the config before brought.
+    /// The directories with the entries of `config` and without those that only the base config
+    /// created.
     pub(super) fn planned(
         config: &'a MachineConfig,
         observed: &'a Observed,
@@ -142,7 +144,8 @@ impl<'a> UnitTree<'a> {
         tree
     }
 
-    /// The directories without what the config before brought: with what stood there before machinist.
+    /// The directories without the entries of the base config, and with the originals in their
+    /// place.
     pub(super) fn without_ours(observed: &'a Observed, side: Side<'a>) -> Self {
         let mut tree = Self {
             outside: linked::known(observed, side),
@@ -151,7 +154,7 @@ impl<'a> UnitTree<'a> {
         for (path, entry) in &observed.unit_files {
             tree.put(path.clone(), shown(path, entry, observed), observed);
         }
-        // Preset files are in the texts alone.
+        // Preset files are only in the texts.
         for (path, text) in observed.texts.iter().filter(|(path, _)| is_preset(path)) {
             let text = Entry::File(Some(Cow::Borrowed(text.as_str())));
             tree.entries.insert(path.clone(), text);
@@ -173,24 +176,25 @@ impl<'a> UnitTree<'a> {
 
     fn put(&mut self, path: AbsPath, entry: Entry<'a>, observed: &'a Observed) {
         let entry = match entry {
-            // What a stored config holds is on the disk.
+            // Files of a stored config exist on disk.
             Entry::File(None) => shown(&path, &UnitEntry::File, observed),
             known => known,
         };
         self.entries.insert(path, entry);
     }
 
-    /// What stands at a path.
+    /// The entry at a path.
     pub(super) fn at(&self, path: &AbsPath) -> Option<&Entry<'a>> {
         self.entries.get(path)
     }
 
-    /// Whether the directory of the vendor holds what every boot needs: a machine, and no bare tree.
+    /// Whether the vendor's directory contains the units that every boot needs, that is, whether
+    /// the tree is a whole OS.
     pub(super) fn is_whole(&self) -> bool {
         matches!(self.named("basic.target"), Named::File(..))
     }
 
-    /// What `unit` leads to, without its template.
+    /// Resolves `unit` without considering its template.
     pub(super) fn named(&self, unit: &str) -> Named<'_> {
         for directory in UNIT_DIRECTORIES {
             let Ok(path) = AbsPath::new(format!("{directory}/{unit}")) else {
@@ -224,14 +228,14 @@ impl<'a> UnitTree<'a> {
         if let Some(other) = alias(unit, target.file_name()) {
             return Named::Alias(other);
         }
-        // A unit file that is linked from elsewhere: its path is the one that counts.
+        // A unit file that is linked from elsewhere: the path of the file itself is used.
         match self.entries.get(&target).or_else(|| self.entries.get(path)) {
             Some(Entry::File(text)) => file(target, text.as_ref()),
             _ => file(target, None),
         }
     }
 
-    /// The unit that `unit` is another name of; itself where it is none.
+    /// The unit that `unit` is an alias of; itself if it is none.
     pub(super) fn real_name(&self, unit: &str) -> String {
         let mut real = unit.to_owned();
         for _ in 0..MOST_LINKS {
@@ -247,7 +251,7 @@ impl<'a> UnitTree<'a> {
         real
     }
 
-    /// `getty@tty1.service` for `autovt@tty1.service`, where only the templates are there.
+    /// `getty@tty1.service` for `autovt@tty1.service`, if only the templates exist.
     fn alias_of_template(&self, instance: &str) -> Option<String> {
         let template = name::template(instance).filter(|template| template != instance)?;
         match self.named(&template) {
@@ -256,7 +260,7 @@ impl<'a> UnitTree<'a> {
         }
     }
 
-    /// Whether there will be such a unit, by itself or as an instance of its template.
+    /// Whether the unit will exist, by itself or as an instance of its template.
     pub(super) fn has(&self, unit: &str) -> bool {
         let real = self.real_name(unit);
         let template = name::template(&real);

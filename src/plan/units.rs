@@ -1,4 +1,4 @@
-//! What a config says of units, as objects below `/etc/systemd/system`.
+//! Translates the units of a config into objects below `/etc/systemd/system`.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +17,7 @@ use crate::{
     path::AbsPath,
 };
 
-/// Targets that no boot reaches: a unit enabled for nothing but these is not started.
+/// Targets that a boot does not reach: a unit enabled only for these is not started.
 const NEVER_REACHED: [&str; 16] = [
     "shutdown.target",
     "reboot.target",
@@ -37,7 +37,7 @@ const NEVER_REACHED: [&str; 16] = [
     "suspend-then-hibernate.target",
 ];
 
-/// Adds unit files, drop-ins, masks and the links of enablement.
+/// Adds unit files, drop-ins, masks and enablement links.
 pub(super) fn add(layout: &mut Layout, config: &MachineConfig, place: &Place<'_>, side: Side<'_>) {
     for (name, unit) in &config.units {
         add_files(layout, place, name, unit);
@@ -50,7 +50,7 @@ pub(super) fn add(layout: &mut Layout, config: &MachineConfig, place: &Place<'_>
     aliases::check(layout, &catalogue);
     unit_check::check(layout, &catalogue);
     let links = catalogue.tree.links();
-    // What is said outright comes first; what is left as it is fills the gaps.
+    // Explicit settings come first; units without a setting keep the remaining links.
     for (name, unit) in &config.units {
         let wish = wish(name, unit, side, &presets);
         if !unit.mask && wish != Wish::Unsaid {
@@ -94,8 +94,8 @@ pub(super) fn add(layout: &mut Layout, config: &MachineConfig, place: &Place<'_>
     }
 }
 
-/// A mask that `mask: false` lifts: a link to the null device or an empty file below `/etc`. A unit file
-/// stays, and masks elsewhere are not ours.
+/// Removes the masks that `mask: false` lifts: a link to the null device or an empty file below
+/// `/etc`. A unit file stays, and masks elsewhere are not managed.
 fn lift_masks(layout: &mut Layout, config: &MachineConfig, place: &Place<'_>, side: Side<'_>) {
     let mut lifted = config
         .units
@@ -132,7 +132,7 @@ fn lift_masks(layout: &mut Layout, config: &MachineConfig, place: &Place<'_>, si
     }
 }
 
-/// The units that the config or the presets enable, by the names given.
+/// The units that the config or the presets enable, by the names in the config.
 fn to_be_enabled(config: &MachineConfig, side: Side<'_>, presets: &Presets) -> Vec<String> {
     let units = config.units.iter().filter(|(_, unit)| !unit.mask);
     let names = units.flat_map(|(name, unit)| match wish(name, unit, side, presets) {
@@ -143,16 +143,16 @@ fn to_be_enabled(config: &MachineConfig, side: Side<'_>, presets: &Presets) -> V
     names.collect()
 }
 
-/// What a config wants of a unit's enablement.
+/// The desired enablement of a unit.
 #[derive(Clone, Debug, PartialEq)]
 enum Wish {
-    /// Said by the config: enabled.
+    /// The config enables the unit.
     Enabled,
-    /// Said by the config: disabled.
+    /// The config disables the unit.
     Disabled,
-    /// Not said, and the unit is new: what the presets say.
+    /// The config does not set it and the unit is new: the preset decides.
     Preset(Preset),
-    /// Not said: as it is.
+    /// The config does not set it: the enablement stays unchanged.
     Unsaid,
 }
 
@@ -160,8 +160,8 @@ fn wish(name: &UnitName, unit: &Unit, side: Side<'_>, presets: &Presets) -> Wish
     match (unit.enabled, side) {
         (Some(true), _) => Wish::Enabled,
         (Some(false), _) => Wish::Disabled,
-        // Presets are for units that are new in the config, by a file or by drop-ins alone, as OpenShift's
-        // daemon asks them.
+        // Presets apply to units that are new in the config, with a file or with drop-ins only,
+        // like in OpenShift's daemon.
         (None, Side::After(from)) if unit.contents.is_some() || only_drop_ins(unit) => {
             let silent = |known: &&Unit| {
                 let same = brought(known) == brought(unit);
@@ -170,7 +170,7 @@ fn wish(name: &UnitName, unit: &Unit, side: Side<'_>, presets: &Presets) -> Wish
             match from.units.get(name).filter(silent) {
                 Some(_) => Wish::Unsaid,
                 None if brought(unit) => Wish::Preset(presets.ask(name.as_str())),
-                // Without a rule a drop-in does not turn a unit of the vendor on.
+                // Without a preset rule, a drop-in does not enable a unit of the vendor.
                 None => presets
                     .rule_for(name.as_str())
                     .map_or(Wish::Unsaid, Wish::Preset),
@@ -180,13 +180,13 @@ fn wish(name: &UnitName, unit: &Unit, side: Side<'_>, presets: &Presets) -> Wish
     }
 }
 
-/// Whether all that the config says of a unit is drop-ins.
+/// Whether the config contains only drop-ins for the unit.
 fn only_drop_ins(unit: &Unit) -> bool {
     let texts = || unit.dropins.values().any(|text| !text.is_empty());
     unit.contents.is_none() && !unit.mask && texts()
 }
 
-/// Whether a unit file comes with the config; of a masked unit nothing but the mask does.
+/// Whether the config contains a unit file; for a masked unit only the mask is used.
 fn brought(unit: &Unit) -> bool {
     unit.contents.is_some() && !unit.mask
 }
@@ -236,7 +236,7 @@ impl Enabling<'_, '_> {
                     self.keep_companions_away(&entry, &real);
                 }
             }
-            // A preset disables the unit alone, without those of its `Also=`.
+            // A preset disables the unit only, not the units in its `Also=`.
             Wish::Preset(Preset::Disable) => self.disable(&entry, &real, false),
             Wish::Unsaid => {}
         }
@@ -252,13 +252,14 @@ impl Enabling<'_, '_> {
                 Lookup::Generated => {
                     Some("but a generator makes it, so it cannot be enabled: as it is")
                 }
-                // A link to another name leads nowhere.
+                // An alias that does not resolve.
                 Lookup::Missing | Lookup::Alias(_) => {
                     Some("and does not exist on this machine: skipped")
                 }
             };
             if let Some(why_not) = why_not {
-                // A preset is not an order: there may be drop-ins for a unit that is not installed.
+                // A preset is not an explicit request: there may be drop-ins for a unit that is not
+                // installed.
                 if said || unit.contents.is_some() {
                     let warning = format!("{name} is to be enabled {why_not}");
                     self.layout.warnings.push(warning);
@@ -267,7 +268,7 @@ impl Enabling<'_, '_> {
             }
             let stop = |other: &str| self.catalogue.says(other);
             let mut set = linkset::enable(name, &|other| self.catalogue.find(other), &stop);
-            // An instance that the config disables by its name is not enabled by its template.
+            // An instance that the config disables by name is not enabled through its template.
             set.links
                 .retain(|path, _| !self.catalogue.is_disabled(path.file_name()));
             if said && set.links.is_empty() && set.also.is_empty() && set.complaints.is_empty() {
@@ -288,8 +289,8 @@ impl Enabling<'_, '_> {
                     .add(self.place, &path, entry.clone(), Object::link(target));
             }
         }
-        // The links of a unit that the config brings are exactly those it asks for; those of a
-        // vendor's unit may have been added to by others.
+        // A unit of the config has exactly the links that the config wants; a vendor's unit may
+        // have links that others added.
         if unit.contents.is_some() {
             let units = BTreeSet::from([entry.name.to_string()]);
             let mut extra = linkset::standing_for(&units, self.links);
@@ -298,8 +299,8 @@ impl Enabling<'_, '_> {
         }
     }
 
-    /// `Also=` of a disabled unit turns its companions off once, when it is disabled. Later another
-    /// unit or a person may have turned them on again.
+    /// `Also=` of a disabled unit disables its companions once, when the unit is disabled. Later
+    /// another unit or a user may have enabled them again.
     fn newly_said(&self, name: &UnitName, unit: &Unit) -> bool {
         match self.catalogue.side {
             Side::Before => true,
@@ -314,13 +315,13 @@ impl Enabling<'_, '_> {
         let mut paths = linkset::standing_for(&family, self.links);
         paths.extend(self.kept_away(&family));
         let links = linkset::enable(name, &find, &stop).links.into_keys();
-        // A name that another unit has is not this one's to lose.
+        // A name that belongs to another unit is not removed with this one.
         paths.extend(links.filter(|path| self.catalogue.tree.at(path).is_none()));
         self.clear(entry, paths.into_iter());
     }
 
-    /// The links of companions that were taken away when the unit was disabled and are still gone: they come back
-    /// only when nothing is said of the unit any more.
+    /// Links of companions that were removed when the unit was disabled and are still missing: they
+    /// are restored only when the config no longer sets the unit's enablement.
     fn keep_companions_away(&mut self, entry: &Entry, name: &str) {
         let find = |other: &str| self.catalogue.find(other);
         let stop = |other: &str| self.catalogue.says(other);
@@ -330,8 +331,8 @@ impl Enabling<'_, '_> {
         self.clear(entry, away.into_iter());
     }
 
-    /// Links of these units that stood there before machinist and were taken away: still to be gone, and
-    /// to come back when nothing is said of the units any more.
+    /// Original links of these units that were removed: they stay absent, and are restored when the
+    /// config no longer sets the units' enablement.
     fn kept_away(&self, units: &BTreeSet<String>) -> BTreeSet<AbsPath> {
         let originals = self.place.observed.unit_originals.iter();
         let below = originals.filter(|(path, _)| path.as_str().starts_with(UNIT_DIR));
@@ -342,14 +343,14 @@ impl Enabling<'_, '_> {
         linkset::standing_for(units, &links.collect())
     }
 
-    /// Whether the config before had something of its own there.
+    /// Whether the base config had an object of its own there.
     fn was_replaced(&self, path: &AbsPath) -> bool {
         let names = &self.place.observed.unit_paths_before;
         matches!(self.catalogue.side, Side::After(from) if unit_tree::brings(from, names, path))
     }
 
-    /// What the presets made of the links of a unit that the config has only drop-ins for: those that they
-    /// made are ours, and those that they took away are to come back one day.
+    /// Keeps the result of the presets for a unit that the config has only drop-ins for: the links
+    /// that the presets created are managed, and those that they removed can be restored later.
     fn keep_preset(&mut self, name: &UnitName, unit: &Unit) {
         let real = self.catalogue.real_name(name, unit);
         let entry = Entry::new(EntryKind::Enablement, real.as_str(), &unit.origin);
@@ -384,7 +385,7 @@ impl Enabling<'_, '_> {
     }
 }
 
-/// The unit that a link of a `*.wants` directory starts at boot.
+/// The unit that a link in a `*.wants` directory starts at boot.
 pub(super) fn started_by(link: &AbsPath) -> Option<String> {
     let wanter = unit_tree::wanter(link)?;
     let unit = link.file_name();
@@ -393,8 +394,8 @@ pub(super) fn started_by(link: &AbsPath) -> Option<String> {
     (startable && !NEVER_REACHED.contains(&wanter.as_str())).then(|| unit.to_owned())
 }
 
-/// Whether this is the link of an instance that one of the configs enables or disables by name: then
-/// its template, of which nothing is said, does not keep it.
+/// Whether this is the link of an instance that one of the configs enables or disables by name:
+/// then its template, which has no explicit setting, does not keep it.
 fn has_its_own_say(link: &AbsPath, config: &MachineConfig, side: Side<'_>) -> bool {
     let (Side::After(from), Ok(unit)) = (side, UnitName::new(link.file_name())) else {
         return false;
@@ -408,7 +409,8 @@ fn has_its_own_say(link: &AbsPath, config: &MachineConfig, side: Side<'_>) -> bo
     says(config) || (says(from) && !config.units.contains_key(&unit))
 }
 
-/// The links there are stay: nothing was said of them, and they belong to the unit.
+/// Keeps the existing links: the config does not set the enablement, and the links belong to the
+/// unit.
 fn keep(layout: &mut Layout, place: &Place<'_>, name: &UnitName, unit: &Unit, links: &Links) {
     for path in linkset::standing_for(&BTreeSet::from([name.to_string()]), links) {
         let canonical = place.of(&path);

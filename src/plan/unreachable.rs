@@ -1,4 +1,4 @@
-//! Entries on a file system that does not answer.
+//! Plans entries on a file system that does not respond.
 
 use super::{
     Observed,
@@ -14,8 +14,8 @@ impl Steps {
         refusals.map(|(_, refusal)| refusal.clone()).collect()
     }
 
-    /// Where nothing can be looked at, an entry that is the config's already stays as it is, so that it stops
-    /// nothing else; another cannot be planned.
+    /// If the object cannot be read, an entry that the base config already has stays unchanged and
+    /// does not block other entries; a new entry cannot be planned.
     pub(super) fn plan_entry(
         &mut self,
         path: &AbsPath,

@@ -1,12 +1,13 @@
-//! Paths that a user could lead elsewhere: refused in a config to reach, left alone in the config before.
+//! Handles paths that a user could redirect: they are refused in the desired config and skipped in
+//! the base config.
 
 use std::collections::BTreeMap;
 
 use super::{Observed, Operation, desired::Layout, difference::Steps, host, observed::ObjectKind};
 use crate::{machine_config::Refusal, path::AbsPath, reason::Reason};
 
-/// Refuses each entry of the config to reach at an unsafe path (of `only` alone, where one is given), and takes
-/// such paths out of the config before, so that nothing is done there.
+/// Refuses each entry of the desired config at an unsafe path (only the path `only`, if given), and
+/// removes such paths from the base config, so that nothing is done there.
 pub(super) fn take_out(
     before: &mut Layout,
     after: &mut Layout,
@@ -29,8 +30,8 @@ pub(super) fn take_out(
     }
 }
 
-/// Leaves alone what leaves the config from a user's directory, where the user has made something of it that
-/// would keep the rest of the config from leaving.
+/// Skips objects that leave the config from a user's directory if the user has changed the path in
+/// a way that would block the rest of the update.
 pub(super) fn leave_obstructed(
     operations: &mut Vec<Operation>,
     steps: &mut Steps,
@@ -60,7 +61,7 @@ pub(super) fn leave_obstructed(
     });
 }
 
-/// Paths in a user's directory where the user has put something else in place of a directory on the way.
+/// Paths in a user's directory where the user has replaced a parent directory by something else.
 fn obstructed(before: &Layout, observed: &Observed) -> BTreeMap<AbsPath, String> {
     let users = before.objects.keys();
     let users = users.filter(|path| observed.users_directories.contains_key(path));

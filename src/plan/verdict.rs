@@ -1,4 +1,4 @@
-//! Which actions one change needs, by which rule, and why – in words.
+//! Chooses the actions that one change needs, with the policy rule and the reason.
 
 use super::{
     ActionKind, ChangeKind,
@@ -10,22 +10,22 @@ use super::{
 };
 use crate::{machine_config::EntryKind, path::AbsPath};
 
-/// The rule that applies where no other does.
+/// The rule that applies if no other does.
 const DEFAULT: &str = "default";
 /// The rule for units that no policy names.
 const UNITS: &str = "builtin:units";
 
-/// What one change needs.
+/// The needs of one change.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Verdict {
     pub(super) policy: String,
     pub(super) needs: Vec<Need>,
-    /// Half-sentences for people, joined into one.
+    /// Clauses of the reason, joined into one sentence.
     pub(super) why: Vec<String>,
     pub(super) warnings: Vec<String>,
 }
 
-/// What is left of a verdict once its change is told.
+/// The part of a verdict that remains after its change has been recorded.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Needed {
     pub(super) needs: Vec<Need>,
@@ -36,28 +36,28 @@ pub(super) struct Needed {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Subject<'a> {
     pub(super) kind: EntryKind,
-    /// The path, the unit, the user.
+    /// The path, unit or user.
     pub(super) name: &'a str,
     pub(super) change: ChangeKind,
-    /// The units that would run at boot by their enablement.
+    /// The units that would run at boot because of their enablement.
     pub(super) starts: &'a [String],
-    /// The path for files and drop-ins.
+    /// The path of files and drop-ins.
     pub(super) path: Option<&'a AbsPath>,
 }
 
-/// Whether userspace alone may be restarted.
+/// Whether a soft reboot can replace a reboot.
 enum Soft {
-    /// The settings do not want it.
+    /// The settings do not allow it.
     Never,
-    /// It may, and that is enough.
+    /// It is allowed and sufficient.
     Enough,
-    /// It would not be enough.
+    /// It would not be sufficient.
     NotEnough,
-    /// The machine cannot do it.
+    /// The machine does not support it.
     NotOffered,
 }
 
-/// Asks the policies, then the rules for units, then the default.
+/// Applies the policies, then the rules for units, then the default.
 pub(super) struct Judge<'a> {
     pub(super) policies: &'a Policies,
     pub(super) machine: Machine<'a>,
@@ -77,7 +77,7 @@ impl Judge<'_> {
             EntryKind::Unit | EntryKind::DropIn | EntryKind::Enablement | EntryKind::Mask => {
                 self.of_unit(subject)
             }
-            // Looked up anew by everybody who asks.
+            // Programs look accounts up on each use, so no action is needed.
             EntryKind::User | EntryKind::Group => Verdict {
                 policy: "builtin:accounts".to_owned(),
                 ..Verdict::default()
@@ -109,8 +109,8 @@ impl Judge<'_> {
         verdict
     }
 
-    /// Whether what the config asks for in `registries.conf` leaves every image name its meaning. A file that
-    /// comes, goes or cannot be read by everybody may change it.
+    /// Whether the desired content of `registries.conf` keeps the image that every name resolves
+    /// to. A file that is created, removed or not world-readable may change it.
     fn same_images(&self, path: &AbsPath) -> bool {
         let wanted = self.machine.to.files.get(path);
         let wanted = wanted.and_then(|file| file.content.as_ref());
@@ -142,7 +142,8 @@ impl Judge<'_> {
             .filter(|unit| self.machine.exists(unit) && !self.machine.masked(unit))
             .filter(|unit| name::shape(unit) != Some(name::Shape::Template))
             .collect();
-        // One that has its effect by running need not be active: its place in the row counts.
+        // A oneshot that makes the change effective need not be active; the first existing one is
+        // used.
         let runs = |unit: &&&String| once || self.machine.active(unit) != Some(false);
         let Some(unit) = present.iter().find(runs).or(present.first()) else {
             verdict.why.push(format!(
@@ -203,7 +204,7 @@ impl Judge<'_> {
         });
     }
 
-    /// No rule says what makes the change effective: what certainly does.
+    /// The reboot for a change that no rule covers: it makes every change effective.
     fn reboot_for(&self, subject: Subject<'_>) -> Verdict {
         let kernel = !subject.path.is_some_and(soft::takes_path);
         let (kind, why) = match self.soft_reboot(!kernel) {
@@ -229,7 +230,7 @@ impl Judge<'_> {
         }
     }
 
-    /// For a unit that cannot be restarted, with the rest of the sentence.
+    /// The reboot for a unit that cannot be restarted, with the rest of the sentence.
     fn unit_reboot(&self, unit: &str) -> (Need, &'static str) {
         let (kind, rest) = match self.soft_reboot(soft::takes_unit(unit)) {
             Soft::Never => (ActionKind::Reboot, ""),
@@ -297,7 +298,8 @@ impl Judge<'_> {
 
     fn stops(&self, unit: &str, state: &str, verdict: &mut Verdict) {
         if name::shape(unit) == Some(name::Shape::Template) {
-            // systemd stops no template, and `systemctl disable` or `mask` of one leaves its instances alone.
+            // systemd does not stop templates, and `systemctl disable` or `mask` of one leaves its
+            // instances alone.
             let why =
                 format!("{state}; a template does not run, and its instances are left as they are");
             verdict.why.push(why);
@@ -328,7 +330,7 @@ impl Judge<'_> {
         let is_template = name::shape(unit) == Some(name::Shape::Template);
         let running: Vec<String> = match self.machine.active(unit) {
             Some(true) => vec![unit.to_owned()],
-            // Nobody can be asked: what was there before may run.
+            // The service manager cannot be queried: a unit that existed before may run.
             None if subject.change != ChangeKind::Create && !is_template => vec![unit.to_owned()],
             _ => self.machine.instances(unit),
         };
@@ -359,7 +361,7 @@ impl Judge<'_> {
                 if let Some(service) = self.machine.service_of(unit)
                     && self.machine.active(&service) == Some(true)
                 {
-                    // systemd starts no socket whose service runs.
+                    // systemd refuses to start a socket while its service runs.
                     verdict.needs.push(Need::unit(ActionKind::Stop, &service));
                     verdict
                         .needs

@@ -1,4 +1,4 @@
-//! `machinist devices explain`: one resource in whole sentences.
+//! Implements `machinist devices explain`, which describes one resource in full sentences.
 
 use std::fmt::Write as _;
 
@@ -17,25 +17,25 @@ Exits with 0 when the running agent knows the resource, and with 1 when nobody o
 Example:
   machinist devices explain acme.dev/serial")]
 pub struct ExplainArgs {
-    /// The resource, as pods ask for it
+    /// The resource name, as in pod specs
     #[arg(value_name = "RESOURCE")]
     pub resource: String,
-    /// How it is printed.
+    /// The output format.
     #[command(flatten)]
     pub printed: Printed,
 }
 
-/// Everything that is known of one resource.
+/// The facts about one resource.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Explained<'a> {
     #[serde(flatten)]
     resource: &'a ResourceStatus,
-    /// The vendor whose program offers it.
+    /// The vendor whose device driver provides it.
     vendor: Option<&'a VendorStatus>,
-    /// Why nobody knows who has its devices.
+    /// Why it is not known which containers hold its devices.
     holders_unknown: Option<&'a str>,
-    /// What is wrong with files that name it, or that it comes from.
+    /// Problems of the files that name it or define it.
     problems: Vec<&'a str>,
 }
 
@@ -71,7 +71,8 @@ fn explained<'a>(status: &'a Status, resource: &'a ResourceStatus) -> Explained<
     }
 }
 
-/// That nobody offers it; with what is wrong with files, since one of them may be meant to.
+/// The message that no source provides the resource, with the problems of files, since one of them
+/// may be intended to provide it.
 fn nobody(status: &Status, resource: &str) -> String {
     let mut text = format!(
         "nobody offers {resource} here: no declaration that is in force, no vendor and no plugin\n"

@@ -1,4 +1,4 @@
-//! How a drain ended, as data and for people.
+//! Formats the result of a drain as data and as text.
 
 use std::fmt::Write as _;
 
@@ -16,7 +16,7 @@ use crate::{
     telemetry::chain,
 };
 
-/// `drain -o json`.
+/// The document of `drain -o json`.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Drain {
@@ -43,22 +43,22 @@ impl Drain {
 pub(super) struct Report {
     node: String,
     outcome: &'static str,
-    /// Why it failed.
+    /// Why the drain failed.
     pub(super) reason: Option<Reason>,
     pub(super) message: Option<String>,
     gone: usize,
-    /// Who would be evicted, in order; empty but for a dry run.
+    /// The pods that would be evicted, in order; empty unless it is a dry run.
     evict: Vec<Said>,
-    /// What is to be said of pods that stay or lose something.
+    /// Notes about pods that stay or lose data.
     notes: Vec<Said>,
-    /// What is waited for.
+    /// The pods that the drain waits for.
     waits: Vec<Said>,
     left_behind: Vec<PodId>,
     #[serde(skip)]
     dry_run: &'static str,
 }
 
-/// A pod, and what is said of it.
+/// A pod and a message about it.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Said {
@@ -137,7 +137,7 @@ impl Report {
         Self::new(node, "Drained").at(last)
     }
 
-    /// How far it had come.
+    /// Adds the last progress.
     pub(super) fn at(self, last: &Progress) -> Self {
         Self {
             gone: last.gone,
@@ -207,7 +207,7 @@ impl Report {
                 }
                 let _ = writeln!(text, "node/{node} drained{dry_run}");
             }
-            // Told on stderr when it happened.
+            // It was printed on stderr when it happened.
             _ => {}
         }
         text

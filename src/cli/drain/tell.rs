@@ -1,4 +1,4 @@
-//! What waits for what, for a person who waits with it.
+//! Prints the progress of a drain and what blocks it.
 
 use std::{
     collections::BTreeSet,
@@ -12,13 +12,14 @@ use crate::{
     reason::Reason,
 };
 
-/// Back to the first column, and what stands there away.
+/// Returns to the first column and erases the line.
 const FRESH_LINE: &str = "\r\x1b[K";
 
-/// A line that is longer would be broken, and its first part could not be taken away.
+/// The maximum line width: a longer line would be wrapped, and its first part could not be erased.
 const WIDTH: usize = 79;
 
-/// Tells on stderr: each new blocker in a line of its own, and on a terminal how far it is below them.
+/// Prints on stderr: each new blocker on a line of its own, and on a terminal the progress below
+/// them.
 pub(super) struct Teller {
     node: String,
     told: BTreeSet<(PodId, Reason)>,
@@ -28,7 +29,7 @@ pub(super) struct Teller {
 }
 
 impl Teller {
-    /// Silent where a script reads what is printed.
+    /// Prints nothing if `text` is false, because a script reads the output then.
     pub(super) fn new(node: &str, text: bool) -> Self {
         let dumb = std::env::var_os("TERM").is_none_or(|kind| kind == "dumb");
         Self {

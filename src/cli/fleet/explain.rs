@@ -1,4 +1,5 @@
-//! Why is nothing happening on a node? What it publishes, as sentences, most pressing first.
+//! Explains why nothing is happening on a node: its published state as sentences, most urgent
+//! first.
 
 use jiff::Timestamp;
 
@@ -31,7 +32,7 @@ pub(super) fn findings(report: &NodeReport, now: Timestamp) -> Vec<Finding> {
     found
 }
 
-/// An agent that does not speak does nothing, whatever else is published.
+/// If the agent no longer reports, it does nothing, independent of other published state.
 fn agent(report: &NodeReport, now: Timestamp) -> Option<Finding> {
     let node = &report.node;
     let see = format!(
@@ -65,7 +66,7 @@ fn failed(report: &NodeReport) -> Option<Finding> {
     })
 }
 
-/// What makes an update go on.
+/// What the user can do so that an update continues.
 fn advice(reason: Reason, report: &NodeReport) -> String {
     let known = what_to_do(reason, &report.node);
     match known.is_empty() {
@@ -74,7 +75,8 @@ fn advice(reason: Reason, report: &NodeReport) -> String {
     }
 }
 
-/// Why an update does not begin, as the node has said beside `Working`: waiting helps nobody.
+/// Why an update does not start, from the reason that the node publishes in state `Working`; such
+/// an update does not continue by waiting.
 fn held_up(report: &NodeReport) -> Option<Finding> {
     let reason = report.reason.as_deref()?;
     let code = words::leading(reason)?;
@@ -128,7 +130,7 @@ fn cordon(report: &NodeReport) -> Option<Finding> {
     Some(Finding::plain(format!("{} {what}", report.node), advice))
 }
 
-/// What the pool has to do with it.
+/// The findings about the node's pool.
 fn pool(report: &NodeReport) -> Option<Finding> {
     let node = &report.node;
     let Some(desired) = report.config.desired.as_deref() else {

@@ -1,7 +1,8 @@
-//! Nodes and pools as the cluster shows them: `status --node`, `status --pool`, `explain --node`.
+//! Shows nodes and pools from the cluster: `status --node`, `status --pool`, `explain --node`.
 //!
-//! From any machine with a kubeconfig, without the node's agent: what is shown is what was published.
-//! The asking is here and in `cluster/fleet.rs`; what becomes of the answers is pure.
+//! These commands work on any machine with a kubeconfig and without the node's agent, because they
+//! show the published state. The requests are here and in `cluster/fleet.rs`; the processing of the
+//! responses does no I/O.
 
 mod explain;
 mod node;
@@ -27,7 +28,7 @@ use crate::{
     telemetry::chain,
 };
 
-/// How many events are shown.
+/// The number of events to show.
 const EVENTS: usize = 8;
 
 /// There is no pool of that name.
@@ -45,7 +46,7 @@ fn those(others: &[String]) -> String {
     }
 }
 
-/// `status --node NAME`: 0 when the node is ready, and its agent still there to say so.
+/// `status --node NAME`: exits with 0 if the node is ready and its agent still reports.
 pub(super) fn node(reach: &Reach, name: &str, printed: Printed) -> anyhow::Result<Exit> {
     let now = Clock::system().now();
     let report = short()?.block_on(one(reach, name, now))?;
@@ -56,7 +57,7 @@ pub(super) fn node(reach: &Reach, name: &str, printed: Printed) -> anyhow::Resul
     })
 }
 
-/// `status --pool [NAME]`: 0 when no pool that is shown is degraded.
+/// `status --pool [NAME]`: exits with 0 if none of the shown pools is degraded.
 pub(super) fn pools(reach: &Reach, name: &str, printed: Printed) -> anyhow::Result<Exit> {
     let report = short()?.block_on(several(reach, name))?;
     let now = Clock::system().now();
@@ -75,7 +76,7 @@ pub(super) fn explain(reach: &Reach, name: &str) -> anyhow::Result<Vec<Finding>>
     Ok(explain::findings(&report, now))
 }
 
-/// What the cluster says of one node.
+/// The published state of one node.
 async fn one(reach: &Reach, name: &str, now: Timestamp) -> anyhow::Result<NodeReport> {
     let cluster = reach.cluster().await?;
     let node = fleet::node(&cluster, name).await?;
@@ -94,7 +95,7 @@ async fn one(reach: &Reach, name: &str, now: Timestamp) -> anyhow::Result<NodeRe
     Ok(NodeReport::of(facts, now))
 }
 
-/// What the cluster says of one pool, or of all.
+/// The published state of one pool, or of all.
 async fn several(reach: &Reach, name: &str) -> anyhow::Result<PoolsReport> {
     let cluster = reach.cluster().await?;
     let pools = fleet::pools(&cluster).await?;
@@ -126,7 +127,8 @@ async fn progress(
     Ok(or_note(fleet::progress(cluster).await, notes)?.unwrap_or_default())
 }
 
-/// What the person may not see, or what this cluster does not have, is left out and said.
+/// Replaces a response by a note if the user may not read it or if this cluster does not have the
+/// kind.
 fn or_note<T>(
     answer: Result<T, ClusterError>,
     notes: &mut Vec<String>,

@@ -1,4 +1,4 @@
-//! One node, as it publishes itself.
+//! Reports one node from its published state.
 
 use std::collections::BTreeMap;
 
@@ -16,18 +16,19 @@ use crate::{
     pool::Membership,
 };
 
-/// A condition that is confirmed every five to six minutes, and was not for so long, in minutes.
+/// The age in minutes after which a condition counts as outdated; agents confirm it every five to
+/// six minutes.
 const SILENT: i64 = 15;
 
-/// What was asked for, and could be had.
+/// The requested objects, as far as available.
 #[derive(Debug, Default)]
 pub(super) struct Facts {
     pub(super) node: NodeView,
     pub(super) pools: Vec<PoolView>,
     pub(super) progress: Option<MachineConfigNodeStatus>,
-    /// The newest first.
+    /// Newest first.
     pub(super) events: Vec<NodeEvent>,
-    /// What could not be had, and why.
+    /// Notes about objects that are not available.
     pub(super) notes: Vec<String>,
 }
 
@@ -38,33 +39,34 @@ pub(super) struct NodeReport {
     api_version: &'static str,
     kind: &'static str,
     pub(super) node: String,
-    /// None where no pool selects it, or nobody could tell.
+    /// None if no pool selects it, or if that is not known.
     pub(super) pool: Option<PoolPart>,
-    /// `machinist.dev/Ready`; none where no agent wrote it.
+    /// The `machinist.dev/Ready` condition; none if no agent has written it.
     pub(super) ready: Option<bool>,
-    /// Of the same condition.
+    /// The reason of the same condition.
     pub(super) ready_reason: Option<String>,
     pub(super) ready_message: Option<String>,
-    /// When the agent confirmed it last.
+    /// When the agent last confirmed the condition.
     pub(super) heard: Option<Timestamp>,
-    /// An agent has spoken, and is not heard of any more: what is said here may be long over.
+    /// An agent has reported in the past and does so no longer: its published state may be
+    /// outdated.
     pub(super) silent: bool,
-    /// The state annotation; none where nobody wrote it.
+    /// The state annotation; none if it does not exist.
     pub(super) state: Option<String>,
     /// The reason annotation.
     pub(super) reason: Option<String>,
     pub(super) since: Option<Timestamp>,
     pub(super) config: ConfigPart,
-    /// The step that is under way.
+    /// The running step.
     pub(super) step: Option<StepPart>,
     pub(super) cordon: CordonPart,
     pub(super) blocked_by: Vec<BlockedBy>,
-    /// Of the MachineConfigNode; empty where there is none.
+    /// From the MachineConfigNode; empty if there is none.
     pub(super) conditions: Vec<ConditionPart>,
-    /// Extended resources: those of devices.
+    /// Extended resources, which are those of devices.
     pub(super) devices: Vec<DevicePart>,
     pub(super) events: Vec<EventPart>,
-    /// What could not be had, and what to look at.
+    /// Notes about objects that are not available or that the user should check.
     pub(super) notes: Vec<String>,
 }
 
@@ -73,7 +75,7 @@ pub(super) struct NodeReport {
 pub(super) struct PoolPart {
     pub(super) name: String,
     pub(super) paused: bool,
-    /// The config that its nodes are to have; none where nobody rendered one.
+    /// The target config of its nodes; none if no config has been rendered.
     pub(super) target: Option<String>,
 }
 
@@ -89,13 +91,13 @@ pub(super) struct StepPart {
     pub(super) message: String,
 }
 
-/// Whether pods may come, and who says no.
+/// Whether the node is schedulable, and who has cordoned it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct CordonPart {
     pub(super) cordoned: bool,
     /// `machinist` or `other`; none without a cordon.
     pub(super) by: Option<&'static str>,
-    /// A person wants it to stay after the update.
+    /// The user wants the cordon to stay after the update.
     pub(super) kept: bool,
 }
 
@@ -225,7 +227,7 @@ impl From<NodeEvent> for EventPart {
     }
 }
 
-/// Extended resources.
+/// The extended resources.
 fn devices(
     NodeStatus {
         capacity,

@@ -1,4 +1,4 @@
-//! Pools with their nodes.
+//! Reports pools with their nodes.
 
 use std::collections::BTreeMap;
 
@@ -23,9 +23,9 @@ pub(super) struct PoolsReport {
     pub(super) pools: Vec<PoolReport>,
     /// Nodes that no pool selects.
     pub(super) without_pool: Vec<String>,
-    /// What somebody should put right.
+    /// Problems that an administrator should fix.
     pub(super) warnings: Vec<String>,
-    /// What could not be had, and why.
+    /// Notes about objects that are not available.
     pub(super) notes: Vec<String>,
 }
 
@@ -34,14 +34,14 @@ pub(super) struct PoolsReport {
 #[serde(rename_all = "camelCase")]
 pub(super) struct PoolReport {
     pub(super) name: String,
-    /// What its nodes make of it now.
+    /// The status computed from its nodes now.
     pub(super) computed: Row,
-    /// What its status says; none where no controller wrote one.
+    /// The status in the pool object; none if no controller has written one.
     pub(super) written: Option<Row>,
-    /// The config that its nodes are to have; none where nobody rendered one.
+    /// The target config of its nodes; none if no config has been rendered.
     pub(super) target: Option<String>,
     pub(super) paused: bool,
-    /// None where what is written is no limit; a warning says so.
+    /// None if the value is not a valid limit; a warning reports that.
     pub(super) max_unavailable: Option<usize>,
     pub(super) conditions: Vec<ConditionPart>,
     pub(super) nodes: Vec<NodePart>,
@@ -61,18 +61,18 @@ pub(super) struct ConditionPart {
 #[serde(rename_all = "camelCase")]
 pub(super) struct NodePart {
     pub(super) name: String,
-    /// The state annotation; none where nobody wrote it.
+    /// The state annotation; none if it does not exist.
     pub(super) state: Option<String>,
     pub(super) reason: Option<String>,
     pub(super) current: Option<String>,
     pub(super) desired: Option<String>,
     pub(super) since: Option<Timestamp>,
-    /// As pools count it: conditions and cordon.
+    /// Readiness as pools count it, from conditions and cordon.
     pub(super) ready: bool,
     pub(super) updated: bool,
     pub(super) unavailable: bool,
     pub(super) degraded: bool,
-    /// It has a current config; others are not counted.
+    /// Whether it has a current config; other nodes are not counted.
     pub(super) managed: bool,
     /// `machinist` or `other`; none without a cordon.
     pub(super) cordoned_by: Option<&'static str>,
@@ -99,7 +99,7 @@ impl PoolsReport {
         }
     }
 
-    /// Forgets every other pool.
+    /// Removes all other pools.
     pub(super) fn keep(&mut self, name: &str) {
         self.pools.retain(|pool| pool.name == name);
         self.without_pool.clear();

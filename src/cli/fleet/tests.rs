@@ -19,7 +19,7 @@ fn now() -> Timestamp {
     "2026-11-21T12:00:00Z".parse().unwrap()
 }
 
-/// A node that an agent spoke for a minute ago, in a pool that goes to `new`.
+/// A node that an agent reported for a minute ago, in a pool that is being updated to `new`.
 fn facts(said: &[(&str, &str)]) -> Facts {
     let heard = now() - SignedDuration::from_mins(1);
     let mut view = NodeView {

@@ -1,5 +1,5 @@
-//! Nodes and pools as people read them. What comes from the cluster may be anybody's text, and is shown
-//! without what a terminal would take as a command.
+//! Formats nodes and pools as text. Texts from the cluster are untrusted, so terminal control
+//! characters are removed.
 
 use jiff::Timestamp;
 
@@ -15,10 +15,10 @@ use crate::{
     pool::{Row, age, table},
 };
 
-/// Where lines are broken.
+/// The line width in columns.
 const WIDTH: usize = 80;
 
-/// The page of one node.
+/// The text for one node.
 pub(super) fn node(report: &NodeReport, now: Timestamp) -> String {
     let ready = match report.ready {
         Some(true) => "ready",
@@ -47,7 +47,7 @@ pub(super) fn node(report: &NodeReport, now: Timestamp) -> String {
     text + &notes(&report.notes)
 }
 
-/// A name before its value, which goes on below itself.
+/// A name followed by its value; further lines of the value are aligned below its first line.
 fn row(name: &str, value: &str) -> String {
     wrapped(&format!("  {name:<8} "), &" ".repeat(11), &printable(value))
 }
@@ -88,7 +88,7 @@ fn rows(report: &NodeReport, now: Timestamp) -> Vec<(&'static str, String)> {
     rows
 }
 
-/// For how long an agent that has spoken is silent.
+/// How long an agent that reported in the past has been silent.
 pub(super) fn silent(report: &NodeReport, now: Timestamp) -> Option<String> {
     let heard = report.heard.filter(|_| report.silent)?;
     Some(age(heard, now))
@@ -111,7 +111,7 @@ fn shown(one: &BlockedBy) -> String {
     }
 }
 
-/// The steps of the update that have begun.
+/// The steps of the update that have started.
 fn steps(report: &NodeReport, now: Timestamp) -> String {
     let begun: Vec<_> = report
         .conditions
@@ -167,7 +167,7 @@ fn notes(notes: &[String]) -> String {
     }
 }
 
-/// The page of pools: the rows as `oc get mcp` has them, then each pool's nodes.
+/// The text for pools: the rows as in `oc get mcp`, then each pool's nodes.
 pub(super) fn pools(report: &PoolsReport, now: Timestamp) -> String {
     let rows: Vec<_> = report
         .pools
@@ -224,8 +224,8 @@ fn one(pool: &PoolReport, now: Timestamp) -> String {
     text
 }
 
-/// What the pool's status says otherwise; none where it says the same. The config of a pool on its way
-/// is whatever the controller saw before, and no contradiction.
+/// The differences in the pool's published status; none if there are none. The config of a pool
+/// during an update is the one that the controller last saw, so it is not compared.
 fn differs(computed: &Row, written: &Row) -> Option<String> {
     let now = Timestamp::UNIX_EPOCH;
     let (ours, theirs) = (computed.cells(now), written.cells(now));
@@ -260,7 +260,7 @@ fn cells(node: &NodePart, now: Timestamp) -> [String; 4] {
     [node.name.clone(), state, config, since]
 }
 
-/// One line; what it waits for goes on below where it is too long for that.
+/// One line; the blockers follow on the next lines if it would be too long.
 fn line(node: &NodePart, cells: &[String; 4], widths: &[usize; 4]) -> String {
     let padded = cells.iter().zip(widths);
     let padded = padded.map(|(cell, &width)| format!("{:<width$}", printable(cell)));

@@ -1,4 +1,4 @@
-//! What annotations say, taken apart.
+//! Parses the values of annotations.
 
 use jiff::Timestamp;
 use serde::Serialize;
@@ -8,16 +8,16 @@ use crate::{
     reason::Reason,
 };
 
-/// One of those that keep an update back, as `machinist.dev/blocked-by` names it.
+/// One blocker of an update in the annotation `machinist.dev/blocked-by`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct BlockedBy {
     /// `namespace/pod`, or a kind and a name.
     pub(super) name: String,
-    /// The stable code; none where this program does not know it.
+    /// The stable code; none if this version does not know it.
     pub(super) reason: Option<Reason>,
 }
 
-/// `shop/db-0 (DrainBlockedByBudget), shop/web (…)`; what was cut off in between is left out.
+/// Parses `shop/db-0 (DrainBlockedByBudget), shop/web (…)`; truncated entries are skipped.
 pub(super) fn blocked_by(text: &str) -> Vec<BlockedBy> {
     let each = text.split("), ").filter_map(|one| {
         let (name, code) = one.rsplit_once(" (")?;
@@ -29,19 +29,19 @@ pub(super) fn blocked_by(text: &str) -> Vec<BlockedBy> {
     each.collect()
 }
 
-/// A code by its name.
+/// The reason with this code.
 pub(super) fn reason(code: &str) -> Option<Reason> {
     let mut all = Reason::ALL.iter();
     all.find(|reason| reason.as_str() == code).copied()
 }
 
-/// The code that a text begins with, as the `reason` annotation does.
+/// The code at the start of a text, as in the `reason` annotation.
 pub(super) fn leading(text: &str) -> Option<Reason> {
     reason(text.split_once(':')?.0)
 }
 
-/// Since when a node is as it is: the last step that its MachineConfigNode shows, else the last turn of
-/// our condition.
+/// Since when a node has been in its state: the last transition in its MachineConfigNode, otherwise
+/// the last transition of machinist's condition.
 pub(super) fn since(
     node: &NodeView,
     progress: Option<&MachineConfigNodeStatus>,
@@ -51,7 +51,7 @@ pub(super) fn since(
     last.or_else(|| node.condition(condition::READY)?.last_transition_time)
 }
 
-/// The step that is under way, with what it says; the last one, where one is a part of another.
+/// The running step with its message; the last one, if one step is part of another.
 pub(super) fn step(progress: &MachineConfigNodeStatus) -> Option<(String, String)> {
     let under_way = |kind: &&NodeConditionKind| {
         let all = progress.conditions.iter();
@@ -66,7 +66,8 @@ pub(super) fn step(progress: &MachineConfigNodeStatus) -> Option<(String, String
     Some((found.kind.clone(), found.message.clone()))
 }
 
-/// A rendered config's name is 48 characters, most of them a digest: what tells it from its neighbours.
+/// Shortens a rendered config's name, 48 characters that are mostly digest, to the first digits of
+/// the digest.
 pub(super) fn brief(config: &str) -> String {
     let Some((_, digest)) = config.rsplit_once('-').filter(|(head, digest)| {
         let hex = digest.bytes().all(|byte| byte.is_ascii_hexdigit());

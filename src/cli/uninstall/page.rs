@@ -1,10 +1,10 @@
-//! What `machinist uninstall` says to people.
+//! Formats the result of `machinist uninstall` as text.
 
 use std::fmt::Write as _;
 
 use super::{OnNode, Removed, paths};
 
-/// What went, or would go: one line each.
+/// The removed objects, or those that would be removed: one line each.
 pub(super) fn page(removed: &Removed) -> String {
     let mut page = String::new();
     let done = match removed.dry_run {

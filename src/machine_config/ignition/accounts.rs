@@ -1,4 +1,4 @@
-//! What Ignition can say of a user beyond the keys, and of a group.
+//! Parses the Ignition fields of users, except their keys, and of groups.
 
 use super::{
     super::{
@@ -10,10 +10,11 @@ use super::{
 };
 use crate::{path::AbsPath, reason::Reason};
 
-/// Longest name that useradd(8) takes.
+/// The maximum length of a name for useradd(8).
 const LONGEST_NAME: usize = 32;
 
-/// Every field of a user but its name and keys. Ignition 2.0 said most of it below `create`.
+/// Every field of a user except its name and keys. In Ignition 2.0 most of them were below
+/// `create`.
 pub(super) const ACCOUNT: [Known; 12] = [
     since_two_one("gecos"),
     since_two_one("groups"),
@@ -33,7 +34,7 @@ const fn since_two_one(name: &'static str) -> Known {
     Known::new(name).two(Some(1))
 }
 
-/// One object's fields under the rules of its dialect.
+/// The fields of one object under the rules of its dialect.
 struct Fields<'r, 'o, 'n, 'p> {
     object: &'o mut Object<'n>,
     dialect: Dialect,
@@ -41,7 +42,7 @@ struct Fields<'r, 'o, 'n, 'p> {
 }
 
 impl<'n> Fields<'_, '_, 'n, '_> {
-    /// The field, unless it is an empty text.
+    /// The field, unless it is an empty string.
     fn get(&mut self, known: Known) -> Option<Field<'n>> {
         is_there(self.object, known, self.dialect).filter(|field| !field.is_empty_text())
     }
@@ -107,8 +108,8 @@ impl<'n> Fields<'_, '_, 'n, '_> {
         None
     }
 
-    /// A number of a user or group. 0 is root's; the two others mean "no one" to the kernel, in 16
-    /// and in 32 bits.
+    /// A uid or gid. 0 is reserved for root; the two other refused numbers mean "no id" to the
+    /// kernel, in 16 and in 32 bits.
     fn id(&mut self, known: Known) -> Option<u32> {
         let field = self.get(known)?;
         let number = field.integer(&mut self.reading.problems)?;
@@ -122,7 +123,7 @@ impl<'n> Fields<'_, '_, 'n, '_> {
         }
     }
 
-    /// Never shown, however wrong it is.
+    /// Never shows the value in messages, even if it is invalid.
     fn hash(&mut self, known: Known) -> Option<PasswordHash> {
         let field = self.get(known)?;
         let hash = PasswordHash::new(field.spelling());
@@ -150,12 +151,12 @@ impl<'n> Fields<'_, '_, 'n, '_> {
     }
 }
 
-/// Whether a text can be a field of a line of the databases.
+/// Whether a text can be a field of a line in the databases.
 fn is_plain(text: &str) -> bool {
     !text.contains(':') && !text.chars().any(char::is_control)
 }
 
-/// The account part of a user; none where nothing is said of it.
+/// The account settings of a user; none if there are none.
 pub(super) fn read_account(
     object: &mut Object<'_>,
     dialect: Dialect,
@@ -166,7 +167,7 @@ pub(super) fn read_account(
         dialect,
         reading,
     };
-    // Nothing is written to the logs of logins either way.
+    // machinist never writes to the login logs, so the flag has no effect.
     fields.flag("noLogInit");
     let account = UserAccount {
         uid: fields.id(Known::new("uid").two(Some(1))),
@@ -186,7 +187,7 @@ pub(super) fn read_account(
     (account != UserAccount::default()).then_some(account)
 }
 
-/// Only the password, as OpenShift has it for `core`.
+/// Parses only the password, as OpenShift does for `core`.
 pub(super) fn read_password(
     object: &mut Object<'_>,
     dialect: Dialect,
@@ -204,7 +205,7 @@ pub(super) fn read_password(
     })
 }
 
-/// A group but for its name.
+/// Parses a group except its name.
 pub(super) fn read_group(
     field: &Field<'_>,
     object: &mut Object<'_>,

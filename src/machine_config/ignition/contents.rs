@@ -1,4 +1,5 @@
-//! What a file holds: a data URL, compressed or not, verified or not; or Butane's text.
+//! Parses the content of a file: a data URL with optional compression and verification, or Butane's
+//! inline text.
 
 use super::{
     super::{
@@ -13,7 +14,7 @@ use crate::reason::Reason;
 
 const HEADERS: Known = Known::new("httpHeaders").two(None).three(Some(1));
 
-/// What a file holds; none when nothing is said of it.
+/// The content of a file; none if it is absent.
 pub(super) fn read(
     mut contents: Object<'_>,
     dialect: Dialect,
@@ -56,7 +57,7 @@ pub(super) fn read(
     Some(Content::new(bytes))
 }
 
-/// The ways to give contents; Ignition has the first alone.
+/// The ways to specify contents; Ignition has only the first.
 enum Given<'n> {
     /// A URL.
     Source(Field<'n>),
@@ -119,7 +120,7 @@ fn read_bytes(given: &Given<'_>, gzip: bool, reading: &mut Reading<'_>) -> Optio
             (field, source::decode(text))
         }
     };
-    // Of an empty source nothing is fetched, and so nothing is unpacked.
+    // An empty source has no content to decompress.
     let (Given::Source(given) | Given::Inline(given) | Given::Local(given)) = given;
     let gzip = gzip && !given.is_empty_text();
     let unpacked = packed.and_then(|bytes| match gzip {
@@ -139,7 +140,7 @@ fn read_bytes(given: &Given<'_>, gzip: bool, reading: &mut Reading<'_>) -> Optio
     }
 }
 
-/// What keeps a script from being started, though an editor hardly shows it.
+/// A fault that keeps a script from being executed although editors hardly show it.
 fn broken_script(bytes: &[u8]) -> Option<&'static str> {
     let bare = bytes.strip_prefix(b"\xef\xbb\xbf");
     let script = bare.unwrap_or(bytes).strip_prefix(b"#!")?;

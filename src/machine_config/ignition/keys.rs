@@ -1,19 +1,20 @@
-//! Which version of Ignition knows which key.
+//! Provides the Ignition versions that each key is valid in.
 
 use super::Dialect;
 
-/// A line for each key: the object it is in, the key, and the minor versions of Ignition 2 and 3 that know it.
-/// `tests/oracle/ignition` generates it from the types of the Ignition library.
+/// One line for each key: the object it belongs to, the key, and the minor versions of Ignition 2
+/// and 3 that support it. `tests/oracle/ignition` generates it from the types of the Ignition
+/// library.
 const KEYS: &str = include_str!("keys.txt");
 
-/// The versions that know a key at some place.
+/// The versions that support a key at some place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct Versions {
     two: Option<(u8, u8)>,
     three: Option<(u8, u8)>,
 }
 
-/// The versions that know `key` in the object at `place`, such as `storage.files[]`.
+/// The versions that support `key` in the object at `place`, such as `storage.files[]`.
 pub(in super::super) fn versions(place: &str, key: &str) -> Option<Versions> {
     let place = if place.is_empty() { "." } else { place };
     let line = KEYS.lines().find_map(|line| {
@@ -32,7 +33,7 @@ pub(in super::super) fn versions(place: &str, key: &str) -> Option<Versions> {
 }
 
 impl Versions {
-    /// Whether the version of a document is among them.
+    /// Whether they contain the version of a document.
     pub(in super::super) fn contain(self, dialect: Dialect) -> bool {
         let (span, minor) = match dialect {
             Dialect::Two(minor) => (self.two, minor),
@@ -42,7 +43,7 @@ impl Versions {
         span.is_some_and(|(first, last)| (first..=last).contains(&minor))
     }
 
-    /// Whether another minor version of the same major one knows the key.
+    /// Whether another minor version of the same major version supports the key.
     pub(in super::super) fn of_same_major(self, dialect: Dialect) -> bool {
         match dialect {
             Dialect::Two(_) => self.two.is_some(),

@@ -1,4 +1,4 @@
-//! How disks are laid out: fields are checked by their names and kept as they were written.
+//! Parses the disk layout: field names are checked, and values are stored without interpretation.
 
 use super::{
     super::{
@@ -10,7 +10,8 @@ use super::{
     Dialect, Known, is_there, refuse_known,
 };
 
-/// A field, and what its object, or each object of its list, may hold; nothing of what is no object.
+/// A field, and the fields that its object, or each object of its list, may contain; empty if it is
+/// not an object.
 struct Shape {
     known: Known,
     holds: &'static [Shape],
@@ -41,7 +42,7 @@ const fn list(name: &'static str, holds: &'static [Shape]) -> Shape {
 }
 
 impl Shape {
-    /// It came with this minor version of Ignition 3.
+    /// The field was added in this minor version of Ignition 3.
     const fn since(self, minor: u8) -> Self {
         Self {
             known: self.known.two(None).three(Some(minor)),
@@ -137,7 +138,7 @@ const SECTIONS: [Shape; 4] = [
     ),
 ];
 
-/// Butane and Ignition 2 spell it otherwise, and no cluster hands those out.
+/// Butane and Ignition 2 use other field names, and clusters do not provide those formats.
 pub(super) fn read(
     storage: &mut Object<'_>,
     dialect: Dialect,

@@ -1,4 +1,4 @@
-//! Butane's `local` and its like: contents that lie beside the text.
+//! Reads Butane's `local` contents, which are files beside the text.
 
 use super::super::{
     document::Reading,
@@ -7,7 +7,7 @@ use super::super::{
 };
 use crate::{path::AbsPath, reason::Reason};
 
-/// The path that a field gives, hung from the text's directory.
+/// The path in a field, relative to the text's directory.
 pub(super) fn path(field: &Field<'_>, reading: &mut Reading<'_>) -> Option<AbsPath> {
     const EXPECTED: &str = "a path below the directory of this text, such as files/motd";
     let written = field.text(&mut reading.problems)?;
@@ -33,14 +33,14 @@ pub(super) fn path(field: &Field<'_>, reading: &mut Reading<'_>) -> Option<AbsPa
     None
 }
 
-/// The bytes of the file that a field names. They are not counted as content of the text yet: they
-/// may have to be unpacked.
+/// The bytes of the file that a field names. They are not counted towards the decoded size yet,
+/// because they may have to be decompressed.
 pub(super) fn bytes(field: &Field<'_>, reading: &mut Reading<'_>) -> Option<Vec<u8>> {
     let path = path(field, reading)?;
     read(field, &path, reading)
 }
 
-/// The bytes of a file, counted as content of the text.
+/// The bytes of a file, counted towards the decoded size of the text.
 pub(super) fn bytes_at(
     field: &Field<'_>,
     path: &AbsPath,

@@ -1,4 +1,4 @@
-//! Modes of files and directories.
+//! Parses the modes of files and directories.
 
 use super::{
     super::{document::Reading, reader::Object},
@@ -9,7 +9,7 @@ use crate::reason::Reason;
 /// Set-user-id, set-group-id and the sticky bit.
 const SPECIAL: u32 = 0o7000;
 
-/// Usual modes in octal whose digits are a possible mode in decimal too, which people do not ask for (0620, 0764).
+/// Usual octal modes whose digits are also a possible but uncommon mode in decimal (0620, 0764).
 const USUAL: [&str; 2] = ["400", "500"];
 
 pub(super) fn read(
@@ -58,11 +58,11 @@ pub(super) fn read(
     Some(kept)
 }
 
-/// The mode that the same digits are in the other base, decimal or octal.
+/// The mode that the same digits mean in the other base, decimal or octal.
 fn other_base(digits: &str) -> Option<u32> {
     let octal = digits.bytes().all(|digit| matches!(digit, b'0'..=b'7'));
     let (bare, base, largest) = match digits.strip_prefix('0') {
-        // Nobody writes set-id and sticky bits in decimal.
+        // Set-id and sticky bits are not written in decimal.
         Some(bare) => (bare, 10, 0o777),
         None => (digits, 8, 0o7777),
     };
@@ -71,12 +71,13 @@ fn other_base(digits: &str) -> Option<u32> {
     (other <= largest).then_some(other)
 }
 
-/// Whether the digits can only have been meant in the other base.
+/// Whether the digits were certainly meant in the other base.
 fn is_slip(digits: &str, mode: u32, other: u32) -> bool {
     USUAL.contains(&digits) || (!is_plausible(mode) && is_plausible(other))
 }
 
-/// Whether the owner may read and the group and others have no right that the one before them lacks.
+/// Whether the owner may read, the group has no permission that the owner lacks, and others have
+/// none that the group lacks.
 const fn is_plausible(mode: u32) -> bool {
     let (owner, group, others) = (mode >> 6 & 7, mode >> 3 & 7, mode & 7);
     owner & 4 != 0 && group & !owner == 0 && others & !group == 0
@@ -86,7 +87,7 @@ const fn is_plausible(mode: u32) -> bool {
 mod tests {
     use super::*;
 
-    /// What the digits were meant as, where they are a slip.
+    /// The intended mode, if the digits are in the wrong base.
     fn slip(digits: &str) -> Option<u32> {
         let bare = digits.strip_prefix('0');
         let mode = match bare {

@@ -1,4 +1,4 @@
-//! Users and groups: those whom the settings allow, and nobody else.
+//! Parses users and groups; only those that the settings allow are accepted.
 
 use std::collections::BTreeSet;
 
@@ -16,8 +16,8 @@ use super::{
 };
 use crate::reason::Reason;
 
-/// The one user of OpenShift's nodes: of him only keys and password are managed, and he is never
-/// made. A config that asks for more would be refused there, too.
+/// The one user of OpenShift's nodes: only its keys and password are managed, and it is never
+/// created. OpenShift refuses configs with other settings as well.
 const CORE: &str = "core";
 
 pub(super) fn read(
@@ -90,7 +90,7 @@ fn read_user(
         for field in object.items("ssh_authorized_keys_local", &mut reading.problems) {
             if let Some(text) = local::text(&field, reading) {
                 let lines = read_keys(&field, &text, reading);
-                // Files with keys may hold comments, which are none.
+                // Key files may contain comments, which are skipped.
                 keys.extend(lines.into_iter().filter(|line| !line.starts_with('#')));
             }
         }
@@ -100,8 +100,8 @@ fn read_user(
             user.ssh_authorized_keys.push(key);
         }
     }
-    // An entry with a name alone asks for the user itself, as Ignition has it; one with keys alone adds
-    // keys to a user who exists.
+    // An entry with only a name requests the user itself, as in Ignition; an entry with only keys
+    // adds keys to an existing user.
     if user.account.is_none()
         && user.ssh_authorized_keys.is_empty()
         && name.as_deref() != Some(CORE)
@@ -140,7 +140,7 @@ fn of_others(
     account
 }
 
-/// Ignition 2.0 asked for a user to be made by `create`, with the fields of the account in it.
+/// Ignition 2.0 requested the creation of a user with `create`, which contains the account fields.
 fn read_create(
     object: &mut Object<'_>,
     dialect: Dialect,
@@ -149,7 +149,7 @@ fn read_create(
     let create = Known::new("create").three(None);
     let create = is_there(object, create, dialect)?;
     let mut inside = create.object(&mut reading.problems)?;
-    // Its fields are as old as it is itself.
+    // Inside `create`, Ignition 2.0 has the fields that 2.1 has in the user itself.
     let mut asked = read_account(&mut inside, Dialect::Two(1), reading).unwrap_or_default();
     inside.finish(&mut reading.problems);
     asked.should_exist = Some(true);
@@ -182,7 +182,7 @@ fn read_name(
     None
 }
 
-/// The keys of one entry. People paste several lines into one; each is a key.
+/// The keys of one entry. An entry may contain several pasted lines; each is a key.
 fn read_keys(field: &Field<'_>, text: &str, reading: &mut Reading<'_>) -> Vec<String> {
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     let lines: Vec<String> = lines.map(str::to_owned).collect();

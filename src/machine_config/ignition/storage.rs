@@ -1,4 +1,4 @@
-//! Files, directories and links.
+//! Parses files, directories and links.
 
 use std::collections::BTreeMap;
 
@@ -13,8 +13,9 @@ use super::{
 };
 use crate::{path::AbsPath, reason::Reason};
 
-/// Where nothing is written: what the kernel and the running system make there is gone or made anew
-/// at every boot, and machinist's own state must not be a target of its own transactions.
+/// Directories that must not be written: their content is created by the kernel or the running
+/// system and is lost at every boot, and machinist's own state must not be a target of its own
+/// transactions.
 const FORBIDDEN: [(&str, &str); 6] = [
     ("/proc", "the kernel makes what is there"),
     ("/sys", "the kernel makes what is there"),
@@ -24,7 +25,7 @@ const FORBIDDEN: [(&str, &str); 6] = [
     ("/var/lib/machinist", "machinist keeps its own state there"),
 ];
 
-/// The directory that holds what is staged, wherever a mount needs one.
+/// The name of the staging directory on each mount.
 const STAGING: &str = ".machinist";
 
 pub(super) fn read(
@@ -57,7 +58,7 @@ pub(super) fn read(
     storage.finish(&mut reading.problems);
 }
 
-/// Links of Butane that neither they nor a tree gave a target.
+/// Refuses Butane links that have a target neither in their entry nor in a tree.
 fn refuse_targetless(parts: &Parts, reading: &mut Reading<'_>) {
     for link in parts.links.values().filter(|link| link.target.is_empty()) {
         let refusal = Refusal::new(Reason::ValueInvalid, "target is missing");
@@ -77,8 +78,8 @@ fn items<'n>(
     }
 }
 
-/// Adds a file. In Ignition 2 one file may stand in a config several times: the last one counts,
-/// and those with `append` add to what came before them.
+/// Adds a file. In Ignition 2 one file may occur several times: the last entry wins, and entries
+/// with `append` add to the earlier ones.
 fn add_file(
     files: &mut BTreeMap<AbsPath, FilePart>,
     path: AbsPath,
@@ -114,7 +115,7 @@ fn read_file(
     file.content = object
         .object("contents", &mut reading.problems)
         .and_then(|object| contents::read(object, dialect, reading));
-    // Ignition 2 knows no file without contents.
+    // Ignition 2 does not support files without contents.
     if dialect.is_two() {
         file.content.get_or_insert_with(|| Content::new(Vec::new()));
     } else if file.content.is_none() && overwrites {
@@ -143,7 +144,7 @@ fn read_file(
     Some((path?, file))
 }
 
-/// Ignition 2 says by a flag that the contents are to be appended.
+/// In Ignition 2 a flag requests that the contents are appended.
 fn append_all(
     file: &mut FilePart,
     append: &Field<'_>,
@@ -153,7 +154,7 @@ fn append_all(
     if append.flag(&mut reading.problems) != Some(true) {
         return;
     }
-    // Its type was judged with the other fields of the node.
+    // Its type was checked with the other fields of the node.
     if object.get("overwrite").is_some_and(|field| field.is_true()) {
         let message = "append and overwrite exclude each other";
         append.refuse(&mut reading.problems, Reason::ValueInvalid, message, None);
@@ -187,7 +188,7 @@ fn read_link(
     let hard = hard.and_then(|field| field.flag(&mut reading.problems));
     let target = match object.get("target") {
         Some(field) => read_target(&field, reading),
-        // A tree may give it.
+        // A tree may provide it.
         None if dialect.is_butane() => Some(String::new()),
         None => object
             .need("target", &mut reading.problems)
@@ -221,12 +222,12 @@ fn read_path(object: &mut Object<'_>, reading: &mut Reading<'_>) -> Option<AbsPa
     }
 }
 
-/// Why nothing is written at this place; none where something may be.
+/// Why this path must not be written; none if it may.
 pub fn place_fault(path: &AbsPath) -> Option<String> {
     allowed(path.clone()).err()
 }
 
-/// The path, unless nothing is written there; then why.
+/// The path if it may be written, otherwise the reason.
 pub(super) fn allowed(path: AbsPath) -> Result<AbsPath, String> {
     if path == AbsPath::root() {
         return Err("/ itself cannot be an entry".to_owned());
@@ -246,7 +247,7 @@ pub(super) fn allowed(path: AbsPath) -> Result<AbsPath, String> {
     }
 }
 
-/// Owner, origin and whether it may replace an object of another kind.
+/// Parses owner, origin and whether the entry may replace an object of another kind.
 fn read_node(object: &mut Object<'_>, dialect: Dialect, reading: &mut Reading<'_>) -> NodePart {
     if dialect.is_two() {
         read_filesystem(object, reading);
@@ -263,8 +264,7 @@ fn read_node(object: &mut Object<'_>, dialect: Dialect, reading: &mut Reading<'_
     }
 }
 
-/// Ignition 2 names a file system that the path hangs from. `root` is the one that is there without
-/// being laid out.
+/// In Ignition 2 a path is relative to a named file system. `root` is the predefined one.
 fn read_filesystem(object: &mut Object<'_>, reading: &mut Reading<'_>) {
     let Some(field) = object.need("filesystem", &mut reading.problems) else {
         return;
@@ -278,8 +278,8 @@ fn read_filesystem(object: &mut Object<'_>, reading: &mut Reading<'_>) {
     }
 }
 
-/// An owner, by id or by name. `root` is 0 on every machine, and one spelling of
-/// it gives one digest.
+/// Parses an owner, by id or by name. `root` becomes 0 on every machine, so that both spellings
+/// give the same digest.
 fn read_owner(
     object: &mut Object<'_>,
     key: &'static str,
@@ -292,7 +292,7 @@ fn read_owner(
     let problems = &mut reading.problems;
     let id = owner.get("id").and_then(|field| {
         let number = field.integer(problems)?;
-        // The last number means "leave it" to chown.
+        // chown interprets the maximum number as "unchanged".
         let id = u32::try_from(number).ok().filter(|id| *id != u32::MAX);
         if id.is_none() {
             let message = format!("{number} is no user or group id");

@@ -1,4 +1,4 @@
-//! Units and drop-ins.
+//! Parses units and drop-ins.
 
 use super::{
     super::{
@@ -52,7 +52,7 @@ fn read_unit(
             insert(&mut unit.drop_ins, name, drop_in, &field, reading);
         }
     }
-    // Ignition 2 cannot tell an empty text and false from what is not said.
+    // Ignition 2 does not distinguish an empty text or false from an absent field.
     if dialect.is_two() {
         unit.contents = unit.contents.filter(|text| !text.is_empty());
         unit.mask = unit.mask.filter(|mask| *mask);
@@ -61,7 +61,8 @@ fn read_unit(
     Some((name?, unit))
 }
 
-/// Ignition 2 has two fields for it. The older one, `enable`, could only ever enable.
+/// Parses the enablement. Ignition 2 has two fields for it; the older one, `enable`, can only
+/// enable.
 fn read_enabled(
     object: &mut Object<'_>,
     dialect: Dialect,
@@ -130,7 +131,7 @@ fn read_drop_in(
     Some((name?, contents))
 }
 
-/// systemd skips hidden files and those with another ending without a word.
+/// systemd silently skips hidden files and those with another extension.
 fn is_drop_in_name(name: &str) -> bool {
     name.len() <= 255
         && name.len() > ".conf".len()
@@ -139,7 +140,7 @@ fn is_drop_in_name(name: &str) -> bool {
         && !name.contains(|c: char| c == '/' || c.is_control())
 }
 
-/// The text of a unit or drop-in, which must be one.
+/// The text of a unit or drop-in, which must parse as a unit file.
 fn read_text(
     object: &mut Object<'_>,
     dialect: Dialect,

@@ -1,8 +1,8 @@
-//! Butane's trees: a local directory with what lies in it, put somewhere on the machine.
+//! Parses Butane's trees: a local directory whose content is copied to a path on the machine.
 //!
-//! As Butane documents them: files have mode 0755 when they are executable, else 0644, owners are not
-//! kept, links stay what they are, directories are made where something lies in them. An entry for the
-//! same path in `files` or `links`, without contents or target, says mode and owner.
+//! The rules are Butane's: files have mode 0755 if they are executable, else 0644; owners are not
+//! preserved; links stay links; directories are created if they contain something. An entry for the
+//! same path in `files` or `links` without contents or target sets mode and owner.
 
 use std::collections::btree_map::Entry;
 
@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{path::AbsPath, reason::Reason};
 
-/// Adds what the trees bring to what is there.
+/// Adds the content of the trees to the existing parts.
 pub(super) fn read(storage: &mut Object<'_>, parts: &mut Parts, reading: &mut Reading<'_>) {
     for field in storage.items("trees", &mut reading.problems) {
         read_tree(&field, parts, reading);
@@ -102,7 +102,7 @@ fn add(
     }
 }
 
-/// False where something else gives the file's content.
+/// Returns false if another entry sets the file's content.
 fn add_file(
     parts: &mut Parts,
     path: &AbsPath,
@@ -124,7 +124,7 @@ fn add_file(
     true
 }
 
-/// False where something else gives the link's target.
+/// Returns false if another entry sets the link's target.
 fn add_link(parts: &mut Parts, path: &AbsPath, target: String, origin: Origin) -> bool {
     let link = match parts.links.entry(path.clone()) {
         Entry::Occupied(place) if !place.get().target.is_empty() => return false,

@@ -1,4 +1,4 @@
-//! Groups that a config makes, changes or does not want.
+//! Plans the groups that a config creates, changes or removes.
 
 use super::{Draft, field, group_entry};
 use crate::{
@@ -24,7 +24,8 @@ impl Draft<'_> {
         }
     }
 
-    /// Entries below /usr belong to the image and come back with the next one.
+    /// Refuses to change an entry below /usr: it belongs to the OS image, and every new image
+    /// contains it again.
     pub(super) fn refuse_vendors(&mut self, what: &str, name: &str, file: &str, origin: &Origin) {
         let message =
             format!("{what} {name} is in {file}, whose entries are the vendor's and stay");
@@ -68,14 +69,15 @@ impl Draft<'_> {
         same.next().map(|(name, _)| name.clone())
     }
 
-    /// Hashes belong into files that only root reads.
+    /// Password hashes may only be stored in files that only root can read.
     pub(super) fn refuse_open_password(&mut self, name: &str, file: Database, origin: &Origin) {
         let file = file.as_str();
         let message = format!("the password for {name} needs an entry in {file}");
         self.refuse(Reason::FeatureUnsupported, message, origin);
     }
 
-    /// The lines of a new group. Without a password nobody joins it by one.
+    /// Adds the entries of a new group. Without a hash the password is locked, so that newgrp(1)
+    /// never accepts one.
     pub(super) fn put_group(&mut self, name: &str, gid: u32, password: Option<&str>) {
         let line = format!("{name}:x:{gid}:");
         self.put(Edit::made(Database::Group, name, line));
@@ -134,7 +136,7 @@ impl Draft<'_> {
         }
     }
 
-    /// Whether this very plan took its entry away, with the user whose own group it was.
+    /// Whether this plan has removed the group together with the user whose own group it was.
     fn was_removed(&self, name: &str) -> bool {
         let gone = |edit: &Edit| edit.database() == Database::Group && edit.name() == name;
         self.done.edits.iter().any(gone)

@@ -1,5 +1,6 @@
-//! Entries that the config does not speak of any more: what machinist made goes, what it changed
-//! becomes what it was, unless somebody else has changed it since.
+//! Plans the account entries that the desired config no longer mentions: an entry that machinist
+//! created is removed, and an entry that it changed gets its earlier value again, unless another
+//! program has changed it since.
 
 use super::{Draft, field, group_entry, user_entry};
 use crate::{
@@ -41,7 +42,7 @@ impl Draft<'_> {
         self.done.let_go = left.iter().map(|kept| kept.place()).collect();
     }
 
-    /// A user whom machinist made goes; one whom it removed comes back.
+    /// Removes a user that machinist created, and restores a user that it removed.
     fn user_leaves(&mut self, kept: &Edit) {
         let name = kept.name();
         let origin = Origin::default();
@@ -89,7 +90,7 @@ impl Draft<'_> {
         ));
     }
 
-    /// An entry that machinist removed comes back, unless its name or number is somebody's by now.
+    /// Restores an entry that machinist removed, unless its name or number is in use by now.
     fn line_returns(&mut self, kept: &Edit, entry: Entry) {
         let (database, name) = (kept.database(), kept.name());
         if self.has(database, name) {
@@ -115,7 +116,8 @@ impl Draft<'_> {
         self.tell(entry, ChangeKind::Create, vec!["uid"], what);
     }
 
-    /// What belonged to an entry that came back; and what was made for one that stays.
+    /// Restores the dependent entries (passwords, subordinate ids) of a restored entry, and removes
+    /// those that machinist created for an entry that stays.
     fn companion_returns(&mut self, kept: &Edit) {
         let (database, name) = (kept.database(), kept.name());
         let Some(owner) = database.owner().filter(|_| is_line(kept, database)) else {
@@ -127,7 +129,8 @@ impl Draft<'_> {
         let back = kept.reversed();
         let there = self.now.get(&database);
         let free = there.is_some_and(|there| back.standing(there) == Standing::Before);
-        // One whose owner is ours as well stays or goes with that.
+        // If machinist created the owner as well, this entry stays or is removed together with its
+        // owner.
         let of_ours =
             |one: &Edit| is_line(one, owner) && one.name() == name && made_by_us(one).is_some();
         let ours = self.observed.accounts.kept.iter().any(of_ours);
@@ -137,7 +140,7 @@ impl Draft<'_> {
         }
     }
 
-    /// A field or membership becomes what it was.
+    /// Restores the earlier value of a field or membership.
     fn part_returns(&mut self, kept: &Edit) {
         let (database, name) = (kept.database(), kept.name());
         let Some(there) = self.now.get(&database).filter(|now| now.has(name)) else {
@@ -147,7 +150,7 @@ impl Draft<'_> {
         let (entry, told) = whose(kept);
         match (back.standing(there), kept) {
             (Standing::Before, Edit::Member { user, after, .. }) => {
-                // Whoever has gone does not come back into a group.
+                // A user who no longer exists is not added to a group again.
                 if *after || self.has(Database::Passwd, user) {
                     self.put(back);
                     self.tell_return(entry, told);
@@ -165,7 +168,7 @@ impl Draft<'_> {
         }
     }
 
-    /// One change for a user, however many of its parts go back.
+    /// Records one change per user, even if several parts of its entry are restored.
     fn tell_return(&mut self, entry: Entry, told: &'static str) {
         let same = self.done.changes.iter_mut();
         let mut same = same
@@ -185,7 +188,7 @@ fn is_line(edit: &Edit, database: Database) -> bool {
     matches!(edit, Edit::Line { .. }) && edit.database() == database
 }
 
-/// The line of an entry that was not there before machinist.
+/// The line of an entry that did not exist before machinist created it.
 fn made_by_us(kept: &Edit) -> Option<&str> {
     match kept {
         Edit::Line {
@@ -201,7 +204,7 @@ fn part(line: &str, index: usize) -> Option<&str> {
     line.split(':').nth(index)
 }
 
-/// Whose part it is, and what people call it.
+/// The user or group that the edit belongs to, and the name of the changed part in messages.
 fn whose(kept: &Edit) -> (Entry, &'static str) {
     let origin = Origin::default();
     match kept {
@@ -224,7 +227,7 @@ fn whose(kept: &Edit) -> (Entry, &'static str) {
     }
 }
 
-/// Whether the config says what this entry, field or membership should be.
+/// Whether the config sets this entry, field or membership.
 fn speaks_of(to: &MachineConfig, kept: &Edit) -> bool {
     let of_user = |name: &str, says: &dyn Fn(&UserAccount) -> bool| {
         let user = to.users.get(name);

@@ -1,4 +1,4 @@
-//! Numbers of new users and groups, chosen as useradd(8) does without a word in login.defs(5).
+//! Chooses the numbers of new users and groups as useradd(8) does with an empty login.defs(5).
 
 use std::collections::BTreeSet;
 
@@ -8,16 +8,17 @@ use super::super::{
 };
 use crate::machine_config::MachineConfig;
 
-/// The range for people: what every distribution has, less 60000, from which some count on.
+/// The range for human users: the default of all distributions, without 60000, where some
+/// distributions start another range.
 const PEOPLE: std::ops::RangeInclusive<u32> = 1000..=59999;
-/// The range for the system, taken from its end.
+/// The range for system accounts, assigned downwards from its end.
 const SYSTEM: std::ops::RangeInclusive<u32> = 101..=999;
-/// Where subordinate ids begin, how many one user gets, and where they end (login.defs(5)).
+/// The first subordinate id, the number of ids per user, and the last one (login.defs(5)).
 const SUB_FIRST: u64 = 100_000;
 const SUB_COUNT: u64 = 65_536;
 const SUB_LAST: u64 = 600_100_000;
 
-/// Numbers that are somebody's.
+/// The numbers that are in use.
 #[derive(Debug)]
 pub(super) struct Numbers {
     users: BTreeSet<u32>,
@@ -25,7 +26,8 @@ pub(super) struct Numbers {
 }
 
 impl Numbers {
-    /// Those of the machine, and those that the config names: they are not to be given to others.
+    /// The numbers in use on the machine and those that the config names; neither may be assigned
+    /// to another account.
     pub(super) fn taken(to: &MachineConfig, observed: &Observed) -> Self {
         let asked = to
             .users
@@ -46,7 +48,7 @@ impl Numbers {
         Some(number)
     }
 
-    /// The next number for a group: `like`, the number of its user, when that is free.
+    /// The next number for a group: `like`, the number of its user, if that is free.
     pub(super) fn group(&mut self, like: Option<u32>, system: bool) -> Option<u32> {
         let free = like.filter(|like| !self.groups.contains(like));
         let number = free.or_else(|| next(&self.groups, system))?;
@@ -55,8 +57,8 @@ impl Numbers {
     }
 }
 
-/// For people the number after the highest one in use, so that none is used again; for the system the
-/// highest free one.
+/// For human users the number after the highest one in use, so that no number is reused; for system
+/// accounts the highest free number.
 fn next(taken: &BTreeSet<u32>, system: bool) -> Option<u32> {
     let free = |number: &u32| !taken.contains(number);
     if system {

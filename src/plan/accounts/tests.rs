@@ -78,7 +78,7 @@ fn after(observed: &Observed, edits: &[Edit]) -> BTreeMap<Database, String> {
         .collect()
 }
 
-/// What a second machine would see that is as the edits left the first one.
+/// The observation of a second machine that is in the state after the edits.
 fn next(observed: &Observed, edits: &[Edit]) -> Observed {
     let texts = after(observed, edits);
     let texts: Vec<_> = texts
@@ -147,7 +147,8 @@ fn a_new_user_has_an_entry_everywhere_and_what_is_there_stays() {
     assert_eq!(done.homes.len(), 1);
     assert!(!format!("{done:?}").contains("salt"), "a hash is shown");
 
-    // The same again changes nothing; and without the user all is byte for byte as before.
+    // The same config again changes nothing; without the user the files are byte for byte as
+    // before.
     let there = next(&observed, &done.edits);
     assert_eq!(accounts(&to, &there).edits, []);
     let left = accounts(&MachineConfig::default(), &there);
@@ -185,7 +186,7 @@ fn what_was_changed_of_a_user_goes_back_unless_somebody_changed_it_since() {
         );
     }
 
-    // Bob has chosen another shell meanwhile.
+    // Bob has changed his shell in the meantime.
     let by_bob = Edit::Field {
         database: Database::Passwd,
         name: "bob".into(),
@@ -262,7 +263,7 @@ fn a_group_that_the_config_makes_has_its_members_at_once() {
     assert!(texts[&Database::Passwd].ends_with("ann:x:999:2000::/home/ann:/bin/sh\n"));
     assert!(done.homes.is_empty() && !texts[&Database::Subuid].contains("ann"));
 
-    // A group that leaves while somebody is in it stays.
+    // A group that leaves the config stays while it has members.
     let there = next(&observed, &done.edits);
     to.groups.clear();
     let left = accounts(&to, &there);
@@ -351,7 +352,7 @@ fn somebody_elses_user_of_the_same_name_is_not_taken_for_ours() {
     let to = user("ann", UserAccount::default());
     let done = accounts(&to, &observed);
     let mut there = next(&observed, &done.edits);
-    // Ann was removed and made anew by hand, with another number.
+    // Ann was removed and created again by hand, with another number.
     let text = format!("{PASSWD}ann:x:1500:1001::/home/ann:/bin/sh\n");
     let entries = Entries::read(text.as_bytes());
     there.accounts.databases.insert(Database::Passwd, entries);

@@ -1,4 +1,4 @@
-//! Users whom a config makes, changes or does not want.
+//! Plans the users that a config creates, changes or removes.
 
 use super::{Draft, Home, field, numbers, user_entry};
 use crate::{
@@ -11,20 +11,21 @@ use crate::{
     reason::Reason,
 };
 
-/// OpenShift's user: never made.
+/// OpenShift's user; machinist never creates it.
 const CORE: &str = "core";
 
-/// The password of a user who has none: none fits. Not `!`, which sshd without PAM takes for an
-/// account that is locked, so that keys would not help either.
+/// The password field of a user without a password: no password matches it. It is not `!`, because
+/// sshd without PAM treats `!` as a locked account and then refuses keys as well.
 const NO_PASSWORD: &str = "*";
 
-/// In the place of the password: it is in /etc/shadow.
+/// The password field in /etc/passwd if the hash is in /etc/shadow.
 const SHADOWED: &str = "x";
 
-/// The group of users who get none of their own, as useradd(8) has it.
+/// The primary group of users who get no group of their own, as in useradd(8).
 const COMMON_GROUP: &str = "users";
 
-/// Numbers below are the system's: a group with one is not taken for a new user's own.
+/// Numbers below are for system accounts: a group with such a number is not used as a new user's
+/// own group.
 const FIRST_OF_PEOPLE: u32 = 1000;
 
 impl Draft<'_> {
@@ -118,7 +119,7 @@ impl Draft<'_> {
         same.next().map(|(name, _)| name.clone())
     }
 
-    /// The primary group of a new user: the one named, the common one, or one of its own.
+    /// The primary group of a new user: the named group, the common group, or a group of its own.
     fn primary_group(
         &mut self,
         name: &str,
@@ -211,7 +212,7 @@ impl Draft<'_> {
         }
     }
 
-    /// Puts the user into the groups asked for; says whether that changes anything.
+    /// Adds the user to the requested groups. Returns whether that changes anything.
     fn join(&mut self, name: &str, asked: &UserAccount, origin: &Origin) -> bool {
         let mut changed = false;
         for group in &asked.groups {
@@ -276,8 +277,8 @@ impl Draft<'_> {
         }
     }
 
-    /// Sets the password of a user who is there; says whether that is a change. None where it cannot
-    /// be kept from those who read /etc/passwd.
+    /// Sets the password of an existing user. Returns whether that is a change, or none if the hash
+    /// would be visible to every reader of /etc/passwd.
     fn set_password(&mut self, name: &str, hash: &str) -> Option<bool> {
         let there = self.now.get(&Database::Shadow)?;
         if there.has(name) {
@@ -289,7 +290,7 @@ impl Draft<'_> {
         Some(true)
     }
 
-    /// A user who has another number or home would be cut off from what is theirs.
+    /// Refuses to change the number or home of a user, who would lose access to their files.
     fn refuse_moves(&mut self, name: &str, asked: &UserAccount, uid: u32, origin: &Origin) {
         if let Some(wanted) = asked.uid.filter(|wanted| *wanted != uid) {
             let message = format!("user {name} has number {uid}, which does not become {wanted}");
@@ -304,7 +305,8 @@ impl Draft<'_> {
         }
     }
 
-    /// Takes a user out of all databases, with a group that was only theirs. False: refused.
+    /// Removes a user from all databases, together with a group that only this user had. Returns
+    /// false if that is refused.
     pub(super) fn remove_user(&mut self, name: &str, origin: &Origin) -> bool {
         if self.id(Database::Passwd, name).is_none_or(|uid| uid == 0) {
             let message = format!("user {name} cannot go: it is root, or its entry cannot be read");
@@ -361,8 +363,8 @@ impl Draft<'_> {
     }
 }
 
-/// An entry for a password that does not age: for that the day of its last change would have to be
-/// there, and a plan knows no day.
+/// A shadow entry without password ageing. Ageing needs the day of the last change, and a plan does
+/// not depend on the date.
 fn shadow_line(name: &str, hash: Option<&str>) -> String {
     format!("{name}:{}:::::::", hash.unwrap_or(NO_PASSWORD))
 }

@@ -1,4 +1,5 @@
-//! Edits of single entries, each with the value before and after, and where they stand in a file.
+//! Edits of single entries, each with the value before and after, and the state of an edit in a
+//! file.
 
 use std::fmt;
 
@@ -14,34 +15,34 @@ use super::{Database, Entries, MEMBERS};
     rename_all_fields = "camelCase"
 )]
 pub enum Edit {
-    /// An entry is made or removed.
+    /// An entry is created or removed.
     Line {
-        /// In which database.
+        /// The database.
         database: Database,
-        /// Whose entry.
+        /// The name of the entry.
         name: String,
-        /// The line before; none where there was none.
+        /// The line before; none if the entry did not exist.
         before: Option<String>,
         /// The line after; none for a removal.
         after: Option<String>,
-        /// The entry that it stood behind.
+        /// The entry that it followed.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         follows: Option<String>,
     },
     /// One field of an entry changes.
     Field {
-        /// In which database.
+        /// The database.
         database: Database,
-        /// Whose entry.
+        /// The name of the entry.
         name: String,
-        /// Which field, from 0, the name.
+        /// The index of the field; 0 is the name.
         index: usize,
         /// Its value before.
         before: String,
         /// Its value after.
         after: String,
     },
-    /// A user becomes a member of a group, or is one no longer.
+    /// A user is added to a group or removed from it.
     Member {
         /// Group or gshadow.
         database: Database,
@@ -51,12 +52,12 @@ pub enum Edit {
         user: String,
         /// Whether the user was a member.
         before: bool,
-        /// Whether the user will be one.
+        /// Whether the user will be a member.
         after: bool,
     },
 }
 
-/// Never a value: fields may be password hashes.
+/// Never prints a value: fields may be password hashes.
 impl fmt::Debug for Edit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let place = self.place();
@@ -72,31 +73,31 @@ impl fmt::Debug for Edit {
     }
 }
 
-/// What an edit is about, without any value of it.
+/// Identifies what an edit changes, without any value.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct EditPlace {
-    /// In which database.
+    /// The database.
     pub database: Database,
-    /// Whose entry.
+    /// The name of the entry.
     pub name: String,
-    /// Which part: empty for all of it, the number of the field, `member` and the user; the line
-    /// itself where one name may have several.
+    /// The part of the entry: empty for the whole entry, the index of the field, or `member` and
+    /// the user; the line itself if one name may have several entries.
     pub part: String,
 }
 
-/// Where an edit stands in a database as it is.
+/// The state of an edit in a database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// It is as before the edit.
+    /// The database has the value before the edit.
     Before,
-    /// It is as after the edit.
+    /// The database has the value after the edit.
     After,
-    /// Neither: somebody else was here.
+    /// The database has another value: another program has changed it.
     Foreign,
 }
 
 impl Edit {
-    /// A new entry.
+    /// Creates an entry.
     pub fn made(database: Database, name: &str, line: String) -> Self {
         Self::Line {
             database,
@@ -107,7 +108,7 @@ impl Edit {
         }
     }
 
-    /// An entry that goes.
+    /// Removes an entry.
     pub fn removed(database: Database, name: &str, line: String, there: &Entries) -> Self {
         Self::Line {
             database,
@@ -118,7 +119,7 @@ impl Edit {
         }
     }
 
-    /// What it is about.
+    /// Identifies what the edit changes.
     pub fn place(&self) -> EditPlace {
         let (database, name, part) = match self {
             Self::Line {
@@ -152,7 +153,7 @@ impl Edit {
         }
     }
 
-    /// The database it is an edit of.
+    /// The database that the edit changes.
     pub fn database(&self) -> Database {
         match self {
             Self::Line { database, .. }
@@ -161,14 +162,14 @@ impl Edit {
         }
     }
 
-    /// Whose entry it is about.
+    /// The name of the entry that the edit changes.
     pub fn name(&self) -> &str {
         match self {
             Self::Line { name, .. } | Self::Field { name, .. } | Self::Member { name, .. } => name,
         }
     }
 
-    /// Whether it takes something away.
+    /// Whether the edit removes something.
     pub fn takes_away(&self) -> bool {
         matches!(
             self,
@@ -176,7 +177,7 @@ impl Edit {
         )
     }
 
-    /// The same edit backwards.
+    /// The inverse edit.
     pub fn reversed(&self) -> Self {
         let mut edit = self.clone();
         match &mut edit {
@@ -187,7 +188,7 @@ impl Edit {
         edit
     }
 
-    /// The same edit without any value, to be shown.
+    /// The same edit without values, for display.
     #[must_use]
     pub fn hidden(mut self) -> Self {
         const HIDDEN: &str = "…";
@@ -206,7 +207,7 @@ impl Edit {
         self
     }
 
-    /// Whether the edit is done in `there`, still to do, or neither.
+    /// Whether the edit is done in `there`, still to do, or in conflict with it.
     pub fn standing(&self, there: &Entries) -> Standing {
         let (is_after, is_before) = match self {
             Self::Line {
@@ -260,7 +261,7 @@ impl Edit {
         }
     }
 
-    /// Carries the edit out. For one that stands as [`Standing::Before`].
+    /// Carries out an edit whose state is [`Standing::Before`].
     pub fn apply(&self, to: &mut Entries) {
         match self {
             Self::Line {
@@ -306,8 +307,8 @@ impl Edit {
     }
 }
 
-/// Takes an edit into the list of what was there before machinist: each place keeps its oldest value
-/// before and its newest one after, and one that is as it was in the beginning is forgotten.
+/// Merges an edit into the list of original values: each place keeps its oldest value before and
+/// its newest value after; an edit whose two values are equal is dropped.
 pub fn remember(kept: &mut Vec<Edit>, edit: &Edit) {
     let of_one_we_made = |one: &Edit| {
         matches!(one, Edit::Line { database, name, before: None, .. }
@@ -329,7 +330,7 @@ pub fn remember(kept: &mut Vec<Edit>, edit: &Edit) {
     kept.retain(|one| !one.changes_nothing() && (part || !parts(one)));
 }
 
-/// An entry that goes, as it was before machinist changed parts of it.
+/// The removal of an entry, with the line as it was before machinist changed parts of it.
 fn as_found(kept: &[Edit], edit: &Edit) -> Edit {
     let mut edit = edit.clone();
     if let Edit::Line {

@@ -1,6 +1,6 @@
 use super::*;
 
-/// Everything a real file may hold beside entries.
+/// Lines other than entries that real files contain.
 const ODD: &[u8] =
     b"root:x:0:0:root:/root:/bin/sh\n# a comment: with colons\n\nbroken line\nshort:x:5\n\
       caf\xe9:x:7:7:\xe9::\nbob:x:1000:1000::/home/bob:/bin/sh\n+@netgroup::::::\n+::::::\n";
@@ -67,7 +67,7 @@ fn an_edit_and_its_reverse_leave_every_byte_as_it_was() {
     }
     let there = edited(ODD, &removed);
     assert!(!there.starts_with(b"root"));
-    // The entry above it is gone or never was: it comes last, before NIS.
+    // If the entry above it does not exist, the restored entry is inserted last, before NIS.
     let back = edited(&there, &removed.reversed());
     assert!(back.ends_with(b"root:x:0:0:root:/root:/bin/sh\n+@netgroup::::::\n+::::::\n"));
 }
@@ -106,7 +106,7 @@ fn an_entry_that_goes_comes_back_to_its_place() {
 fn what_somebody_else_made_of_an_entry_is_foreign() {
     let there = Entries::read(ODD);
     for edit in [
-        // Another line under the name; an entry that is no text; a value that is neither.
+        // Another line under the name; an entry that is not UTF-8; a value that is neither.
         made("bob"),
         made("short"),
         field("bob", 6, "/bin/bash", "/bin/zsh"),
@@ -148,7 +148,7 @@ fn the_oldest_value_is_kept_and_what_is_as_it_was_is_forgotten() {
     remember(&mut kept, &field("bob", 6, "/bin/sh", "/bin/zsh"));
     remember(&mut kept, &field("bob", 6, "/bin/zsh", "/bin/fish"));
     assert_eq!(kept, [field("bob", 6, "/bin/sh", "/bin/fish")]);
-    // The whole entry goes: what comes back later is what was found.
+    // The whole entry is removed: a restore brings the line that was found originally.
     let line = "bob:x:1000:1000::/home/bob:/bin/fish".to_owned();
     let gone = Edit::removed(Database::Passwd, "bob", line, &Entries::read(ODD));
     remember(&mut kept, &gone);
@@ -164,7 +164,7 @@ fn the_oldest_value_is_kept_and_what_is_as_it_was_is_forgotten() {
     assert_eq!(found, "bob:x:1000:1000::/home/bob:/bin/sh");
 
     let mut kept = vec![made("ann")];
-    // Of an entry that machinist made, all is ours.
+    // Edits of an entry that machinist created are part of its creation.
     remember(&mut kept, &field("ann", 6, "/bin/sh", "/bin/zsh"));
     assert_eq!(kept, [made("ann")]);
     let line = "ann:x:1001:1001:changed:/home/ann:/bin/zsh".to_owned();

@@ -1,4 +1,4 @@
-//! One unit's `[Install]` section, with its specifiers expanded.
+//! Parses the `[Install]` section of one unit and expands its specifiers.
 
 use super::{
     UNIT_DIR,
@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{machine_config::UnitFile, path::AbsPath};
 
-/// What a unit's files say about enabling it. Lists keep their order; names are expanded.
+/// The `[Install]` settings of a unit. Lists keep their order; names are expanded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in crate::plan) struct Install {
     pub(in crate::plan) aliases: Vec<String>,
@@ -44,7 +44,7 @@ impl Install {
         }
     }
 
-    /// The dependency lists with the suffix of the directory that stands for each.
+    /// The dependency lists, each with the suffix of its link directory.
     pub(in crate::plan) fn dependencies(&self) -> [(&[String], &'static str); 3] {
         [
             (&self.wanted_by, ".wants"),
@@ -54,7 +54,7 @@ impl Install {
     }
 }
 
-/// A unit file with its drop-ins, as systemd reads them: odd lines are skipped.
+/// Parses a unit file with its drop-ins like systemd does: malformed lines are skipped.
 pub(in crate::plan) fn merged<'a>(texts: impl Iterator<Item = &'a str>) -> UnitFile {
     texts.fold(UnitFile::default(), |mut all, text| {
         all.add(UnitFile::read(text).0);
@@ -62,7 +62,7 @@ pub(in crate::plan) fn merged<'a>(texts: impl Iterator<Item = &'a str>) -> UnitF
     })
 }
 
-/// `DefaultInstance=` counts for templates only; for an instance it is ignored without a word.
+/// `DefaultInstance=` applies to templates only; for an instance it is silently ignored.
 fn default_instance(unit: &str, given: Option<&str>) -> Option<String> {
     if name::shape(unit) != Some(Shape::Template) {
         return None;
@@ -72,10 +72,10 @@ fn default_instance(unit: &str, given: Option<&str>) -> Option<String> {
     (!instance.is_empty() && instance.chars().all(allowed)).then_some(instance)
 }
 
-/// Expands the specifiers that name the unit itself.
+/// Expands the specifiers that depend on the unit name only.
 ///
-/// `systemctl` also knows those of the machine it runs on (`%H`, `%m`, `%v`, …); they would make a
-/// plan depend on where it is computed, so a word that holds one is left out.
+/// `systemctl` also expands those of the machine it runs on (`%H`, `%m`, `%v`, …); they would make
+/// a plan depend on where it is computed, so a word with one of them is skipped.
 fn expand(word: &str, unit: &str, default_instance: Option<&str>) -> Option<String> {
     let instanced = match (name::shape(unit), default_instance) {
         (Some(Shape::Template), Some(instance)) => name::with_instance(unit, instance),
@@ -104,11 +104,11 @@ fn expand(word: &str, unit: &str, default_instance: Option<&str>) -> Option<Stri
     Some(out)
 }
 
-/// Where `Alias=alias` of `unit` puts its link; none for the unit's own name.
+/// The path of the link for `Alias=alias` of `unit`; none for the unit's own name.
 pub(super) fn alias_path(unit: &str, alias: &str) -> Result<Option<AbsPath>, String> {
     let refused = || format!("{unit} cannot have the alias {alias:?}");
     if let Some((directory, link)) = alias.rsplit_once('/') {
-        // The old way of asking for `.wants` links.
+        // The legacy way to request `.wants` links.
         let wanter = directory
             .strip_suffix(".wants")
             .or_else(|| directory.strip_suffix(".requires"))

@@ -1,7 +1,7 @@
-//! The links that enable a unit, computed from its `[Install]` section as `systemctl enable` does.
+//! Computes the links that enable a unit from its `[Install]` section, like `systemctl enable`.
 //!
 //! Rules: systemd.unit(5), "[INSTALL] SECTION OPTIONS", and the behaviour of `systemctl --root`,
-//! which `tests/plan.rs` holds this room against.
+//! which `tests/plan.rs` compares this module with.
 
 mod install;
 pub(in crate::plan) mod name;
@@ -14,57 +14,58 @@ use install::{alias_path, below};
 use self::name::Shape;
 use crate::path::AbsPath;
 
-/// Where the administrator's units and the links that enable units live.
+/// The directory of the administrator's units and of the links that enable units.
 pub const UNIT_DIR: &str = "/etc/systemd/system";
 
-/// Where a unit's file is and what its `[Install]` section says.
+/// The location of a unit file and the texts with its `[Install]` section.
 #[derive(Clone, Debug)]
 pub(in crate::plan) struct UnitSource {
-    /// The file, or the template's for an instance.
+    /// The path of the file, for an instance that of its template.
     pub(in crate::plan) path: String,
-    /// The texts in the order in which they count: the unit file, then its drop-ins.
+    /// The texts in parsing order: the unit file, then its drop-ins.
     pub(in crate::plan) texts: Vec<String>,
-    /// Whether the file lies outside the unit directories, and a link to it makes it a unit (`systemctl link`).
+    /// Whether the file is outside the unit directories and is linked as a unit (`systemctl link`).
     pub(in crate::plan) linked: bool,
-    /// The text of the link to such a file that must be beside the others, where something else than that link
-    /// makes the unit known: its template, or a link of the vendor.
+    /// The target of the additional link that must exist for such a file if something other than
+    /// that link makes the unit known: its template, or a link of the vendor.
     pub(in crate::plan) link: Option<String>,
 }
 
-/// What is known of a unit name.
+/// The result of looking up a unit name.
 #[derive(Clone, Debug)]
 pub(in crate::plan) enum Lookup {
-    /// It has a file.
+    /// The unit has a file.
     Found(UnitSource),
-    /// It is another name of this unit.
+    /// The name is an alias of this unit.
     Alias(String),
-    /// It is masked.
+    /// The unit is masked.
     Masked,
-    /// A generator made it: links cannot enable it.
+    /// A generator created the unit; links cannot enable it.
     Generated,
-    /// There is no such unit on this machine.
+    /// The unit does not exist on this machine.
     Missing,
 }
 
-/// Links by path, with their text.
+/// Link targets by the path of the link.
 pub(in crate::plan) type Links = BTreeMap<AbsPath, String>;
 
-/// What enabling some units comes to.
+/// The effect of enabling some units.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(in crate::plan) struct LinkSet {
-    /// The links to be there.
+    /// The links that must exist.
     pub(in crate::plan) links: Links,
-    /// The units that links beside unit files give other names to, by these names.
+    /// The unit behind each alias that links beside unit files create, by alias.
     pub(in crate::plan) names: BTreeMap<String, String>,
-    /// Units that `Also=` brought in, the one asked for excluded.
+    /// Units added by `Also=`, without the requested one.
     pub(in crate::plan) also: BTreeSet<String>,
-    /// What systemctl would complain about, one sentence each.
+    /// The warnings that systemctl would print, one sentence each.
     pub(in crate::plan) complaints: Vec<String>,
 }
 
-/// The links that `systemctl enable unit` makes, those of `Also=` included.
+/// The links that `systemctl enable unit` creates, including those of `Also=`.
 ///
-/// Units that `stop` names keep what was said of them: `Also=` does not reach them.
+/// Units that `stop` matches are skipped: the config sets their enablement itself, so `Also=` has
+/// no effect on them.
 pub(in crate::plan) fn enable(
     unit: &str,
     find: &dyn Fn(&str) -> Lookup,
@@ -80,7 +81,7 @@ pub(in crate::plan) fn enable(
     set
 }
 
-/// The unit and all that its `Also=` names, as `systemctl disable unit` treats them.
+/// The unit and all units in its `Also=`, which `systemctl disable unit` disables as well.
 pub(in crate::plan) fn family(
     unit: &str,
     find: &dyn Fn(&str) -> Lookup,
@@ -93,7 +94,7 @@ pub(in crate::plan) fn family(
     names
 }
 
-/// Visits a unit and, through `Also=`, its companions, each once.
+/// Visits a unit and its `Also=` units transitively, each once.
 fn walk(
     unit: &str,
     find: &dyn Fn(&str) -> Lookup,
@@ -143,7 +144,7 @@ fn links_of(
     };
     for alias in &install.aliases {
         match alias_path(unit, alias) {
-            // As systemctl, which leaves a link that is there.
+            // systemctl also leaves an existing link in place.
             Ok(Some(path)) if links.get(&path).is_some_and(|first| *first != source.path) => {
                 complaints.push(format!(
                     "{unit} cannot have the alias {alias:?}, which another unit that is enabled with it has"
@@ -182,7 +183,7 @@ fn links_of(
     }
 }
 
-/// The name that goes below `*.wants`, and which shapes its wanters may have.
+/// The link name below `*.wants`, and the allowed shapes of the names of its wanters.
 fn instance_to_enable(
     unit: &str,
     install: &Install,
@@ -204,8 +205,8 @@ fn instance_to_enable(
     }
 }
 
-/// The links among `all` that stand for one of `units`, as `systemctl disable` removes them: named
-/// like one (or like an instance of one), leading to one, or leading to a link that goes.
+/// The links among `all` that enable one of `units` and that `systemctl disable` removes: links
+/// named like a unit (or an instance of it), links to a unit, and links to a link that is removed.
 pub(in crate::plan) fn standing_for(units: &BTreeSet<String>, all: &Links) -> BTreeSet<AbsPath> {
     let mut gone: BTreeSet<AbsPath> = BTreeSet::new();
     loop {
@@ -230,7 +231,7 @@ fn stands_for(
 ) -> bool {
     let link = path.file_name();
     if name::shape(link).is_none() || text == "/dev/null" {
-        // A mask is no enablement: `disable` leaves it alone.
+        // A mask is not an enablement link: `disable` does not remove it.
         return false;
     }
     let named = units.contains(link)
@@ -241,10 +242,10 @@ fn stands_for(
     }
 }
 
-/// Where a link ends, as far as other links of the same set lead on.
+/// The final target of a link, followed through other links of the same set.
 pub(in crate::plan) fn follow(path: &AbsPath, text: &str, all: &Links) -> AbsPath {
     let mut at = resolve(path, text);
-    // As many links as the kernel follows (path_resolution(7)).
+    // The kernel's limit on followed links (path_resolution(7)).
     for _ in 0..40 {
         match all.get(&at) {
             Some(next) => at = resolve(&at, next),
@@ -261,7 +262,7 @@ pub(in crate::plan) fn yes(value: &str) -> bool {
         .any(|word| value.eq_ignore_ascii_case(word))
 }
 
-/// The path that the text of a link at `path` names, inside the root.
+/// The absolute path of a link target, inside the root, for a link at `path`.
 pub fn resolve(path: &AbsPath, text: &str) -> AbsPath {
     let mut parts: Vec<&str> = Vec::new();
     let parent = path.parent().unwrap_or_else(AbsPath::root);

@@ -1,6 +1,6 @@
-//! Unit names taken apart as systemd does: prefix, instance, type.
+//! Parses unit names as systemd does: prefix, instance, type.
 
-/// What shape a unit name has (systemd.unit(5)).
+/// The shape of a unit name (systemd.unit(5)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::plan) enum Shape {
     /// `foo.service`.
@@ -11,11 +11,11 @@ pub(in crate::plan) enum Shape {
     Instance,
 }
 
-/// Unit types whose names may be aliases: mounts, swaps, slices and automounts are named after what
-/// they stand for.
+/// Unit types whose names may be aliases. Mounts, swaps, slices and automounts are excluded because
+/// their names are derived from a path.
 const MAY_ALIAS: [&str; 6] = ["service", "socket", "target", "device", "timer", "path"];
 
-/// Every unit type, for names that come out of `[Install]` and not out of a config.
+/// Every unit type, for names that come from `[Install]` and not from a config.
 const TYPES: [&str; 11] = [
     "service",
     "socket",
@@ -30,7 +30,7 @@ const TYPES: [&str; 11] = [
     "scope",
 ];
 
-/// The shape of `name`; none when systemd would not take it as a unit name.
+/// The shape of `name`; none if systemd would reject it as a unit name.
 pub(in crate::plan) fn shape(name: &str) -> Option<Shape> {
     let (stem, kind) = name.rsplit_once('.')?;
     let allowed = |c: char| c.is_ascii_alphanumeric() || ":-_.\\@".contains(c);
@@ -86,8 +86,8 @@ pub(in crate::plan) fn may_alias(name: &str) -> bool {
     MAY_ALIAS.contains(&kind(name))
 }
 
-/// The alias that `Alias=alias` gives to `unit`, with the instance carried over to a template;
-/// none where systemd refuses it or where it is the unit's own name.
+/// The alias that `Alias=alias` gives to `unit`, with the instance carried over to a template; none
+/// if systemd refuses it or if it is the unit's own name.
 pub(super) fn alias_of(unit: &str, alias: &str) -> Option<String> {
     let alias = match (shape(alias)?, shape(unit)?) {
         (Shape::Template, Shape::Instance) => with_instance(alias, instance(unit)),

@@ -1,4 +1,4 @@
-//! Kernel arguments that a config brings and takes away.
+//! Plans the kernel arguments that a config adds and removes.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,8 @@ use crate::{
     reason::Reason,
 };
 
-/// Arguments asked for must run; those that leave must not.
+/// Arguments in the config must be on the running command line; those that leave the config must
+/// not be.
 pub(super) fn changes(
     from: &MachineConfig,
     to: &MachineConfig,
@@ -30,7 +31,7 @@ pub(super) fn changes(
     changes
 }
 
-/// The refusals of arguments that come with this config and that no kernel could be given.
+/// Refuses arguments that are new in this config and that cannot be passed to a kernel.
 pub(super) fn impossible(
     [from, to]: [&MachineConfig; 2],
     running: &KernelCommandLine,

@@ -1,18 +1,18 @@
-//! What kind of host it is, and what can be changed of its operating system.
+//! Describes the kind of host, and which parts of its operating system can be changed.
 
 use std::fmt;
 
 use crate::machine_config::Declared;
 
-/// How the operating system of a host gets onto it, and so who could change it.
+/// How the operating system of a host is installed and updated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HostKind {
-    /// Nothing says: a sandbox, an empty directory, a distribution that is not known here.
+    /// Not detected: a sandbox, an empty directory, an unsupported distribution.
     #[default]
     Unknown,
-    /// Packages of dpkg or rpm, one by one.
+    /// Single packages with dpkg or rpm.
     Packages,
-    /// Whole trees in an OSTree repository, with rpm-ostree beside them.
+    /// Whole trees in an OSTree repository, with rpm-ostree.
     RpmOstree,
     /// Whole trees from container images, with bootc and without rpm-ostree.
     Bootc,
@@ -32,23 +32,24 @@ impl fmt::Display for HostKind {
     }
 }
 
-/// What the provider of a host can change of its operating system. What it cannot is refused by name.
+/// What the host's provider can change of its operating system. The plan refuses everything else
+/// with a specific reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OsCapabilities {
-    /// The kind of host; refusals say it.
+    /// The kind of host, for refusal messages.
     pub host: HostKind,
-    /// The OS image.
+    /// The OS image can be changed.
     pub image: bool,
-    /// Arguments of the kernel.
+    /// Kernel arguments can be changed.
     pub kernel_arguments: bool,
-    /// The kernel's type.
+    /// The kernel type can be changed.
     pub kernel_type: bool,
-    /// Named groups of OS packages.
+    /// Extensions (named groups of OS packages) can be changed.
     pub extensions: bool,
 }
 
 impl OsCapabilities {
-    /// A host that no provider is built in for.
+    /// A host without a built-in provider.
     pub const fn without_provider(host: HostKind) -> Self {
         Self {
             host,
@@ -59,7 +60,7 @@ impl OsCapabilities {
         }
     }
 
-    /// Whether a provider is there at all.
+    /// Whether there is a provider.
     pub const fn has_provider(self) -> bool {
         self.image || self.kernel_arguments || self.kernel_type || self.extensions
     }
@@ -76,20 +77,20 @@ impl OsCapabilities {
     }
 }
 
-/// What a config is compared with where only its changes are judged: image, kernel, extensions, disks.
+/// The config to compare with where only changes are judged: image, kernel, extensions, disks.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Base {
-    /// The config that the machine is on.
+    /// The config that machinist has applied.
     #[default]
     Config,
-    /// It is on none of ours, but on this one of another daemon.
+    /// No config of machinist's, but this one of another daemon.
     Declared(Box<Declared>),
-    /// Nobody can tell.
+    /// Not known.
     Unknown,
 }
 
 impl Base {
-    /// Whether it says how disks were laid out.
+    /// Whether the base contains the disk layout.
     pub(super) fn has_disk_layout(&self) -> bool {
         match self {
             Self::Config => true,
@@ -99,16 +100,16 @@ impl Base {
     }
 }
 
-/// What is known of the operating system that runs.
+/// Facts about the running operating system.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OsFacts {
-    /// The image of the booted deployment, as its provider says; none without a provider.
+    /// The image of the booted deployment, as reported by the provider; none without a provider.
     pub image: Option<String>,
-    /// The version of the booted image, as its provider says.
+    /// The version of the booted image, as reported by the provider.
     pub version: Option<String>,
-    /// The version of the image that the config asks for, where it was fetched already.
+    /// The version of the desired image, if it has been fetched already.
     pub offered: Option<String>,
-    /// The release of the platform that the OS says it belongs to (`OPENSHIFT_VERSION` of os-release).
+    /// The platform release in os-release (`OPENSHIFT_VERSION`).
     pub release: Option<String>,
     /// The type of the running kernel; none where the root has no running kernel.
     pub kernel_type: Option<String>,

@@ -1,4 +1,4 @@
-//! An OS image, named so that it is the same tomorrow.
+//! Parses references to OS images, which must contain a digest.
 
 use std::fmt;
 
@@ -6,14 +6,15 @@ use crate::digest::Digest;
 
 /// A container image by its digest, such as `quay.io/os/coreos@sha256:…`.
 ///
-/// A tag may name another image an hour later, and then two machines of one config are not alike.
+/// A tag may be moved to another image at any time, and then two machines with the same config
+/// would differ.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Image {
     name: String,
     digest: Digest,
 }
 
-/// Why a text names no image.
+/// Why a text is not an image reference with a digest.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{given:?} does not name an image by its digest")]
 pub struct NotByDigest {
@@ -21,14 +22,14 @@ pub struct NotByDigest {
 }
 
 impl Image {
-    /// Reads `NAME@sha256:…` or `NAME:TAG@sha256:…`; the tag says nothing then and is left out.
+    /// Parses `NAME@sha256:…` or `NAME:TAG@sha256:…`; the tag has no effect then and is dropped.
     ///
     /// # Errors
     /// There is no digest, or nothing before it.
     pub fn parse(text: &str) -> Result<Self, NotByDigest> {
         let read = || {
             let (name, digest) = text.split_once('@')?;
-            // A colon after the last slash begins a tag; one before it, a registry's port.
+            // A colon after the last slash starts a tag; a colon before it, a registry's port.
             let (path, last) = name.rsplit_once('/').map_or(("", name), |(p, l)| (p, l));
             let last = last.split_once(':').map_or(last, |(last, _)| last);
             let name = &name[..path.len() + usize::from(!path.is_empty()) + last.len()];

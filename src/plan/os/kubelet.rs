@@ -1,4 +1,4 @@
-//! The kubelet of a host that has it from packages is theirs.
+//! Refuses configs that replace the kubelet of a package-based host, which its packages own.
 
 use super::origin;
 use crate::{
@@ -8,7 +8,8 @@ use crate::{
     reason::Reason,
 };
 
-/// Where packages put the kubelet, and the unit of theirs that starts it. `/usr/local` is nobody's package's.
+/// The paths where packages install the kubelet, and their unit that starts it. Packages do not use
+/// `/usr/local`.
 const OF_PACKAGES: &[&str] = &[
     "/usr/bin/kubelet",
     "/usr/sbin/kubelet",
@@ -17,7 +18,7 @@ const OF_PACKAGES: &[&str] = &[
     "/usr/lib/systemd/system/kubelet.service",
 ];
 
-/// Packages that hold a kubelet: upstream's, Fedora's, OpenShift's, Debian's.
+/// Packages that contain a kubelet: upstream's, Fedora's, OpenShift's, Debian's.
 const PACKAGES: &[&str] = &[
     "kubelet",
     "kubernetes-node",
@@ -26,8 +27,8 @@ const PACKAGES: &[&str] = &[
     "openshift-kubelet",
 ];
 
-/// The refusals of a config that would change the kubelet of a package-based host below the packages that brought
-/// it: the next update of those would put another one there. Where they brought none, the path is free.
+/// Refuses a config that would change a kubelet that packages installed on a package-based host:
+/// the next package update would replace it again. If no package installed one, the path is free.
 pub(super) fn refusals(
     to: &MachineConfig,
     [before, after]: [&Layout; 2],

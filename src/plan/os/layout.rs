@@ -1,4 +1,4 @@
-//! Disks, file systems, RAID and LUKS: what is asked for is compared with what was asked for before.
+//! Compares disks, file systems, RAID and LUKS of the desired config with those of the base config.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use crate::{
     reason::Reason,
 };
 
-/// What of the layout cannot be accepted.
+/// The changes of the disk layout that cannot be accepted.
 pub(super) fn refusals(from: &MachineConfig, to: &MachineConfig, base: &Base) -> Vec<Refusal> {
     let sections = from.disk_layout.keys().chain(to.disk_layout.keys());
     let sections: BTreeSet<&String> = sections.collect();
@@ -31,7 +31,7 @@ pub(super) fn refusals(from: &MachineConfig, to: &MachineConfig, base: &Base) ->
     refusals
 }
 
-/// The one warning where nobody knows how the disks of a node were laid out.
+/// The warning that the original disk layout of a node is not known.
 pub(super) fn warning(to: &MachineConfig, base: &Base) -> Option<String> {
     if base.has_disk_layout() || to.disk_layout.is_empty() || !is_on_node(to) {
         return None;

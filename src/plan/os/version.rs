@@ -1,13 +1,14 @@
-//! Which of two versions is the lower one.
+//! Compares two versions.
 
 use std::cmp::Ordering;
 
 /// Whether `wanted` is certainly lower than `installed`.
 ///
-/// Both are numbers with dots between, and perhaps a `-` and more: what OpenShift calls its releases
-/// (`4.16.0-rc.1`) and Fedora CoreOS and its kin their images (`416.94.202405291527-0`). They are compared as far
-/// as both go, for os-release says `4.16` of a host with 4.16.3; what is before a release (`-rc.1`) is lower than
-/// it. Of texts that are no such versions nothing is said.
+/// Both must be numbers separated by dots, optionally followed by `-` and more text, like
+/// OpenShift's releases (`4.16.0-rc.1`) and the images of Fedora CoreOS and its derivatives
+/// (`416.94.202405291527-0`). Only the components that both have are compared, because os-release
+/// contains `4.16` on a host with 4.16.3; a pre-release (`-rc.1`) is lower than its release. For
+/// texts of another form the result is false.
 pub fn is_lower(wanted: &str, installed: &str) -> bool {
     let (Some(wanted), Some(installed)) = (Version::read(wanted), Version::read(installed)) else {
         return false;
@@ -24,7 +25,7 @@ impl<'a> Version<'a> {
     fn read(text: &'a str) -> Option<Self> {
         let text = text.trim();
         let text = text.strip_prefix('v').unwrap_or(text);
-        // What was built says nothing about what comes first (semver 2.0, 10).
+        // Build metadata does not affect precedence (semver 2.0, 10).
         let text = text.split_once('+').map_or(text, |(version, _)| version);
         let (numbers, rest) = text.split_once('-').unwrap_or((text, ""));
         let number = |part: &str| part.parse().ok();

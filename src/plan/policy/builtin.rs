@@ -1,4 +1,4 @@
-//! The tables that need no configuration.
+//! Contains the built-in policy tables.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ const RELOAD: ActionKind = ActionKind::Reload;
 const RESTART: ActionKind = ActionKind::Restart;
 
 /// OpenShift's built-in policies for files (MachineConfiguration `nodeDisruptionPolicyStatus`); an
-/// empty list means that nothing is to be done. `registries.conf`, `Special` there, is not listed:
+/// empty list means that no action is needed. `registries.conf`, `Special` there, is not listed:
 /// see [`SPECIAL`].
 const OPENSHIFT: &[(&str, &[(ActionKind, &str)])] = &[
     ("/var/lib/kubelet/config.json", &[]),
@@ -47,18 +47,18 @@ const OPENSHIFT: &[(&str, &[(ActionKind, &str)])] = &[
     ),
 ];
 
-/// Changes that cannot alter which image a name means are reloaded without a drain
+/// Changes that cannot alter which image a name resolves to are reloaded without a drain
 /// ([`registries`](super::registries)).
 const SPECIAL: &str = "/etc/containers/registries.conf";
 
-/// One line of the table for ordinary distributions.
+/// One row of the table for ordinary distributions.
 struct Row {
     path: &'static str,
-    /// None: the file is read when it is needed, nothing has to be done.
+    /// None if the file is read on use and no action is needed.
     act: Option<ActionKind>,
-    /// The first unit of these that the machine has.
+    /// The first of these units that exists on the machine is used.
     units: &'static [&'static str],
-    /// The unit runs once and is effective by having run.
+    /// The unit is a oneshot whose run makes the change effective.
     once: bool,
     on_removal: Option<&'static str>,
     except: Option<&'static str>,
@@ -98,7 +98,7 @@ const fn run_again(path: &'static str, units: &'static [&'static str]) -> Row {
 }
 
 const CHRONY: &[&str] = &["chronyd.service", "chrony.service"];
-/// Ours first: systemd's own may not be run again by hand.
+/// machinist's own unit first: systemd's unit may refuse to be started manually.
 const TMPFILES: &[&str] = &[
     "machinist-tmpfiles.service",
     "systemd-tmpfiles-setup.service",
@@ -107,15 +107,16 @@ const SYSCTL: &[&str] = &["systemd-sysctl.service"];
 const CA_TRUST: &[&str] = &["coreos-update-ca-trust.service", "update-ca-trust.service"];
 const CA_CERTIFICATES: &[&str] = &["update-ca-certificates.service", "ca-certificates.service"];
 
-/// The value stays in the kernel when the file goes; so does a module.
+/// The value stays in the running kernel after the file is removed; so does a module.
 const STAYS: &str = "what it set in the running kernel stays until the next boot";
 
-/// The least that makes each kind of file effective on ordinary distributions.
+/// The smallest action that makes each kind of file effective on ordinary distributions.
 ///
-/// Read off the programs' manual pages: oneshots of systemd run again to read their directory again;
-/// containers outlive a restart of containerd and CRI-O; containerd reads `certs.d` at each pull;
-/// NetworkManager reads connection profiles only when it is told to or started, and applies a changed
-/// one to a device in use only when it is brought up again – no row, so the default.
+/// Taken from the programs' manual pages: systemd's oneshots are run again to reread their
+/// directory; containers survive a restart of containerd and CRI-O; containerd reads `certs.d` at
+/// each pull; NetworkManager reads connection profiles only on request or at start, and applies a
+/// changed profile to a device in use only when the connection is activated again, so it has no row
+/// and the default applies.
 const VANILLA: &[Row] = &[
     Row {
         on_removal: Some(STAYS),
@@ -161,7 +162,7 @@ const VANILLA: &[Row] = &[
         &["NetworkManager.service"],
     ),
     nothing("/etc/NetworkManager/dispatcher.d"),
-    // `.link` files are udev's and count when a device appears.
+    // `.link` files are read by udev when a device appears.
     Row {
         except: Some(".link"),
         ..reload("/etc/systemd/network", &["systemd-networkd.service"])
@@ -174,7 +175,7 @@ const VANILLA: &[Row] = &[
     nothing("/etc/machinist"),
 ];
 
-/// The two tables as one.
+/// The combination of the two tables.
 pub(super) fn policies() -> Policies {
     let mut files = BTreeMap::new();
     let mut add = |path: &str, policy: Policy| {
@@ -233,7 +234,7 @@ fn policy(name: &str, acts: &[(ActionKind, &str)]) -> Policy {
             unit => Demand::Unit {
                 kind: *kind,
                 names: vec![unit.to_owned()],
-                // The service that rebuilds the CA bundle runs once.
+                // The service that rebuilds the CA bundle is a oneshot.
                 once: unit == "coreos-update-ca-trust.service",
                 flexible: false,
             },

@@ -1,4 +1,4 @@
-//! Which change needs which action: the built-in tables and what users say instead.
+//! Maps changes to the actions they need: the built-in tables and the user's overrides.
 
 mod builtin;
 mod parse;
@@ -11,47 +11,47 @@ pub use registries::same_images;
 use super::ActionKind;
 use crate::path::AbsPath;
 
-/// The unit by which systemd (254 and newer) offers soft reboots.
+/// The unit that systemd (254 and newer) provides if it supports soft reboots.
 pub(super) const SOFT_REBOOT: &str = "soft-reboot.target";
 
-/// All rules that apply on a machine. A user's rule replaces the built-in one of the same path,
-/// unit or key; built-in are OpenShift's table and one for ordinary distributions.
+/// All rules that apply on a machine. A user's rule replaces the built-in rule of the same path,
+/// unit or key; the built-in rules are OpenShift's table and one for ordinary distributions.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Policies {
     files: BTreeMap<AbsPath, Policy>,
     units: BTreeMap<String, Policy>,
     ssh_key: Policy,
-    /// Userspace alone may be restarted where that is enough and no rule says reboot.
+    /// Soft reboots are allowed if one is sufficient and no rule demands a reboot.
     soft_reboots: bool,
 }
 
 /// One rule.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Policy {
-    /// What a plan calls it: `builtin:/etc/chrony.conf`, `user:…`.
+    /// Its name in a plan: `builtin:/etc/chrony.conf`, `user:…`.
     pub(super) name: String,
-    /// What it asks for; nothing when empty.
+    /// The demanded actions; empty if no action is needed.
     pub(super) demands: Vec<Demand>,
-    /// What an operator should know when something leaves.
+    /// A note for the operator when a matching object is removed.
     pub(super) on_removal: Option<&'static str>,
-    /// Files of this kind below the path are not meant.
+    /// Files with this suffix below the path are exempt.
     except: Option<&'static str>,
 }
 
-/// One thing a rule asks for.
+/// One demand of a rule.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Demand {
-    /// Something for the whole machine: reboot, drain, daemon-reload.
+    /// An action for the whole machine: reboot, drain, daemon-reload.
     Machine(ActionKind),
-    /// Something for a unit.
+    /// An action for a unit.
     Unit {
         /// Reload or restart.
         kind: ActionKind,
-        /// The unit; of several names the first that this machine has.
+        /// The unit; the first of these names that exists on this machine is used.
         names: Vec<String>,
-        /// The unit runs once and has its effect by running, so that it need not be active.
+        /// The unit is a oneshot whose run makes the change effective, so it need not be active.
         once: bool,
-        /// A reload becomes a restart where the unit cannot reload.
+        /// A reload becomes a restart if the unit cannot reload.
         flexible: bool,
     },
 }
@@ -64,7 +64,7 @@ impl Default for Policies {
 }
 
 impl Policies {
-    /// No rules at all: for questions that no action depends on.
+    /// No rules at all, for callers that do not need actions.
     pub fn none() -> Self {
         let ssh_key = Policy {
             name: "none".to_owned(),
@@ -80,8 +80,8 @@ impl Policies {
         }
     }
 
-    /// The same, with a soft reboot instead of a reboot where no rule asks for one and userspace is all
-    /// that must start anew; or without.
+    /// Sets whether a soft reboot replaces a reboot if no rule demands a reboot and restarting
+    /// userspace is sufficient.
     #[must_use]
     pub fn with_soft_reboots(mut self, allowed: bool) -> Self {
         self.soft_reboots = allowed;
@@ -92,14 +92,14 @@ impl Policies {
         self.soft_reboots
     }
 
-    /// The rule for a path: its own, else that of the nearest directory above it.
+    /// The rule for a path: its own, otherwise that of its nearest parent directory.
     pub(super) fn for_path(&self, path: &AbsPath) -> Option<&Policy> {
         std::iter::once(path.clone())
             .chain(path.ancestors())
             .find_map(|at| self.files.get(&at).filter(|policy| policy.means(path)))
     }
 
-    /// The rule for a path that `above` or something below it names.
+    /// The rule for a path, if the rule's path is `above` or below it.
     pub(super) fn for_path_within(&self, path: &AbsPath, above: &AbsPath) -> Option<&Policy> {
         std::iter::once(path.clone())
             .chain(path.ancestors())
@@ -117,7 +117,7 @@ impl Policies {
         &self.ssh_key
     }
 
-    /// The units that any rule names: whether they exist and run must be observed.
+    /// The units in all rules; their existence and state must be observed.
     pub fn unit_names(&self) -> BTreeSet<String> {
         let policies = self
             .files

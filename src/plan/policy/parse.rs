@@ -1,4 +1,4 @@
-//! A user's policies, in the shape of OpenShift's `MachineConfiguration`.
+//! Parses a user's policies in the format of OpenShift's `MachineConfiguration`.
 
 use serde_json::Value;
 
@@ -7,17 +7,17 @@ use crate::{
     machine_config::Refusal, path::AbsPath, plan::ActionKind, plan::linkset::name, reason::Reason,
 };
 
-/// As many entries as OpenShift's own schema allows.
+/// The maximum number of entries in OpenShift's schema.
 const MOST_ENTRIES: usize = 50;
-/// As many actions per entry as OpenShift's own schema allows.
+/// The maximum number of actions per entry in OpenShift's schema.
 const MOST_ACTIONS: usize = 10;
 
 impl Policies {
-    /// The built-in policies with those of `object`, a whole `MachineConfiguration`, in place of the
-    /// built-in ones of the same path or unit.
+    /// Returns the built-in policies overridden by those of `object`, a whole
+    /// `MachineConfiguration`, for the same path or unit.
     ///
     /// # Errors
-    /// Everything in `spec.nodeDisruptionPolicy` that is not as its schema has it.
+    /// Every violation of the schema in `spec.nodeDisruptionPolicy`.
     pub fn from_machine_configuration(object: &Value) -> Result<Self, Vec<Refusal>> {
         let mut reader = Reader {
             policies: Self::default(),
@@ -65,7 +65,8 @@ impl Reader {
         self.refusals.push(refusal);
     }
 
-    /// Refuses what would be passed over in silence: a misspelt `files` is a reboot too many.
+    /// Refuses unknown fields, because ignoring a misspelt `files` would cause an unnecessary
+    /// reboot.
     fn known(&mut self, value: &Value, field: &str, names: &[&str]) {
         let Some(fields) = value.as_object() else {
             let message = "there are no policies".to_owned();
@@ -83,7 +84,7 @@ impl Reader {
         }
     }
 
-    /// The entries of a list with the field path of each.
+    /// The items of a list, each with its field path.
     fn list<'a>(&mut self, value: &'a Value, field: &str, most: usize) -> Vec<(String, &'a Value)> {
         match value {
             Value::Null => Vec::new(),

@@ -1,22 +1,23 @@
-//! Whether a change of `registries.conf` can alter which image a name means.
+//! Determines whether a change of `registries.conf` can alter which image a name resolves to.
 //!
-//! OpenShift's rule (machine-config-operator, `isSafeContainerRegistryConfChanges`): only what cannot may be
-//! taken up without a drain. Where this asks for a drain and OpenShift's daemon does not is in docs/policies.md. The
-//! file's form is containers-registries.conf(5), version 2.
+//! OpenShift's rule (machine-config-operator, `isSafeContainerRegistryConfChanges`): only changes
+//! that cannot do so are made effective without a drain. docs/policies.md lists the cases that
+//! drain here and not with OpenShift's daemon. The file format is containers-registries.conf(5),
+//! version 2.
 
 use std::collections::{BTreeMap, btree_map::Entry};
 
 use toml_edit::{DocumentMut, Item, TableLike};
 
-/// What an image name goes through, as far as the rule asks.
+/// The settings that affect image names, as far as the rule needs them.
 #[derive(Debug, PartialEq)]
 struct Registries {
-    /// Where short names are looked for, in this order.
+    /// The registries to search for short names, in this order.
     search: Vec<String>,
-    /// By prefix, or by location where there is none. A name that is given twice has a first and a last entry: which
-    /// of them a runtime takes depends on whether it reads drop-ins.
+    /// By prefix, or by location if there is no prefix. A name that occurs twice has a first and a
+    /// last entry: which of them a runtime uses depends on whether it reads drop-ins.
     registries: BTreeMap<String, [Registry; 2]>,
-    /// All that the rule does not know, as it is written.
+    /// All settings that the rule does not evaluate, normalised.
     rest: BTreeMap<String, String>,
 }
 
@@ -28,19 +29,21 @@ struct Registry {
     digest_only: bool,
     /// By location.
     mirrors: BTreeMap<String, Mirror>,
-    /// Mirrors are asked in this order.
+    /// Mirrors are tried in this order.
     order: Vec<String>,
     rest: BTreeMap<String, String>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 struct Mirror {
-    /// Only names with a digest go there, and a digest is one content wherever it lies.
+    /// The mirror is used only for names with a digest, which have the same content in every
+    /// location.
     digest_only: bool,
     rest: BTreeMap<String, String>,
 }
 
-/// Whether every name means the same image after the change. What cannot be read may mean anything.
+/// Whether every name resolves to the same image after the change. Returns false if a file cannot
+/// be parsed.
 pub fn same_images(old: &str, new: &str) -> bool {
     match (read(old), read(new)) {
         (Some(old), Some(new)) => new.means_the_same_as(&old),
@@ -70,7 +73,7 @@ impl Registry {
     fn means_the_same_as(&self, old: &Self) -> bool {
         let same = |(location, mirror): (&String, &Mirror)| {
             let now = self.mirrors.get(location);
-            // Fewer names may go there, never more.
+            // A change may restrict the names that use a mirror, but not extend them.
             now.is_some_and(|now| match mirror.digest_only {
                 true => now.digest_only,
                 false => now.rest == mirror.rest,
@@ -88,14 +91,14 @@ impl Registry {
             && self.is_asked_in_the_order_of(old)
     }
 
-    /// Mirrors for digests may be asked in any order: all of them have the same content.
+    /// The order of mirrors for digests does not matter: all of them have the same content.
     fn is_asked_in_the_order_of(&self, old: &Self) -> bool {
         let by_tag = |location: &&String| !self.mirrors[*location].digest_only;
         let now = self.order.iter().filter(by_tag);
         now.eq(old.order.iter().filter(by_tag))
     }
 
-    /// A registry that nobody spoke of before, and of which only mirrors for digests are said.
+    /// Whether a registry is new and has only mirrors for digests.
     fn is_harmless_under(&self, name: &str) -> bool {
         self.location == name
             && !self.blocked
@@ -107,7 +110,7 @@ impl Registry {
 }
 
 impl Mirror {
-    /// A location that is given twice is asked for what either entry allows.
+    /// Merges two entries of one location: it is used for the names that either entry allows.
     fn join(&mut self, other: Self) {
         self.digest_only &= other.digest_only;
         for (key, value) in other.rest {
@@ -207,7 +210,7 @@ fn mirror(table: &dyn TableLike, by_digest: bool) -> Option<(String, Mirror)> {
     Some((location?, Mirror { digest_only, rest }))
 }
 
-/// A text that is given; an empty one counts as absent.
+/// A string value; an empty one counts as absent.
 #[expect(
     clippy::option_option,
     reason = "the outer one is a value of another type"
@@ -217,7 +220,8 @@ fn text(item: &Item) -> Option<Option<String>> {
     Some((!text.is_empty()).then(|| text.to_owned()))
 }
 
-/// Keeps a value by its meaning, so that neither comments nor quotes count. Empty and false values mean nothing.
+/// Stores a value in normalised form, without comments and quotes. Empty and false values have no
+/// effect and are dropped.
 fn keep(rest: &mut BTreeMap<String, String>, key: &str, item: &Item) {
     if let Some(value) = value(item) {
         rest.insert(key.to_owned(), value);
@@ -252,7 +256,7 @@ fn value(item: &Item) -> Option<String> {
     }
 }
 
-/// `[[x]]`, or a list of tables in one line.
+/// Parses `[[x]]`, or a list of inline tables.
 fn tables(item: &Item) -> Option<Vec<&dyn TableLike>> {
     if let Some(tables) = item.as_array_of_tables() {
         return Some(tables.iter().map(|table| table as &dyn TableLike).collect());

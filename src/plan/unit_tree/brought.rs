@@ -1,4 +1,4 @@
-//! What a config brings to the unit directories: as units, as files or as links.
+//! Lists the entries of the unit directories that a config creates: units, files and links.
 
 use std::{borrow::Cow, collections::BTreeMap};
 
@@ -9,8 +9,8 @@ use crate::{
     plan::linkset::{UNIT_DIR, name, resolve},
 };
 
-/// Entries of the unit and preset directories that a config brings; an unknown text is `None`. `names` is
-/// [`Observed::unit_paths`](super::Observed::unit_paths) of the config.
+/// The entries of the unit and preset directories that a config creates; an unknown text is `None`.
+/// `names` is [`Observed::unit_paths`](super::Observed::unit_paths) of the config.
 pub(super) fn brought<'a>(
     config: &'a MachineConfig,
     names: &'a BTreeMap<AbsPath, AbsPath>,
@@ -19,7 +19,7 @@ pub(super) fn brought<'a>(
         |path: &'a AbsPath| Some(names.get(path).unwrap_or(path)).filter(|path| is_ours(path));
     let files = config.files.iter();
     let files = files.filter_map(move |(path, file)| Some((name(path)?, file)));
-    // An entry without contents leaves what the machine has.
+    // An entry without contents keeps the machine's content.
     let files = files.filter_map(|(path, file)| {
         let content = file.content.as_ref()?;
         Some((path.clone(), Entry::File(text(content))))
@@ -63,7 +63,7 @@ fn hard_text<'a>(config: &'a MachineConfig, target: &str) -> Option<Cow<'a, str>
     file.content.as_ref().and_then(text)
 }
 
-/// Whether a config brings a file or link of its own to this path of the unit directories.
+/// Whether a config creates a file or link at this path of the unit directories.
 pub(in crate::plan) fn brings(
     config: &MachineConfig,
     names: &BTreeMap<AbsPath, AbsPath>,
@@ -72,7 +72,7 @@ pub(in crate::plan) fn brings(
     brought(config, names).any(|(brought, _)| brought == *path)
 }
 
-/// Where the administrator's file of this unit is.
+/// The path of this unit's file in the administrator's directory.
 pub(in crate::plan) fn unit_path(unit: &str) -> Option<AbsPath> {
     AbsPath::new(format!("{UNIT_DIR}/{unit}")).ok()
 }
@@ -81,7 +81,8 @@ pub(super) fn drop_in_path(name: &UnitName, file: &str) -> Option<AbsPath> {
     AbsPath::new(format!("{UNIT_DIR}/{name}.d/{file}")).ok()
 }
 
-/// Whether systemd reads what is at this path as a unit, a drop-in, a link that starts one, or a preset.
+/// Whether systemd reads the object at this path as a unit, a drop-in, a link that starts a unit,
+/// or a preset.
 fn is_ours(path: &AbsPath) -> bool {
     let directory = path.directory();
     let (above, name) = directory.rsplit_once('/').unwrap_or_default();
@@ -91,7 +92,7 @@ fn is_ours(path: &AbsPath) -> bool {
         || (nested && UNIT_DIRECTORIES.contains(&above))
 }
 
-/// The units that the files and links of a config name, beside those in its list of units.
+/// The units that the files and links of a config name, in addition to those in its list of units.
 pub fn named_in(config: &MachineConfig, names: &BTreeMap<AbsPath, AbsPath>) -> Vec<String> {
     let mut found = Vec::new();
     for (path, entry) in brought(config, names) {

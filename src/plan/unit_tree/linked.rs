@@ -1,4 +1,5 @@
-//! Unit files outside the unit directories that links there make units, as `systemctl link` does.
+//! Resolves unit files outside the unit directories that links in these directories make units,
+//! like `systemctl link`.
 
 use std::{borrow::Cow, collections::BTreeMap};
 
@@ -13,18 +14,18 @@ use crate::{
     },
 };
 
-/// Where a link of a unit directory ends that names a path outside of these directories.
+/// The final target of a link in a unit directory that names a path outside these directories.
 #[derive(Clone, Debug)]
 pub(super) enum Outside<'a> {
-    /// At a file there, with its text where that is known.
+    /// A file outside, with its text if it is known.
     File(AbsPath, Option<Cow<'a, str>>),
-    /// At a path in a unit directory after all: it is another name of what is there.
+    /// A path in a unit directory after all: the link is an alias of that entry.
     Inside(AbsPath),
-    /// Nowhere.
+    /// The target does not exist.
     Missing,
 }
 
-/// The ends that were looked at.
+/// The observed targets.
 pub(super) fn known<'a>(observed: &'a Observed, side: Side<'_>) -> BTreeMap<AbsPath, Outside<'a>> {
     let ends = match side {
         Side::Before => &observed.unit_ends_before,
@@ -47,8 +48,8 @@ pub(super) fn known<'a>(observed: &'a Observed, side: Side<'_>) -> BTreeMap<AbsP
 }
 
 impl<'a> UnitTree<'a> {
-    /// Takes down the unit files outside that the config itself brings, and the links that come back when
-    /// nothing disables their units any more.
+    /// Records the unit files outside that the config itself creates, and the links that are
+    /// restored when no config disables their units any more.
     pub(super) fn take_down_linked(
         &mut self,
         config: &'a MachineConfig,
@@ -84,8 +85,9 @@ impl<'a> UnitTree<'a> {
         }
     }
 
-    /// The text of the link beside the administrator's units that `systemctl enable` makes for a unit whose
-    /// file is at `path`, outside the unit directories; none where no other link makes it a unit.
+    /// The target of the link in the administrator's directory that `systemctl enable` creates for
+    /// a unit whose file is at `path`, outside the unit directories; none if no other link makes it
+    /// a unit.
     pub(in crate::plan) fn link_of_linked(&self, unit: &str, path: &AbsPath) -> Option<String> {
         let own = unit_path(unit)?;
         let others = UNIT_DIRECTORIES.iter().skip(1);
@@ -103,8 +105,8 @@ impl<'a> UnitTree<'a> {
     }
 }
 
-/// The unit that a link called `unit` to a file called `target` makes it another name of; none where the
-/// file is the unit's own or that of its template.
+/// The unit of which a link called `unit` to a file called `target` is an alias; none if the file
+/// is the unit's own or that of its template.
 pub(super) fn alias(unit: &str, target: &str) -> Option<String> {
     name::shape(target)?;
     let real = match (name::shape(unit), name::shape(target)) {

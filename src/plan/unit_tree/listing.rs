@@ -1,4 +1,4 @@
-//! What the unit directories hold of one kind: drop-ins of a unit, links, preset files.
+//! Lists entries of one kind in the unit directories: drop-ins of a unit, links, preset files.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::{
 };
 
 impl UnitTree<'_> {
-    /// The texts of the drop-ins of `unit`, in the order in which they count.
+    /// The texts of the drop-ins of `unit` in parsing order.
     pub(in crate::plan) fn drop_ins(&self, unit: &str) -> Vec<String> {
         let template = name::template(unit).filter(|template| template != unit);
         let mut files: BTreeMap<&str, &Entry<'_>> = BTreeMap::new();
@@ -34,7 +34,7 @@ impl UnitTree<'_> {
         texts.collect()
     }
 
-    /// The links below the directory of the administrator.
+    /// The links below the administrator's directory.
     pub(in crate::plan) fn links(&self) -> Links {
         let own = |path: &AbsPath| {
             path.as_str()

@@ -65,8 +65,9 @@ pub struct Handed {
     paths: BTreeSet<AbsPath>,
 }
 
-/// Writes the daemon's state. `said` is the config from the API server, if it was available: the daemon compares
-/// its own copy with that one literally, and would treat a different spelling as a change.
+/// Writes the daemon's state. The parameter `said` is the config from the API server, if it was
+/// available: the daemon compares its own copy with that one literally, and would treat a different
+/// spelling as a change.
 pub fn hand_over(
     store: &Store,
     rules: &Rules,
@@ -151,8 +152,8 @@ fn files_of(config: &MachineConfig) -> Result<BTreeSet<AbsPath>, HandoverError> 
     Ok(all)
 }
 
-/// Passes the original of `path` (with the canonical path `at`) to the daemon. `anew` is true if the daemon's own
-/// copy may be outdated.
+/// Passes the original of `path` (with the canonical path `at`) to the daemon. The last parameter
+/// is true if the daemon's own copy may be outdated.
 fn give_original(
     root: &Root,
     journal: &Journal,

@@ -1,4 +1,5 @@
-//! Unit files outside the unit directories that links there lead to (`systemctl link`).
+//! Observes unit files outside the unit directories that links in those directories lead to
+//! (`systemctl link`).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,8 +12,8 @@ use crate::{
 
 use super::{LONGEST_TEXT, places::Places};
 
-/// What the links of the unit directories name outside of these directories, by the path of the link: those
-/// that are there, those that the configs bring, and those that stood there before machinist.
+/// Returns the targets outside the unit directories that links in these directories name, by the
+/// path of the link: existing links, links that the configs create, and originals.
 pub(super) fn unit_links(
     configs: [&MachineConfig; 2],
     seen: &Observed,
@@ -42,14 +43,14 @@ pub(super) fn unit_links(
     found
 }
 
-/// Looks behind these links, today and in the tree as planned.
+/// Follows these links in the current and in the planned tree.
 pub(super) struct Linked<'a, 'p> {
     pub(super) root: &'a Root,
     pub(super) ends: [&'a mut Places<'p>; 2],
 }
 
 impl Linked<'_, '_> {
-    /// The text of the unit file that a link to `target` ends at in the tree as planned.
+    /// Returns the text of the unit file that a link to `target` leads to in the planned tree.
     pub(super) fn text_behind(&mut self, target: &AbsPath, seen: &mut Observed) -> String {
         let [today, planned] = &mut self.ends;
         let mut text = String::new();
@@ -57,7 +58,7 @@ impl Linked<'_, '_> {
             (today, &mut seen.unit_ends_before),
             (planned, &mut seen.unit_ends),
         ] {
-            // What cannot be looked at is as if it were not known.
+            // A target that cannot be observed counts as unknown.
             let Ok(end) = places.end(target) else {
                 continue;
             };

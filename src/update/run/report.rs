@@ -86,7 +86,8 @@ pub struct ConfigState {
 }
 
 impl UpdateReport {
-    /// Whether a boot is judged: what is not well yet may become well, or the config is rolled back.
+    /// Returns whether a boot is being judged: a machine that is not healthy yet may become so, or
+    /// the config is rolled back.
     pub const fn is_boot_judged(&self) -> bool {
         matches!(self.phase, Phase::Booted | Phase::Verifying)
     }

@@ -1,4 +1,4 @@
-//! The rule, held against the cases of OpenShift's tests.
+//! Tests the rule with the cases of OpenShift's tests.
 
 use super::*;
 
@@ -22,7 +22,7 @@ const OLD: &str = r#"
 
 const DIGESTS: &str = "[[registry]]\nlocation = \"new.io\"\nmirror-by-digest-only = true\n[[registry.mirror]]\nlocation = \"m\"";
 
-/// The cases of OpenShift's `TestIsDrainRequired`, and what the form allows beside them.
+/// The cases of OpenShift's `TestIsDrainRequired`, and other cases that the file format allows.
 #[test]
 fn only_what_cannot_change_an_image_is_safe() {
     let search = r#"["registry.one", "registry.two"]"#;
@@ -87,7 +87,8 @@ fn only_what_cannot_change_an_image_is_safe() {
     );
 }
 
-/// How OpenShift's controller writes an ImageDigestMirrorSet: fields that say nothing are there, and empty.
+/// The file that OpenShift's controller writes for an ImageDigestMirrorSet: fields without effect
+/// are present and empty.
 const BY_CONTROLLER: &str = r#"
     unqualified-search-registries = ["registry.one"]
     short-name-mode = ""
@@ -131,7 +132,7 @@ fn what_is_empty_or_given_twice_means_nothing() {
     }
     let blocked = another.replace("prefix = \"\"", "blocked = true");
     let drains = [
-        // Which of two entries counts is up to the runtime, so that neither may change.
+        // The runtime decides which of two entries is effective, so neither may change.
         (
             format!("{BY_CONTROLLER}{another}"),
             format!("{BY_CONTROLLER}{blocked}{another}"),
